@@ -1,0 +1,87 @@
+//! Invariants of the state. Tests run [`check`] after every step; the daemon runs it after recovery.
+
+use crate::ledger::Promise;
+use crate::model::{JobId, Phase};
+use crate::state::State;
+use crate::units::MiB;
+use std::collections::BTreeSet;
+
+/// States every invariant that does not hold, in words. Empty: all hold.
+#[must_use]
+pub fn check(state: &State) -> Vec<String> {
+    let mut broken = Vec::new();
+    check_jobs(state, &mut broken);
+    check_gpus(state, &mut broken);
+    broken
+}
+
+fn check_jobs(state: &State, broken: &mut Vec<String>) {
+    let queued: BTreeSet<JobId> = state.queue().iter().map(|key| key.id).collect();
+    for (id, job) in state.jobs() {
+        let (in_queue, in_active) = (queued.contains(id), state.active().contains(id));
+        let expected = match job.phase {
+            Phase::Pending => (true, false),
+            Phase::Held { .. } => (false, false),
+            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
+                (false, true)
+            }
+        };
+        if (in_queue, in_active) != expected {
+            broken.push(format!(
+                "job {id}: indexes say queue {in_queue}, active {in_active}"
+            ));
+        }
+        let held: Vec<_> = (0..)
+            .zip(state.gpus())
+            .filter(|(_, gpu)| gpu.tenant(*id).is_some())
+            .map(|(i, _)| crate::model::GpuId(i))
+            .collect();
+        let mut given = job.placement().map(|p| p.gpus.clone()).unwrap_or_default();
+        given.sort_unstable();
+        if held != given {
+            broken.push(format!(
+                "job {id}: placed on {given:?} but the ledger has it on {held:?}"
+            ));
+        }
+    }
+    if state.queue().len() + state.active().len() > state.jobs().len() {
+        broken.push("an index names a job that is gone".into());
+    }
+}
+
+fn check_gpus(state: &State, broken: &mut Vec<String>) {
+    for gpu in state.gpus() {
+        let index = gpu.info.index;
+        for tenant in &gpu.tenants {
+            if state.job(tenant.job).is_none() {
+                broken.push(format!("GPU {index}: tenant {} is no live job", tenant.job));
+            }
+        }
+        let exclusive = gpu.tenants.iter().any(|t| t.exclusive);
+        if exclusive && gpu.tenants.len() > 1 {
+            broken.push(format!("GPU {index}: an exclusive job has company"));
+        }
+        // A policy that ignores memory makes no promises; beside its tenants nothing can be said.
+        if gpu.tenants.iter().any(|t| t.promise == Promise::None) {
+            continue;
+        }
+        let whole = gpu.tenants.iter().any(|t| t.promise == Promise::Whole);
+        if whole && gpu.tenants.len() > 1 {
+            broken.push(format!("GPU {index}: a job of unknown need has company"));
+        }
+        let promised: MiB = gpu
+            .tenants
+            .iter()
+            .map(|t| match t.promise {
+                Promise::Memory(m) => m,
+                Promise::Whole | Promise::None => MiB::ZERO,
+            })
+            .sum();
+        if promised > gpu.info.memory {
+            broken.push(format!(
+                "GPU {index}: {promised} promised of {}",
+                gpu.info.memory
+            ));
+        }
+    }
+}

@@ -1,0 +1,570 @@
+//! Reasons: data made with the decision, rendered once for terminal, JSON and web.
+
+use crate::model::{Floor, JobId, SharingMode};
+use crate::policy::{GateVerdict, Order};
+use crate::recovery::{Blame, Evidence};
+use crate::units::{Fraction, MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Somebody who holds memory of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// One of our jobs: what is set aside for it or what it takes, whichever is more.
+    Job {
+        /// Which.
+        job: JobId,
+        /// How much.
+        memory: MiB,
+    },
+    /// A process that carma did not start.
+    Foreign {
+        /// Its pid.
+        pid: u32,
+        /// Its owner.
+        user: Option<Arc<str>>,
+        /// How much, where known.
+        memory: Option<MiB>,
+    },
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job { job, memory } => write!(f, "{memory} held by job {job}"),
+            Self::Foreign { pid, user, memory } => {
+                match memory {
+                    Some(memory) => write!(f, "{memory} held by pid {pid}")?,
+                    None => write!(f, "unknown memory held by pid {pid}")?,
+                }
+                if let Some(user) = user {
+                    write!(f, " of {user}")?;
+                }
+                f.write_str(", not ours")
+            }
+        }
+    }
+}
+
+/// Why one GPU did not do for a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// It is gone from the machine.
+    Gone,
+    /// It does not answer.
+    Unhealthy {
+        /// What it says.
+        why: String,
+    },
+    /// The administrator took it out of use.
+    Drained {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// It has not been looked at, or not lately: unknown is not free.
+    Stale {
+        /// Age of the last reading.
+        age: Option<Millis>,
+    },
+    /// The policy or the job wants an idle GPU, and somebody is on it.
+    Busy {
+        /// Who.
+        holders: Vec<Holder>,
+    },
+    /// A job that wants no neighbours is on it.
+    Exclusive {
+        /// Which.
+        job: JobId,
+    },
+    /// Not enough memory.
+    Memory {
+        /// Available for placement.
+        free: MiB,
+        /// Who has the rest.
+        holders: Vec<Holder>,
+    },
+    /// A job on it is still starting, and for it or for the newcomer there is no forecast.
+    Starting {
+        /// Which.
+        job: JobId,
+        /// Since when its activity was seen; `None`: not yet.
+        active_for: Option<Millis>,
+        /// How long it must have been seen.
+        window: Millis,
+    },
+    /// Too busy, or a metric that the gate needs is missing.
+    Gate(GateVerdict),
+    /// The MPS server was torn down by a fault and takes no clients yet.
+    MpsCooldown {
+        /// Time left.
+        left: Millis,
+    },
+}
+
+impl Refusal {
+    /// How close the GPU came, for choosing which refusal to show first: higher is closer.
+    const fn closeness(&self) -> u8 {
+        match self {
+            Self::Gone => 0,
+            Self::Unhealthy { .. } => 1,
+            Self::Drained { .. } => 2,
+            Self::Stale { .. } => 3,
+            Self::Exclusive { .. } => 4,
+            Self::Busy { .. } => 5,
+            Self::Memory { .. } => 6,
+            Self::Gate(_) => 7,
+            Self::Starting { .. } => 8,
+            Self::MpsCooldown { .. } => 9,
+        }
+    }
+}
+
+fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {
+    const SHOWN: usize = 3;
+    for (i, holder) in holders.iter().take(SHOWN).enumerate() {
+        write!(f, "{}{holder}", if i == 0 { ": " } else { "; " })?;
+    }
+    if holders.len() > SHOWN {
+        write!(f, "; and {} more", holders.len() - SHOWN)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("no longer in this machine"),
+            Self::Unhealthy { why } => write!(f, "not usable: {why}"),
+            Self::Drained { by } => write!(f, "drained by {by}"),
+            Self::Stale { age: None } => f.write_str("not read yet"),
+            Self::Stale { age: Some(age) } => write!(f, "last reading is {age} old"),
+            Self::Busy { holders: h } => {
+                f.write_str("in use")?;
+                holders(f, h)
+            }
+            Self::Exclusive { job } => write!(f, "job {job} has it exclusively"),
+            Self::Memory { free, holders: h } => {
+                write!(f, "{free} free")?;
+                holders(f, h)
+            }
+            Self::Starting {
+                job,
+                active_for: None,
+                ..
+            } => {
+                write!(f, "job {job} is starting: no GPU activity seen yet")
+            }
+            Self::Starting {
+                job,
+                active_for: Some(active),
+                window,
+            } => {
+                write!(
+                    f,
+                    "job {job} is starting: seen active for {active} of {window}"
+                )
+            }
+            Self::Gate(GateVerdict::Open) => f.write_str("gate open"),
+            Self::Gate(GateVerdict::Busy {
+                smact,
+                smocc,
+                drama,
+            }) => {
+                write!(f, "too busy: SMACT {smact}, SMOCC {smocc}, DRAMA {drama}")
+            }
+            Self::Gate(GateVerdict::Missing(metric)) => {
+                write!(
+                    f,
+                    "{} is not known here, so the GPU is not shared",
+                    metric.name()
+                )
+            }
+            Self::MpsCooldown { left } => {
+                write!(f, "its MPS server restarts after a fault, {left} left")
+            }
+        }
+    }
+}
+
+/// Why nothing was found for a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoGpu {
+    /// GPUs that would have done, fewer than wanted.
+    pub fitting: u32,
+    /// Why each of the others did not, by GPU index.
+    pub refusals: Vec<(u32, Refusal)>,
+}
+
+impl NoGpu {
+    /// The refusal that came closest: among memory refusals the one with the most memory.
+    #[must_use]
+    pub fn closest(&self) -> Option<&(u32, Refusal)> {
+        self.refusals.iter().max_by_key(|(index, refusal)| {
+            let free = match refusal {
+                Refusal::Memory { free, .. } => free.0,
+                _ => 0,
+            };
+            (refusal.closeness(), free, std::cmp::Reverse(*index))
+        })
+    }
+}
+
+/// Why something was decided or is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Placed on GPUs that nobody was on.
+    PlacedIdle {
+        /// GPU indices.
+        gpus: Vec<u32>,
+        /// What is set aside on each, where known.
+        need: Option<MiB>,
+    },
+    /// Placed beside others.
+    PlacedShared {
+        /// GPU indices.
+        gpus: Vec<u32>,
+        /// What is set aside on each, where known.
+        need: Option<MiB>,
+        /// Where that number comes from.
+        source: Option<Arc<str>>,
+        /// Memory that was free on the first.
+        free: MiB,
+        /// How many were on the first already.
+        neighbours: u32,
+        /// Risk of SMACT on the first, where known.
+        smact: Option<Fraction>,
+        /// The order that chose.
+        order: Order,
+        /// Number of GPUs that would have done.
+        candidates: u32,
+        /// How it shares.
+        sharing: SharingMode,
+    },
+    /// Waits: no GPUs for it now.
+    NoGpu {
+        /// GPUs wanted.
+        gpus: u32,
+        /// Memory wanted on each, guard included; `None`: not known or not looked at.
+        need: Option<MiB>,
+        /// Where that number comes from.
+        source: Option<Arc<str>>,
+        /// GPU by GPU.
+        detail: Arc<NoGpu>,
+    },
+    /// Waits behind another job.
+    Behind {
+        /// Which.
+        job: JobId,
+        /// How long that one may be overtaken; `None`: strict first in, first out.
+        overtaken_for: Option<Millis>,
+    },
+    /// Held back by a user.
+    Held {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Waits a little after the machine failed to start it.
+    Pause {
+        /// What failed.
+        error: String,
+        /// Until when.
+        until: Millis,
+    },
+    /// Being started.
+    Launching,
+    /// Not looked at yet.
+    NotPlannedYet,
+    /// Its fault is being judged.
+    Judging,
+    /// Ended with code 0.
+    Completed,
+    /// Ended with an error of its own.
+    CommandFailed {
+        /// How.
+        status: String,
+        /// What the log says.
+        evidence: Option<Evidence>,
+    },
+    /// The command never ran.
+    NotStarted {
+        /// Why.
+        why: String,
+    },
+    /// The machine could not start it.
+    LaunchFailed {
+        /// Why.
+        error: String,
+    },
+    /// Nobody saw how it ended.
+    ExitUnknown,
+    /// Cancelled.
+    Cancelled {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Put back into the queue by a user.
+    RequeuedByUser {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Over its time limit.
+    TimeLimit {
+        /// The limit.
+        limit: Millis,
+    },
+    /// Ran out of GPU memory; goes back to the queue.
+    OutOfMemoryRetry {
+        /// Who is to blame.
+        blame: Blame,
+        /// What the next attempt gets.
+        next: Floor,
+        /// Retries charged so far.
+        retries: u32,
+        /// How many it may have.
+        max_retries: u32,
+    },
+    /// Ran out of GPU memory for good.
+    OutOfMemoryFinal {
+        /// Who is to blame.
+        blame: Blame,
+        /// Why it is not tried again.
+        why: Arc<str>,
+    },
+    /// Ran out of the host's memory: another GPU does not help.
+    HostOutOfMemory {
+        /// What the log says.
+        line: String,
+    },
+    /// A neighbour's fault tore down the MPS server; back to the queue without charge.
+    FaultVictim {
+        /// Who is held responsible.
+        culprit: JobId,
+        /// What the log says.
+        line: String,
+    },
+    /// Its fault tore down the MPS server.
+    FaultCulprit {
+        /// What the log says.
+        line: String,
+        /// Jobs that died with it.
+        victims: Vec<JobId>,
+        /// Why it is held responsible.
+        because: Arc<str>,
+    },
+    /// The GPU under it went away.
+    GpuLost {
+        /// What the log or the driver says.
+        line: String,
+    },
+}
+
+impl Reason {
+    /// Slurm-like one-word name of the reason, stable for programs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::PlacedIdle { .. } => "PlacedIdle",
+            Self::PlacedShared { .. } => "PlacedShared",
+            Self::NoGpu { detail, .. } => match detail.closest() {
+                Some((_, Refusal::Memory { .. })) => "GpuMemory",
+                Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
+                Some((_, Refusal::Gate(_))) => "GpuBusy",
+                Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
+                Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {
+                    "GpuUnavailable"
+                }
+                Some((_, Refusal::Drained { .. })) => "GpuDrained",
+                Some((_, Refusal::MpsCooldown { .. })) => "MpsCooldown",
+                Some((_, Refusal::Busy { .. } | Refusal::Exclusive { .. })) | None => "Resources",
+            },
+            Self::Behind { .. } => "Priority",
+            Self::Held { .. } => "Held",
+            Self::Pause { .. } => "LaunchPause",
+            Self::Launching => "Launching",
+            Self::NotPlannedYet => "NotPlannedYet",
+            Self::Judging => "JudgingFault",
+            Self::Completed => "Completed",
+            Self::CommandFailed { .. } => "NonZeroExit",
+            Self::NotStarted { .. } => "NotStarted",
+            Self::LaunchFailed { .. } => "LaunchFailed",
+            Self::ExitUnknown => "ExitUnknown",
+            Self::Cancelled { .. } => "Cancelled",
+            Self::RequeuedByUser { .. } => "Requeued",
+            Self::TimeLimit { .. } => "TimeLimit",
+            Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
+            Self::OutOfMemoryFinal { .. } => "OutOfMemory",
+            Self::HostOutOfMemory { .. } => "HostOutOfMemory",
+            Self::FaultVictim { .. } => "MpsFaultVictim",
+            Self::FaultCulprit { .. } => "MpsFault",
+            Self::GpuLost { .. } => "GpuLost",
+        }
+    }
+}
+
+fn list(gpus: &[u32]) -> String {
+    let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    format!(
+        "GPU{} {}",
+        if gpus.len() == 1 { "" } else { "s" },
+        numbers.join(", ")
+    )
+}
+
+fn from_source(need: Option<MiB>, source: Option<&Arc<str>>) -> String {
+    match (need, source) {
+        (Some(need), Some(source)) => format!("need {need} ({source})"),
+        (Some(need), None) => format!("need {need}"),
+        (None, _) => "need unknown".into(),
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PlacedIdle { gpus, need } => match need {
+                Some(need) => write!(f, "{} was idle; {need} set aside", list(gpus)),
+                None => write!(f, "{} was idle", list(gpus)),
+            },
+            Self::PlacedShared {
+                gpus,
+                need,
+                source,
+                free,
+                neighbours,
+                smact,
+                order,
+                candidates,
+                sharing,
+            } => {
+                write!(
+                    f,
+                    "{} shared by {sharing}: {}, {free} free beside {neighbours} job(s)",
+                    list(gpus),
+                    from_source(*need, source.as_ref())
+                )?;
+                if let Some(smact) = smact {
+                    write!(f, ", SMACT {smact}")?;
+                }
+                write!(f, "; {} of {candidates} that would do", order.describe())
+            }
+            Self::NoGpu {
+                gpus,
+                need,
+                source,
+                detail,
+            } => {
+                write!(f, "{}(", self.code())?;
+                if *gpus > 1 {
+                    write!(f, "{} of {gpus} GPUs found; ", detail.fitting)?;
+                }
+                match detail.closest() {
+                    Some((index, Refusal::Memory { free, holders: h })) => {
+                        write!(
+                            f,
+                            "{}; best is GPU {index} with {free}",
+                            from_source(*need, source.as_ref())
+                        )?;
+                        holders(f, h)?;
+                    }
+                    Some((_, Refusal::Busy { .. } | Refusal::Exclusive { .. })) => {
+                        write!(
+                            f,
+                            "needs {} idle GPU(s); all {} are in use",
+                            gpus,
+                            detail.refusals.len()
+                        )?;
+                    }
+                    Some((index, refusal)) => write!(f, "GPU {index}: {refusal}")?,
+                    None => f.write_str("there is no GPU")?,
+                }
+                f.write_str(")")
+            }
+            Self::Behind {
+                job,
+                overtaken_for: None,
+            } => {
+                write!(
+                    f,
+                    "Priority(job {job} is first; this policy lets nobody overtake)"
+                )
+            }
+            Self::Behind {
+                job,
+                overtaken_for: Some(t),
+            } => {
+                write!(
+                    f,
+                    "Priority(job {job} is first and has waited for more than {t})"
+                )
+            }
+            Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
+            Self::Pause { error, .. } => write!(f, "LaunchPause(tried again shortly; {error})"),
+            Self::Launching => f.write_str("starting"),
+            Self::NotPlannedYet => f.write_str("just submitted"),
+            Self::Judging => {
+                f.write_str("JudgingFault(it died of a fault under MPS; whose is being found out)")
+            }
+            Self::Completed => f.write_str("completed"),
+            Self::CommandFailed { status, evidence } => {
+                write!(f, "the command failed: {status}")?;
+                match evidence {
+                    Some(e) => write!(f, "; log: {}", e.line),
+                    None => Ok(()),
+                }
+            }
+            Self::NotStarted { why } => write!(f, "the command was not started: {why}"),
+            Self::LaunchFailed { error } => write!(f, "could not be started: {error}"),
+            Self::ExitUnknown => f.write_str(
+                "its supervisor was killed, so nobody saw how it ended; the log is complete",
+            ),
+            Self::Cancelled { by } => write!(f, "cancelled by {by}"),
+            Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
+            Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
+            Self::OutOfMemoryRetry {
+                blame,
+                next,
+                retries,
+                max_retries,
+            } => {
+                write!(f, "out of GPU memory: {blame}; retried with {next}")?;
+                if blame.is_own_fault() {
+                    write!(f, " (retry {retries} of {max_retries})")?;
+                }
+                Ok(())
+            }
+            Self::OutOfMemoryFinal { blame, why } => write!(f, "out of GPU memory: {blame}; {why}"),
+            Self::HostOutOfMemory { line } => {
+                write!(
+                    f,
+                    "out of host memory, which another GPU does not help; log: {line}"
+                )
+            }
+            Self::FaultVictim { culprit, line } => {
+                write!(
+                    f,
+                    "a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge; log: {line}"
+                )
+            }
+            Self::FaultCulprit {
+                line,
+                victims,
+                because,
+            } => {
+                write!(f, "a fatal GPU fault under MPS")?;
+                if !victims.is_empty() {
+                    let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
+                    write!(f, " took job(s) {} down", ids.join(", "))?;
+                }
+                write!(
+                    f,
+                    " ({because}); this command no longer runs under MPS; log: {line}"
+                )
+            }
+            Self::GpuLost { line } => write!(f, "its GPU went away: {line}"),
+        }
+    }
+}

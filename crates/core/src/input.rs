@@ -1,0 +1,254 @@
+//! What comes into the core ([`Input`]) and what goes out ([`Action`]).
+
+use crate::explain::Reason;
+use crate::model::{
+    EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode,
+    User,
+};
+use crate::policy::Options;
+use crate::reading::{GpuInfo, Health};
+use crate::units::{MiB, Millis};
+use crate::windows::WindowSummary;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A process on a GPU that carma did not start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// Process id.
+    pub pid: u32,
+    /// Its owner, where known.
+    pub user: Option<Arc<str>>,
+    /// GPU memory that it holds, where known.
+    pub memory: Option<MiB>,
+}
+
+/// One GPU as seen at one instant, processes already matched with jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// When.
+    pub at: Millis,
+    /// Whether it answers.
+    pub health: Health,
+    /// Memory in use by anyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<MiB>,
+    /// Memory of each job that has a process here; `None` where the driver does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<(JobId, Option<MiB>)>,
+    /// Processes that carma did not start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub foreign: Vec<Foreign>,
+    /// Whether the process list could be read at all.
+    pub processes_known: bool,
+    /// Activity.
+    pub window: WindowSummary,
+}
+
+/// Everything that can change the state. The journal is a list of these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// The configuration in force.
+    Configured(Box<Options>),
+    /// The devices that there are now. Devices that are not named any more are gone.
+    Inventory(Vec<GpuInfo>),
+    /// A job was submitted.
+    Submitted(Box<NewJob>),
+    /// A GPU was looked at.
+    Observed {
+        /// Which.
+        gpu: GpuId,
+        /// What was seen.
+        seen: Box<Observation>,
+    },
+    /// GPUs were looked at and looked the same, but for the time.
+    Unchanged(Vec<GpuId>),
+    /// An action of a plan is taken: recorded before it is performed.
+    Decided(Box<Action>),
+    /// The supervisor of an attempt runs.
+    Started {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+        /// The supervisor.
+        supervisor: ProcessRef,
+        /// The job's first process, once known.
+        child: Option<ProcessRef>,
+        /// The sharing mode it really got, and why if it differs from the one decided.
+        sharing: SharingMode,
+        /// Remark for the job's history, e.g. why MPS could not be had.
+        note: Option<String>,
+    },
+    /// An attempt could not be started, and nothing of it runs.
+    LaunchFailed {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+        /// Why.
+        error: String,
+        /// Whether another try makes sense (the cause lies with the machine, not with the job).
+        transient: bool,
+    },
+    /// An attempt is over.
+    Exited {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+        /// How.
+        exit: Exit,
+    },
+    /// A user wants a job ended.
+    Cancel {
+        /// Job.
+        job: JobId,
+        /// Who asks.
+        by: User,
+    },
+    /// A user wants a pending job held back.
+    Hold {
+        /// Job.
+        job: JobId,
+        /// Who asks.
+        by: User,
+    },
+    /// A user wants a held job released.
+    Release {
+        /// Job.
+        job: JobId,
+        /// Who asks.
+        by: User,
+    },
+    /// A user wants a running job back in the queue.
+    Requeue {
+        /// Job.
+        job: JobId,
+        /// Who asks.
+        by: User,
+    },
+    /// The administrator takes a GPU out of use: running jobs stay, no new ones come.
+    Drain {
+        /// Which.
+        gpu: GpuId,
+        /// Who asks.
+        by: User,
+    },
+    /// The administrator gives a GPU back.
+    Resume {
+        /// Which.
+        gpu: GpuId,
+        /// Who asks.
+        by: User,
+    },
+    /// Time passed.
+    Tick,
+}
+
+/// What a plan wants done. Performed in one place by the daemon or the simulator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Start an attempt of a job.
+    Launch {
+        /// Job.
+        job: JobId,
+        /// Where and how.
+        placement: Placement,
+    },
+    /// Signal a running job to end.
+    End {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+        /// How hard.
+        level: EndLevel,
+        /// Why.
+        cause: EndCause,
+    },
+    /// Move a job on by decision alone: back to the queue, or to its end.
+    SetState {
+        /// Job.
+        job: JobId,
+        /// `Pending` puts it back into the queue; a final state ends it.
+        state: JobState,
+        /// Why.
+        reason: Reason,
+    },
+    /// Tell the administrator something.
+    Note {
+        /// What.
+        text: String,
+    },
+}
+
+/// Why an input was refused. Nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// No such live job.
+    #[error("there is no live job {0}")]
+    NoSuchJob(JobId),
+    /// No such GPU.
+    #[error("there is no GPU with that number")]
+    NoSuchGpu,
+    /// A job number was used before.
+    #[error("job {0} exists already")]
+    Duplicate(JobId),
+    /// The request makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
+    /// More GPUs than there are.
+    #[error("the job asks for {wanted} GPUs; this machine has {have}")]
+    TooManyGpus {
+        /// Asked for.
+        wanted: u32,
+        /// There are.
+        have: usize,
+    },
+    /// More memory than enough GPUs have.
+    #[error(
+        "the job asks for {need} of GPU memory on each of {wanted} GPU(s); only {fitting} have that much (the largest has {largest})"
+    )]
+    TooMuchMemory {
+        /// Asked for, per GPU.
+        need: MiB,
+        /// Number of GPUs asked for.
+        wanted: u32,
+        /// GPUs that have this much.
+        fitting: usize,
+        /// Memory of the largest.
+        largest: MiB,
+    },
+    /// Somebody else's job.
+    #[error("job {job} belongs to {owner}; only {owner} or root may do that")]
+    NotAllowed {
+        /// Job.
+        job: JobId,
+        /// Its owner.
+        owner: Arc<str>,
+    },
+    /// Only root may do that.
+    #[error("only root (or the user that carma runs as) may drain or resume a GPU")]
+    AdminOnly,
+    /// Not in this state.
+    #[error("job {job} is {state}: {hint}")]
+    WrongState {
+        /// Job.
+        job: JobId,
+        /// Its state.
+        state: &'static str,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// The input speaks of an attempt that is not the current one.
+    #[error("job {job} has no running attempt {attempt}")]
+    StaleAttempt {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+    },
+}

@@ -1,0 +1,194 @@
+//! The ledger: per GPU, what is promised to each job and what is observed of it.
+//!
+//! Free for placement = capacity - sum of max(promised, observed) per tenant - foreign - reserve.
+
+use crate::input::{Foreign, Observation};
+use crate::model::JobId;
+use crate::policy::Options;
+use crate::reading::GpuInfo;
+use crate::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
+
+/// Memory that carma has set aside for a tenant on one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Promise {
+    /// This much.
+    Memory(MiB),
+    /// Everything: the need is unknown, so nobody joins before the job has settled.
+    Whole,
+    /// Nothing: the policy in force when it was placed ignores memory.
+    None,
+}
+
+/// One job on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Which job.
+    pub job: JobId,
+    /// What is set aside.
+    pub promise: Promise,
+    /// The forecast or floor that the promise was made from.
+    pub forecast: Option<MiB>,
+    /// Whether the job wants no neighbours.
+    pub exclusive: bool,
+    /// Memory seen last.
+    pub observed: Option<MiB>,
+    /// Most memory seen.
+    pub peak: Option<MiB>,
+    /// When it was placed.
+    pub placed: Millis,
+    /// When it was first seen on the GPU.
+    pub active_since: Option<Millis>,
+    /// Whether its first window is full.
+    pub settled: bool,
+    /// Whether it ever had a neighbour (ours) or a foreign process beside it.
+    pub shared: bool,
+}
+
+impl Tenant {
+    /// Memory that this tenant takes from placement, on a GPU of this capacity.
+    #[must_use]
+    pub fn takes(&self, capacity: MiB) -> MiB {
+        let promised = match self.promise {
+            Promise::Memory(m) => m,
+            Promise::Whole => capacity,
+            Promise::None => MiB::ZERO,
+        };
+        promised.max(self.observed.unwrap_or_default())
+    }
+}
+
+/// One GPU: what it is, who has it, how it was last seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// What it is.
+    pub info: GpuInfo,
+    /// Whether the inventory still names it.
+    pub present: bool,
+    /// Who took it out of use.
+    pub drained_by: Option<std::sync::Arc<str>>,
+    /// Who has it, by job number.
+    pub tenants: Vec<Tenant>,
+    /// How it was last seen.
+    pub seen: Option<Observation>,
+    /// The last fatal fault under MPS.
+    pub last_fault: Option<Millis>,
+}
+
+impl Gpu {
+    /// A GPU that nobody has and nobody has looked at.
+    #[must_use]
+    pub const fn new(info: GpuInfo) -> Self {
+        Self {
+            info,
+            present: true,
+            drained_by: None,
+            tenants: Vec::new(),
+            seen: None,
+            last_fault: None,
+        }
+    }
+
+    /// The tenancy of a job.
+    #[must_use]
+    pub fn tenant(&self, job: JobId) -> Option<&Tenant> {
+        self.tenants.iter().find(|t| t.job == job)
+    }
+
+    /// Memory in use that is not ours: other people's processes and what the driver keeps.
+    /// Zero before the first look; [`Gpu::free`] is `None` then.
+    #[must_use]
+    pub fn foreign_memory(&self) -> MiB {
+        let used = self.seen.as_ref().and_then(|s| s.used).unwrap_or_default();
+        used - self.tenants.iter().filter_map(|t| t.observed).sum()
+    }
+
+    /// Memory free for another placement, or `None` when the GPU's memory is not known.
+    #[must_use]
+    pub fn free(&self, reserve: MiB) -> Option<MiB> {
+        self.seen.as_ref()?.used?;
+        let taken: MiB = self.tenants.iter().map(|t| t.takes(self.info.memory)).sum();
+        Some(self.info.memory - taken - self.foreign_memory() - reserve)
+    }
+
+    /// Processes that carma did not start.
+    #[must_use]
+    pub fn foreign(&self) -> &[Foreign] {
+        self.seen.as_ref().map_or(&[], |s| &s.foreign)
+    }
+
+    /// Whether nobody, ours or not, is on it. Unknown is not idle.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tenants.is_empty()
+            && self
+                .seen
+                .as_ref()
+                .is_some_and(|s| s.processes_known && s.foreign.is_empty())
+    }
+
+    /// Adds a tenant.
+    pub(crate) fn add(&mut self, tenant: Tenant) {
+        let at = self.tenants.partition_point(|t| t.job < tenant.job);
+        self.tenants.insert(at, tenant);
+        if self.tenants.len() > 1 {
+            for tenant in &mut self.tenants {
+                tenant.shared = true;
+            }
+        }
+    }
+
+    /// Removes a tenant. Its memory is gone with its processes, so the last look is corrected
+    /// rather than showing it as somebody else's until the next one.
+    pub(crate) fn remove(&mut self, job: JobId) -> Option<Tenant> {
+        let at = self.tenants.iter().position(|t| t.job == job)?;
+        let tenant = self.tenants.remove(at);
+        if let Some(seen) = &mut self.seen {
+            seen.jobs.retain(|(j, _)| *j != job);
+            if let (Some(used), Some(observed)) = (&mut seen.used, tenant.observed) {
+                *used = *used - observed;
+            }
+        }
+        Some(tenant)
+    }
+
+    /// Takes a new look and lets the promises follow what is observed.
+    pub(crate) fn observe(&mut self, seen: Observation, options: &Options) {
+        let now = seen.at;
+        let has_foreign = !seen.foreign.is_empty();
+        for tenant in &mut self.tenants {
+            tenant.shared |= has_foreign;
+            let process = seen.jobs.iter().find(|(job, _)| *job == tenant.job);
+            if seen.processes_known {
+                tenant.observed = process.and_then(|(_, memory)| *memory);
+            }
+            tenant.peak = tenant.peak.max(tenant.observed);
+            if process.is_some() && tenant.active_since.is_none() {
+                tenant.active_since = Some(now);
+            }
+        }
+        self.seen = Some(seen);
+        self.settle(now, options);
+    }
+
+    /// Marks tenants whose first window is full and shrinks their promises.
+    fn settle(&mut self, now: Millis, options: &Options) {
+        for tenant in &mut self.tenants {
+            let full = tenant
+                .active_since
+                .is_some_and(|since| now.since(since) >= options.window);
+            tenant.settled |= full;
+            let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
+                continue;
+            };
+            let margin = peak.percent(options.margin_percent).max(options.margin_min);
+            let shrunk = (peak + margin).min(self.info.memory);
+            tenant.promise = match tenant.promise {
+                Promise::Memory(m) => Promise::Memory(m.min(shrunk)),
+                Promise::Whole => Promise::Memory(shrunk),
+                Promise::None => Promise::None,
+            };
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! A policy is data: an order, a memory screen, a gate, a few options. [`presets`] holds the
+//! published ones under their names.
+
+pub mod presets;
+
+use crate::model::{Forecasts, SharingMode};
+use crate::units::{Fraction, MiB, Millis};
+use crate::windows::{Metric, Risk, WindowSummary};
+use serde::{Deserialize, Serialize};
+
+/// Which of the GPUs that would do is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Idle GPUs only, in index order: no sharing.
+    Exclusive,
+    /// The next one on a ring over all GPUs.
+    RoundRobin,
+    /// The first in index order.
+    FirstFit,
+    /// The one with the least memory free.
+    BestFit,
+    /// MAGM, most available GPU memory.
+    Magm,
+    /// LUG, least utilised GPU: lowest risk of SMACT.
+    Lug,
+}
+
+impl Order {
+    /// What the order prefers, for people.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Exclusive => "idle GPUs only",
+            Self::RoundRobin => "next in the ring",
+            Self::FirstFit => "first that fits",
+            Self::BestFit => "least memory free",
+            Self::Magm => "most memory free",
+            Self::Lug => "lowest SM activity",
+        }
+    }
+}
+
+/// Which of a job's forecasts a policy believes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForecastSource {
+    /// Measured in an earlier run, else declared: the papers' oracle.
+    Measured,
+    /// Declared by the user, else measured, else GPUMemNet's.
+    Best,
+    /// The Horus formula, else declared.
+    Horus,
+    /// Fake tensors, else declared.
+    Faketensor,
+    /// GPUMemNet, else declared.
+    Gpumemnet,
+}
+
+impl ForecastSource {
+    /// The forecast for one GPU and the name of its source.
+    #[must_use]
+    pub fn pick(self, f: &Forecasts) -> Option<(MiB, &'static str)> {
+        let declared = || f.declared.map(|m| (m, "declared"));
+        let measured = || f.measured.map(|m| (m, "measured"));
+        let gpumemnet = || f.gpumemnet.map(|m| (m, "gpumemnet"));
+        match self {
+            Self::Measured => measured().or_else(declared),
+            Self::Best => declared().or_else(measured).or_else(gpumemnet),
+            Self::Horus => f.horus.map(|m| (m, "horus")).or_else(declared),
+            Self::Faketensor => f.faketensor.map(|m| (m, "faketensor")).or_else(declared),
+            Self::Gpumemnet => gpumemnet().or_else(declared),
+        }
+    }
+}
+
+/// Which GPUs have enough memory for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryScreen {
+    /// Any: out-of-memory is left to recovery.
+    None,
+    /// Those with at least this much available, whatever the job.
+    Floor(MiB),
+    /// Those with the forecast plus a guard available. A job without a forecast gets an idle GPU,
+    /// and nobody joins it before it has settled.
+    Forecast {
+        /// Which forecast.
+        source: ForecastSource,
+        /// Added to it.
+        guard: MiB,
+    },
+}
+
+/// Which GPUs are too busy to be shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gate {
+    /// None is.
+    None,
+    /// Those with risk(SMACT) >= smact AND (risk(SMOCC) >= smocc OR risk(DRAMA) >= drama).
+    Thresholds {
+        /// Formula.
+        risk: Risk,
+        /// Limit of SMACT.
+        smact: Fraction,
+        /// Limit of SMOCC.
+        smocc: Fraction,
+        /// Limit of DRAMA.
+        drama: Fraction,
+    },
+    /// Those whose worst metric has at least this risk.
+    Score {
+        /// Formula.
+        risk: Risk,
+        /// Limit.
+        limit: Fraction,
+    },
+}
+
+/// What a gate says of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GateVerdict {
+    /// It may be shared.
+    Open,
+    /// It is too busy.
+    Busy {
+        /// risk(SMACT).
+        smact: Fraction,
+        /// risk(SMOCC).
+        smocc: Fraction,
+        /// risk(DRAMA).
+        drama: Fraction,
+    },
+    /// A metric that the gate needs is not there: fail closed.
+    Missing(Metric),
+}
+
+impl Gate {
+    /// Judges a GPU by its windows. A missing metric closes the gate.
+    #[must_use]
+    pub fn judge(&self, window: &WindowSummary) -> GateVerdict {
+        let (risk, busy): (Risk, &dyn Fn(Fraction, Fraction, Fraction) -> bool) = match self {
+            Self::None => return GateVerdict::Open,
+            Self::Thresholds {
+                risk,
+                smact,
+                smocc,
+                drama,
+            } => (*risk, &|a, o, d| {
+                a >= *smact && (o >= *smocc || d >= *drama)
+            }),
+            Self::Score { risk, limit } => (*risk, &|a, o, d| a.max(o).max(d) >= *limit),
+        };
+        let mut values = [Fraction(0); 3];
+        for (value, metric) in values.iter_mut().zip(Metric::ALL) {
+            match window.get(metric) {
+                Some(summary) => *value = risk.of(summary),
+                None => return GateVerdict::Missing(metric),
+            }
+        }
+        let [smact, smocc, drama] = values;
+        if busy(smact, smocc, drama) {
+            GateVerdict::Busy {
+                smact,
+                smocc,
+                drama,
+            }
+        } else {
+            GateVerdict::Open
+        }
+    }
+}
+
+/// Everything that decides where a job goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Name, e.g. `or-magm`.
+    pub name: String,
+    /// Order among the GPUs that would do.
+    pub order: Order,
+    /// Memory screen.
+    pub memory: MemoryScreen,
+    /// Activity gate.
+    pub gate: Gate,
+    /// Idle GPUs are taken first, in index order, whatever the order says.
+    pub idle_first: bool,
+    /// `None`: strict FIFO, the first job that does not fit stops all behind it. `Some(t)`: later
+    /// jobs may overtake one that waits, until it has waited for `t`.
+    pub backfill: Option<Millis>,
+    /// Memory kept free on each GPU.
+    pub reserve: MiB,
+}
+
+impl Policy {
+    /// Whether promises are ignored, so that they may exceed a GPU's memory.
+    #[must_use]
+    pub const fn ignores_promises(&self) -> bool {
+        matches!(self.memory, MemoryScreen::None | MemoryScreen::Floor(_))
+    }
+
+    /// What this policy believes a job needs on each GPU.
+    #[must_use]
+    pub fn forecast(&self, f: &Forecasts) -> Option<(MiB, &'static str)> {
+        match self.memory {
+            MemoryScreen::Forecast { source, .. } => source.pick(f),
+            // Exclusive GPUs need no forecast, and the recovery-only policies ignore it.
+            MemoryScreen::None | MemoryScreen::Floor(_) => None,
+        }
+    }
+}
+
+/// How out-of-memory is recovered from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecoveryMethod {
+    /// Raise the floor step by step.
+    Graded,
+    /// Retry on a GPU alone at once: CARMA's original method.
+    Exclusive,
+}
+
+/// Everything else that decisions depend on. An input like any other, so that a replay knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// The policy in force.
+    pub policy: Policy,
+    /// Sharing mode of jobs that do not ask for one; `Exclusive` is not a default but a policy.
+    pub sharing: SharingMode,
+    /// Whether MPS clients get a hard memory limit from their forecast.
+    pub caps: bool,
+    /// How far the activity windows reach back, and how long a job must have been seen active
+    /// before its GPU counts as settled.
+    pub window: Millis,
+    /// A tenant that shows no GPU activity for this long no longer keeps its GPU closed.
+    pub startup_patience: Millis,
+    /// A reading older than this is no reading.
+    pub stale_after: Millis,
+    /// A settled job's promise shrinks to its observed peak plus this percentage ...
+    pub margin_percent: u64,
+    /// ... but at least plus this.
+    pub margin_min: MiB,
+    /// Whether MPS servers are shared by users.
+    pub mps_multi_user: bool,
+    /// The user that carma runs as, who may do what root may.
+    pub admin_uid: u32,
+    /// From the polite signal to the kill.
+    pub kill_grace: Millis,
+    /// How recovery works.
+    pub recovery: RecoveryMethod,
+    /// Out-of-memory retries for jobs that do not say.
+    pub max_retries: u32,
+    /// Requeues without charge before the job gets a GPU alone.
+    pub max_free_retries: u32,
+    /// Faults on one GPU within this time of the first belong together.
+    pub fault_window: Millis,
+    /// After a fatal fault, the MPS server takes no new client for about this long.
+    pub mps_cooldown: Millis,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policy: presets::default_policy(),
+            sharing: SharingMode::TimeSlice,
+            caps: true,
+            window: Millis::secs(30),
+            startup_patience: Millis::secs(300),
+            stale_after: Millis::secs(5),
+            margin_percent: 10,
+            margin_min: MiB(512),
+            mps_multi_user: false,
+            admin_uid: 0,
+            kill_grace: Millis::secs(10),
+            recovery: RecoveryMethod::Graded,
+            max_retries: 5,
+            max_free_retries: 3,
+            fault_window: Millis::secs(5),
+            mps_cooldown: Millis::secs(5),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The published policies, with their exact numbers, and carma's own.
+//!
+//! Numbers: CARMA's source and the later AEGIS artifact, as the reference notes give them (sections
+//! c and d). All of the original's policies take idle GPUs first, are strict FIFO and keep 512 MiB
+//! of each GPU free.
+
+use super::{ForecastSource, Gate, MemoryScreen, Order, Policy};
+use crate::units::{Fraction, MiB, Millis};
+use crate::windows::Risk;
+
+/// Memory that the original subtracts from what the driver calls free.
+const RESERVE: MiB = MiB(512);
+/// What the original adds to a forecast.
+const GUARD: MiB = MiB(2048);
+/// What its successor adds.
+const AEGIS_GUARD: MiB = MiB(512);
+/// Least memory for the policies without forecast.
+const FLOOR: MiB = MiB(5120);
+
+/// The gate of CARMA: .80 AND (.45 OR .40).
+const CARMA_GATE: Gate = Gate::Thresholds {
+    risk: Risk::Carma,
+    smact: Fraction::percent(80),
+    smocc: Fraction::percent(45),
+    drama: Fraction::percent(40),
+};
+
+/// The gate of its successor: .65 AND (.35 OR .50).
+const AEGIS_GATE: Gate = Gate::Thresholds {
+    risk: Risk::Carma,
+    smact: Fraction::percent(65),
+    smocc: Fraction::percent(35),
+    drama: Fraction::percent(50),
+};
+
+/// Names of all presets, in the order of listings.
+pub const NAMES: &[&str] = &[
+    "carma",
+    "exclusive",
+    "oracle-ff",
+    "oracle-bf",
+    "oracle-magm",
+    "oracle-lug",
+    "or-rr",
+    "or-magm",
+    "or-lug",
+    "est-magm",
+    "est-lug",
+    "aegis",
+    "aegis-oracle",
+    "aegis-est",
+];
+
+/// carma's own default: believe the best forecast, share behind the successor's gate, let small
+/// jobs overtake a waiting one for half an hour at most.
+#[must_use]
+pub fn default_policy() -> Policy {
+    Policy {
+        name: "carma".into(),
+        order: Order::Magm,
+        memory: MemoryScreen::Forecast {
+            source: ForecastSource::Best,
+            guard: AEGIS_GUARD,
+        },
+        gate: AEGIS_GATE,
+        idle_first: true,
+        backfill: Some(Millis::secs(1800)),
+        reserve: RESERVE,
+    }
+}
+
+/// A policy by name. The estimating ones take an estimator after a colon (`est-magm:horus`;
+/// `gpumemnet` when none is named). `None` when there is no such policy or estimator.
+#[must_use]
+pub fn by_name(name: &str) -> Option<Policy> {
+    let (base, estimator) = match name.split_once(':') {
+        Some((base, estimator)) => (base, Some(estimator)),
+        None => (name, None),
+    };
+    if estimator.is_some() && !matches!(base, "est-magm" | "est-lug" | "aegis-est") {
+        return None;
+    }
+    let estimate = match estimator {
+        None | Some("gpumemnet") => ForecastSource::Gpumemnet,
+        Some("horus") => ForecastSource::Horus,
+        Some("faketensor") => ForecastSource::Faketensor,
+        Some(_) => return None,
+    };
+    let forecast = |source, guard| MemoryScreen::Forecast { source, guard };
+    let oracle = forecast(ForecastSource::Measured, GUARD);
+    let (order, memory, gate) = match base {
+        "carma" => return Some(default_policy()),
+        "exclusive" => (Order::Exclusive, MemoryScreen::None, Gate::None),
+        "oracle-ff" => (Order::FirstFit, oracle, CARMA_GATE),
+        "oracle-bf" => (Order::BestFit, oracle, CARMA_GATE),
+        "oracle-magm" => (Order::Magm, oracle, CARMA_GATE),
+        "oracle-lug" => (Order::Lug, oracle, CARMA_GATE),
+        "or-rr" => (Order::RoundRobin, MemoryScreen::None, Gate::None),
+        "or-magm" => (Order::Magm, MemoryScreen::Floor(FLOOR), CARMA_GATE),
+        "or-lug" => (Order::Lug, MemoryScreen::Floor(FLOOR), CARMA_GATE),
+        "est-magm" => (Order::Magm, forecast(estimate, GUARD), CARMA_GATE),
+        "est-lug" => (Order::Lug, forecast(estimate, GUARD), CARMA_GATE),
+        "aegis" => (Order::Magm, MemoryScreen::Floor(FLOOR), AEGIS_GATE),
+        "aegis-oracle" => (
+            Order::Magm,
+            forecast(ForecastSource::Measured, AEGIS_GUARD),
+            AEGIS_GATE,
+        ),
+        "aegis-est" => (Order::Magm, forecast(estimate, AEGIS_GUARD), AEGIS_GATE),
+        _ => return None,
+    };
+    Some(Policy {
+        name: name.to_owned(),
+        order,
+        memory,
+        gate,
+        idle_first: true,
+        backfill: None,
+        reserve: RESERVE,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_listed_name_exists_and_keeps_its_name() {
+        for name in NAMES {
+            assert_eq!(by_name(name).unwrap().name, *name);
+        }
+        assert_eq!(by_name("est-lug:horus").unwrap().name, "est-lug:horus");
+    }
+
+    #[test]
+    fn a_misspelt_name_is_not_silently_exclusive() {
+        for name in ["oracle-rr", "or-magm:horus", "est-magm:oracle", "", "MAGM"] {
+            assert!(by_name(name).is_none(), "{name}");
+        }
+    }
+}

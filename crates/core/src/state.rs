@@ -1,0 +1,1032 @@
+//! The state and the one way to change it.
+
+use crate::explain::Reason;
+use crate::input::{Action, Input, Observation, Rejected};
+use crate::ledger::{Gpu, Promise, Tenant};
+use crate::model::{
+    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId,
+    JobState, NewJob, Phase, Placement, QueueKey, SharingMode, User,
+};
+use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
+use crate::reading::{GpuInfo, Health};
+use crate::recovery::{self, EvidenceKind, OomFacts};
+use crate::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Commands whose faults are remembered at most.
+const FAULT_MEMORY: usize = 10_000;
+/// Launches that the machine may fail in a row before the job is given up.
+const LAUNCH_TRIES: usize = 3;
+
+/// What applying an input brought to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// Jobs that are over and have left the state.
+    pub finished: Vec<Finished>,
+}
+
+/// Everything that decisions depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct State {
+    now: Millis,
+    options: Options,
+    gpus: Vec<Gpu>,
+    jobs: BTreeMap<JobId, Arc<Job>>,
+    /// Pending jobs in their order; derived from `jobs`.
+    #[serde(skip)]
+    queue: BTreeSet<QueueKey>,
+    /// Jobs in any other phase but held; derived from `jobs`.
+    #[serde(skip)]
+    active: BTreeSet<JobId>,
+    /// Faults under MPS by command key.
+    faulted: BTreeMap<u64, u32>,
+    /// Where the round-robin ring goes on.
+    ring: u32,
+    last_id: Option<JobId>,
+}
+
+impl State {
+    /// Latest time seen. It never goes back: a clock that jumps back stands still here.
+    #[must_use]
+    pub const fn now(&self) -> Millis {
+        self.now
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// All GPUs ever seen, by [`GpuId`].
+    #[must_use]
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// One GPU.
+    #[must_use]
+    pub fn gpu(&self, id: GpuId) -> Option<&Gpu> {
+        self.gpus.get(id.0 as usize)
+    }
+
+    /// Handle of a GPU by UUID.
+    #[must_use]
+    pub fn gpu_id(&self, uuid: &str) -> Option<GpuId> {
+        let at = self.gpus.iter().position(|g| &*g.info.uuid == uuid)?;
+        u32::try_from(at).ok().map(GpuId)
+    }
+
+    /// Live jobs by number.
+    #[must_use]
+    pub const fn jobs(&self) -> &BTreeMap<JobId, Arc<Job>> {
+        &self.jobs
+    }
+
+    /// One live job.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id).map(|job| &**job)
+    }
+
+    /// Pending jobs in the order in which they are looked at.
+    #[must_use]
+    pub const fn queue(&self) -> &BTreeSet<QueueKey> {
+        &self.queue
+    }
+
+    /// Jobs that are launching, running or being judged.
+    #[must_use]
+    pub const fn active(&self) -> &BTreeSet<JobId> {
+        &self.active
+    }
+
+    /// Number of the next job.
+    #[must_use]
+    pub fn next_id(&self) -> JobId {
+        JobId(self.last_id.map_or(1, |id| id.0 + 1))
+    }
+
+    /// Times that a command faulted under MPS.
+    #[must_use]
+    pub fn faults_of(&self, command_key: u64) -> u32 {
+        self.faulted.get(&command_key).copied().unwrap_or(0)
+    }
+
+    pub(crate) const fn ring(&self) -> u32 {
+        self.ring
+    }
+
+    /// Restores what is derived, after loading a stored state.
+    pub fn rebuild(&mut self) {
+        self.queue.clear();
+        self.active.clear();
+        let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
+        for job in jobs {
+            self.index(&job);
+        }
+    }
+
+    /// Changes the state by one input.
+    ///
+    /// # Errors
+    /// [`Rejected`] when the input makes no sense in this state; nothing has changed then.
+    pub fn apply(&mut self, at: Millis, input: &Input) -> Result<Applied, Rejected> {
+        let before = self.now;
+        self.now = self.now.max(at);
+        let mut applied = Applied::default();
+        let result = self.dispatch(input, &mut applied);
+        if result.is_err() {
+            self.now = before;
+        }
+        result.map(|()| applied)
+    }
+
+    fn dispatch(&mut self, input: &Input, applied: &mut Applied) -> Result<(), Rejected> {
+        match input {
+            Input::Configured(options) => {
+                self.options = (**options).clone();
+                Ok(())
+            }
+            Input::Inventory(devices) => {
+                self.inventory(devices);
+                Ok(())
+            }
+            Input::Submitted(new) => self.submitted(new),
+            Input::Observed { gpu, seen } => self.observed(*gpu, seen),
+            Input::Unchanged(gpus) => self.unchanged(gpus),
+            Input::Decided(action) => self.decided(action, applied),
+            Input::Started {
+                job,
+                attempt,
+                supervisor,
+                child,
+                sharing,
+                note: _,
+            } => self.started(*job, *attempt, *supervisor, *child, *sharing),
+            Input::LaunchFailed {
+                job,
+                attempt,
+                error,
+                transient,
+            } => self.launch_failed(*job, *attempt, error, *transient, applied),
+            Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
+            Input::Cancel { job, by } => self.cancel(*job, by, applied),
+            Input::Hold { job, by } => self.hold(*job, by),
+            Input::Release { job, by } => self.release(*job, by),
+            Input::Requeue { job, by } => self.requeue(*job, by),
+            Input::Drain { gpu, by } => self.drain(*gpu, by, Some(by.name.clone())),
+            Input::Resume { gpu, by } => self.drain(*gpu, by, None),
+            Input::Tick => Ok(()),
+        }
+    }
+
+    // --- helpers -------------------------------------------------------------------------------
+
+    fn index(&mut self, job: &Job) {
+        match job.phase {
+            Phase::Pending => {
+                self.queue.insert(job.queue_key());
+            }
+            Phase::Held { .. } => {}
+            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
+                self.active.insert(job.spec.id);
+            }
+        }
+    }
+
+    fn unindex(&mut self, job: &Job) {
+        self.queue.remove(&job.queue_key());
+        self.active.remove(&job.spec.id);
+    }
+
+    /// Changes one job and keeps the indexes true.
+    fn update(&mut self, id: JobId, change: impl FnOnce(&mut Job)) -> Result<(), Rejected> {
+        let mut job = self.jobs.remove(&id).ok_or(Rejected::NoSuchJob(id))?;
+        self.unindex(&job);
+        change(Arc::make_mut(&mut job));
+        self.index(&job);
+        self.jobs.insert(id, job);
+        Ok(())
+    }
+
+    fn get(&self, id: JobId) -> Result<&Job, Rejected> {
+        self.job(id).ok_or(Rejected::NoSuchJob(id))
+    }
+
+    fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
+        if by.uid == job.spec.user.uid || self.is_admin(by) {
+            return Ok(());
+        }
+        Err(Rejected::NotAllowed {
+            job: job.spec.id,
+            owner: job.spec.user.name.clone(),
+        })
+    }
+
+    fn is_admin(&self, by: &User) -> bool {
+        by.uid == 0 || by.uid == self.options.admin_uid
+    }
+
+    fn gpu_mut(&mut self, id: GpuId) -> Result<&mut Gpu, Rejected> {
+        self.gpus.get_mut(id.0 as usize).ok_or(Rejected::NoSuchGpu)
+    }
+
+    fn finish(
+        &mut self,
+        id: JobId,
+        state: JobState,
+        reason: Reason,
+        exit: Option<ExitStatus>,
+        applied: &mut Applied,
+    ) {
+        if let Some(job) = self.jobs.remove(&id) {
+            self.unindex(&job);
+            let job = Arc::unwrap_or_clone(job);
+            applied.finished.push(Finished {
+                job,
+                state,
+                reason,
+                exit,
+                at: self.now,
+            });
+        }
+    }
+
+    /// Takes a job off its GPUs and files the attempt. Returns its placement and tenancies.
+    fn leave(&mut self, id: JobId, exit: Option<Exit>, verdict: Reason) -> Vec<(GpuId, Tenant)> {
+        let now = self.now;
+        let Some(job) = self.jobs.get(&id) else {
+            return Vec::new();
+        };
+        let (placement, started) = match &job.phase {
+            Phase::Running {
+                placement, started, ..
+            } => (placement.clone(), Some(*started)),
+            Phase::Launching { placement, .. } => (placement.clone(), None),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
+        };
+        let mut left = Vec::new();
+        for gpu in &placement.gpus {
+            if let Some(tenant) = self.gpus.get_mut(gpu.0 as usize).and_then(|g| g.remove(id)) {
+                left.push((*gpu, tenant));
+            }
+        }
+        let peak = left.iter().filter_map(|(_, t)| t.peak).max();
+        let attempt = Attempt {
+            placement,
+            started,
+            ended: now,
+            exit,
+            peak,
+            verdict,
+        };
+        let _ = self.update(id, |job| job.past.push(attempt));
+        left
+    }
+
+    fn set_verdict(&mut self, id: JobId, verdict: &Reason) {
+        let _ = self.update(id, |job| {
+            if let Some(last) = job.past.last_mut() {
+                last.verdict = verdict.clone();
+            }
+        });
+    }
+
+    /// Back into the queue.
+    fn enqueue(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
+        let now = self.now;
+        let _ = self.update(id, |job| {
+            job.phase = Phase::Pending;
+            job.queued = now;
+            change(job);
+        });
+    }
+
+    /// The current attempt of a job, if `attempt` is it.
+    fn attempt_of(&self, id: JobId, attempt: u32) -> Result<&Job, Rejected> {
+        let job = self.get(id)?;
+        match job.placement() {
+            Some(p) if p.attempt == attempt => Ok(job),
+            _ => Err(Rejected::StaleAttempt { job: id, attempt }),
+        }
+    }
+
+    // --- devices -------------------------------------------------------------------------------
+
+    fn inventory(&mut self, devices: &[GpuInfo]) {
+        for gpu in &mut self.gpus {
+            gpu.present = false;
+        }
+        for device in devices {
+            match self.gpus.iter_mut().find(|g| g.info.uuid == device.uuid) {
+                Some(gpu) => {
+                    gpu.info = device.clone();
+                    gpu.present = true;
+                }
+                None => self.gpus.push(Gpu::new(device.clone())),
+            }
+        }
+    }
+
+    fn observed(&mut self, id: GpuId, seen: &Observation) -> Result<(), Rejected> {
+        let options = self.options.clone();
+        let seen = Observation {
+            at: seen.at.min(self.now),
+            ..seen.clone()
+        };
+        self.gpu_mut(id)?.observe(seen, &options);
+        Ok(())
+    }
+
+    fn unchanged(&mut self, ids: &[GpuId]) -> Result<(), Rejected> {
+        let (now, options) = (self.now, self.options.clone());
+        for id in ids {
+            let gpu = self.gpu_mut(*id)?;
+            if let Some(seen) = gpu.seen.take() {
+                gpu.observe(Observation { at: now, ..seen }, &options);
+            }
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, gpu: GpuId, by: &User, to: Option<Arc<str>>) -> Result<(), Rejected> {
+        if !self.is_admin(by) {
+            return Err(Rejected::AdminOnly);
+        }
+        self.gpu_mut(gpu)?.drained_by = to;
+        Ok(())
+    }
+
+    // --- users ---------------------------------------------------------------------------------
+
+    fn submitted(&mut self, new: &NewJob) -> Result<(), Rejected> {
+        if self.last_id.is_some_and(|last| new.id <= last) {
+            return Err(Rejected::Duplicate(new.id));
+        }
+        self.check_request(new)?;
+        self.last_id = Some(new.id);
+        let phase = if new.hold {
+            Phase::Held {
+                by: new.user.name.clone(),
+            }
+        } else {
+            Phase::Pending
+        };
+        let job = Job {
+            spec: new.clone(),
+            submitted: self.now,
+            queued: self.now,
+            phase,
+            attempts: 0,
+            charged_retries: 0,
+            free_retries: 0,
+            floor: None,
+            not_before: None,
+            past: Vec::new(),
+        };
+        self.index(&job);
+        self.jobs.insert(new.id, Arc::new(job));
+        Ok(())
+    }
+
+    fn check_request(&self, new: &NewJob) -> Result<(), Rejected> {
+        let request = &new.request;
+        if request.gpus == 0 {
+            return Err(Rejected::BadRequest(
+                "the job asks for 0 GPUs; carma places jobs on GPUs, ask for 1 or more".into(),
+            ));
+        }
+        if let Some(percent) = request.thread_percent
+            && !(1..=100).contains(&percent)
+        {
+            return Err(Rejected::BadRequest(format!(
+                "an MPS thread percentage of {percent} makes no sense; give 1 to 100"
+            )));
+        }
+        let present = || self.gpus.iter().filter(|g| g.present);
+        let have = present().count();
+        if request.gpus as usize > have {
+            return Err(Rejected::TooManyGpus {
+                wanted: request.gpus,
+                have,
+            });
+        }
+        if let Some(need) = new.forecasts.declared {
+            let fitting = present().filter(|g| g.info.memory >= need).count();
+            if fitting < request.gpus as usize {
+                let largest = present().map(|g| g.info.memory).max().unwrap_or_default();
+                return Err(Rejected::TooMuchMemory {
+                    need,
+                    wanted: request.gpus,
+                    fitting,
+                    largest,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: JobId, by: &User, applied: &mut Applied) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        match job.phase {
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => {
+                let reason = Reason::Cancelled {
+                    by: by.name.clone(),
+                };
+                let exit = job
+                    .past
+                    .last()
+                    .and_then(|a| a.exit.as_ref())
+                    .map(|e| e.status);
+                self.finish(id, JobState::Cancelled, reason, exit, applied);
+                Ok(())
+            }
+            Phase::Launching { .. } | Phase::Running { .. } => self.end(
+                id,
+                EndCause::Cancelled {
+                    by: by.name.clone(),
+                },
+            ),
+        }
+    }
+
+    /// Marks a launching or running job to be ended. A job that is being ended already keeps its
+    /// cause, except that a cancel beats a requeue.
+    fn end(&mut self, id: JobId, cause: EndCause) -> Result<(), Rejected> {
+        self.update(id, |job| {
+            let (Phase::Launching { ending, .. } | Phase::Running { ending, .. }) = &mut job.phase
+            else {
+                return;
+            };
+            match ending {
+                Some(e) => {
+                    if matches!(e.cause, EndCause::Requeued { .. }) {
+                        e.cause = cause;
+                    }
+                }
+                None => *ending = Some(Ending { cause, sent: None }),
+            }
+        })
+    }
+
+    fn hold(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        match job.phase {
+            Phase::Pending => {
+                let by = by.name.clone();
+                self.update(id, |job| job.phase = Phase::Held { by })
+            }
+            Phase::Held { .. } => Ok(()),
+            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
+                Err(Rejected::WrongState {
+                    job: id,
+                    state: "RUNNING",
+                    hint: "only pending jobs can be held; use requeue to put it back first",
+                })
+            }
+        }
+    }
+
+    fn release(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if !matches!(job.phase, Phase::Held { .. }) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "it is not held",
+            });
+        }
+        self.enqueue(id, |_| ());
+        Ok(())
+    }
+
+    fn requeue(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if job.placement().is_none() {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: "PENDING",
+                hint: "it is in the queue already",
+            });
+        }
+        self.end(
+            id,
+            EndCause::Requeued {
+                by: by.name.clone(),
+            },
+        )
+    }
+
+    // --- decisions -----------------------------------------------------------------------------
+
+    fn decided(&mut self, action: &Action, applied: &mut Applied) -> Result<(), Rejected> {
+        match action {
+            Action::Launch { job, placement } => self.place(*job, placement),
+            Action::End {
+                job,
+                attempt,
+                level,
+                cause,
+            } => {
+                let now = self.now;
+                self.attempt_of(*job, *attempt)?;
+                self.end(*job, cause.clone())?;
+                self.update(*job, |job| {
+                    if let Phase::Running {
+                        ending: Some(ending),
+                        ..
+                    } = &mut job.phase
+                    {
+                        ending.sent = Some((*level, now));
+                    }
+                })
+            }
+            Action::SetState { job, state, reason } => self.judged(*job, *state, reason, applied),
+            Action::Note { .. } => Ok(()),
+        }
+    }
+
+    /// What is set aside for a job by the policy in force: promise and the number behind it.
+    #[must_use]
+    pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
+        let policy = &self.options.policy;
+        let floor = match job.floor {
+            Some(Floor::Memory(m)) => Some(m),
+            Some(Floor::ExclusiveGpu) | None => None,
+        };
+        let forecast = policy
+            .forecast(&job.spec.forecasts)
+            .map(|(m, _)| m)
+            .max(floor);
+        let promise = match (forecast, policy.memory) {
+            (Some(m), MemoryScreen::Forecast { .. }) => Promise::Memory(m),
+            (None, MemoryScreen::Forecast { .. }) => Promise::Whole,
+            (_, MemoryScreen::None | MemoryScreen::Floor(_)) => Promise::None,
+        };
+        (promise, forecast)
+    }
+
+    fn place(&mut self, id: JobId, placement: &Placement) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        if !matches!(job.phase, Phase::Pending) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "only pending jobs are launched",
+            });
+        }
+        if placement.gpus.iter().any(|g| self.gpu(*g).is_none()) {
+            return Err(Rejected::NoSuchGpu);
+        }
+        let (promise, forecast) = self.promise_for(job);
+        let exclusive = placement.sharing == SharingMode::Exclusive;
+        for id_of_gpu in &placement.gpus {
+            let gpu = self.gpu_mut(*id_of_gpu)?;
+            let promise = match promise {
+                Promise::Memory(m) => Promise::Memory(m.min(gpu.info.memory)),
+                other => other,
+            };
+            gpu.add(Tenant {
+                job: id,
+                promise,
+                forecast,
+                exclusive,
+                observed: None,
+                peak: None,
+                placed: placement.at,
+                active_since: None,
+                settled: false,
+                shared: false,
+            });
+        }
+        if self.options.policy.order == Order::RoundRobin
+            && let Some(last) = placement.gpus.last()
+        {
+            self.ring = last.0 + 1;
+        }
+        self.update(id, |job| {
+            job.attempts = placement.attempt;
+            job.not_before = None;
+            job.phase = Phase::Launching {
+                placement: placement.clone(),
+                ending: None,
+            };
+        })
+    }
+
+    /// A verdict on a job that died of a fault under MPS.
+    fn judged(
+        &mut self,
+        id: JobId,
+        state: JobState,
+        reason: &Reason,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let Phase::Judging { exit, .. } = &job.phase else {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "no verdict is due",
+            });
+        };
+        let (status, key) = (exit.status, job.spec.command_key);
+        self.set_verdict(id, reason);
+        if state == JobState::Pending {
+            let limit = self.options.max_free_retries;
+            self.enqueue(id, |job| {
+                job.free_retries += 1;
+                if job.free_retries > limit {
+                    job.floor = Some(Floor::ExclusiveGpu);
+                }
+            });
+        } else {
+            self.remember_fault(key);
+            self.finish(id, state, reason.clone(), Some(status), applied);
+        }
+        Ok(())
+    }
+
+    fn remember_fault(&mut self, key: u64) {
+        if self.faulted.len() >= FAULT_MEMORY && !self.faulted.contains_key(&key) {
+            self.faulted.pop_first();
+        }
+        *self.faulted.entry(key).or_default() += 1;
+    }
+
+    // --- the life of an attempt ----------------------------------------------------------------
+
+    fn started(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        supervisor: crate::model::ProcessRef,
+        child: Option<crate::model::ProcessRef>,
+        sharing: SharingMode,
+    ) -> Result<(), Rejected> {
+        let now = self.now;
+        self.attempt_of(id, attempt)?;
+        self.update(id, |job| {
+            let (mut placement, started, ending) = match &job.phase {
+                Phase::Launching { placement, ending } => (placement.clone(), now, ending.clone()),
+                Phase::Running {
+                    placement,
+                    started,
+                    ending,
+                    ..
+                } => (placement.clone(), *started, ending.clone()),
+                Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
+            };
+            if placement.sharing != sharing {
+                placement.sharing = sharing;
+                placement.cap = None;
+            }
+            job.phase = Phase::Running {
+                placement,
+                started,
+                supervisor,
+                child,
+                ending,
+            };
+        })
+    }
+
+    fn launch_failed(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        error: &str,
+        transient: bool,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let ending = match &job.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
+        };
+        let reason = Reason::LaunchFailed {
+            error: error.to_owned(),
+        };
+        self.leave(id, None, reason.clone());
+        if let Some(Ending {
+            cause: EndCause::Cancelled { by },
+            ..
+        }) = ending
+        {
+            self.finish(
+                id,
+                JobState::Cancelled,
+                Reason::Cancelled { by },
+                None,
+                applied,
+            );
+            return Ok(());
+        }
+        let job = self.get(id)?;
+        let failures = job
+            .past
+            .iter()
+            .rev()
+            .take_while(|a| a.exit.is_none())
+            .count();
+        if transient && failures <= LAUNCH_TRIES {
+            let until = self.now + Millis::secs(1 << failures.min(10));
+            self.enqueue(id, |job| job.not_before = Some(until));
+        } else {
+            self.finish(id, JobState::Failed, reason, None, applied);
+        }
+        Ok(())
+    }
+
+    fn exited(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        exit: &Exit,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let (placement, ending) = match &job.phase {
+            Phase::Launching { placement, ending }
+            | Phase::Running {
+                placement, ending, ..
+            } => (placement.clone(), ending.clone()),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => {
+                return Err(Rejected::StaleAttempt { job: id, attempt });
+            }
+        };
+        let status = exit.status;
+        if let Some(ending) = ending {
+            return self.ended(id, exit, ending.cause, applied);
+        }
+        if let Some(why) = &exit.not_started {
+            let reason = Reason::NotStarted { why: why.clone() };
+            self.leave(id, Some(exit.clone()), reason.clone());
+            self.finish(id, JobState::Failed, reason, Some(status), applied);
+            return Ok(());
+        }
+        let line = exit
+            .evidence
+            .as_ref()
+            .map_or_else(String::new, |e| e.line.clone());
+        let kind = exit.evidence.as_ref().map(|e| e.kind);
+        let lost = placement.gpus.iter().any(|g| {
+            self.gpu(*g).is_some_and(|g| {
+                !g.present
+                    || g.seen
+                        .as_ref()
+                        .is_some_and(|s| matches!(s.health, Health::Lost(_)))
+            })
+        });
+        let failed = |reason: Reason| (JobState::Failed, reason);
+        let (state, reason) = match (status, kind) {
+            (ExitStatus::Code(0), _) => (JobState::Completed, Reason::Completed),
+            (ExitStatus::Unknown, _) => failed(Reason::ExitUnknown),
+            (_, Some(EvidenceKind::GpuLost)) => failed(Reason::GpuLost { line }),
+            (_, _) if lost => failed(Reason::GpuLost {
+                line: if line.is_empty() {
+                    "the driver reports it lost".into()
+                } else {
+                    line
+                },
+            }),
+            (_, Some(EvidenceKind::GpuOutOfMemory { wanted })) => {
+                return self.out_of_memory(id, &placement, exit, wanted, applied);
+            }
+            (ExitStatus::Code(_), None) if self.memory_was_full(id, &placement) => {
+                return self.out_of_memory(id, &placement, exit, None, applied);
+            }
+            (_, Some(EvidenceKind::HostOutOfMemory)) => failed(Reason::HostOutOfMemory { line }),
+            (_, Some(EvidenceKind::FatalGpuFault)) if placement.sharing == SharingMode::Mps => {
+                self.fault(id, &placement, exit);
+                return Ok(());
+            }
+            _ => failed(Reason::CommandFailed {
+                status: status.to_string(),
+                evidence: exit.evidence.clone(),
+            }),
+        };
+        self.leave(id, Some(exit.clone()), reason.clone());
+        self.finish(id, state, reason, Some(status), applied);
+        Ok(())
+    }
+
+    /// The end of a job that was being ended.
+    fn ended(
+        &mut self,
+        id: JobId,
+        exit: &Exit,
+        cause: EndCause,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let status = Some(exit.status);
+        match cause {
+            EndCause::Cancelled { by } => {
+                let reason = Reason::Cancelled { by };
+                self.leave(id, Some(exit.clone()), reason.clone());
+                self.finish(id, JobState::Cancelled, reason, status, applied);
+            }
+            EndCause::TimeLimit(limit) => {
+                let reason = Reason::TimeLimit { limit };
+                self.leave(id, Some(exit.clone()), reason.clone());
+                self.finish(id, JobState::Timeout, reason, status, applied);
+            }
+            EndCause::Requeued { by } => {
+                self.leave(id, Some(exit.clone()), Reason::RequeuedByUser { by });
+                self.enqueue(id, |_| ());
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory trace at death: at its cap, or on a GPU that was full.
+    fn memory_was_full(&self, id: JobId, placement: &Placement) -> bool {
+        placement
+            .gpus
+            .iter()
+            .filter_map(|g| self.gpu(*g))
+            .any(|gpu| {
+                let Some(tenant) = gpu.tenant(id) else {
+                    return false;
+                };
+                let at_cap = match (placement.cap, tenant.peak) {
+                    (Some(cap), Some(peak)) => peak >= cap.percent(98),
+                    _ => false,
+                };
+                let used = gpu.seen.as_ref().and_then(|s| s.used);
+                let full = tenant.observed.is_some()
+                    && used.is_some_and(|u| u >= gpu.info.memory.percent(98));
+                at_cap || full
+            })
+    }
+
+    fn oom_facts(&self, id: JobId, placement: &Placement, wanted: Option<MiB>) -> Option<OomFacts> {
+        let at = placement
+            .gpus
+            .iter()
+            .filter_map(|g| self.gpu(*g)?.tenant(id).map(|t| (*g, t)));
+        let (gpu, tenant) = at.max_by_key(|(g, t)| (t.peak, std::cmp::Reverse(*g)))?;
+        let gpu = self.gpu(gpu)?;
+        let excess = |t: &Tenant| match t.promise {
+            Promise::Memory(m) => t.observed.unwrap_or_default() - m,
+            Promise::Whole | Promise::None => MiB::ZERO,
+        };
+        let offender = gpu
+            .tenants
+            .iter()
+            .filter(|t| t.job != id && excess(t) > MiB::ZERO)
+            .max_by_key(|t| (excess(t), std::cmp::Reverse(t.job)))
+            .map(|t| t.job);
+        let foreign = gpu
+            .foreign()
+            .iter()
+            .max_by_key(|f| f.memory)
+            .map(|f| (f.pid, f.user.clone()));
+        Some(OomFacts {
+            peak: tenant.peak,
+            wanted,
+            forecast: tenant.forecast,
+            cap: placement.cap,
+            capacity: gpu.info.memory,
+            shared: tenant.shared,
+            offender,
+            foreign,
+        })
+    }
+
+    fn out_of_memory(
+        &mut self,
+        id: JobId,
+        placement: &Placement,
+        exit: &Exit,
+        wanted: Option<MiB>,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let Some(facts) = self.oom_facts(id, placement, wanted) else {
+            return Err(Rejected::StaleAttempt {
+                job: id,
+                attempt: placement.attempt,
+            });
+        };
+        let options = &self.options;
+        let blame = recovery::blame(&facts);
+        let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
+        let largest = self
+            .gpus
+            .iter()
+            .filter(|g| g.present)
+            .map(|g| g.info.memory)
+            .max();
+        let reached = facts.peak.map(|p| p + wanted.unwrap_or_default());
+        let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
+        let own = blame.is_own_fault();
+        let next = if alone {
+            (largest > Some(facts.capacity)).then_some(Floor::Memory(facts.capacity + MiB(1)))
+        } else if !own {
+            let seen = reached.max(facts.forecast).unwrap_or_default();
+            let spent = job.free_retries >= options.max_free_retries;
+            Some(if spent {
+                Floor::ExclusiveGpu
+            } else {
+                Floor::Memory(seen)
+            })
+        } else if options.recovery == RecoveryMethod::Exclusive {
+            (job.floor != Some(Floor::ExclusiveGpu)).then_some(Floor::ExclusiveGpu)
+        } else if job.charged_retries == 0 {
+            recovery::first_floor(&facts, options.margin_percent, options.margin_min)
+        } else {
+            let given = facts
+                .forecast
+                .max(facts.cap)
+                .max(reached)
+                .map(Floor::Memory);
+            recovery::next_floor(job.floor.max(given), facts.capacity)
+        };
+        let spent = own && job.charged_retries >= max_retries;
+        match next {
+            Some(next) if !spent => {
+                let retries = job.charged_retries + u32::from(own);
+                let verdict = Reason::OutOfMemoryRetry {
+                    blame,
+                    next,
+                    retries,
+                    max_retries,
+                };
+                self.leave(id, Some(exit.clone()), verdict);
+                self.enqueue(id, |job| {
+                    job.floor = Some(next);
+                    job.charged_retries = retries;
+                    job.free_retries += u32::from(!own);
+                });
+            }
+            _ => {
+                let why: Arc<str> = match (spent, max_retries) {
+                    (true, 0) => "retries are off for it".into(),
+                    (true, n) => format!("all {n} retries are used").into(),
+                    (false, _) => "there is no larger GPU to try".into(),
+                };
+                let reason = Reason::OutOfMemoryFinal { blame, why };
+                self.leave(id, Some(exit.clone()), reason.clone());
+                self.finish(
+                    id,
+                    JobState::OutOfMemory,
+                    reason,
+                    Some(exit.status),
+                    applied,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A fatal fault under MPS: whose it was is decided when all who died of it are known.
+    fn fault(&mut self, id: JobId, placement: &Placement, exit: &Exit) {
+        let now = self.now;
+        for gpu in &placement.gpus {
+            if let Ok(gpu) = self.gpu_mut(*gpu) {
+                gpu.last_fault = Some(now);
+            }
+        }
+        self.leave(id, Some(exit.clone()), Reason::Judging);
+        let phase = Phase::Judging {
+            placement: placement.clone(),
+            exit: exit.clone(),
+            at: now,
+        };
+        let _ = self.update(id, |job| job.phase = phase);
+    }
+}
+
+/// What [`crate::plan()`] needs to see of a running job to end it.
+pub(crate) fn end_due(job: &Job, now: Millis, grace: Millis) -> Option<(EndLevel, EndCause)> {
+    let Phase::Running {
+        started, ending, ..
+    } = &job.phase
+    else {
+        return None;
+    };
+    match ending {
+        None => {
+            let limit = job.spec.request.time_limit?;
+            (now.since(*started) >= limit)
+                .then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)))
+        }
+        Some(Ending { cause, sent: None }) => Some((EndLevel::Terminate, cause.clone())),
+        Some(Ending {
+            cause,
+            sent: Some((EndLevel::Terminate, at)),
+        }) => (now.since(*at) >= grace).then_some((EndLevel::Kill, cause.clone())),
+        Some(Ending {
+            sent: Some((EndLevel::Kill, _)),
+            ..
+        }) => None,
+    }
+}
