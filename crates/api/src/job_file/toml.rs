@@ -1,0 +1,139 @@
+//! TOML job files with the words of the command line.
+//!
+//! ```toml
+//! command = ["python", "train.py", "--bs", "32"]
+//! gpus = 1
+//! gpu-memory = "20G"
+//! time = "2h"
+//! env = { OMP_NUM_THREADS = "4" }
+//! ```
+
+use super::FileError;
+use crate::parse;
+use crate::wire::SubmitRequest;
+use carma_core::model::SharingMode;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct JobFile {
+    command: Vec<String>,
+    cwd: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    name: Option<String>,
+    gpus: Option<u32>,
+    gpu_memory: Option<Size>,
+    #[serde(default)]
+    exclusive: bool,
+    sharing: Option<SharingMode>,
+    thread_percent: Option<u8>,
+    time: Option<Span>,
+    #[serde(default)]
+    priority: i32,
+    max_retries: Option<u32>,
+    #[serde(default)]
+    hold: bool,
+    output: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Size(u64);
+
+impl TryFrom<String> for Size {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        parse::memory(&text).map(|m| Self(m.0))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Span(u64);
+
+impl TryFrom<String> for Span {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        parse::duration(&text).map(|m| Self(m.0))
+    }
+}
+
+/// Reads a TOML job file. `cwd`, where it is not given, stays empty for the caller to fill in.
+///
+/// # Errors
+/// File, line and what was expected; unknown keys are refused by name.
+pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
+    let job: JobFile = ::toml::from_str(text).map_err(|e| {
+        let at = e.span().map_or(0, |s| s.start.min(text.len()));
+        let line = text.as_bytes()[..at]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count()
+            + 1;
+        FileError {
+            file: file.to_owned(),
+            line,
+            what: e.message().to_owned(),
+        }
+    })?;
+    Ok(SubmitRequest {
+        command: job.command,
+        cwd: job.cwd.unwrap_or_default(),
+        env: job.env,
+        name: job.name,
+        gpus: job.gpus,
+        gpu_memory_mib: job.gpu_memory.map(|s| s.0),
+        exclusive: job.exclusive,
+        sharing: job.sharing,
+        thread_pct: job.thread_percent,
+        time_limit_ms: job.time.map(|s| s.0),
+        priority: job.priority,
+        max_retries: job.max_retries,
+        hold: job.hold,
+        output: job.output,
+        ..SubmitRequest::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_the_command_line() {
+        let job = parse(
+            Path::new("j.toml"),
+            "command = ['python', 't.py']\ngpu-memory = '20G'\ntime = '2h'\nsharing = 'mps'\n",
+        )
+        .unwrap();
+        assert_eq!(job.gpu_memory_mib, Some(20_480));
+        assert_eq!(job.time_limit_ms, Some(7_200_000));
+        assert_eq!(job.sharing, Some(SharingMode::Mps));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let error =
+            parse(Path::new("j.toml"), "command = ['x']\ngpu_memory = '20G'\n").unwrap_err();
+        assert_eq!(error.line, 2);
+        assert!(error.what.contains("gpu_memory"), "{}", error.what);
+        assert_eq!(
+            parse(Path::new("j.toml"), "command = ['x']\ngpus = -1\n")
+                .unwrap_err()
+                .line,
+            2
+        );
+        assert_eq!(
+            parse(
+                Path::new("j.toml"),
+                "command = ['x']\n\ngpu-memory = '20'\n"
+            )
+            .unwrap_err()
+            .line,
+            3
+        );
+    }
+}

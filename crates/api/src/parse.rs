@@ -1,0 +1,141 @@
+//! Sizes and durations as users write them.
+
+use carma_core::units::{MiB, Millis};
+
+/// Reads a memory size: `20G`, `20GiB`, `512M`, `9.5G`, `1T`. Sizes are binary (`20G` = 20 GiB); a
+/// bare number is refused, since its unit would be a guess.
+///
+/// # Errors
+/// Says what was expected.
+pub fn memory(text: &str) -> Result<MiB, String> {
+    let trimmed = text.trim();
+    let digits = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let hint = || format!("'{text}' is not a memory size; write e.g. 20G or 512M (binary units)");
+    let value: f64 = number.parse().map_err(|_| hint())?;
+    let mib_per_unit = match unit.trim().to_ascii_lowercase().as_str() {
+        "m" | "mb" | "mib" => 1.0,
+        "g" | "gb" | "gib" => 1024.0,
+        "t" | "tb" | "tib" => 1024.0 * 1024.0,
+        "" => return Err(format!("'{text}' has no unit; write {text}G or {text}M")),
+        _ => return Err(hint()),
+    };
+    let mib = (value * mib_per_unit).ceil();
+    if !(1.0..=1e9).contains(&mib) {
+        return Err(format!("'{text}' is not a sensible amount of GPU memory"));
+    }
+    Ok(MiB(mib as u64))
+}
+
+/// Reads a span of time: `90s`, `10m`, `2h`, `1h30m`, `1d`, or Slurm's `HH:MM:SS`, `MM:SS`,
+/// `D-HH:MM:SS`. A bare number means minutes, as in Slurm.
+///
+/// # Errors
+/// Says what was expected.
+pub fn duration(text: &str) -> Result<Millis, String> {
+    let hint =
+        || format!("'{text}' is not a time span; write e.g. 90s, 10m, 2h, 1h30m or 01:30:00");
+    let trimmed = text.trim();
+    let seconds = if trimmed.contains(':') {
+        clock(trimmed).ok_or_else(hint)?
+    } else if let Ok(minutes) = trimmed.parse::<u64>() {
+        minutes.checked_mul(60).ok_or_else(hint)? as f64
+    } else {
+        suffixed(trimmed).ok_or_else(hint)?
+    };
+    if !(0.001..=1e10).contains(&seconds) {
+        return Err(hint());
+    }
+    Ok(Millis((seconds * 1000.0).round() as u64))
+}
+
+fn clock(text: &str) -> Option<f64> {
+    let (days, rest) = match text.split_once('-') {
+        Some((days, rest)) => (days.parse::<u32>().ok()?, rest),
+        None => (0, text),
+    };
+    let parts: Vec<u32> = rest
+        .split(':')
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let (h, m, s) = match parts[..] {
+        [h, m, s] => (h, m, s),
+        [m, s] => (0, m, s),
+        _ => return None,
+    };
+    Some(f64::from(days) * 86_400.0 + f64::from(h) * 3600.0 + f64::from(m) * 60.0 + f64::from(s))
+}
+
+fn suffixed(text: &str) -> Option<f64> {
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" | "sec" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * seconds;
+        rest = tail;
+    }
+    Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(memory("20G"), Ok(MiB(20_480)));
+        assert_eq!(memory("9.5g"), Ok(MiB(9_728)));
+        assert_eq!(memory("512MiB"), Ok(MiB(512)));
+        for bad in [
+            "",
+            "G",
+            "20",
+            "-3G",
+            "1e9G",
+            "20X",
+            "NaNG",
+            "0M",
+            "99999999T",
+            "1.2.3G",
+        ] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+        assert!(memory("20").unwrap_err().contains("20G"));
+    }
+
+    #[test]
+    fn spans() {
+        assert_eq!(duration("90s"), Ok(Millis::secs(90)));
+        assert_eq!(duration("1h30m"), Ok(Millis::secs(5400)));
+        assert_eq!(duration("10"), Ok(Millis::secs(600)));
+        assert_eq!(duration("1-02:00:00"), Ok(Millis::secs(93_600)));
+        for bad in [
+            "",
+            "h",
+            "-1s",
+            "1y",
+            "1:2:3:4",
+            "99999999999999999999",
+            "0s",
+            "NaNs",
+        ] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What travels between client and daemon.
+
+use carma_core::model::SharingMode;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A job as submitted. Refuses unknown keys by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitRequest {
+    /// Program and arguments; started without a shell.
+    pub command: Vec<String>,
+    /// Absolute directory to start in.
+    pub cwd: String,
+    /// Complete environment of the job, before carma adds its own variables.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Short name for listings; the program's name when absent.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Number of GPUs; 1 when absent.
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    /// Memory needed on each GPU.
+    #[serde(default)]
+    pub gpu_memory_mib: Option<u64>,
+    /// No neighbours wanted.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// Sharing mode wanted; the daemon's when absent.
+    #[serde(default)]
+    pub sharing: Option<SharingMode>,
+    /// Share of the SMs' threads under MPS.
+    #[serde(default)]
+    pub thread_pct: Option<u8>,
+    /// Longest run time of one attempt.
+    #[serde(default)]
+    pub time_limit_ms: Option<u64>,
+    /// Higher goes first.
+    #[serde(default)]
+    pub priority: i32,
+    /// Out-of-memory retries; the daemon's number when absent.
+    #[serde(default)]
+    pub max_retries: Option<u32>,
+    /// Accept, but do not start before it is released.
+    #[serde(default)]
+    pub hold: bool,
+    /// File for the job's output, absolute; a file of the daemon's when absent.
+    #[serde(default)]
+    pub output: Option<String>,
+    /// Memory measured in an earlier solo run.
+    #[serde(default)]
+    pub measured_mib: Option<u64>,
+    /// Forecast of the Horus formula.
+    #[serde(default)]
+    pub horus_mib: Option<u64>,
+    /// Forecast by fake tensors.
+    #[serde(default)]
+    pub faketensor_mib: Option<u64>,
+    /// Forecast of GPUMemNet.
+    #[serde(default)]
+    pub gpumemnet_mib: Option<u64>,
+}
+
+/// Answer to a submission. When the client reads it, the job is on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitReply {
+    /// Wire version.
+    pub version: u32,
+    /// The job's number.
+    pub id: u64,
+    /// Where its output goes.
+    pub log: String,
+}
+
+/// Why something is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReasonView {
+    /// Stable word for programs.
+    pub code: String,
+    /// Sentence for people.
+    pub text: String,
+}
+
+/// A job in a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Its number.
+    pub id: u64,
+    /// Short name.
+    pub name: String,
+    /// Login name of its owner.
+    pub user: String,
+    /// Slurm's word for its state.
+    pub state: String,
+    /// Why it waits, where it runs, how it ended.
+    pub reason: ReasonView,
+    /// Indices of its GPUs; empty while it waits.
+    pub gpus: Vec<u32>,
+    /// GPUs that it asks for.
+    pub gpus_requested: u32,
+    /// How it shares them, while it runs or last ran.
+    pub sharing: Option<SharingMode>,
+    /// Memory set aside for it on each GPU, where known.
+    pub memory_set_aside_mib: Option<u64>,
+    /// Most memory seen on one of its GPUs.
+    pub memory_peak_mib: Option<u64>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Priority.
+    pub priority: i32,
+    /// Acceptance, Unix time.
+    pub submitted_ms: u64,
+    /// Start of the current or last attempt, Unix time.
+    pub started_ms: Option<u64>,
+    /// End, Unix time.
+    pub ended_ms: Option<u64>,
+    /// Exit code of the last attempt as a shell would show it.
+    pub exit_code: Option<i32>,
+}
+
+/// A list of jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobsReply {
+    /// Wire version.
+    pub version: u32,
+    /// The daemon's time, Unix.
+    pub now_ms: u64,
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+}
+
+/// One attempt of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptView {
+    /// From 1.
+    pub attempt: u32,
+    /// Indices of its GPUs.
+    pub gpus: Vec<u32>,
+    /// How it shared them.
+    pub sharing: SharingMode,
+    /// Hard cap of GPU memory for each process.
+    pub cap_mib: Option<u64>,
+    /// Why it went there.
+    pub placed: ReasonView,
+    /// When that was decided, Unix time.
+    pub decided_ms: u64,
+    /// Start, Unix time.
+    pub started_ms: Option<u64>,
+    /// End, Unix time.
+    pub ended_ms: Option<u64>,
+    /// Exit code as a shell would show it.
+    pub exit_code: Option<i32>,
+    /// Most memory seen on one GPU.
+    pub memory_peak_mib: Option<u64>,
+    /// What was concluded from its end; absent while it runs.
+    pub verdict: Option<ReasonView>,
+}
+
+/// Everything about one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobDetail {
+    /// Wire version.
+    pub version: u32,
+    /// The row of listings.
+    pub job: JobView,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Directory.
+    pub cwd: String,
+    /// File of its output; empty for jobs of other users.
+    pub log: String,
+    /// Pid of its first process, while it runs.
+    pub pid: Option<u32>,
+    /// Forecasts of its memory by source.
+    pub forecasts_mib: BTreeMap<String, u64>,
+    /// Time limit of an attempt.
+    pub time_limit_ms: Option<u64>,
+    /// Its attempts, oldest first, the current one last.
+    pub attempts: Vec<AttemptView>,
+}
+
+/// Why a job waits, or why it went where it went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainReply {
+    /// Wire version.
+    pub version: u32,
+    /// The row of listings.
+    pub job: JobView,
+    /// Policy in force.
+    pub policy: String,
+    /// For a waiting job: what each GPU says to it now.
+    pub gpus: Vec<GpuVerdict>,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<AttemptView>,
+}
+
+/// What one GPU says to a waiting job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuVerdict {
+    /// GPU index.
+    pub gpu: u32,
+    /// Whether it would do.
+    pub fits: bool,
+    /// Why not, or what speaks for it.
+    pub text: String,
+}
+
+/// A process on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForeignView {
+    /// Process id.
+    pub pid: u32,
+    /// Owner, where known.
+    pub user: Option<String>,
+    /// GPU memory, where known.
+    pub memory_mib: Option<u64>,
+}
+
+/// A job on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantView {
+    /// Job number.
+    pub job: u64,
+    /// Memory set aside; `null`: all of it or nothing, see `promise`.
+    pub promised_mib: Option<u64>,
+    /// `memory`, `whole` or `none`.
+    pub promise: String,
+    /// Memory seen last.
+    pub observed_mib: Option<u64>,
+    /// Whether its first window is full.
+    pub settled: bool,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuView {
+    /// Index in listings.
+    pub index: u32,
+    /// UUID.
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// `gpu`, `mig` or `virtual`: a virtual GPU is a model, never a measurement.
+    pub kind: String,
+    /// `ok`, `drained`, `lost`, `unreadable`, `gone` or `unknown`.
+    pub status: String,
+    /// More on the status.
+    pub status_text: Option<String>,
+    /// Age of the reading.
+    pub age_ms: Option<u64>,
+    /// Memory that it has.
+    pub memory_mib: u64,
+    /// Memory in use by anyone.
+    pub memory_used_mib: Option<u64>,
+    /// Memory that carma could give to another job.
+    pub memory_free_for_placement_mib: Option<u64>,
+    /// SM active, mean over the window.
+    pub smact: Option<f64>,
+    /// SM occupancy, mean over the window.
+    pub smocc: Option<f64>,
+    /// DRAM active, mean over the window.
+    pub drama: Option<f64>,
+    /// Time with any kernel resident, last sample.
+    pub gpu_util: Option<f64>,
+    /// Power, last sample.
+    pub power_w: Option<f64>,
+    /// Energy counter; only differences mean anything.
+    pub energy_j: Option<f64>,
+    /// Our jobs on it.
+    pub tenants: Vec<TenantView>,
+    /// Processes that carma did not start.
+    pub foreign: Vec<ForeignView>,
+}
+
+/// All GPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpusReply {
+    /// Wire version.
+    pub version: u32,
+    /// The daemon's time, Unix.
+    pub now_ms: u64,
+    /// Span of the activity window.
+    pub window_ms: u64,
+    /// The GPUs.
+    pub gpus: Vec<GpuView>,
+}
+
+/// How the daemon is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReply {
+    /// Wire version.
+    pub version: u32,
+    /// carma's version.
+    pub carma: String,
+    /// The daemon's pid.
+    pub pid: u32,
+    /// Policy in force.
+    pub policy: String,
+    /// Sharing mode in force.
+    pub sharing: SharingMode,
+    /// Jobs by state.
+    pub jobs: BTreeMap<String, u64>,
+    /// Where its state lives.
+    pub state_dir: String,
+    /// What the GPUs are: `nvml` or `virtual:...`.
+    pub gpus: String,
+    /// How much faster than life its clock runs; 1 but for virtual GPUs.
+    pub speed: u32,
+    /// Submit-to-spawn latencies since the start, for benchmarks.
+    pub launches: LaunchStats,
+}
+
+/// Latencies of launches since the daemon started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchStats {
+    /// Number of launches.
+    pub count: u64,
+    /// From acceptance to the running command, median of the latest 4,096, microseconds.
+    pub submit_to_spawn_p50_us: u64,
+    /// The same, 99th percentile.
+    pub submit_to_spawn_p99_us: u64,
+    /// Time of one plan, 99th percentile of the latest 4,096, microseconds.
+    pub plan_p99_us: u64,
+}
+
+/// An order was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoneReply {
+    /// Wire version.
+    pub version: u32,
+    /// The job or GPU concerned; a requeued finished job has a new number.
+    pub id: u64,
+    /// What happens now.
+    pub text: String,
+}
+
+/// Something went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorReply {
+    /// Wire version.
+    pub version: u32,
+    /// Stable word: `not_found`, `not_allowed`, `bad_request`, `conflict`, `internal`, `no_capacity`.
+    pub code: String,
+    /// What, where, why, what to do.
+    pub error: String,
+}
