@@ -1,0 +1,727 @@
+//! The engine: the one owner of the state.
+//!
+//! A turn: take the messages that wait, apply what they bring, plan, write everything to the journal
+//! in one transaction, and only then answer the users and carry out the actions.
+
+use crate::clock::Clock;
+use crate::fault::{self, Point};
+use crate::journal::{Batch, Journal, StoredJob};
+use crate::perform::Performer;
+use crate::run::adopt::{self, Found};
+use crate::run::launch::Outcome;
+use crate::run::record::Records;
+use crate::run::watch::{Event, Watcher};
+use crate::sampler::{Board, Roster};
+use carma_api::VERSION;
+use carma_api::wire::{DoneReply, LaunchStats, SubmitReply, SubmitRequest};
+use carma_core::input::{Action, Input, Observation, Rejected};
+use carma_core::model::{Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User};
+use carma_core::state::State;
+use carma_core::units::{MiB, Millis};
+use carma_core::windows::Metric;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Messages taken in one turn at most, so that answers do not wait for ever.
+const TURN: usize = 512;
+/// Latencies kept for statistics.
+const LATENCIES: usize = 4096;
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable word.
+    pub code: &'static str,
+    /// What, where, why, what to do.
+    pub text: String,
+}
+
+impl Refused {
+    /// A refusal.
+    #[must_use]
+    pub fn new(status: u16, code: &'static str, text: impl Into<String>) -> Self {
+        Self { status, code, text: text.into() }
+    }
+}
+
+impl From<Rejected> for Refused {
+    fn from(rejected: Rejected) -> Self {
+        let (status, code) = match rejected {
+            Rejected::NoSuchJob(_) | Rejected::NoSuchGpu => (404, "not_found"),
+            Rejected::NotAllowed { .. } | Rejected::AdminOnly => (403, "not_allowed"),
+            Rejected::BadRequest(_) | Rejected::TooManyGpus { .. } | Rejected::TooMuchMemory { .. } => {
+                (400, "bad_request")
+            }
+            Rejected::Duplicate(_) | Rejected::WrongState { .. } | Rejected::StaleAttempt { .. } => {
+                (409, "conflict")
+            }
+        };
+        Self::new(status, code, rejected.to_string())
+    }
+}
+
+/// Who is at the other end of the socket, as the kernel says.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// User.
+    pub user: User,
+    /// Primary group.
+    pub gid: u32,
+}
+
+/// An order about a job or a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// End a job.
+    Cancel(JobId),
+    /// Hold a pending job back.
+    Hold(JobId),
+    /// Let a held job go.
+    Release(JobId),
+    /// Put a running job back, or submit a finished one again.
+    Requeue(JobId),
+    /// Take a GPU (by index) out of use.
+    Drain(u32),
+    /// Give a GPU (by index) back.
+    Resume(u32),
+}
+
+/// An answer to come.
+pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
+
+/// What the engine is told.
+pub enum Message {
+    /// A job is submitted.
+    Submit(Box<SubmitRequest>, Peer, Answer<SubmitReply>),
+    /// An order is given.
+    Order(Order, Peer, Answer<DoneReply>),
+    /// Somebody wants to read the state.
+    View(oneshot::Sender<(Arc<State>, LaunchStats)>),
+    /// Somebody wants to know when a job is over.
+    Wait(JobId, oneshot::Sender<()>),
+    /// The watcher saw something.
+    Watched(JobId, u32, Event),
+    /// The launcher reports.
+    Launched(JobId, u32, Outcome),
+    /// The sampler saw something that should not wait.
+    Look,
+    /// End the daemon; jobs go on.
+    Stop,
+}
+
+/// What the engine needs beside the state.
+pub struct Parts {
+    /// The journal.
+    pub journal: Journal,
+    /// The clock.
+    pub clock: Clock,
+    /// The latest looks at the GPUs.
+    pub board: Arc<Board>,
+    /// Carries actions out.
+    pub performer: Performer,
+    /// Watches supervisors.
+    pub watcher: Arc<Watcher>,
+    /// Directory of the records.
+    pub run_dir: PathBuf,
+    /// Directory of the logs.
+    pub log_dir: PathBuf,
+    /// `Some`: jobs of this user only. `None`: we are root.
+    pub only_uid: Option<u32>,
+    /// How often GPUs are looked at while jobs wait or run, on the daemon's clock.
+    pub cadence: Millis,
+}
+
+/// An answer that waits for the commit.
+type Deferred = Box<dyn FnOnce(Result<(), Refused>) + Send>;
+
+/// The engine.
+pub struct Engine {
+    state: State,
+    parts: Parts,
+    inbox: mpsc::Receiver<Message>,
+    batch: Batch,
+    /// Answers to give once the batch is on disk.
+    answers: Vec<Deferred>,
+    /// Actions to carry out once the batch is on disk.
+    actions: Vec<Action>,
+    /// Records to remove once the batch is on disk.
+    done: Vec<Records>,
+    waiters: BTreeMap<JobId, Vec<oneshot::Sender<()>>>,
+    /// Inputs that the journal did not take and that nobody will repeat.
+    retry: Vec<Input>,
+    fallbacks: BTreeMap<(JobId, u32), (carma_core::model::SharingMode, String)>,
+    view: Option<Arc<State>>,
+    wake: Option<Millis>,
+    submitted: BTreeMap<JobId, Instant>,
+    spawn_us: Vec<u64>,
+    plan_us: Vec<u64>,
+    launches: u64,
+}
+
+impl Engine {
+    /// An engine with a recovered state.
+    #[must_use]
+    pub fn new(state: State, parts: Parts, inbox: mpsc::Receiver<Message>) -> Self {
+        Self {
+            state,
+            parts,
+            inbox,
+            batch: Batch::default(),
+            answers: Vec::new(),
+            actions: Vec::new(),
+            done: Vec::new(),
+            waiters: BTreeMap::new(),
+            retry: Vec::new(),
+            fallbacks: BTreeMap::new(),
+            view: None,
+            wake: None,
+            submitted: BTreeMap::new(),
+            spawn_us: Vec::new(),
+            plan_us: Vec::new(),
+            launches: 0,
+        }
+    }
+
+    /// Takes over what the journal says is under way. `inputs` (configuration, inventory) come first.
+    pub fn adopt(&mut self, inputs: Vec<Input>) {
+        for input in inputs {
+            self.apply(input);
+        }
+        let active: Vec<JobId> = self.state.active().iter().copied().collect();
+        for id in active {
+            let Some(placement) = self.state.job(id).and_then(|job| job.placement()) else { continue };
+            let (attempt, sharing) = (placement.attempt, placement.sharing);
+            match adopt::find(&self.parts.run_dir, id, attempt) {
+                Ok(Found::Exited(exit)) => self.exited(id, attempt, exit),
+                Ok(Found::Alive { supervisor, child, pidfd }) => {
+                    tracing::info!("job {id} still runs; watching it again");
+                    self.apply(Input::Started { job: id, attempt, supervisor, child, sharing, note: None });
+                    if let Err(e) = self.parts.watcher.watch(id, attempt, pidfd, None) {
+                        tracing::error!("job {id} cannot be watched: {e}");
+                    }
+                }
+                Ok(Found::NeverStarted) => {
+                    let error = "the daemon stopped before it was started".to_owned();
+                    self.apply(Input::LaunchFailed { job: id, attempt, error, transient: true });
+                }
+                Err(e) => tracing::error!("what became of job {id} cannot be found out: {e}"),
+            }
+        }
+        self.turn_end();
+        self.update_roster();
+        for broken in carma_core::check::check(&self.state) {
+            tracing::error!("the recovered state breaks an invariant: {broken}");
+        }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(mut self) {
+        loop {
+            let first = self.inbox.recv_timeout(self.patience());
+            let mut stop = matches!(first, Err(mpsc::RecvTimeoutError::Disconnected));
+            for input in std::mem::take(&mut self.retry) {
+                self.apply(input);
+            }
+            let mut taken = 0;
+            let mut next = first.ok();
+            while let Some(message) = next {
+                stop |= self.handle(message);
+                taken += 1;
+                next = if taken < TURN { self.inbox.try_recv().ok() } else { None };
+            }
+            self.plan();
+            self.turn_end();
+            if stop {
+                return;
+            }
+        }
+    }
+
+    /// How long to wait for a message: until time alone may change something.
+    fn patience(&self) -> Duration {
+        if !self.retry.is_empty() {
+            return Duration::from_secs(1);
+        }
+        let now = self.parts.clock.now();
+        let busy = !self.state.queue().is_empty() || !self.state.active().is_empty();
+        let cadence = busy.then(|| now + self.parts.cadence);
+        match cadence.into_iter().chain(self.wake).min() {
+            Some(at) => self.parts.clock.until(at).max(Duration::from_millis(1)),
+            None => Duration::from_secs(3600),
+        }
+    }
+
+    // --- applying ------------------------------------------------------------------------------
+
+    /// Applies an input and puts it into the batch.
+    fn try_apply(&mut self, input: Input) -> Result<(), Rejected> {
+        let at = self.parts.clock.now();
+        let applied = self.state.apply(at, &input)?;
+        self.view = None;
+        self.batch.inputs.push((self.state.now(), input));
+        self.batch.finished.extend(applied.finished);
+        Ok(())
+    }
+
+    /// The same for inputs that nobody waits for: a refusal is logged.
+    fn apply(&mut self, input: Input) -> bool {
+        match self.try_apply(input) {
+            Ok(()) => true,
+            Err(e) => {
+                tracing::debug!("input refused: {e}");
+                false
+            }
+        }
+    }
+
+    /// Handles a message; `true`: stop.
+    fn handle(&mut self, message: Message) -> bool {
+        match message {
+            Message::Submit(request, peer, answer) => self.submit(*request, &peer, answer),
+            Message::Order(order, peer, answer) => self.order(order, &peer, answer),
+            Message::View(answer) => {
+                let state = self.state.clone();
+                let view = self.view.get_or_insert_with(|| Arc::new(state)).clone();
+                let _ = answer.send((view, self.stats()));
+            }
+            Message::Wait(job, answer) => match self.state.job(job) {
+                Some(_) => self.waiters.entry(job).or_default().push(answer),
+                None => drop(answer.send(())),
+            },
+            Message::Watched(job, attempt, event) => self.watched(job, attempt, event),
+            Message::Launched(job, attempt, outcome) => self.launched(job, attempt, outcome),
+            Message::Look => {}
+            Message::Stop => return true,
+        }
+        false
+    }
+
+    fn submit(&mut self, request: SubmitRequest, peer: &Peer, answer: Answer<SubmitReply>) {
+        match self.try_submit(request, peer) {
+            Ok(reply) => self.defer(answer, reply),
+            Err(refused) => drop(answer.send(Err(refused))),
+        }
+    }
+
+    fn try_submit(&mut self, request: SubmitRequest, peer: &Peer) -> Result<SubmitReply, Refused> {
+        if let Some(uid) = self.parts.only_uid
+            && peer.user.uid != uid
+        {
+            let text = format!("this carma runs as user {uid} and takes that user's jobs only");
+            return Err(Refused::new(403, "not_allowed", text));
+        }
+        check_request(&request)?;
+        let id = self.state.next_id();
+        let log = match &request.output {
+            Some(path) => path.clone(),
+            None => self.parts.log_dir.join(format!("{id}.log")).display().to_string(),
+        };
+        let new = new_job(id, &request, peer.user.clone());
+        self.try_apply(Input::Submitted(Box::new(new)))?;
+        self.submitted.insert(id, Instant::now());
+        let stored = StoredJob { request, uid: peer.user.uid, gid: peer.gid, log: log.clone() };
+        self.batch.jobs.push((id, stored));
+        Ok(SubmitReply { version: VERSION, id: id.0, log })
+    }
+
+    fn order(&mut self, order: Order, peer: &Peer, answer: Answer<DoneReply>) {
+        match self.try_order(order, peer) {
+            Ok((id, text)) => self.defer(answer, DoneReply { version: VERSION, id, text }),
+            Err(refused) => drop(answer.send(Err(refused))),
+        }
+    }
+
+    fn try_order(&mut self, order: Order, peer: &Peer) -> Result<(u64, String), Refused> {
+        let by = peer.user.clone();
+        let (input, id, text) = match order {
+            Order::Cancel(job) => (Input::Cancel { job, by }, job.0, format!("job {job} is being cancelled")),
+            Order::Hold(job) => (Input::Hold { job, by }, job.0, format!("job {job} is held")),
+            Order::Release(job) => (Input::Release { job, by }, job.0, format!("job {job} is released")),
+            Order::Requeue(job) if self.state.job(job).is_none() => return self.resubmit(job, peer),
+            Order::Requeue(job) => {
+                (Input::Requeue { job, by }, job.0, format!("job {job} is being put back into the queue"))
+            }
+            Order::Drain(index) => {
+                let text = format!("GPU {index} is drained: its jobs go on, no new ones come");
+                (Input::Drain { gpu: self.gpu_by_index(index)?, by }, index.into(), text)
+            }
+            Order::Resume(index) => {
+                (Input::Resume { gpu: self.gpu_by_index(index)?, by }, index.into(), format!("GPU {index} is in use again"))
+            }
+        };
+        match self.try_apply(input) {
+            Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),
+            Err(rejected) => Err(rejected.into()),
+            Ok(()) => Ok((id, text)),
+        }
+    }
+
+    fn no_such_job(&self, job: JobId) -> Refused {
+        if job < self.state.next_id() {
+            let text = format!("job {job} is over already; see `carma show {job}`");
+            return Refused::new(409, "conflict", text);
+        }
+        Refused::new(404, "not_found", format!("there is no job {job}"))
+    }
+
+    fn gpu_by_index(&self, index: u32) -> Result<GpuId, Refused> {
+        let at = self.state.gpus().iter().position(|g| g.present && g.info.index == index);
+        at.and_then(|at| u32::try_from(at).ok())
+            .map(GpuId)
+            .ok_or_else(|| Refused::new(404, "not_found", format!("there is no GPU {index}; see `carma gpus`")))
+    }
+
+    /// Submits a finished job again, as a new one.
+    fn resubmit(&mut self, job: JobId, peer: &Peer) -> Result<(u64, String), Refused> {
+        let stored = self
+            .parts
+            .journal
+            .job(job)
+            .map_err(|e| Refused::new(500, "internal", e.to_string()))?
+            .ok_or_else(|| Refused::new(404, "not_found", format!("there is no job {job}")))?;
+        if stored.uid != peer.user.uid {
+            let text = format!("job {job} belongs to another user, who must submit it again");
+            return Err(Refused::new(403, "not_allowed", text));
+        }
+        let reply = self.try_submit(stored.request, peer)?;
+        Ok((reply.id, format!("job {job} is submitted again as job {}", reply.id)))
+    }
+
+    fn launched(&mut self, job: JobId, attempt: u32, outcome: Outcome) {
+        match outcome {
+            Outcome::Fallback { sharing, note } => {
+                self.fallbacks.insert((job, attempt), (sharing, note));
+            }
+            Outcome::Failed { error } => {
+                tracing::warn!("job {job}: {error}");
+                self.apply(Input::LaunchFailed { job, attempt, error, transient: true });
+            }
+        }
+    }
+
+    fn watched(&mut self, job: JobId, attempt: u32, event: Event) {
+        match event {
+            Event::Running { supervisor, child } => {
+                let decided = self.state.job(job).and_then(|j| j.placement()).map(|p| p.sharing);
+                let Some(decided) = decided else { return };
+                let (sharing, note) = match self.fallbacks.remove(&(job, attempt)) {
+                    Some((sharing, note)) => (sharing, Some(note)),
+                    None => (decided, None),
+                };
+                let child = Some(child);
+                self.apply(Input::Started { job, attempt, supervisor, child, sharing, note });
+                self.launches += 1;
+                if let Some(at) = self.submitted.remove(&job) {
+                    remember(&mut self.spawn_us, self.launches, at.elapsed());
+                }
+            }
+            Event::Exited(exit) => self.exited(job, attempt, exit),
+        }
+    }
+
+    fn exited(&mut self, job: JobId, attempt: u32, exit: Exit) {
+        fault::inject(Point::AfterExit);
+        // The memory trace at death matters for the verdict, so it is brought up to date first.
+        let failed = exit.status != carma_core::model::ExitStatus::Code(0);
+        if failed {
+            self.refresh(true);
+        }
+        self.apply(Input::Exited { job, attempt, exit });
+        self.submitted.remove(&job);
+        self.fallbacks.remove(&(job, attempt));
+        self.done.push(Records::new(&self.parts.run_dir, job, attempt));
+    }
+
+    // --- looking and planning ------------------------------------------------------------------
+
+    /// Brings the state's view of the GPUs up to date where it matters: when it is older than the
+    /// cadence, or differs notably. `keep_tenants`: a job is just gone; its last memory must stay.
+    fn refresh(&mut self, keep_tenants: bool) {
+        let looks = self.parts.board.looks();
+        let now = self.parts.clock.now();
+        let mut unchanged = Vec::new();
+        for look in looks.iter() {
+            let Some(id) = self.state.gpu_id(&look.reading.uuid) else { continue };
+            let Some(gpu) = self.state.gpu(id) else { continue };
+            let old = gpu.seen.as_ref();
+            if old.is_some_and(|old| old.at >= look.seen.at) {
+                continue;
+            }
+            let lost_tenant = gpu.tenants.iter().any(|t| {
+                t.observed.is_some() && !look.seen.jobs.iter().any(|(job, _)| *job == t.job)
+            });
+            if keep_tenants && lost_tenant {
+                continue;
+            }
+            match old {
+                Some(old) if alike(old, &look.seen) => {
+                    if now.since(old.at) >= self.parts.cadence {
+                        unchanged.push(id);
+                    }
+                }
+                _ => {
+                    let seen = Box::new(look.seen.clone());
+                    self.apply(Input::Observed { gpu: id, seen });
+                }
+            }
+        }
+        if !unchanged.is_empty() {
+            self.apply(Input::Unchanged(unchanged));
+        }
+    }
+
+    fn plan(&mut self) {
+        let now = self.parts.clock.now();
+        let idle = self.state.queue().is_empty() && self.state.active().is_empty();
+        if idle {
+            self.wake = None;
+            return;
+        }
+        self.refresh(false);
+        let started = Instant::now();
+        let plan = carma_core::plan(&self.state, now);
+        let planned = self.plan_us.len() as u64 + 1;
+        remember(&mut self.plan_us, planned, started.elapsed());
+        self.wake = plan.wake;
+        for action in plan.actions {
+            if self.apply(Input::Decided(Box::new(action.clone()))) {
+                self.actions.push(action);
+            }
+        }
+    }
+
+    /// Writes the batch; then, and only then, answers and acts.
+    fn turn_end(&mut self) {
+        if !self.batch.is_empty() {
+            fault::inject(Point::BeforeCommit);
+            if let Err(e) = self.parts.journal.commit(&self.batch) {
+                return self.give_up(&e.to_string());
+            }
+            if self.actions.iter().any(|a| matches!(a, Action::Launch { .. })) {
+                fault::inject(Point::AfterDecision);
+            }
+        }
+        let batch = std::mem::take(&mut self.batch);
+        for answer in std::mem::take(&mut self.answers) {
+            answer(Ok(()));
+        }
+        for finished in &batch.finished {
+            for waiter in self.waiters.remove(&finished.job.spec.id).unwrap_or_default() {
+                let _ = waiter.send(());
+            }
+        }
+        for records in std::mem::take(&mut self.done) {
+            records.remove();
+        }
+        let moved = batch.inputs.iter().any(|(_, input)| {
+            matches!(input, Input::Started { .. } | Input::Exited { .. } | Input::LaunchFailed { .. })
+        });
+        if moved {
+            self.update_roster();
+        }
+        for action in std::mem::take(&mut self.actions) {
+            self.parts.performer.perform(&action, &self.state, &self.parts.journal);
+        }
+        if let Err(e) = self.parts.journal.fold(&self.state) {
+            tracing::warn!("{e}; the journal grows until the disk takes a snapshot again");
+        }
+    }
+
+    /// The journal did not take the batch: nothing of it happened. Users are told; what cannot be
+    /// told again is kept; the state goes back to what is on disk.
+    fn give_up(&mut self, why: &str) {
+        tracing::error!("{why}; nothing was accepted or started, trying again");
+        let refused = Refused::new(507, "internal", format!("{why}; nothing was accepted. Is the disk full?"));
+        for answer in std::mem::take(&mut self.answers) {
+            answer(Err(refused.clone()));
+        }
+        self.actions.clear();
+        let batch = std::mem::take(&mut self.batch);
+        self.retry.extend(batch.inputs.into_iter().map(|(_, input)| input).filter(|input| {
+            matches!(
+                input,
+                Input::Started { .. }
+                    | Input::Exited { .. }
+                    | Input::LaunchFailed { .. }
+                    | Input::Configured(_)
+                    | Input::Inventory(_)
+            )
+        }));
+        match self.parts.journal.recover() {
+            Ok(state) => self.state = state,
+            Err(e) => {
+                // Neither writing nor reading works: going on would mean to decide on guesses.
+                tracing::error!("{e}; the daemon stops, jobs go on");
+                std::process::exit(74);
+            }
+        }
+        self.view = None;
+    }
+
+    fn update_roster(&self) {
+        let jobs = self.state.active().iter().filter_map(|id| {
+            match &self.state.job(*id)?.phase {
+                Phase::Running { supervisor, child, .. } => Some((*id, *supervisor, *child)),
+                _ => None,
+            }
+        });
+        self.parts.board.set_roster(Roster { jobs: jobs.collect() });
+    }
+
+    fn defer<T: Send + 'static>(&mut self, answer: Answer<T>, reply: T) {
+        self.answers.push(Box::new(move |result| {
+            let _ = answer.send(result.map(|()| reply));
+        }));
+    }
+
+    fn stats(&self) -> LaunchStats {
+        LaunchStats {
+            count: self.launches,
+            submit_to_spawn_p50_us: percentile(&self.spawn_us, 50),
+            submit_to_spawn_p99_us: percentile(&self.spawn_us, 99),
+            plan_p99_us: percentile(&self.plan_us, 99),
+        }
+    }
+}
+
+/// Keeps the latest values, the oldest overwritten first. `n` counts from 1.
+fn remember(values: &mut Vec<u64>, n: u64, took: Duration) {
+    let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    if values.len() < LATENCIES {
+        values.push(took);
+    } else {
+        values[(n as usize) % LATENCIES] = took;
+    }
+}
+
+fn percentile(values: &[u64], percent: usize) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+/// Whether two looks are the same for every decision: memory within 16 MiB, risks within 0.01.
+fn alike(a: &Observation, b: &Observation) -> bool {
+    let close = |x: Option<MiB>, y: Option<MiB>| match (x, y) {
+        (Some(x), Some(y)) => x.0.abs_diff(y.0) < 16,
+        (x, y) => x == y,
+    };
+    let windows = Metric::ALL.iter().all(|metric| match (a.window.get(*metric), b.window.get(*metric)) {
+        (Some(x), Some(y)) => {
+            x.mean.0.abs_diff(y.mean.0) < 100 && x.p95.0.abs_diff(y.p95.0) < 100 && x.ema.0.abs_diff(y.ema.0) < 100
+        }
+        (x, y) => x.is_none() == y.is_none(),
+    });
+    a.health == b.health
+        && a.processes_known == b.processes_known
+        && close(a.used, b.used)
+        && a.jobs.len() == b.jobs.len()
+        && a.jobs.iter().zip(&b.jobs).all(|((i, x), (j, y))| i == j && close(*x, *y))
+        && a.foreign.len() == b.foreign.len()
+        && a.foreign.iter().zip(&b.foreign).all(|(x, y)| x.pid == y.pid && close(x.memory, y.memory))
+        && windows
+}
+
+/// What the core cannot know to be wrong.
+fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
+    let bad = |text: String| Err(Refused::new(400, "bad_request", text));
+    if request.command.first().is_none_or(String::is_empty) {
+        return bad("the job has no command; write it after `--`, e.g. carma submit -- python train.py".into());
+    }
+    let strings = request.command.iter().chain(request.env.keys()).chain(request.env.values());
+    if strings.chain([&request.cwd]).any(|s| s.contains('\0')) {
+        return bad("the command, the directory or the environment contains a NUL byte".into());
+    }
+    if request.env.keys().any(|key| key.is_empty() || key.contains('=')) {
+        return bad("the name of an environment variable is empty or contains '='".into());
+    }
+    if !request.cwd.starts_with('/') {
+        return bad(format!("the working directory must be absolute, not '{}'", request.cwd));
+    }
+    if let Some(output) = &request.output
+        && (!output.starts_with('/') || output.contains('\0'))
+    {
+        return bad(format!("the output file must be an absolute path, not '{output}'"));
+    }
+    if request.name.as_ref().is_some_and(|n| n.len() > 200) {
+        return bad("the name is longer than 200 bytes".into());
+    }
+    Ok(())
+}
+
+fn new_job(id: JobId, request: &SubmitRequest, user: User) -> NewJob {
+    let program = || {
+        let path = request.command.first().map(String::as_str).unwrap_or_default();
+        path.rsplit('/').next().unwrap_or(path).to_owned()
+    };
+    let name: String = request.name.clone().unwrap_or_else(program);
+    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    NewJob {
+        id,
+        user,
+        name: name.into(),
+        command_key: command_key(request),
+        request: Request {
+            gpus: request.gpus.unwrap_or(1),
+            exclusive: request.exclusive,
+            sharing: request.sharing,
+            thread_percent: request.thread_pct,
+            time_limit: request.time_limit_ms.map(Millis),
+            priority: request.priority,
+            max_retries: request.max_retries,
+        },
+        forecasts: Forecasts {
+            declared: request.gpu_memory_mib.map(MiB),
+            measured: request.measured_mib.map(MiB),
+            horus: request.horus_mib.map(MiB),
+            faketensor: request.faketensor_mib.map(MiB),
+            gpumemnet: request.gpumemnet_mib.map(MiB),
+        },
+        hold: request.hold,
+    }
+}
+
+/// FNV-1a over command and directory: stable across versions of carma and of the compiler, since it
+/// is kept in the journal.
+fn command_key(request: &SubmitRequest) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for part in request.command.iter().chain([&request.cwd]) {
+        for byte in part.bytes().chain([0]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_few_values() {
+        assert_eq!(percentile(&[], 99), 0);
+        assert_eq!(percentile(&[5, 1, 3], 50), 3);
+        assert_eq!(percentile(&[5, 1, 3], 99), 5);
+    }
+
+    #[test]
+    fn nonsense_is_refused_before_the_journal() {
+        let good = SubmitRequest { command: vec!["true".into()], cwd: "/".into(), ..Default::default() };
+        assert!(check_request(&good).is_ok());
+        for bad in [
+            SubmitRequest { command: vec![], ..good.clone() },
+            SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
+            SubmitRequest { cwd: "relative".into(), ..good.clone() },
+            SubmitRequest { env: [("A=B".to_owned(), String::new())].into(), ..good.clone() },
+            SubmitRequest { output: Some("x".into()), ..good.clone() },
+        ] {
+            assert_eq!(check_request(&bad).unwrap_err().status, 400);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Named points at which a test can kill the daemon, as `kill -9` would.
+
+/// Name of the variable that holds a point's name.
+const VARIABLE: &str = "CARMA_FAULT";
+
+/// Where the daemon can be made to die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// Inputs are applied, and not yet in the journal.
+    BeforeCommit,
+    /// A launch is decided and in the journal, and its supervisor not yet spawned.
+    AfterDecision,
+    /// The supervisor is spawned, and that not yet in the journal.
+    AfterSpawn,
+    /// A job has ended, and that is not yet in the journal.
+    AfterExit,
+}
+
+impl Point {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::BeforeCommit => "before-commit",
+            Self::AfterDecision => "after-decision",
+            Self::AfterSpawn => "after-spawn",
+            Self::AfterExit => "after-exit",
+        }
+    }
+}
+
+/// Dies here, without any clean-up, if a test asked for it.
+pub fn inject(point: Point) {
+    if std::env::var_os(VARIABLE).is_some_and(|v| v == point.name()) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}

@@ -1,0 +1,13 @@
+//! `GET /v1/gpus`
+
+use super::{Answered, Shared};
+use crate::view;
+use axum::Json;
+use axum::extract::State;
+use carma_api::wire::GpusReply;
+
+/// Lists the GPUs.
+pub(super) async fn gpus(State(app): Shared) -> Answered<GpusReply> {
+    let (state, _) = app.view().await?;
+    Ok(Json(view::gpus(&state, app.clock.now(), &app.board.looks())))
+}

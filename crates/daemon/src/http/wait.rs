@@ -1,0 +1,31 @@
+//! `GET /v1/jobs/{id}/wait`
+
+use super::{Answered, Shared, show};
+use crate::engine::{Message, Peer};
+use axum::extract::{Path, Query, State};
+use carma_api::wire::JobDetail;
+use carma_core::model::JobId;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Longest that one request waits; the client asks again.
+const LONGEST: u64 = 60_000;
+
+#[derive(Deserialize)]
+pub(super) struct Options {
+    timeout_ms: Option<u64>,
+}
+
+/// Waits for a job's end, or for the time that the client gives.
+pub(super) async fn wait(
+    State(app): Shared,
+    peer: Peer,
+    Path(id): Path<u64>,
+    Query(options): Query<Options>,
+) -> Answered<JobDetail> {
+    let patience = Duration::from_millis(options.timeout_ms.unwrap_or(LONGEST).min(LONGEST));
+    let over = app.ask(|answer| Message::Wait(JobId(id), answer));
+    // Either way the job is shown as it is then.
+    let _ = tokio::time::timeout(patience, over).await;
+    show::detail(&app, &peer, JobId(id)).await
+}

@@ -1,0 +1,26 @@
+//! The service: the engine that owns the state, the journal, supervision of jobs, and HTTP.
+//!
+//! ```text
+//!  http ──message──> engine ──inputs──> journal (SQLite)
+//!                     │  ^
+//!             actions │  │ inputs
+//!                     v  │
+//!          perform ── run/ (spawn, watch, adopt) ── supervisor processes ── jobs
+//!                        ^
+//!          sampler ──────┘ (probe: NVML or virtual GPUs)
+//! ```
+
+pub mod clock;
+pub mod config;
+pub mod engine;
+pub mod fault;
+pub mod http;
+pub mod journal;
+pub mod perform;
+pub mod run;
+pub mod sampler;
+pub mod serve;
+pub mod view;
+
+pub use run::supervise;
+pub use serve::{ServeError, serve};

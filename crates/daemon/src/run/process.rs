@@ -1,0 +1,116 @@
+//! Processes by pid and start time, and who descends from whom.
+
+use carma_core::model::ProcessRef;
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::fs;
+
+/// The fields of `/proc/PID/stat` that carma needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Process id.
+    pub pid: u32,
+    /// Parent.
+    pub parent: u32,
+    /// Session, the pid of its leader.
+    pub session: u32,
+    /// Start time, clock ticks since boot.
+    pub start_ticks: u64,
+    /// Dead, and not yet reaped.
+    pub zombie: bool,
+}
+
+/// Reads `/proc/PID/stat`; `None` when there is no such process.
+#[must_use]
+pub fn stat(pid: u32) -> Option<Stat> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(pid: u32, text: &str) -> Option<Stat> {
+    // The command name stands in parentheses and may itself contain any of them.
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    Some(Stat {
+        pid,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        start_ticks: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// Identity of a process that lives now.
+#[must_use]
+pub fn identify(pid: u32) -> Option<ProcessRef> {
+    stat(pid).map(|s| ProcessRef { pid, start_ticks: s.start_ticks })
+}
+
+/// Opens a pidfd of exactly this process; `None` when it is gone, zombies included.
+#[must_use]
+pub fn open(process: ProcessRef) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(process.pid.cast_signed())?;
+    let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The pid may have been reused before the fd was opened, but not after.
+    stat(process.pid).filter(|s| s.start_ticks == process.start_ticks && !s.zombie).map(|_| fd)
+}
+
+/// All processes, by pid.
+#[must_use]
+pub fn all() -> BTreeMap<u32, Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, stat(pid)?)))
+        .collect()
+}
+
+/// Living descendants of a process, children before their own children.
+#[must_use]
+pub fn descendants(root: u32) -> Vec<u32> {
+    let all = all();
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let parent = found[at];
+        found.extend(all.values().filter(|s| s.parent == parent && !s.zombie).map(|s| s.pid));
+        at += 1;
+    }
+    found.remove(0);
+    found
+}
+
+/// Login name of the owner of a process.
+#[must_use]
+pub fn owner(pid: u32) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    Some(user_name(uid))
+}
+
+/// Login name of a user, or the number where the system knows no name.
+#[must_use]
+pub fn user_name(uid: u32) -> String {
+    uzers::get_user_by_uid(uid)
+        .map_or_else(|| uid.to_string(), |user| user.name().to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_command_name_does_not_confuse() {
+        let text = "42 (a) R 1 (b) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        let stat = parse(42, text).unwrap();
+        assert_eq!((stat.parent, stat.session, stat.start_ticks), (7, 9, 12345));
+    }
+
+    #[test]
+    fn another_process_with_the_same_pid_is_not_opened() {
+        let me = identify(std::process::id()).unwrap();
+        assert!(open(me).is_some());
+        assert!(open(ProcessRef { start_ticks: me.start_ticks + 1, ..me }).is_none());
+    }
+}

@@ -1,0 +1,247 @@
+//! Looks at the GPUs: one thread, one probe, rings of samples, processes matched with jobs.
+
+use crate::clock::Clock;
+use crate::run::process;
+use carma_core::input::{Foreign, Observation};
+use carma_core::model::{JobId, ProcessRef};
+use carma_core::reading::{GpuReading, ProcessReading};
+use carma_core::units::{MiB, Millis};
+use carma_core::windows::{GpuWindows, WindowSummary};
+use carma_gpu::{Probe, Sharing};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The latest look at one GPU.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// What decisions may see.
+    pub seen: Observation,
+    /// The reading itself.
+    pub reading: GpuReading,
+}
+
+/// Jobs that run, for matching processes with them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Job, supervisor, first process.
+    pub jobs: Vec<(JobId, ProcessRef, Option<ProcessRef>)>,
+}
+
+/// Where the sampler leaves what it saw, and learns which jobs run.
+#[derive(Debug, Default)]
+pub struct Board {
+    looks: Mutex<Arc<Vec<Look>>>,
+    roster: Mutex<Arc<Roster>>,
+}
+
+impl Board {
+    /// The latest looks, in the order of the inventory.
+    #[must_use]
+    pub fn looks(&self) -> Arc<Vec<Look>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells which jobs run.
+    pub fn set_roster(&self, roster: Roster) {
+        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(roster);
+    }
+
+    fn roster(&self) -> Arc<Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn publish(&self, looks: Vec<Look>) {
+        *self.looks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(looks);
+    }
+}
+
+/// How to sample.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Between two samples, in life.
+    pub sample: Duration,
+    /// Between two summaries of the windows, in life.
+    pub summarise: Duration,
+    /// How far the windows reach back, on the daemon's clock.
+    pub window: Millis,
+}
+
+/// Starts the sampling thread. `changed` is called when processes come or go, memory moves or a
+/// GPU's health changes: things that a decision should not wait for.
+///
+/// # Errors
+/// When the kernel gives no thread.
+pub fn start(
+    probe: Box<dyn Probe>,
+    sharing: Arc<dyn Sharing>,
+    clock: Clock,
+    pace: Pace,
+    board: Arc<Board>,
+    changed: impl Fn() + Send + 'static,
+) -> std::io::Result<()> {
+    let gpus = probe.inventory().len();
+    let mut sampler = Sampler {
+        probe,
+        sharing,
+        owners: BTreeMap::new(),
+        roster: Arc::default(),
+        windows: vec![GpuWindows::new(pace.window); gpus],
+        summaries: vec![WindowSummary::default(); gpus],
+    };
+    std::thread::Builder::new().name("sample".into()).spawn(move || {
+        let mut next = Instant::now();
+        let mut summarised: Option<Instant> = None;
+        loop {
+            let started = Instant::now();
+            let due = summarised.is_none_or(|at| started.duration_since(at) >= pace.summarise);
+            if due {
+                summarised = Some(started);
+            }
+            let looks = sampler.look(clock.now(), due, &board);
+            let differs = differ(&board.looks(), &looks);
+            board.publish(looks);
+            if differs {
+                changed();
+            }
+            next += pace.sample;
+            let now = Instant::now();
+            if next < now {
+                // A slow driver must not be followed by a burst of reads.
+                next = now + pace.sample / 2;
+            }
+            std::thread::sleep(next - now);
+        }
+    })?;
+    Ok(())
+}
+
+/// Memory changes below this wait for the next summary.
+const NOTABLE: MiB = MiB(64);
+
+fn differ(before: &[Look], after: &[Look]) -> bool {
+    before.len() != after.len()
+        || before.iter().zip(after).any(|(a, b)| {
+            let (a, b) = (&a.seen, &b.seen);
+            let pids = |o: &Observation| -> Vec<u32> { o.foreign.iter().map(|f| f.pid).collect() };
+            let jobs = |o: &Observation| -> Vec<JobId> { o.jobs.iter().map(|(j, _)| *j).collect() };
+            let memory = |o: &Observation| o.used.unwrap_or_default().0;
+            a.health != b.health
+                || a.processes_known != b.processes_known
+                || jobs(a) != jobs(b)
+                || pids(a) != pids(b)
+                || memory(a).abs_diff(memory(b)) >= NOTABLE.0
+        })
+}
+
+/// Whose a process is.
+#[derive(Debug, Clone)]
+enum Owner {
+    Job(JobId),
+    Foreign(Option<Arc<str>>),
+    /// The sharing machinery itself.
+    Ours,
+}
+
+struct Sampler {
+    probe: Box<dyn Probe>,
+    sharing: Arc<dyn Sharing>,
+    /// By pid, with the start time that tells a reused pid.
+    owners: BTreeMap<u32, (u64, Owner)>,
+    roster: Arc<Roster>,
+    windows: Vec<GpuWindows>,
+    summaries: Vec<WindowSummary>,
+}
+
+impl Sampler {
+    fn look(&mut self, at: Millis, summarise: bool, board: &Board) -> Vec<Look> {
+        let roster = board.roster();
+        if roster != self.roster {
+            // A process taken for a stranger may turn out to belong to a job that just started.
+            self.owners.retain(|_, (_, owner)| !matches!(owner, Owner::Foreign(_)));
+            self.roster = roster;
+        }
+        let snapshot = self.probe.tick(at);
+        let mut looks = Vec::with_capacity(snapshot.gpus.len());
+        let mut alive = Vec::new();
+        for (i, reading) in snapshot.gpus.into_iter().enumerate() {
+            if let (Some(windows), Some(summary)) = (self.windows.get_mut(i), self.summaries.get_mut(i)) {
+                windows.push(at, &reading.activity);
+                if summarise {
+                    *summary = windows.summary();
+                }
+            }
+            let mut seen = Observation {
+                at,
+                health: reading.health.clone(),
+                used: reading.memory_used,
+                jobs: Vec::new(),
+                foreign: Vec::new(),
+                processes_known: reading.processes.is_some(),
+                window: self.summaries.get(i).copied().unwrap_or_default(),
+            };
+            for process in reading.processes.iter().flatten() {
+                alive.push(process.pid);
+                self.assign(process, &mut seen);
+            }
+            seen.jobs.sort_unstable_by_key(|(job, _)| *job);
+            looks.push(Look { seen, reading });
+        }
+        self.owners.retain(|pid, _| alive.contains(pid));
+        looks
+    }
+
+    fn assign(&mut self, process: &ProcessReading, seen: &mut Observation) {
+        match self.owner(process.pid) {
+            Owner::Ours => {}
+            Owner::Job(job) => match seen.jobs.iter_mut().find(|(j, _)| *j == job) {
+                // A job with several processes: unknown plus anything is unknown.
+                Some((_, memory)) => {
+                    *memory = memory.zip(process.memory).map(|(a, b)| a + b);
+                }
+                None => seen.jobs.push((job, process.memory)),
+            },
+            Owner::Foreign(user) => {
+                seen.foreign.push(Foreign { pid: process.pid, user, memory: process.memory });
+            }
+        }
+    }
+
+    fn owner(&mut self, pid: u32) -> Owner {
+        let Some(stat) = process::stat(pid) else {
+            // Gone between the two looks, or in another pid namespace.
+            return Owner::Foreign(None);
+        };
+        if let Some((start, owner)) = self.owners.get(&pid)
+            && *start == stat.start_ticks
+        {
+            return owner.clone();
+        }
+        let owner = match self.job_of(stat) {
+            Some(job) => Owner::Job(job),
+            None if self.sharing.is_own_process(pid) => Owner::Ours,
+            None => Owner::Foreign(process::owner(pid).map(Into::into)),
+        };
+        self.owners.insert(pid, (stat.start_ticks, owner.clone()));
+        owner
+    }
+
+    /// The job that a process belongs to: by its session, else by its ancestors.
+    fn job_of(&self, stat: process::Stat) -> Option<JobId> {
+        let mut at = Some(stat);
+        for _ in 0..64 {
+            let s = at?;
+            let job = self.roster.jobs.iter().find(|(_, supervisor, child)| {
+                supervisor.pid == s.pid || child.is_some_and(|c| c.pid == s.session || c.pid == s.pid)
+            });
+            if let Some((job, _, _)) = job {
+                return Some(*job);
+            }
+            if s.parent <= 1 {
+                return None;
+            }
+            at = process::stat(s.parent);
+        }
+        None
+    }
+}

@@ -1,0 +1,340 @@
+//! From the state to what clients see. Pure: runs on any thread, over a published state.
+
+use crate::journal::StoredJob;
+use crate::sampler::Look;
+use carma_api::VERSION;
+use carma_api::wire::{
+    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, JobDetail, JobView,
+    JobsReply, ReasonView, TenantView,
+};
+use carma_core::explain::Reason;
+use carma_core::ledger::{Gpu, Promise};
+use carma_core::model::{Attempt, Finished, GpuId, Job, JobId, Phase, Placement};
+use carma_core::reading::{GpuKind, Health};
+use carma_core::state::State;
+use carma_core::units::{Fraction, MiB, Millis};
+use std::collections::BTreeMap;
+
+fn reason_view(reason: &Reason) -> ReasonView {
+    ReasonView { code: reason.code().to_owned(), text: reason.to_string() }
+}
+
+fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
+    gpus.iter().filter_map(|id| state.gpu(*id)).map(|g| g.info.index).collect()
+}
+
+/// All live jobs: running first, then pending in queue order, then held.
+#[must_use]
+pub fn jobs(state: &State, now: Millis) -> JobsReply {
+    let waiting: BTreeMap<JobId, Reason> = carma_core::plan(state, now).waiting.into_iter().collect();
+    let active = state.active().iter().copied();
+    let queued = state.queue().iter().map(|key| key.id);
+    let held = state.jobs().values().filter(|j| matches!(j.phase, Phase::Held { .. })).map(|j| j.spec.id);
+    let jobs = active.chain(queued).chain(held).filter_map(|id| state.job(id));
+    let rows = jobs.map(|job| job_view(state, job, waiting.get(&job.spec.id))).collect();
+    JobsReply { version: VERSION, now_ms: now.0, jobs: rows }
+}
+
+/// Why a live job is as it is; `waiting` is what the latest plan says of a pending one.
+fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
+    match &job.phase {
+        Phase::Pending => waiting.cloned().unwrap_or(Reason::NotPlannedYet),
+        Phase::Held { by } => Reason::Held { by: by.clone() },
+        Phase::Launching { .. } => Reason::Launching,
+        Phase::Running { placement, .. } => placement.reason.clone(),
+        Phase::Judging { .. } => Reason::Judging,
+    }
+}
+
+fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
+    let placement = job.placement();
+    let last = job.past.last();
+    let tenants = placement.into_iter().flat_map(|p| &p.gpus);
+    let tenants: Vec<_> =
+        tenants.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
+    let set_aside = tenants.iter().find_map(|t| match t.promise {
+        Promise::Memory(m) => Some(m.0),
+        Promise::Whole | Promise::None => None,
+    });
+    let peak = tenants.iter().filter_map(|t| t.peak).max().or_else(|| last.and_then(|a| a.peak));
+    let started = match &job.phase {
+        Phase::Running { started, .. } => Some(started.0),
+        _ => None,
+    };
+    let exit = last.and_then(|a| a.exit.as_ref()).and_then(|e| e.status.shell_code());
+    JobView {
+        id: job.spec.id.0,
+        name: job.spec.name.to_string(),
+        user: job.spec.user.name.to_string(),
+        state: job.state().as_str().to_owned(),
+        reason: reason_view(&reason_of(job, waiting)),
+        gpus: placement.map(|p| indices(state, &p.gpus)).unwrap_or_default(),
+        gpus_requested: job.spec.request.gpus,
+        sharing: placement.map(|p| p.sharing),
+        memory_set_aside_mib: set_aside,
+        memory_peak_mib: peak.map(|m| m.0),
+        attempts: job.attempts,
+        priority: job.spec.request.priority,
+        submitted_ms: job.submitted.0,
+        started_ms: started,
+        ended_ms: None,
+        exit_code: exit,
+    }
+}
+
+/// A finished job as a row.
+#[must_use]
+pub fn finished_view(state: &State, finished: &Finished) -> JobView {
+    let job = &finished.job;
+    let last = job.past.last();
+    JobView {
+        state: finished.state.as_str().to_owned(),
+        reason: reason_view(&finished.reason),
+        gpus: last.map(|a| indices(state, &a.placement.gpus)).unwrap_or_default(),
+        sharing: last.map(|a| a.placement.sharing),
+        memory_peak_mib: job.past.iter().filter_map(|a| a.peak).max().map(|m| m.0),
+        started_ms: last.and_then(|a| a.started).map(|m| m.0),
+        ended_ms: Some(finished.at.0),
+        exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
+        ..job_view(state, job, None)
+    }
+}
+
+fn placement_view(state: &State, placement: &Placement) -> AttemptView {
+    AttemptView {
+        attempt: placement.attempt,
+        gpus: indices(state, &placement.gpus),
+        sharing: placement.sharing,
+        cap_mib: placement.cap.map(|m| m.0),
+        placed: reason_view(&placement.reason),
+        decided_ms: placement.at.0,
+        started_ms: None,
+        ended_ms: None,
+        exit_code: None,
+        memory_peak_mib: None,
+        verdict: None,
+    }
+}
+
+fn attempt_view(state: &State, attempt: &Attempt) -> AttemptView {
+    AttemptView {
+        started_ms: attempt.started.map(|m| m.0),
+        ended_ms: Some(attempt.ended.0),
+        exit_code: attempt.exit.as_ref().and_then(|e| e.status.shell_code()),
+        memory_peak_mib: attempt.peak.map(|m| m.0),
+        verdict: Some(reason_view(&attempt.verdict)),
+        ..placement_view(state, &attempt.placement)
+    }
+}
+
+fn attempts(state: &State, job: &Job, row: &JobView) -> Vec<AttemptView> {
+    let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(state, a)).collect();
+    if let Some(placement) = job.placement() {
+        views.push(AttemptView {
+            started_ms: row.started_ms,
+            memory_peak_mib: row.memory_peak_mib,
+            ..placement_view(state, placement)
+        });
+    }
+    views
+}
+
+/// A live or finished job.
+pub enum Subject<'a> {
+    /// It is in the state.
+    Live(&'a Job),
+    /// It is in the history.
+    Over(&'a Finished),
+}
+
+impl Subject<'_> {
+    fn job(&self) -> &Job {
+        match self {
+            Self::Live(job) => job,
+            Self::Over(finished) => &finished.job,
+        }
+    }
+
+    fn row(&self, state: &State, now: Millis) -> JobView {
+        match self {
+            Self::Live(job) => {
+                let plan = carma_core::plan(state, now);
+                let waiting = plan.waiting.iter().find(|(id, _)| *id == job.spec.id).map(|(_, r)| r);
+                job_view(state, job, waiting)
+            }
+            Self::Over(finished) => finished_view(state, finished),
+        }
+    }
+}
+
+/// Everything about one job. `may_read`: the asker may see its command and log.
+#[must_use]
+pub fn detail(state: &State, now: Millis, subject: &Subject<'_>, stored: Option<&StoredJob>, may_read: bool) -> JobDetail {
+    let job = subject.job();
+    let row = subject.row(state, now);
+    let f = &job.spec.forecasts;
+    let forecasts = [
+        ("declared", f.declared),
+        ("measured", f.measured),
+        ("horus", f.horus),
+        ("faketensor", f.faketensor),
+        ("gpumemnet", f.gpumemnet),
+    ];
+    let pid = match (subject, &job.phase) {
+        (Subject::Live(_), Phase::Running { child, .. }) => child.map(|c| c.pid),
+        _ => None,
+    };
+    let stored = stored.filter(|_| may_read);
+    JobDetail {
+        version: VERSION,
+        command: stored.map(|s| s.request.command.clone()).unwrap_or_default(),
+        cwd: stored.map(|s| s.request.cwd.clone()).unwrap_or_default(),
+        log: stored.map(|s| s.log.clone()).unwrap_or_default(),
+        pid,
+        forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
+        time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
+        attempts: attempts(state, job, &row),
+        job: row,
+    }
+}
+
+/// Why a job waits, or why it went where it went.
+#[must_use]
+pub fn explain(state: &State, now: Millis, subject: &Subject<'_>) -> ExplainReply {
+    let job = subject.job();
+    let row = subject.row(state, now);
+    let mut gpus = Vec::new();
+    if let (Subject::Live(job), Phase::Pending) = (subject, &job.phase) {
+        gpus = verdicts(state, now, job);
+    }
+    ExplainReply {
+        version: VERSION,
+        policy: state.options().policy.name.clone(),
+        gpus,
+        attempts: attempts(state, job, &row),
+        job: row,
+    }
+}
+
+fn verdicts(state: &State, now: Millis, job: &Job) -> Vec<GpuVerdict> {
+    let reason = carma_core::plan::evaluate(state, now, job);
+    let refused = |index: u32| match &reason {
+        Reason::NoGpu { detail, .. } => {
+            detail.refusals.iter().find(|(i, _)| *i == index).map(|(_, r)| r.to_string())
+        }
+        _ => None,
+    };
+    let reserve = state.options().policy.reserve;
+    let mut verdicts: Vec<GpuVerdict> = state
+        .gpus()
+        .iter()
+        .map(|gpu| {
+            let index = gpu.info.index;
+            match refused(index) {
+                Some(text) => GpuVerdict { gpu: index, fits: false, text },
+                None => {
+                    let free = gpu.free(reserve).unwrap_or_default();
+                    GpuVerdict { gpu: index, fits: true, text: format!("would do: {free} free") }
+                }
+            }
+        })
+        .collect();
+    verdicts.sort_by_key(|v| v.gpu);
+    verdicts
+}
+
+fn f(value: Option<Fraction>) -> Option<f64> {
+    value.map(Fraction::to_f64)
+}
+
+/// All GPUs, with the latest look at each.
+#[must_use]
+pub fn gpus(state: &State, now: Millis, looks: &[Look]) -> GpusReply {
+    let mut gpus: Vec<GpuView> = state
+        .gpus()
+        .iter()
+        .map(|gpu| gpu_view(state, now, gpu, looks.iter().find(|l| l.reading.uuid == gpu.info.uuid)))
+        .collect();
+    gpus.sort_by_key(|g| g.index);
+    GpusReply { version: VERSION, now_ms: now.0, window_ms: state.options().window.0, gpus }
+}
+
+fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuView {
+    let (status, status_text) = status(gpu, look);
+    let window = look.map(|l| l.seen.window).unwrap_or_default();
+    let reading = look.map(|l| &l.reading);
+    let mib = |m: Option<MiB>| m.map(|m| m.0);
+    let seen_of = |job: JobId| {
+        look.and_then(|l| l.seen.jobs.iter().find(|(j, _)| *j == job)).and_then(|(_, m)| *m)
+    };
+    // The state's ledger with the latest look put in, so that the numbers of one row belong together.
+    let mut ledger = gpu.clone();
+    if let Some(look) = look {
+        ledger.seen = Some(look.seen.clone());
+        for tenant in &mut ledger.tenants {
+            tenant.observed = seen_of(tenant.job).or(tenant.observed);
+        }
+    }
+    GpuView {
+        index: gpu.info.index,
+        uuid: gpu.info.uuid.to_string(),
+        name: gpu.info.name.clone(),
+        kind: match gpu.info.kind {
+            GpuKind::Whole => "gpu",
+            GpuKind::Mig { .. } => "mig",
+            GpuKind::Virtual => "virtual",
+        }
+        .to_owned(),
+        status,
+        status_text,
+        age_ms: look.map(|l| now.since(l.seen.at).0),
+        memory_mib: gpu.info.memory.0,
+        memory_used_mib: mib(reading.and_then(|r| r.memory_used)),
+        memory_free_for_placement_mib: mib(ledger.free(state.options().policy.reserve)),
+        smact: f(window.smact.map(|s| s.mean)),
+        smocc: f(window.smocc.map(|s| s.mean)),
+        drama: f(window.drama.map(|s| s.mean)),
+        gpu_util: f(reading.and_then(|r| r.activity.gpu_util)),
+        power_w: reading.and_then(|r| r.power_mw).map(|mw| f64::from(mw) / 1000.0),
+        energy_j: reading.and_then(|r| r.energy_mj).map(|mj| mj as f64 / 1000.0),
+        tenants: gpu
+            .tenants
+            .iter()
+            .map(|t| {
+                let (promise, promised) = match t.promise {
+                    Promise::Memory(m) => ("memory", Some(m.0)),
+                    Promise::Whole => ("whole", None),
+                    Promise::None => ("none", None),
+                };
+                TenantView {
+                    job: t.job.0,
+                    promised_mib: promised,
+                    promise: promise.to_owned(),
+                    observed_mib: mib(seen_of(t.job)),
+                    settled: t.settled,
+                }
+            })
+            .collect(),
+        foreign: look
+            .iter()
+            .flat_map(|l| &l.seen.foreign)
+            .map(|f| ForeignView {
+                pid: f.pid,
+                user: f.user.as_ref().map(ToString::to_string),
+                memory_mib: mib(f.memory),
+            })
+            .collect(),
+    }
+}
+
+fn status(gpu: &Gpu, look: Option<&Look>) -> (String, Option<String>) {
+    let (word, text) = match (gpu.present, look.map(|l| &l.seen.health), &gpu.drained_by) {
+        (false, ..) => ("gone", Some("no longer in this machine".to_owned())),
+        (_, None, _) => ("unknown", Some("not read yet".to_owned())),
+        (_, Some(Health::Lost(why)), _) => ("lost", Some(why.clone())),
+        (_, Some(Health::Unreadable(why)), _) => ("unreadable", Some(why.clone())),
+        (_, Some(Health::Ok), Some(by)) => ("drained", Some(format!("drained by {by}"))),
+        (_, Some(Health::Ok), None) => ("ok", None),
+    };
+    (word.to_owned(), text)
+}
