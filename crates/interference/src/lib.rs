@@ -1,0 +1,3 @@
+//! Predictions of slowdown: how fast each task goes when several share a GPU.
+
+pub mod share;
