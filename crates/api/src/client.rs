@@ -62,20 +62,13 @@ impl Client {
     /// # Errors
     /// [`ClientError::NoDaemon`] when nobody answers.
     pub fn connect(socket: &Path) -> Result<Self, ClientError> {
-        let failed = |why: String| ClientError::NoDaemon {
-            socket: socket.to_owned(),
-            why,
-        };
+        let failed = |why: String| ClientError::NoDaemon { socket: socket.to_owned(), why };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| failed(e.to_string()))?;
         let sender = runtime.block_on(open(socket)).map_err(failed)?;
-        Ok(Self {
-            runtime,
-            socket: socket.to_owned(),
-            sender,
-        })
+        Ok(Self { runtime, socket: socket.to_owned(), sender })
     }
 
     /// Asks for something.
@@ -90,20 +83,13 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn post<T: DeserializeOwned>(
-        &mut self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, ClientError> {
+    pub fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|e| self.broken(e.to_string()))?;
         self.request(Method::POST, path, body.into())
     }
 
     fn broken(&self, why: String) -> ClientError {
-        ClientError::Broken {
-            socket: self.socket.clone(),
-            why,
-        }
+        ClientError::Broken { socket: self.socket.clone(), why }
     }
 
     fn request<T: DeserializeOwned>(
@@ -126,10 +112,7 @@ impl Client {
                 .await
                 .map_err(|_| "no answer for 10 s".to_owned())?
                 .map_err(|e| e.to_string())?;
-            let response = sender
-                .send_request(request)
-                .await
-                .map_err(|e| e.to_string())?;
+            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ANSWER);
             let bytes = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
@@ -141,26 +124,16 @@ impl Client {
         }
         let (code, message) = match serde_json::from_slice::<ErrorReply>(&bytes) {
             Ok(reply) => (reply.code, reply.error),
-            Err(_) => (
-                "internal".into(),
-                String::from_utf8_lossy(&bytes).into_owned(),
-            ),
+            Err(_) => ("internal".into(), String::from_utf8_lossy(&bytes).into_owned()),
         };
-        Err(ClientError::Refused {
-            status: status.as_u16(),
-            code,
-            message,
-        })
+        Err(ClientError::Refused { status: status.as_u16(), code, message })
     }
 }
 
 async fn open(socket: &Path) -> Result<SendRequest<Full<Bytes>>, String> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|e| e.to_string())?;
-    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|e| e.to_string())?;
+    let stream = UnixStream::connect(socket).await.map_err(|e| e.to_string())?;
+    let (sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(async move {
         // The request that is in flight reports the same failure.
         let _ = connection.await;

@@ -9,9 +9,7 @@ use carma_core::units::{MiB, Millis};
 /// Says what was expected.
 pub fn memory(text: &str) -> Result<MiB, String> {
     let trimmed = text.trim();
-    let digits = trimmed
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(trimmed.len());
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
     let hint = || format!("'{text}' is not a memory size; write e.g. 20G or 512M (binary units)");
     let value: f64 = number.parse().map_err(|_| hint())?;
@@ -35,8 +33,7 @@ pub fn memory(text: &str) -> Result<MiB, String> {
 /// # Errors
 /// Says what was expected.
 pub fn duration(text: &str) -> Result<Millis, String> {
-    let hint =
-        || format!("'{text}' is not a time span; write e.g. 90s, 10m, 2h, 1h30m or 01:30:00");
+    let hint = || format!("'{text}' is not a time span; write e.g. 90s, 10m, 2h, 1h30m or 01:30:00");
     let trimmed = text.trim();
     let seconds = if trimmed.contains(':') {
         clock(trimmed).ok_or_else(hint)?
@@ -56,11 +53,7 @@ fn clock(text: &str) -> Option<f64> {
         Some((days, rest)) => (days.parse::<u32>().ok()?, rest),
         None => (0, text),
     };
-    let parts: Vec<u32> = rest
-        .split(':')
-        .map(str::parse)
-        .collect::<Result<_, _>>()
-        .ok()?;
+    let parts: Vec<u32> = rest.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
     let (h, m, s) = match parts[..] {
         [h, m, s] => (h, m, s),
         [m, s] => (0, m, s),
@@ -75,9 +68,7 @@ fn suffixed(text: &str) -> Option<f64> {
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
-        let letters = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
         let seconds = match unit {
             "ms" => 0.001,
@@ -102,18 +93,7 @@ mod tests {
         assert_eq!(memory("20G"), Ok(MiB(20_480)));
         assert_eq!(memory("9.5g"), Ok(MiB(9_728)));
         assert_eq!(memory("512MiB"), Ok(MiB(512)));
-        for bad in [
-            "",
-            "G",
-            "20",
-            "-3G",
-            "1e9G",
-            "20X",
-            "NaNG",
-            "0M",
-            "99999999T",
-            "1.2.3G",
-        ] {
+        for bad in ["", "G", "20", "-3G", "1e9G", "20X", "NaNG", "0M", "99999999T", "1.2.3G"] {
             assert!(memory(bad).is_err(), "{bad}");
         }
         assert!(memory("20").unwrap_err().contains("20G"));
@@ -125,16 +105,7 @@ mod tests {
         assert_eq!(duration("1h30m"), Ok(Millis::secs(5400)));
         assert_eq!(duration("10"), Ok(Millis::secs(600)));
         assert_eq!(duration("1-02:00:00"), Ok(Millis::secs(93_600)));
-        for bad in [
-            "",
-            "h",
-            "-1s",
-            "1y",
-            "1:2:3:4",
-            "99999999999999999999",
-            "0s",
-            "NaNs",
-        ] {
+        for bad in ["", "h", "-1s", "1y", "1:2:3:4", "99999999999999999999", "0s", "NaNs"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

@@ -231,7 +231,9 @@ impl Config {
         if let Some(Size(reserve)) = self.memory.reserve {
             policy.reserve = reserve;
         }
-        if let (Some(Size(new)), MemoryScreen::Forecast { guard, .. }) = (self.memory.guard, &mut policy.memory) {
+        if let (Some(Size(new)), MemoryScreen::Forecast { guard, .. }) =
+            (self.memory.guard, &mut policy.memory)
+        {
             *guard = new;
         }
         if let Some(idle_first) = self.queue.idle_first {
@@ -287,9 +289,11 @@ impl Config {
             return Err(("[gate]", "this policy has no gate to change; choose another policy".into()));
         };
         *risk = changes.risk.unwrap_or(*risk);
-        for (key, limit, value) in
-            [("smact", smact, changes.smact), ("smocc", smocc, changes.smocc), ("drama", drama, changes.drama)]
-        {
+        for (key, limit, value) in [
+            ("smact", smact, changes.smact),
+            ("smocc", smocc, changes.smocc),
+            ("drama", drama, changes.drama),
+        ] {
             if let Some(value) = value {
                 *limit = fraction(key, value)?;
             }
@@ -312,7 +316,10 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_place() {
         assert!(error("policy = 'carma'\npolcy = 1\n").starts_with("2: unknown field `polcy`"));
-        assert!(error("\npolicy = 'oracle-rr'\n").starts_with("2: there is no policy 'oracle-rr'; there are carma,"));
+        assert!(
+            error("\npolicy = 'oracle-rr'\n")
+                .starts_with("2: there is no policy 'oracle-rr'; there are carma,")
+        );
         assert!(error("[gate]\nsmact = 65\n").starts_with("2: smact = 65"));
         assert!(error("[memory]\nreserve = '512'\n").contains("has no unit"));
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
@@ -322,6 +329,9 @@ mod tests {
     fn the_gate_of_a_preset_can_be_changed() {
         let config: Config = toml::from_str("policy = 'or-magm'\n[gate]\nsmact = 0.5\n").unwrap();
         let options = config.options(0).unwrap();
-        assert!(matches!(options.policy.gate, Gate::Thresholds { smact: Fraction(5000), smocc: Fraction(4500), .. }));
+        assert!(matches!(
+            options.policy.gate,
+            Gate::Thresholds { smact: Fraction(5000), smocc: Fraction(4500), .. }
+        ));
     }
 }

@@ -350,9 +350,11 @@ impl Engine {
                 let text = format!("GPU {index} is drained: its jobs go on, no new ones come");
                 (Input::Drain { gpu: self.gpu_by_index(index)?, by }, index.into(), text)
             }
-            Order::Resume(index) => {
-                (Input::Resume { gpu: self.gpu_by_index(index)?, by }, index.into(), format!("GPU {index} is in use again"))
-            }
+            Order::Resume(index) => (
+                Input::Resume { gpu: self.gpu_by_index(index)?, by },
+                index.into(),
+                format!("GPU {index} is in use again"),
+            ),
         };
         match self.try_apply(input) {
             Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),
@@ -371,9 +373,9 @@ impl Engine {
 
     fn gpu_by_index(&self, index: u32) -> Result<GpuId, Refused> {
         let at = self.state.gpus().iter().position(|g| g.present && g.info.index == index);
-        at.and_then(|at| u32::try_from(at).ok())
-            .map(GpuId)
-            .ok_or_else(|| Refused::new(404, "not_found", format!("there is no GPU {index}; see `carma gpus`")))
+        at.and_then(|at| u32::try_from(at).ok()).map(GpuId).ok_or_else(|| {
+            Refused::new(404, "not_found", format!("there is no GPU {index}; see `carma gpus`"))
+        })
     }
 
     /// Submits a finished job again, as a new one.
@@ -452,9 +454,10 @@ impl Engine {
             if old.is_some_and(|old| old.at >= look.seen.at) {
                 continue;
             }
-            let lost_tenant = gpu.tenants.iter().any(|t| {
-                t.observed.is_some() && !look.seen.jobs.iter().any(|(job, _)| *job == t.job)
-            });
+            let lost_tenant = gpu
+                .tenants
+                .iter()
+                .any(|t| t.observed.is_some() && !look.seen.jobs.iter().any(|(job, _)| *job == t.job));
             if keep_tenants && lost_tenant {
                 continue;
             }
@@ -536,7 +539,8 @@ impl Engine {
     /// told again is kept; the state goes back to what is on disk.
     fn give_up(&mut self, why: &str) {
         tracing::error!("{why}; nothing was accepted or started, trying again");
-        let refused = Refused::new(507, "internal", format!("{why}; nothing was accepted. Is the disk full?"));
+        let refused =
+            Refused::new(507, "internal", format!("{why}; nothing was accepted. Is the disk full?"));
         for answer in std::mem::take(&mut self.answers) {
             answer(Err(refused.clone()));
         }
@@ -564,11 +568,9 @@ impl Engine {
     }
 
     fn update_roster(&self) {
-        let jobs = self.state.active().iter().filter_map(|id| {
-            match &self.state.job(*id)?.phase {
-                Phase::Running { supervisor, child, .. } => Some((*id, *supervisor, *child)),
-                _ => None,
-            }
+        let jobs = self.state.active().iter().filter_map(|id| match &self.state.job(*id)?.phase {
+            Phase::Running { supervisor, child, .. } => Some((*id, *supervisor, *child)),
+            _ => None,
         });
         self.parts.board.set_roster(Roster { jobs: jobs.collect() });
     }
@@ -614,7 +616,9 @@ fn alike(a: &Observation, b: &Observation) -> bool {
     };
     let windows = Metric::ALL.iter().all(|metric| match (a.window.get(*metric), b.window.get(*metric)) {
         (Some(x), Some(y)) => {
-            x.mean.0.abs_diff(y.mean.0) < 100 && x.p95.0.abs_diff(y.p95.0) < 100 && x.ema.0.abs_diff(y.ema.0) < 100
+            x.mean.0.abs_diff(y.mean.0) < 100
+                && x.p95.0.abs_diff(y.p95.0) < 100
+                && x.ema.0.abs_diff(y.ema.0) < 100
         }
         (x, y) => x.is_none() == y.is_none(),
     });
@@ -632,7 +636,9 @@ fn alike(a: &Observation, b: &Observation) -> bool {
 fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     let bad = |text: String| Err(Refused::new(400, "bad_request", text));
     if request.command.first().is_none_or(String::is_empty) {
-        return bad("the job has no command; write it after `--`, e.g. carma submit -- python train.py".into());
+        return bad(
+            "the job has no command; write it after `--`, e.g. carma submit -- python train.py".into()
+        );
     }
     let strings = request.command.iter().chain(request.env.keys()).chain(request.env.values());
     if strings.chain([&request.cwd]).any(|s| s.contains('\0')) {

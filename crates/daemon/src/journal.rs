@@ -44,7 +44,9 @@ pub enum JournalError {
         source: rusqlite::Error,
     },
     /// An entry is not understood.
-    #[error("entry {seq} of the journal is not understood ({why}); it was written by another version of carma, or the file is damaged")]
+    #[error(
+        "entry {seq} of the journal is not understood ({why}); it was written by another version of carma, or the file is damaged"
+    )]
     Entry {
         /// Which.
         seq: i64,
@@ -237,21 +239,22 @@ impl Journal {
             params![seq, state.now().0, body],
         )
         .map_err(&failed)?;
-        tx.execute("DELETE FROM snapshots WHERE seq < ?1 AND seq < ?2", params![seq, oldest]).map_err(&failed)?;
-        // Inputs older than the oldest snapshot kept cannot be replayed by anybody.
-        tx.execute("DELETE FROM inputs WHERE seq <= min(?1, (SELECT min(seq) FROM snapshots))", [oldest.max(0)])
+        tx.execute("DELETE FROM snapshots WHERE seq < ?1 AND seq < ?2", params![seq, oldest])
             .map_err(&failed)?;
+        // Inputs older than the oldest snapshot kept cannot be replayed by anybody.
+        tx.execute(
+            "DELETE FROM inputs WHERE seq <= min(?1, (SELECT min(seq) FROM snapshots))",
+            [oldest.max(0)],
+        )
+        .map_err(&failed)?;
         tx.execute(
             "DELETE FROM history WHERE id NOT IN (SELECT id FROM history ORDER BY ended_ms DESC LIMIT ?1)",
             [self.keep_jobs],
         )
         .map_err(&failed)?;
         let oldest_live = state.jobs().keys().next().copied().unwrap_or_else(|| state.next_id());
-        tx.execute(
-            "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history)",
-            [oldest_live.0],
-        )
-        .map_err(&failed)?;
+        tx.execute("DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history)", [oldest_live.0])
+            .map_err(&failed)?;
         tx.execute("DELETE FROM environments WHERE id NOT IN (SELECT environment FROM jobs)", [])
             .map_err(&failed)?;
         tx.commit().map_err(&failed)?;

@@ -23,4 +23,4 @@ pub mod serve;
 pub mod view;
 
 pub use run::supervise;
-pub use serve::{ServeError, serve};
+pub use serve::{ServeError, ServeOptions, serve};

@@ -44,7 +44,6 @@ impl Performer {
             attempt: placement.attempt,
             stored,
             gpus: gpus.collect(),
-            machine_gpus: state.gpus().iter().filter(|g| g.present).count(),
             sharing: placement.sharing,
             cap: placement.cap,
             thread_percent: placement.thread_percent,

@@ -153,7 +153,9 @@ impl Gpus {
             )));
         }
         if options.speed != 1 {
-            return Err(ServeError::Gpus("--speed is for virtual GPUs only: real time runs as it does".into()));
+            return Err(ServeError::Gpus(
+                "--speed is for virtual GPUs only: real time runs as it does".into(),
+            ));
         }
         // An outer limit, of a Slurm allocation say, is carma's own.
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok().map(|v| parse_visible(&v));

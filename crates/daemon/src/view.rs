@@ -4,8 +4,8 @@ use crate::journal::StoredJob;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, JobDetail, JobView,
-    JobsReply, ReasonView, TenantView,
+    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, JobDetail, JobView, JobsReply,
+    ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
@@ -50,8 +50,7 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
     let placement = job.placement();
     let last = job.past.last();
     let tenants = placement.into_iter().flat_map(|p| &p.gpus);
-    let tenants: Vec<_> =
-        tenants.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
+    let tenants: Vec<_> = tenants.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
     let set_aside = tenants.iter().find_map(|t| match t.promise {
         Promise::Memory(m) => Some(m.0),
         Promise::Whole | Promise::None => None,
@@ -169,7 +168,13 @@ impl Subject<'_> {
 
 /// Everything about one job. `may_read`: the asker may see its command and log.
 #[must_use]
-pub fn detail(state: &State, now: Millis, subject: &Subject<'_>, stored: Option<&StoredJob>, may_read: bool) -> JobDetail {
+pub fn detail(
+    state: &State,
+    now: Millis,
+    subject: &Subject<'_>,
+    stored: Option<&StoredJob>,
+    may_read: bool,
+) -> JobDetail {
     let job = subject.job();
     let row = subject.row(state, now);
     let f = &job.spec.forecasts;
@@ -264,9 +269,8 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
     let window = look.map(|l| l.seen.window).unwrap_or_default();
     let reading = look.map(|l| &l.reading);
     let mib = |m: Option<MiB>| m.map(|m| m.0);
-    let seen_of = |job: JobId| {
-        look.and_then(|l| l.seen.jobs.iter().find(|(j, _)| *j == job)).and_then(|(_, m)| *m)
-    };
+    let seen_of =
+        |job: JobId| look.and_then(|l| l.seen.jobs.iter().find(|(j, _)| *j == job)).and_then(|(_, m)| *m);
     // The state's ledger with the latest look put in, so that the numbers of one row belong together.
     let mut ledger = gpu.clone();
     if let Some(look) = look {

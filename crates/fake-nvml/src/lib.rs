@@ -6,10 +6,7 @@
 //! `fake-nvml.json` beside the library file. [`stage`] makes a folder with both: each such copy is
 //! a library of its own to the dynamic loader, so tests in one process don't meet.
 
-#![expect(
-    unsafe_code,
-    reason = "a C library is imitated: exported symbols and pointers from the caller"
-)]
+#![expect(unsafe_code, reason = "a C library is imitated: exported symbols and pointers from the caller")]
 
 mod abi;
 pub mod state;

@@ -58,14 +58,7 @@ impl Rig {
 
     fn mps(&self, cap: Option<MiB>) -> Vec<(String, String)> {
         let uuid = self.gpus().inventory()[0].uuid.clone();
-        let request = SharingRequest {
-            uid: 0,
-            gid: 0,
-            gpus: vec![uuid],
-            machine_gpus: self.gpus().inventory().len(),
-            cap,
-            thread_percent: None,
-        };
+        let request = SharingRequest { uid: 0, gid: 0, gpus: vec![uuid], cap, thread_percent: None };
         self.gpus().mps().prepare(&request).unwrap().env
     }
 }
@@ -486,7 +479,6 @@ fn virtual_mps_grants_limits_and_can_be_switched_off() {
         uid: 0,
         gid: 0,
         gpus: vec!["GPU-virtual-a100-40gb-1".into()],
-        machine_gpus: 2,
         cap: Some(MiB(3072)),
         thread_percent: Some(50),
     };

@@ -25,30 +25,14 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// # Errors
 /// When it cannot be read, is larger than [`MAX_FILE`] or is not text.
 pub fn read(file: &std::path::Path) -> Result<String, FileError> {
-    let fail = |what: String| FileError {
-        file: file.to_owned(),
-        line: 1,
-        what,
-    };
-    let size = std::fs::metadata(file)
-        .map_err(|e| fail(e.to_string()))?
-        .len();
+    let fail = |what: String| FileError { file: file.to_owned(), line: 1, what };
+    let size = std::fs::metadata(file).map_err(|e| fail(e.to_string()))?.len();
     if size > MAX_FILE {
-        return Err(fail(format!(
-            "the file has {size} bytes; a job file has at most {MAX_FILE}"
-        )));
+        return Err(fail(format!("the file has {size} bytes; a job file has at most {MAX_FILE}")));
     }
     let bytes = std::fs::read(file).map_err(|e| fail(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| {
-        let line = e.as_bytes()[..e.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|b| **b == b'\n')
-            .count()
-            + 1;
-        FileError {
-            file: file.to_owned(),
-            line,
-            what: "not UTF-8 text".into(),
-        }
+        let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        FileError { file: file.to_owned(), line, what: "not UTF-8 text".into() }
     })
 }

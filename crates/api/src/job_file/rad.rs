@@ -24,11 +24,7 @@ use std::path::Path;
 /// File, line and what was expected.
 pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    let fail = |line: usize, what: String| FileError {
-        file: file.to_owned(),
-        line,
-        what,
-    };
+    let fail = |line: usize, what: String| FileError { file: file.to_owned(), line, what };
     let conda = match lines.get(1).copied().unwrap_or_default().trim() {
         "" => None,
         line => match line.strip_prefix("conda activate ") {
@@ -36,51 +32,25 @@ pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
                 Some(env.trim().to_owned())
             }
             _ => {
-                return Err(fail(
-                    2,
-                    format!("expected `conda activate ENV`, found `{line}`"),
-                ));
+                return Err(fail(2, format!("expected `conda activate ENV`, found `{line}`")));
             }
         },
     };
     let command_at = lines
         .iter()
         .position(|l| l.contains("python") && !l.trim_start().starts_with('#'))
-        .ok_or_else(|| {
-            fail(
-                3,
-                "expected the command, a line that contains `python`".into(),
-            )
-        })?;
-    let words = words(lines[command_at]).map_err(|what| {
-        fail(
-            command_at + 1,
-            format!("the command cannot be split into words: {what}"),
-        )
-    })?;
+        .ok_or_else(|| fail(3, "expected the command, a line that contains `python`".into()))?;
+    let words = words(lines[command_at])
+        .map_err(|what| fail(command_at + 1, format!("the command cannot be split into words: {what}")))?;
     if lines.len() < 8 {
         return Err(fail(
             lines.len() + 1,
-            format!(
-                "the file ends after {} lines; line 8 must be the number of GPUs",
-                lines.len()
-            ),
+            format!("the file ends after {} lines; line 8 must be the number of GPUs", lines.len()),
         ));
     }
-    let gpus: u32 = lines[7]
-        .trim()
-        .parse()
-        .ok()
-        .filter(|n| *n > 0)
-        .ok_or_else(|| {
-            fail(
-                8,
-                format!(
-                    "expected the number of GPUs, 1 or more, found `{}`",
-                    lines[7].trim()
-                ),
-            )
-        })?;
+    let gpus: u32 = lines[7].trim().parse().ok().filter(|n| *n > 0).ok_or_else(|| {
+        fail(8, format!("expected the number of GPUs, 1 or more, found `{}`", lines[7].trim()))
+    })?;
     let mib = |at: usize, what: &str| -> Result<Option<u64>, FileError> {
         let word = lines.get(at).copied().unwrap_or_default().trim();
         if word.is_empty() {
@@ -92,16 +62,11 @@ pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
             .ok_or_else(|| fail(at + 1, format!("expected {what} in MiB, found `{word}`")))
     };
     if let Some(extra) = lines.iter().skip(12).position(|l| !l.trim().is_empty()) {
-        return Err(fail(
-            13 + extra,
-            "a .rad file has 12 lines; this one goes on".into(),
-        ));
+        return Err(fail(13 + extra, "a .rad file has 12 lines; this one goes on".into()));
     }
     let mut command = match conda.as_deref() {
         None | Some("base") => Vec::new(),
-        Some(env) => ["conda", "run", "--no-capture-output", "-n", env]
-            .map(String::from)
-            .to_vec(),
+        Some(env) => ["conda", "run", "--no-capture-output", "-n", env].map(String::from).to_vec(),
     };
     command.extend(words);
     Ok(SubmitRequest {
@@ -183,12 +148,7 @@ mod tests {
         );
         assert_eq!(job.gpus, Some(1));
         assert_eq!(job.name.as_deref(), Some("job"));
-        let estimates = [
-            job.measured_mib,
-            job.horus_mib,
-            job.faketensor_mib,
-            job.gpumemnet_mib,
-        ];
+        let estimates = [job.measured_mib, job.horus_mib, job.faketensor_mib, job.gpumemnet_mib];
         assert_eq!(estimates, [Some(788), Some(2232), Some(54), Some(8000)]);
         assert!(!job.exclusive, "the original ignores line 7");
     }

@@ -68,16 +68,8 @@ impl TryFrom<String> for Span {
 pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
     let job: JobFile = ::toml::from_str(text).map_err(|e| {
         let at = e.span().map_or(0, |s| s.start.min(text.len()));
-        let line = text.as_bytes()[..at]
-            .iter()
-            .filter(|b| **b == b'\n')
-            .count()
-            + 1;
-        FileError {
-            file: file.to_owned(),
-            line,
-            what: e.message().to_owned(),
-        }
+        let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
+        FileError { file: file.to_owned(), line, what: e.message().to_owned() }
     })?;
     Ok(SubmitRequest {
         command: job.command,
@@ -116,24 +108,10 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_their_line() {
-        let error =
-            parse(Path::new("j.toml"), "command = ['x']\ngpu_memory = '20G'\n").unwrap_err();
+        let error = parse(Path::new("j.toml"), "command = ['x']\ngpu_memory = '20G'\n").unwrap_err();
         assert_eq!(error.line, 2);
         assert!(error.what.contains("gpu_memory"), "{}", error.what);
-        assert_eq!(
-            parse(Path::new("j.toml"), "command = ['x']\ngpus = -1\n")
-                .unwrap_err()
-                .line,
-            2
-        );
-        assert_eq!(
-            parse(
-                Path::new("j.toml"),
-                "command = ['x']\n\ngpu-memory = '20'\n"
-            )
-            .unwrap_err()
-            .line,
-            3
-        );
+        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\ngpus = -1\n").unwrap_err().line, 2);
+        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\n\ngpu-memory = '20'\n").unwrap_err().line, 3);
     }
 }

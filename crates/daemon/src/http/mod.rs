@@ -139,7 +139,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/gpus/{index}/{verb}", post(order::gpu))
         .route("/v1/history", get(history::history))
         .fallback(async || {
-            Failure(Refused::new(404, "not_found", "there is no such address; is the client newer than the daemon?"))
+            Failure(Refused::new(
+                404,
+                "not_found",
+                "there is no such address; is the client newer than the daemon?",
+            ))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)

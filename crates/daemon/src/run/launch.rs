@@ -26,8 +26,6 @@ pub struct Launch {
     pub stored: StoredJob,
     /// UUIDs of its GPUs.
     pub gpus: Vec<Arc<str>>,
-    /// GPUs of the machine.
-    pub machine_gpus: usize,
     /// How it shares them.
     pub sharing: SharingMode,
     /// Hard cap of memory.
@@ -116,7 +114,6 @@ impl Context {
                 uid: launch.stored.uid,
                 gid: launch.stored.gid,
                 gpus: launch.gpus.clone(),
-                machine_gpus: launch.machine_gpus,
                 cap: launch.cap,
                 thread_percent: launch.thread_percent,
             };
@@ -151,8 +148,7 @@ impl Context {
         let become_user = self.as_root.then(|| Identity {
             uid: stored.uid,
             gid: stored.gid,
-            name: uzers::get_user_by_uid(stored.uid)
-                .map(|u| u.name().to_string_lossy().into_owned()),
+            name: uzers::get_user_by_uid(stored.uid).map(|u| u.name().to_string_lossy().into_owned()),
         });
         let log = PathBuf::from(&stored.log);
         let order = Order {

@@ -152,8 +152,7 @@ impl Records {
 
 fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let body = serde_json::to_vec(value).map_err(io::Error::other)?;
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(&body)
 }
 

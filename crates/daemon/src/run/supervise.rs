@@ -85,8 +85,7 @@ fn supervise(order: &Order) -> io::Result<()> {
         Ok(child) => child,
         Err(why) => return not_started(why),
     };
-    let child_ref = process::identify(child.id())
-        .unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
+    let child_ref = process::identify(child.id()).unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
     // A full disk must not stop the job: the pipe tells the daemon too.
     let _ = records.write_child(child_ref);
     hello(&Hello::Running { supervisor: me, child: child_ref });
@@ -125,8 +124,13 @@ fn hello(hello: &Hello) {
 fn signals() -> SigSet {
     let mut set = SigSet::empty();
     for signal in [
-        Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGINT, Signal::SIGHUP,
-        Signal::SIGQUIT, Signal::SIGPIPE,
+        Signal::SIGCHLD,
+        Signal::SIGTERM,
+        Signal::SIGUSR1,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGPIPE,
     ] {
         set.add(signal);
     }

@@ -33,10 +33,10 @@ impl Sharing for VirtualMps {
         }
         let mut env = vec![(ENV_MPS.to_owned(), "1".to_owned())];
         if let Some(cap) = request.cap {
-            // For every ordinal that the process could use, as with the real one.
-            let limits: Vec<String> = (0..request.machine_gpus.max(request.gpus.len()))
-                .map(|ordinal| format!("{ordinal}={}M", cap.0))
-                .collect();
+            // The process's own ordinals, no more: with one that it does not see, the real driver
+            // drops all limits without a word.
+            let limits: Vec<String> =
+                (0..request.gpus.len()).map(|ordinal| format!("{ordinal}={}M", cap.0)).collect();
             env.push((ENV_MEMORY_LIMIT.to_owned(), limits.join(",")));
         }
         if let Some(percent) = request.thread_percent {

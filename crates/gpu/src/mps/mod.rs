@@ -1,0 +1,253 @@
+//! NVIDIA's Multi-Process Service: kernels of several processes run at the same time on one GPU.
+//!
+//! A *control daemon* listens in a pipe directory and starts one *server* a user; CUDA programs that
+//! find the directory in their environment become *clients* of that server. One server serves one
+//! user at a time: the second user of a common daemon waits until the first has left. Hence one
+//! daemon a user here, run as that user, each with its own directories; or, if the operator gives up
+//! what separates users, one daemon with `-multiuser-server` for all.
+//!
+//! A daemon outlives carma, so that jobs survive a restart: whatever answers in a pipe directory is
+//! taken over, never doubled.
+
+mod control;
+mod exec;
+mod files;
+
+use crate::sharing::{Grant, Sharing, SharingError, SharingRequest};
+use control::Daemon;
+use files::{make_dir, read_tail};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest pipe directory, bytes: a socket address holds 108, and MPS adds its own names.
+const LONGEST_PIPE_DIR: usize = 80;
+/// The directory of the daemon that all users share.
+const SHARED: &str = "all";
+
+/// How [`Mps`] runs its daemons.
+#[derive(Debug, Clone)]
+pub struct MpsOptions {
+    /// The control program: a name looked up on `PATH`, or a path.
+    pub control: PathBuf,
+    /// Where the daemons' directories go. Keep it short, and searchable by every user who shares
+    /// GPUs: the directory itself and its parents need the `x` permission for others.
+    pub dir: PathBuf,
+    /// One daemon with `-multiuser-server` for all users in place of one a user. Users then share a
+    /// server: its faults and its log are common to them.
+    pub multi_user: bool,
+    /// The devices that an outer limit (a Slurm allocation, a container) leaves to carma; empty: no
+    /// limit. Daemons get it as `CUDA_VISIBLE_DEVICES`, which renumbers the devices for clients, so
+    /// it is set only then.
+    pub gpus: Vec<Arc<str>>,
+    /// The longest that any one call may talk to a daemon (it may wait as long for another call
+    /// about the same user).
+    pub timeout: Duration,
+}
+
+impl MpsOptions {
+    /// The usual: `nvidia-cuda-mps-control` from `PATH`, a daemon a user, every device, 5 s.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            control: "nvidia-cuda-mps-control".into(),
+            dir: dir.into(),
+            multi_user: false,
+            gpus: Vec::new(),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// MPS through NVIDIA's control program. Never changes the compute or persistence mode.
+///
+/// Calls for different users do not wait for each other.
+#[derive(Debug)]
+pub struct Mps {
+    options: MpsOptions,
+    /// Effective uid of carma itself.
+    me: u32,
+    /// One lock a daemon, by its directory's name, so that it is started once.
+    locks: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+}
+
+/// One control daemon: whose it is and where it lives.
+struct Seat {
+    name: String,
+    uid: u32,
+    gid: u32,
+    pipe: PathBuf,
+    log: PathBuf,
+}
+
+impl Mps {
+    /// Starts nothing yet.
+    #[must_use]
+    pub fn new(mut options: MpsOptions) -> Self {
+        // Clients have working directories of their own.
+        if let Ok(dir) = std::path::absolute(&options.dir) {
+            options.dir = dir;
+        }
+        Self { options, me: rustix::process::geteuid().as_raw(), locks: Mutex::default() }
+    }
+
+    /// The last lines that the daemon and the server of `uid` logged, for a diagnosis: at most
+    /// `lines` of each, each preceded by the file's name; empty if there are none.
+    #[must_use]
+    pub fn log_tail(&self, uid: u32, lines: usize) -> Vec<String> {
+        let seat = self.seat(uid, 0);
+        let mut tail = Vec::new();
+        for file in ["control.log", "server.log"] {
+            let text = read_tail(&seat.log.join(file), seat.uid).unwrap_or_default();
+            let all: Vec<&str> = text.lines().collect();
+            tail.extend(all[all.len().saturating_sub(lines)..].iter().map(|line| format!("{file}: {line}")));
+        }
+        tail
+    }
+
+    /// The daemon that serves `uid`.
+    fn seat(&self, uid: u32, gid: u32) -> Seat {
+        if self.options.multi_user {
+            return self.seat_at(SHARED.to_owned(), self.me, rustix::process::getegid().as_raw());
+        }
+        self.seat_at(uid.to_string(), uid, gid)
+    }
+
+    fn seat_at(&self, name: String, uid: u32, gid: u32) -> Seat {
+        let home = self.options.dir.join(&name);
+        Seat { uid, gid, pipe: home.join("pipe"), log: home.join("log"), name }
+    }
+
+    /// A daemon that may run already; `None` if its directories were never made.
+    fn existing(&self, name: String) -> Option<Seat> {
+        let mut seat = self.seat_at(name, 0, 0);
+        let pipe = fs::symlink_metadata(&seat.pipe).ok().filter(fs::Metadata::is_dir)?;
+        (seat.uid, seat.gid) = (pipe.uid(), pipe.gid());
+        (self.me == 0 || self.me == seat.uid).then_some(seat)
+    }
+
+    /// Runs `act` alone for this seat, with the time by which it must be over.
+    fn alone<T>(&self, seat: &Seat, act: impl FnOnce(Instant) -> T) -> T {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = Arc::clone(locks.entry(seat.name.clone()).or_default());
+        drop(locks);
+        let _held = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        act(Instant::now() + self.options.timeout)
+    }
+
+    /// Makes the directories. What is above the user's own two stays ours, so that a user cannot
+    /// put a link where root is about to change an owner.
+    fn make_dirs(&self, seat: &Seat) -> Result<(), SharingError> {
+        if self.me != 0 && seat.uid != self.me {
+            return Err(error(
+                format!("MPS for {seat}"),
+                format!("carma runs as uid {}, and only root can start it for others", self.me),
+            ));
+        }
+        if seat.pipe.as_os_str().len() > LONGEST_PIPE_DIR {
+            return Err(error(
+                format!("MPS pipe directory {}", seat.pipe.display()),
+                format!(
+                    "longer than {LONGEST_PIPE_DIR} bytes, which sockets do not allow: choose a shorter state directory"
+                ),
+            ));
+        }
+        // MPS itself opens the shared pipes to all; users pass through to them, and need no right to
+        // put files beside them.
+        let leaf = if self.options.multi_user { 0o711 } else { 0o700 };
+        let ours = (self.me, rustix::process::getegid().as_raw());
+        let user = (seat.uid, seat.gid);
+        let home = self.options.dir.join(&seat.name);
+        let failed =
+            |dir: &Path, e: io::Error| error(format!("MPS directory {}", dir.display()), e.to_string());
+        fs::create_dir_all(&self.options.dir).map_err(|e| failed(&self.options.dir, e))?;
+        for (dir, owner, mode) in [
+            (&self.options.dir, ours, 0o711),
+            (&home, ours, 0o711),
+            (&seat.pipe, user, leaf),
+            (&seat.log, user, leaf),
+        ] {
+            make_dir(dir, owner, mode).map_err(|e| failed(dir, e))?;
+        }
+        Ok(())
+    }
+
+    fn env(&self, seat: &Seat, request: &SharingRequest) -> Vec<(String, String)> {
+        let mut env = vec![
+            ("CUDA_MPS_PIPE_DIRECTORY", seat.pipe.to_string_lossy().into_owned()),
+            ("CUDA_MPS_LOG_DIRECTORY", seat.log.to_string_lossy().into_owned()),
+        ];
+        if let Some(cap) = request.cap
+            && !request.gpus.is_empty()
+        {
+            // One entry for each device that the client sees, by its own ordinals, and never one
+            // more: driver 580 drops every cap without a word if a single entry names a device
+            // that CUDA_VISIBLE_DEVICES hides from the client (docs/sharing.md).
+            let caps: Vec<_> = (0..request.gpus.len()).map(|n| format!("{n}={}M", cap.0)).collect();
+            env.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", caps.join(",")));
+        }
+        if let Some(percent) = request.thread_percent {
+            let percent = percent.clamp(1, 100).to_string();
+            env.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent));
+        }
+        env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+impl Sharing for Mps {
+    fn prepare(&self, request: &SharingRequest) -> Result<Grant, SharingError> {
+        let seat = self.seat(request.uid, request.gid);
+        self.alone(&seat, |deadline| {
+            self.make_dirs(&seat)?;
+            if let Daemon::Down(why) = self.servers(&seat, deadline)? {
+                tracing::info!(daemon = %seat, why, "starting MPS");
+                self.start(&seat, deadline)?;
+            }
+            Ok(Grant { env: self.env(&seat, request) })
+        })
+    }
+
+    fn terminate_clients(&self, uid: u32, pids: &[u32]) -> Result<usize, SharingError> {
+        match self.existing(self.seat(uid, 0).name) {
+            Some(seat) => self.alone(&seat, |deadline| self.terminate(&seat, pids, deadline)),
+            None => Ok(0),
+        }
+    }
+
+    /// By the kernel's name of the process, which has 15 bytes: server and control program both
+    /// read `nvidia-cuda-mps`, whoever started them. A name is no proof: a user can take it, and
+    /// then hides a process from the lists, no more.
+    fn is_own_process(&self, pid: u32) -> bool {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "nvidia-cuda-mps")
+    }
+
+    /// Also daemons that an earlier carma left, found by their directories. Those with clients stay.
+    fn shutdown(&self) {
+        let names = fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let seats: Vec<Seat> = names.filter_map(|name| self.existing(name)).collect();
+        // All at once, so that hanging daemons cost one timeout together.
+        std::thread::scope(|scope| {
+            for seat in &seats {
+                scope.spawn(move || match self.alone(seat, |deadline| self.quit_idle(seat, deadline)) {
+                    Ok(gone) => tracing::info!(daemon = %seat, gone, "MPS at shutdown"),
+                    Err(e) => tracing::warn!(daemon = %seat, error = %e, "MPS did not stop"),
+                });
+            }
+        });
+    }
+}
+
+impl std::fmt::Display for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.name == SHARED { f.write_str("all users") } else { write!(f, "uid {}", self.name) }
+    }
+}
+
+fn error(what: String, why: String) -> SharingError {
+    SharingError { what, why }
+}
