@@ -22,14 +22,10 @@ fn check_jobs(state: &State, broken: &mut Vec<String>) {
         let expected = match job.phase {
             Phase::Pending => (true, false),
             Phase::Held { .. } => (false, false),
-            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
-                (false, true)
-            }
+            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => (false, true),
         };
         if (in_queue, in_active) != expected {
-            broken.push(format!(
-                "job {id}: indexes say queue {in_queue}, active {in_active}"
-            ));
+            broken.push(format!("job {id}: indexes say queue {in_queue}, active {in_active}"));
         }
         let held: Vec<_> = (0..)
             .zip(state.gpus())
@@ -39,9 +35,7 @@ fn check_jobs(state: &State, broken: &mut Vec<String>) {
         let mut given = job.placement().map(|p| p.gpus.clone()).unwrap_or_default();
         given.sort_unstable();
         if held != given {
-            broken.push(format!(
-                "job {id}: placed on {given:?} but the ledger has it on {held:?}"
-            ));
+            broken.push(format!("job {id}: placed on {given:?} but the ledger has it on {held:?}"));
         }
     }
     if state.queue().len() + state.active().len() > state.jobs().len() {
@@ -78,10 +72,7 @@ fn check_gpus(state: &State, broken: &mut Vec<String>) {
             })
             .sum();
         if promised > gpu.info.memory {
-            broken.push(format!(
-                "GPU {index}: {promised} promised of {}",
-                gpu.info.memory
-            ));
+            broken.push(format!("GPU {index}: {promised} promised of {}", gpu.info.memory));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reasons: data made with the decision, rendered once for terminal, JSON and web.
 
 use crate::model::{Floor, JobId, SharingMode};
-use crate::policy::{GateVerdict, Order};
+use crate::policy::{GateVerdict, NeedSource, Order};
 use crate::recovery::{Blame, Evidence};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,11 @@ pub enum Refusal {
         /// Which.
         job: JobId,
     },
+    /// It has less memory in all than the job needs.
+    TooSmall {
+        /// What it has.
+        memory: MiB,
+    },
     /// Not enough memory.
     Memory {
         /// Available for placement.
@@ -112,12 +117,13 @@ impl Refusal {
             Self::Unhealthy { .. } => 1,
             Self::Drained { .. } => 2,
             Self::Stale { .. } => 3,
-            Self::Exclusive { .. } => 4,
-            Self::Busy { .. } => 5,
-            Self::Memory { .. } => 6,
-            Self::Gate(_) => 7,
-            Self::Starting { .. } => 8,
-            Self::MpsCooldown { .. } => 9,
+            Self::TooSmall { .. } => 4,
+            Self::Exclusive { .. } => 5,
+            Self::Busy { .. } => 6,
+            Self::Memory { .. } => 7,
+            Self::Gate(_) => 8,
+            Self::Starting { .. } => 9,
+            Self::MpsCooldown { .. } => 10,
         }
     }
 }
@@ -141,46 +147,34 @@ impl fmt::Display for Refusal {
             Self::Drained { by } => write!(f, "drained by {by}"),
             Self::Stale { age: None } => f.write_str("not read yet"),
             Self::Stale { age: Some(age) } => write!(f, "last reading is {age} old"),
+            Self::Busy { holders: h } if h.is_empty() => {
+                f.write_str("its processes could not be read, so it may be in use")
+            }
             Self::Busy { holders: h } => {
                 f.write_str("in use")?;
                 holders(f, h)
             }
+            Self::TooSmall { memory } => write!(f, "it has only {memory} in all"),
             Self::Exclusive { job } => write!(f, "job {job} has it exclusively"),
             Self::Memory { free, holders: h } => {
                 write!(f, "{free} free")?;
                 holders(f, h)
             }
-            Self::Starting {
-                job,
-                active_for: None,
-                ..
-            } => {
+            Self::Starting { job, active_for: None, .. } => {
                 write!(f, "job {job} is starting: no GPU activity seen yet")
             }
-            Self::Starting {
-                job,
-                active_for: Some(active),
-                window,
-            } => {
-                write!(
-                    f,
-                    "job {job} is starting: seen active for {active} of {window}"
-                )
+            Self::Starting { job, active_for: Some(active), window } => {
+                write!(f, "job {job} is starting: seen active for {active} of {window}")
             }
             Self::Gate(GateVerdict::Open) => f.write_str("gate open"),
-            Self::Gate(GateVerdict::Busy {
-                smact,
-                smocc,
-                drama,
-            }) => {
-                write!(f, "too busy: SMACT {smact}, SMOCC {smocc}, DRAMA {drama}")
-            }
-            Self::Gate(GateVerdict::Missing(metric)) => {
+            Self::Gate(GateVerdict::Busy { smact, smocc, drama, limits: [a, o, d] }) => {
                 write!(
                     f,
-                    "{} is not known here, so the GPU is not shared",
-                    metric.name()
+                    "too busy: SMACT {smact} (limit {a}), SMOCC {smocc} (limit {o}), DRAMA {drama} (limit {d})"
                 )
+            }
+            Self::Gate(GateVerdict::Missing(metric)) => {
+                write!(f, "{} is not known here, so the GPU is not shared", metric.name())
             }
             Self::MpsCooldown { left } => {
                 write!(f, "its MPS server restarts after a fault, {left} left")
@@ -230,10 +224,10 @@ pub enum Reason {
         /// What is set aside on each, where known.
         need: Option<MiB>,
         /// Where that number comes from.
-        source: Option<Arc<str>>,
+        source: Option<NeedSource>,
         /// Memory that was free on the first.
         free: MiB,
-        /// How many were on the first already.
+        /// How many were on the first already: jobs, and processes that are not ours.
         neighbours: u32,
         /// Risk of SMACT on the first, where known.
         smact: Option<Fraction>,
@@ -250,8 +244,10 @@ pub enum Reason {
         gpus: u32,
         /// Memory wanted on each, guard included; `None`: not known or not looked at.
         need: Option<MiB>,
-        /// Where that number comes from.
-        source: Option<Arc<str>>,
+        /// How much of it is the policy's guard.
+        guard: MiB,
+        /// Where the rest comes from.
+        source: Option<NeedSource>,
         /// GPU by GPU.
         detail: Arc<NoGpu>,
     },
@@ -370,7 +366,7 @@ impl Reason {
             Self::PlacedIdle { .. } => "PlacedIdle",
             Self::PlacedShared { .. } => "PlacedShared",
             Self::NoGpu { detail, .. } => match detail.closest() {
-                Some((_, Refusal::Memory { .. })) => "GpuMemory",
+                Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
                 Some((_, Refusal::Gate(_))) => "GpuBusy",
                 Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
@@ -405,29 +401,72 @@ impl Reason {
     }
 }
 
-fn list(gpus: &[u32]) -> String {
-    let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    format!(
-        "GPU{} {}",
-        if gpus.len() == 1 { "" } else { "s" },
-        numbers.join(", ")
-    )
+const fn was(gpus: &[u32]) -> &'static str {
+    if gpus.len() == 1 { "was" } else { "were" }
 }
 
-fn from_source(need: Option<MiB>, source: Option<&Arc<str>>) -> String {
-    match (need, source) {
-        (Some(need), Some(source)) => format!("need {need} ({source})"),
-        (Some(need), None) => format!("need {need}"),
-        (None, _) => "need unknown".into(),
+fn list(gpus: &[u32]) -> String {
+    let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    format!("GPU{} {}", if gpus.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+/// "20.0 GiB (declared) + 2.0 GiB guard"; `total` includes the guard.
+fn amount(total: MiB, guard: MiB, source: Option<NeedSource>) -> String {
+    let mut text = (total - guard).to_string();
+    if let Some(source) = source {
+        text.push_str(&format!(" ({source})"));
     }
+    if guard > MiB::ZERO {
+        text.push_str(&format!(" + {guard} guard"));
+    }
+    text
+}
+
+/// "1 job", "2 jobs".
+fn count(n: u32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// What a job that found no GPUs is told, by the GPU that came closest.
+fn no_gpu(
+    f: &mut fmt::Formatter<'_>,
+    gpus: u32,
+    need: impl FnOnce() -> Option<String>,
+    detail: &NoGpu,
+) -> fmt::Result {
+    let all = detail.refusals.len() + detail.fitting as usize;
+    let Some((index, refusal)) = detail.closest() else {
+        return f.write_str("there is no GPU");
+    };
+    if matches!(refusal, Refusal::Busy { holders } if !holders.is_empty()) {
+        return match (gpus, all) {
+            (1, 1) => f.write_str("needs an idle GPU; the only one is in use"),
+            (1, _) => write!(f, "needs an idle GPU; none of {all} is idle"),
+            (_, _) => write!(f, "needs {gpus} idle GPUs; {} of {all} idle", detail.fitting),
+        };
+    }
+    if gpus > 1 {
+        write!(f, "{} of {gpus} GPUs found; ", detail.fitting)?;
+    }
+    if let Refusal::Memory { free, holders: h } = refusal {
+        if let Some(need) = need() {
+            write!(f, "need {need}; ")?;
+        }
+        write!(f, "best is GPU {index} with {free} free")?;
+        return holders(f, h);
+    }
+    if detail.refusals.len() > 1 {
+        f.write_str("closest is ")?;
+    }
+    write!(f, "GPU {index}: {refusal}")
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PlacedIdle { gpus, need } => match need {
-                Some(need) => write!(f, "{} was idle; {need} set aside", list(gpus)),
-                None => write!(f, "{} was idle", list(gpus)),
+                Some(need) => write!(f, "{} {} idle; {need} set aside", list(gpus), was(gpus)),
+                None => write!(f, "{} {} idle", list(gpus), was(gpus)),
             },
             Self::PlacedShared {
                 gpus,
@@ -440,69 +479,35 @@ impl fmt::Display for Reason {
                 candidates,
                 sharing,
             } => {
+                let aside = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
                 write!(
                     f,
-                    "{} shared by {sharing}: {}, {free} free beside {neighbours} job(s)",
+                    "{} shared by {sharing}: {aside} set aside of {free} free beside {}",
                     list(gpus),
-                    from_source(*need, source.as_ref())
+                    count(*neighbours, "other")
                 )?;
                 if let Some(smact) = smact {
                     write!(f, ", SMACT {smact}")?;
                 }
-                write!(f, "; {} of {candidates} that would do", order.describe())
+                if *candidates as usize > gpus.len() {
+                    write!(f, "; {} of {candidates} that would do", order.describe())
+                } else {
+                    f.write_str("; no other would do")
+                }
             }
-            Self::NoGpu {
-                gpus,
-                need,
-                source,
-                detail,
-            } => {
+            Self::NoGpu { gpus, need, guard, source, detail } => {
                 write!(f, "{}(", self.code())?;
-                if *gpus > 1 {
-                    write!(f, "{} of {gpus} GPUs found; ", detail.fitting)?;
-                }
-                match detail.closest() {
-                    Some((index, Refusal::Memory { free, holders: h })) => {
-                        write!(
-                            f,
-                            "{}; best is GPU {index} with {free}",
-                            from_source(*need, source.as_ref())
-                        )?;
-                        holders(f, h)?;
-                    }
-                    Some((_, Refusal::Busy { .. } | Refusal::Exclusive { .. })) => {
-                        write!(
-                            f,
-                            "needs {} idle GPU(s); all {} are in use",
-                            gpus,
-                            detail.refusals.len()
-                        )?;
-                    }
-                    Some((index, refusal)) => write!(f, "GPU {index}: {refusal}")?,
-                    None => f.write_str("there is no GPU")?,
-                }
+                no_gpu(f, *gpus, || need.map(|m| amount(m, *guard, *source)), detail)?;
                 f.write_str(")")
             }
-            Self::Behind {
-                job,
-                overtaken_for: None,
-            } => {
-                write!(
-                    f,
-                    "Priority(job {job} is first; this policy lets nobody overtake)"
-                )
+            Self::Behind { job, overtaken_for: None } => {
+                write!(f, "Priority(job {job} is first; this policy lets nobody overtake)")
             }
-            Self::Behind {
-                job,
-                overtaken_for: Some(t),
-            } => {
-                write!(
-                    f,
-                    "Priority(job {job} is first and has waited for more than {t})"
-                )
+            Self::Behind { job, overtaken_for: Some(t) } => {
+                write!(f, "Priority(job {job} is first and has waited for more than {t})")
             }
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
-            Self::Pause { error, .. } => write!(f, "LaunchPause(tried again shortly; {error})"),
+            Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
             Self::Launching => f.write_str("starting"),
             Self::NotPlannedYet => f.write_str("just submitted"),
             Self::Judging => {
@@ -518,30 +523,23 @@ impl fmt::Display for Reason {
             }
             Self::NotStarted { why } => write!(f, "the command was not started: {why}"),
             Self::LaunchFailed { error } => write!(f, "could not be started: {error}"),
-            Self::ExitUnknown => f.write_str(
-                "its supervisor was killed, so nobody saw how it ended; the log is complete",
-            ),
+            Self::ExitUnknown => {
+                f.write_str("its supervisor is gone, so nobody saw how it ended; its log may tell")
+            }
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
             Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
-            Self::OutOfMemoryRetry {
-                blame,
-                next,
-                retries,
-                max_retries,
-            } => {
+            Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {
                 write!(f, "out of GPU memory: {blame}; retried with {next}")?;
                 if blame.is_own_fault() {
-                    write!(f, " (retry {retries} of {max_retries})")?;
+                    write!(f, " (retry {retries} of {max_retries})")
+                } else {
+                    f.write_str(" (not charged to its retries)")
                 }
-                Ok(())
             }
             Self::OutOfMemoryFinal { blame, why } => write!(f, "out of GPU memory: {blame}; {why}"),
             Self::HostOutOfMemory { line } => {
-                write!(
-                    f,
-                    "out of host memory, which another GPU does not help; log: {line}"
-                )
+                write!(f, "out of host memory, which another GPU does not help; log: {line}")
             }
             Self::FaultVictim { culprit, line } => {
                 write!(
@@ -549,20 +547,14 @@ impl fmt::Display for Reason {
                     "a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge; log: {line}"
                 )
             }
-            Self::FaultCulprit {
-                line,
-                victims,
-                because,
-            } => {
+            Self::FaultCulprit { line, victims, because } => {
                 write!(f, "a fatal GPU fault under MPS")?;
                 if !victims.is_empty() {
                     let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
-                    write!(f, " took job(s) {} down", ids.join(", "))?;
+                    let jobs = if ids.len() == 1 { "job" } else { "jobs" };
+                    write!(f, " took {jobs} {} down", ids.join(", "))?;
                 }
-                write!(
-                    f,
-                    " ({because}); this command no longer runs under MPS; log: {line}"
-                )
+                write!(f, " ({because}); this command no longer runs under MPS; log: {line}")
             }
             Self::GpuLost { line } => write!(f, "its GPU went away: {line}"),
         }

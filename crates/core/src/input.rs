@@ -2,8 +2,7 @@
 
 use crate::explain::Reason;
 use crate::model::{
-    EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode,
-    User,
+    EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode, User,
 };
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
@@ -185,6 +184,10 @@ pub enum Action {
     },
 }
 
+fn gpus(n: u32) -> String {
+    format!("{n} GPU{}", if n == 1 { "" } else { "s" })
+}
+
 /// Why an input was refused. Nothing changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
@@ -201,7 +204,7 @@ pub enum Rejected {
     #[error("{0}")]
     BadRequest(String),
     /// More GPUs than there are.
-    #[error("the job asks for {wanted} GPUs; this machine has {have}")]
+    #[error("the job asks for {}; this machine has {have}", gpus(*wanted))]
     TooManyGpus {
         /// Asked for.
         wanted: u32,
@@ -210,7 +213,9 @@ pub enum Rejected {
     },
     /// More memory than enough GPUs have.
     #[error(
-        "the job asks for {need} of GPU memory on each of {wanted} GPU(s); only {fitting} have that much (the largest has {largest})"
+        "the job asks for {need} of memory on {}; {} so much (the largest has {largest})",
+        if *wanted == 1 { "a GPU".to_owned() } else { format!("each of {}", gpus(*wanted)) },
+        match fitting { 0 => "none here has".to_owned(), 1 => "only 1 here has".to_owned(), n => format!("only {n} here have") }
     )]
     TooMuchMemory {
         /// Asked for, per GPU.

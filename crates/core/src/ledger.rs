@@ -5,7 +5,7 @@
 use crate::input::{Foreign, Observation};
 use crate::model::JobId;
 use crate::policy::Options;
-use crate::reading::GpuInfo;
+use crate::reading::{GpuInfo, Health};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 
@@ -80,14 +80,7 @@ impl Gpu {
     /// A GPU that nobody has and nobody has looked at.
     #[must_use]
     pub const fn new(info: GpuInfo) -> Self {
-        Self {
-            info,
-            present: true,
-            drained_by: None,
-            tenants: Vec::new(),
-            seen: None,
-            last_fault: None,
-        }
+        Self { info, present: true, drained_by: None, tenants: Vec::new(), seen: None, last_fault: None }
     }
 
     /// The tenancy of a job.
@@ -118,14 +111,47 @@ impl Gpu {
         self.seen.as_ref().map_or(&[], |s| &s.foreign)
     }
 
-    /// Whether nobody, ours or not, is on it. Unknown is not idle.
+    /// Why jobs on it have lost it, if they have.
+    pub(crate) fn lost(&self) -> Option<String> {
+        match self.seen.as_ref().map(|s| &s.health) {
+            _ if !self.present => Some("it is no longer in this machine".into()),
+            Some(Health::Lost(why)) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody, ours or not, is on it. Unknown is not idle, and neither is a GPU where a
+    /// process of a job that is over lingers.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.tenants.is_empty()
             && self
                 .seen
                 .as_ref()
-                .is_some_and(|s| s.processes_known && s.foreign.is_empty())
+                .is_some_and(|s| s.processes_known && s.foreign.is_empty() && s.jobs.is_empty())
+    }
+
+    /// Whether the ledger allows one more tenant: nobody wants to be alone, and the promises stay
+    /// within the memory. Beside tenants without a promise nothing can be said of memory.
+    pub(crate) fn has_room(&self, promise: Promise, exclusive: bool) -> bool {
+        if self.tenants.is_empty() {
+            return true;
+        }
+        if exclusive || self.tenants.iter().any(|t| t.exclusive) {
+            return false;
+        }
+        let promises = || self.tenants.iter().map(|t| t.promise).chain([promise]);
+        if promises().any(|p| p == Promise::None) {
+            return true;
+        }
+        let mut sum = MiB::ZERO;
+        for promise in promises() {
+            match promise {
+                Promise::Memory(m) => sum += m.min(self.info.memory),
+                Promise::Whole | Promise::None => return false,
+            }
+        }
+        sum <= self.info.memory
     }
 
     /// Adds a tenant.
@@ -175,9 +201,7 @@ impl Gpu {
     /// Marks tenants whose first window is full and shrinks their promises.
     fn settle(&mut self, now: Millis, options: &Options) {
         for tenant in &mut self.tenants {
-            let full = tenant
-                .active_since
-                .is_some_and(|since| now.since(since) >= options.window);
+            let full = tenant.active_since.is_some_and(|since| now.since(since) >= options.window);
             tenant.settled |= full;
             let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
                 continue;

@@ -302,10 +302,32 @@ impl fmt::Display for ExitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exit code {code}"),
-            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(f, "signal {signal} ({name})"),
+                None => write!(f, "signal {signal}"),
+            },
             Self::Unknown => f.write_str("exit status unknown"),
         }
     }
+}
+
+/// Names of the signals that end jobs in practice (Linux numbers).
+const fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        _ => return None,
+    })
 }
 
 /// The end of an attempt, with what its log says.
@@ -386,10 +408,9 @@ impl Job {
     #[must_use]
     pub const fn state(&self) -> JobState {
         match self.phase {
-            Phase::Pending
-            | Phase::Held { .. }
-            | Phase::Judging { .. }
-            | Phase::Launching { .. } => JobState::Pending,
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } | Phase::Launching { .. } => {
+                JobState::Pending
+            }
             Phase::Running { .. } => JobState::Running,
         }
     }
@@ -398,14 +419,12 @@ impl Job {
     #[must_use]
     pub const fn placement(&self) -> Option<&Placement> {
         match &self.phase {
-            Phase::Launching { placement, .. } | Phase::Running { placement, .. } => {
-                Some(placement)
-            }
+            Phase::Launching { placement, .. } | Phase::Running { placement, .. } => Some(placement),
             _ => None,
         }
     }
 
-    /// Key of the queue: higher priority first, then recovery, then the order of submission.
+    /// Key of the queue: recovery first, then higher priority, then the order of submission.
     #[must_use]
     pub const fn queue_key(&self) -> QueueKey {
         QueueKey {

@@ -6,13 +6,12 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
-use crate::policy::{GateVerdict, MemoryScreen, Options, Order};
+use crate::model::{EndLevel, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
+use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order};
 use crate::reading::Health;
 use crate::state::{State, end_due};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What to do now.
@@ -42,9 +41,10 @@ pub fn plan(state: &State, now: Millis) -> Plan {
 pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let now = now.max(state.now());
     let slots = Slots::new(state, now);
-    match slots.find(state, &Want::of(state, job)) {
-        Ok(found) => found.reason,
-        Err(reason) => reason,
+    let want = Want::of(state, job);
+    match slots.find(&want) {
+        Some(found) => found.reason,
+        None => want.no_gpu(Arc::new(slots.refusals(&want))),
     }
 }
 
@@ -58,25 +58,19 @@ impl Plan {
 fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     let grace = state.options().kill_grace;
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
-        let Phase::Running {
-            placement,
-            started,
-            ending,
-            ..
-        } = &job.phase
-        else {
+        let Phase::Running { placement, started, ending, .. } = &job.phase else {
             continue;
         };
         if let Some((level, cause)) = end_due(job, now, grace) {
-            plan.actions.push(Action::End {
-                job: job.spec.id,
-                attempt: placement.attempt,
-                level,
-                cause,
-            });
-            plan.wake_at(now + grace);
-        } else if let Some((_, at)) = ending.as_ref().and_then(|e| e.sent) {
-            plan.wake_at((at + grace).max(now + Millis(1)));
+            plan.actions.push(Action::End { job: job.spec.id, attempt: placement.attempt, level, cause });
+            if level == EndLevel::Terminate {
+                plan.wake_at(now + grace);
+            }
+        } else if let Some((level, at)) = ending.as_ref().and_then(|e| e.sent) {
+            // After the kill there is nothing left to do but wait for the exit.
+            if level == EndLevel::Terminate {
+                plan.wake_at(at + grace);
+            }
         } else if let Some(limit) = job.spec.request.time_limit {
             plan.wake_at(*started + limit);
         }
@@ -97,35 +91,17 @@ fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let mut fallen: Vec<Fallen<'_>> = Vec::new();
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
-        if let Phase::Judging {
-            placement,
-            exit,
-            at,
-        } = &job.phase
-        {
-            let line = exit
-                .evidence
-                .as_ref()
-                .map_or_else(String::new, |e| e.line.clone());
-            fallen.push(Fallen {
-                job,
-                placement,
-                at: *at,
-                line,
-            });
+        if let Phase::Judging { placement, exit, at } = &job.phase {
+            let line = exit.evidence.as_ref().map_or_else(String::new, |e| e.line.clone());
+            fallen.push(Fallen { job, placement, at: *at, line });
         }
     }
     fallen.sort_by_key(|f| (f.at, f.job.spec.id));
     while !fallen.is_empty() {
         let first = fallen.remove(0);
         let (mut group, rest): (Vec<_>, Vec<_>) = fallen.into_iter().partition(|other| {
-            same_server(
-                options,
-                first.job,
-                first.placement,
-                other.job,
-                other.placement,
-            ) && other.at.since(first.at) <= options.fault_window
+            same_server(options, first.job, first.placement, other.job, other.placement)
+                && other.at.since(first.at) <= options.fault_window
         });
         fallen = rest;
         let still_running = state.active().iter().filter_map(|id| state.job(*id)).any(|other| {
@@ -159,14 +135,11 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
     let because: Arc<str> = match (most, group.len()) {
         (_, 1) => "no other job died with it".into(),
         (0, _) => "it was the first to report".into(),
-        (n, _) => format!("its command faulted {n} time(s) before").into(),
+        (1, _) => "its command faulted once before".into(),
+        (n, _) => format!("its command faulted {n} times before").into(),
     };
     let id = culprit.job.spec.id;
-    let victims: Vec<JobId> = group
-        .iter()
-        .map(|f| f.job.spec.id)
-        .filter(|v| *v != id)
-        .collect();
+    let victims: Vec<JobId> = group.iter().map(|f| f.job.spec.id).filter(|v| *v != id).collect();
     for fallen in group {
         let own = fallen.job.spec.id == id;
         let reason = if own {
@@ -176,18 +149,11 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
                 because: because.clone(),
             }
         } else {
-            Reason::FaultVictim {
-                culprit: id,
-                line: fallen.line.clone(),
-            }
+            Reason::FaultVictim { culprit: id, line: fallen.line.clone() }
         };
         plan.actions.push(Action::SetState {
             job: fallen.job.spec.id,
-            state: if own {
-                JobState::Failed
-            } else {
-                JobState::Pending
-            },
+            state: if own { JobState::Failed } else { JobState::Pending },
             reason,
         });
     }
@@ -202,82 +168,87 @@ struct Want {
     least_capacity: MiB,
     /// Memory that must be available for sharing, guard included.
     need: Option<MiB>,
+    /// The part of it that the policy adds to be safe.
+    guard: MiB,
     /// What is set aside.
     promise: Promise,
-    source: Option<&'static str>,
+    source: Option<NeedSource>,
     sharing: SharingMode,
     /// Whether neighbours are refused afterwards.
     alone: bool,
 }
 
-/// Jobs with the same key differ in memory at most: if one needs no less than another that did not
-/// fit, it does not fit either.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct WantClass {
-    gpus: u32,
+/// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct WantKind {
     idle_only: bool,
     sharing: SharingMode,
     forecast: bool,
+    /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
+    size: MiB,
 }
 
 impl Want {
     fn of(state: &State, job: &Job) -> Self {
         let options = state.options();
         let policy = &options.policy;
-        let (promise, forecast) = state.promise_for(job);
+        let forecast = policy.forecast(&job.spec.forecasts);
+        let given = match policy.memory {
+            MemoryScreen::None => None,
+            MemoryScreen::Floor(least) => Some((least, NeedSource::PolicyFloor)),
+            MemoryScreen::Forecast { .. } => forecast,
+        };
+        let (promise, forecast) = state.promise_from(forecast.map(|(m, _)| m), job.floor);
         let recovering_alone = job.floor == Some(Floor::ExclusiveGpu);
+        let asked = job.spec.request.sharing.unwrap_or(options.sharing);
         let alone = job.spec.request.exclusive
             || recovering_alone
             || policy.order == Order::Exclusive
-            || job.spec.request.sharing == Some(SharingMode::Exclusive);
+            || asked == SharingMode::Exclusive;
         let floor = match job.floor {
             Some(Floor::Memory(m)) => m,
             Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
         };
-        let need = match policy.memory {
-            MemoryScreen::None => job.floor.is_some().then_some(floor),
-            MemoryScreen::Floor(least) => Some(least.max(floor)),
-            MemoryScreen::Forecast { guard, .. } => forecast.map(|m| m + guard),
+        // A GPU of its own that is smaller than what it has used already would not do.
+        let seen = match job.floor {
+            Some(_) => job.past.iter().filter_map(|a| a.peak).max(),
+            None => None,
+        }
+        .unwrap_or_default();
+        let source = match given {
+            Some((m, source)) if m >= floor => Some(source),
+            _ => (floor > MiB::ZERO).then_some(NeedSource::OutOfMemory),
         };
-        let faulty = state.faults_of(job.spec.command_key) > 0;
+        let (need, guard) = match policy.memory {
+            MemoryScreen::None => (job.floor.is_some().then_some(floor), MiB::ZERO),
+            MemoryScreen::Floor(least) => (Some(least.max(floor)), MiB::ZERO),
+            MemoryScreen::Forecast { guard, .. } => (forecast.map(|m| m + guard), guard),
+        };
+        let faulty = || state.faults_of(job.spec.command_key) > 0;
         let sharing = if alone {
             SharingMode::Exclusive
         } else {
-            match job.spec.request.sharing.unwrap_or(options.sharing) {
-                SharingMode::Mps if faulty => SharingMode::TimeSlice,
+            match asked {
+                SharingMode::Mps if faulty() => SharingMode::TimeSlice,
                 mode => mode,
             }
         };
         Self {
             gpus: job.spec.request.gpus,
             idle_only: alone || promise == Promise::Whole,
-            least_capacity: floor.max(job.spec.forecasts.declared.unwrap_or_default()),
+            least_capacity: floor.max(seen).max(job.spec.forecasts.declared.unwrap_or_default()),
             need,
+            guard,
             promise,
-            source: if floor > MiB::ZERO {
-                Some("after out-of-memory")
-            } else {
-                policy
-                    .forecast(&job.spec.forecasts)
-                    .map(|(_, source)| source)
-            },
+            source,
             sharing,
             alone,
         }
     }
 
-    const fn class(&self) -> WantClass {
-        WantClass {
-            gpus: self.gpus,
-            idle_only: self.idle_only,
-            sharing: self.sharing,
-            forecast: matches!(self.promise, Promise::Memory(_)),
-        }
-    }
-
-    /// Memory by which jobs of one class are compared: what sharing needs, and what a GPU must have.
-    fn weight(&self) -> (MiB, MiB) {
-        (self.need.unwrap_or_default(), self.least_capacity)
+    /// Why nothing was found for it.
+    fn no_gpu(&self, detail: Arc<NoGpu>) -> Reason {
+        Reason::NoGpu { gpus: self.gpus, need: self.need, guard: self.guard, source: self.source, detail }
     }
 
     fn set_aside(&self) -> Option<MiB> {
@@ -288,12 +259,25 @@ impl Want {
     }
 }
 
+/// Why a GPU does not do for a job, in short: asked of every GPU for many jobs, so without details.
+#[derive(Clone, Copy)]
+enum Bar {
+    Closed,
+    TooSmall,
+    Busy,
+    Exclusive(JobId),
+    Starting(JobId, Option<Millis>),
+    Memory,
+    Gate,
+    MpsCooldown(Millis),
+}
+
 /// One GPU while a plan is made: the ledger plus what this plan has placed already.
 struct Slot<'a> {
     id: GpuId,
     gpu: &'a Gpu,
     /// Nobody can have it, whatever they want.
-    closed: Option<Refusal>,
+    closed: bool,
     free: Option<MiB>,
     idle: bool,
     tenants: u32,
@@ -302,6 +286,8 @@ struct Slot<'a> {
     starting: Option<(JobId, Option<Millis>)>,
     /// A tenant that is still starting and has no forecast.
     starting_blind: Option<(JobId, Option<Millis>)>,
+    /// A tenant that is still starting and for which everything is set aside.
+    starting_unknown: Option<(JobId, Option<Millis>)>,
     gate: GateVerdict,
     smact: Option<Fraction>,
     cooldown: Option<Millis>,
@@ -314,13 +300,14 @@ impl<'a> Slot<'a> {
         let mut slot = Self {
             id,
             gpu,
-            closed: closed(gpu, options, now),
+            closed: closed(gpu, options, now).is_some(),
             free: gpu.free(options.policy.reserve),
             idle: gpu.is_idle(),
             tenants: u32::try_from(gpu.tenants.len()).unwrap_or(u32::MAX),
             exclusive: gpu.tenants.iter().find(|t| t.exclusive).map(|t| t.job),
             starting: None,
             starting_blind: None,
+            starting_unknown: None,
             gate: GateVerdict::Open,
             smact: None,
             cooldown: gpu
@@ -340,6 +327,9 @@ impl<'a> Slot<'a> {
             if !matches!(tenant.promise, Promise::Memory(_)) {
                 slot.starting_blind = slot.starting_blind.or(entry);
             }
+            if tenant.promise == Promise::Whole {
+                slot.starting_unknown = slot.starting_unknown.or(entry);
+            }
         }
         if let Some(seen) = &gpu.seen {
             slot.gate = options.policy.gate.judge(&seen.window);
@@ -348,64 +338,74 @@ impl<'a> Slot<'a> {
         slot
     }
 
-    /// Whether a job that wants an idle GPU may have this one.
-    fn refuses_idle(&self, want: &Want) -> Option<Refusal> {
-        if let Some(refusal) = &self.closed {
-            return Some(refusal.clone());
+    /// Why a job that wants an idle GPU may not have this one.
+    fn bars_idle(&self, want: &Want) -> Option<Bar> {
+        if self.closed {
+            Some(Bar::Closed)
+        } else if self.gpu.info.memory < want.least_capacity {
+            Some(Bar::TooSmall)
+        } else if !self.idle {
+            Some(Bar::Busy)
+        } else {
+            self.bars_mps(want)
         }
-        if !self.idle {
-            return Some(Refusal::Busy {
-                holders: self.holders(),
-            });
+    }
+
+    /// Why a job may not share this one.
+    fn bars_shared(&self, want: &Want) -> Option<Bar> {
+        if self.closed {
+            return Some(Bar::Closed);
         }
         if self.gpu.info.memory < want.least_capacity {
-            return Some(Refusal::Memory {
-                free: self.gpu.info.memory,
-                holders: Vec::new(),
-            });
-        }
-        self.refuses_mps(want)
-    }
-
-    /// Whether a job may share this one.
-    fn refuses_shared(&self, want: &Want, options: &Options) -> Option<Refusal> {
-        if let Some(refusal) = &self.closed {
-            return Some(refusal.clone());
+            return Some(Bar::TooSmall);
         }
         if let Some(job) = self.exclusive {
-            return Some(Refusal::Exclusive { job });
+            return Some(Bar::Exclusive(job));
         }
-        let free = self.free.unwrap_or_default();
-        let lacks = want.need.is_some_and(|need| free < need);
-        if lacks || self.gpu.info.memory < want.least_capacity {
-            return Some(Refusal::Memory {
-                free,
-                holders: self.holders(),
-            });
+        // All of it is set aside, but only until that job's need is known: say that rather than
+        // that it holds all the memory.
+        if let Some((job, active_for)) = self.starting_unknown {
+            return Some(Bar::Starting(job, active_for));
         }
-        let has_forecast = matches!(want.promise, Promise::Memory(_));
-        let starting = if has_forecast {
-            self.starting_blind
-        } else {
-            self.starting
-        };
-        if let Some((job, active_for)) = starting {
-            return Some(Refusal::Starting {
-                job,
-                active_for,
-                window: options.window,
-            });
+        if want.need.is_some_and(|need| self.free.unwrap_or_default() < need) {
+            return Some(Bar::Memory);
         }
-        if self.gate != GateVerdict::Open {
-            return Some(Refusal::Gate(self.gate));
-        }
-        self.refuses_mps(want)
+        self.bars_at_any_memory(want)
     }
 
-    fn refuses_mps(&self, want: &Want) -> Option<Refusal> {
-        match (want.sharing, self.cooldown) {
-            (SharingMode::Mps, Some(left)) => Some(Refusal::MpsCooldown { left }),
-            _ => None,
+    /// The part of [`Self::bars_shared`] that comes after memory.
+    fn bars_at_any_memory(&self, want: &Want) -> Option<Bar> {
+        let starting = match want.promise {
+            Promise::Memory(_) => self.starting_blind,
+            Promise::Whole | Promise::None => self.starting,
+        };
+        if let Some((job, active_for)) = starting {
+            Some(Bar::Starting(job, active_for))
+        } else if self.gate != GateVerdict::Open {
+            Some(Bar::Gate)
+        } else {
+            self.bars_mps(want)
+        }
+    }
+
+    fn bars_mps(&self, want: &Want) -> Option<Bar> {
+        match want.sharing {
+            SharingMode::Mps => self.cooldown.map(Bar::MpsCooldown),
+            SharingMode::Exclusive | SharingMode::TimeSlice => None,
+        }
+    }
+
+    /// A bar in full, for people.
+    fn refusal(&self, bar: Bar, options: &Options, now: Millis) -> Refusal {
+        match bar {
+            Bar::Closed => closed(self.gpu, options, now).unwrap_or(Refusal::Gone),
+            Bar::TooSmall => Refusal::TooSmall { memory: self.gpu.info.memory },
+            Bar::Busy => Refusal::Busy { holders: self.holders() },
+            Bar::Exclusive(job) => Refusal::Exclusive { job },
+            Bar::Starting(job, active_for) => Refusal::Starting { job, active_for, window: options.window },
+            Bar::Memory => Refusal::Memory { free: self.free.unwrap_or_default(), holders: self.holders() },
+            Bar::Gate => Refusal::Gate(self.gate),
+            Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
         }
     }
 
@@ -415,24 +415,21 @@ impl<'a> Slot<'a> {
         let mut holders: Vec<(MiB, Holder)> = Vec::new();
         for tenant in &self.gpu.tenants {
             let memory = tenant.takes(capacity);
-            holders.push((
-                memory,
-                Holder::Job {
-                    job: tenant.job,
-                    memory,
-                },
-            ));
+            holders.push((memory, Holder::Job { job: tenant.job, memory }));
         }
         for (job, memory) in &self.added {
             let memory = memory.unwrap_or_default();
             holders.push((memory, Holder::Job { job: *job, memory }));
         }
+        // Processes of jobs that are over and linger.
+        for (job, memory) in self.gpu.seen.iter().flat_map(|s| &s.jobs) {
+            if self.gpu.tenant(*job).is_none() {
+                let memory = memory.unwrap_or_default();
+                holders.push((memory, Holder::Job { job: *job, memory }));
+            }
+        }
         for f in self.gpu.foreign() {
-            let holder = Holder::Foreign {
-                pid: f.pid,
-                user: f.user.clone(),
-                memory: f.memory,
-            };
+            let holder = Holder::Foreign { pid: f.pid, user: f.user.clone(), memory: f.memory };
             holders.push((f.memory.unwrap_or_default(), holder));
         }
         holders.sort_by_key(|(memory, _)| std::cmp::Reverse(*memory));
@@ -458,6 +455,9 @@ impl<'a> Slot<'a> {
         if !matches!(want.promise, Promise::Memory(_)) {
             self.starting_blind = self.starting_blind.or(entry);
         }
+        if want.promise == Promise::Whole {
+            self.starting_unknown = self.starting_unknown.or(entry);
+        }
     }
 }
 
@@ -479,8 +479,11 @@ fn closed(gpu: &Gpu, options: &Options, now: Millis) -> Option<Refusal> {
         return Some(Refusal::Drained { by: by.clone() });
     }
     let age = now.since(seen.at);
-    if age > options.stale_after || seen.used.is_none() {
+    if age > options.stale_after {
         return Some(Refusal::Stale { age: Some(age) });
+    }
+    if seen.used.is_none() {
+        return Some(Refusal::Unhealthy { why: "its memory use could not be read".into() });
     }
     None
 }
@@ -493,96 +496,121 @@ struct Found {
 
 struct Slots<'a> {
     slots: Vec<Slot<'a>>,
+    options: &'a Options,
+    now: Millis,
     ring: u32,
+    /// Memory sizes of the GPUs, each once, ascending.
+    sizes: Vec<MiB>,
 }
 
 impl<'a> Slots<'a> {
     fn new(state: &'a State, now: Millis) -> Self {
+        let options = state.options();
         let slots = (0..).map(GpuId).zip(state.gpus());
-        let mut slots: Vec<_> = slots
-            .map(|(id, gpu)| Slot::new(id, gpu, state.options(), now))
-            .collect();
+        let mut slots: Vec<_> = slots.map(|(id, gpu)| Slot::new(id, gpu, options, now)).collect();
         slots.sort_by_key(|s| (s.gpu.info.index, s.id));
-        Self {
-            slots,
-            ring: state.ring(),
+        let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        Self { slots, options, now, ring: state.ring(), sizes }
+    }
+
+    fn kind(&self, want: &Want) -> WantKind {
+        let at = self.sizes.partition_point(|size| *size < want.least_capacity);
+        WantKind {
+            idle_only: want.idle_only,
+            sharing: want.sharing,
+            forecast: matches!(want.promise, Promise::Memory(_)),
+            size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
         }
     }
 
-    fn find(&self, state: &State, want: &Want) -> Result<Found, Reason> {
-        let options = state.options();
-        let policy = &options.policy;
-        let wanted = want.gpus as usize;
+    /// GPUs for a job, if there are enough.
+    fn find(&self, want: &Want) -> Option<Found> {
+        let policy = &self.options.policy;
         if policy.idle_first || want.idle_only {
-            let idle: Vec<usize> = (0..self.slots.len())
-                .filter(|i| self.slots[*i].refuses_idle(want).is_none())
-                .collect();
-            if idle.len() >= wanted {
-                let slots = idle[..wanted].to_vec();
-                let gpus = self.indices(&slots);
-                return Ok(Found {
-                    slots,
-                    reason: Reason::PlacedIdle {
-                        gpus,
-                        need: want.set_aside(),
-                    },
-                });
+            let idle = self.find_idle(want);
+            if idle.is_some() || want.idle_only {
+                return idle;
             }
         }
-        let mut refusals = Vec::new();
-        let mut fitting: Vec<usize> = Vec::new();
-        for (i, slot) in self.slots.iter().enumerate() {
-            let refusal = if want.idle_only {
-                slot.refuses_idle(want)
-            } else {
-                slot.refuses_shared(want, options)
-            };
-            match refusal {
-                Some(refusal) => refusals.push((slot.gpu.info.index, refusal)),
-                None => fitting.push(i),
-            }
+        let wanted = want.gpus as usize;
+        let mut fitting: Vec<usize> =
+            (0..self.slots.len()).filter(|i| self.slots[*i].bars_shared(want).is_none()).collect();
+        if fitting.len() < wanted {
+            // A need that never leaves room for the guard, or a gate that still sees the load of a
+            // job that is gone, must not keep a job off a GPU that nobody is on.
+            return if policy.idle_first { None } else { self.find_idle(want) };
         }
-        if fitting.len() < wanted || want.idle_only {
-            return Err(Reason::NoGpu {
-                gpus: want.gpus,
-                need: want.need,
-                source: want.source.map(Into::into),
-                detail: Arc::new(NoGpu {
-                    fitting: u32::try_from(fitting.len()).unwrap_or(u32::MAX),
-                    refusals,
-                }),
-            });
-        }
-        self.sort(policy.order, &mut fitting);
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
-        fitting.truncate(wanted);
-        Ok(Found {
-            reason: self.shared_reason(want, policy.order, &fitting, candidates),
-            slots: fitting,
+        // Ties keep the index order.
+        if wanted == 1 {
+            let best = fitting.into_iter().min_by_key(|i| self.rank(policy.order, *i));
+            fitting = best.into_iter().collect();
+        } else {
+            fitting.sort_by_key(|i| self.rank(policy.order, *i));
+            fitting.truncate(wanted);
+        }
+        Some(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
+    }
+
+    /// After a failed search: the largest need with which a job of this kind, asking for as many
+    /// GPUs, would still find them. Placing others never raises it.
+    fn room(&self, want: &Want) -> Option<MiB> {
+        if want.idle_only {
+            return None;
+        }
+        let any = Want { need: None, ..*want };
+        let mut free: Vec<MiB> = self
+            .slots
+            .iter()
+            .filter(|slot| slot.bars_shared(&any).is_none())
+            .map(|slot| slot.free.unwrap_or_default())
+            .collect();
+        let last = (want.gpus as usize).checked_sub(1)?;
+        if last >= free.len() {
+            return None;
+        }
+        let (_, room, _) = free.select_nth_unstable_by_key(last, |free| std::cmp::Reverse(*free));
+        Some(*room)
+    }
+
+    /// What each GPU says to a job.
+    fn refusals(&self, want: &Want) -> NoGpu {
+        let mut refusals = Vec::new();
+        for slot in &self.slots {
+            let bar = if want.idle_only { slot.bars_idle(want) } else { slot.bars_shared(want) };
+            if let Some(bar) = bar {
+                let refusal = slot.refusal(bar, self.options, self.now);
+                refusals.push((slot.gpu.info.index, refusal));
+            }
+        }
+        NoGpu { fitting: u32::try_from(self.slots.len() - refusals.len()).unwrap_or(u32::MAX), refusals }
+    }
+
+    /// The first idle GPUs in index order, if there are enough.
+    fn find_idle(&self, want: &Want) -> Option<Found> {
+        let wanted = want.gpus as usize;
+        let slots: Vec<usize> =
+            (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
+        (slots.len() == wanted).then(|| Found {
+            reason: Reason::PlacedIdle { gpus: self.indices(&slots), need: want.set_aside() },
+            slots,
         })
     }
 
-    fn shared_reason(
-        &self,
-        want: &Want,
-        order: Order,
-        chosen: &[usize],
-        candidates: u32,
-    ) -> Reason {
+    fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
         let gpus = self.indices(chosen);
         let first = &self.slots[chosen[0]];
         if chosen.iter().all(|i| self.slots[*i].idle) {
-            return Reason::PlacedIdle {
-                gpus,
-                need: want.set_aside(),
-            };
+            return Reason::PlacedIdle { gpus, need: want.set_aside() };
         }
         Reason::PlacedShared {
             gpus,
             need: want.set_aside(),
-            source: want.source.map(Into::into),
+            source: want.source.filter(|_| want.set_aside().is_some()),
             free: first.free.unwrap_or_default(),
-            neighbours: first.tenants,
+            neighbours: first.tenants + u32::try_from(first.gpu.foreign().len()).unwrap_or(0),
             smact: first.smact,
             order,
             candidates,
@@ -590,49 +618,128 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Sorts by the policy's order; ties keep the index order.
-    fn sort(&self, order: Order, fitting: &mut [usize]) {
-        let slot = |i: &usize| &self.slots[*i];
+    /// Place of a GPU in the policy's order, least first.
+    fn rank(&self, order: Order, at: usize) -> u64 {
+        let slot = &self.slots[at];
+        let free = slot.free.unwrap_or_default().0;
         match order {
-            Order::Exclusive | Order::FirstFit => {}
-            Order::RoundRobin => {
-                fitting.sort_by_key(|i| (slot(i).id.0 < self.ring, *i));
-            }
-            Order::BestFit => fitting.sort_by_key(|i| slot(i).free),
-            Order::Magm => fitting.sort_by_key(|i| std::cmp::Reverse(slot(i).free)),
+            Order::Exclusive | Order::FirstFit => 0,
+            Order::RoundRobin => u64::from(slot.id.0 < self.ring),
+            Order::BestFit => free,
+            Order::Magm => u64::MAX - free,
             // Unknown activity counts as full.
-            Order::Lug => fitting.sort_by_key(|i| slot(i).smact.unwrap_or(Fraction::ONE)),
+            Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
         }
     }
 
     fn indices(&self, chosen: &[usize]) -> Vec<u32> {
-        chosen
-            .iter()
-            .map(|i| self.slots[*i].gpu.info.index)
-            .collect()
+        chosen.iter().map(|i| self.slots[*i].gpu.info.index).collect()
     }
 
-    fn take(&mut self, job: JobId, want: &Want, chosen: &[usize], order: Order) -> Vec<GpuId> {
-        let mut ids = Vec::with_capacity(chosen.len());
-        for i in chosen {
-            self.slots[*i].take(job, want);
-            ids.push(self.slots[*i].id);
+    /// Gives a job the GPUs that were found.
+    fn place(&mut self, job: &Job, want: &Want, found: Found) -> Placement {
+        let mut gpus = Vec::with_capacity(found.slots.len());
+        for i in found.slots {
+            self.slots[i].take(job.spec.id, want);
+            gpus.push(self.slots[i].id);
         }
-        if let (Order::RoundRobin, Some(last)) = (order, ids.last()) {
+        if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
             self.ring = last.0 + 1;
         }
-        ids
+        Placement {
+            attempt: job.attempts + 1,
+            gpus,
+            sharing: want.sharing,
+            cap: cap_for(self.options, job, want),
+            thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
+            at: self.now,
+            reason: found.reason,
+        }
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.
     fn can_ever_fit(&self, want: &Want) -> bool {
         let out = |s: &&Slot<'_>| {
-            !matches!(
-                s.closed,
-                Some(Refusal::Gone | Refusal::Drained { .. } | Refusal::Unhealthy { .. })
-            ) && s.gpu.info.memory >= want.least_capacity
+            let usable = || {
+                !matches!(
+                    closed(s.gpu, self.options, self.now),
+                    Some(Refusal::Gone | Refusal::Drained { .. } | Refusal::Unhealthy { .. })
+                )
+            };
+            s.gpu.info.memory >= want.least_capacity && (!s.closed || usable())
         };
         self.slots.iter().filter(out).count() >= want.gpus as usize
+    }
+}
+
+/// What is remembered of failed searches while a plan is made, so that of many jobs that wait for
+/// the same only the first one is searched for.
+#[derive(Default)]
+struct Failed {
+    kinds: Vec<FailedKind>,
+    /// Number of details built.
+    details: usize,
+}
+
+struct FailedKind {
+    kind: WantKind,
+    /// By number of GPUs, ascending: up to which need another search may succeed; `None`: none.
+    room: Vec<(u32, Option<MiB>)>,
+    /// By need, ascending: what each GPU says.
+    details: Vec<(MiB, Arc<NoGpu>)>,
+}
+
+/// Refusals built in one plan, at most (about): beyond, jobs share the details of a similar one.
+const DETAIL_BUDGET: usize = 2048;
+
+impl Failed {
+    /// Position of a kind; kinds are few.
+    fn kind(&mut self, kind: WantKind) -> usize {
+        let at = self.kinds.iter().position(|k| k.kind == kind);
+        at.unwrap_or_else(|| {
+            self.kinds.push(FailedKind { kind, room: Vec::new(), details: Vec::new() });
+            self.kinds.len() - 1
+        })
+    }
+
+    /// Whether a search is known to be in vain.
+    fn knows(&self, kind: usize, want: &Want) -> bool {
+        let known = &self.kinds[kind].room;
+        match known.binary_search_by_key(&want.gpus, |(gpus, _)| *gpus) {
+            Ok(at) => known[at].1.is_none_or(|room| want.need.unwrap_or_default() > room),
+            Err(_) => false,
+        }
+    }
+
+    fn learn(&mut self, slots: &Slots<'_>, kind: usize, want: &Want) {
+        let room = slots.room(want);
+        let known = &mut self.kinds[kind].room;
+        match known.binary_search_by_key(&want.gpus, |(gpus, _)| *gpus) {
+            Ok(at) => known[at].1 = room,
+            Err(at) => known.insert(at, (want.gpus, room)),
+        }
+    }
+
+    /// Why nothing was found. Past the budget it may be the answer to a job that needs less (or,
+    /// failing that, more); [`evaluate`] gives the exact one.
+    fn reason(&mut self, slots: &Slots<'_>, kind: usize, want: &Want) -> Reason {
+        let need = match want.need {
+            Some(need) if !want.idle_only => need,
+            _ => MiB::ZERO,
+        };
+        let spent = self.details >= (DETAIL_BUDGET / slots.slots.len().max(1)).max(16);
+        let known = &mut self.kinds[kind].details;
+        let after = known.partition_point(|(at, _)| *at <= need);
+        let detail = match known.get(after.saturating_sub(1)) {
+            Some((at, detail)) if spent || *at == need => detail.clone(),
+            _ => {
+                let detail = Arc::new(slots.refusals(want));
+                self.details += 1;
+                known.insert(after, (need, detail.clone()));
+                detail
+            }
+        };
+        want.no_gpu(detail)
     }
 }
 
@@ -642,7 +749,7 @@ fn place_jobs(state: &State, now: Millis, plan: &mut Plan) {
     }
     let policy = &state.options().policy;
     let mut slots = Slots::new(state, now);
-    let mut failed: BTreeMap<WantClass, ((MiB, MiB), Arc<NoGpu>)> = BTreeMap::new();
+    let mut failed = Failed::default();
     // Set once a job that may not be overtaken did not fit.
     let mut barrier: Option<Reason> = None;
     for slot in &slots.slots {
@@ -650,82 +757,64 @@ fn place_jobs(state: &State, now: Millis, plan: &mut Plan) {
             plan.wake_at(now + left);
         }
     }
-    for job in state.queue().iter().filter_map(|key| state.job(key.id)) {
-        let id = job.spec.id;
+    plan.waiting.reserve(state.queue().len());
+    for (key, job) in state.queue().jobs() {
         if let Some(reason) = &barrier {
-            plan.waiting.push((id, reason.clone()));
+            plan.waiting.push((key.id, reason.clone()));
             continue;
         }
         if let Some(until) = job.not_before.filter(|until| *until > now) {
             plan.wake_at(until);
-            let error = job
-                .past
-                .last()
-                .map_or_else(String::new, |a| a.verdict.to_string());
-            plan.waiting.push((id, Reason::Pause { error, until }));
+            let error = job.past.last().map_or_else(String::new, |a| a.verdict.to_string());
+            plan.waiting.push((key.id, Reason::Pause { error, until }));
             continue;
         }
         let want = Want::of(state, job);
-        let known = failed.get(&want.class()).filter(|((need, capacity), _)| {
-            let (n, c) = want.weight();
-            n >= *need && c >= *capacity
-        });
-        let outcome = match known {
-            Some((_, detail)) => Err(Reason::NoGpu {
-                gpus: want.gpus,
-                need: want.need,
-                source: want.source.map(Into::into),
-                detail: detail.clone(),
-            }),
-            None => slots.find(state, &want),
+        let kind = failed.kind(slots.kind(&want));
+        let found = if failed.knows(kind, &want) {
+            None
+        } else {
+            let found = slots.find(&want);
+            if found.is_none() {
+                failed.learn(&slots, kind, &want);
+            }
+            found
         };
-        match outcome {
-            Ok(found) => {
-                let gpus = slots.take(id, &want, &found.slots, policy.order);
-                let cap = cap_for(state.options(), job, &want);
-                let placement = Placement {
-                    attempt: job.attempts + 1,
-                    gpus,
-                    sharing: want.sharing,
-                    cap,
-                    thread_percent: job
-                        .spec
-                        .request
-                        .thread_percent
-                        .filter(|_| want.sharing == SharingMode::Mps),
-                    at: now,
-                    reason: found.reason,
-                };
-                plan.actions.push(Action::Launch { job: id, placement });
-            }
-            Err(reason) => {
-                if let Reason::NoGpu { detail, .. } = &reason {
-                    let entry = failed.entry(want.class());
-                    entry
-                        .and_modify(|(weight, d)| {
-                            if want.weight() < *weight {
-                                *weight = want.weight();
-                                *d = detail.clone();
-                            }
-                        })
-                        .or_insert_with(|| (want.weight(), detail.clone()));
-                }
-                // Recovered jobs wait without blocking anybody.
-                let recovering = job.queue_key().recovery.0;
-                let blocks = match policy.backfill {
-                    _ if recovering => false,
-                    None => true,
-                    Some(limit) => now.since(job.queued) > limit && slots.can_ever_fit(&want),
-                };
-                if blocks {
-                    barrier = Some(Reason::Behind {
-                        job: id,
-                        overtaken_for: policy.backfill,
-                    });
-                }
-                plan.waiting.push((id, reason));
-            }
+        if let Some(found) = found {
+            let placement = slots.place(job, &want, found);
+            plan.actions.push(Action::Launch { job: key.id, placement });
+            continue;
         }
+        // Recovered jobs wait without blocking anybody.
+        let recovering = key.recovery.0;
+        let blocks = match policy.backfill {
+            _ if recovering => false,
+            None => true,
+            Some(limit) => now.since(job.queued) > limit && slots.can_ever_fit(&want),
+        };
+        if blocks {
+            barrier = Some(Reason::Behind { job: key.id, overtaken_for: policy.backfill });
+        }
+        let reason = failed.reason(&slots, kind, &want);
+        plan.waiting.push((key.id, reason));
+    }
+    if !plan.waiting.is_empty() {
+        wake_when_patience_ends(state, now, plan);
+    }
+}
+
+/// A tenant that shows no activity keeps its GPU closed to those who wait, until patience ends.
+fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
+    let patience = state.options().startup_patience;
+    for tenant in state.gpus().iter().flat_map(|gpu| &gpu.tenants) {
+        let ends = tenant.placed + patience;
+        if !tenant.settled && tenant.active_since.is_none() && ends > now {
+            plan.wake_at(ends);
+        }
+    }
+    let launches = |a: &Action| matches!(a, Action::Launch { .. });
+    if plan.actions.iter().any(launches) {
+        plan.wake_at(now + patience);
     }
 }
 

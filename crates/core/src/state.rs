@@ -4,11 +4,11 @@ use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
 use crate::ledger::{Gpu, Promise, Tenant};
 use crate::model::{
-    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId,
-    JobState, NewJob, Phase, Placement, QueueKey, SharingMode, User,
+    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState,
+    NewJob, Phase, Placement, QueueKey, SharingMode, User,
 };
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
-use crate::reading::{GpuInfo, Health};
+use crate::reading::GpuInfo;
 use crate::recovery::{self, EvidenceKind, OomFacts};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct State {
     jobs: BTreeMap<JobId, Arc<Job>>,
     /// Pending jobs in their order; derived from `jobs`.
     #[serde(skip)]
-    queue: BTreeSet<QueueKey>,
+    queue: BTreeMap<QueueKey, Arc<Job>>,
     /// Jobs in any other phase but held; derived from `jobs`.
     #[serde(skip)]
     active: BTreeSet<JobId>,
@@ -45,6 +45,34 @@ pub struct State {
     /// Where the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
+}
+
+/// The pending jobs, in the order in which they are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue<'a>(&'a BTreeMap<QueueKey, Arc<Job>>);
+
+impl<'a> Queue<'a> {
+    /// Number of jobs.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys in order.
+    pub fn iter(self) -> impl Iterator<Item = &'a QueueKey> {
+        self.0.keys()
+    }
+
+    /// Jobs in order.
+    pub fn jobs(self) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        self.0.iter().map(|(key, job)| (key, &**job))
+    }
 }
 
 impl State {
@@ -93,8 +121,8 @@ impl State {
 
     /// Pending jobs in the order in which they are looked at.
     #[must_use]
-    pub const fn queue(&self) -> &BTreeSet<QueueKey> {
-        &self.queue
+    pub const fn queue(&self) -> Queue<'_> {
+        Queue(&self.queue)
     }
 
     /// Jobs that are launching, running or being judged.
@@ -137,14 +165,14 @@ impl State {
         let before = self.now;
         self.now = self.now.max(at);
         let mut applied = Applied::default();
-        let result = self.dispatch(input, &mut applied);
+        let result = self.dispatch(at, input, &mut applied);
         if result.is_err() {
             self.now = before;
         }
         result.map(|()| applied)
     }
 
-    fn dispatch(&mut self, input: &Input, applied: &mut Applied) -> Result<(), Rejected> {
+    fn dispatch(&mut self, at: Millis, input: &Input, applied: &mut Applied) -> Result<(), Rejected> {
         match input {
             Input::Configured(options) => {
                 self.options = (**options).clone();
@@ -155,23 +183,15 @@ impl State {
                 Ok(())
             }
             Input::Submitted(new) => self.submitted(new),
-            Input::Observed { gpu, seen } => self.observed(*gpu, seen),
+            Input::Observed { gpu, seen } => self.observed(at, *gpu, seen),
             Input::Unchanged(gpus) => self.unchanged(gpus),
             Input::Decided(action) => self.decided(action, applied),
-            Input::Started {
-                job,
-                attempt,
-                supervisor,
-                child,
-                sharing,
-                note: _,
-            } => self.started(*job, *attempt, *supervisor, *child, *sharing),
-            Input::LaunchFailed {
-                job,
-                attempt,
-                error,
-                transient,
-            } => self.launch_failed(*job, *attempt, error, *transient, applied),
+            Input::Started { job, attempt, supervisor, child, sharing, note: _ } => {
+                self.started(*job, *attempt, *supervisor, *child, *sharing)
+            }
+            Input::LaunchFailed { job, attempt, error, transient } => {
+                self.launch_failed(*job, *attempt, error, *transient, applied)
+            }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
@@ -185,10 +205,10 @@ impl State {
 
     // --- helpers -------------------------------------------------------------------------------
 
-    fn index(&mut self, job: &Job) {
+    fn index(&mut self, job: &Arc<Job>) {
         match job.phase {
             Phase::Pending => {
-                self.queue.insert(job.queue_key());
+                self.queue.insert(job.queue_key(), job.clone());
             }
             Phase::Held { .. } => {}
             Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
@@ -220,10 +240,7 @@ impl State {
         if by.uid == job.spec.user.uid || self.is_admin(by) {
             return Ok(());
         }
-        Err(Rejected::NotAllowed {
-            job: job.spec.id,
-            owner: job.spec.user.name.clone(),
-        })
+        Err(Rejected::NotAllowed { job: job.spec.id, owner: job.spec.user.name.clone() })
     }
 
     fn is_admin(&self, by: &User) -> bool {
@@ -245,13 +262,7 @@ impl State {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
             let job = Arc::unwrap_or_clone(job);
-            applied.finished.push(Finished {
-                job,
-                state,
-                reason,
-                exit,
-                at: self.now,
-            });
+            applied.finished.push(Finished { job, state, reason, exit, at: self.now });
         }
     }
 
@@ -262,9 +273,7 @@ impl State {
             return Vec::new();
         };
         let (placement, started) = match &job.phase {
-            Phase::Running {
-                placement, started, ..
-            } => (placement.clone(), Some(*started)),
+            Phase::Running { placement, started, .. } => (placement.clone(), Some(*started)),
             Phase::Launching { placement, .. } => (placement.clone(), None),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
         };
@@ -275,15 +284,12 @@ impl State {
             }
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
-        let attempt = Attempt {
-            placement,
-            started,
-            ended: now,
-            exit,
-            peak,
-            verdict,
-        };
-        let _ = self.update(id, |job| job.past.push(attempt));
+        let attempt = Attempt { placement, started, ended: now, exit, peak, verdict };
+        // Between attempts a job is pending, until whoever called says what it is now.
+        let _ = self.update(id, |job| {
+            job.phase = Phase::Pending;
+            job.past.push(attempt);
+        });
         left
     }
 
@@ -331,18 +337,22 @@ impl State {
         }
     }
 
-    fn observed(&mut self, id: GpuId, seen: &Observation) -> Result<(), Rejected> {
+    fn observed(&mut self, at: Millis, id: GpuId, seen: &Observation) -> Result<(), Rejected> {
         let options = self.options.clone();
-        let seen = Observation {
-            at: seen.at.min(self.now),
-            ..seen.clone()
-        };
+        // A reading is as old as the clock that took it says, also when that clock has jumped back
+        // and time stands still here: else every GPU would count as stale until it catches up.
+        let age = at.since(seen.at);
+        let seen = Observation { at: Millis(self.now.0.saturating_sub(age.0)), ..seen.clone() };
         self.gpu_mut(id)?.observe(seen, &options);
         Ok(())
     }
 
     fn unchanged(&mut self, ids: &[GpuId]) -> Result<(), Rejected> {
         let (now, options) = (self.now, self.options.clone());
+        // All or nothing: a refused input changes nothing.
+        if ids.iter().any(|id| self.gpu(*id).is_none()) {
+            return Err(Rejected::NoSuchGpu);
+        }
         for id in ids {
             let gpu = self.gpu_mut(*id)?;
             if let Some(seen) = gpu.seen.take() {
@@ -368,13 +378,7 @@ impl State {
         }
         self.check_request(new)?;
         self.last_id = Some(new.id);
-        let phase = if new.hold {
-            Phase::Held {
-                by: new.user.name.clone(),
-            }
-        } else {
-            Phase::Pending
-        };
+        let phase = if new.hold { Phase::Held { by: new.user.name.clone() } } else { Phase::Pending };
         let job = Job {
             spec: new.clone(),
             submitted: self.now,
@@ -387,8 +391,9 @@ impl State {
             not_before: None,
             past: Vec::new(),
         };
+        let job = Arc::new(job);
         self.index(&job);
-        self.jobs.insert(new.id, Arc::new(job));
+        self.jobs.insert(new.id, job);
         Ok(())
     }
 
@@ -409,21 +414,13 @@ impl State {
         let present = || self.gpus.iter().filter(|g| g.present);
         let have = present().count();
         if request.gpus as usize > have {
-            return Err(Rejected::TooManyGpus {
-                wanted: request.gpus,
-                have,
-            });
+            return Err(Rejected::TooManyGpus { wanted: request.gpus, have });
         }
         if let Some(need) = new.forecasts.declared {
             let fitting = present().filter(|g| g.info.memory >= need).count();
             if fitting < request.gpus as usize {
                 let largest = present().map(|g| g.info.memory).max().unwrap_or_default();
-                return Err(Rejected::TooMuchMemory {
-                    need,
-                    wanted: request.gpus,
-                    fitting,
-                    largest,
-                });
+                return Err(Rejected::TooMuchMemory { need, wanted: request.gpus, fitting, largest });
             }
         }
         Ok(())
@@ -434,23 +431,14 @@ impl State {
         self.allowed(job, by)?;
         match job.phase {
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => {
-                let reason = Reason::Cancelled {
-                    by: by.name.clone(),
-                };
-                let exit = job
-                    .past
-                    .last()
-                    .and_then(|a| a.exit.as_ref())
-                    .map(|e| e.status);
+                let reason = Reason::Cancelled { by: by.name.clone() };
+                let exit = job.past.last().and_then(|a| a.exit.as_ref()).map(|e| e.status);
                 self.finish(id, JobState::Cancelled, reason, exit, applied);
                 Ok(())
             }
-            Phase::Launching { .. } | Phase::Running { .. } => self.end(
-                id,
-                EndCause::Cancelled {
-                    by: by.name.clone(),
-                },
-            ),
+            Phase::Launching { .. } | Phase::Running { .. } => {
+                self.end(id, EndCause::Cancelled { by: by.name.clone() })
+            }
         }
     }
 
@@ -458,8 +446,7 @@ impl State {
     /// cause, except that a cancel beats a requeue.
     fn end(&mut self, id: JobId, cause: EndCause) -> Result<(), Rejected> {
         self.update(id, |job| {
-            let (Phase::Launching { ending, .. } | Phase::Running { ending, .. }) = &mut job.phase
-            else {
+            let (Phase::Launching { ending, .. } | Phase::Running { ending, .. }) = &mut job.phase else {
                 return;
             };
             match ending {
@@ -516,12 +503,7 @@ impl State {
                 hint: "it is in the queue already",
             });
         }
-        self.end(
-            id,
-            EndCause::Requeued {
-                by: by.name.clone(),
-            },
-        )
+        self.end(id, EndCause::Requeued { by: by.name.clone() })
     }
 
     // --- decisions -----------------------------------------------------------------------------
@@ -529,21 +511,12 @@ impl State {
     fn decided(&mut self, action: &Action, applied: &mut Applied) -> Result<(), Rejected> {
         match action {
             Action::Launch { job, placement } => self.place(*job, placement),
-            Action::End {
-                job,
-                attempt,
-                level,
-                cause,
-            } => {
+            Action::End { job, attempt, level, cause } => {
                 let now = self.now;
                 self.attempt_of(*job, *attempt)?;
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
-                    if let Phase::Running {
-                        ending: Some(ending),
-                        ..
-                    } = &mut job.phase
-                    {
+                    if let Phase::Running { ending: Some(ending), .. } = &mut job.phase {
                         ending.sent = Some((*level, now));
                     }
                 })
@@ -556,16 +529,18 @@ impl State {
     /// What is set aside for a job by the policy in force: promise and the number behind it.
     #[must_use]
     pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
-        let policy = &self.options.policy;
-        let floor = match job.floor {
+        let forecast = self.options.policy.forecast(&job.spec.forecasts);
+        self.promise_from(forecast.map(|(m, _)| m), job.floor)
+    }
+
+    /// The same from the forecast that the policy believes.
+    pub(crate) fn promise_from(&self, forecast: Option<MiB>, floor: Option<Floor>) -> (Promise, Option<MiB>) {
+        let floor = match floor {
             Some(Floor::Memory(m)) => Some(m),
             Some(Floor::ExclusiveGpu) | None => None,
         };
-        let forecast = policy
-            .forecast(&job.spec.forecasts)
-            .map(|(m, _)| m)
-            .max(floor);
-        let promise = match (forecast, policy.memory) {
+        let forecast = forecast.max(floor);
+        let promise = match (forecast, self.options.policy.memory) {
             (Some(m), MemoryScreen::Forecast { .. }) => Promise::Memory(m),
             (None, MemoryScreen::Forecast { .. }) => Promise::Whole,
             (_, MemoryScreen::None | MemoryScreen::Floor(_)) => Promise::None,
@@ -587,6 +562,18 @@ impl State {
         }
         let (promise, forecast) = self.promise_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
+        let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
+        let as_asked = gpus.len() == placement.gpus.len()
+            && gpus.len() == job.spec.request.gpus as usize
+            && placement.attempt == job.attempts + 1;
+        let room = gpus.iter().filter_map(|g| self.gpu(*g)).all(|g| g.has_room(promise, exclusive));
+        if !as_asked || !room {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "this launch was planned for another state; plan again",
+            });
+        }
         for id_of_gpu in &placement.gpus {
             let gpu = self.gpu_mut(*id_of_gpu)?;
             let promise = match promise {
@@ -614,10 +601,7 @@ impl State {
         self.update(id, |job| {
             job.attempts = placement.attempt;
             job.not_before = None;
-            job.phase = Phase::Launching {
-                placement: placement.clone(),
-                ending: None,
-            };
+            job.phase = Phase::Launching { placement: placement.clone(), ending: None };
         })
     }
 
@@ -637,6 +621,13 @@ impl State {
                 hint: "no verdict is due",
             });
         };
+        if state == JobState::Running {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "a verdict ends a job or puts it back into the queue",
+            });
+        }
         let (status, key) = (exit.status, job.spec.command_key);
         self.set_verdict(id, reason);
         if state == JobState::Pending {
@@ -676,25 +667,16 @@ impl State {
         self.update(id, |job| {
             let (mut placement, started, ending) = match &job.phase {
                 Phase::Launching { placement, ending } => (placement.clone(), now, ending.clone()),
-                Phase::Running {
-                    placement,
-                    started,
-                    ending,
-                    ..
-                } => (placement.clone(), *started, ending.clone()),
+                Phase::Running { placement, started, ending, .. } => {
+                    (placement.clone(), *started, ending.clone())
+                }
                 Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
             };
             if placement.sharing != sharing {
                 placement.sharing = sharing;
                 placement.cap = None;
             }
-            job.phase = Phase::Running {
-                placement,
-                started,
-                supervisor,
-                child,
-                ending,
-            };
+            job.phase = Phase::Running { placement, started, supervisor, child, ending };
         })
     }
 
@@ -711,31 +693,14 @@ impl State {
             Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
         };
-        let reason = Reason::LaunchFailed {
-            error: error.to_owned(),
-        };
+        let reason = Reason::LaunchFailed { error: error.to_owned() };
         self.leave(id, None, reason.clone());
-        if let Some(Ending {
-            cause: EndCause::Cancelled { by },
-            ..
-        }) = ending
-        {
-            self.finish(
-                id,
-                JobState::Cancelled,
-                Reason::Cancelled { by },
-                None,
-                applied,
-            );
+        if let Some(Ending { cause: EndCause::Cancelled { by }, .. }) = ending {
+            self.finish(id, JobState::Cancelled, Reason::Cancelled { by }, None, applied);
             return Ok(());
         }
         let job = self.get(id)?;
-        let failures = job
-            .past
-            .iter()
-            .rev()
-            .take_while(|a| a.exit.is_none())
-            .count();
+        let failures = job.past.iter().rev().take_while(|a| a.exit.is_none()).count();
         if transient && failures <= LAUNCH_TRIES {
             let until = self.now + Millis::secs(1 << failures.min(10));
             self.enqueue(id, |job| job.not_before = Some(until));
@@ -754,17 +719,20 @@ impl State {
     ) -> Result<(), Rejected> {
         let job = self.attempt_of(id, attempt)?;
         let (placement, ending) = match &job.phase {
-            Phase::Launching { placement, ending }
-            | Phase::Running {
-                placement, ending, ..
-            } => (placement.clone(), ending.clone()),
+            Phase::Launching { placement, ending } | Phase::Running { placement, ending, .. } => {
+                (placement.clone(), ending.clone())
+            }
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => {
                 return Err(Rejected::StaleAttempt { job: id, attempt });
             }
         };
         let status = exit.status;
         if let Some(ending) = ending {
-            return self.ended(id, exit, ending.cause, applied);
+            // Done before it was asked to end: running it again would be running it twice.
+            let done = status == ExitStatus::Code(0) && ending.sent.is_none();
+            if !(done && matches!(ending.cause, EndCause::Requeued { .. })) {
+                return self.ended(id, exit, ending.cause, applied);
+            }
         }
         if let Some(why) = &exit.not_started {
             let reason = Reason::NotStarted { why: why.clone() };
@@ -772,31 +740,15 @@ impl State {
             self.finish(id, JobState::Failed, reason, Some(status), applied);
             return Ok(());
         }
-        let line = exit
-            .evidence
-            .as_ref()
-            .map_or_else(String::new, |e| e.line.clone());
+        let line = exit.evidence.as_ref().map_or_else(String::new, |e| e.line.clone());
         let kind = exit.evidence.as_ref().map(|e| e.kind);
-        let lost = placement.gpus.iter().any(|g| {
-            self.gpu(*g).is_some_and(|g| {
-                !g.present
-                    || g.seen
-                        .as_ref()
-                        .is_some_and(|s| matches!(s.health, Health::Lost(_)))
-            })
-        });
+        let lost = placement.gpus.iter().find_map(|g| self.gpu(*g).and_then(Gpu::lost));
         let failed = |reason: Reason| (JobState::Failed, reason);
         let (state, reason) = match (status, kind) {
             (ExitStatus::Code(0), _) => (JobState::Completed, Reason::Completed),
             (ExitStatus::Unknown, _) => failed(Reason::ExitUnknown),
             (_, Some(EvidenceKind::GpuLost)) => failed(Reason::GpuLost { line }),
-            (_, _) if lost => failed(Reason::GpuLost {
-                line: if line.is_empty() {
-                    "the driver reports it lost".into()
-                } else {
-                    line
-                },
-            }),
+            (_, _) if lost.is_some() => failed(Reason::GpuLost { line: lost.unwrap_or_default() }),
             (_, Some(EvidenceKind::GpuOutOfMemory { wanted })) => {
                 return self.out_of_memory(id, &placement, exit, wanted, applied);
             }
@@ -808,10 +760,9 @@ impl State {
                 self.fault(id, &placement, exit);
                 return Ok(());
             }
-            _ => failed(Reason::CommandFailed {
-                status: status.to_string(),
-                evidence: exit.evidence.clone(),
-            }),
+            _ => {
+                failed(Reason::CommandFailed { status: status.to_string(), evidence: exit.evidence.clone() })
+            }
         };
         self.leave(id, Some(exit.clone()), reason.clone());
         self.finish(id, state, reason, Some(status), applied);
@@ -848,30 +799,22 @@ impl State {
 
     /// Memory trace at death: at its cap, or on a GPU that was full.
     fn memory_was_full(&self, id: JobId, placement: &Placement) -> bool {
-        placement
-            .gpus
-            .iter()
-            .filter_map(|g| self.gpu(*g))
-            .any(|gpu| {
-                let Some(tenant) = gpu.tenant(id) else {
-                    return false;
-                };
-                let at_cap = match (placement.cap, tenant.peak) {
-                    (Some(cap), Some(peak)) => peak >= cap.percent(98),
-                    _ => false,
-                };
-                let used = gpu.seen.as_ref().and_then(|s| s.used);
-                let full = tenant.observed.is_some()
-                    && used.is_some_and(|u| u >= gpu.info.memory.percent(98));
-                at_cap || full
-            })
+        placement.gpus.iter().filter_map(|g| self.gpu(*g)).any(|gpu| {
+            let Some(tenant) = gpu.tenant(id) else {
+                return false;
+            };
+            let at_cap = match (placement.cap, tenant.peak) {
+                (Some(cap), Some(peak)) => peak >= cap.percent(98),
+                _ => false,
+            };
+            let used = gpu.seen.as_ref().and_then(|s| s.used);
+            let full = tenant.observed.is_some() && used.is_some_and(|u| u >= gpu.info.memory.percent(98));
+            at_cap || full
+        })
     }
 
     fn oom_facts(&self, id: JobId, placement: &Placement, wanted: Option<MiB>) -> Option<OomFacts> {
-        let at = placement
-            .gpus
-            .iter()
-            .filter_map(|g| self.gpu(*g)?.tenant(id).map(|t| (*g, t)));
+        let at = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id).map(|t| (*g, t)));
         let (gpu, tenant) = at.max_by_key(|(g, t)| (t.peak, std::cmp::Reverse(*g)))?;
         let gpu = self.gpu(gpu)?;
         let excess = |t: &Tenant| match t.promise {
@@ -884,11 +827,7 @@ impl State {
             .filter(|t| t.job != id && excess(t) > MiB::ZERO)
             .max_by_key(|t| (excess(t), std::cmp::Reverse(t.job)))
             .map(|t| t.job);
-        let foreign = gpu
-            .foreign()
-            .iter()
-            .max_by_key(|f| f.memory)
-            .map(|f| (f.pid, f.user.clone()));
+        let foreign = gpu.foreign().iter().max_by_key(|f| f.memory).map(|f| (f.pid, f.user.clone()));
         Some(OomFacts {
             peak: tenant.peak,
             wanted,
@@ -911,55 +850,38 @@ impl State {
     ) -> Result<(), Rejected> {
         let job = self.get(id)?;
         let Some(facts) = self.oom_facts(id, placement, wanted) else {
-            return Err(Rejected::StaleAttempt {
-                job: id,
-                attempt: placement.attempt,
-            });
+            return Err(Rejected::StaleAttempt { job: id, attempt: placement.attempt });
         };
         let options = &self.options;
         let blame = recovery::blame(&facts);
         let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
-        let largest = self
-            .gpus
-            .iter()
-            .filter(|g| g.present)
-            .map(|g| g.info.memory)
-            .max();
+        let larger = self.gpus.iter().filter(|g| g.present && g.info.memory > facts.capacity).count();
         let reached = facts.peak.map(|p| p + wanted.unwrap_or_default());
         let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
         let own = blame.is_own_fault();
+        let harmed_often = job.free_retries >= options.max_free_retries;
+        let had_own_gpu = job.floor == Some(Floor::ExclusiveGpu);
         let next = if alone {
-            (largest > Some(facts.capacity)).then_some(Floor::Memory(facts.capacity + MiB(1)))
+            (larger >= job.spec.request.gpus as usize).then_some(Floor::Memory(facts.capacity + MiB(1)))
+        } else if had_own_gpu {
+            // Nothing more to give. Only a foreign process can have filled it; bounded all the same.
+            (!own && !harmed_often).then_some(Floor::ExclusiveGpu)
+        } else if options.recovery == RecoveryMethod::Exclusive || (!own && harmed_often) {
+            Some(Floor::ExclusiveGpu)
         } else if !own {
             let seen = reached.max(facts.forecast).unwrap_or_default();
-            let spent = job.free_retries >= options.max_free_retries;
-            Some(if spent {
-                Floor::ExclusiveGpu
-            } else {
-                Floor::Memory(seen)
-            })
-        } else if options.recovery == RecoveryMethod::Exclusive {
-            (job.floor != Some(Floor::ExclusiveGpu)).then_some(Floor::ExclusiveGpu)
+            Some(Floor::Memory(seen.min(facts.capacity)))
         } else if job.charged_retries == 0 {
             recovery::first_floor(&facts, options.margin_percent, options.margin_min)
         } else {
-            let given = facts
-                .forecast
-                .max(facts.cap)
-                .max(reached)
-                .map(Floor::Memory);
+            let given = facts.forecast.max(facts.cap).max(reached).map(Floor::Memory);
             recovery::next_floor(job.floor.max(given), facts.capacity)
         };
         let spent = own && job.charged_retries >= max_retries;
         match next {
             Some(next) if !spent => {
                 let retries = job.charged_retries + u32::from(own);
-                let verdict = Reason::OutOfMemoryRetry {
-                    blame,
-                    next,
-                    retries,
-                    max_retries,
-                };
+                let verdict = Reason::OutOfMemoryRetry { blame, next, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {
                     job.floor = Some(next);
@@ -970,18 +892,14 @@ impl State {
             _ => {
                 let why: Arc<str> = match (spent, max_retries) {
                     (true, 0) => "retries are off for it".into(),
+                    (true, 1) => "its only retry is used".into(),
                     (true, n) => format!("all {n} retries are used").into(),
-                    (false, _) => "there is no larger GPU to try".into(),
+                    (false, _) if alone => "there is no larger GPU to try".into(),
+                    (false, _) => "it had a GPU of its own already".into(),
                 };
                 let reason = Reason::OutOfMemoryFinal { blame, why };
                 self.leave(id, Some(exit.clone()), reason.clone());
-                self.finish(
-                    id,
-                    JobState::OutOfMemory,
-                    reason,
-                    Some(exit.status),
-                    applied,
-                );
+                self.finish(id, JobState::OutOfMemory, reason, Some(exit.status), applied);
             }
         }
         Ok(())
@@ -996,37 +914,25 @@ impl State {
             }
         }
         self.leave(id, Some(exit.clone()), Reason::Judging);
-        let phase = Phase::Judging {
-            placement: placement.clone(),
-            exit: exit.clone(),
-            at: now,
-        };
+        let phase = Phase::Judging { placement: placement.clone(), exit: exit.clone(), at: now };
         let _ = self.update(id, |job| job.phase = phase);
     }
 }
 
 /// What [`crate::plan()`] needs to see of a running job to end it.
 pub(crate) fn end_due(job: &Job, now: Millis, grace: Millis) -> Option<(EndLevel, EndCause)> {
-    let Phase::Running {
-        started, ending, ..
-    } = &job.phase
-    else {
+    let Phase::Running { started, ending, .. } = &job.phase else {
         return None;
     };
     match ending {
         None => {
             let limit = job.spec.request.time_limit?;
-            (now.since(*started) >= limit)
-                .then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)))
+            (now.since(*started) >= limit).then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)))
         }
         Some(Ending { cause, sent: None }) => Some((EndLevel::Terminate, cause.clone())),
-        Some(Ending {
-            cause,
-            sent: Some((EndLevel::Terminate, at)),
-        }) => (now.since(*at) >= grace).then_some((EndLevel::Kill, cause.clone())),
-        Some(Ending {
-            sent: Some((EndLevel::Kill, _)),
-            ..
-        }) => None,
+        Some(Ending { cause, sent: Some((EndLevel::Terminate, at)) }) => {
+            (now.since(*at) >= grace).then_some((EndLevel::Kill, cause.clone()))
+        }
+        Some(Ending { sent: Some((EndLevel::Kill, _)), .. }) => None,
     }
 }

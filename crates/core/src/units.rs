@@ -6,9 +6,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 
 /// Memory in mebibytes (2^20 bytes).
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MiB(pub u64);
 
@@ -81,9 +79,7 @@ impl fmt::Display for MiB {
 }
 
 /// A point in time (milliseconds since the Unix epoch) or a span, in milliseconds.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub u64);
 
@@ -112,23 +108,26 @@ impl Add for Millis {
 }
 
 impl fmt::Display for Millis {
-    /// A span as people say it: `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+    /// A span as people say it: `850 ms`, `12 s`, `3 min 20 s`, `30 min`, `2 h 5 min`, `3 d 4 h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.0 / 1000;
-        match s {
-            0 => write!(f, "{} ms", self.0),
-            1..=59 => write!(f, "{s} s"),
-            60..=3599 => write!(f, "{} min {} s", s / 60, s % 60),
-            3600..=86_399 => write!(f, "{} h {} min", s / 3600, s % 3600 / 60),
-            _ => write!(f, "{} d {} h", s / 86_400, s % 86_400 / 3600),
+        let (big, unit, small, small_unit) = match s {
+            0 if self.0 > 0 => return write!(f, "{} ms", self.0),
+            0..=59 => return write!(f, "{s} s"),
+            60..=3599 => (s / 60, "min", s % 60, "s"),
+            3600..=86_399 => (s / 3600, "h", s % 3600 / 60, "min"),
+            _ => (s / 86_400, "d", s % 86_400 / 3600, "h"),
+        };
+        write!(f, "{big} {unit}")?;
+        if small > 0 {
+            write!(f, " {small} {small_unit}")?;
         }
+        Ok(())
     }
 }
 
 /// A share between 0 and 1 in basis points (1/10,000), so that the core compares integers.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fraction(pub u32);
 
@@ -145,8 +144,7 @@ impl Fraction {
     /// From a ratio; not-a-number and negative values are no reading.
     #[must_use]
     pub fn from_f64(value: f64) -> Option<Self> {
-        (value.is_finite() && value >= 0.0)
-            .then(|| Self((value * 10_000.0).round().min(1e9) as u32))
+        (value.is_finite() && value >= 0.0).then(|| Self((value * 10_000.0).round().min(1e9) as u32))
     }
 
     /// As a ratio.
@@ -173,6 +171,8 @@ mod tests {
         assert_eq!(MiB(12_595).to_string(), "12.3 GiB");
         assert_eq!(Millis(850).to_string(), "850 ms");
         assert_eq!(Millis::secs(200).to_string(), "3 min 20 s");
+        assert_eq!(Millis::secs(1800).to_string(), "30 min");
+        assert_eq!(Millis(0).to_string(), "0 s");
         assert_eq!(Fraction::percent(65).to_string(), "0.65");
     }
 

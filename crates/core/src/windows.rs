@@ -103,11 +103,7 @@ impl Risk {
             Self::Mean => s.mean,
             Self::Ema => s.ema_half,
             Self::Pattern => {
-                let trend = if s.slope_micro_per_s > 3_000 {
-                    Fraction::ONE
-                } else {
-                    Fraction(0)
-                };
+                let trend = if s.slope_micro_per_s > 3_000 { Fraction::ONE } else { Fraction(0) };
                 weighted(&[(50, s.p95), (30, s.ema), (10, s.cv), (10, trend)])
             }
         }
@@ -115,10 +111,7 @@ impl Risk {
 }
 
 fn weighted(terms: &[(u32, Fraction)]) -> Fraction {
-    let sum: u64 = terms
-        .iter()
-        .map(|(w, f)| u64::from(*w) * u64::from(f.0))
-        .sum();
+    let sum: u64 = terms.iter().map(|(w, f)| u64::from(*w) * u64::from(f.0)).sum();
     Fraction(u32::try_from(sum / 100).unwrap_or(u32::MAX))
 }
 
@@ -170,11 +163,7 @@ impl Ring {
         sorted.sort_by(f64::total_cmp);
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
-        let ema = |alpha: f64| {
-            values
-                .iter()
-                .fold(first.to_f64(), |e, v| e + alpha * (v - e))
-        };
+        let ema = |alpha: f64| values.iter().fold(first.to_f64(), |e, v| e + alpha * (v - e));
         let seconds = |at: Millis| at.since(first_at).0 as f64 / 1000.0;
         let mean_t = self.0.iter().map(|(t, _)| seconds(*t)).sum::<f64>() / n as f64;
         let (mut num, mut den) = (0.0, 0.0);
@@ -191,11 +180,7 @@ impl Ring {
             p95: f(percentile(&sorted, 0.95)),
             ema: f(ema(2.0 / (n as f64 + 1.0))),
             ema_half: f(ema(0.5)),
-            cv: f(if mean > 0.0 {
-                variance.sqrt() / mean
-            } else {
-                0.0
-            }),
+            cv: f(if mean > 0.0 { variance.sqrt() / mean } else { 0.0 }),
             slope_micro_per_s: (slope * 1e6).round() as i64,
         })
     }
@@ -219,10 +204,7 @@ impl GpuWindows {
     /// Empty windows that reach `span` back.
     #[must_use]
     pub fn new(span: Millis) -> Self {
-        Self {
-            span,
-            rings: Default::default(),
-        }
+        Self { span, rings: Default::default() }
     }
 
     /// Takes one sample. A metric without a value leaves its ring to run dry: old samples leave as
@@ -237,11 +219,7 @@ impl GpuWindows {
     #[must_use]
     pub fn summary(&self) -> WindowSummary {
         let [smact, smocc, drama] = &self.rings;
-        WindowSummary {
-            smact: smact.summary(),
-            smocc: smocc.summary(),
-            drama: drama.summary(),
-        }
+        WindowSummary { smact: smact.summary(), smocc: smocc.summary(), drama: drama.summary() }
     }
 }
 
@@ -253,11 +231,7 @@ mod tests {
     fn filled(values: &[f64]) -> Summary {
         let mut ring = Ring::default();
         for (i, v) in values.iter().enumerate() {
-            ring.push(
-                Millis::secs(i as u64),
-                Fraction::from_f64(*v),
-                Millis::secs(1000),
-            );
+            ring.push(Millis::secs(i as u64), Fraction::from_f64(*v), Millis::secs(1000));
         }
         ring.summary().unwrap()
     }
@@ -282,10 +256,7 @@ mod tests {
     #[test]
     fn a_metric_that_stops_runs_dry() {
         let mut w = GpuWindows::new(Millis::secs(30));
-        let active = Activity {
-            smact: Some(Fraction::percent(50)),
-            ..Activity::default()
-        };
+        let active = Activity { smact: Some(Fraction::percent(50)), ..Activity::default() };
         w.push(Millis::secs(0), &active);
         assert!(w.summary().smact.is_some());
         assert!(w.summary().drama.is_none());

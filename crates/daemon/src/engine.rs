@@ -152,6 +152,7 @@ pub struct Engine {
     /// Records to remove once the batch is on disk.
     done: Vec<Records>,
     waiters: BTreeMap<JobId, Vec<oneshot::Sender<()>>>,
+    viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
     /// Inputs that the journal did not take and that nobody will repeat.
     retry: Vec<Input>,
     fallbacks: BTreeMap<(JobId, u32), (carma_core::model::SharingMode, String)>,
@@ -176,6 +177,7 @@ impl Engine {
             actions: Vec::new(),
             done: Vec::new(),
             waiters: BTreeMap::new(),
+            viewers: Vec::new(),
             retry: Vec::new(),
             fallbacks: BTreeMap::new(),
             view: None,
@@ -236,6 +238,7 @@ impl Engine {
             }
             self.plan();
             self.turn_end();
+            self.show();
             if stop {
                 return;
             }
@@ -284,11 +287,8 @@ impl Engine {
         match message {
             Message::Submit(request, peer, answer) => self.submit(*request, &peer, answer),
             Message::Order(order, peer, answer) => self.order(order, &peer, answer),
-            Message::View(answer) => {
-                let state = self.state.clone();
-                let view = self.view.get_or_insert_with(|| Arc::new(state)).clone();
-                let _ = answer.send((view, self.stats()));
-            }
+            // Readers see what is on disk: a job that left the state is in the history by then.
+            Message::View(answer) => self.viewers.push(answer),
             Message::Wait(job, answer) => match self.state.job(job) {
                 Some(_) => self.waiters.entry(job).or_default().push(answer),
                 None => drop(answer.send(())),
@@ -532,6 +532,18 @@ impl Engine {
         }
         if let Err(e) = self.parts.journal.fold(&self.state) {
             tracing::warn!("{e}; the journal grows until the disk takes a snapshot again");
+        }
+    }
+
+    /// Answers those who want to read the state.
+    fn show(&mut self) {
+        if self.viewers.is_empty() {
+            return;
+        }
+        let view = self.view.get_or_insert_with(|| Arc::new(self.state.clone())).clone();
+        let stats = self.stats();
+        for viewer in std::mem::take(&mut self.viewers) {
+            let _ = viewer.send((view.clone(), stats.clone()));
         }
     }
 

@@ -47,6 +47,10 @@ pub struct TaskSpec {
     pub ignore_term: bool,
 }
 
+/// How long a task takes, in real time, to notice that a neighbour's fault ended its GPU context:
+/// about a training step.
+const NOTICES_FAULT: Duration = Duration::from_millis(100);
+
 impl Default for TaskSpec {
     /// 1 GiB, half of the SMs, 30 s of work after 2 s of start-up.
     fn default() -> Self {
@@ -640,7 +644,11 @@ impl<'a> Task<'a> {
                 self.rate = Some(progress);
                 None
             }
-            HostMessage::Fault => Some(End::Refused(ILLEGAL_ADDRESS.to_owned())),
+            HostMessage::Fault => {
+                // A neighbour's fault is noticed when the process next waits for the GPU.
+                std::thread::sleep(NOTICES_FAULT);
+                Some(End::Refused(ILLEGAL_ADDRESS.to_owned()))
+            }
             HostMessage::Terminated => Some(End::Refused(TERMINATED.to_owned())),
             HostMessage::Lost { .. } => Some(End::Refused(LOST.to_owned())),
             HostMessage::Error { message } => Some(End::Refused(format!(

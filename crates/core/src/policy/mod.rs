@@ -7,6 +7,7 @@ use crate::model::{Forecasts, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, Risk, WindowSummary};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Which of the GPUs that would do is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,19 +59,55 @@ pub enum ForecastSource {
 }
 
 impl ForecastSource {
-    /// The forecast for one GPU and the name of its source.
+    /// The forecast for one GPU and where it comes from.
     #[must_use]
-    pub fn pick(self, f: &Forecasts) -> Option<(MiB, &'static str)> {
-        let declared = || f.declared.map(|m| (m, "declared"));
-        let measured = || f.measured.map(|m| (m, "measured"));
-        let gpumemnet = || f.gpumemnet.map(|m| (m, "gpumemnet"));
+    pub fn pick(self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
+        let declared = || f.declared.map(|m| (m, NeedSource::Declared));
+        let measured = || f.measured.map(|m| (m, NeedSource::Measured));
+        let gpumemnet = || f.gpumemnet.map(|m| (m, NeedSource::Gpumemnet));
+        let horus = || f.horus.map(|m| (m, NeedSource::Horus));
+        let faketensor = || f.faketensor.map(|m| (m, NeedSource::Faketensor));
         match self {
             Self::Measured => measured().or_else(declared),
             Self::Best => declared().or_else(measured).or_else(gpumemnet),
-            Self::Horus => f.horus.map(|m| (m, "horus")).or_else(declared),
-            Self::Faketensor => f.faketensor.map(|m| (m, "faketensor")).or_else(declared),
+            Self::Horus => horus().or_else(declared),
+            Self::Faketensor => faketensor().or_else(declared),
             Self::Gpumemnet => gpumemnet().or_else(declared),
         }
+    }
+}
+
+/// Where the memory that a job is said to need comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NeedSource {
+    /// The user said so.
+    Declared,
+    /// Measured in an earlier run.
+    Measured,
+    /// The Horus formula.
+    Horus,
+    /// Fake tensors.
+    Faketensor,
+    /// GPUMemNet.
+    Gpumemnet,
+    /// Raised by an out-of-memory.
+    OutOfMemory,
+    /// The policy asks the same of every job.
+    PolicyFloor,
+}
+
+impl fmt::Display for NeedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Declared => "declared",
+            Self::Measured => "measured",
+            Self::Horus => "estimated by Horus",
+            Self::Faketensor => "estimated by fake tensors",
+            Self::Gpumemnet => "estimated by GPUMemNet",
+            Self::OutOfMemory => "raised after out-of-memory",
+            Self::PolicyFloor => "the policy's floor",
+        })
     }
 }
 
@@ -132,6 +169,8 @@ pub enum GateVerdict {
         smocc: Fraction,
         /// risk(DRAMA).
         drama: Fraction,
+        /// The limits that apply to the three.
+        limits: [Fraction; 3],
     },
     /// A metric that the gate needs is not there: fail closed.
     Missing(Metric),
@@ -141,17 +180,10 @@ impl Gate {
     /// Judges a GPU by its windows. A missing metric closes the gate.
     #[must_use]
     pub fn judge(&self, window: &WindowSummary) -> GateVerdict {
-        let (risk, busy): (Risk, &dyn Fn(Fraction, Fraction, Fraction) -> bool) = match self {
+        let (risk, limits) = match *self {
             Self::None => return GateVerdict::Open,
-            Self::Thresholds {
-                risk,
-                smact,
-                smocc,
-                drama,
-            } => (*risk, &|a, o, d| {
-                a >= *smact && (o >= *smocc || d >= *drama)
-            }),
-            Self::Score { risk, limit } => (*risk, &|a, o, d| a.max(o).max(d) >= *limit),
+            Self::Thresholds { risk, smact, smocc, drama } => (risk, [smact, smocc, drama]),
+            Self::Score { risk, limit } => (risk, [limit; 3]),
         };
         let mut values = [Fraction(0); 3];
         for (value, metric) in values.iter_mut().zip(Metric::ALL) {
@@ -161,15 +193,12 @@ impl Gate {
             }
         }
         let [smact, smocc, drama] = values;
-        if busy(smact, smocc, drama) {
-            GateVerdict::Busy {
-                smact,
-                smocc,
-                drama,
-            }
-        } else {
-            GateVerdict::Open
-        }
+        let [a, o, d] = [0, 1, 2].map(|i| values[i] >= limits[i]);
+        let busy = match self {
+            Self::Score { .. } => a || o || d,
+            Self::None | Self::Thresholds { .. } => a && (o || d),
+        };
+        if busy { GateVerdict::Busy { smact, smocc, drama, limits } } else { GateVerdict::Open }
     }
 }
 
@@ -202,7 +231,7 @@ impl Policy {
 
     /// What this policy believes a job needs on each GPU.
     #[must_use]
-    pub fn forecast(&self, f: &Forecasts) -> Option<(MiB, &'static str)> {
+    pub fn forecast(&self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
         match self.memory {
             MemoryScreen::Forecast { source, .. } => source.pick(f),
             // Exclusive GPUs need no forecast, and the recovery-only policies ignore it.

@@ -58,10 +58,7 @@ pub fn default_policy() -> Policy {
     Policy {
         name: "carma".into(),
         order: Order::Magm,
-        memory: MemoryScreen::Forecast {
-            source: ForecastSource::Best,
-            guard: AEGIS_GUARD,
-        },
+        memory: MemoryScreen::Forecast { source: ForecastSource::Best, guard: AEGIS_GUARD },
         gate: AEGIS_GATE,
         idle_first: true,
         backfill: Some(Millis::secs(1800)),
@@ -101,11 +98,7 @@ pub fn by_name(name: &str) -> Option<Policy> {
         "est-magm" => (Order::Magm, forecast(estimate, GUARD), CARMA_GATE),
         "est-lug" => (Order::Lug, forecast(estimate, GUARD), CARMA_GATE),
         "aegis" => (Order::Magm, MemoryScreen::Floor(FLOOR), AEGIS_GATE),
-        "aegis-oracle" => (
-            Order::Magm,
-            forecast(ForecastSource::Measured, AEGIS_GUARD),
-            AEGIS_GATE,
-        ),
+        "aegis-oracle" => (Order::Magm, forecast(ForecastSource::Measured, AEGIS_GUARD), AEGIS_GATE),
         "aegis-est" => (Order::Magm, forecast(estimate, AEGIS_GUARD), AEGIS_GATE),
         _ => return None,
     };

@@ -83,11 +83,8 @@ const GPU_LOST: &[&str] = &[
     "no CUDA-capable device is detected",
 ];
 
-const TERMINATED: &[&str] = &[
-    "cudaErrorMpsClientTerminated",
-    "MPS client terminated",
-    "CUDA_ERROR_MPS_CLIENT_TERMINATED",
-];
+const TERMINATED: &[&str] =
+    &["cudaErrorMpsClientTerminated", "MPS client terminated", "CUDA_ERROR_MPS_CLIENT_TERMINATED"];
 
 const CONTAINED: &[&str] = &["device-side assert triggered"];
 
@@ -95,11 +92,7 @@ const TRACEBACK: &str = "Traceback (most recent call last)";
 const CHAINED: &str = "During handling of the above exception";
 
 /// Tracebacks of launchers, which only report that a child of theirs failed.
-const LAUNCHER_ERRORS: &[&str] = &[
-    "ChildFailedError",
-    "ProcessExitedException",
-    "CalledProcessError",
-];
+const LAUNCHER_ERRORS: &[&str] = &["ChildFailedError", "ProcessExitedException", "CalledProcessError"];
 
 fn kind_of(line: &str) -> Option<EvidenceKind> {
     let has = |words: &[&str]| words.iter().any(|w| line.contains(w));
@@ -111,9 +104,7 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
     } else if has(GPU_LOST) {
         Some(EvidenceKind::GpuLost)
     } else if has(GPU_OOM) {
-        Some(EvidenceKind::GpuOutOfMemory {
-            wanted: wanted(line),
-        })
+        Some(EvidenceKind::GpuOutOfMemory { wanted: wanted(line) })
     } else if has(HOST_OOM) || line.trim() == "MemoryError" || line.starts_with("MemoryError:") {
         Some(EvidenceKind::HostOutOfMemory)
     } else if has(CONTAINED) {
@@ -123,12 +114,14 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
     }
 }
 
-/// The size in PyTorch's "Tried to allocate 2.00 GiB".
+/// The size in PyTorch's "Tried to allocate 2.00 GiB" and JAX's "trying to allocate 1024 bytes".
 fn wanted(line: &str) -> Option<MiB> {
-    let rest = line.split("Tried to allocate ").nth(1)?;
-    let mut words = rest.split_whitespace();
-    let number: f64 = words.next()?.parse().ok()?;
-    let unit = words.next()?.trim_end_matches('.');
+    let rest = line.split_once("ried to allocate ");
+    let rest = rest.or_else(|| line.split_once("rying to allocate "))?.1;
+    let digits = |c: char| c.is_ascii_digit() || c == '.';
+    let (number, rest) = rest.split_at(rest.find(|c| !digits(c))?);
+    let number: f64 = number.parse().ok()?;
+    let unit = rest.trim_start().split(|c: char| !c.is_alphanumeric()).next()?;
     let mib = match unit {
         "bytes" => number / f64::from(1 << 20),
         "KiB" => number / 1024.0,
@@ -153,15 +146,9 @@ pub fn scan(tail: &str) -> Option<Evidence> {
         } else if let Some(kind) = kind_of(line) {
             // Further messages of the same failure (a fault often follows an error report) do not
             // replace an out-of-memory that the same traceback chain began with.
-            let keep = chained
-                && found
-                    .as_ref()
-                    .is_some_and(|e| e.kind != EvidenceKind::OwnError);
+            let keep = chained && found.as_ref().is_some_and(|e| e.kind != EvidenceKind::OwnError);
             if !keep {
-                found = Some(Evidence {
-                    kind,
-                    line: shorten(line),
-                });
+                found = Some(Evidence { kind, line: shorten(line) });
             }
         } else if line.contains(TRACEBACK) {
             // The exception is the first line after the frames, which are indented.
@@ -177,15 +164,8 @@ pub fn scan(tail: &str) -> Option<Evidence> {
             let launcher = LAUNCHER_ERRORS.iter().any(|w| exception.contains(w));
             let about_earlier = found.is_some() && (chained || launcher);
             if kind_of(exception).is_none() && !about_earlier {
-                let line = if exception.is_empty() {
-                    line
-                } else {
-                    exception
-                };
-                found = Some(Evidence {
-                    kind: EvidenceKind::OwnError,
-                    line: shorten(line),
-                });
+                let line = if exception.is_empty() { line } else { exception };
+                found = Some(Evidence { kind: EvidenceKind::OwnError, line: shorten(line) });
             }
             if kind_of(exception).is_none() {
                 chained = false;
@@ -222,7 +202,7 @@ mod tests {
             kind(
                 "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."
             ),
-            oom(None)
+            oom(Some(MiB::gib(16)))
         );
         assert_eq!(
             kind(
@@ -230,10 +210,7 @@ mod tests {
             ),
             oom(None)
         );
-        assert_eq!(
-            kind("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-            oom(None)
-        );
+        assert_eq!(kind("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), oom(None));
         assert_eq!(
             kind(
                 "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
@@ -252,10 +229,7 @@ mod tests {
 
     #[test]
     fn a_path_or_a_word_is_not_an_out_of_memory() {
-        assert_eq!(
-            kind("python /home/ROOM/OOM/train.py\nloading classroom data\nunsuccessful run"),
-            None
-        );
+        assert_eq!(kind("python /home/ROOM/OOM/train.py\nloading classroom data\nunsuccessful run"), None);
         let bug = "Traceback (most recent call last):\n  File \"/ROOM/OOM.py\", line 1\nKeyError: 'OOM'\n";
         assert_eq!(kind(bug), Some(EvidenceKind::OwnError));
     }
@@ -273,17 +247,11 @@ mod tests {
         let chained = format!(
             "{PYTORCH}\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  File \"a.py\", line 3\nNameError: name 'x'\n"
         );
-        assert!(matches!(
-            kind(&chained),
-            Some(EvidenceKind::GpuOutOfMemory { .. })
-        ));
+        assert!(matches!(kind(&chained), Some(EvidenceKind::GpuOutOfMemory { .. })));
         let launcher = format!(
             "{PYTORCH}Traceback (most recent call last):\n  File \"torchrun\", line 8\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         );
-        assert!(matches!(
-            kind(&launcher),
-            Some(EvidenceKind::GpuOutOfMemory { .. })
-        ));
+        assert!(matches!(kind(&launcher), Some(EvidenceKind::GpuOutOfMemory { .. })));
     }
 
     proptest! {

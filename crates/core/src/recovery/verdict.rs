@@ -59,25 +59,15 @@ impl fmt::Display for Blame {
         match self {
             Self::OwnCap { cap } => write!(f, "culprit, it reached its own cap of {cap}"),
             Self::OwnForecast { wanted, forecast } => {
-                write!(
-                    f,
-                    "culprit, it wanted {wanted} where {forecast} was forecast"
-                )
+                write!(f, "culprit, it wanted {wanted} where {forecast} was expected")
             }
             Self::WholeGpu { capacity } => {
-                write!(
-                    f,
-                    "culprit, it was alone on a GPU of {capacity} and does not fit"
-                )
+                write!(f, "culprit, it was alone on a GPU of {capacity} and does not fit")
             }
             Self::Neighbour { job: Some(job), .. } => {
-                write!(f, "victim, job {job} took more than its forecast")
+                write!(f, "victim, job {job} took more than was set aside for it")
             }
-            Self::Neighbour {
-                pid: Some(pid),
-                user,
-                ..
-            } => {
+            Self::Neighbour { pid: Some(pid), user, .. } => {
                 write!(f, "victim, pid {pid}")?;
                 if let Some(user) = user {
                     write!(f, " of {user}")?;
@@ -86,10 +76,7 @@ impl fmt::Display for Blame {
             }
             Self::Neighbour { .. } => f.write_str("victim, the GPU was full without its doing"),
             Self::Contention { peak: Some(peak) } => {
-                write!(
-                    f,
-                    "no forecast to judge by, it held {peak} when the shared GPU was full"
-                )
+                write!(f, "no forecast to judge by, it held {peak} when the shared GPU was full")
             }
             Self::Contention { peak: None } => {
                 f.write_str("no forecast to judge by, the shared GPU was full")
@@ -137,13 +124,12 @@ pub fn blame(facts: &OomFacts) -> Blame {
             return Blame::OwnCap { cap };
         }
     }
+    // Alone and without a cap it had all there is, whatever was forecast.
+    if !facts.shared {
+        return Blame::WholeGpu { capacity: facts.capacity };
+    }
     match (facts.forecast, reached) {
-        (Some(forecast), Some(wanted)) if wanted > forecast => {
-            Blame::OwnForecast { wanted, forecast }
-        }
-        _ if !facts.shared => Blame::WholeGpu {
-            capacity: facts.capacity,
-        },
+        (Some(forecast), Some(wanted)) if wanted > forecast => Blame::OwnForecast { wanted, forecast },
         (Some(_), _) => Blame::Neighbour {
             job: facts.offender,
             pid: facts.foreign.as_ref().map(|(pid, _)| *pid),
@@ -180,12 +166,7 @@ pub fn next_floor(needed: Option<Floor>, capacity: MiB) -> Option<Floor> {
         Some(Floor::Memory(m)) => m,
         None => MiB::ZERO,
     };
-    Some(
-        ladder(capacity)
-            .into_iter()
-            .find(|step| *step > needed)
-            .map_or(Floor::ExclusiveGpu, Floor::Memory),
-    )
+    Some(ladder(capacity).into_iter().find(|step| *step > needed).map_or(Floor::ExclusiveGpu, Floor::Memory))
 }
 
 /// Floor of the first retry: what the job was seen to want plus a margin, if that is more than it was
@@ -243,59 +224,24 @@ mod tests {
 
     #[test]
     fn culprit_and_victim() {
-        assert!(matches!(
-            blame(&facts()),
-            Blame::OwnForecast {
-                wanted: MiB(11_000),
-                ..
-            }
-        ));
-        let within = OomFacts {
-            wanted: Some(MiB(500)),
-            offender: Some(JobId(3)),
-            ..facts()
-        };
-        assert!(matches!(
-            blame(&within),
-            Blame::Neighbour {
-                job: Some(JobId(3)),
-                ..
-            }
-        ));
+        assert!(matches!(blame(&facts()), Blame::OwnForecast { wanted: MiB(11_000), .. }));
+        let within = OomFacts { wanted: Some(MiB(500)), offender: Some(JobId(3)), ..facts() };
+        assert!(matches!(blame(&within), Blame::Neighbour { job: Some(JobId(3)), .. }));
         assert!(!blame(&within).is_own_fault());
-        let alone = OomFacts {
-            forecast: None,
-            shared: false,
-            ..facts()
-        };
+        let alone = OomFacts { shared: false, ..facts() };
         assert!(matches!(blame(&alone), Blame::WholeGpu { .. }));
-        let capped = OomFacts {
-            cap: Some(MiB(11_000)),
-            ..facts()
-        };
+        let capped = OomFacts { cap: Some(MiB(11_000)), ..facts() };
         assert!(matches!(blame(&capped), Blame::OwnCap { .. }));
-        let unknown = OomFacts {
-            forecast: None,
-            ..facts()
-        };
+        let unknown = OomFacts { forecast: None, ..facts() };
         assert!(matches!(blame(&unknown), Blame::Contention { .. }));
     }
 
     #[test]
     fn the_first_retry_gets_what_was_seen() {
         // 9,000 + 2,000 wanted, plus 10 %.
-        assert_eq!(
-            first_floor(&facts(), 10, MiB(512)),
-            Some(Floor::Memory(MiB(12_100)))
-        );
+        assert_eq!(first_floor(&facts(), 10, MiB(512)), Some(Floor::Memory(MiB(12_100))));
         // Nothing seen: the ladder above what it was given.
-        let blind = OomFacts {
-            peak: None,
-            ..facts()
-        };
-        assert_eq!(
-            first_floor(&blind, 10, MiB(512)),
-            Some(Floor::Memory(MiB(18_432)))
-        );
+        let blind = OomFacts { peak: None, ..facts() };
+        assert_eq!(first_floor(&blind, 10, MiB(512)), Some(Floor::Memory(MiB(18_432))));
     }
 }

@@ -1,0 +1,564 @@
+//! The command line, as data. What the verbs do is in [`crate::commands`].
+
+use carma_api::parse;
+use carma_core::model::SharingMode;
+use carma_core::units::{MiB, Millis};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The verbs by what people want to do, in the order of the help.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
+    ("Looking", &["queue", "show", "explain", "gpus", "history"]),
+    ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
+    ("Virtual GPUs (a model, not a measurement)", &["virtual-task"]),
+    ("Other", &["help"]),
+];
+
+/// The parser, with a help that groups the verbs.
+pub(crate) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    let mut help = String::from("{about}\n\n{usage-heading} {usage}\n");
+    for (heading, verbs) in GROUPS {
+        let _ = write!(help, "\n{heading}:\n");
+        for verb in verbs {
+            if let Some(sub) = command.find_subcommand(verb) {
+                let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+                let _ = writeln!(help, "  {verb:<14}{about}");
+            }
+        }
+    }
+    help.push_str("\nOptions:\n{options}{after-help}");
+    Cli::command().help_template(help)
+}
+
+/// Runs GPU jobs, several on one GPU where that is safe and pays, and explains every decision.
+#[derive(Debug, Parser)]
+#[command(
+    name = "carma",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0; a job's own (run, wait); 2 usage; 69 no daemon; 75 no capacity now; 77 not allowed; 1 otherwise."
+)]
+pub(crate) struct Cli {
+    /// Socket of the daemon [default: /run/carma/carma.sock if there, else that of your own daemon]
+    #[arg(long, global = true, env = "CARMA_SOCKET", value_name = "PATH", hide_env_values = true)]
+    pub(crate) socket: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Submit a job and return at once
+    Submit(Box<SubmitArgs>),
+    /// Submit a job, follow its output and return its exit code
+    Run(Box<RunArgs>),
+    /// Show running and waiting jobs
+    Queue(QueueArgs),
+    /// Show everything about a job
+    Show(ShowArgs),
+    /// Say why a job waits, or why it went where it went
+    Explain(ShowArgs),
+    /// Cancel jobs
+    Cancel(JobsArgs),
+    /// Print a job's output
+    Logs(LogsArgs),
+    /// Wait for jobs to end and return their exit code
+    Wait(WaitArgs),
+    /// Show the GPUs and who is on them
+    Gpus(GpusArgs),
+    /// Show finished jobs, newest first
+    History(HistoryArgs),
+    /// Keep waiting jobs from starting
+    Hold(JobsArgs),
+    /// Let held jobs go
+    Release(JobsArgs),
+    /// End running jobs and put them back into the queue, or submit finished ones again
+    Requeue(JobsArgs),
+    /// Start no more jobs on GPUs; those that run go on
+    Drain(GpuIndicesArgs),
+    /// Use drained GPUs again
+    Resume(GpuIndicesArgs),
+    /// Check the configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// Check what carma needs on this machine, and say what to do
+    Doctor(DoctorArgs),
+    /// Start the daemon
+    Serve(ServeArgs),
+    /// Play a short mix of tasks on virtual GPUs, exclusive and shared, and compare
+    Demo,
+    /// Use virtual GPUs as a training script uses real ones: a model that does no work
+    VirtualTask(VirtualTaskArgs),
+}
+
+/// What a job is and wants.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct JobArgs {
+    /// Program and its arguments, after `--`; started without a shell
+    #[arg(value_name = "CMD", trailing_var_arg = true, value_parser = clap::value_parser!(OsString),
+        required_unless_present_any = ["wrap", "file", "rad"], conflicts_with_all = ["wrap", "rad"])]
+    pub(crate) command: Vec<OsString>,
+    /// A line for /bin/sh instead of a program
+    #[arg(long, value_name = "LINE", conflicts_with = "rad")]
+    pub(crate) wrap: Option<OsString>,
+    /// Read the job from a TOML file with the words of these options, which go before the file's
+    #[arg(long, value_name = "JOB.toml", conflicts_with = "rad")]
+    pub(crate) file: Option<PathBuf>,
+    /// Name in listings [default: the program's]
+    #[arg(long, visible_alias = "job-name", short = 'J')]
+    pub(crate) name: Option<String>,
+    /// Directory to start in [default: this one]
+    #[arg(long, short = 'D', value_name = "DIR")]
+    pub(crate) chdir: Option<PathBuf>,
+    /// File for standard output and error, relative to the job's directory [default: one of the daemon's]
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Set a variable of the job's environment, on top of yours; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Longest run time: 2h, 90m, 1-12:00:00; a bare number is minutes
+    #[arg(long, short, value_parser = parse::duration)]
+    pub(crate) time: Option<Millis>,
+    /// Higher goes first
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i32>,
+    /// How often running out of GPU memory may be retried with more
+    #[arg(long, value_name = "N")]
+    pub(crate) max_retries: Option<u32>,
+    /// Number of GPUs, all given at once [default: 1]
+    #[arg(long, short = 'G', value_name = "N", help_heading = "GPUs", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gpus: Option<u32>,
+    /// Memory needed on each GPU: 20G, 512M (binary units)
+    #[arg(long, value_name = "SIZE", help_heading = "GPUs", value_parser = parse::memory)]
+    pub(crate) gpu_memory: Option<MiB>,
+    /// No neighbours on its GPUs
+    #[arg(long, help_heading = "GPUs", conflicts_with = "shared")]
+    pub(crate) exclusive: bool,
+    /// Neighbours are welcome, whatever the job file says
+    #[arg(long, help_heading = "GPUs")]
+    pub(crate) shared: bool,
+    /// How to share them [default: the daemon's]
+    #[arg(long, value_name = "MODE", help_heading = "GPUs", value_parser = sharing())]
+    pub(crate) sharing: Option<SharingMode>,
+    /// Share of the SMs' threads under MPS, percent
+    #[arg(long, value_name = "PCT", help_heading = "GPUs", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) mps_threads: Option<u8>,
+}
+
+/// `carma submit`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "carma submit [OPTIONS] -- CMD [ARGS]...\n       carma submit [OPTIONS] --wrap LINE | --file JOB.toml | --rad FILE..."
+)]
+pub(crate) struct SubmitArgs {
+    /// The job.
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Read the job from a .rad file of the original CARMA; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rad: Vec<PathBuf>,
+    /// Accept the job, but start it only when it is released
+    #[arg(long)]
+    pub(crate) hold: bool,
+    /// Submit the same job N times
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeat: u32,
+    /// Print the job's number and nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) parsable: bool,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma run`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "carma run [OPTIONS] -- CMD [ARGS]...\n       carma run [OPTIONS] --wrap LINE | --file JOB.toml | --rad FILE",
+    after_help = "Ctrl-C cancels the job and waits for its end; a second one leaves at once. Closing the terminal leaves the job alone: `carma logs -f` finds it again."
+)]
+pub(crate) struct RunArgs {
+    /// The job.
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Read the job from a .rad file of the original CARMA
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rad: Option<PathBuf>,
+}
+
+/// `carma queue`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "TIME is how long a job has run; for a waiting one, how long it has waited since its submission."
+)]
+pub(crate) struct QueueArgs {
+    /// Also show jobs that ended in the last hour
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// Only jobs of this user
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Only jobs in these states: RUNNING, pd, FAILED,TO; may be repeated
+    #[arg(long, short, value_name = "STATE", value_delimiter = ',', value_parser = state)]
+    pub(crate) state: Vec<String>,
+    /// Show reasons in full, however long
+    #[arg(long, short)]
+    pub(crate) wide: bool,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma show` and `carma explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The job
+    pub(crate) id: u64,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Verbs that give an order about jobs.
+#[derive(Debug, Args)]
+pub(crate) struct JobsArgs {
+    /// Jobs: 7, 3-7, 3,5,9-11
+    #[arg(value_name = "ID", required = true, value_delimiter = ',')]
+    pub(crate) ids: Vec<IdRange>,
+}
+
+/// `carma logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The job
+    pub(crate) id: u64,
+    /// Go on until the job is over
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Begin with the last N lines [default: from the start]
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) tail: Option<u64>,
+}
+
+/// `carma wait`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Returns the job's exit code; of several, that of the last one in the list that failed."
+)]
+pub(crate) struct WaitArgs {
+    /// The jobs.
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
+    /// Print how they ended as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma gpus`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "FREE is what carma could give to another job: the capacity less what is promised or used, whichever is more, less a reserve."
+)]
+pub(crate) struct GpusArgs {
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma history`.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// How many jobs
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+    pub(crate) limit: u32,
+    /// Show reasons in full, however long
+    #[arg(long, short)]
+    pub(crate) wide: bool,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma drain` and `carma resume`.
+#[derive(Debug, Args)]
+pub(crate) struct GpuIndicesArgs {
+    /// GPUs by their index in `carma gpus`: 0, 0-3, 1,4
+    #[arg(value_name = "GPU", required = true, value_delimiter = ',')]
+    pub(crate) gpus: Vec<IdRange>,
+}
+
+/// `carma config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// Read a configuration file and say what is wrong with it
+    Check(ConfigCheckArgs),
+}
+
+/// `carma config check`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigCheckArgs {
+    /// The file [default: the one that `carma serve` would read]
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// `carma doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The GPUs: auto, nvml, or a model such as virtual:4xA100-40GB [default: auto]
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) gpus: Option<String>,
+    /// Directory of the journal and the logs
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+    /// Name of the policy
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// How jobs share GPUs that do not ask for a mode
+    #[arg(long, value_name = "MODE", value_parser = sharing())]
+    pub(crate) sharing: Option<SharingMode>,
+    /// Let time pass N times faster; for virtual GPUs only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) speed: Option<u32>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// `carma virtual-task`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Virtual GPUs (a model, not a measurement)")]
+pub(crate) struct VirtualTaskArgs {
+    /// Memory that it takes on each of its GPUs, its context of 450 MiB included
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse::memory)]
+    pub(crate) memory: MiB,
+    /// SM activity when alone, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    pub(crate) sm: f64,
+    /// Share of time with a kernel resident when alone, 0 to 1 [default: follows --sm]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) gract: Option<f64>,
+    /// Warp occupancy when alone, 0 to 1 [default: follows --sm]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) occupancy: Option<f64>,
+    /// DRAM activity when alone, 0 to 1 [default: follows --sm]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) dram: Option<f64>,
+    /// Time that the work takes when alone
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = span_or_nothing)]
+    pub(crate) work: Millis,
+    /// Time until the memory is full and the work begins
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span_or_nothing)]
+    pub(crate) startup: Millis,
+    /// Raise a fatal GPU fault after this much work
+    #[arg(long, value_name = "TIME", value_parser = span_or_nothing)]
+    pub(crate) fault_after: Option<Millis>,
+    /// Hold this much memory later
+    #[arg(long, value_name = "SIZE", value_parser = parse::memory, requires = "grow_after")]
+    pub(crate) grow_to: Option<MiB>,
+    /// After how much work it grows
+    #[arg(long, value_name = "TIME", value_parser = span_or_nothing, requires = "grow_to")]
+    pub(crate) grow_after: Option<Millis>,
+    /// Exit code at the end; other than 0 it comes with a Python traceback
+    #[arg(long, value_name = "CODE", default_value_t = 0)]
+    pub(crate) exit_code: u8,
+    /// Let SIGTERM pass without effect
+    #[arg(long)]
+    pub(crate) ignore_term: bool,
+}
+
+/// One number or a range of them: `7`, `3-7`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IdRange(pub(crate) RangeInclusive<u64>);
+
+impl IdRange {
+    /// The most numbers in one range: more is a slip of the finger.
+    const MOST: u64 = 100_000;
+
+    /// All numbers of several ranges, in order, each once.
+    pub(crate) fn all(ranges: &[Self]) -> Vec<u64> {
+        let mut seen = std::collections::BTreeSet::new();
+        ranges.iter().flat_map(|r| r.0.clone()).filter(|id| seen.insert(*id)).collect()
+    }
+}
+
+impl FromStr for IdRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("'{text}' is not a number or a range such as 3-7");
+        let number = |t: &str| t.trim().parse::<u64>().map_err(|_| bad());
+        let (first, last) = match text.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(text)?, number(text)?),
+        };
+        if first > last {
+            return Err(format!("'{text}' runs backwards; write {last}-{first}"));
+        }
+        if last - first >= Self::MOST {
+            return Err(format!("'{text}' names more than {} numbers", Self::MOST));
+        }
+        Ok(Self(first..=last))
+    }
+}
+
+fn sharing() -> impl TypedValueParser<Value = SharingMode> {
+    PossibleValuesParser::new(["time-slice", "mps", "exclusive"]).map(|word| match word.as_str() {
+        "mps" => SharingMode::Mps,
+        "exclusive" => SharingMode::Exclusive,
+        _ => SharingMode::TimeSlice,
+    })
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("'{text}' is not KEY=VALUE")),
+    }
+}
+
+/// A state by Slurm's word or short code.
+fn state(text: &str) -> Result<String, String> {
+    const STATES: [(&str, &str); 7] = [
+        ("PD", "PENDING"),
+        ("R", "RUNNING"),
+        ("CD", "COMPLETED"),
+        ("F", "FAILED"),
+        ("CA", "CANCELLED"),
+        ("TO", "TIMEOUT"),
+        ("OOM", "OUT_OF_MEMORY"),
+    ];
+    let word = text.trim().to_ascii_uppercase();
+    match STATES.iter().find(|(short, long)| *short == word || *long == word) {
+        Some((_, long)) => Ok((*long).to_owned()),
+        None => {
+            let known: Vec<String> = STATES.iter().map(|(short, long)| format!("{long} ({short})")).collect();
+            Err(format!("'{text}' is no state; there are {}", known.join(", ")))
+        }
+    }
+}
+
+/// A span of time that may be zero.
+fn span_or_nothing(text: &str) -> Result<Millis, String> {
+    match text.trim() {
+        "0" | "0s" => Ok(Millis::ZERO),
+        text => parse::duration(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Verb, clap::Error> {
+        Cli::try_parse_from([&["carma"], words].concat()).map(|cli| cli.verb)
+    }
+
+    fn submit(words: &[&str]) -> SubmitArgs {
+        match parsed(&[&["submit"], words].concat()) {
+            Ok(Verb::Submit(args)) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_verb() {
+        let help = command().render_help().to_string();
+        for verb in Cli::command().get_subcommands() {
+            assert!(
+                help.contains(&format!("\n  {} ", verb.get_name())),
+                "{} is missing:\n{help}",
+                verb.get_name()
+            );
+        }
+    }
+
+    #[test]
+    fn a_command_keeps_its_own_options() {
+        let args =
+            submit(&["--gpu-memory", "20G", "-J", "x", "--", "python", "t.py", "--gpus", "3", "--", "-x"]);
+        assert_eq!(args.job.command, ["python", "t.py", "--gpus", "3", "--", "-x"]);
+        assert_eq!(args.job.gpu_memory, Some(MiB::gib(20)));
+        assert_eq!(args.job.gpus, None);
+        let args = submit(&["python", "t.py", "--gpus", "3"]);
+        assert_eq!(args.job.command, ["python", "t.py", "--gpus", "3"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for bad in [
+            &["submit"][..],
+            &["submit", "--gpu-mem", "20G", "x"],
+            &["submit", "--gpus", "0", "x"],
+            &["submit", "--gpu-memory", "20", "x"],
+            &["submit", "--exclusive", "--shared", "x"],
+            &["submit", "--sharing", "sometimes", "x"],
+            &["submit", "--mps-threads", "101", "x"],
+            &["submit", "--wrap", "a", "x"],
+            &["submit", "--rad", "a.rad", "x"],
+            &["submit", "--rad", "a.rad", "--file", "b.toml"],
+            &["submit", "--env", "NOPE", "x"],
+            &["submit", "--parsable", "--json", "x"],
+            &["submit", "--repeat", "0", "x"],
+            &["run"],
+            &["cancel"],
+            &["cancel", "7-3"],
+            &["cancel", "x"],
+            &["cancel", "1-99999999"],
+            &["queue", "--state", "asleep"],
+            &["nonsense"],
+        ] {
+            let error = parsed(bad).expect_err(&bad.join(" "));
+            assert_eq!(error.exit_code(), 2, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_or_a_line_or_rad_files_take_the_place_of_a_command() {
+        assert!(submit(&["--file", "a.toml"]).job.command.is_empty());
+        assert_eq!(submit(&["--file", "a.toml", "--", "x"]).job.command, ["x"]);
+        assert_eq!(submit(&["--wrap", "a | b"]).job.wrap, Some("a | b".into()));
+        assert_eq!(submit(&["--rad", "a.rad", "--rad", "b.rad"]).rad.len(), 2);
+        assert_eq!(submit(&["--priority", "-3", "x"]).job.priority, Some(-3));
+    }
+
+    #[test]
+    fn ranges() {
+        let ids = |words: &[&str]| match parsed(&[&["cancel"], words].concat()) {
+            Ok(Verb::Cancel(args)) => IdRange::all(&args.ids),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ids(&["7"]), [7]);
+        assert_eq!(ids(&["3-5", "9"]), [3, 4, 5, 9]);
+        assert_eq!(ids(&["9,3-4", "4-5"]), [9, 3, 4, 5]);
+    }
+
+    #[test]
+    fn states_have_two_spellings() {
+        assert_eq!(state("oom"), Ok("OUT_OF_MEMORY".into()));
+        assert_eq!(state("Running"), Ok("RUNNING".into()));
+        assert!(state("zombie").is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! `carma cancel`: ends them; waiting ones leave the queue.
+
+use super::{Context, order};
+use crate::cli::JobsArgs;
+use crate::failure::Outcome;
+
+/// Gives the order for each job.
+pub(crate) fn run(context: &Context, args: &JobsArgs) -> Outcome {
+    order::give(context, order::Target::Jobs, &args.ids, "cancel")
+}

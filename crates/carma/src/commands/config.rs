@@ -1,0 +1,22 @@
+//! `carma config`: what the daemon's configuration says.
+
+use crate::cli::ConfigCheckArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{clean, print};
+use crate::places::default_config;
+
+/// Reads the file as the daemon would.
+pub(crate) fn check(args: &ConfigCheckArgs) -> Outcome {
+    let file = args.file.clone().unwrap_or_else(default_config);
+    if args.file.is_none() && !file.exists() {
+        print(&format!("{} does not exist, so everything is at its default\n", file.display()))?;
+        return Ok(0);
+    }
+    match carma_daemon::config::load(&file) {
+        Ok(_) => {
+            print(&format!("{}: no mistakes\n", clean(&file.display().to_string())))?;
+            Ok(0)
+        }
+        Err(mistake) => Err(Failure::usage(mistake.to_string())),
+    }
+}

@@ -1,0 +1,223 @@
+//! `carma doctor`: what carma needs on this machine, as far as a client can see.
+
+use super::Context;
+use crate::cli::DoctorArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Screen, clean, print, print_json, wrap};
+use carma_api::Client;
+use carma_api::wire::StatusReply;
+use carma_gpu::{NvmlOptions, Probe};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// NVML may hang on a broken GPU, which is what a doctor must be able to say.
+const NVML_DEADLINE: Duration = Duration::from_secs(10);
+/// NVIDIA's MPS control program.
+const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    /// `ok` or `warn`.
+    level: &'static str,
+    /// Stable word for programs.
+    about: &'static str,
+    /// What was found.
+    text: String,
+    /// What to do about it.
+    todo: Option<String>,
+}
+
+impl Finding {
+    fn ok(about: &'static str, text: impl Into<String>) -> Self {
+        Self { level: "ok", about, text: text.into(), todo: None }
+    }
+
+    fn warn(about: &'static str, text: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { level: "warn", about, text: text.into(), todo: Some(todo.into()) }
+    }
+}
+
+/// Looks, and says what to do. A warning is no failure: a laptop without a GPU is well.
+pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
+    let (daemon, status) = daemon(&context.socket);
+    let mut findings = vec![daemon];
+    findings.extend(socket(&context.socket));
+    let is_virtual = status.is_some_and(|s| s.gpus.starts_with("virtual:"));
+    let (nvml, has_gpus) = nvml(is_virtual);
+    findings.extend([nvml, mps(has_gpus), pidfd(), systemd(Path::new("/run/systemd/system"))]);
+    if args.json {
+        print_json(&serde_json::json!({"version": carma_api::VERSION, "findings": findings}))?;
+    } else {
+        print(&render(&findings, &Screen::stdout()))?;
+    }
+    Ok(0)
+}
+
+fn render(findings: &[Finding], screen: &Screen) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let todo = finding.todo.as_deref().map(|t| format!("-> {t}"));
+        let mut head = finding.level;
+        for part in [Some(finding.text.clone()), todo].into_iter().flatten() {
+            for line in wrap(&clean(&part), screen, 6) {
+                let _ = writeln!(text, "{head:<6}{line}");
+                head = "";
+            }
+        }
+    }
+    text
+}
+
+fn daemon(socket: &Path) -> (Finding, Option<StatusReply>) {
+    const ABOUT: &str = "daemon";
+    let answer = Client::connect(socket).and_then(|mut client| client.get::<StatusReply>("/v1/status"));
+    match answer {
+        Ok(status) => {
+            let own = env!("CARGO_PKG_VERSION");
+            let text = format!(
+                "the daemon answers: carma {}, pid {}, policy {}, sharing {}, GPUs {}",
+                status.carma, status.pid, status.policy, status.sharing, status.gpus
+            );
+            let finding = if status.carma == own {
+                Finding::ok(ABOUT, text)
+            } else {
+                Finding::warn(
+                    ABOUT,
+                    text,
+                    format!("this client is carma {own}; restart the daemon with it, jobs go on meanwhile"),
+                )
+            };
+            (finding, Some(status))
+        }
+        Err(error) => {
+            let failure = Failure::from(error);
+            let todo = failure.hint.unwrap_or_else(|| "look at the daemon's own output".into());
+            (Finding::warn(ABOUT, failure.message.unwrap_or_default(), todo), None)
+        }
+    }
+}
+
+/// Says nothing of a socket that is not there: that the daemon does not answer says it all.
+fn socket(path: &Path) -> Option<Finding> {
+    const ABOUT: &str = "socket";
+    let meta = std::fs::metadata(path).ok()?;
+    let shown = path.display();
+    if !meta.file_type().is_socket() {
+        let todo = format!("remove {shown}, or choose another place with --socket");
+        return Some(Finding::warn(ABOUT, format!("{shown} is not a socket"), todo));
+    }
+    let mode = meta.permissions().mode() & 0o777;
+    Some(Finding::ok(ABOUT, format!("socket {shown}, mode {mode:03o}, owner uid {}", meta.uid())))
+}
+
+/// Also returns whether there are GPUs.
+fn nvml(is_virtual: bool) -> (Finding, bool) {
+    const ABOUT: &str = "nvml";
+    let options = NvmlOptions { open_deadline: NVML_DEADLINE, ..NvmlOptions::default() };
+    match carma_gpu::nvml::open(&options) {
+        Ok(probe) => {
+            let gpus: Vec<String> =
+                probe.inventory().iter().map(|g| format!("{} {}", g.index, g.name)).collect();
+            let text = format!("NVIDIA driver {}: {}", probe.driver_version(), gpus.join(", "));
+            let finding = if probe.inventory().iter().all(|g| g.has_activity) {
+                Finding::ok(ABOUT, text)
+            } else {
+                let todo = "some have no SM and DRAM activity (GPM needs Hopper or newer); policies with a gate do not share them";
+                Finding::warn(ABOUT, text, todo)
+            };
+            (finding, !probe.inventory().is_empty())
+        }
+        Err(error) if is_virtual => {
+            (Finding::ok(ABOUT, format!("no NVIDIA GPU, and the daemon's are virtual: {error}")), false)
+        }
+        Err(error) => {
+            let todo = "without one, `carma serve --gpus virtual:4xA100-40GB` shows carma on a model";
+            (Finding::warn(ABOUT, error.to_string(), todo), false)
+        }
+    }
+}
+
+fn mps(has_gpus: bool) -> Finding {
+    const ABOUT: &str = "mps";
+    match on_path(MPS_CONTROL, &std::env::var_os("PATH").unwrap_or_default()) {
+        Some(program) => Finding::ok(ABOUT, format!("MPS control program: {}", program.display())),
+        None if has_gpus => Finding::warn(
+            ABOUT,
+            format!("{MPS_CONTROL} is not on PATH, so GPUs are shared by time-slicing only"),
+            "install it with the driver (it is in the driver's utilities or compute package)",
+        ),
+        None => Finding::ok(ABOUT, format!("{MPS_CONTROL} is not on PATH; without GPUs it is not needed")),
+    }
+}
+
+fn on_path(program: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path).map(|dir| dir.join(program)).find(|file| {
+        std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn pidfd() -> Finding {
+    const ABOUT: &str = "kernel";
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    match pidfd_open(getpid(), PidfdFlags::empty()) {
+        Ok(_) => Finding::ok(ABOUT, format!("Linux {release} with pidfd")),
+        Err(error) => Finding::warn(
+            ABOUT,
+            format!("Linux {release} without pidfd: {error}"),
+            "carma needs Linux 5.4 or newer, and a container that allows pidfd_open",
+        ),
+    }
+}
+
+fn systemd(runtime: &Path) -> Finding {
+    const ABOUT: &str = "systemd";
+    if runtime.is_dir() {
+        Finding::ok(ABOUT, "systemd runs here and can keep the daemon up")
+    } else {
+        Finding::warn(
+            ABOUT,
+            "no systemd here",
+            "start `carma serve` at boot by other means; jobs outlive a daemon that is restarted",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_stands_below() {
+        let findings = [Finding::ok("a", "fine"), Finding::warn("b", "it is not as it should be", "mend it")];
+        insta::assert_snapshot!(render(&findings, &Screen::of_width(Some(28))), @r"
+        ok    fine
+        warn  it is not as it should
+              be
+              -> mend it
+        ");
+    }
+
+    #[test]
+    fn programs_must_be_executable() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tool");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(on_path("tool", dir.path().as_os_str()), None);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(on_path("tool", dir.path().as_os_str()), Some(file));
+    }
+
+    #[test]
+    fn a_file_in_the_sockets_place() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(socket(file.path()).unwrap().level, "warn");
+        assert!(socket(Path::new("/nowhere/at/all")).is_none());
+        assert_eq!(systemd(Path::new("/nowhere/at/all")).level, "warn");
+    }
+}

@@ -1,0 +1,10 @@
+//! `carma drain`: no more jobs on GPUs.
+
+use super::{Context, order};
+use crate::cli::GpuIndicesArgs;
+use crate::failure::Outcome;
+
+/// Gives the order for each GPU.
+pub(crate) fn run(context: &Context, args: &GpuIndicesArgs) -> Outcome {
+    order::give(context, order::Target::Gpus, &args.gpus, "drain")
+}

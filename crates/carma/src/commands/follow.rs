@@ -1,0 +1,238 @@
+//! Follows a log file while a job writes to it.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 64 << 10;
+
+/// What has been seen of a log, and what comes next. The file may not exist yet, may be cut short by
+/// its owner, replaced, or deleted: an open file is read on.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    path: PathBuf,
+    file: Option<File>,
+    at: u64,
+}
+
+/// Something about the log that its reader should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It got shorter and is shown again from its start.
+    Truncated,
+    /// Another file took its place.
+    Replaced,
+}
+
+impl Follower {
+    /// Begins at the start of the file, whenever it appears.
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), file: None, at: 0 }
+    }
+
+    /// Goes on with a file that is open, at an offset.
+    pub(crate) fn resume(path: &Path, file: File, at: u64) -> Self {
+        Self { path: path.to_owned(), file: Some(file), at }
+    }
+
+    /// Whether there is a file to read from.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Copies what is new to `out`. `pid`: the job's process, which still has a deleted log open.
+    ///
+    /// # Errors
+    /// When `out` takes no more. A log that cannot be read now may be readable later, so that is no
+    /// error.
+    pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Option<Notice>> {
+        if self.file.is_none() {
+            self.file = open_log(&self.path, pid).ok();
+        }
+        let mut notice = None;
+        if let Some(meta) = self.meta()
+            && meta.len() < self.at
+        {
+            self.at = 0;
+            notice = Some(Notice::Truncated);
+        }
+        self.drain(out)?;
+        if self.is_replaced()
+            && let Ok(file) = open_log(&self.path, None)
+        {
+            (self.file, self.at) = (Some(file), 0);
+            notice = Some(Notice::Replaced);
+            self.drain(out)?;
+        }
+        Ok(notice)
+    }
+
+    fn meta(&self) -> Option<Metadata> {
+        self.file.as_ref()?.metadata().ok()
+    }
+
+    fn is_replaced(&self) -> bool {
+        match (self.meta(), std::fs::metadata(&self.path)) {
+            (Some(ours), Ok(theirs)) => {
+                theirs.is_file() && (ours.dev(), ours.ino()) != (theirs.dev(), theirs.ino())
+            }
+            _ => false,
+        }
+    }
+
+    fn drain(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            match file.read_at(&mut chunk, self.at) {
+                Ok(0) => break,
+                Ok(n) => {
+                    out.write_all(&chunk[..n])?;
+                    self.at += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // A disk or server that is away for a moment; the next round tries again.
+                Err(_) => break,
+            }
+        }
+        out.flush()
+    }
+}
+
+/// Opens a log, or the log that a process still has as its standard output after it was deleted.
+///
+/// # Errors
+/// When there is neither.
+pub(crate) fn open_log(path: &Path, pid: Option<u32>) -> io::Result<File> {
+    let error = match open_regular(path) {
+        Ok(file) => return Ok(file),
+        Err(error) => error,
+    };
+    match pid {
+        Some(pid) if error.kind() == io::ErrorKind::NotFound => {
+            open_regular(Path::new(&format!("/proc/{pid}/fd/1"))).map_err(|_| error)
+        }
+        _ => Err(error),
+    }
+}
+
+/// Opens a file, but nothing that could block or take output away from its reader.
+fn open_regular(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(path)
+}
+
+/// Where the last `lines` lines of a file begin. Reads backwards, a chunk at a time.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn tail_start(file: &File, lines: u64) -> io::Result<u64> {
+    let length = file.metadata()?.len();
+    if lines == 0 {
+        return Ok(length);
+    }
+    // The newline at the very end closes the last line and begins none.
+    let mut end = length.saturating_sub(1);
+    let mut newlines = 0;
+    let mut chunk = vec![0; CHUNK];
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK as u64);
+        let part = &mut chunk[..(end - start) as usize];
+        file.read_exact_at(part, start)?;
+        for (i, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            newlines += 1;
+            if newlines == lines {
+                return Ok(start + i as u64 + 1);
+            }
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn pump(follower: &mut Follower) -> (String, Option<Notice>) {
+        let mut out = Vec::new();
+        let notice = follower.pump(None, &mut out).unwrap();
+        (String::from_utf8(out).unwrap(), notice)
+    }
+
+    #[test]
+    fn a_log_that_appears_grows_shrinks_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7.log");
+        let mut follower = Follower::new(&path);
+        assert_eq!(pump(&mut follower), (String::new(), None));
+        fs::write(&path, "one\n").unwrap();
+        assert_eq!(pump(&mut follower), ("one\n".into(), None));
+        fs::write(&path, "one\ntwo").unwrap();
+        assert_eq!(pump(&mut follower).0, "two");
+        fs::write(&path, "x").unwrap();
+        assert_eq!(pump(&mut follower), ("x".into(), Some(Notice::Truncated)));
+        let mut writer = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        writer.write_all(b"still here").unwrap();
+        assert_eq!(pump(&mut follower), ("still here".into(), None));
+        fs::write(&path, "new").unwrap();
+        assert_eq!(pump(&mut follower), ("new".into(), Some(Notice::Replaced)));
+    }
+
+    #[test]
+    fn a_deleted_log_is_read_through_the_job() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7.log");
+        let log = File::create(&path).unwrap();
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo deep; read x"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(log)
+            .spawn()
+            .unwrap();
+        while fs::read(&path).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        fs::remove_file(&path).unwrap();
+        let mut follower = Follower::new(&path);
+        let mut out = Vec::new();
+        follower.pump(Some(child.id()), &mut out).unwrap();
+        assert_eq!(out, b"deep\n");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(open_log(&path, Some(child.id())).is_err());
+    }
+
+    #[test]
+    fn nothing_is_read_from_pipes_and_devices() {
+        assert_eq!(open_log(Path::new("/dev/null"), None).unwrap_err().to_string(), "not a regular file");
+    }
+
+    #[test]
+    fn the_last_lines() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let start = |text: &str, lines: u64| {
+            fs::write(file.path(), text).unwrap();
+            let at = tail_start(&File::open(file.path()).unwrap(), lines).unwrap();
+            text[at as usize..].to_owned()
+        };
+        assert_eq!(start("a\nb\nc\n", 1), "c\n");
+        assert_eq!(start("a\nb\nc", 1), "c");
+        assert_eq!(start("a\nb\nc\n", 2), "b\nc\n");
+        assert_eq!(start("a\nb\nc\n", 3), "a\nb\nc\n");
+        assert_eq!(start("a\nb\nc\n", 9), "a\nb\nc\n");
+        assert_eq!(start("a\nb\nc\n", 0), "");
+        assert_eq!(start("\n\n", 1), "\n");
+        assert_eq!(start("", 5), "");
+        let long = "x".repeat(CHUNK - 1) + "\nlast\n";
+        assert_eq!(start(&long, 1), "last\n");
+        let longer = "x\n".repeat(CHUNK * 2);
+        assert_eq!(start(&longer, 70_000), "x\n".repeat(70_000));
+    }
+}

@@ -1,0 +1,98 @@
+//! `carma history`: jobs that are over, newest first.
+
+use super::Context;
+use super::queue::gpu_list;
+use crate::cli::HistoryArgs;
+use crate::failure::Outcome;
+use crate::output::{Column, Screen, Table, span, stamp};
+use carma_api::wire::JobsReply;
+use carma_core::units::{MiB, Millis};
+
+/// Lists them.
+pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
+    context.listing(&format!("/v1/history?limit={}", args.limit), args.json, |reply: &JobsReply, screen| {
+        let screen = if args.wide { screen.clone().unlimited() } else { screen.clone() };
+        render(reply, args.limit, &screen)
+    })
+}
+
+fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
+    if reply.jobs.is_empty() {
+        return "No job is over yet. `carma queue` shows those that run or wait.\n".into();
+    }
+    use Column::{Left, Right, State};
+    let columns = vec![
+        Left("END"),
+        Right("ID"),
+        Left("NAME"),
+        Left("USER"),
+        State("STATE"),
+        Right("EXIT"),
+        Left("GPU"),
+        Right("WAIT"),
+        Right("RUN"),
+        Right("PEAK"),
+        Right("TRIES"),
+        Left("REASON"),
+    ];
+    let dash = || "-".to_owned();
+    let mut table = Table::new(columns, screen).at_most_lines(2);
+    for job in &reply.jobs {
+        let between = |from: Option<u64>, to: Option<u64>| {
+            from.zip(to).map_or_else(dash, |(from, to)| span(Millis(to).since(Millis(from))))
+        };
+        // A job that never started waited until its end.
+        let waited = between(Some(job.submitted_ms), job.started_ms.or(job.ended_ms));
+        table.row([
+            job.ended_ms.map_or_else(dash, |t| stamp(t, screen)),
+            job.id.to_string(),
+            job.name.clone(),
+            job.user.clone(),
+            job.state.clone(),
+            job.exit_code.map_or_else(dash, |c| c.to_string()),
+            gpu_list(&job.gpus),
+            waited,
+            between(job.started_ms, job.ended_ms),
+            job.memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()),
+            job.attempts.to_string(),
+            // It would say so again.
+            if job.state == "COMPLETED" { String::new() } else { job.reason.text.clone() },
+        ]);
+    }
+    let mut text = table.render();
+    if u32::try_from(reply.jobs.len()).is_ok_and(|n| n == limit) {
+        text.push_str(&format!("The latest {limit}; --limit N shows more.\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::tests::job;
+    use super::*;
+
+    #[test]
+    fn finished_jobs() {
+        let mut done = job(7, "COMPLETED", "Completed", "completed");
+        (done.exit_code, done.memory_peak_mib, done.attempts) = (Some(0), Some(9318), 2);
+        let mut failed = job(
+            6,
+            "OUT_OF_MEMORY",
+            "OutOfMemory",
+            "out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU",
+        );
+        (failed.exit_code, failed.attempts) = (Some(1), 4);
+        let mut cancelled = job(5, "CANCELLED", "Cancelled", "cancelled by alice");
+        (cancelled.started_ms, cancelled.gpus) = (None, vec![]);
+        let reply = JobsReply { version: 1, now_ms: 0, jobs: vec![done, failed, cancelled] };
+        insta::assert_snapshot!(render(&reply, 3, &Screen::of_width(None)), @r"
+        END                        ID  NAME    USER   STATE          EXIT  GPU   WAIT  RUN     PEAK  TRIES  REASON
+        2025-10-09T08:55:00+00:00   7  train7  alice  COMPLETED         0  0    1m00s  40s  9.1 GiB      2
+        2025-10-09T08:55:00+00:00   6  train6  alice  OUT_OF_MEMORY     1  0    1m00s  40s        -      4  out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU
+        2025-10-09T08:55:00+00:00   5  train5  alice  CANCELLED         -  -    1m40s    -        -      0  cancelled by alice
+        The latest 3; --limit N shows more.
+        ");
+        let empty = JobsReply { jobs: vec![], ..reply };
+        assert!(render(&empty, 3, &Screen::of_width(None)).contains("carma queue"));
+    }
+}

@@ -1,0 +1,10 @@
+//! `carma hold`: keeps waiting jobs from starting.
+
+use super::{Context, order};
+use crate::cli::JobsArgs;
+use crate::failure::Outcome;
+
+/// Gives the order for each job.
+pub(crate) fn run(context: &Context, args: &JobsArgs) -> Outcome {
+    order::give(context, order::Target::Jobs, &args.ids, "hold")
+}

@@ -1,0 +1,98 @@
+//! One file for each verb. A verb asks the daemon, renders the answer and returns an exit code.
+
+mod cancel;
+mod config;
+mod demo;
+mod doctor;
+mod drain;
+mod explain;
+mod follow;
+mod gpus;
+mod history;
+mod hold;
+mod logs;
+mod order;
+mod queue;
+mod release;
+mod requeue;
+mod resume;
+mod run;
+mod serve;
+mod show;
+mod stream;
+mod submit;
+mod virtual_task;
+mod wait;
+
+use crate::cli::{Cli, ConfigVerb, Verb};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Screen, print, print_json};
+use crate::places::default_socket;
+use carma_api::Client;
+use serde::de::DeserializeOwned;
+use std::path::PathBuf;
+
+/// What every verb may need.
+pub(crate) struct Context {
+    /// The daemon's socket.
+    pub(crate) socket: PathBuf,
+}
+
+impl Context {
+    /// Connects to the daemon.
+    fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.socket)?)
+    }
+
+    /// Asks for something and prints it: as the daemon sent it, or rendered.
+    fn listing<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        json: bool,
+        render: impl FnOnce(&T, &Screen) -> String,
+    ) -> Outcome {
+        let mut client = self.client()?;
+        if json {
+            print_json(&client.get(path)?)?;
+        } else {
+            print(&render(&client.get(path)?, &Screen::stdout()))?;
+        }
+        Ok(0)
+    }
+}
+
+/// Runs the verb and returns its exit code.
+///
+/// # Errors
+/// What the verb fails of. A standard output that its reader closed counts as success.
+pub(crate) fn dispatch(cli: Cli) -> Outcome {
+    // An empty CARMA_SOCKET is as good as none.
+    let given = cli.socket.clone().filter(|path| !path.as_os_str().is_empty());
+    let context = Context { socket: given.clone().unwrap_or_else(default_socket) };
+    let outcome = match cli.verb {
+        Verb::Submit(args) => submit::run(&context, &args),
+        Verb::Run(args) => run::run(&context, &args),
+        Verb::Queue(args) => queue::run(&context, &args),
+        Verb::Show(args) => show::run(&context, &args),
+        Verb::Explain(args) => explain::run(&context, &args),
+        Verb::Cancel(args) => cancel::run(&context, &args),
+        Verb::Logs(args) => logs::run(&context, &args),
+        Verb::Wait(args) => wait::run(&context, &args),
+        Verb::Gpus(args) => gpus::run(&context, &args),
+        Verb::History(args) => history::run(&context, &args),
+        Verb::Hold(args) => hold::run(&context, &args),
+        Verb::Release(args) => release::run(&context, &args),
+        Verb::Requeue(args) => requeue::run(&context, &args),
+        Verb::Drain(args) => drain::run(&context, &args),
+        Verb::Resume(args) => resume::run(&context, &args),
+        Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
+        Verb::Doctor(args) => doctor::run(&context, &args),
+        Verb::Serve(args) => serve::run(given, &args),
+        Verb::Demo => demo::run(),
+        Verb::VirtualTask(args) => virtual_task::run(&args),
+    };
+    match outcome {
+        Err(failure) if failure.is_closed_pipe() => Ok(failure.code),
+        outcome => outcome,
+    }
+}

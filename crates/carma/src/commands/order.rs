@@ -1,0 +1,75 @@
+//! Orders about jobs and GPUs: one request each, all of them tried.
+
+use super::Context;
+use crate::cli::IdRange;
+use crate::failure::{Failure, Outcome};
+use crate::output::clean;
+use carma_api::ClientError;
+use carma_api::wire::DoneReply;
+use std::io::{self, Write};
+
+/// What an order is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Jobs.
+    Jobs,
+    /// GPUs.
+    Gpus,
+}
+
+impl Target {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Jobs => "jobs",
+            Self::Gpus => "gpus",
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Jobs => "job",
+            Self::Gpus => "GPU",
+        }
+    }
+}
+
+/// Gives an order for each target. A refusal does not stop the others; the exit code is that of the
+/// first refusal.
+pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order: &str) -> Outcome {
+    let mut client = context.client()?;
+    let mut code = 0;
+    for id in IdRange::all(ranges) {
+        let answer =
+            client.post::<DoneReply>(&format!("/v1/{}/{id}/{order}", target.path()), &serde_json::json!({}));
+        match answer {
+            Ok(done) => writeln!(io::stdout().lock(), "{}", line(target, id, &done))?,
+            Err(refusal @ ClientError::Refused { .. }) => {
+                let failure = Failure::from(refusal);
+                failure.tell();
+                code = if code == 0 { failure.code } else { code };
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(code)
+}
+
+/// What was done, and to what.
+pub(crate) fn line(target: Target, id: u64, done: &DoneReply) -> String {
+    let subject = format!("{} {id}", target.word());
+    let text = clean(&done.text);
+    if text.contains(&subject) { text.into_owned() } else { format!("{subject}: {text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_says_what_it_is_about() {
+        let done = |text: &str| DoneReply { version: 1, id: 3, text: text.into() };
+        assert_eq!(line(Target::Jobs, 3, &done("held")), "job 3: held");
+        assert_eq!(line(Target::Jobs, 3, &done("job 3 is held")), "job 3 is held");
+        assert_eq!(line(Target::Gpus, 0, &done("drained")), "GPU 0: drained");
+    }
+}

@@ -1,0 +1,206 @@
+//! `carma queue`: running and waiting jobs.
+
+use super::Context;
+use crate::cli::QueueArgs;
+use crate::failure::Outcome;
+use crate::output::{Column, Screen, Table, print, print_json, span};
+use carma_api::wire::{JobView, JobsReply};
+use carma_core::units::Millis;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Lines that a reason may take on a terminal; `explain` has the whole of it.
+const REASON_LINES: usize = 2;
+
+/// Lists the jobs.
+pub(crate) fn run(context: &Context, args: &QueueArgs) -> Outcome {
+    let mut client = context.client()?;
+    let wants_finished = args.state.iter().any(|s| rank(s) == FINISHED);
+    let path = if args.all || wants_finished { "/v1/jobs?all=true" } else { "/v1/jobs" };
+    if args.json {
+        let mut reply: Value = client.get(path)?;
+        if let Some(Value::Array(jobs)) = reply.get_mut("jobs") {
+            let word =
+                |job: &Value, key: &str| job.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+            jobs.retain(|job| wanted(args, &word(job, "user"), &word(job, "state")));
+        }
+        print_json(&reply)?;
+        return Ok(0);
+    }
+    let mut reply: JobsReply = client.get(path)?;
+    let total = reply.jobs.len();
+    reply.jobs.retain(|job| wanted(args, &job.user, &job.state));
+    let screen = Screen::stdout();
+    let screen = if args.wide { screen.unlimited() } else { screen };
+    print(&render(reply, total, &screen))?;
+    Ok(0)
+}
+
+fn wanted(args: &QueueArgs, user: &str, state: &str) -> bool {
+    args.user.as_deref().is_none_or(|u| u == user)
+        && (args.state.is_empty() || args.state.iter().any(|s| s == state))
+}
+
+const FINISHED: u8 = 2;
+
+/// Running jobs come first, then those that wait.
+fn rank(state: &str) -> u8 {
+    match state {
+        "RUNNING" => 0,
+        "PENDING" => 1,
+        _ => FINISHED,
+    }
+}
+
+/// `total`: number of jobs before a filter.
+fn render(mut reply: JobsReply, total: usize, screen: &Screen) -> String {
+    if reply.jobs.is_empty() {
+        return if total == 0 {
+            "No jobs. Submit one with `carma submit -- CMD`; `carma history` shows those that are over.\n"
+                .into()
+        } else {
+            format!("None of the {total} job(s) match.\n")
+        };
+    }
+    // Stable: within a rank the daemon's order says who is next.
+    reply.jobs.sort_by_key(|job| rank(&job.state));
+    use Column::{Left, Right, State};
+    let columns = vec![
+        Right("ID"),
+        Left("NAME"),
+        Left("USER"),
+        State("STATE"),
+        Left("GPU"),
+        Right("TIME"),
+        Left("REASON"),
+    ];
+    let mut table = Table::new(columns, screen).at_most_lines(REASON_LINES);
+    for job in &reply.jobs {
+        table.row([
+            job.id.to_string(),
+            job.name.clone(),
+            job.user.clone(),
+            job.state.clone(),
+            gpu_list(&job.gpus),
+            span(time_in_state(job, reply.now_ms)),
+            job.reason.text.clone(),
+        ]);
+    }
+    let mut text = table.render();
+    text.push_str(&footer(&reply.jobs));
+    text
+}
+
+/// How long it has run, waited, or ran.
+fn time_in_state(job: &JobView, now_ms: u64) -> Millis {
+    let until = Millis(job.ended_ms.unwrap_or(now_ms));
+    let from = match rank(&job.state) {
+        1 => job.submitted_ms,
+        _ => job.started_ms.unwrap_or(until.0),
+    };
+    until.since(Millis(from))
+}
+
+/// `0,1`, or `-` for none.
+pub(crate) fn gpu_list(gpus: &[u32]) -> String {
+    if gpus.is_empty() {
+        return "-".into();
+    }
+    gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn footer(jobs: &[JobView]) -> String {
+    let count = |n: u8| jobs.iter().filter(|j| rank(&j.state) == n).count();
+    let held = jobs.iter().filter(|j| j.state == "PENDING" && j.reason.code == "Held").count();
+    let (running, pending, finished) = (count(0), count(1), count(FINISHED));
+    let mut text = format!("{running} running, {pending} pending");
+    if held > 0 {
+        let _ = write!(text, " ({held} held)");
+    }
+    if finished > 0 {
+        let _ = write!(text, ", {finished} finished");
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use carma_api::wire::ReasonView;
+
+    pub(crate) fn job(id: u64, state: &str, code: &str, text: &str) -> JobView {
+        let running = state != "PENDING";
+        JobView {
+            id,
+            name: format!("train{id}"),
+            user: "alice".into(),
+            state: state.into(),
+            reason: ReasonView { code: code.into(), text: text.into() },
+            gpus: if running { vec![0] } else { vec![] },
+            gpus_requested: 1,
+            sharing: None,
+            memory_set_aside_mib: None,
+            memory_peak_mib: None,
+            attempts: 0,
+            priority: 0,
+            submitted_ms: 1_760_000_000_000,
+            started_ms: running.then_some(1_760_000_060_000),
+            ended_ms: (running && state != "RUNNING").then_some(1_760_000_100_000),
+            exit_code: None,
+        }
+    }
+
+    fn reply() -> JobsReply {
+        let mut first = job(9, "RUNNING", "PlacedIdle", "GPU 0 was idle; 10.0 GiB set aside");
+        first.gpus = vec![0, 1];
+        JobsReply {
+            version: 1,
+            now_ms: 1_760_000_200_000,
+            jobs: vec![
+                job(
+                    12,
+                    "PENDING",
+                    "GpuMemory",
+                    "GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)",
+                ),
+                job(3, "PENDING", "Held", "Held(by alice; `carma release` lets it go)"),
+                first,
+                job(1, "FAILED", "NonZeroExit", "the command failed: exit code 3"),
+            ],
+        }
+    }
+
+    #[test]
+    fn running_first_then_as_the_daemon_orders() {
+        insta::assert_snapshot!(render(reply(), 4, &Screen::of_width(None)), @r"
+        ID  NAME     USER   STATE    GPU   TIME  REASON
+         9  train9   alice  RUNNING  0,1  2m20s  GPU 0 was idle; 10.0 GiB set aside
+        12  train12  alice  PENDING  -    3m20s  GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)
+         3  train3   alice  PENDING  -    3m20s  Held(by alice; `carma release` lets it go)
+         1  train1   alice  FAILED   0      40s  the command failed: exit code 3
+        1 running, 2 pending (1 held), 1 finished
+        ");
+    }
+
+    #[test]
+    fn on_a_screen_of_80_columns() {
+        insta::assert_snapshot!(render(reply(), 4, &Screen::of_width(Some(80))), @r"
+        ID  NAME     USER   STATE    GPU   TIME  REASON
+         9  train9   alice  RUNNING  0,1  2m20s  GPU 0 was idle; 10.0 GiB set aside
+        12  train12  alice  PENDING  -    3m20s  GpuMemory(need 20.0 GiB; best is GPU 1
+                                                 with 12.3 GiB: 9.1 GiB held by pid 471…
+         3  train3   alice  PENDING  -    3m20s  Held(by alice; `carma release` lets it
+                                                 go)
+         1  train1   alice  FAILED   0      40s  the command failed: exit code 3
+        1 running, 2 pending (1 held), 1 finished
+        ");
+    }
+
+    #[test]
+    fn nothing_to_show() {
+        let empty = JobsReply { version: 1, now_ms: 0, jobs: vec![] };
+        assert!(render(empty.clone(), 0, &Screen::of_width(None)).contains("carma submit"));
+        assert!(render(empty, 3, &Screen::of_width(None)).contains("None of the 3"));
+    }
+}

@@ -1,0 +1,85 @@
+//! `carma run`: submit, follow the output, return the job's exit code.
+
+use super::follow::Follower;
+use super::stream::{self, Attendant, Ending, Events, say};
+use super::submit::{Surroundings, requests, send};
+use super::wait::{epitaph, exit_code};
+use super::{Context, order};
+use crate::cli::RunArgs;
+use crate::failure::{Failure, Outcome};
+use carma_api::Client;
+use carma_api::wire::{DoneReply, JobDetail};
+use std::path::Path;
+
+/// What a shell shows for a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the job. Standard output carries the job's output and nothing else.
+pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
+    let mut requests = requests(&args.job, args.rad.as_slice(), &Surroundings::of_caller()?)?;
+    let Some(request) = requests.pop() else {
+        return Err(Failure::usage("there is nothing to run"));
+    };
+    let mut client = context.client()?;
+    let threads = |e| Failure::new(format!("cannot follow a job: {e}"));
+    let events = Events::new();
+    events.catch_signals().map_err(threads)?;
+    let accepted = send(&mut client, &request)?;
+    let id = accepted.id;
+    say(&format!("job {id} submitted; log: {}", accepted.log));
+    events.wait_for(context.socket.clone(), id).map_err(threads)?;
+    let mut follower = Follower::new(Path::new(&accepted.log));
+    let mut owner = Owner { context, id, interrupts: 0, told: String::new() };
+    match stream::copy(context, id, &mut follower, &events, &mut owner) {
+        Ok(Ending::Over(detail)) => {
+            let code = exit_code(&detail.job);
+            if code != 0 {
+                say(&epitaph(&detail.job));
+            }
+            Ok(code)
+        }
+        Ok(Ending::Left(code)) => Ok(code),
+        Err(failure) => {
+            say(&format!("job {id} goes on; `carma logs -f {id}` follows it, `carma cancel {id}` ends it"));
+            Err(failure)
+        }
+    }
+}
+
+/// The user who started the job and may end it.
+struct Owner<'a> {
+    context: &'a Context,
+    id: u64,
+    interrupts: u32,
+    /// The reason that was told last. Its numbers change all the time, its code seldom.
+    told: String,
+}
+
+impl Attendant for Owner<'_> {
+    fn waiting(&mut self, detail: &JobDetail) {
+        let reason = &detail.job.reason;
+        if detail.job.state == "PENDING" && reason.code != self.told {
+            self.told.clone_from(&reason.code);
+            say(&format!("job {} waits: {}", self.id, reason.text));
+        }
+    }
+
+    fn interrupted(&mut self) -> Option<u8> {
+        self.interrupts += 1;
+        let id = self.id;
+        if self.interrupts > 1 {
+            say(&format!("left job {id}; `carma logs -f {id}` follows it again"));
+            return Some(INTERRUPTED);
+        }
+        let path = format!("/v1/jobs/{id}/cancel");
+        let cancelled = Client::connect(&self.context.socket)
+            .and_then(|mut client| client.post::<DoneReply>(&path, &serde_json::json!({})));
+        match cancelled {
+            Ok(done) => {
+                say(&format!("{}; Ctrl-C again leaves at once", order::line(order::Target::Jobs, id, &done)))
+            }
+            Err(error) => Failure::from(error).tell(),
+        }
+        None
+    }
+}

@@ -1,0 +1,33 @@
+//! `carma serve`: the daemon.
+
+use crate::cli::ServeArgs;
+use crate::failure::{Failure, Outcome};
+use crate::places::{default_config, own_socket, own_state};
+use carma_daemon::ServeOptions;
+use carma_daemon::config::{self, Config};
+use std::path::PathBuf;
+use tracing_subscriber::EnvFilter;
+
+/// Runs the daemon until it is told to stop. `socket`: as given on the command line or in the
+/// environment. Flags win over the configuration file.
+pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
+    let filter = EnvFilter::try_from_env("CARMA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(std::io::stderr).init();
+    let file = args.config.clone().or_else(|| Some(default_config()).filter(|file| file.exists()));
+    let mut config = match file {
+        Some(file) => config::load(&file).map_err(|e| Failure::usage(e.to_string()))?,
+        None => Config::default(),
+    };
+    config.policy = args.policy.clone().or(config.policy);
+    config.sharing = args.sharing.or(config.sharing);
+    config.options(0).map_err(|(_, why)| Failure::usage(why))?;
+    let options = ServeOptions {
+        socket: socket.or_else(|| config.socket.clone()).unwrap_or_else(own_socket),
+        state_dir: args.state.clone().or_else(|| config.state_dir.clone()).unwrap_or_else(own_state),
+        gpus: args.gpus.clone().or_else(|| config.gpus.clone()).unwrap_or_else(|| "auto".into()),
+        speed: args.speed.unwrap_or(1),
+        config,
+    };
+    carma_daemon::serve(&options).map_err(|e| Failure::new(e.to_string()))?;
+    Ok(0)
+}

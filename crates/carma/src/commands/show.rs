@@ -1,0 +1,232 @@
+//! `carma show`: everything about a job.
+
+use super::Context;
+use super::queue::gpu_list;
+use crate::cli::ShowArgs;
+use crate::failure::Outcome;
+use crate::output::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
+use carma_api::wire::{AttemptView, JobDetail, JobView};
+use carma_core::units::{MiB, Millis};
+use std::fmt::Write as _;
+
+/// Shows the job.
+pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
+    context.listing(&format!("/v1/jobs/{}", args.id), args.json, render)
+}
+
+fn render(detail: &JobDetail, screen: &Screen) -> String {
+    let job = &detail.job;
+    let mut block = Block::default();
+    block.line("job", format!("{} ({})", job.id, job.name));
+    block.line("user", &job.user).line("state", &job.state).line("reason", &job.reason.text);
+    block.line_if("exit code", job.exit_code.map(|c| c.to_string()));
+    block.line("command", shell_line(&detail.command)).line("directory", &detail.cwd);
+    let log = if detail.log.is_empty() { "only its owner and root may know" } else { &detail.log };
+    block.line("log", log);
+    block.line_if("pid", detail.pid.map(|p| p.to_string()));
+    block.line("GPUs", placement(job)).line("memory", memory(job));
+    block.line_if("forecasts", forecasts(detail));
+    block.line_if("time limit", detail.time_limit_ms.map(|t| Millis(t).to_string()));
+    block.line("priority", job.priority.to_string());
+    block.line("submitted", stamp(job.submitted_ms, screen));
+    block.line_if("started", job.started_ms.map(|t| stamp(t, screen)));
+    block.line_if("ended", job.ended_ms.map(|t| stamp(t, screen)));
+    if let (Some(from), Some(to)) = (job.started_ms, job.ended_ms) {
+        block.line("ran for", Millis(to).since(Millis(from)).to_string());
+    }
+    let mut text = block.render(screen);
+    text.push_str(&attempts(&detail.attempts, screen));
+    text
+}
+
+fn placement(job: &JobView) -> String {
+    let wanted = job.gpus_requested;
+    if job.gpus.is_empty() {
+        return format!("none yet, {wanted} wanted");
+    }
+    match job.sharing {
+        Some(sharing) => format!("{} ({sharing})", gpu_list(&job.gpus)),
+        None => gpu_list(&job.gpus),
+    }
+}
+
+fn memory(job: &JobView) -> String {
+    let known = |mib: Option<u64>| mib.map_or_else(|| "unknown".into(), |m| MiB(m).to_string());
+    format!(
+        "{} set aside, peak {} (on each GPU)",
+        known(job.memory_set_aside_mib),
+        known(job.memory_peak_mib)
+    )
+}
+
+fn forecasts(detail: &JobDetail) -> Option<String> {
+    let words: Vec<String> =
+        detail.forecasts_mib.iter().map(|(source, mib)| format!("{} {source}", MiB(*mib))).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// The attempts as a table, and below it why each went where it went and what came of it.
+pub(crate) fn attempts(attempts: &[AttemptView], screen: &Screen) -> String {
+    if attempts.is_empty() {
+        return "\nNot started yet.\n".into();
+    }
+    use Column::{Left, Right};
+    let columns = vec![
+        Right("ATTEMPT"),
+        Left("GPU"),
+        Left("SHARING"),
+        Right("CAP"),
+        Left("STARTED"),
+        Right("RUN"),
+        Right("PEAK"),
+        Right("EXIT"),
+    ];
+    let dash = || "-".to_owned();
+    let memory = |mib: Option<u64>| mib.map_or_else(dash, |m| MiB(m).to_string());
+    let mut table = Table::new(columns, screen);
+    for attempt in attempts {
+        let ran = attempt.started_ms.zip(attempt.ended_ms);
+        table.row([
+            attempt.attempt.to_string(),
+            gpu_list(&attempt.gpus),
+            attempt.sharing.to_string(),
+            memory(attempt.cap_mib),
+            attempt.started_ms.map_or_else(dash, |t| stamp(t, screen)),
+            ran.map_or_else(dash, |(from, to)| span(Millis(to).since(Millis(from)))),
+            memory(attempt.memory_peak_mib),
+            attempt.exit_code.map_or_else(dash, |c| c.to_string()),
+        ]);
+    }
+    let mut text = format!("\n{}", table.render());
+    for attempt in attempts {
+        let _ = writeln!(text, "attempt {}", attempt.attempt);
+        let verdict = attempt.verdict.as_ref().map(|v| v.text.as_str());
+        for (key, value) in [("placed", Some(attempt.placed.text.as_str())), ("verdict", verdict)] {
+            let Some(value) = value else { continue };
+            for (i, line) in wrap(&clean(value), screen, 11).iter().enumerate() {
+                let key = if i == 0 { format!("{key}:") } else { String::new() };
+                let _ = writeln!(text, "  {key:<9}{line}");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::queue::tests::job;
+    use super::*;
+    use carma_api::wire::ReasonView;
+    use carma_core::model::SharingMode;
+
+    pub(crate) fn detail() -> JobDetail {
+        let mut job = job(
+            7,
+            "RUNNING",
+            "PlacedShared",
+            "GPU 0 shared by time-slice: need 10.0 GiB (declared), 20.5 GiB free beside 1 job(s)",
+        );
+        job.sharing = Some(SharingMode::TimeSlice);
+        job.memory_set_aside_mib = Some(10_240);
+        job.attempts = 2;
+        let reason = |code: &str, text: &str| ReasonView { code: code.into(), text: text.into() };
+        let first = AttemptView {
+            attempt: 1,
+            gpus: vec![1],
+            sharing: SharingMode::Mps,
+            cap_mib: Some(8192),
+            placed: reason("PlacedIdle", "GPU 1 was idle; 8.0 GiB set aside"),
+            decided_ms: 1_760_000_000_500,
+            started_ms: Some(1_760_000_001_000),
+            ended_ms: Some(1_760_000_031_000),
+            exit_code: Some(1),
+            memory_peak_mib: Some(8192),
+            verdict: Some(reason(
+                "OutOfMemoryRetry",
+                "out of GPU memory: culprit, it reached its own cap of 8.0 GiB; retried with at least 10.0 GiB (retry 1 of 3)",
+            )),
+        };
+        let second = AttemptView {
+            attempt: 2,
+            gpus: vec![0],
+            sharing: SharingMode::TimeSlice,
+            cap_mib: None,
+            placed: job.reason.clone(),
+            started_ms: Some(1_760_000_060_000),
+            ended_ms: None,
+            exit_code: None,
+            memory_peak_mib: None,
+            verdict: None,
+            ..first.clone()
+        };
+        JobDetail {
+            version: 1,
+            job,
+            command: ["python", "train.py", "--bs", "32", "--tag", "a b"].map(String::from).to_vec(),
+            cwd: "/home/alice/work".into(),
+            log: "/home/alice/.local/state/carma/logs/7.log".into(),
+            pid: Some(4242),
+            forecasts_mib: [("declared".to_owned(), 8192), ("measured".to_owned(), 7000)].into(),
+            time_limit_ms: Some(7_200_000),
+            attempts: vec![first, second],
+        }
+    }
+
+    #[test]
+    fn a_job_in_its_second_attempt() {
+        insta::assert_snapshot!(render(&detail(), &Screen::of_width(Some(90))), @r"
+        job:        7 (train7)
+        user:       alice
+        state:      RUNNING
+        reason:     GPU 0 shared by time-slice: need 10.0 GiB (declared), 20.5 GiB free beside 1
+                    job(s)
+        command:    python train.py --bs 32 --tag 'a b'
+        directory:  /home/alice/work
+        log:        /home/alice/.local/state/carma/logs/7.log
+        pid:        4242
+        GPUs:       0 (time-slice)
+        memory:     10.0 GiB set aside, peak unknown (on each GPU)
+        forecasts:  8.0 GiB declared, 6.8 GiB measured
+        time limit: 2 h
+        priority:   0
+        submitted:  2025-10-09T08:53:20+00:00
+        started:    2025-10-09T08:54:20+00:00
+
+        ATTEMPT  GPU  SHARING         CAP  STARTED                    RUN     PEAK  EXIT
+              1  1    mps         8.0 GiB  2025-10-09T08:53:21+00:00  30s  8.0 GiB     1
+              2  0    time-slice        -  2025-10-09T08:54:20+00:00    -        -     -
+        attempt 1
+          placed:  GPU 1 was idle; 8.0 GiB set aside
+          verdict: out of GPU memory: culprit, it reached its own cap of 8.0 GiB; retried with at
+                   least 10.0 GiB (retry 1 of 3)
+        attempt 2
+          placed:  GPU 0 shared by time-slice: need 10.0 GiB (declared), 20.5 GiB free beside 1
+                   job(s)
+        ");
+    }
+
+    #[test]
+    fn a_job_of_somebody_else_that_waits() {
+        let mut detail = detail();
+        detail.job = job(8, "PENDING", "Resources", "Resources(needs 2 idle GPU(s); all 2 are in use)");
+        detail.job.gpus_requested = 2;
+        (detail.log, detail.pid, detail.attempts) = (String::new(), None, vec![]);
+        detail.forecasts_mib.clear();
+        insta::assert_snapshot!(render(&detail, &Screen::of_width(None)), @r"
+        job:        8 (train8)
+        user:       alice
+        state:      PENDING
+        reason:     Resources(needs 2 idle GPU(s); all 2 are in use)
+        command:    python train.py --bs 32 --tag 'a b'
+        directory:  /home/alice/work
+        log:        only its owner and root may know
+        GPUs:       none yet, 2 wanted
+        memory:     unknown set aside, peak unknown (on each GPU)
+        time limit: 2 h
+        priority:   0
+        submitted:  2025-10-09T08:53:20+00:00
+
+        Not started yet.
+        ");
+    }
+}

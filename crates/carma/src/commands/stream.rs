@@ -1,0 +1,170 @@
+//! A job's output as it comes, until the job is over: what `run` and `logs -f` share.
+
+use super::Context;
+use super::follow::{Follower, Notice};
+use super::wait::until_over;
+use crate::failure::Failure;
+use carma_api::wire::JobDetail;
+use carma_api::{Client, ClientError};
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often the log is looked at. Not inotify, which says nothing on network file systems, where
+/// homes and so logs often are.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often the daemon is asked about a job that has no log to read yet.
+const ASK: Duration = Duration::from_secs(1);
+
+/// What happens besides new output.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The job is over.
+    Over(Box<JobDetail>),
+    /// Waiting for it failed.
+    Failed(ClientError),
+    /// The daemon went away, or is back.
+    Away(bool),
+    /// The user wants out: SIGINT or SIGTERM.
+    Interrupt,
+}
+
+/// How a stream ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The job is over, and all of its output was copied.
+    Over(Box<JobDetail>),
+    /// The user left; the exit code to leave with.
+    Left(u8),
+}
+
+/// Events and where they come from.
+pub(crate) struct Events {
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+}
+
+impl Events {
+    /// No source yet.
+    pub(crate) fn new() -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver }
+    }
+
+    /// From now on SIGINT and SIGTERM are events and end nothing by themselves.
+    ///
+    /// # Errors
+    /// When the system gives no more threads or descriptors.
+    pub(crate) fn catch_signals(&self) -> io::Result<()> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        // Caught before this returns, or a signal right after a submission would leave the job behind.
+        let (mut interrupt, mut terminate) = {
+            let _inside = runtime.enter();
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        };
+        let events = self.sender.clone();
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            runtime.block_on(async {
+                loop {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                    }
+                    if events.send(Event::Interrupt).is_err() {
+                        break;
+                    }
+                }
+            });
+        })?;
+        Ok(())
+    }
+
+    /// From now on the end of the job is an event.
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    pub(crate) fn wait_for(&self, socket: PathBuf, id: u64) -> io::Result<()> {
+        let events = self.sender.clone();
+        std::thread::Builder::new().name("wait".into()).spawn(move || {
+            // Nobody listens any more once the user has left.
+            let last = match until_over(&socket, id, None, &mut |away| drop(events.send(Event::Away(away)))) {
+                Ok(detail) => Event::Over(Box::new(detail)),
+                Err(error) => Event::Failed(error),
+            };
+            let _ = events.send(last);
+        })?;
+        Ok(())
+    }
+}
+
+/// What a stream does besides copying.
+pub(crate) trait Attendant {
+    /// The job is known to be in this state; told at most once a second, while there is no output.
+    fn waiting(&mut self, detail: &JobDetail);
+
+    /// The user wants out. Returns the exit code to leave with, or `None` to go on.
+    fn interrupted(&mut self) -> Option<u8>;
+}
+
+/// Copies a job's output to standard output until the job is over.
+///
+/// # Errors
+/// What the daemon refuses, a daemon that stays away, a standard output that takes no more.
+pub(crate) fn copy(
+    context: &Context,
+    id: u64,
+    follower: &mut Follower,
+    events: &Events,
+    attendant: &mut dyn Attendant,
+) -> Result<Ending, Failure> {
+    let mut out = io::stdout();
+    let mut pid = None;
+    let mut client: Option<Client> = None;
+    let mut asked = Instant::now();
+    loop {
+        match follower.pump(pid, &mut out)? {
+            Some(Notice::Truncated) => say("the log was cut short; it is shown again from its start"),
+            Some(Notice::Replaced) => say("another file took the log's place; it is shown from its start"),
+            None => {}
+        }
+        match events.receiver.recv_timeout(LOOK) {
+            Ok(Event::Over(detail)) => {
+                follower.pump(None, &mut out)?;
+                return Ok(Ending::Over(detail));
+            }
+            Ok(Event::Failed(error)) => return Err(error.into()),
+            Ok(Event::Away(true)) => say("the daemon does not answer; the job goes on, and so does its log"),
+            Ok(Event::Away(false)) => say("the daemon is back"),
+            Ok(Event::Interrupt) => {
+                if let Some(code) = attendant.interrupted() {
+                    return Ok(Ending::Left(code));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // Impossible while `events` holds a sender.
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::new("nobody waits for the job any more"));
+            }
+        }
+        if !follower.is_open() && asked.elapsed() >= ASK {
+            asked = Instant::now();
+            // Failures show as events of the thread that waits; here the answer can do without.
+            let answer = client.take().map_or_else(|| Client::connect(&context.socket), Ok);
+            if let Ok(mut connected) = answer
+                && let Ok(detail) = connected.get::<JobDetail>(&format!("/v1/jobs/{id}"))
+            {
+                pid = detail.pid;
+                attendant.waiting(&detail);
+                client = Some(connected);
+            }
+        }
+    }
+}
+
+/// Tells the user something that is not the job's output.
+pub(crate) fn say(text: &str) {
+    Failure::new(text).tell();
+}

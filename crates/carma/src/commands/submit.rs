@@ -1,0 +1,307 @@
+//! `carma submit`: a job from the command line or a file, with the caller's surroundings.
+
+use super::Context;
+use crate::cli::{JobArgs, SubmitArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::print_json;
+use carma_api::job_file;
+use carma_api::wire::{SubmitReply, SubmitRequest};
+use carma_api::{Client, MAX_BODY};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Submits.
+pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
+    let mut requests = requests(&args.job, &args.rad, &Surroundings::of_caller()?)?;
+    if args.job.output.is_some() && (args.repeat > 1 || requests.len() > 1) {
+        return Err(Failure::usage("--output names one file, and several jobs would write to it")
+            .hint("leave it out: each job then gets a log of its own"));
+    }
+    for request in &mut requests {
+        request.hold |= args.hold;
+    }
+    let mut client = context.client()?;
+    let mut accepted = Vec::new();
+    let repeated = requests.iter().flat_map(|r| std::iter::repeat_n(r, args.repeat as usize));
+    let mut outcome = Ok(0);
+    for request in repeated {
+        match send(&mut client, request) {
+            Ok(reply) if args.json => accepted.push(reply),
+            Ok(reply) => say(&reply, args.parsable)?,
+            Err(failure) => {
+                outcome = Err(failure);
+                break;
+            }
+        }
+    }
+    // Those that were accepted before a failure stay accepted, so their numbers must be told.
+    match (args.json, &accepted[..]) {
+        (false, _) | (true, []) => {}
+        (true, [one]) if requests.len() == 1 && args.repeat == 1 => print_json(&serde_json::json!(one))?,
+        (true, several) => {
+            print_json(&serde_json::json!({"version": carma_api::VERSION, "jobs": several}))?;
+        }
+    }
+    outcome
+}
+
+fn say(reply: &SubmitReply, parsable: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if parsable {
+        writeln!(out, "{}", reply.id)
+    } else {
+        writeln!(out, "job {} submitted; log: {}", reply.id, reply.log)
+    }
+}
+
+/// Sends one job. When this returns, the job is on the daemon's disk.
+///
+/// # Errors
+/// Refusals, and requests that are too large to send.
+pub(crate) fn send(client: &mut Client, request: &SubmitRequest) -> Result<SubmitReply, Failure> {
+    let size = serde_json::to_vec(request).map_or(0, |body| body.len());
+    if size > MAX_BODY {
+        let text = format!(
+            "command and environment take {} KiB; the daemon reads at most {} KiB",
+            size / 1024,
+            MAX_BODY / 1024
+        );
+        return Err(Failure::usage(text).hint("put long argument lists into a file"));
+    }
+    client.post("/v1/jobs", request).map_err(|error| {
+        let broken = matches!(error, carma_api::ClientError::Broken { .. });
+        let failure = Failure::from(error);
+        if broken {
+            // Sending it again might run it twice, which is for the user to decide.
+            failure.hint("the job may have been accepted: look at `carma queue` before you submit it again")
+        } else {
+            failure
+        }
+    })
+}
+
+/// What a job takes over from whoever submits it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Surroundings {
+    cwd: PathBuf,
+    env: BTreeMap<String, String>,
+}
+
+impl Surroundings {
+    /// The caller's directory and environment. Says on standard error what cannot be taken over.
+    ///
+    /// # Errors
+    /// When there is no directory.
+    pub(crate) fn of_caller() -> Result<Self, Failure> {
+        let cwd = std::env::current_dir()
+            .map_err(|e| Failure::new(format!("the directory you are in cannot be used: {e}")))?;
+        let (env, left_out) = capture(std::env::vars_os());
+        if !left_out.is_empty() {
+            let text =
+                format!("warning: not UTF-8 and so not in the job's environment: {}", left_out.join(", "));
+            Failure::new(text).tell();
+        }
+        Ok(Self { cwd, env })
+    }
+}
+
+/// Which variables go to the job, and the names of those that cannot.
+fn capture(vars: impl Iterator<Item = (OsString, OsString)>) -> (BTreeMap<String, String>, Vec<String>) {
+    let (mut env, mut left_out) = (BTreeMap::new(), Vec::new());
+    for (key, value) in vars {
+        match (key.into_string(), value.into_string()) {
+            // A job that is submitted from within a job must not be taken for that one; it may well
+            // submit to the same daemon.
+            (Ok(key), _) if key.starts_with("CARMA_") && key != "CARMA_SOCKET" => {}
+            (Ok(key), Ok(value)) => {
+                env.insert(key, value);
+            }
+            (Ok(key), Err(_)) => left_out.push(key),
+            (Err(key), _) => left_out.push(key.to_string_lossy().into_owned()),
+        }
+    }
+    (env, left_out)
+}
+
+/// The jobs that a command line describes: one, or one for each `.rad` file.
+///
+/// # Errors
+/// Files that cannot be read, and what cannot be sent.
+pub(crate) fn requests(
+    args: &JobArgs,
+    rad: &[PathBuf],
+    around: &Surroundings,
+) -> Result<Vec<SubmitRequest>, Failure> {
+    let bad_file = |e: job_file::FileError| Failure::usage(e.to_string());
+    if rad.is_empty() {
+        let base = match &args.file {
+            Some(file) => {
+                job_file::read(file).and_then(|text| job_file::toml::parse(file, &text)).map_err(bad_file)?
+            }
+            None => SubmitRequest::default(),
+        };
+        return Ok(vec![complete(base, args, around)?]);
+    }
+    // All are read before the first is sent: a slip in the last must not leave half of them queued.
+    rad.iter()
+        .map(|file| {
+            let base =
+                job_file::read(file).and_then(|text| job_file::rad::parse(file, &text)).map_err(bad_file)?;
+            complete(base, args, around)
+        })
+        .collect()
+}
+
+/// Lays the options and the surroundings over what a file says.
+fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Result<SubmitRequest, Failure> {
+    let mut job = base;
+    if !args.command.is_empty() {
+        job.command = args.command.iter().map(|word| text(word, "an argument")).collect::<Result<_, _>>()?;
+    }
+    if let Some(line) = &args.wrap {
+        job.command = vec!["/bin/sh".into(), "-c".into(), text(line, "--wrap")?];
+        // Slurm's name for it; "sh" would say less.
+        job.name.get_or_insert_with(|| "wrap".into());
+    }
+    let cwd = match &args.chdir {
+        Some(dir) => around.cwd.join(dir),
+        None => around.cwd.join(&job.cwd),
+    };
+    // Joining with nothing adds a slash.
+    let cwd: PathBuf = cwd.components().collect();
+    let output = args.output.clone().or_else(|| job.output.as_ref().map(PathBuf::from));
+    job.output = output.map(|file| text(cwd.join(file).as_os_str(), "--output")).transpose()?;
+    job.cwd = text(cwd.as_os_str(), "the directory")?;
+
+    let mut env = around.env.clone();
+    env.append(&mut job.env);
+    env.extend(args.env.iter().cloned());
+    job.env = env;
+
+    job.exclusive = (job.exclusive || args.exclusive) && !args.shared;
+    job.name = args.name.clone().or(job.name);
+    job.gpus = args.gpus.or(job.gpus);
+    job.gpu_memory_mib = args.gpu_memory.map(|m| m.0).or(job.gpu_memory_mib);
+    job.sharing = args.sharing.or(job.sharing);
+    job.thread_pct = args.mps_threads.or(job.thread_pct);
+    job.time_limit_ms = args.time.map(|t| t.0).or(job.time_limit_ms);
+    job.priority = args.priority.unwrap_or(job.priority);
+    job.max_retries = args.max_retries.or(job.max_retries);
+    Ok(job)
+}
+
+fn text(word: &OsStr, what: &str) -> Result<String, Failure> {
+    word.to_str().map(str::to_owned).ok_or_else(|| {
+        let shown = Path::new(word).display();
+        Failure::usage(format!("{what} is not UTF-8: {shown}"))
+            .hint("carma keeps jobs as text; rename the file, or pass its name through a script")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::model::SharingMode;
+    use carma_core::units::{MiB, Millis};
+    use std::os::unix::ffi::OsStringExt;
+
+    fn around() -> Surroundings {
+        Surroundings { cwd: "/home/a".into(), env: [("PATH".to_owned(), "/bin".to_owned())].into() }
+    }
+
+    fn one(args: &JobArgs) -> SubmitRequest {
+        requests(args, &[], &around()).unwrap().remove(0)
+    }
+
+    fn command() -> JobArgs {
+        JobArgs { command: vec!["python".into(), "t.py".into()], ..JobArgs::default() }
+    }
+
+    #[test]
+    fn the_environment_comes_along_but_carmas_own() {
+        let odd = OsString::from_vec(vec![b'x', 0xff]);
+        let vars = [
+            ("HOME".into(), "/home/a".into()),
+            ("CARMA_JOB_ID".into(), "7".into()),
+            ("CARMA_SOCKET".into(), "/s".into()),
+            ("CARMANIA".into(), "yes".into()),
+            ("ODD".into(), odd.clone()),
+            (odd, "value".into()),
+        ];
+        let (env, left_out) = capture(vars.into_iter());
+        assert_eq!(env.keys().collect::<Vec<_>>(), ["CARMANIA", "CARMA_SOCKET", "HOME"]);
+        assert_eq!(left_out, ["ODD", "x\u{fffd}"]);
+    }
+
+    #[test]
+    fn paths_are_absolute() {
+        let mut args = command();
+        assert_eq!(one(&args).cwd, "/home/a");
+        assert_eq!(one(&args).output, None);
+        args.output = Some("out.txt".into());
+        assert_eq!(one(&args).output.as_deref(), Some("/home/a/out.txt"));
+        args.chdir = Some("work".into());
+        assert_eq!(one(&args).cwd, "/home/a/work");
+        assert_eq!(one(&args).output.as_deref(), Some("/home/a/work/out.txt"));
+        (args.chdir, args.output) = (Some("/x/".into()), Some("/dev/null".into()));
+        assert_eq!((one(&args).cwd.as_str(), one(&args).output.as_deref()), ("/x", Some("/dev/null")));
+    }
+
+    #[test]
+    fn options_go_before_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("j.toml");
+        let text = "command = ['python', 'a.py']\nname = 'file'\nexclusive = true\ngpu-memory = '20G'\ntime = '1h'\n\
+                    cwd = 'sub'\npriority = 5\nenv = { PATH = '/file', A = 'file', B = 'file' }\n";
+        std::fs::write(&file, text).unwrap();
+        let mut args = JobArgs { file: Some(file), ..JobArgs::default() };
+        let job = one(&args);
+        assert_eq!((job.name.as_deref(), job.exclusive, job.priority), (Some("file"), true, 5));
+        assert_eq!(job.cwd, "/home/a/sub");
+        assert_eq!(job.env["PATH"], "/file");
+        args.command = vec!["true".into()];
+        args.name = Some("flag".into());
+        args.shared = true;
+        args.gpu_memory = Some(MiB::gib(8));
+        args.time = Some(Millis::secs(60));
+        args.priority = Some(0);
+        args.sharing = Some(SharingMode::Mps);
+        args.env = vec![("A".into(), "flag".into())];
+        let job = one(&args);
+        assert_eq!(job.command, ["true"]);
+        assert_eq!((job.name.as_deref(), job.exclusive, job.priority), (Some("flag"), false, 0));
+        assert_eq!((job.gpu_memory_mib, job.time_limit_ms), (Some(8192), Some(60_000)));
+        assert_eq!((job.env["A"].as_str(), job.env["B"].as_str()), ("flag", "file"));
+    }
+
+    #[test]
+    fn a_line_for_the_shell() {
+        let job = one(&JobArgs { wrap: Some("a | b".into()), ..JobArgs::default() });
+        assert_eq!(job.command, ["/bin/sh", "-c", "a | b"]);
+        assert_eq!(job.name.as_deref(), Some("wrap"));
+    }
+
+    #[test]
+    fn all_files_are_read_first_and_mistakes_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (good, bad) = (dir.path().join("good.rad"), dir.path().join("bad.rad"));
+        std::fs::write(&good, "# x\nconda activate base\npython a.py\n\n\n\nexclusive\n2\n700\n").unwrap();
+        std::fs::write(&bad, "# x\nconda activate base\npython a.py\n\n\n\nexclusive\nmany\n").unwrap();
+        let args = JobArgs { gpu_memory: Some(MiB(900)), ..JobArgs::default() };
+        let job = requests(&args, std::slice::from_ref(&good), &around()).unwrap().remove(0);
+        assert_eq!((job.gpus, job.measured_mib, job.gpu_memory_mib), (Some(2), Some(700), Some(900)));
+        assert_eq!((job.cwd.as_str(), job.env["PATH"].as_str()), ("/home/a", "/bin"));
+        let failure = requests(&args, &[good, bad], &around()).unwrap_err();
+        assert_eq!(failure.code, 2);
+        assert!(failure.message.unwrap().contains("bad.rad:8: expected the number of GPUs"));
+    }
+
+    #[test]
+    fn what_is_not_text_is_refused() {
+        let mut args = command();
+        args.command.push(OsString::from_vec(vec![b'x', 0xff]));
+        assert_eq!(requests(&args, &[], &around()).unwrap_err().code, 2);
+    }
+}

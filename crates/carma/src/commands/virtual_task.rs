@@ -1,0 +1,78 @@
+//! `carma virtual-task`: a model of a training script, for virtual GPUs.
+
+use crate::cli::VirtualTaskArgs;
+use crate::failure::{GENERAL, Outcome};
+use carma_core::units::Millis;
+use carma_sim::virtual_task::{Growth, TaskEnv, TaskSpec, run as run_task};
+use std::io::{self, Write};
+
+/// Runs the task to its end.
+pub(crate) fn run(args: &VirtualTaskArgs) -> Outcome {
+    let mut err = io::stderr();
+    let env = match TaskEnv::from_vars(|name| std::env::var(name).ok()) {
+        Ok(env) => env,
+        // In the task's own words, as carma reads them in the logs of real ones.
+        Err(error) => {
+            let _ = writeln!(err, "{error}");
+            return Ok(GENERAL);
+        }
+    };
+    Ok(run_task(&spec(args), &env, &mut io::stdout(), &mut err))
+}
+
+fn spec(args: &VirtualTaskArgs) -> TaskSpec {
+    let seconds = |span: Millis| span.0 as f64 / 1000.0;
+    TaskSpec {
+        memory: args.memory,
+        sm: args.sm,
+        gract: args.gract,
+        occupancy: args.occupancy,
+        dram: args.dram,
+        work_s: seconds(args.work),
+        startup_s: seconds(args.startup),
+        fault_after: args.fault_after.map(seconds),
+        grow: args.grow_to.zip(args.grow_after).map(|(to, after)| Growth { after_s: seconds(after), to }),
+        exit_code: args.exit_code,
+        ignore_term: args.ignore_term,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Verb};
+    use carma_core::units::MiB;
+    use clap::Parser;
+
+    fn of(words: &[&str]) -> TaskSpec {
+        match Cli::parse_from([&["carma", "virtual-task"], words].concat()).verb {
+            Verb::VirtualTask(args) => spec(&args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_the_models() {
+        assert_eq!(of(&[]), TaskSpec::default());
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let words = "--memory 9G --sm 0.6 --gract 0.7 --occupancy 0.2 --dram 0.1 --work 90s --startup 0 \
+                     --fault-after 5s --grow-to 12G --grow-after 500ms --exit-code 3 --ignore-term";
+        let expected = TaskSpec {
+            memory: MiB::gib(9),
+            sm: 0.6,
+            gract: Some(0.7),
+            occupancy: Some(0.2),
+            dram: Some(0.1),
+            work_s: 90.0,
+            startup_s: 0.0,
+            fault_after: Some(5.0),
+            grow: Some(Growth { after_s: 0.5, to: MiB::gib(12) }),
+            exit_code: 3,
+            ignore_term: true,
+        };
+        assert_eq!(of(&words.split_whitespace().collect::<Vec<_>>()), expected);
+    }
+}

@@ -1,0 +1,200 @@
+//! How answers look: tables and blocks for people, JSON for programs.
+//!
+//! What renders is a function from a reply and a [`Screen`] to a text, so that tests read what users
+//! read.
+
+mod json;
+mod table;
+mod time;
+
+pub(crate) use json::print_json;
+pub(crate) use table::{Column, Table};
+pub(crate) use time::{span, stamp};
+
+use jiff::tz::TimeZone;
+use rustix::termios::{isatty, tcgetwinsize};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// What the text is for.
+#[derive(Debug, Clone)]
+pub(crate) struct Screen {
+    /// Columns of the terminal; `None`: not a terminal, lines may have any length.
+    pub(crate) width: Option<u16>,
+    /// Whether state words may be coloured.
+    pub(crate) colour: bool,
+    /// Time zone of the times shown.
+    pub(crate) zone: TimeZone,
+}
+
+impl Screen {
+    /// Standard output. Colours need a terminal, and that nobody set `NO_COLOR`.
+    pub(crate) fn stdout() -> Self {
+        let out = io::stdout();
+        let width = isatty(&out)
+            .then(|| tcgetwinsize(&out).map_or(0, |size| size.ws_col))
+            // Serial lines do not know their width.
+            .map(|columns| if columns == 0 { 80 } else { columns });
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        Self { width, colour: width.is_some() && !plain, zone: TimeZone::system() }
+    }
+
+    /// The same without a limit on the length of lines.
+    pub(crate) fn unlimited(self) -> Self {
+        Self { width: None, ..self }
+    }
+}
+
+#[cfg(test)]
+impl Screen {
+    /// For tests: UTC, no colour.
+    pub(crate) fn of_width(width: Option<u16>) -> Self {
+        Self { width, colour: false, zone: TimeZone::UTC }
+    }
+}
+
+/// Prints a finished text.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Text from others, made harmless: names and log lines may hold control characters that would move
+/// the cursor, colour the screen or write to the clipboard of whoever lists the queue.
+pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+    // Besides controls: marks that reverse the reading direction, with which a line can lie.
+    let harmful = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if harmful(c) {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// A command as one could type it into a shell.
+pub(crate) fn shell_line(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-+=./:,@%^".contains(c);
+    let quoted = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// `Key:   value` lines, aligned. Values that run over the width go on under themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    lines: Vec<(&'static str, String)>,
+}
+
+impl Block {
+    /// Adds a line.
+    pub(crate) fn line(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
+        self.lines.push((key, value.into()));
+        self
+    }
+
+    /// Adds a line if there is a value.
+    pub(crate) fn line_if(&mut self, key: &'static str, value: Option<String>) -> &mut Self {
+        if let Some(value) = value {
+            self.line(key, value);
+        }
+        self
+    }
+
+    /// As text.
+    pub(crate) fn render(&self, screen: &Screen) -> String {
+        let indent = self.lines.iter().map(|(key, _)| key.len() + 2).max().unwrap_or(0);
+        let mut text = String::new();
+        for (key, value) in &self.lines {
+            let key = format!("{key}:");
+            for (i, part) in wrap(&clean(value), screen, indent).iter().enumerate() {
+                let head = if i == 0 { key.as_str() } else { "" };
+                let _ = writeln!(text, "{}", format!("{head:<indent$}{part}").trim_end());
+            }
+        }
+        text
+    }
+}
+
+/// Splits a text into lines that fit beside an indentation, at blanks. A word longer than the line
+/// stays whole, so that paths can be copied.
+pub(crate) fn wrap(text: &str, screen: &Screen, indent: usize) -> Vec<String> {
+    let room = match screen.width {
+        // On a very narrow screen the terminal wraps as well as we could.
+        Some(width) if usize::from(width) >= indent + 20 => usize::from(width) - indent,
+        _ => return vec![text.to_owned()],
+    };
+    let mut lines = vec![String::new()];
+    let mut length = 0;
+    for word in text.split(' ') {
+        let chars = word.chars().count();
+        if length > 0 && length + 1 + chars > room {
+            lines.push(String::new());
+            length = 0;
+        }
+        if let Some(line) = lines.last_mut() {
+            if length > 0 {
+                line.push(' ');
+                length += 1;
+            }
+            line.push_str(word);
+            length += chars;
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_writes_to_the_terminal_through_a_name() {
+        assert_eq!(clean("train é 数"), "train é 数");
+        assert_eq!(clean("a\x1b[2Jb\n\u{9b}c\u{202e}"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{202e}");
+    }
+
+    #[test]
+    fn commands_can_be_pasted() {
+        let words = ["sh", "-c", "echo 'a' $B", "", "--lr=1e-3"].map(String::from);
+        assert_eq!(shell_line(&words), r"sh -c 'echo '\''a'\'' $B' '' --lr=1e-3");
+    }
+
+    #[test]
+    fn long_values_go_on_under_themselves() {
+        let mut block = Block::default();
+        block.line("job", "7").line("reason", "one two three four five six seven");
+        block.line_if("pid", None);
+        insta::assert_snapshot!(block.render(&Screen::of_width(Some(30))), @r"
+        job:    7
+        reason: one two three four
+                five six seven
+        ");
+        assert_eq!(block.render(&Screen::of_width(None)).lines().count(), 2);
+    }
+
+    #[test]
+    fn words_are_never_cut() {
+        let screen = Screen::of_width(Some(24));
+        assert_eq!(
+            wrap("/a/very/long/path/that/has/no/blank x", &screen, 0),
+            ["/a/very/long/path/that/has/no/blank", "x"]
+        );
+        assert_eq!(wrap("", &screen, 0), [""]);
+        assert_eq!(wrap("two words", &Screen::of_width(Some(10)), 4), ["two words"]);
+    }
+}

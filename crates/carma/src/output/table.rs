@@ -1,0 +1,159 @@
+//! Tables: aligned columns without lines, of which the last may be wrapped.
+
+use super::{Screen, clean};
+use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Width, presets};
+
+/// The narrowest that a last column is made; on a narrower screen the terminal wraps.
+const NARROWEST: u16 = 20;
+/// Blanks between columns.
+const GAP: u16 = 2;
+
+/// How a column is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Column {
+    /// Words.
+    Left(&'static str),
+    /// Numbers.
+    Right(&'static str),
+    /// Job states, in colour where there is any.
+    State(&'static str),
+}
+
+impl Column {
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Left(title) | Self::Right(title) | Self::State(title) => title,
+        }
+    }
+}
+
+/// A table in the making.
+pub(crate) struct Table<'a> {
+    table: comfy_table::Table,
+    columns: Vec<Column>,
+    screen: &'a Screen,
+    most_lines: Option<usize>,
+}
+
+impl<'a> Table<'a> {
+    /// A table with these columns.
+    pub(crate) fn new(columns: Vec<Column>, screen: &'a Screen) -> Self {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING).set_header(columns.iter().map(|c| c.title()));
+        table.set_truncation_indicator("…").force_no_tty();
+        if screen.colour {
+            table.enforce_styling();
+        }
+        Self { table, columns, screen, most_lines: None }
+    }
+
+    /// Cuts what needs more than `lines` lines on this screen.
+    pub(crate) fn at_most_lines(mut self, lines: usize) -> Self {
+        self.most_lines = self.screen.width.is_some().then_some(lines);
+        self
+    }
+
+    /// Adds a row, one text a column.
+    pub(crate) fn row(&mut self, texts: impl IntoIterator<Item = String>) {
+        let mut row = Row::new();
+        for (column, text) in self.columns.iter().zip(texts) {
+            let cell = Cell::new_owned(clean(&text).into_owned());
+            row.add_cell(match (column, colour(&text)) {
+                (Column::State(_), Some(colour)) if self.screen.colour => cell.fg(colour),
+                _ => cell,
+            });
+        }
+        if let Some(lines) = self.most_lines {
+            row.max_height(lines);
+        }
+        self.table.add_row(row);
+    }
+
+    /// As text, a newline at the end of each line.
+    pub(crate) fn render(mut self) -> String {
+        let last = self.columns.len().saturating_sub(1);
+        for (i, column) in self.columns.iter().enumerate() {
+            if let Some(set) = self.table.column_mut(i) {
+                set.set_padding((0, if i == last { 0 } else { GAP }));
+                if matches!(column, Column::Right(_)) {
+                    set.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        let widths = self.table.column_max_content_widths();
+        let others: u16 =
+            widths.iter().take(last).fold(0, |sum, w| sum.saturating_add(*w).saturating_add(GAP));
+        self.table.set_content_arrangement(ContentArrangement::Disabled);
+        if let (Some(width), Some(widest)) = (self.screen.width, widths.last().copied()) {
+            let room = width.saturating_sub(others);
+            if widest > room && room >= NARROWEST {
+                self.table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+                for i in 0..last {
+                    if let Some(column) = self.table.column_mut(i) {
+                        column.set_constraint(ColumnConstraint::ContentWidth);
+                    }
+                }
+                if let Some(column) = self.table.column_mut(last) {
+                    column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(room)));
+                }
+            }
+        }
+        let mut text = self.table.trim_fmt();
+        text.push('\n');
+        text
+    }
+}
+
+fn colour(state: &str) -> Option<Color> {
+    match state {
+        "RUNNING" | "COMPLETED" => Some(Color::Green),
+        "PENDING" => Some(Color::Yellow),
+        "FAILED" | "OUT_OF_MEMORY" | "TIMEOUT" => Some(Color::Red),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(screen: &Screen) -> String {
+        let columns = vec![Column::Right("ID"), Column::State("STATE"), Column::Left("REASON")];
+        let mut table = Table::new(columns, screen).at_most_lines(2);
+        table.row(["7", "RUNNING", "GPU 0 was idle"].map(String::from));
+        table.row(["12", "PENDING", "GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)"].map(String::from));
+        table.render()
+    }
+
+    #[test]
+    fn a_file_gets_whole_lines() {
+        insta::assert_snapshot!(table(&Screen::of_width(None)), @r"
+        ID  STATE    REASON
+         7  RUNNING  GPU 0 was idle
+        12  PENDING  GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)
+        ");
+    }
+
+    #[test]
+    fn a_screen_gets_what_fits() {
+        insta::assert_snapshot!(table(&Screen::of_width(Some(60))), @r"
+        ID  STATE    REASON
+         7  RUNNING  GPU 0 was idle
+        12  PENDING  GpuMemory(need 20.0 GiB; best is GPU 1 with
+                     12.3 GiB: 9.1 GiB held by pid 4711 of bob, not…
+        ");
+    }
+
+    #[test]
+    fn a_very_narrow_screen_wraps_by_itself() {
+        assert_eq!(table(&Screen::of_width(Some(25))), table(&Screen::of_width(None)));
+    }
+
+    #[test]
+    fn colour_only_where_asked() {
+        assert!(!table(&Screen::of_width(Some(60))).contains('\u{1b}'));
+        let mut screen = Screen::of_width(Some(60));
+        screen.colour = true;
+        assert!(table(&screen).contains("\u{1b}["));
+    }
+}

@@ -1,0 +1,47 @@
+//! Times and spans, as people read them in columns.
+
+use super::Screen;
+use carma_core::units::Millis;
+use jiff::Timestamp;
+
+/// A span in few characters: `0s`, `42s`, `3m20s`, `2h05m`, `3d04h`.
+pub(crate) fn span(span: Millis) -> String {
+    let s = span.0 / 1000;
+    match s {
+        0..=59 => format!("{s}s"),
+        60..=3599 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..=86_399 => format!("{}h{:02}m", s / 3600, s % 3600 / 60),
+        _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3600),
+    }
+}
+
+/// A point in time (Unix milliseconds) to the second, RFC 3339 with the offset of the time zone.
+pub(crate) fn stamp(unix_ms: u64, screen: &Screen) -> String {
+    i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).map_or_else(
+        || format!("{unix_ms} ms after 1970"),
+        |t| t.to_zoned(screen.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans() {
+        let of = |s: u64| span(Millis::secs(s));
+        assert_eq!(span(Millis(850)), "0s");
+        assert_eq!([of(42), of(200), of(7500), of(273_600)], ["42s", "3m20s", "2h05m", "3d04h"]);
+        assert_eq!(span(Millis(u64::MAX)), "213503982334d14h");
+    }
+
+    #[test]
+    fn stamps() {
+        let utc = Screen::of_width(None);
+        assert_eq!(stamp(1_760_000_000_123, &utc), "2025-10-09T08:53:20+00:00");
+        assert_eq!(stamp(u64::MAX, &utc), "18446744073709551615 ms after 1970");
+        let mut there = utc;
+        there.zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(2));
+        assert_eq!(stamp(1_760_000_000_123, &there), "2025-10-09T10:53:20+02:00");
+    }
+}

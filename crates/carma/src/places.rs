@@ -1,0 +1,107 @@
+//! Where the daemon's socket and configuration are, for those who ask and for the one who serves.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Socket of the daemon that root runs for everyone.
+const SYSTEM: &str = "/run/carma/carma.sock";
+
+/// Where a client looks when it is not told: at the system's daemon if there is one, else at the
+/// user's own.
+pub(crate) fn default_socket() -> PathBuf {
+    let system = Path::new(SYSTEM);
+    if system.exists() { system.to_owned() } else { own_socket() }
+}
+
+/// Where a daemon listens when it is not told: at the system's place as root, else at the user's.
+/// Not [`default_socket`], which would lead a user's daemon to the system's socket.
+pub(crate) fn own_socket() -> PathBuf {
+    own_socket_of(
+        rustix::process::geteuid().is_root(),
+        std::env::var_os("XDG_RUNTIME_DIR"),
+        std::env::var_os("HOME"),
+    )
+}
+
+fn own_socket_of(root: bool, runtime_dir: Option<OsString>, home: Option<OsString>) -> PathBuf {
+    if root {
+        return SYSTEM.into();
+    }
+    match (absolute(runtime_dir), absolute(home)) {
+        (Some(dir), _) => dir.join("carma/carma.sock"),
+        (None, Some(home)) => home.join(".local/state/carma/carma.sock"),
+        (None, None) => SYSTEM.into(),
+    }
+}
+
+/// The configuration file that a daemon reads when it is not told, if it is there.
+pub(crate) fn default_config() -> PathBuf {
+    default_config_of(
+        rustix::process::geteuid().is_root(),
+        std::env::var_os("XDG_CONFIG_HOME"),
+        std::env::var_os("HOME"),
+    )
+}
+
+fn default_config_of(root: bool, config_home: Option<OsString>, home: Option<OsString>) -> PathBuf {
+    let user =
+        if root { None } else { absolute(config_home).or_else(|| Some(absolute(home)?.join(".config"))) };
+    user.unwrap_or_else(|| "/etc".into()).join("carma/carma.toml")
+}
+
+/// Where a daemon keeps its state when it is not told.
+pub(crate) fn own_state() -> PathBuf {
+    own_state_of(
+        rustix::process::geteuid().is_root(),
+        std::env::var_os("XDG_STATE_HOME"),
+        std::env::var_os("HOME"),
+    )
+}
+
+fn own_state_of(root: bool, state_home: Option<OsString>, home: Option<OsString>) -> PathBuf {
+    let user =
+        if root { None } else { absolute(state_home).or_else(|| Some(absolute(home)?.join(".local/state"))) };
+    user.unwrap_or_else(|| "/var/lib".into()).join("carma")
+}
+
+/// A directory from the environment. The XDG specification says to ignore relative ones.
+fn absolute(dir: Option<OsString>) -> Option<PathBuf> {
+    dir.map(PathBuf::from).filter(|d| d.is_absolute())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_has_a_place() {
+        let of = |root, runtime: Option<&str>, home: Option<&str>| {
+            own_socket_of(root, runtime.map(OsString::from), home.map(OsString::from))
+        };
+        let (run, home) = (Some("/run/user/1"), Some("/home/a"));
+        assert_eq!(of(true, run, home), Path::new("/run/carma/carma.sock"));
+        assert_eq!(of(false, run, home), Path::new("/run/user/1/carma/carma.sock"));
+        assert_eq!(of(false, None, home), Path::new("/home/a/.local/state/carma/carma.sock"));
+        assert_eq!(of(false, Some(""), home), Path::new("/home/a/.local/state/carma/carma.sock"));
+        assert_eq!(of(false, None, None), Path::new("/run/carma/carma.sock"));
+    }
+
+    #[test]
+    fn everyone_has_a_state() {
+        let home = || Some(OsString::from("/home/a"));
+        assert_eq!(own_state_of(true, None, home()), Path::new("/var/lib/carma"));
+        assert_eq!(own_state_of(false, None, home()), Path::new("/home/a/.local/state/carma"));
+        assert_eq!(own_state_of(false, Some("/s".into()), home()), Path::new("/s/carma"));
+    }
+
+    #[test]
+    fn everyone_has_a_configuration() {
+        let of = |root, config: Option<&str>, home: Option<&str>| {
+            default_config_of(root, config.map(OsString::from), home.map(OsString::from))
+        };
+        assert_eq!(of(true, Some("/c"), Some("/root")), Path::new("/etc/carma/carma.toml"));
+        assert_eq!(of(false, Some("/c"), Some("/home/a")), Path::new("/c/carma/carma.toml"));
+        assert_eq!(of(false, None, Some("/home/a")), Path::new("/home/a/.config/carma/carma.toml"));
+        assert_eq!(of(false, None, None), Path::new("/etc/carma/carma.toml"));
+    }
+}

@@ -1,0 +1,494 @@
+//! The binary against a daemon that gives canned answers: exit codes, what is sent, what is printed.
+
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What was asked: method and path, body.
+type Asked = (String, Value);
+/// What to answer to a method and path; the first that matches is used up unless it is the last.
+type Answers = Vec<(String, VecDeque<(u16, Value)>)>;
+
+/// A daemon that knows a few answers.
+struct Daemon {
+    dir: TempDir,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Daemon {
+    fn start(answers: &[(&str, u16, Value)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let mut table: Answers = Vec::new();
+        for (what, status, body) in answers {
+            let answer = (*status, body.clone());
+            match table.iter_mut().find(|(known, _)| known == what) {
+                Some((_, queue)) => queue.push_back(answer),
+                None => table.push(((*what).to_owned(), [answer].into())),
+            }
+        }
+        let (table, log) = (Arc::new(Mutex::new(table)), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (table, log) = (Arc::clone(&table), Arc::clone(&log));
+                std::thread::spawn(move || serve(&stream.unwrap(), &table, &log));
+            }
+        });
+        Self { dir, asked }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    fn carma(&self, args: &[&str]) -> Output {
+        carma(&self.socket(), args).output().unwrap()
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn paths(&self) -> Vec<String> {
+        self.asked().into_iter().map(|(path, _)| path).collect()
+    }
+}
+
+/// One connection, as many requests as the client makes.
+fn serve(stream: &UnixStream, table: &Mutex<Answers>, log: &Mutex<Vec<Asked>>) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+        let what = line.trim_end().strip_suffix(" HTTP/1.1")?.to_owned();
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header).ok()?;
+            if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().ok()?;
+            }
+            if header == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        log.lock().unwrap().push((what.clone(), serde_json::from_slice(&body).unwrap_or(Value::Null)));
+        let (status, body) = table
+            .lock()
+            .unwrap()
+            .iter_mut()
+            .find(|(known, _)| *known == what)
+            .and_then(|(_, queue)| if queue.len() > 1 { queue.pop_front() } else { queue.front().cloned() })
+            .unwrap_or_else(|| (404, error("not_found", &format!("nothing is known of {what}"))));
+        let body = body.to_string();
+        let mut stream = stream;
+        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len()).ok()?;
+    }
+}
+
+fn carma(socket: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("CARMA_SOCKET", socket)
+        .args(args)
+        .stdin(Stdio::null());
+    command
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn error(code: &str, text: &str) -> Value {
+    json!({"version": 1, "code": code, "error": text})
+}
+
+fn job(id: u64, state: &str) -> Value {
+    json!({
+        "id": id, "name": "train", "user": "alice", "state": state,
+        "reason": {"code": "X", "text": "because"},
+        "gpus": [0], "gpus_requested": 1, "sharing": "time-slice", "memory_set_aside_mib": 1024,
+        "memory_peak_mib": null, "attempts": 1, "priority": 0, "submitted_ms": 1_760_000_000_000_u64,
+        "started_ms": 1_760_000_001_000_u64, "ended_ms": null, "exit_code": null,
+    })
+}
+
+fn detail(id: u64, state: &str, exit_code: Option<i32>, log: &Path) -> Value {
+    let mut job = job(id, state);
+    job["exit_code"] = json!(exit_code);
+    json!({
+        "version": 1, "job": job, "command": ["true"], "cwd": "/", "log": log, "pid": null,
+        "forecasts_mib": {}, "time_limit_ms": null, "attempts": [],
+    })
+}
+
+fn wait_path(id: u64) -> String {
+    format!("GET /v1/jobs/{id}/wait?timeout_ms=25000")
+}
+
+#[test]
+fn nobody_at_the_socket_is_69() {
+    let dir = tempfile::tempdir().unwrap();
+    for verb in [
+        &["queue"][..],
+        &["gpus", "--json"],
+        &["submit", "true"],
+        &["run", "true"],
+        &["cancel", "1"],
+        &["wait", "1"],
+    ] {
+        let output = carma(&dir.path().join("none"), verb).output().unwrap();
+        assert_eq!(code(&output), 69, "{verb:?}");
+        assert_eq!(out(&output), "");
+        let text = err(&output);
+        assert!(text.starts_with("carma: no carma daemon answers at "), "{text}");
+        assert!(text.contains("\nhint: start one with `carma serve`"), "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
+    }
+}
+
+#[test]
+fn refusals_have_codes_of_their_own() {
+    let daemon = Daemon::start(&[
+        ("POST /v1/jobs/1/cancel", 403, error("not_allowed", "job 1 belongs to bob")),
+        ("POST /v1/jobs/2/cancel", 200, json!({"version": 1, "id": 2, "text": "cancelled"})),
+        ("POST /v1/jobs", 503, error("no_capacity", "the queue is full")),
+        ("POST /v1/gpus/9/drain", 404, error("not_found", "there is no GPU 9")),
+    ]);
+    let output = daemon.carma(&["cancel", "1-3"]);
+    assert_eq!(code(&output), 77);
+    assert_eq!(out(&output), "job 2: cancelled\n");
+    assert!(err(&output).starts_with("carma: job 1 belongs to bob\n"), "{}", err(&output));
+    assert_eq!(daemon.paths().len(), 3, "a refusal does not stop the others");
+    let output = daemon.carma(&["submit", "true"]);
+    assert_eq!((code(&output), err(&output).as_str()), (75, "carma: the queue is full\n"));
+    let output = daemon.carma(&["drain", "9"]);
+    assert_eq!((code(&output), err(&output).as_str()), (1, "carma: there is no GPU 9\n"));
+}
+
+#[test]
+fn usage_is_2_before_anyone_is_asked() {
+    let daemon = Daemon::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let bad = dir.path().join("bad.toml");
+    fs::write(&bad, "command = ['x']\ngpu_memory = '20G'\n").unwrap();
+    for args in [
+        &["submit"][..],
+        &["submit", "--gpu-memory", "20", "x"],
+        &["submit", "--unknown", "x"],
+        &["submit", "--file", bad.to_str().unwrap()],
+        &["submit", "--rad", "/nowhere.rad"],
+        &["submit", "--repeat", "2", "--output", "o", "x"],
+        &["show", "seven"],
+    ] {
+        let output = daemon.carma(args);
+        assert_eq!(code(&output), 2, "{args:?}: {}", err(&output));
+    }
+    let output = daemon.carma(&["submit", "--file", bad.to_str().unwrap()]);
+    assert!(err(&output).contains("bad.toml:2: unknown field `gpu_memory`"), "{}", err(&output));
+    let odd = std::ffi::OsStr::from_bytes(b"x\xff");
+    let output = carma(&daemon.socket(), &["submit", "--", "cat"]).arg(odd).output().unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("an argument is not UTF-8"), "{}", err(&output));
+    assert_eq!(daemon.paths(), Vec::<String>::new());
+}
+
+#[test]
+fn json_is_what_the_daemon_said() {
+    // Keys that this client does not know pass, in the daemon's order.
+    let jobs = json!({"version": 1, "now_ms": 5, "zeta": [1], "alpha": {"b": 1, "a": 2}, "jobs": [job(1, "RUNNING"), job(2, "PENDING")]});
+    let gpus = json!({"version": 1, "now_ms": 5, "window_ms": 10, "gpus": []});
+    let daemon = Daemon::start(&[
+        ("GET /v1/jobs", 200, jobs.clone()),
+        ("GET /v1/jobs?all=true", 200, jobs.clone()),
+        ("GET /v1/gpus", 200, gpus.clone()),
+        ("GET /v1/history?limit=50", 200, jobs.clone()),
+    ]);
+    for (args, sent) in [
+        (&["queue", "--json"][..], &jobs),
+        (&["queue", "--all", "--json"], &jobs),
+        (&["gpus", "--json"], &gpus),
+        (&["history", "--json"], &jobs),
+    ] {
+        let output = daemon.carma(args);
+        assert_eq!(code(&output), 0, "{}", err(&output));
+        assert_eq!(out(&output), serde_json::to_string_pretty(sent).unwrap() + "\n", "{args:?}");
+    }
+    let filtered: Value =
+        serde_json::from_slice(&daemon.carma(&["queue", "--json", "--state", "pd"]).stdout).unwrap();
+    assert_eq!(filtered["jobs"], json!([job(2, "PENDING")]));
+    assert_eq!(filtered["version"], 1);
+}
+
+#[test]
+fn a_submission_brings_its_surroundings() {
+    let accepted = |id: u64| json!({"version": 1, "id": id, "log": format!("/logs/{id}.log")});
+    let daemon = Daemon::start(&[
+        ("POST /v1/jobs", 200, accepted(7)),
+        ("POST /v1/jobs", 200, accepted(8)),
+        ("POST /v1/jobs", 200, accepted(9)),
+        ("POST /v1/jobs", 200, accepted(10)),
+        ("POST /v1/jobs", 200, accepted(11)),
+    ]);
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().canonicalize().unwrap();
+    let args = [
+        "submit",
+        "-G",
+        "2",
+        "--gpu-memory",
+        "9.5G",
+        "-t",
+        "2h",
+        "-J",
+        "n",
+        "-o",
+        "o.txt",
+        "--env",
+        "A=b=c",
+        "--hold",
+        "--exclusive",
+        "--sharing",
+        "mps",
+        "--mps-threads",
+        "40",
+        "--max-retries",
+        "0",
+        "--priority",
+        "-2",
+        "--",
+        "python",
+        "-u",
+        "t.py",
+    ];
+    let output = carma(&daemon.socket(), &args)
+        .current_dir(&here)
+        .env("CARMA_JOB_ID", "3")
+        .env("ODD", std::ffi::OsStr::from_bytes(b"\xff"))
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert_eq!(out(&output), "job 7 submitted; log: /logs/7.log\n");
+    assert_eq!(err(&output), "carma: warning: not UTF-8 and so not in the job's environment: ODD\n");
+    let sent = &daemon.asked()[0].1;
+    let expected = json!({
+        "command": ["python", "-u", "t.py"], "cwd": here,
+        "env": {"A": "b=c", "CARMA_SOCKET": daemon.socket(), "PATH": "/usr/bin:/bin"},
+        "name": "n", "gpus": 2, "gpu_memory_mib": 9728, "exclusive": true, "sharing": "mps", "thread_pct": 40,
+        "time_limit_ms": 7_200_000, "priority": -2, "max_retries": 0, "hold": true, "output": here.join("o.txt"),
+        "measured_mib": null, "horus_mib": null, "faketensor_mib": null, "gpumemnet_mib": null,
+    });
+    assert_eq!(sent, &expected);
+
+    let output = daemon.carma(&["submit", "--parsable", "--repeat", "2", "true"]);
+    assert_eq!(out(&output), "8\n9\n");
+    let output = daemon.carma(&["submit", "--json", "true"]);
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), accepted(10));
+    let output = daemon.carma(&["submit", "--json", "--repeat", "2", "true"]);
+    let several: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(several, json!({"version": 1, "jobs": [accepted(11), accepted(11)]}));
+}
+
+#[test]
+fn wait_returns_the_code_of_the_last_that_failed() {
+    let log = Path::new("/l");
+    let daemon = Daemon::start(&[
+        (&wait_path(1), 200, detail(1, "RUNNING", None, log)),
+        (&wait_path(1), 200, detail(1, "FAILED", Some(3), log)),
+        (&wait_path(2), 200, detail(2, "CANCELLED", Some(0), log)),
+        (&wait_path(3), 200, detail(3, "COMPLETED", Some(0), log)),
+    ]);
+    let output = daemon.carma(&["wait", "1"]);
+    assert_eq!((code(&output), out(&output).as_str()), (3, "job 1 FAILED (exit code 3): because\n"));
+    assert_eq!(code(&daemon.carma(&["wait", "2", "1", "3"])), 3);
+    assert_eq!(code(&daemon.carma(&["wait", "1-3"])), 1);
+    assert_eq!(code(&daemon.carma(&["wait", "3"])), 0);
+    assert_eq!(code(&daemon.carma(&["wait", "4", "3"])), 1);
+}
+
+#[test]
+fn run_shows_the_output_and_returns_the_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("7.log");
+    let daemon = Daemon::start(&[
+        ("POST /v1/jobs", 200, json!({"version": 1, "id": 7, "log": log})),
+        ("GET /v1/jobs/7", 200, detail(7, "PENDING", None, &log)),
+        (&wait_path(7), 200, detail(7, "RUNNING", None, &log)),
+        (&wait_path(7), 200, detail(7, "RUNNING", None, &log)),
+        (&wait_path(7), 200, detail(7, "FAILED", Some(139), &log)),
+    ]);
+    let child = carma(&daemon.socket(), &["run", "--", "x"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(&log, "step 1\nlast words\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(out(&output), "step 1\nlast words\n");
+    assert_eq!(code(&output), 139, "{}", err(&output));
+    let said = err(&output);
+    assert!(said.starts_with("carma: job 7 submitted; log: "), "{said}");
+    assert!(said.ends_with("carma: job 7 FAILED (exit code 139): because\n"), "{said}");
+}
+
+#[test]
+fn an_interrupt_cancels_and_a_second_one_leaves() {
+    let log = Path::new("/nowhere/7.log");
+    let daemon = Daemon::start(&[
+        ("POST /v1/jobs", 200, json!({"version": 1, "id": 7, "log": log})),
+        (&wait_path(7), 200, detail(7, "RUNNING", None, log)),
+        ("GET /v1/jobs/7", 200, detail(7, "RUNNING", None, log)),
+        ("POST /v1/jobs/7/cancel", 200, json!({"version": 1, "id": 7, "text": "being cancelled"})),
+    ]);
+    let mut child =
+        carma(&daemon.socket(), &["run", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let until_asked = |what: &str| {
+        let start = Instant::now();
+        while !daemon.paths().iter().any(|p| p == what) {
+            assert!(start.elapsed() < Duration::from_secs(20), "never asked: {what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let interrupt = || {
+        let done = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    };
+    until_asked(&wait_path(7));
+    interrupt();
+    until_asked("POST /v1/jobs/7/cancel");
+    interrupt();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("job 7: being cancelled; Ctrl-C again leaves at once"), "{said}");
+    assert!(said.contains("left job 7"), "{said}");
+}
+
+#[test]
+fn logs_come_from_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("7.log");
+    fs::write(&log, "a\nb\nc\n").unwrap();
+    let mut foreign = detail(8, "RUNNING", None, &log);
+    foreign["log"] = json!("");
+    let mut waiting = detail(6, "PENDING", None, &dir.path().join("6.log"));
+    waiting["job"]["started_ms"] = Value::Null;
+    let daemon = Daemon::start(&[
+        ("GET /v1/jobs/7", 200, detail(7, "RUNNING", None, &log)),
+        (&wait_path(7), 200, detail(7, "COMPLETED", Some(0), &log)),
+        ("GET /v1/jobs/5", 200, detail(5, "COMPLETED", Some(0), &dir.path().join("5.log"))),
+        ("GET /v1/jobs/6", 200, waiting),
+        ("GET /v1/jobs/8", 200, foreign),
+    ]);
+    assert_eq!(out(&daemon.carma(&["logs", "7"])), "a\nb\nc\n");
+    assert_eq!(out(&daemon.carma(&["logs", "7", "--tail", "1"])), "c\n");
+    let output = daemon.carma(&["logs", "-f", "-n", "2", "7"]);
+    assert_eq!(
+        (out(&output).as_str(), err(&output).as_str()),
+        ("b\nc\n", "carma: job 7 COMPLETED (exit code 0)\n")
+    );
+    let output = daemon.carma(&["logs", "8"]);
+    assert_eq!((code(&output), err(&output).as_str()), (77, "carma: the log of job 8 belongs to alice\n"));
+    let output = daemon.carma(&["logs", "6"]);
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).starts_with("carma: job 6 has no output: PENDING, because\n"), "{}", err(&output));
+    let output = daemon.carma(&["logs", "5"]);
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("is gone"), "{}", err(&output));
+}
+
+#[test]
+fn a_reader_who_has_enough_is_no_error() {
+    let many: Vec<Value> = (0..5000).map(|id| job(id, "RUNNING")).collect();
+    let daemon = Daemon::start(&[("GET /v1/jobs", 200, json!({"version": 1, "now_ms": 0, "jobs": many}))]);
+    for args in [&["queue"][..], &["queue", "--json"]] {
+        let mut child =
+            carma(&daemon.socket(), args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Closed before anything can be written to it.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn names_cannot_write_to_the_terminal() {
+    let mut evil = job(1, "RUNNING");
+    evil["name"] = json!("\u{1b}]0;owned\u{7}x");
+    let daemon = Daemon::start(&[
+        ("GET /v1/jobs", 200, json!({"version": 1, "now_ms": 0, "jobs": [evil]})),
+        ("GET /v1/gpus", 500, error("internal", "\u{1b}[2J")),
+    ]);
+    assert!(!daemon.carma(&["queue"]).stdout.contains(&0x1b));
+    assert!(!daemon.carma(&["gpus"]).stderr.contains(&0x1b));
+}
+
+#[test]
+fn a_daemon_that_talks_nonsense_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().write_all(b"SSH-2.0-nonsense\r\n");
+        }
+    });
+    let output = carma(&socket, &["queue"]).output().unwrap();
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("broke off or sent something unexpected"), "{}", err(&output));
+    let output = carma(&socket, &["submit", "true"]).output().unwrap();
+    assert!(err(&output).contains("hint: the job may have been accepted"), "{}", err(&output));
+}
+
+#[test]
+fn a_virtual_task_needs_virtual_gpus() {
+    let output = carma(Path::new("/nowhere"), &["virtual-task", "--memory", "9G"]).output().unwrap();
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("CARMA_VIRTUAL_GPUS is not set"), "{}", err(&output));
+}
+
+#[test]
+fn a_doctor_always_has_an_opinion() {
+    let output = carma(Path::new("/nowhere/s"), &["doctor", "--json"]).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["version"], 1);
+    assert_eq!(report["findings"][0]["about"], "daemon");
+    assert_eq!(report["findings"][0]["level"], "warn");
+}
+
+#[test]
+fn a_configuration_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (good, bad) = (dir.path().join("good.toml"), dir.path().join("bad.toml"));
+    fs::write(&good, "").unwrap();
+    fs::write(&bad, "\npolcy = 'x'\n").unwrap();
+    let check = |file: &Path| carma(Path::new("/nowhere"), &["config", "check"]).arg(file).output().unwrap();
+    assert_eq!(code(&check(&good)), 0);
+    let output = check(&bad);
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("bad.toml:2: unknown field `polcy`"), "{}", err(&output));
+    assert_eq!(code(&check(Path::new("/nowhere.toml"))), 2);
+}

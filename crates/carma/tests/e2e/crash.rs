@@ -1,0 +1,183 @@
+//! `kill -9` at any instant: nothing lost, nothing run twice.
+
+use crate::support::{CARMA, Daemon, Setup, job, task, until};
+use carma_api::wire::SubmitReply;
+
+const TWO: &str = "virtual:2xA100-40GB";
+
+#[test]
+fn a_running_job_is_adopted_with_its_exit_code() {
+    let mut daemon = Setup::new(TWO).args(&["--policy", "exclusive"]).start();
+    let go = daemon.dir.path().join("go");
+    let wait = format!("while ! [ -e {} ]; do sleep 0.05; done; echo adopted; exit 5", go.display());
+    let running = daemon.shell(&wait);
+    let ended_meanwhile = daemon.shell("sleep 0.3; exit 6");
+    let waiting = daemon.shell("exit 0");
+    daemon.in_state(running, "RUNNING");
+    daemon.in_state(ended_meanwhile, "RUNNING");
+    daemon.kill();
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    daemon.restart(&[]);
+    assert_eq!(daemon.show(running).job.state, "RUNNING");
+    let over = daemon.end_of(ended_meanwhile);
+    assert_eq!((over.job.state.as_str(), over.job.exit_code), ("FAILED", Some(6)));
+    std::fs::write(&go, "").unwrap();
+    let over = daemon.end_of(running);
+    assert_eq!((over.job.exit_code, over.job.attempts), (Some(5), 1));
+    assert!(daemon.output(running).contains("adopted"));
+    assert_eq!(daemon.end_of(waiting).job.state, "COMPLETED");
+}
+
+#[test]
+fn a_virtual_task_keeps_its_memory_and_progress() {
+    let mut daemon = Setup::new(TWO).args(&["--policy", "oracle-bf"]).start();
+    let id = daemon.submit(task(&["--memory=9G", "--sm=0.3", "--work=4s", "--startup=0s"], Some(10)));
+    let used = |d: &Daemon| d.gpus().gpus.iter().filter_map(|g| g.memory_used_mib).sum::<u64>();
+    until("the memory to be taken", || (used(&daemon) >= 9 * 1024).then_some(()));
+    daemon.kill();
+    daemon.restart(&[]);
+    until("the memory to be seen again", || (used(&daemon) >= 9 * 1024).then_some(()));
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1));
+}
+
+/// Submits jobs that leave a mark each time they run, with a daemon that dies at a point, and
+/// restarts it until all are over. However often it died, each ran exactly once.
+fn dies_at(point: &str) {
+    let mut daemon = Setup::new(TWO).args(&["--policy", "or-rr"]).start();
+    let marks = daemon.dir.path().join("marks");
+    std::fs::create_dir(&marks).unwrap();
+    daemon.kill();
+    daemon.restart(&[("CARMA_FAULT", point)]);
+    let mut accepted = Vec::new();
+    for round in 0..6 {
+        let line = format!("echo ran >> {}/$CARMA_JOB_ID; exit {round}", marks.display());
+        let answer = carma_api::Client::connect(&daemon.socket())
+            .and_then(|mut c| c.post::<SubmitReply>("/v1/jobs", &job(&["/bin/sh", "-c", &line])));
+        if let Ok(reply) = answer {
+            accepted.push((reply.id, round));
+        }
+        if round == 3 {
+            // Wherever the point is, it is reached by now.
+            daemon.wait_dead();
+            // A second death at the same point, during recovery or soon after.
+            daemon.spawn_again(&[("CARMA_FAULT", point)]);
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            daemon.kill();
+            daemon.restart(&[]);
+        }
+    }
+    for (id, round) in accepted {
+        let over = daemon.end_of(id);
+        assert_eq!(over.job.exit_code, Some(round), "job {id}: {}", over.job.reason.text);
+        let ran = std::fs::read_to_string(marks.join(id.to_string())).unwrap();
+        assert_eq!(ran, "ran\n", "job {id} ran exactly once");
+    }
+    // A job whose acceptance the client never heard of may be there too; it runs like the others.
+    until("the queue to be empty", || daemon.queue().jobs.is_empty().then_some(()));
+    let run = daemon.dir.path().join("state/run");
+    until("the records to be cleaned up", || {
+        let exits = std::fs::read_dir(&run).unwrap().flatten();
+        let left = exits.filter(|e| e.path().extension().is_some_and(|x| x == "exit")).count();
+        (left == 0).then_some(())
+    });
+}
+
+#[test]
+fn killed_before_the_commit() {
+    dies_at("before-commit");
+}
+
+#[test]
+fn killed_between_decision_and_spawn() {
+    dies_at("after-decision");
+}
+
+#[test]
+fn killed_between_spawn_and_record() {
+    dies_at("after-spawn");
+}
+
+#[test]
+fn killed_between_exit_and_record() {
+    dies_at("after-exit");
+}
+
+#[test]
+fn killed_again_and_again_under_load() {
+    let mut daemon = Setup::new(TWO).args(&["--policy", "or-rr"]).start();
+    let marks = daemon.dir.path().join("marks");
+    std::fs::create_dir(&marks).unwrap();
+    let mut accepted = Vec::new();
+    for round in 0..5_u64 {
+        for _ in 0..10 {
+            let line = format!("echo ran >> {}/$CARMA_JOB_ID; sleep 0.0{round}", marks.display());
+            accepted.push(daemon.shell(&line));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(37 * round));
+        daemon.kill();
+        daemon.restart(&[]);
+    }
+    for id in accepted {
+        assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+        assert_eq!(std::fs::read_to_string(marks.join(id.to_string())).unwrap(), "ran\n");
+    }
+}
+
+#[test]
+fn a_killed_supervisor_does_not_take_the_command_with_it() {
+    let daemon = Setup::new(TWO).start();
+    let done = daemon.dir.path().join("done");
+    let id = daemon.shell(&format!("echo before; sleep 1; echo after; touch {}", done.display()));
+    let pid = until("the pid", || daemon.show(id).pid);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let supervisor = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    assert!(std::process::Command::new("kill").args(["-9", &supervisor]).status().unwrap().success());
+    let over = daemon.end_of(id);
+    assert!(done.exists(), "the command went on to its end");
+    assert_eq!((over.job.state.as_str(), over.job.reason.code.as_str()), ("FAILED", "ExitUnknown"));
+    assert_eq!(daemon.output(id), "before\nafter\n");
+}
+
+#[test]
+fn a_job_can_be_cancelled_after_its_supervisor_was_killed() {
+    let daemon = Setup::new(TWO).start();
+    let id = daemon.shell("sleep 603");
+    let pid = until("the pid", || daemon.show(id).pid);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let supervisor = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    assert!(std::process::Command::new("kill").args(["-9", &supervisor]).status().unwrap().success());
+    until("the daemon to notice", || daemon.log().contains("unsupervised").then_some(()));
+    daemon.carma(&["cancel", &id.to_string()]);
+    assert_eq!(daemon.end_of(id).job.state, "CANCELLED");
+}
+
+#[test]
+fn two_daemons_on_one_state_directory() {
+    let daemon = Setup::new(TWO).start();
+    let second = std::process::Command::new(CARMA)
+        .arg("--socket")
+        .arg(daemon.dir.path().join("other"))
+        .args(["serve", "--gpus", TWO, "--state"])
+        .arg(daemon.dir.path().join("state"))
+        .output()
+        .unwrap();
+    assert!(!second.status.success());
+    let text = crate::support::stderr(&second);
+    assert!(text.contains("another carma daemon uses") && text.contains("--state"), "{text}");
+    assert_eq!(daemon.end_of(daemon.shell("exit 0")).job.state, "COMPLETED");
+}
+
+#[test]
+fn a_polite_stop_leaves_jobs_running() {
+    let mut daemon = Setup::new(TWO).start();
+    let go = daemon.dir.path().join("go");
+    let id = daemon.shell(&format!("while ! [ -e {} ]; do sleep 0.05; done; exit 9", go.display()));
+    daemon.in_state(id, "RUNNING");
+    let pid = daemon.pid().to_string();
+    assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
+    daemon.wait_dead();
+    daemon.restart(&[]);
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(daemon.end_of(id).job.exit_code, Some(9));
+}

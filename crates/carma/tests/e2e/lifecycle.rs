@@ -1,0 +1,267 @@
+//! Submission, running, ending; bad input.
+
+use crate::support::{Setup, job, stderr, stdout, task, until};
+use carma_api::ClientError;
+use carma_api::wire::{DoneReply, SubmitReply};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+const ONE: &str = "virtual:1xA100-40GB";
+
+#[test]
+fn run_follows_the_output_and_returns_the_exit_code() {
+    let daemon = Setup::new(ONE).start();
+    let output = daemon.carma(&["run", "--", "/bin/sh", "-c", "echo one; echo two >&2; exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(stdout(&output).contains("one\ntwo\n"), "{}", stdout(&output));
+    let killed = daemon.carma(&["run", "--", "/bin/sh", "-c", "kill -9 $$"]);
+    assert_eq!(killed.status.code(), Some(137));
+}
+
+#[test]
+fn submit_wait_logs_and_history() {
+    let daemon = Setup::new(ONE).start();
+    let output = daemon.carma(&["submit", "--name", "hello", "--", "echo", "hi"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("job 1") && stdout(&output).contains("1.log"), "{}", stdout(&output));
+    assert_eq!(daemon.carma(&["wait", "1"]).status.code(), Some(0));
+    assert_eq!(stdout(&daemon.carma(&["logs", "1"])), "hi\n");
+    let history = stdout(&daemon.carma(&["history"]));
+    assert!(history.contains("hello") && history.contains("COMPLETED"), "{history}");
+    let show = stdout(&daemon.carma(&["show", "1"]));
+    assert!(show.contains("echo hi"), "{show}");
+}
+
+#[test]
+fn commands_that_cannot_run_say_why() {
+    let daemon = Setup::new(ONE).start();
+    let over = daemon.end_of(daemon.submit(job(&["/no/such/program"])));
+    assert_eq!(over.job.state, "FAILED");
+    assert_eq!(over.job.reason.code, "NotStarted");
+    assert!(over.job.reason.text.contains("/no/such/program"), "{}", over.job.reason.text);
+
+    let mut gone = job(&["/bin/true"]);
+    gone.cwd = "/no/such/directory".into();
+    let over = daemon.end_of(daemon.submit(gone));
+    assert!(over.job.reason.text.contains("/no/such/directory is gone"), "{}", over.job.reason.text);
+
+    let mut output = job(&["/bin/true"]);
+    output.output = Some("/no/such/directory/log".into());
+    let over = daemon.end_of(daemon.submit(output));
+    assert!(over.job.reason.text.contains("log file /no/such/directory/log"), "{}", over.job.reason.text);
+}
+
+#[test]
+fn what_no_gpu_can_give_is_refused_with_the_numbers() {
+    let daemon = Setup::new("virtual:2xA100-40GB").start();
+    let mut client = daemon.client();
+    let mut refused = |change: fn(&mut carma_api::wire::SubmitRequest)| {
+        let mut request = job(&["/bin/true"]);
+        change(&mut request);
+        match client.post::<SubmitReply>("/v1/jobs", &request) {
+            Err(ClientError::Refused { status: 400, message, .. }) => message,
+            other => panic!("not refused: {other:?}"),
+        }
+    };
+    let text = refused(|r| r.gpus = Some(3));
+    assert!(text.contains("3 GPUs") && text.contains("has 2"), "{text}");
+    let text = refused(|r| r.gpu_memory_mib = Some(50 * 1024));
+    assert!(text.contains("50.0 GiB") && text.contains("40.0 GiB"), "{text}");
+    refused(|r| r.gpus = Some(0));
+    refused(|r| r.command = vec![]);
+    refused(|r| r.cwd = "relative".into());
+    assert!(daemon.queue().jobs.is_empty());
+}
+
+#[test]
+fn hold_release_cancel() {
+    let daemon = Setup::new(ONE).start();
+    let mut held = job(&["/bin/true"]);
+    held.hold = true;
+    let id = daemon.submit(held);
+    assert_eq!(daemon.show(id).job.reason.code, "Held");
+    let done: DoneReply = daemon.client().post(&format!("/v1/jobs/{id}/release"), &()).unwrap();
+    assert_eq!(done.id, id);
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+
+    let running = daemon.shell("sleep 600");
+    daemon.in_state(running, "RUNNING");
+    assert!(daemon.carma(&["cancel", &running.to_string()]).status.success());
+    let over = daemon.end_of(running);
+    assert_eq!((over.job.state.as_str(), over.job.exit_code), ("CANCELLED", Some(143)));
+    let again = daemon.carma(&["cancel", &running.to_string()]);
+    assert!(!again.status.success() && stderr(&again).contains("over already"), "{}", stderr(&again));
+}
+
+#[test]
+fn a_job_that_ignores_the_polite_signal_is_killed_with_its_children() {
+    let daemon = Setup::new(ONE).config("[jobs]\nkill-grace = '300ms'\n").start();
+    let mark = daemon.dir.path().join("child");
+    let id = daemon.shell(&format!(
+        "trap '' TERM; (trap '' TERM; echo $$ > {0}; exec sleep 601) & echo started; while :; do sleep 1; done",
+        mark.display()
+    ));
+    until("the job to have started", || mark.exists().then_some(()));
+    daemon.carma(&["cancel", &id.to_string()]);
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.job.exit_code), ("CANCELLED", Some(137)));
+    until("the sleeping child to be gone", || {
+        let left = std::process::Command::new("pgrep").args(["-f", "sleep 601"]).output().unwrap();
+        left.stdout.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_ended() {
+    let daemon = Setup::new(ONE).start();
+    let id = daemon.shell("setsid sleep 602 & sleep 0.2");
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+    until("the background process to be gone", || {
+        let left = std::process::Command::new("pgrep").args(["-f", "sleep 602"]).output().unwrap();
+        left.stdout.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn time_limit_and_priority() {
+    let daemon = Setup::new(ONE).start();
+    let mut limited = job(&["/bin/sleep", "600"]);
+    limited.time_limit_ms = Some(500);
+    limited.exclusive = true;
+    let first = daemon.submit(limited);
+    daemon.in_state(first, "RUNNING");
+    let low = daemon.shell("date +%s%N");
+    let mut high = job(&["/bin/sh", "-c", "date +%s%N"]);
+    high.priority = 5;
+    let high = daemon.submit(high);
+    let over = daemon.end_of(first);
+    assert_eq!(over.job.state, "TIMEOUT");
+    daemon.end_of(low);
+    daemon.end_of(high);
+    let time = |id| daemon.output(id).trim().parse::<u128>().unwrap();
+    assert!(time(high) < time(low), "the higher priority runs first");
+}
+
+#[test]
+fn a_deleted_log_is_still_readable_while_the_job_runs() {
+    let daemon = Setup::new(ONE).start();
+    let id = daemon.shell("echo precious; sleep 600");
+    daemon.in_state(id, "RUNNING");
+    let log = daemon.show(id).log;
+    until("output", || std::fs::read_to_string(&log).ok().filter(|t| !t.is_empty()));
+    std::fs::remove_file(&log).unwrap();
+    let output = daemon.carma(&["logs", &id.to_string()]);
+    assert!(stdout(&output).contains("precious"), "{}{}", stdout(&output), stderr(&output));
+    daemon.carma(&["cancel", &id.to_string()]);
+    daemon.end_of(id);
+    let output = daemon.carma(&["logs", &id.to_string()]);
+    assert!(!output.status.success() && stderr(&output).contains("log"), "{}", stderr(&output));
+}
+
+#[test]
+fn rubbish_on_the_socket_harms_nobody() {
+    let daemon = Setup::new(ONE).start();
+    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+    let garbage: Vec<u8> = (0..1 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    // The daemon may close the connection before everything is written.
+    let _ = stream.write_all(&garbage);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    drop(stream);
+    // A client that leaves in the middle of its request.
+    let mut half = UnixStream::connect(daemon.socket()).unwrap();
+    half.write_all(b"POST /v1/jobs HTTP/1.1\r\nhost: c\r\ncontent-length: 100\r\n\r\n{\"comm").unwrap();
+    drop(half);
+    // A body that is too large, and one that is no job.
+    let mut client = daemon.client();
+    let huge = "x".repeat(5 << 20);
+    assert!(client.post::<SubmitReply>("/v1/jobs", &huge).is_err());
+    let unknown = serde_json::json!({"command": ["true"], "cwd": "/", "gpu_memroy_mib": 5});
+    match daemon.client().post::<SubmitReply>("/v1/jobs", &unknown) {
+        Err(ClientError::Refused { status: 400, message, .. }) => {
+            assert!(message.contains("gpu_memroy_mib"), "{message}");
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+    assert_eq!(daemon.end_of(daemon.shell("exit 0")).job.state, "COMPLETED");
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn twenty_clients_at_once() {
+    let daemon = Setup::new("virtual:2xA100-40GB").args(&["--policy", "or-rr"]).start();
+    let ids: Vec<u64> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..20)
+            .map(|_| scope.spawn(|| (0..5).map(|_| daemon.shell("exit 0")).collect::<Vec<_>>()))
+            .collect();
+        clients.into_iter().flat_map(|c| c.join().unwrap()).collect()
+    });
+    let mut unique = ids.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), 100, "every job has a number of its own");
+    for id in ids {
+        assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+    }
+}
+
+#[test]
+fn rad_and_toml_files() {
+    let daemon = Setup::new(ONE).start();
+    let rad = daemon.dir.path().join("task.rad");
+    let text = "# c\n\npython3 --version\nm\nd\n32\nexclusive\n1\n788\n2231.6\n53.9\n8000\n";
+    std::fs::write(&rad, text).unwrap();
+    let output = daemon.carma(&["submit", "--rad", rad.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let detail = daemon.end_of(1);
+    assert_eq!(detail.forecasts_mib.get("measured"), Some(&788));
+    assert_eq!(detail.forecasts_mib.get("gpumemnet"), Some(&8000));
+
+    std::fs::write(&rad, text.replace("\n1\n788", "\nmany\n788")).unwrap();
+    let output = daemon.carma(&["submit", "--rad", rad.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("task.rad:8: expected the number of GPUs"), "{}", stderr(&output));
+
+    let toml = daemon.dir.path().join("job.toml");
+    std::fs::write(&toml, "command = ['/bin/echo', 'from toml']\ngpu-memory = '2G'\n").unwrap();
+    let output = daemon.carma(&["submit", "--parsable", "--file", toml.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let id: u64 = stdout(&output).trim().parse().unwrap();
+    assert_eq!(daemon.end_of(id).forecasts_mib.get("declared"), Some(&2048));
+}
+
+#[test]
+fn the_original_tasks_are_accepted() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/carma/tasks");
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        eprintln!("SKIPPED: the original's .rad files are not at {}", folder.display());
+        return;
+    };
+    let daemon = Setup::new("virtual:4xA100-40GB").start();
+    for entry in entries {
+        let file = entry.unwrap().path();
+        let output = daemon.carma(&["submit", "--hold", "--rad", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{}: {}", file.display(), stderr(&output));
+    }
+    assert_eq!(daemon.queue().jobs.len(), 52);
+}
+
+#[test]
+fn an_unreachable_daemon_is_exit_code_69() {
+    let output = std::process::Command::new(crate::support::CARMA)
+        .args(["--socket", "/no/such/socket", "queue"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(69));
+    assert!(stderr(&output).contains("carma serve"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_drained_gpu_takes_no_new_jobs() {
+    let daemon = Setup::new(ONE).start();
+    assert!(daemon.carma(&["drain", "0"]).status.success());
+    let id = daemon.submit(task(&["--memory=1G", "--work=1s", "--startup=0s"], Some(1)));
+    until("the reason to say so", || (daemon.show(id).job.reason.code == "GpuDrained").then_some(()));
+    assert!(daemon.carma(&["resume", "0"]).status.success());
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+}

@@ -1,0 +1,63 @@
+//! The journal is the truth: replayed through the core, it gives the identical decisions.
+
+use crate::support::{Setup, task};
+use carma_core::input::{Action, Input};
+use carma_core::state::State;
+use carma_core::units::Millis;
+
+#[test]
+fn a_recorded_journal_gives_the_identical_actions() {
+    let mut daemon = Setup::new("virtual:2xA100-40GB")
+        .args(&["--policy", "oracle-magm", "--sharing", "mps", "--speed", "20"])
+        .start();
+    let mut ids: Vec<u64> = Vec::new();
+    for i in 0..8 {
+        let memory = format!("--memory={}G", 6 + i % 3 * 4);
+        ids.push(daemon.submit(task(&[&memory, "--sm=0.3", "--work=10s"], Some(8))));
+    }
+    let cancelled = daemon.submit(task(&["--work=900s"], Some(2)));
+    daemon.in_state(cancelled, "RUNNING");
+    daemon.carma(&["cancel", &cancelled.to_string()]);
+    ids.push(cancelled);
+    let states: Vec<String> = ids.iter().map(|id| daemon.end_of(*id).job.state).collect();
+    daemon.kill();
+
+    let db = rusqlite::Connection::open(daemon.dir.path().join("state/carma.db")).unwrap();
+    let mut query = db.prepare("SELECT at_ms, body FROM inputs ORDER BY seq").unwrap();
+    let rows = query.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))).unwrap();
+    let inputs: Vec<(Millis, Input)> = rows
+        .map(|row| {
+            let (at, body) = row.unwrap();
+            (Millis(at.try_into().unwrap()), serde_json::from_str(&body).unwrap())
+        })
+        .collect();
+
+    let mut state = State::default();
+    let mut finished = Vec::new();
+    let mut planned: std::vec::IntoIter<Action> = Vec::new().into_iter();
+    let mut decisions = 0;
+    for (at, input) in &inputs {
+        match input {
+            Input::Decided(action) => {
+                if planned.as_slice().is_empty() {
+                    // A launch carries the time at which it was planned.
+                    let when = match &**action {
+                        Action::Launch { placement, .. } => placement.at,
+                        _ => *at,
+                    };
+                    planned = carma_core::plan(&state, when).actions.into_iter();
+                }
+                assert_eq!(planned.next().as_ref(), Some(&**action), "decision {decisions}");
+                decisions += 1;
+            }
+            _ => planned = Vec::new().into_iter(),
+        }
+        finished.extend(state.apply(*at, input).unwrap().finished);
+        assert_eq!(carma_core::check::check(&state), Vec::<String>::new());
+    }
+    assert!(decisions > 9, "{decisions}");
+    for (id, expected) in ids.iter().zip(states) {
+        let over = finished.iter().find(|f| f.job.spec.id.0 == *id).unwrap();
+        assert_eq!(over.state.as_str(), expected);
+    }
+}

@@ -1,0 +1,101 @@
+//! Who shares with whom, and who waits for what reason.
+
+use crate::support::{CARMA, Setup, job, stdout, task, until};
+use std::process::{Command, Stdio};
+
+const TWO: &str = "virtual:2xA100-40GB";
+
+#[test]
+fn four_share_two_gpus_under_oracle_bf() {
+    let daemon = Setup::new(TWO).args(&["--policy", "oracle-bf"]).start();
+    for _ in 0..4 {
+        daemon.submit(task(&["--memory=9G", "--sm=0.3", "--work=60s"], Some(10)));
+    }
+    until("all four to run", || {
+        let queue = daemon.queue();
+        queue.jobs.iter().all(|j| j.state == "RUNNING").then_some(())
+    });
+    let tenants: Vec<usize> = daemon.gpus().gpus.iter().map(|g| g.tenants.len()).collect();
+    assert_eq!(tenants.iter().sum::<usize>(), 4);
+    assert!(tenants.iter().all(|n| *n >= 1), "idle GPUs are taken first: {tenants:?}");
+    until("the memory to be seen", || {
+        let used: u64 = daemon.gpus().gpus.iter().filter_map(|g| g.memory_used_mib).sum();
+        (used >= 4 * 9 * 1024).then_some(())
+    });
+}
+
+#[test]
+fn two_run_and_two_wait_under_exclusive() {
+    let daemon = Setup::new(TWO).args(&["--policy", "exclusive"]).start();
+    for _ in 0..4 {
+        daemon.submit(task(&["--memory=9G", "--sm=0.3", "--work=60s"], Some(10)));
+    }
+    until("two to run", || {
+        (daemon.queue().jobs.iter().filter(|j| j.state == "RUNNING").count() == 2).then_some(())
+    });
+    let queue = daemon.queue();
+    let waiting: Vec<_> = queue.jobs.iter().filter(|j| j.state == "PENDING").collect();
+    assert_eq!(waiting.len(), 2);
+    assert_eq!(waiting[0].reason.code, "Resources", "{}", waiting[0].reason.text);
+    assert_eq!(waiting[1].reason.code, "Priority", "{}", waiting[1].reason.text);
+    let json = stdout(&daemon.carma(&["queue", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["version"], 1);
+    assert_eq!(json["jobs"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_process_that_carma_did_not_start_is_counted_and_named() {
+    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm"]).start();
+    let mut foreign = Command::new(CARMA)
+        .args(["virtual-task", "--memory=20G", "--sm=0.1", "--work=600s", "--startup=0s"])
+        .env("CARMA_VIRTUAL_GPUS", daemon.dir.path().join("state/virtual-gpus.sock"))
+        .env("CUDA_VISIBLE_DEVICES", &daemon.gpus().gpus[0].uuid)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let seen = until("the foreign process to be seen", || {
+        let gpu = daemon.gpus().gpus.remove(0);
+        gpu.foreign.first().cloned().filter(|f| f.memory_mib == Some(20 * 1024))
+    });
+    assert_eq!(seen.pid, foreign.id());
+    let id = daemon.submit(task(&["--memory=25G", "--work=1s"], Some(30)));
+    let reason = until("a reason that names it", || {
+        let reason = daemon.show(id).job.reason;
+        (reason.code == "GpuMemory").then_some(reason.text)
+    });
+    assert!(reason.contains(&format!("pid {}", foreign.id())) && reason.contains("not ours"), "{reason}");
+    assert!(reason.contains("need 30.0 GiB (declared) + 2.0 GiB guard"), "{reason}");
+    foreign.kill().unwrap();
+    foreign.wait().unwrap();
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+}
+
+#[test]
+fn a_job_of_unknown_need_keeps_its_gpu_until_it_has_settled() {
+    let daemon = Setup::new("virtual:1xA100-40GB").config("[sampling]\nwindow = '3s'\n").start();
+    let first = daemon.submit(task(&["--memory=5G", "--sm=0.2", "--work=300s", "--startup=0s"], None));
+    daemon.in_state(first, "RUNNING");
+    let second = daemon.submit(task(&["--memory=5G", "--sm=0.2", "--work=1s"], Some(6)));
+    assert_eq!(daemon.in_state(second, "PENDING").job.state, "PENDING");
+    // Once the first has been seen for a window, what it takes is known.
+    let over = daemon.end_of(second);
+    assert_eq!(over.job.state, "COMPLETED");
+    assert_eq!(over.attempts[0].placed.code, "PlacedShared");
+    let promised = daemon.gpus().gpus[0].tenants[0].promised_mib;
+    assert!(promised.is_some_and(|m| (5 * 1024..7 * 1024).contains(&m)), "{promised:?}");
+}
+
+#[test]
+fn jobs_see_their_gpus_and_an_outer_limit_of_several() {
+    let daemon = Setup::new("virtual:4xA100-40GB").start();
+    let mut two = job(&["/bin/sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $CARMA_JOB_ID"]);
+    two.gpus = Some(2);
+    let id = daemon.submit(two);
+    let over = daemon.end_of(id);
+    assert_eq!(over.job.gpus, [0, 1]);
+    assert_eq!(
+        daemon.output(id),
+        format!("GPU-virtual-a100-40gb-0,GPU-virtual-a100-40gb-1 PCI_BUS_ID {id}\n")
+    );
+}

@@ -1,0 +1,828 @@
+//! Properties that hold whatever comes in: random sequences of inputs, sensible and not, under
+//! random policies, options, machines and users. [`World::step`] performs one, [`World::verify`]
+//! states what must hold after it.
+
+#![allow(clippy::unwrap_used, reason = "a test: it fails where it must")]
+
+use carma_core::explain::Reason;
+use carma_core::input::{Foreign, Observation};
+use carma_core::ledger::Promise;
+use carma_core::model::{
+    EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase, Placement,
+    ProcessRef, Request, SharingMode, User,
+};
+use carma_core::plan::evaluate;
+use carma_core::policy::{Gate, MemoryScreen, Options, RecoveryMethod, presets};
+use carma_core::reading::{GpuInfo, GpuKind, Health};
+use carma_core::recovery::{Evidence, EvidenceKind};
+use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::windows::{Risk, Summary, WindowSummary};
+use carma_core::{Action, Input, Plan, State, check, plan};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Which job an operation is about: one that lives, by position, or any number.
+#[derive(Debug, Clone, Copy)]
+enum Pick {
+    Live(usize),
+    Number(u64),
+}
+
+/// What the GPU of an observation looks like.
+#[derive(Debug, Clone)]
+struct Look {
+    /// Memory of each tenant in turn; missing ones have no process there.
+    tenants: Vec<Option<u64>>,
+    stranger: Option<(JobId, Option<u64>)>,
+    foreign: Vec<Option<u64>>,
+    /// Memory in use beyond the sum; `None`: not told.
+    extra: Option<u64>,
+    health: Health,
+    processes_known: bool,
+    activity: [Option<u32>; 3],
+    age: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Configure(Box<Options>),
+    Inventory(u8),
+    Submit(Box<NewJob>, bool),
+    Look(u32, Box<Look>),
+    LookAtAll(u32),
+    Unchanged(Vec<u32>),
+    /// Plans and takes the first so many decisions.
+    Plan(usize),
+    /// Takes decisions of an old plan.
+    OldPlan,
+    Launch(Pick, Vec<u32>, u32, SharingMode),
+    End(Pick, EndLevel),
+    SetState(Pick, JobState),
+    Started(Pick, bool, SharingMode),
+    Exited(Pick, bool, ExitStatus, Option<EvidenceKind>, bool),
+    LaunchFailed(Pick, bool),
+    /// Everything that was decided starts as decided.
+    StartAll,
+    /// All tenants of a GPU die of a fatal fault, one after the other.
+    Crash(u32),
+    Cancel(Pick, u32),
+    Hold(Pick, u32),
+    Release(Pick, u32),
+    Requeue(Pick, u32),
+    Drain(u32, u32, bool),
+    /// Milliseconds, forward or back.
+    Clock(i64),
+}
+
+fn memory() -> impl Strategy<Value = MiB> {
+    prop_oneof![
+        12 => (0u64..16_000).prop_map(MiB),
+        6 => (0u64..50_000).prop_map(MiB),
+        1 => Just(MiB(u64::MAX)),
+        1 => Just(MiB(0)),
+    ]
+}
+
+fn time() -> impl Strategy<Value = Millis> {
+    prop_oneof![
+        8 => (0u64..100_000).prop_map(Millis),
+        1 => Just(Millis(0)),
+        1 => Just(Millis(u64::MAX)),
+    ]
+}
+
+fn mode() -> impl Strategy<Value = SharingMode> {
+    select(vec![SharingMode::Exclusive, SharingMode::TimeSlice, SharingMode::Mps])
+}
+
+fn share() -> impl Strategy<Value = Fraction> {
+    (0u32..=12_000).prop_map(Fraction)
+}
+
+fn gate() -> impl Strategy<Value = Option<Gate>> {
+    let risk = || select(vec![Risk::Carma, Risk::Mean, Risk::Ema, Risk::Pattern]);
+    prop_oneof![
+        4 => Just(None),
+        1 => Just(Some(Gate::None)),
+        1 => (risk(), share()).prop_map(|(risk, limit)| Some(Gate::Score { risk, limit })),
+        1 => (risk(), share(), share(), share()).prop_map(|(risk, smact, smocc, drama)| {
+            Some(Gate::Thresholds { risk, smact, smocc, drama })
+        }),
+    ]
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    let policy = (
+        select(presets::NAMES),
+        gate(),
+        any::<bool>(),
+        proptest::option::of(time()),
+        prop_oneof![4 => Just(MiB(512)), 1 => memory()],
+    );
+    let sharing = prop_oneof![3 => Just(SharingMode::Mps), 2 => mode()];
+    let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), 0u32..3, 0u32..3);
+    let times = (time(), time(), time(), time(), time(), time());
+    (policy, rest, times).prop_map(|(policy, rest, times)| {
+        let mut options = Options { policy: presets::by_name(policy.0).unwrap(), ..Options::default() };
+        options.policy.gate = policy.1.unwrap_or(options.policy.gate);
+        options.policy.idle_first = policy.2;
+        options.policy.backfill = policy.3;
+        options.policy.reserve = policy.4;
+        (options.sharing, options.caps, options.mps_multi_user) = (rest.0, rest.1, rest.2);
+        if rest.3 {
+            options.recovery = RecoveryMethod::Exclusive;
+        }
+        (options.max_retries, options.max_free_retries) = (rest.4, rest.5);
+        (options.window, options.startup_patience) = (times.0, times.1);
+        (options.kill_grace, options.fault_window) = (times.3, times.4);
+        options.mps_cooldown = times.5;
+        // Often the default: with a tiny age nothing would ever start.
+        if times.2.0 > 50_000 {
+            options.stale_after = times.2;
+        }
+        options
+    })
+}
+
+fn user(uid: u32) -> User {
+    User { uid, name: format!("user-{uid}").into() }
+}
+
+fn new_job() -> impl Strategy<Value = NewJob> {
+    let maybe = || proptest::option::weighted(0.3, memory());
+    let forecasts = (maybe(), maybe(), maybe(), maybe()).prop_map(|(d, m, h, g)| Forecasts {
+        declared: d.map(|m| MiB(m.0 % 45_000)),
+        measured: m,
+        horus: h,
+        faketensor: h,
+        gpumemnet: g,
+    });
+    let request = (
+        prop_oneof![6 => Just(1u32), 2 => 2u32..4, 1 => Just(0), 1 => Just(u32::MAX)],
+        proptest::bool::weighted(0.2),
+        proptest::option::weighted(0.3, mode()),
+        proptest::option::weighted(0.2, any::<u8>()),
+        proptest::option::weighted(0.3, time()),
+        -2i32..3,
+        proptest::option::weighted(0.3, 0u32..3),
+    )
+        .prop_map(|(gpus, exclusive, sharing, thread_percent, time_limit, priority, max_retries)| Request {
+            gpus,
+            exclusive,
+            sharing,
+            thread_percent,
+            time_limit,
+            priority,
+            max_retries,
+        });
+    (forecasts, request, 1000u32..1003, 0u64..4, proptest::bool::weighted(0.1)).prop_map(
+        |(forecasts, request, uid, command_key, hold)| NewJob {
+            id: JobId(0),
+            user: user(uid),
+            name: "job".into(),
+            command_key,
+            request,
+            forecasts,
+            hold,
+        },
+    )
+}
+
+fn look() -> impl Strategy<Value = Look> {
+    let held = || proptest::option::weighted(0.9, 0u64..45_000);
+    let health = prop_oneof![
+        12 => Just(Health::Ok),
+        1 => Just(Health::Lost("lost".into())),
+        1 => Just(Health::Unreadable("slow".into())),
+    ];
+    let rarely = |of| proptest::option::weighted(0.1, of);
+    let level = || proptest::option::weighted(0.9, 0u32..11_000);
+    (
+        vec(held(), 0..4),
+        rarely((1u64..30, held()).prop_map(|(id, m)| (JobId(id), m)).boxed()),
+        prop_oneof![4 => Just(vec![]), 1 => vec(held(), 1..3)],
+        proptest::option::weighted(0.95, prop_oneof![4 => Just(0u64), 1 => 0u64..50_000]),
+        health,
+        proptest::bool::weighted(0.95),
+        [level(), level(), level()],
+        prop_oneof![4 => Just(0u64), 1 => 0u64..20_000],
+    )
+        .prop_map(|(tenants, stranger, foreign, extra, health, processes_known, activity, age)| Look {
+            tenants,
+            stranger,
+            foreign,
+            extra,
+            health,
+            processes_known,
+            activity,
+            age,
+        })
+}
+
+fn evidence() -> impl Strategy<Value = Option<EvidenceKind>> {
+    proptest::option::weighted(
+        0.8,
+        prop_oneof![
+            4 => proptest::option::of((0u64..50_000).prop_map(MiB))
+                .prop_map(|wanted| EvidenceKind::GpuOutOfMemory { wanted }),
+            1 => Just(EvidenceKind::HostOutOfMemory),
+            4 => Just(EvidenceKind::FatalGpuFault),
+            1 => Just(EvidenceKind::GpuLost),
+            1 => Just(EvidenceKind::MpsClientTerminated),
+            1 => Just(EvidenceKind::OwnError),
+        ],
+    )
+}
+
+fn status() -> impl Strategy<Value = ExitStatus> {
+    prop_oneof![
+        5 => Just(ExitStatus::Code(1)),
+        2 => Just(ExitStatus::Code(0)),
+        1 => any::<i32>().prop_map(ExitStatus::Code),
+        1 => (1i32..32).prop_map(ExitStatus::Signal),
+        1 => Just(ExitStatus::Unknown),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let pick = || {
+        prop_oneof![
+            9 => (0usize..20).prop_map(Pick::Live),
+            1 => (0u64..30).prop_map(Pick::Number),
+        ]
+    };
+    let uid = || select(vec![1000u32, 1001, 1002, 0]);
+    let right = || proptest::bool::weighted(0.9);
+    let level = || select(vec![EndLevel::Terminate, EndLevel::Kill]);
+    let state = select(vec![JobState::Pending, JobState::Running, JobState::Failed, JobState::Cancelled]);
+    let clock = prop_oneof![
+        8 => 0i64..40_000,
+        1 => 0i64..10_000_000,
+        1 => -10_000_000i64..0,
+    ];
+    prop_oneof![
+        1 => options().prop_map(|o| Op::Configure(Box::new(o))),
+        1 => any::<u8>().prop_map(Op::Inventory),
+        10 => (new_job(), right()).prop_map(|(job, fresh)| Op::Submit(Box::new(job), fresh)),
+        8 => (0u32..5, look()).prop_map(|(gpu, look)| Op::Look(gpu, Box::new(look))),
+        6 => (0u32..8_000).prop_map(Op::LookAtAll),
+        3 => vec(0u32..5, 0..5).prop_map(Op::Unchanged),
+        14 => (0usize..30).prop_map(Op::Plan),
+        2 => Just(Op::OldPlan),
+        2 => (pick(), vec(0u32..5, 0..3), 0u32..4, mode())
+            .prop_map(|(job, gpus, attempt, mode)| Op::Launch(job, gpus, attempt, mode)),
+        1 => (pick(), level()).prop_map(|(job, level)| Op::End(job, level)),
+        1 => (pick(), state).prop_map(|(job, state)| Op::SetState(job, state)),
+        8 => (pick(), right(), mode()).prop_map(|(job, ok, mode)| Op::Started(job, ok, mode)),
+        8 => (pick(), right(), status(), evidence(), proptest::bool::weighted(0.1))
+            .prop_map(|(job, ok, status, kind, never)| Op::Exited(job, ok, status, kind, never)),
+        2 => (pick(), any::<bool>()).prop_map(|(job, again)| Op::LaunchFailed(job, again)),
+        6 => Just(Op::StartAll),
+        1 => (0u32..5).prop_map(Op::Crash),
+        2 => (pick(), uid()).prop_map(|(job, by)| Op::Cancel(job, by)),
+        1 => (pick(), uid()).prop_map(|(job, by)| Op::Hold(job, by)),
+        1 => (pick(), uid()).prop_map(|(job, by)| Op::Release(job, by)),
+        2 => (pick(), uid()).prop_map(|(job, by)| Op::Requeue(job, by)),
+        1 => (0u32..5, uid(), any::<bool>()).prop_map(|(gpu, by, to)| Op::Drain(gpu, by, to)),
+        8 => clock.prop_map(Op::Clock),
+    ]
+}
+
+/// A state, the inputs that made it, and what was seen on the way.
+struct World {
+    state: State,
+    clock: Millis,
+    devices: Vec<GpuInfo>,
+    /// Accepted inputs with the plans made between them.
+    journal: Vec<(Millis, Input)>,
+    plans: Vec<(usize, Plan)>,
+    accepted: BTreeSet<JobId>,
+    finished: BTreeSet<JobId>,
+    launched: BTreeSet<(JobId, u32)>,
+    old_plan: Vec<Action>,
+    /// Why jobs ended.
+    ends: BTreeSet<&'static str>,
+}
+
+type Check = Result<(), TestCaseError>;
+
+impl World {
+    fn new(sizes: &[u64], options: Options) -> Self {
+        let devices = (0..)
+            .zip(sizes)
+            .map(|(index, gib)| GpuInfo {
+                uuid: format!("GPU-{index}").into(),
+                index,
+                name: "random".into(),
+                memory: MiB::gib(*gib),
+                kind: GpuKind::Virtual,
+                has_activity: true,
+            })
+            .collect();
+        let mut world = Self {
+            state: State::default(),
+            clock: Millis::secs(1_000_000),
+            devices,
+            journal: Vec::new(),
+            plans: Vec::new(),
+            accepted: BTreeSet::new(),
+            finished: BTreeSet::new(),
+            launched: BTreeSet::new(),
+            old_plan: Vec::new(),
+            ends: BTreeSet::new(),
+        };
+        world.feed(Input::Configured(Box::new(options))).unwrap();
+        world.feed(Input::Inventory(world.devices.clone())).unwrap();
+        world
+    }
+
+    /// Applies one input and keeps the books. Says whether it was accepted.
+    fn feed(&mut self, input: Input) -> Result<bool, TestCaseError> {
+        let before = self.state.clone();
+        let applied = match self.state.apply(self.clock, &input) {
+            Ok(applied) => applied,
+            Err(refused) => {
+                prop_assert_eq!(&self.state, &before, "refused, yet changed: {}", refused);
+                prop_assert!(!refused.to_string().is_empty());
+                return Ok(false);
+            }
+        };
+        prop_assert!(self.state.now() >= before.now(), "time went back");
+        if let Input::Submitted(new) = &input {
+            prop_assert!(self.accepted.insert(new.id), "number {} was reused", new.id);
+        }
+        if let Input::Decided(action) = &input
+            && let Action::Launch { job, placement } = &**action
+        {
+            let first = self.launched.insert((*job, placement.attempt));
+            prop_assert!(first, "job {} attempt {} twice", job, placement.attempt);
+            let phase = before.job(*job).map(|j| j.phase.clone());
+            prop_assert_eq!(phase, Some(Phase::Pending), "launched while not pending");
+        }
+        for finished in applied.finished {
+            let id = finished.job.spec.id;
+            prop_assert!(self.finished.insert(id), "job {} ended twice", id);
+            prop_assert!(finished.state.is_final());
+            self.ends.insert(finished.reason.code());
+            readable(&finished.reason)?;
+        }
+        self.journal.push((self.clock, input));
+        Ok(true)
+    }
+
+    fn id(&self, pick: Pick) -> JobId {
+        match pick {
+            Pick::Number(n) => JobId(n),
+            Pick::Live(at) => {
+                let count = self.state.jobs().len().max(1);
+                let id = self.state.jobs().keys().nth(at % count).copied();
+                id.unwrap_or(JobId(1))
+            }
+        }
+    }
+
+    /// A job and its current attempt, or one beside it.
+    fn attempt(&self, pick: Pick, right: bool) -> (JobId, u32) {
+        let id = self.id(pick);
+        let placement = self.state.job(id).and_then(Job::placement);
+        let attempt = placement.map_or(1, |p| p.attempt);
+        (id, if right { attempt } else { attempt + 1 })
+    }
+
+    fn observation(&self, gpu: u32, look: &Look) -> Observation {
+        let tenants = self.state.gpu(GpuId(gpu)).map_or(&[][..], |g| &g.tenants);
+        let mut jobs: Vec<(JobId, Option<MiB>)> =
+            tenants.iter().zip(&look.tenants).map(|(t, held)| (t.job, held.map(MiB))).collect();
+        jobs.extend(look.stranger.map(|(id, held)| (id, held.map(MiB))));
+        let foreign: Vec<Foreign> = (9000..)
+            .zip(&look.foreign)
+            .map(|(pid, held)| Foreign { pid, user: None, memory: held.map(MiB) })
+            .collect();
+        let sum: MiB =
+            jobs.iter().map(|(_, held)| *held).chain(foreign.iter().map(|f| f.memory)).flatten().sum();
+        let summary = |level: Option<u32>| {
+            level.map(|l| Summary {
+                samples: 10,
+                mean: Fraction(l),
+                median: Fraction(l),
+                p95: Fraction(l),
+                ema: Fraction(l),
+                ema_half: Fraction(l),
+                ..Summary::default()
+            })
+        };
+        Observation {
+            at: Millis(self.clock.0.saturating_sub(look.age)),
+            health: look.health.clone(),
+            used: look.extra.map(|extra| sum + MiB(extra)),
+            jobs,
+            foreign,
+            processes_known: look.processes_known,
+            window: WindowSummary {
+                smact: summary(look.activity[0]),
+                smocc: summary(look.activity[1]),
+                drama: summary(look.activity[2]),
+            },
+        }
+    }
+
+    fn look(&mut self, gpu: u32, look: &Look) -> Check {
+        let seen = Box::new(self.observation(gpu, look));
+        self.feed(Input::Observed { gpu: GpuId(gpu), seen }).map(drop)
+    }
+
+    fn step(&mut self, op: &Op) -> Check {
+        let input = match op {
+            Op::Configure(options) => Input::Configured(options.clone()),
+            Op::Inventory(mask) => Input::Inventory(
+                (0u32..)
+                    .zip(&self.devices)
+                    .filter(|(i, _)| mask & (1 << i) != 0)
+                    .map(|(_, d)| d.clone())
+                    .collect(),
+            ),
+            Op::Submit(job, fresh) => {
+                let mut job = job.clone();
+                let next = self.state.next_id();
+                job.id = if *fresh { next } else { JobId(next.0 / 2) };
+                Input::Submitted(job)
+            }
+            Op::Look(gpu, look) => return self.look(*gpu, look),
+            Op::LookAtAll(held) => {
+                for gpu in 0..u32::try_from(self.state.gpus().len()).unwrap() {
+                    let look = Look {
+                        tenants: vec![Some(u64::from(*held)); 4],
+                        stranger: None,
+                        foreign: vec![],
+                        extra: Some(0),
+                        health: Health::Ok,
+                        processes_known: true,
+                        activity: [Some(2_000); 3],
+                        age: 0,
+                    };
+                    self.look(gpu, &look)?;
+                }
+                return Ok(());
+            }
+            Op::StartAll => {
+                let launching: Vec<JobId> = self.state.active().iter().copied().collect();
+                for id in launching {
+                    let at = self.state.jobs().keys().position(|j| *j == id);
+                    let mode = self.state.job(id).and_then(Job::placement).map(|p| p.sharing);
+                    if let (Some(at), Some(mode)) = (at, mode) {
+                        self.step(&Op::Started(Pick::Live(at), true, mode))?;
+                    }
+                }
+                return Ok(());
+            }
+            Op::Crash(gpu) => {
+                let tenants = self.state.gpu(GpuId(*gpu)).map(|g| g.tenants.clone());
+                for tenant in tenants.unwrap_or_default() {
+                    let job = Pick::Number(tenant.job.0);
+                    let kind = Some(EvidenceKind::FatalGpuFault);
+                    self.step(&Op::Exited(job, true, ExitStatus::Code(1), kind, false))?;
+                }
+                return Ok(());
+            }
+            Op::Unchanged(gpus) => Input::Unchanged(gpus.iter().copied().map(GpuId).collect()),
+            Op::Plan(count) => return self.follow_plan(*count),
+            Op::OldPlan => {
+                for action in self.old_plan.clone() {
+                    self.feed(Input::Decided(Box::new(action)))?;
+                }
+                return Ok(());
+            }
+            Op::Launch(job, gpus, attempt, sharing) => Input::Decided(Box::new(Action::Launch {
+                job: self.id(*job),
+                placement: Placement {
+                    attempt: *attempt,
+                    gpus: gpus.iter().copied().map(GpuId).collect(),
+                    sharing: *sharing,
+                    cap: None,
+                    thread_percent: None,
+                    at: self.clock,
+                    reason: Reason::NotPlannedYet,
+                },
+            })),
+            Op::End(pick, level) => {
+                let (job, attempt) = self.attempt(*pick, true);
+                Input::Decided(Box::new(Action::End {
+                    job,
+                    attempt,
+                    level: *level,
+                    cause: EndCause::TimeLimit(Millis(1)),
+                }))
+            }
+            Op::SetState(job, state) => Input::Decided(Box::new(Action::SetState {
+                job: self.id(*job),
+                state: *state,
+                reason: Reason::Judging,
+            })),
+            Op::Started(pick, right, sharing) => {
+                let (job, attempt) = self.attempt(*pick, *right);
+                let planned = self.state.job(job).and_then(Job::placement);
+                Input::Started {
+                    job,
+                    attempt,
+                    supervisor: ProcessRef { pid: 1, start_ticks: 1 },
+                    child: None,
+                    // An exclusive placement is never started otherwise, nor the other way round.
+                    sharing: match (planned.map(|p| p.sharing), *sharing) {
+                        (Some(SharingMode::Mps), SharingMode::TimeSlice) => SharingMode::TimeSlice,
+                        (planned, other) => planned.unwrap_or(other),
+                    },
+                    note: None,
+                }
+            }
+            Op::Exited(pick, right, status, kind, never) => {
+                let (job, attempt) = self.attempt(*pick, *right);
+                Input::Exited {
+                    job,
+                    attempt,
+                    exit: Exit {
+                        status: *status,
+                        evidence: kind.map(|kind| Evidence { kind, line: "a line".into() }),
+                        not_started: never.then(|| "no such file".into()),
+                    },
+                }
+            }
+            Op::LaunchFailed(pick, transient) => {
+                let (job, attempt) = self.attempt(*pick, true);
+                Input::LaunchFailed { job, attempt, error: "no".into(), transient: *transient }
+            }
+            Op::Cancel(job, by) => Input::Cancel { job: self.id(*job), by: user(*by) },
+            Op::Hold(job, by) => Input::Hold { job: self.id(*job), by: user(*by) },
+            Op::Release(job, by) => Input::Release { job: self.id(*job), by: user(*by) },
+            Op::Requeue(job, by) => Input::Requeue { job: self.id(*job), by: user(*by) },
+            Op::Drain(gpu, by, true) => Input::Drain { gpu: GpuId(*gpu), by: user(*by) },
+            Op::Drain(gpu, by, false) => Input::Resume { gpu: GpuId(*gpu), by: user(*by) },
+            Op::Clock(ms) => {
+                self.clock = Millis(self.clock.0.saturating_add_signed(*ms));
+                Input::Tick
+            }
+        };
+        self.feed(input).map(drop)
+    }
+
+    fn follow_plan(&mut self, count: usize) -> Check {
+        let made = plan(&self.state, self.clock);
+        self.plans.push((self.journal.len(), made.clone()));
+        self.old_plan = made.actions.clone();
+        let verdicts = made.actions.iter().any(|a| matches!(a, Action::SetState { .. }));
+        let all = made.actions.len() <= count && !verdicts;
+        for action in made.actions.into_iter().take(count) {
+            if let Action::Launch { job, placement } = &action {
+                self.has_room(*job, placement)?;
+            }
+            let text = format!("{action:?}");
+            let taken = self.feed(Input::Decided(Box::new(action)))?;
+            prop_assert!(taken, "the state refuses its own plan: {}", text);
+        }
+        // What a plan remembers of failed searches must not hide a place.
+        if all {
+            let again = plan(&self.state, self.clock);
+            let launches = |a: &Action| matches!(a, Action::Launch { .. });
+            prop_assert!(!again.actions.iter().any(launches), "a place was missed: {:?}", again.actions);
+        }
+        Ok(())
+    }
+
+    /// What is placed beside others fits into what is free, promises and strangers counted.
+    fn has_room(&self, job: JobId, placement: &Placement) -> Check {
+        let policy = &self.state.options().policy;
+        let (MemoryScreen::Forecast { guard, .. }, Reason::PlacedShared { .. }) =
+            (policy.memory, &placement.reason)
+        else {
+            return Ok(());
+        };
+        let (promise, _) = self.state.promise_for(self.state.job(job).unwrap());
+        let Promise::Memory(promised) = promise else {
+            return Err(TestCaseError::fail("shared without a forecast"));
+        };
+        for gpu in placement.gpus.iter().filter_map(|g| self.state.gpu(*g)) {
+            let free = gpu.free(policy.reserve);
+            prop_assert!(free >= Some(promised + guard), "{:?} < {}", free, promised);
+        }
+        Ok(())
+    }
+
+    // --- what must hold ------------------------------------------------------------------------
+
+    fn verify(&self) -> Check {
+        let broken = check::check(&self.state);
+        prop_assert!(broken.is_empty(), "{}", broken.join("; "));
+        let live: BTreeSet<JobId> = self.state.jobs().keys().copied().collect();
+        prop_assert!(live.is_disjoint(&self.finished), "a job is over and alive");
+        let known: BTreeSet<JobId> = live.union(&self.finished).copied().collect();
+        prop_assert_eq!(&known, &self.accepted, "a job was lost");
+
+        let made = plan(&self.state, self.clock);
+        prop_assert_eq!(&made, &plan(&self.state, self.clock), "not a function");
+        let now = self.state.now();
+        if self.clock <= now {
+            prop_assert_eq!(&made, &plan(&self.state, now), "an earlier time changes the plan");
+        }
+        self.targets(&made)?;
+        self.in_turn(&made)?;
+        self.wakes(&made)?;
+        for (id, reason) in &made.waiting {
+            readable(reason)?;
+            readable(&evaluate(&self.state, self.clock, self.state.job(*id).unwrap()))?;
+        }
+        let text = serde_json::to_string(&self.state).unwrap();
+        let mut loaded: State = serde_json::from_str(&text).unwrap();
+        loaded.rebuild();
+        prop_assert_eq!(&loaded, &self.state, "stored and loaded, yet different");
+        prop_assert_eq!(&made, &plan(&loaded, self.clock));
+        Ok(())
+    }
+
+    /// Launches go to GPUs that are there, in use, healthy and freshly read; each job once.
+    fn targets(&self, made: &Plan) -> Check {
+        let now = self.clock.max(self.state.now());
+        let mut jobs = BTreeSet::new();
+        for action in &made.actions {
+            let Action::Launch { job, placement } = action else {
+                continue;
+            };
+            prop_assert!(jobs.insert(*job), "job {} twice in one plan", job);
+            let live = self.state.job(*job).unwrap();
+            prop_assert_eq!(&live.phase, &Phase::Pending);
+            prop_assert_eq!(placement.attempt, live.attempts + 1);
+            let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
+            prop_assert_eq!(gpus.len(), placement.gpus.len(), "one GPU twice");
+            prop_assert_eq!(gpus.len(), live.spec.request.gpus as usize);
+            for id in gpus {
+                let gpu = self.state.gpu(id).unwrap();
+                prop_assert!(gpu.present && gpu.drained_by.is_none());
+                let seen = gpu.seen.as_ref().unwrap();
+                prop_assert_eq!(&seen.health, &Health::Ok);
+                prop_assert!(now.since(seen.at) <= self.state.options().stale_after);
+                prop_assert!(seen.used.is_some());
+                if live.spec.request.exclusive {
+                    prop_assert!(gpu.tenants.is_empty() && seen.foreign.is_empty());
+                }
+            }
+            readable(&placement.reason)?;
+        }
+        Ok(())
+    }
+
+    /// Who is looked at and who waits: everybody in the queue, once. Under strict FIFO nobody
+    /// overtakes a job that does not fit; recovered and paused jobs stand aside.
+    fn in_turn(&self, made: &Plan) -> Check {
+        let launched: BTreeSet<JobId> = made
+            .actions
+            .iter()
+            .filter_map(|a| match a {
+                Action::Launch { job, .. } => Some(*job),
+                _ => None,
+            })
+            .collect();
+        let mut all: Vec<JobId> = made.waiting.iter().map(|(id, _)| *id).collect();
+        all.extend(&launched);
+        all.sort_unstable();
+        let mut queued: Vec<JobId> = self.state.queue().iter().map(|key| key.id).collect();
+        queued.sort_unstable();
+        prop_assert_eq!(all, queued, "a queued job is neither placed nor told why not");
+        if self.state.options().policy.backfill.is_some() {
+            return Ok(());
+        }
+        let now = self.clock.max(self.state.now());
+        let mut stopped = false;
+        for key in self.state.queue().iter() {
+            let job = self.state.job(key.id).unwrap();
+            let paused = job.not_before.is_some_and(|until| until > now);
+            if !key.recovery.0 && !paused {
+                let starts = launched.contains(&key.id);
+                prop_assert!(!(stopped && starts), "job {} overtakes", key.id);
+                stopped |= !starts;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nothing is to be done now, nothing becomes due before the time the plan names.
+    fn wakes(&self, made: &Plan) -> Check {
+        if !made.actions.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.max(self.state.now());
+        let until = made.wake.unwrap_or(now + Millis::secs(86_400 * 365));
+        for t in [now.0 + 1, now.0.midpoint(until.0), until.0.saturating_sub(1)] {
+            if t < until.0 {
+                let later = plan(&self.state, Millis(t));
+                prop_assert_eq!(&later.actions, &vec![], "due before {}", until.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// The journal of inputs, through JSON, gives the same states and the same plans.
+    fn replay(&self) -> Check {
+        let text = serde_json::to_string(&self.journal).unwrap();
+        let journal: Vec<(Millis, Input)> = serde_json::from_str(&text).unwrap();
+        prop_assert_eq!(&journal, &self.journal);
+        let mut plans: BTreeMap<usize, Vec<&Plan>> = BTreeMap::new();
+        for (at, made) in &self.plans {
+            plans.entry(*at).or_default().push(made);
+        }
+        let mut state = State::default();
+        let mut clock = Millis::ZERO;
+        for (index, (at, input)) in journal.iter().enumerate() {
+            clock = *at;
+            state.apply(*at, input).unwrap();
+            // Plans made after a refused input that moved the clock are not repeatable from here.
+            for made in plans.get(&(index + 1)).into_iter().flatten() {
+                prop_assert_eq!(&plan(&state, clock), *made);
+            }
+        }
+        prop_assert_eq!(&state, &self.state);
+        prop_assert_eq!(plan(&state, clock), plan(&self.state, clock));
+        Ok(())
+    }
+}
+
+/// A reason says something, and survives storage.
+fn readable(reason: &Reason) -> Check {
+    prop_assert!(!reason.to_string().is_empty() && !reason.code().is_empty());
+    let text = serde_json::to_string(reason).unwrap();
+    prop_assert_eq!(&serde_json::from_str::<Reason>(&text).unwrap(), reason);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_comes_in_the_invariants_hold(
+        sizes in vec(select(vec![16u64, 40, 80]), 1..5),
+        options in options(),
+        ops in vec(op(), 1..120),
+    ) {
+        let mut world = World::new(&sizes, options);
+        for op in &ops {
+            world.step(op)?;
+            world.verify()?;
+        }
+        world.replay()?;
+    }
+}
+
+/// Runs of random inputs would prove little if they never got anywhere: together they must meet
+/// every kind of reason.
+#[test]
+fn the_random_runs_reach_every_kind_of_end() {
+    let mut runner = TestRunner::deterministic();
+    let run = (options(), vec(op(), 100..120));
+    let mut met: BTreeSet<&'static str> = BTreeSet::new();
+    for _ in 0..600 {
+        let (options, ops) = run.new_tree(&mut runner).unwrap().current();
+        let mut world = World::new(&[40, 40, 80], options);
+        for op in &ops {
+            world.step(op).unwrap();
+            let state = &world.state;
+            met.extend(plan(state, world.clock).waiting.iter().map(|(_, r)| r.code()));
+            for job in state.jobs().values() {
+                met.extend(job.past.last().map(|a| a.verdict.code()));
+                met.extend(job.placement().map(|p| p.reason.code()));
+            }
+        }
+        met.extend(world.ends);
+    }
+    for code in [
+        "PlacedIdle",
+        "PlacedShared",
+        "GpuMemory",
+        "MetricMissing",
+        "GpuBusy",
+        "StartingNeighbour",
+        "GpuUnavailable",
+        "GpuDrained",
+        "MpsCooldown",
+        "Resources",
+        "Priority",
+        "LaunchPause",
+        "JudgingFault",
+        "Completed",
+        "NonZeroExit",
+        "NotStarted",
+        "LaunchFailed",
+        "ExitUnknown",
+        "Cancelled",
+        "Requeued",
+        "TimeLimit",
+        "OutOfMemoryRetry",
+        "OutOfMemory",
+        "HostOutOfMemory",
+        "MpsFaultVictim",
+        "MpsFault",
+        "GpuLost",
+    ] {
+        assert!(met.contains(code), "never met {code}; met {met:?}");
+    }
+}

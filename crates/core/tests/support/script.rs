@@ -1,0 +1,788 @@
+//! The language of the scenarios: one command a line, `#` starts a comment.
+//!
+//! ```text
+//! gpus 2x40G [1x80G]           the devices, read once as idle
+//! inventory 0 2                only these of them are still in the machine
+//! policy NAME                  a preset
+//! option KEY=VALUE ...         window=30s sharing=mps backfill=none|30m recovery=exclusive ...
+//! at 12s                       the clock; GPUs that are not named by `blind` are read again, unchanged
+//! blind GPU ... / sighted      these GPUs are not read any more / all are read again
+//! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
+//!        [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
+//!        [retries=N] [threads=PERCENT]
+//! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
+//!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
+//! plan                         plan, take its decisions, print them and why the others wait
+//! explain ID                   what each GPU says to a pending job
+//! start ID ... [as=MODE]       the supervisor runs
+//! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
+//! launch-fails ID error="..." [permanent]
+//! cancel|hold|release|requeue ID by=USER
+//! drain|resume GPU by=USER
+//! show                         GPUs with their ledger, and jobs
+//! each WORD ... / end          plays the lines between for each word, from a fresh state, `$` being
+//!                              the word; only commands that print something are shown
+//! reset                        a fresh state
+//! ```
+//! Every input goes through `State::apply`, and `check` must be silent after each.
+
+use carma_core::input::{Foreign, Observation};
+use carma_core::ledger::{Gpu, Promise};
+use carma_core::model::{
+    EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase,
+    Placement, ProcessRef, Request, SharingMode, User,
+};
+use carma_core::plan::{evaluate, plan};
+use carma_core::policy::{Options, RecoveryMethod, presets};
+use carma_core::reading::{GpuInfo, GpuKind, Health};
+use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::windows::{Summary, WindowSummary};
+use carma_core::{Action, Input, State, check, recovery};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+type Outcome<T> = Result<T, String>;
+
+/// Plays a script and returns what it prints, each command above its effect.
+pub(crate) fn play(text: &str) -> Outcome<String> {
+    let mut stage = Stage::default();
+    let mut lines = (1..).zip(text.lines());
+    while let Some((number, line)) = lines.next() {
+        let command = line.trim();
+        stage.echo(line);
+        if let Some(words) = command.strip_prefix("each ") {
+            let block: Vec<(u32, &str)> =
+                lines.by_ref().take_while(|(_, line)| line.trim() != "end").collect();
+            for word in words.split_whitespace() {
+                stage.each(word, &block)?;
+            }
+            stage = Stage { out: stage.out, ..Stage::default() };
+            continue;
+        }
+        if let Err(error) = stage.perform(command) {
+            return Err(format!("{number}: {error}\n{}", stage.last_lines()));
+        }
+    }
+    Ok(stage.out)
+}
+
+#[derive(Default)]
+struct Stage {
+    state: State,
+    options: Options,
+    clock: Millis,
+    devices: Vec<GpuInfo>,
+    blind: BTreeSet<GpuId>,
+    /// User names in order of appearance; root is 0, the others 1001 and up.
+    users: Vec<String>,
+    out: String,
+}
+
+/// The words behind a command: `key=value` pairs, flags, and bare words.
+struct Words {
+    bare: Vec<String>,
+    pairs: Vec<(String, String)>,
+}
+
+impl Words {
+    fn split(line: &str) -> Outcome<(String, Self)> {
+        let mut words: Vec<String> = vec![String::new()];
+        let mut quoted = false;
+        let mut chars = line.chars();
+        while let Some(c) = chars.next() {
+            let last = words.last_mut().ok_or("no word")?;
+            match c {
+                '"' => quoted = !quoted,
+                '\\' if quoted => match chars.next() {
+                    Some('n') => last.push('\n'),
+                    Some(other) => last.push(other),
+                    None => return Err("the line ends within an escape".into()),
+                },
+                '#' if !quoted => break,
+                ' ' if !quoted => words.push(String::new()),
+                other => last.push(other),
+            }
+        }
+        if quoted {
+            return Err("a quote is not closed".into());
+        }
+        let mut words = words.into_iter().filter(|w| !w.is_empty());
+        let command = words.next().ok_or("no command")?;
+        let (mut bare, mut pairs) = (Vec::new(), Vec::new());
+        for word in words {
+            match word.split_once('=') {
+                Some((key, value)) => pairs.push((key.to_owned(), value.to_owned())),
+                None => bare.push(word),
+            }
+        }
+        Ok((command, Self { bare, pairs }))
+    }
+
+    /// Takes a pair, so that [`Words::done`] finds what nobody took.
+    fn take(&mut self, key: &str) -> Option<String> {
+        let at = self.pairs.iter().position(|(k, _)| k == key)?;
+        Some(self.pairs.remove(at).1)
+    }
+
+    fn take_as<T>(&mut self, key: &str, read: impl FnOnce(&str) -> Outcome<T>) -> Outcome<Option<T>> {
+        self.take(key).map(|value| read(&value).map_err(|e| format!("{key}: {e}"))).transpose()
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        let before = self.bare.len();
+        self.bare.retain(|w| w != name);
+        self.bare.len() < before
+    }
+
+    fn first(&mut self) -> Outcome<String> {
+        if self.bare.is_empty() {
+            return Err("a number is missing".into());
+        }
+        Ok(self.bare.remove(0))
+    }
+
+    fn job(&mut self) -> Outcome<JobId> {
+        Ok(JobId(number(&self.first()?)?))
+    }
+
+    fn gpu(&mut self) -> Outcome<GpuId> {
+        let word = self.first()?;
+        Ok(GpuId(number(&word)?))
+    }
+
+    fn done(self) -> Outcome<()> {
+        let left: Vec<String> = self.bare.into_iter().chain(self.pairs.into_iter().map(|(k, _)| k)).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("not understood: {}", left.join(" "))) }
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Outcome<T> {
+    text.parse().map_err(|_| format!("no number: {text}"))
+}
+
+fn memory(text: &str) -> Outcome<MiB> {
+    if let Some(gib) = text.strip_suffix('G') {
+        let gib: f64 = number(gib)?;
+        return Ok(MiB((gib * 1024.0).round() as u64));
+    }
+    let mib = text.strip_suffix('M').ok_or("memory is written 10G or 512M")?;
+    Ok(MiB(number(mib)?))
+}
+
+fn span(text: &str) -> Outcome<Millis> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    for (unit, ms) in units {
+        if let Some(n) = text.strip_suffix(unit)
+            && let Ok(n) = n.parse::<f64>()
+        {
+            return Ok(Millis((n * f64::from(ms)).round() as u64));
+        }
+    }
+    Err(format!("a time is written 30s, 2m, 1h or 500ms: {text}"))
+}
+
+fn share(text: &str) -> Outcome<Fraction> {
+    Fraction::from_f64(number(text)?).ok_or_else(|| format!("no share: {text}"))
+}
+
+fn sharing(text: &str) -> Outcome<SharingMode> {
+    match text {
+        "exclusive" => Ok(SharingMode::Exclusive),
+        "time-slice" => Ok(SharingMode::TimeSlice),
+        "mps" => Ok(SharingMode::Mps),
+        _ => Err(format!("no sharing mode: {text}")),
+    }
+}
+
+/// A steady load: every statistic has the same value.
+fn steady(level: Fraction) -> Summary {
+    Summary {
+        samples: 300,
+        mean: level,
+        median: level,
+        p95: level,
+        ema: level,
+        ema_half: level,
+        cv: Fraction(0),
+        slope_micro_per_s: 0,
+    }
+}
+
+fn unless_unknown<T>(text: &str, read: impl FnOnce(&str) -> Outcome<T>) -> Outcome<Option<T>> {
+    if text == "?" { Ok(None) } else { read(text).map(Some) }
+}
+
+/// FNV-1a: the key only has to differ for different names.
+fn command_key(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Stage {
+    fn say(&mut self, text: impl AsRef<str>) {
+        for line in text.as_ref().lines() {
+            let _ = writeln!(self.out, "    {line}");
+        }
+    }
+
+    /// Applies one input. A refusal is printed; a broken invariant ends the scenario.
+    fn apply(&mut self, input: &Input) -> Outcome<bool> {
+        let before = self.state.clone();
+        match self.state.apply(self.clock, input) {
+            Ok(applied) => {
+                for finished in &applied.finished {
+                    self.say(over(finished));
+                }
+            }
+            Err(refused) => {
+                if self.state != before {
+                    return Err(format!("a refused input changed the state: {refused}"));
+                }
+                self.say(format!("refused: {refused}"));
+                return Ok(false);
+            }
+        }
+        let broken = check::check(&self.state);
+        if broken.is_empty() { Ok(true) } else { Err(format!("broken: {}", broken.join("; "))) }
+    }
+
+    fn user(&mut self, name: &str) -> User {
+        let uid = if name == "root" {
+            0
+        } else {
+            let at = self.users.iter().position(|n| n == name);
+            let at = at.unwrap_or_else(|| {
+                self.users.push(name.to_owned());
+                self.users.len() - 1
+            });
+            1001 + u32::try_from(at).unwrap_or(0)
+        };
+        User { uid, name: name.into() }
+    }
+
+    /// What was printed last, to see what a script ran into.
+    fn last_lines(&self) -> String {
+        let lines: Vec<&str> = self.out.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    fn echo(&mut self, line: &str) {
+        self.out.push_str(line.trim_end());
+        self.out.push('\n');
+    }
+
+    /// Plays a block from the start, with one word put in. Commands without effect are not shown.
+    fn each(&mut self, word: &str, block: &[(u32, &str)]) -> Outcome<()> {
+        *self = Self { out: std::mem::take(&mut self.out), ..Self::default() };
+        self.echo(&format!("\n== {word}"));
+        for (number, line) in block {
+            let line = line.replace('$', word);
+            let before = self.out.len();
+            self.perform(line.trim()).map_err(|error| format!("{number}: with {word}: {error}"))?;
+            if self.out.len() > before {
+                self.out.insert_str(before, &format!("{line}\n"));
+            }
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, line: &str) -> Outcome<()> {
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(());
+        }
+        let (command, mut words) = Words::split(line)?;
+        match command.as_str() {
+            "gpus" => self.gpus(&mut words)?,
+            "inventory" => self.inventory(&mut words)?,
+            "policy" => {
+                let name = words.first()?;
+                let policy = presets::by_name(&name);
+                self.options.policy = policy.ok_or(format!("there is no policy {name}"))?;
+                self.configure()?;
+            }
+            "option" => self.option(&mut words)?,
+            "at" => self.at(&mut words)?,
+            "blind" => {
+                while !words.bare.is_empty() {
+                    let gpu = words.gpu()?;
+                    self.blind.insert(gpu);
+                }
+            }
+            "sighted" => {
+                self.blind.clear();
+                self.refresh()?;
+            }
+            "submit" => self.submit(&mut words)?,
+            "observe" => self.observe(&mut words)?,
+            "plan" => self.plan()?,
+            "explain" => self.explain(&mut words)?,
+            "start" => self.start(&mut words)?,
+            "exit" => self.exit(&mut words)?,
+            "launch-fails" => self.launch_fails(&mut words)?,
+            "cancel" | "hold" | "release" | "requeue" => self.ask(&command, &mut words)?,
+            "drain" | "resume" => {
+                let gpu = words.gpu()?;
+                let by = words.take("by").ok_or("by=USER is missing")?;
+                let by = self.user(&by);
+                self.apply(&if command == "drain" {
+                    Input::Drain { gpu, by }
+                } else {
+                    Input::Resume { gpu, by }
+                })?;
+            }
+            "show" => self.show(),
+            "reset" => {
+                *self = Self { out: std::mem::take(&mut self.out), ..Self::default() };
+            }
+            other => return Err(format!("no such command: {other}")),
+        }
+        words.done()
+    }
+
+    // --- the machine ---------------------------------------------------------------------------
+
+    fn gpus(&mut self, words: &mut Words) -> Outcome<()> {
+        self.devices.clear();
+        for word in words.bare.drain(..) {
+            let (count, size) = word.split_once('x').ok_or("GPUs are written 2x40G")?;
+            for _ in 0..number::<u32>(count)? {
+                let index = u32::try_from(self.devices.len()).unwrap_or(0);
+                self.devices.push(GpuInfo {
+                    uuid: format!("GPU-{index}").into(),
+                    index,
+                    name: "scripted".into(),
+                    memory: memory(size)?,
+                    kind: GpuKind::Virtual,
+                    has_activity: true,
+                });
+            }
+        }
+        self.apply(&Input::Inventory(self.devices.clone()))?;
+        for id in 0..u32::try_from(self.devices.len()).unwrap_or(0) {
+            let line = format!("observe {id}");
+            let (_, mut words) = Words::split(&line)?;
+            self.observe(&mut words)?;
+        }
+        Ok(())
+    }
+
+    fn inventory(&mut self, words: &mut Words) -> Outcome<()> {
+        let mut left = Vec::new();
+        while !words.bare.is_empty() {
+            let at = words.gpu()?.0 as usize;
+            left.push(self.devices.get(at).ok_or("no such GPU")?.clone());
+        }
+        self.apply(&Input::Inventory(left)).map(drop)
+    }
+
+    fn configure(&mut self) -> Outcome<()> {
+        self.apply(&Input::Configured(Box::new(self.options.clone()))).map(drop)
+    }
+
+    fn option(&mut self, words: &mut Words) -> Outcome<()> {
+        let yes = |text: &str| match text {
+            "yes" => Ok(true),
+            "no" => Ok(false),
+            _ => Err(format!("yes or no, not {text}")),
+        };
+        let o = &mut self.options;
+        for (key, value) in words.pairs.drain(..) {
+            let v = value.as_str();
+            match key.as_str() {
+                "window" => o.window = span(v)?,
+                "sharing" => o.sharing = sharing(v)?,
+                "caps" => o.caps = yes(v)?,
+                "startup_patience" => o.startup_patience = span(v)?,
+                "stale_after" => o.stale_after = span(v)?,
+                "kill_grace" => o.kill_grace = span(v)?,
+                "fault_window" => o.fault_window = span(v)?,
+                "mps_cooldown" => o.mps_cooldown = span(v)?,
+                "mps_multi_user" => o.mps_multi_user = yes(v)?,
+                "max_retries" => o.max_retries = number(v)?,
+                "max_free_retries" => o.max_free_retries = number(v)?,
+                "recovery" => {
+                    o.recovery = match v {
+                        "graded" => RecoveryMethod::Graded,
+                        "exclusive" => RecoveryMethod::Exclusive,
+                        _ => return Err(format!("no recovery method: {v}")),
+                    }
+                }
+                "backfill" => {
+                    o.policy.backfill = if v == "none" { None } else { Some(span(v)?) };
+                }
+                "idle_first" => o.policy.idle_first = yes(v)?,
+                "reserve" => o.policy.reserve = memory(v)?,
+                _ => return Err(format!("no such option: {key}")),
+            }
+        }
+        self.configure()
+    }
+
+    fn at(&mut self, words: &mut Words) -> Outcome<()> {
+        self.clock = span(&words.first()?)?;
+        self.apply(&Input::Tick)?;
+        self.refresh()
+    }
+
+    fn refresh(&mut self) -> Outcome<()> {
+        let seen = (0..)
+            .map(GpuId)
+            .zip(self.state.gpus())
+            .filter(|(id, gpu)| gpu.present && !self.blind.contains(id))
+            .map(|(id, _)| id)
+            .collect();
+        self.apply(&Input::Unchanged(seen)).map(drop)
+    }
+
+    fn observe(&mut self, words: &mut Words) -> Outcome<()> {
+        let gpu = words.gpu()?;
+        let mut window = WindowSummary::default();
+        for (name, slot) in
+            [("smact", &mut window.smact), ("smocc", &mut window.smocc), ("drama", &mut window.drama)]
+        {
+            *slot = match words.take(name) {
+                Some(text) => unless_unknown(&text, share)?.map(steady),
+                None => Some(steady(Fraction(0))),
+            };
+        }
+        let health = match (words.take("lost"), words.take("unreadable")) {
+            (Some(why), _) => Health::Lost(why),
+            (None, Some(why)) => Health::Unreadable(why),
+            (None, None) => Health::Ok,
+        };
+        let mut foreign = Vec::new();
+        while let Some(text) = words.take("foreign") {
+            let parts: Vec<&str> = text.split(':').collect();
+            let [pid, user, held] = parts[..] else {
+                return Err("a foreign process is written PID:USER:9G".into());
+            };
+            foreign.push(Foreign {
+                pid: number(pid)?,
+                user: (user != "?").then(|| user.into()),
+                memory: unless_unknown(held, memory)?,
+            });
+        }
+        let processes_known = words.take("processes").is_none_or(|v| v != "?");
+        let used = words.take("used");
+        let mut jobs = Vec::new();
+        for (key, value) in std::mem::take(&mut words.pairs) {
+            let id = key.strip_prefix("job").ok_or(format!("not understood: {key}"))?;
+            jobs.push((JobId(number(id)?), unless_unknown(&value, memory)?));
+        }
+        let sum: MiB = jobs.iter().map(|(_, m)| *m).chain(foreign.iter().map(|f| f.memory)).flatten().sum();
+        let used = match used {
+            Some(text) => unless_unknown(&text, memory)?,
+            None => (health == Health::Ok).then_some(sum),
+        };
+        let seen = Box::new(Observation {
+            at: self.clock,
+            processes_known: processes_known && health == Health::Ok,
+            health,
+            used,
+            jobs,
+            foreign,
+            window,
+        });
+        self.apply(&Input::Observed { gpu, seen }).map(drop)
+    }
+
+    // --- jobs ----------------------------------------------------------------------------------
+
+    fn submit(&mut self, words: &mut Words) -> Outcome<()> {
+        let id = words.job()?;
+        let user = words.take("user").unwrap_or("alice".into());
+        let name = words.take("cmd").unwrap_or(format!("job-{id}"));
+        let new = NewJob {
+            id,
+            user: self.user(&user),
+            name: name.as_str().into(),
+            command_key: command_key(&name),
+            request: Request {
+                gpus: words.take_as("gpus", number)?.unwrap_or(1),
+                exclusive: words.flag("exclusive"),
+                sharing: words.take_as("sharing", sharing)?,
+                thread_percent: words.take_as("threads", number)?,
+                time_limit: words.take_as("time", span)?,
+                priority: words.take_as("priority", number)?.unwrap_or(0),
+                max_retries: words.take_as("retries", number)?,
+            },
+            forecasts: Forecasts {
+                declared: words.take_as("mem", memory)?,
+                measured: words.take_as("measured", memory)?,
+                horus: words.take_as("horus", memory)?,
+                faketensor: words.take_as("faketensor", memory)?,
+                gpumemnet: words.take_as("gpumemnet", memory)?,
+            },
+            hold: words.flag("hold"),
+        };
+        self.apply(&Input::Submitted(Box::new(new))).map(drop)
+    }
+
+    fn placement(&self, id: JobId) -> Outcome<Placement> {
+        let placement = self.state.job(id).and_then(Job::placement);
+        placement.cloned().ok_or(format!("job {id} has no placement"))
+    }
+
+    fn start(&mut self, words: &mut Words) -> Outcome<()> {
+        let mode = words.take_as("as", sharing)?;
+        while !words.bare.is_empty() {
+            let job = words.job()?;
+            let placement = self.placement(job)?;
+            let pid = u32::try_from(1000 + job.0 * 10).unwrap_or(0) + placement.attempt;
+            self.apply(&Input::Started {
+                job,
+                attempt: placement.attempt,
+                supervisor: ProcessRef { pid, start_ticks: 1 },
+                child: None,
+                sharing: mode.unwrap_or(placement.sharing),
+                note: None,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn exit(&mut self, words: &mut Words) -> Outcome<()> {
+        let job = words.job()?;
+        let attempt = self.placement(job)?.attempt;
+        let code = words.take_as("code", number)?;
+        let signal = words.take_as("signal", number)?;
+        let status = match (words.flag("unknown"), signal) {
+            (true, _) => ExitStatus::Unknown,
+            (false, Some(signal)) => ExitStatus::Signal(signal),
+            (false, None) => ExitStatus::Code(code.unwrap_or(0)),
+        };
+        let exit = Exit {
+            status,
+            evidence: words.take("log").and_then(|log| recovery::scan(&log)),
+            not_started: words.take("not-started"),
+        };
+        let past = self.past(job);
+        self.apply(&Input::Exited { job, attempt, exit })?;
+        self.say_if_back(job, past);
+        Ok(())
+    }
+
+    fn launch_fails(&mut self, words: &mut Words) -> Outcome<()> {
+        let job = words.job()?;
+        let input = Input::LaunchFailed {
+            job,
+            attempt: self.placement(job)?.attempt,
+            error: words.take("error").ok_or("error=\"...\" is missing")?,
+            transient: !words.flag("permanent"),
+        };
+        let past = self.past(job);
+        self.apply(&input)?;
+        self.say_if_back(job, past);
+        Ok(())
+    }
+
+    fn past(&self, job: JobId) -> usize {
+        self.state.job(job).map_or(0, |j| j.past.len())
+    }
+
+    /// Says what became of an attempt that is over while its job lives on.
+    fn say_if_back(&mut self, id: JobId, before: usize) {
+        let Some(job) = self.state.job(id) else {
+            return;
+        };
+        let text = match (job.past.get(before), &job.phase) {
+            (Some(attempt), _) => format!("job {id} is {} again: {}", job.state(), attempt.verdict),
+            (None, _) => return,
+        };
+        self.say(text);
+    }
+
+    fn ask(&mut self, command: &str, words: &mut Words) -> Outcome<()> {
+        let job = words.job()?;
+        let by = words.take("by").ok_or("by=USER is missing")?;
+        let by = self.user(&by);
+        self.apply(&match command {
+            "cancel" => Input::Cancel { job, by },
+            "hold" => Input::Hold { job, by },
+            "release" => Input::Release { job, by },
+            _ => Input::Requeue { job, by },
+        })
+        .map(drop)
+    }
+
+    // --- decisions -----------------------------------------------------------------------------
+
+    fn plan(&mut self) -> Outcome<()> {
+        let made = plan(&self.state, self.clock);
+        let idle = made.actions.is_empty() && made.waiting.is_empty();
+        for action in made.actions {
+            // The end of a job is told when it is applied.
+            let ends = matches!(&action, Action::SetState { state, .. } if state.is_final());
+            if !ends {
+                let text = self.action(&action);
+                self.say(text);
+            }
+            self.apply(&Input::Decided(Box::new(action)))?;
+        }
+        for (job, reason) in made.waiting {
+            self.say(format!("job {job} waits: {reason}"));
+        }
+        if let Some(wake) = made.wake {
+            self.say(format!("to be looked at again at {}", clock(wake)));
+        }
+        if idle && made.wake.is_none() {
+            self.say("nothing to do");
+        }
+        Ok(())
+    }
+
+    fn action(&self, action: &Action) -> String {
+        match action {
+            Action::Launch { job, placement } => {
+                let mut text = format!("job {job} starts");
+                if placement.attempt > 1 {
+                    let _ = write!(text, " (attempt {})", placement.attempt);
+                }
+                let _ = write!(text, " on {} ", self.names(&placement.gpus));
+                let _ = write!(text, "[{}", placement.sharing);
+                if let Some(cap) = placement.cap {
+                    let _ = write!(text, ", cap {cap}");
+                }
+                if let Some(percent) = placement.thread_percent {
+                    let _ = write!(text, ", {percent} % of the threads");
+                }
+                let _ = write!(text, "]: {}", placement.reason);
+                text
+            }
+            Action::End { job, level, cause, .. } => {
+                let how = match level {
+                    EndLevel::Terminate => "asked to end",
+                    EndLevel::Kill => "killed",
+                };
+                let why = match cause {
+                    EndCause::Cancelled { by } => format!("cancelled by {by}"),
+                    EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
+                    EndCause::Requeued { by } => format!("put back into the queue by {by}"),
+                };
+                format!("job {job} is {how}: {why}")
+            }
+            Action::SetState { job, state, reason } => {
+                format!("job {job} becomes {state}: {reason}")
+            }
+            Action::Note { text } => format!("note: {text}"),
+        }
+    }
+
+    fn names(&self, gpus: &[GpuId]) -> String {
+        let names: Vec<String> = gpus
+            .iter()
+            .map(|id| self.state.gpu(*id).map_or("?".into(), |g| g.info.index.to_string()))
+            .collect();
+        format!("GPU {}", names.join("+"))
+    }
+
+    fn explain(&mut self, words: &mut Words) -> Outcome<()> {
+        let id = words.job()?;
+        let job = self.state.job(id).ok_or(format!("there is no job {id}"))?;
+        let reason = evaluate(&self.state, self.clock, job);
+        let mut text = format!("{reason}\n");
+        if let carma_core::explain::Reason::NoGpu { detail, .. } = &reason {
+            for (index, refusal) in &detail.refusals {
+                let _ = writeln!(text, "  GPU {index}: {refusal}");
+            }
+        }
+        self.say(text);
+        Ok(())
+    }
+
+    // --- listings ------------------------------------------------------------------------------
+
+    fn show(&mut self) {
+        let reserve = self.options.policy.reserve;
+        let gpus: Vec<String> = self.state.gpus().iter().map(|g| gpu(g, reserve)).collect();
+        let mut states: BTreeMap<JobId, String> = BTreeMap::new();
+        for (id, job) in self.state.jobs() {
+            states.insert(*id, self.job(job));
+        }
+        for text in gpus.into_iter().chain(states.into_values()) {
+            self.say(text);
+        }
+    }
+
+    fn job(&self, job: &Job) -> String {
+        let mut text = format!("job {} {}", job.spec.id, job.state());
+        match &job.phase {
+            Phase::Pending => {}
+            Phase::Held { by } => {
+                let _ = write!(text, ", held by {by}");
+            }
+            Phase::Launching { placement, ending } => {
+                let _ = write!(text, ", starting on {}", self.names(&placement.gpus));
+                if ending.is_some() {
+                    text.push_str(", to be ended");
+                }
+            }
+            Phase::Running { placement, ending, .. } => {
+                let _ = write!(text, " on {}", self.names(&placement.gpus));
+                let _ = write!(text, " [{}]", placement.sharing);
+                if ending.is_some() {
+                    text.push_str(", being ended");
+                }
+            }
+            Phase::Judging { .. } => text.push_str(", its fault is being judged"),
+        }
+        if let Some(floor) = job.floor {
+            let _ = write!(text, ", needs {floor}");
+        }
+        let _ = write!(text, ", retries {} charged, {} free", job.charged_retries, job.free_retries);
+        text
+    }
+}
+
+fn clock(at: Millis) -> String {
+    if at.0.is_multiple_of(1000) { format!("{} s", at.0 / 1000) } else { format!("{} ms", at.0) }
+}
+
+fn over(finished: &Finished) -> String {
+    let Finished { job, state, reason, exit, .. } = finished;
+    let mut text = format!("job {} is over: {state}", job.spec.id);
+    // Completed says it all.
+    if *state != JobState::Completed {
+        let _ = write!(text, ", {reason}");
+    }
+    if let Some(code) = exit.and_then(ExitStatus::shell_code)
+        && code != 0
+    {
+        let _ = write!(text, " [{code}]");
+    }
+    text
+}
+
+fn gpu(gpu: &Gpu, reserve: MiB) -> String {
+    let mut text = format!("GPU {} {}:", gpu.info.index, gpu.info.memory);
+    match gpu.free(reserve) {
+        Some(free) => {
+            let _ = write!(text, " {free} free");
+        }
+        None => text.push_str(" free memory unknown"),
+    }
+    if gpu.foreign_memory() > MiB::ZERO {
+        let _ = write!(text, ", {} not ours", gpu.foreign_memory());
+    }
+    if !gpu.present {
+        text.push_str(", gone");
+    }
+    if let Some(by) = &gpu.drained_by {
+        let _ = write!(text, ", drained by {by}");
+    }
+    for tenant in &gpu.tenants {
+        let promise = match tenant.promise {
+            Promise::Memory(m) => format!("{m} promised"),
+            Promise::Whole => "all promised".into(),
+            Promise::None => "nothing promised".into(),
+        };
+        let seen = tenant.observed.map_or("nothing seen".into(), |m| format!("{m} seen"));
+        let _ = write!(text, "\n  job {}: {promise}, {seen}", tenant.job);
+        text.push_str(match (tenant.active_since, tenant.settled) {
+            (_, true) => ", settled",
+            (Some(_), false) => ", starting: active",
+            (None, false) => ", starting: no activity yet",
+        });
+    }
+    text
+}
