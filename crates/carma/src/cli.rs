@@ -16,7 +16,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
-    ("Virtual GPUs (a model, not a measurement)", &["virtual-task"]),
+    ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
     ("Other", &["help"]),
 ];
 

@@ -1,5 +1,12 @@
 //! The binary against a daemon that gives canned answers: exit codes, what is sent, what is printed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fs;

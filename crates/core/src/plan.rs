@@ -21,7 +21,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Why each job that stays pending does, in queue order.
     pub waiting: Vec<(JobId, Reason)>,
-    /// When, at the latest, another plan may differ because of the time alone.
+    /// When, at the latest, another plan is due without another input: because of the time alone, or
+    /// at once where this one requeues jobs.
     pub wake: Option<Millis>,
 }
 
@@ -115,6 +116,8 @@ fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
         }
         group.insert(0, first);
         verdicts(state, &group, plan);
+        // Victims are pending from then on: they want a plan of their own.
+        plan.wake_at(now);
     }
 }
 

@@ -572,8 +572,10 @@ impl World {
         let made = plan(&self.state, self.clock);
         self.plans.push((self.journal.len(), made.clone()));
         self.old_plan = made.actions.clone();
+        // Verdicts change who waits, and without patience a neighbour counts as started at once.
         let verdicts = made.actions.iter().any(|a| matches!(a, Action::SetState { .. }));
-        let all = made.actions.len() <= count && !verdicts;
+        let patience = self.state.options().startup_patience > Millis::ZERO;
+        let settled = made.actions.len() <= count && !verdicts && patience;
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
@@ -583,7 +585,7 @@ impl World {
             prop_assert!(taken, "the state refuses its own plan: {}", text);
         }
         // What a plan remembers of failed searches must not hide a place.
-        if all {
+        if settled {
             let again = plan(&self.state, self.clock);
             let launches = |a: &Action| matches!(a, Action::Launch { .. });
             prop_assert!(!again.actions.iter().any(launches), "a place was missed: {:?}", again.actions);

@@ -55,8 +55,9 @@ fn a_full_disk_loses_nothing() {
         eprintln!("SKIPPED: this environment does not allow to mount a tmpfs");
         return;
     };
-    let state = disk.0.join("state");
-    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--state", state.to_str().unwrap()]).start();
+    let mut setup = Setup::new("virtual:1xA100-40GB");
+    setup.state = Some(disk.0.join("state"));
+    let daemon = setup.start();
     let before = daemon.shell("sleep 1; exit 3");
     daemon.in_state(before, "RUNNING");
     let filler = disk.0.join("filler");

@@ -37,13 +37,15 @@ pub(crate) struct Setup {
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) config: String,
+    /// Where the state goes, if not beside the socket.
+    pub(crate) state: Option<PathBuf>,
     /// Run as this user (root only).
     pub(crate) user: Option<&'static str>,
 }
 
 impl Setup {
     pub(crate) fn new(gpus: &'static str) -> Self {
-        Self { gpus, args: Vec::new(), env: Vec::new(), config: String::new(), user: None }
+        Self { gpus, args: Vec::new(), env: Vec::new(), config: String::new(), state: None, user: None }
     }
 
     pub(crate) fn args(mut self, args: &[&str]) -> Self {
@@ -104,7 +106,7 @@ impl Daemon {
             .arg("--socket")
             .arg(dir.join("s"))
             .args(["serve", "--gpus", setup.gpus, "--state"])
-            .arg(dir.join("state"))
+            .arg(setup.state.clone().unwrap_or_else(|| dir.join("state")))
             .arg("--config")
             .arg(dir.join("carma.toml"))
             .args(&setup.args)
