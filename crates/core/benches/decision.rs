@@ -58,7 +58,8 @@ impl Times {
             self.0[index].as_secs_f64() * 1000.0
         };
         println!(
-            "  {what:<46} p50 {:>9.4}  p99 {:>9.4}  max {:>9.4} ms  ({} calls)",
+            "  {what:<46} min {:>8.4}  p50 {:>9.4}  p99 {:>9.4}  max {:>9.4} ms  ({} calls)",
+            at(0.0),
             at(0.50),
             at(0.99),
             at(1.0),

@@ -80,27 +80,33 @@ impl<'a> Table<'a> {
                 }
             }
         }
-        let widths = self.table.column_max_content_widths();
-        let others: u16 =
-            widths.iter().take(last).fold(0, |sum, w| sum.saturating_add(*w).saturating_add(GAP));
         self.table.set_content_arrangement(ContentArrangement::Disabled);
-        if let (Some(width), Some(widest)) = (self.screen.width, widths.last().copied()) {
-            let room = width.saturating_sub(others);
-            if widest > room && room >= NARROWEST {
-                self.table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-                for i in 0..last {
-                    if let Some(column) = self.table.column_mut(i) {
-                        column.set_constraint(ColumnConstraint::ContentWidth);
-                    }
-                }
-                if let Some(column) = self.table.column_mut(last) {
-                    column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(room)));
-                }
-            }
+        if let Some(width) = self.screen.width {
+            self.fit(width, last);
         }
         let mut text = self.table.trim_fmt();
         text.push('\n');
         text
+    }
+
+    /// Narrows the last column so that lines fit; the others keep their width.
+    fn fit(&mut self, width: u16, last: usize) {
+        let widths = self.table.column_max_content_widths();
+        let others =
+            widths.iter().take(last).fold(0_u16, |sum, w| sum.saturating_add(*w).saturating_add(GAP));
+        let room = width.saturating_sub(others);
+        if widths.last().is_none_or(|widest| *widest <= room) || room < NARROWEST {
+            return;
+        }
+        self.table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        for i in 0..last {
+            if let Some(column) = self.table.column_mut(i) {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
+        if let Some(column) = self.table.column_mut(last) {
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(room)));
+        }
     }
 }
 

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""A training task as a user would write it: PyTorch, synthetic data that is already on the GPU.
+
+It knows nothing of carma. With --marks FILE it appends "time step" lines, from which throughput over
+time can be computed afterwards.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=["cifar", "resnet152", "gpt2", "hold"], required=True)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--gib", type=float, default=0.0, help="hold: memory to allocate")
+    parser.add_argument("--fault-after", type=float, help="seconds of training, then an illegal address")
+    parser.add_argument("--marks", help="file for the time of each step, twice a second at most")
+    return parser.parse_args()
+
+
+def make_step(torch, args):
+    """Returns a function that runs one optimiser step."""
+    from torch import nn
+
+    device = "cuda"
+    if args.model == "gpt2":
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        model = GPT2LMHeadModel(GPT2Config(n_positions=512)).to(device)
+        tokens = torch.randint(0, 50257, (8, 512), device=device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+        def loss():
+            return model(input_ids=tokens, labels=tokens).loss
+    else:
+        if args.model == "cifar":
+            # A small residual network on 32 px images: bound by kernel launches, not by the GPU.
+            from torchvision.models.resnet import BasicBlock, ResNet
+
+            model = ResNet(BasicBlock, [3, 3, 3, 3], num_classes=100)
+            size = 32
+        else:
+            from torchvision.models import resnet152
+
+            model = resnet152()
+            size = 224
+        model = model.to(device)
+        images = torch.randn(args.batch, 3, size, size, device=device)
+        labels = torch.randint(0, 100, (args.batch,), device=device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        criterion = nn.CrossEntropyLoss()
+
+        def loss():
+            return criterion(model(images), labels)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss().backward()
+        optimizer.step()
+
+    return step
+
+
+def illegal_address(torch):
+    """Writes to an address that is nobody's: a real memory fault on the GPU."""
+    import cupy
+
+    kernel = cupy.RawKernel(
+        'extern "C" __global__ void wild(unsigned long long where) { *(volatile int *)where = 1; }', "wild"
+    )
+    kernel((1,), (1,), (cupy.uint64(0x10),))
+    torch.cuda.synchronize()
+
+
+def hold(torch, gib):
+    """Takes memory and keeps it, until it is told to end."""
+    block = torch.empty(int(gib * 2**30), dtype=torch.uint8, device="cuda")
+    block.fill_(1)
+    print(f"holding {gib} GiB", flush=True)
+    time.sleep(3600)
+
+
+def main():
+    args = arguments()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+
+    if args.model == "hold":
+        hold(torch, args.gib)
+        return
+    step = make_step(torch, args)
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    marks = open(args.marks, "a", buffering=1) if args.marks else None
+    started = marked = time.time()
+    if marks:
+        marks.write(f"{started:.3f} 0\n")
+    for done in range(1, args.steps + 1):
+        step()
+        if done % 5 and done != args.steps:
+            continue
+        torch.cuda.synchronize()
+        now = time.time()
+        if now - marked >= 0.5 or done == args.steps:
+            marked = now
+            print(f"step {done}/{args.steps} {done / (now - started):.1f} it/s", flush=True)
+            if marks:
+                marks.write(f"{now:.3f} {done}\n")
+        if args.fault_after is not None and now - started > args.fault_after:
+            illegal_address(torch)
+    print(f"done, {torch.cuda.max_memory_reserved() / 2**30:.2f} GiB reserved at most", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
