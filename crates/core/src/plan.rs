@@ -6,9 +6,10 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{EndLevel, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
+use crate::model::{EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
 use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order};
 use crate::reading::Health;
+use crate::recovery::EvidenceKind;
 use crate::state::{State, end_due};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -83,18 +84,37 @@ struct Fallen<'a> {
     job: &'a Job,
     placement: &'a Placement,
     at: Millis,
-    line: String,
+    exit: &'a Exit,
 }
 
-/// Verdicts on faults under MPS. Everybody on the server dies with the same message, so the culprit
-/// is inferred: the command that has faulted before, else the first to report.
+/// How far ahead of all others the first to report must be for that to mean something. Measured on an
+/// H200: culprit and victims report within 0.05 s of each other, and not in that order.
+const CLEAR_LEAD: Millis = Millis::secs(1);
+
+impl Fallen<'_> {
+    fn line(&self) -> String {
+        self.exit.evidence.as_ref().map_or_else(String::new, |e| e.line.clone())
+    }
+
+    /// Whether its own log names the fault, rather than an error that may be an echo of it.
+    fn names_fault(&self) -> bool {
+        self.exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault)
+    }
+
+    /// How long it had run without fault.
+    fn ran(&self) -> Millis {
+        self.at.since(self.job.past.last().and_then(|a| a.started).unwrap_or(self.at))
+    }
+}
+
+/// Verdicts on faults under MPS. Everybody on the server dies of it, so the culprit is inferred: see
+/// [`culprit`].
 fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let mut fallen: Vec<Fallen<'_>> = Vec::new();
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
         if let Phase::Judging { placement, exit, at } = &job.phase {
-            let line = exit.evidence.as_ref().map_or_else(String::new, |e| e.line.clone());
-            fallen.push(Fallen { job, placement, at: *at, line });
+            fallen.push(Fallen { job, placement, at: *at, exit });
         }
     }
     fallen.sort_by_key(|f| (f.at, f.job.spec.id));
@@ -129,30 +149,52 @@ fn same_server(options: &Options, a: &Job, pa: &Placement, b: &Job, pb: &Placeme
         && pa.gpus.iter().any(|g| pb.gpus.contains(g))
 }
 
-fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
+/// The likely culprit and why, among jobs whose log names the fault if there are any: the command that
+/// has faulted before, else the first to report if it was well ahead, else the job that had run for the
+/// shortest time, since the others have shown for longer that they do not fault.
+fn culprit<'a, 'b>(state: &State, group: &'b [Fallen<'a>]) -> Option<(&'b Fallen<'a>, Arc<str>)> {
     let faults = |f: &Fallen<'_>| state.faults_of(f.job.spec.command_key);
-    let most = group.iter().map(faults).max().unwrap_or(0);
-    let Some(culprit) = group.iter().find(|f| faults(f) == most) else {
-        return;
-    };
+    let any_names = group.iter().any(Fallen::names_fault);
+    let suspects = || group.iter().filter(|f| f.names_fault() || !any_names);
+    let most = suspects().map(faults).max()?;
+    let worst: Vec<&Fallen<'_>> = suspects().filter(|f| faults(f) == most).collect();
+    let first = *worst.first()?;
     let because: Arc<str> = match (most, group.len()) {
         (_, 1) => "no other job died with it".into(),
-        (0, _) => "it was the first to report".into(),
         (1, _) => "its command faulted once before".into(),
-        (n, _) => format!("its command faulted {n} times before").into(),
+        (2.., _) => format!("its command faulted {most} times before").into(),
+        (0, _) => {
+            if worst.get(1).is_none_or(|second| second.at.since(first.at) >= CLEAR_LEAD) {
+                return Some((first, "it was the first to report".into()));
+            }
+            let newest = *worst.iter().min_by_key(|f| f.ran())?;
+            return Some((newest, format!("it had run for the shortest time, {}", newest.ran()).into()));
+        }
     };
+    Some((first, because))
+}
+
+fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
+    let Some((culprit, because)) = culprit(state, group) else {
+        return;
+    };
+    if group.len() == 1 && !culprit.names_fault() {
+        // Nobody else died: it was an error of its own.
+        let reason = Reason::CommandFailed {
+            status: culprit.exit.status.to_string(),
+            evidence: culprit.exit.evidence.clone(),
+        };
+        plan.actions.push(Action::SetState { job: culprit.job.spec.id, state: JobState::Failed, reason });
+        return;
+    }
     let id = culprit.job.spec.id;
     let victims: Vec<JobId> = group.iter().map(|f| f.job.spec.id).filter(|v| *v != id).collect();
     for fallen in group {
         let own = fallen.job.spec.id == id;
         let reason = if own {
-            Reason::FaultCulprit {
-                line: fallen.line.clone(),
-                victims: victims.clone(),
-                because: because.clone(),
-            }
+            Reason::FaultCulprit { line: fallen.line(), victims: victims.clone(), because: because.clone() }
         } else {
-            Reason::FaultVictim { culprit: id, line: fallen.line.clone() }
+            Reason::FaultVictim { culprit: id, line: fallen.line() }
         };
         plan.actions.push(Action::SetState {
             job: fallen.job.spec.id,

@@ -639,7 +639,9 @@ impl State {
                 }
             });
         } else {
-            self.remember_fault(key);
+            if matches!(reason, Reason::FaultCulprit { .. }) {
+                self.remember_fault(key);
+            }
             self.finish(id, state, reason.clone(), Some(status), applied);
         }
         Ok(())
@@ -756,7 +758,9 @@ impl State {
                 return self.out_of_memory(id, &placement, exit, None, applied);
             }
             (_, Some(EvidenceKind::HostOutOfMemory)) => failed(Reason::HostOutOfMemory { line }),
-            (_, Some(EvidenceKind::FatalGpuFault)) if placement.sharing == SharingMode::Mps => {
+            (_, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
+                if placement.sharing == SharingMode::Mps =>
+            {
                 self.fault(id, &placement, exit);
                 return Ok(());
             }
@@ -908,7 +912,8 @@ impl State {
     /// A fatal fault under MPS: whose it was is decided when all who died of it are known.
     fn fault(&mut self, id: JobId, placement: &Placement, exit: &Exit) {
         let now = self.now;
-        for gpu in &placement.gpus {
+        let fatal = exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault);
+        for gpu in placement.gpus.iter().filter(|_| fatal) {
             if let Ok(gpu) = self.gpu_mut(*gpu) {
                 gpu.last_fault = Some(now);
             }

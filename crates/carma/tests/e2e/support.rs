@@ -245,6 +245,16 @@ impl Drop for Daemon {
                     client.post(&format!("/v1/jobs/{id}/cancel"), &());
             }
         }
+        // They end through this daemon; what ignores the polite signal is beyond a test's patience.
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(3)
+            && Client::connect(&self.socket())
+                .ok()
+                .and_then(|mut c| c.get::<JobsReply>("/v1/jobs").ok())
+                .is_some_and(|reply| !reply.jobs.is_empty())
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -305,7 +305,7 @@ impl Default for Options {
             recovery: RecoveryMethod::Graded,
             max_retries: 5,
             max_free_retries: 3,
-            fault_window: Millis::secs(5),
+            fault_window: Millis::secs(20),
             mps_cooldown: Millis::secs(5),
         }
     }

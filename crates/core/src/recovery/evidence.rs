@@ -19,6 +19,9 @@ pub enum EvidenceKind {
     HostOutOfMemory,
     /// A fault that ends every MPS client on the GPU.
     FatalGpuFault,
+    /// An error of the GPU that may be the job's own or, under MPS, the echo of a neighbour's fault:
+    /// cuDNN and cuBLAS report the end of their context in words of their own.
+    GpuError,
     /// The GPU is gone.
     GpuLost,
     /// carma ended the MPS client (or someone did through the control daemon).
@@ -75,6 +78,15 @@ const FATAL_FAULT: &[&str] = &[
     "uncorrectable ECC error encountered",
 ];
 
+const GPU_ERROR: &[&str] = &[
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+    "CUBLAS_STATUS_INTERNAL_ERROR",
+    "CUDA error: unknown error",
+    "CUDA_ERROR_UNKNOWN",
+];
+
 const GPU_LOST: &[&str] = &[
     "GPU is lost",
     "has fallen off the bus",
@@ -109,6 +121,8 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
         Some(EvidenceKind::HostOutOfMemory)
     } else if has(CONTAINED) {
         Some(EvidenceKind::OwnError)
+    } else if has(GPU_ERROR) {
+        Some(EvidenceKind::GpuError)
     } else {
         None
     }
@@ -139,6 +153,8 @@ fn wanted(line: &str) -> Option<MiB> {
 pub fn scan(tail: &str) -> Option<Evidence> {
     let mut found: Option<Evidence> = None;
     let mut chained = false;
+    // Whether a traceback began since `found`.
+    let mut fresh = true;
     let mut lines = tail.lines().peekable();
     while let Some(line) = lines.next() {
         if line.contains(CHAINED) {
@@ -147,10 +163,14 @@ pub fn scan(tail: &str) -> Option<Evidence> {
             // Further messages of the same failure (a fault often follows an error report) do not
             // replace an out-of-memory that the same traceback chain began with.
             let keep = chained && found.as_ref().is_some_and(|e| e.kind != EvidenceKind::OwnError);
-            if !keep {
+            // Nor do the hints that follow a message and name the same error again.
+            let hint = !fresh && found.as_ref().is_some_and(|e| same_kind(e.kind, kind));
+            fresh = false;
+            if !keep && !hint {
                 found = Some(Evidence { kind, line: shorten(line) });
             }
         } else if line.contains(TRACEBACK) {
+            fresh = true;
             // The exception is the first line after the frames, which are indented.
             let mut exception = "";
             while let Some(next) = lines.peek() {
@@ -173,6 +193,11 @@ pub fn scan(tail: &str) -> Option<Evidence> {
         }
     }
     found
+}
+
+/// Whether two kinds are the same but for what they measured.
+fn same_kind(a: EvidenceKind, b: EvidenceKind) -> bool {
+    std::mem::discriminant(&a) == std::mem::discriminant(&b)
 }
 
 fn shorten(line: &str) -> String {
@@ -224,6 +249,19 @@ mod tests {
         assert_eq!(
             kind("RuntimeError: CUDA error: device-side assert triggered"),
             Some(EvidenceKind::OwnError)
+        );
+    }
+
+    #[test]
+    fn hints_that_follow_do_not_replace_the_message() {
+        // As PyTorch 2.11 prints it.
+        let tail = "Traceback (most recent call last):\n  File \"t.py\", line 3\ntorch.AcceleratorError: CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in https://docs.nvidia.com/ for more information.\n";
+        let evidence = scan(tail).unwrap();
+        assert_eq!(evidence.kind, EvidenceKind::FatalGpuFault);
+        assert!(evidence.line.starts_with("torch.AcceleratorError"), "{}", evidence.line);
+        assert_eq!(
+            kind("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED_CUDART"),
+            Some(EvidenceKind::GpuError)
         );
     }
 

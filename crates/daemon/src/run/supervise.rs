@@ -9,7 +9,7 @@ use super::process;
 use super::record::{Claim, Hello, Identity, Order, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use carma_core::recovery::scan;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, initgroups, setegid, seteuid, setgroups, setsid};
 use std::ffi::CString;
@@ -185,6 +185,14 @@ fn spawn(order: &Order, log: &File) -> Result<std::process::Child, String> {
     unsafe {
         command.pre_exec(move || {
             setsid()?;
+            // What this process blocks or ignores must not be so for the command.
+            for signal in nix::sys::signal::Signal::iterator() {
+                if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+                    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+                    nix::sys::signal::sigaction(signal, &default)?;
+                }
+            }
+            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
             if let Some(user) = &user {
                 set_groups(user)?;
                 nix::unistd::setgid(Gid::from_raw(user.gid))?;
