@@ -40,16 +40,18 @@ def modes(files):
         of = [r for r in runs if (r["policy"], r["sharing"]) == (policy, sharing)]
         if not of:
             continue
-        steps = [sum(x for _, x in r["rates"] if x is not None) for r in of]
-        for run, total in zip(of, steps):
-            run["steps_s"] = total
+        for run in of:
+            # Steps a second of different tasks do not add up to anything; finished jobs do.
+            run["jobs_h"] = run["completed"] * 3600 / run["makespan_s"]
+            run["mean_jct_s"] = run["mean_wait_s"] + run["mean_run_s"]
         rows.append(
-            [label, len(of), spread(of, "makespan_s"), spread(of, "mean_wait_s"), spread(of, "mean_run_s")]
+            [label, len(of), spread(of, "makespan_s"), spread(of, "jobs_h", 0), spread(of, "mean_wait_s")]
+            + [spread(of, "mean_run_s"), spread(of, "mean_jct_s")]
             + [spread(of, k, 2) for k in ("smact", "smocc", "drama", "gpu_util")]
             + [spread(of, "power_w", 0), spread(of, "energy_j", 1, 0.001)]
             + [sum(r["out_of_memory"] for r in of), f"{sum(r['completed'] for r in of)}/{8 * len(of)}"]
         )
-    header = ["mode", "runs", "makespan s", "mean wait s", "mean run s", "SMACT", "SMOCC", "DRAMA", "GPU util"]
+    header = ["mode", "runs", "makespan s", "jobs/h", "mean wait s", "mean run s", "mean JCT s", "SMACT", "SMOCC", "DRAMA", "GPU util"]
     text = table(header + ["power W", "energy kJ", "OOM", "completed"], rows)
     kinds = {}
     for run in runs:
@@ -86,10 +88,19 @@ def faults(files):
         text.append("### Out of memory against the cap\n\n" + table(ATTEMPTS, attempts(oom["hungry"])))
         header = ["neighbour", "before, steps/s", "while it ran, steps/s", "after its out-of-memory, steps/s"]
         text.append(table(header, [[i + 1] + [number(x) for x in row] for i, row in enumerate(oom["rates"])]))
-    fault = parts.get("fault", {})
-    if "culprit" in fault:
-        rows = attempts(fault["culprit"]) + [r for v in fault["victims"] for r in attempts(v)]
-        text.append("### A fatal fault under MPS\n\n" + table(ATTEMPTS, rows))
+    # Who is blamed depends on who dies first, so every trial counts.
+    trials = [f["faults"]["fault"] for f in files if "culprit" in f["faults"].get("fault", {})]
+    for number_of, fault in enumerate(trials, 1):
+        roles = [("faults", fault["culprit"])] + [("healthy", v) for v in fault["victims"]]
+        rows = [[role, *row[1:]] for role, told in roles for row in attempts(told)]
+        title = f"### A fatal fault under MPS, trial {number_of} of {len(trials)}"
+        text.append(title + "\n\n" + table(["job", *ATTEMPTS[1:]], rows))
+        again = [x for x in fault.get("seconds_to_steps_again", []) if x is not None]
+        if again:
+            text.append(
+                f"{len(again)} of {len(fault['victims'])} neighbours made steps again, "
+                f"{number(max(again))} s after the fault at the latest."
+            )
     cancel = parts.get("cancel", {})
     if "cancelled" in cancel:
         before, after = cancel["neighbour_rate_before_after"]

@@ -149,15 +149,13 @@ fn same_server(options: &Options, a: &Job, pa: &Placement, b: &Job, pb: &Placeme
         && pa.gpus.iter().any(|g| pb.gpus.contains(g))
 }
 
-/// The likely culprit and why, among jobs whose log names the fault if there are any: the command that
-/// has faulted before, else the first to report if it was well ahead, else the job that had run for the
-/// shortest time, since the others have shown for longer that they do not fault.
+/// The likely culprit and why: the command that has faulted before, else the first to report if it was
+/// well ahead, else the job that had run for the shortest time, since the others have shown for longer
+/// that they do not fault. The wording of the error tells nothing: it depends on the call that noticed.
 fn culprit<'a, 'b>(state: &State, group: &'b [Fallen<'a>]) -> Option<(&'b Fallen<'a>, Arc<str>)> {
     let faults = |f: &Fallen<'_>| state.faults_of(f.job.spec.command_key);
-    let any_names = group.iter().any(Fallen::names_fault);
-    let suspects = || group.iter().filter(|f| f.names_fault() || !any_names);
-    let most = suspects().map(faults).max()?;
-    let worst: Vec<&Fallen<'_>> = suspects().filter(|f| faults(f) == most).collect();
+    let most = group.iter().map(faults).max()?;
+    let worst: Vec<&Fallen<'_>> = group.iter().filter(|f| faults(f) == most).collect();
     let first = *worst.first()?;
     let because: Arc<str> = match (most, group.len()) {
         (_, 1) => "no other job died with it".into(),

@@ -8,8 +8,24 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// Directories of earlier measurements, kept to the end: some file systems (ext4 without a journal)
+/// do not reuse the inodes of files deleted within the last minute, and search past them for each new
+/// file, so that cleaning up after one repeat would slow the next.
+static SPENT: Mutex<Vec<TempDir>> = Mutex::new(Vec::new());
+
+/// Keeps a directory until [`clean_up`].
+pub(crate) fn keep(dir: TempDir) {
+    SPENT.lock().unwrap().push(dir);
+}
+
+/// Removes all directories.
+pub(crate) fn clean_up() {
+    SPENT.lock().unwrap().clear();
+}
 
 /// The binary that is measured.
 pub(crate) const CARMA: &str = env!("CARGO_BIN_EXE_carma");
@@ -49,7 +65,8 @@ pub(crate) fn submit(client: &mut Client, job: &SubmitRequest) -> u64 {
 
 /// A running daemon; killed when dropped, with the jobs that still run.
 pub(crate) struct Daemon {
-    dir: TempDir,
+    /// Taken when dropped.
+    dir: Option<TempDir>,
     child: Child,
     /// Reads the journal beside the daemon: counting there costs the daemon nothing.
     journal: Connection,
@@ -79,11 +96,15 @@ impl Daemon {
         let journal = Connection::open_with_flags(dir.path().join("state/carma.db"), flags).unwrap();
         // GPUs that were never looked at take no job.
         std::thread::sleep(Duration::from_millis(300));
-        Self { dir, child, journal }
+        Self { dir: Some(dir), child, journal }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.as_ref().unwrap().path().join(name)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.dir.path().join("s")
+        self.path("s")
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -153,7 +174,7 @@ impl Daemon {
 
     /// Wall time of the command line, its output in a file.
     pub(crate) fn time_command(&self, args: &[&str]) -> Duration {
-        let out = File::create(self.dir.path().join("out")).unwrap();
+        let out = File::create(self.path("out")).unwrap();
         let mut command = Command::new(CARMA);
         command.arg("--socket").arg(self.socket()).args(args).stdin(Stdio::null()).stdout(out);
         let started = Instant::now();
@@ -206,5 +227,6 @@ impl Drop for Daemon {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        keep(self.dir.take().unwrap());
     }
 }

@@ -82,6 +82,7 @@ fn main() {
     if wanted("listing") {
         listing(amounts);
     }
+    daemon::clean_up();
 }
 
 fn heading(text: &str) {

@@ -1,6 +1,6 @@
 //! carma beside pueue and task-spooler: the same jobs, one client process a job, in the same run.
 
-use crate::daemon::{CARMA, Daemon, ENVIRONMENT, until};
+use crate::daemon::{CARMA, Daemon, ENVIRONMENT, keep, until};
 use crate::machine::Summary;
 use crate::{GPUS, heading};
 use std::fs;
@@ -125,7 +125,9 @@ impl Way for Pueue {
             assert_eq!(tasks.len() as u64, n);
             tasks.values().all(|task| task["status"]["Done"]["result"] == "Success")
         });
-        started.elapsed()
+        let took = started.elapsed();
+        keep(dir);
+        took
     }
 }
 
@@ -164,6 +166,7 @@ impl Way for TaskSpooler {
         });
         let took = started.elapsed();
         tsp(&["-K"]);
+        keep(dir);
         took
     }
 }

@@ -77,8 +77,9 @@ fn dies_at(point: &str) {
     until("the queue to be empty", || daemon.queue().jobs.is_empty().then_some(()));
     let run = daemon.dir.path().join("state/run");
     until("the records to be cleaned up", || {
-        let exits = std::fs::read_dir(&run).unwrap().flatten();
-        let left = exits.filter(|e| e.path().extension().is_some_and(|x| x == "exit")).count();
+        let records = std::fs::read_dir(&run).unwrap().flatten();
+        let text = records.map(|e| std::fs::read_to_string(e.path()).unwrap_or_default());
+        let left = text.filter(|text| text.contains("\"exit\"")).count();
         (left == 0).then_some(())
     });
 }

@@ -1,12 +1,11 @@
 //! The files by which supervisor and daemon tell each other what happened.
 
 use carma_core::model::{Exit, JobId, ProcessRef};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a supervisor is told to do.
@@ -68,21 +67,27 @@ pub enum Hello {
     NotStarted,
 }
 
-/// The records of one attempt.
+/// What a record file says, one line each, in the order in which it happened.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Entry {
+    Claim(Claim),
+    Child(ProcessRef),
+    Exit(Exit),
+}
+
+/// The record of one attempt: one file, since file systems take their time over files that come and
+/// go, and a job of a millisecond would wait for that.
 #[derive(Debug, Clone)]
 pub struct Records {
-    stem: PathBuf,
+    file: PathBuf,
 }
 
 impl Records {
-    /// Records of an attempt in a directory.
+    /// The record of an attempt in a directory.
     #[must_use]
     pub fn new(run_dir: &Path, job: JobId, attempt: u32) -> Self {
-        Self { stem: run_dir.join(format!("{job}.{attempt}")) }
-    }
-
-    fn file(&self, kind: &str) -> PathBuf {
-        self.stem.with_added_extension(kind)
+        Self { file: run_dir.join(format!("{job}.{attempt}.record")) }
     }
 
     /// Claims the attempt. `false`: somebody else has.
@@ -91,9 +96,11 @@ impl Records {
     /// When the directory cannot be written.
     pub fn claim(&self, claim: &Claim) -> io::Result<bool> {
         // Written aside and linked, so that the claim appears whole or not at all.
-        let aside = self.file(&format!("claim-{}", std::process::id()));
-        write_whole(&aside, claim)?;
-        let linked = fs::hard_link(&aside, self.file("claim"));
+        let aside = self.file.with_added_extension(std::process::id().to_string());
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let written = file.write_all(&line(&Entry::Claim(*claim))?);
+        let linked = written.and_then(|()| fs::hard_link(&aside, &self.file));
         let _ = fs::remove_file(&aside);
         match linked {
             Ok(()) => Ok(true),
@@ -105,59 +112,79 @@ impl Records {
     /// Who claimed the attempt.
     #[must_use]
     pub fn claimed(&self) -> Option<Claim> {
-        read(&self.file("claim"))
+        self.find(|entry| match entry {
+            Entry::Claim(claim) => Some(claim),
+            _ => None,
+        })
     }
 
-    /// Records the job's first process.
+    /// Records the job's first process. For the claimant only.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// When the disk does not take it.
     pub fn write_child(&self, child: ProcessRef) -> io::Result<()> {
-        self.replace("child", &child)
+        self.add(&Entry::Child(child))
     }
 
     /// The job's first process.
     #[must_use]
     pub fn child(&self) -> Option<ProcessRef> {
-        read(&self.file("child"))
+        self.find(|entry| match entry {
+            Entry::Child(child) => Some(child),
+            _ => None,
+        })
     }
 
-    /// Leaves the exit record.
+    /// Leaves the exit record. For the claimant only; may be tried again after a failure.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// When the disk does not take it.
     pub fn write_exit(&self, exit: &Exit) -> io::Result<()> {
-        self.replace("exit", exit)
+        self.add(&Entry::Exit(exit.clone()))
     }
 
     /// How the attempt ended.
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
-        read(&self.file("exit"))
+        self.find(|entry| match entry {
+            Entry::Exit(exit) => Some(exit),
+            _ => None,
+        })
     }
 
-    /// Removes everything, once the journal has it.
+    /// Removes the file, once the journal has it.
     pub fn remove(&self) {
-        for kind in ["child", "exit", "claim"] {
-            let _ = fs::remove_file(self.file(kind));
+        let _ = fs::remove_file(&self.file);
+    }
+
+    fn find<T>(&self, wanted: impl Fn(Entry) -> Option<T>) -> Option<T> {
+        let text = fs::read(&self.file).ok()?;
+        let (whole, _) = text.split_at(whole_lines(&text));
+        whole.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).find_map(wanted)
+    }
+
+    fn add(&self, entry: &Entry) -> io::Result<()> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(&self.file)?;
+        let mut text = Vec::new();
+        (&file).read_to_end(&mut text)?;
+        // What a full disk cut off is overwritten.
+        let end = whole_lines(&text) as u64;
+        if text.len() as u64 > end {
+            file.set_len(end)?;
         }
-    }
-
-    fn replace(&self, kind: &str, value: &impl Serialize) -> io::Result<()> {
-        let aside = self.file(&format!("{kind}-new"));
-        write_whole(&aside, value)?;
-        fs::rename(&aside, self.file(kind))
+        file.write_all_at(&line(entry)?, end)
     }
 }
 
-fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let body = serde_json::to_vec(value).map_err(io::Error::other)?;
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(&body)
+fn line(entry: &Entry) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+/// Length up to the last newline. What follows it was not written to its end.
+fn whole_lines(text: &[u8]) -> usize {
+    text.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1)
 }
 
 #[cfg(test)]
@@ -174,5 +201,24 @@ mod tests {
         assert_eq!(records.claimed(), Some(Claim::Fenced));
         records.remove();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_entry_counts_once_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(dir.path(), JobId(7), 1);
+        let (me, child) = (ProcessRef { pid: 1, start_ticks: 2 }, ProcessRef { pid: 3, start_ticks: 4 });
+        let exit = Exit { status: carma_core::model::ExitStatus::Code(0), evidence: None, not_started: None };
+        assert!(records.claim(&Claim::Supervisor(me)).unwrap());
+        records.write_child(child).unwrap();
+        // The disk was full in the middle of the exit record.
+        let whole = fs::read(&records.file).unwrap();
+        let cut = line(&Entry::Exit(exit.clone())).unwrap();
+        fs::write(&records.file, [&whole[..], &cut[..cut.len() - 1]].concat()).unwrap();
+        assert_eq!(records.exit(), None);
+        records.write_exit(&exit).unwrap();
+        assert_eq!(records.exit(), Some(exit));
+        assert_eq!(records.child(), Some(child));
+        assert_eq!(records.claimed(), Some(Claim::Supervisor(me)));
     }
 }
