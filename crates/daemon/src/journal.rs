@@ -379,3 +379,99 @@ fn stored_job(db: &Connection, id: JobId) -> Result<Option<StoredJob>, JournalEr
     request.env = serde_json::from_str(&env).map_err(fail)?;
     Ok(Some(StoredJob { request, uid, gid, log }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::model::{Forecasts, NewJob, Request, User};
+
+    fn submitted(id: u64) -> Input {
+        Input::Submitted(Box::new(NewJob {
+            id: JobId(id),
+            user: User { uid: 1, name: "a".into() },
+            name: "j".into(),
+            command_key: 7,
+            request: Request {
+                gpus: 1,
+                exclusive: false,
+                sharing: None,
+                thread_percent: None,
+                time_limit: None,
+                priority: 0,
+                max_retries: None,
+            },
+            forecasts: Forecasts::default(),
+            hold: false,
+        }))
+    }
+
+    fn gpu() -> Input {
+        Input::Inventory(vec![carma_core::reading::GpuInfo {
+            uuid: "GPU-a".into(),
+            index: 0,
+            name: "x".into(),
+            memory: carma_core::units::MiB::gib(40),
+            kind: carma_core::reading::GpuKind::Virtual,
+            has_activity: true,
+        }])
+    }
+
+    fn open(dir: &tempfile::TempDir) -> Journal {
+        Journal::open(&dir.path().join("j.db"), Sync::Normal, 100, 10).unwrap()
+    }
+
+    fn write(journal: &mut Journal, state: &mut State, inputs: impl IntoIterator<Item = Input>) {
+        let mut batch = Batch::default();
+        for input in inputs {
+            let at = state.now() + Millis(1);
+            batch.finished.extend(state.apply(at, &input).unwrap().finished);
+            batch.inputs.push((at, input));
+        }
+        journal.commit(&batch).unwrap();
+    }
+
+    #[test]
+    fn old_inputs_are_folded_and_nothing_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, mut state) = (open(&dir), State::default());
+        write(&mut journal, &mut state, [gpu(), submitted(1)]);
+        for _ in 0..2 {
+            write(&mut journal, &mut state, (0..SNAPSHOT_EVERY).map(|_| Input::Tick));
+            journal.fold(&state).unwrap();
+        }
+        write(&mut journal, &mut state, [submitted(2)]);
+        drop(journal);
+        let mut journal = open(&dir);
+        assert_eq!(journal.recover().unwrap(), state);
+        let inputs: u64 = journal.db.query_row("SELECT count(*) FROM inputs", [], |r| r.get(0)).unwrap();
+        assert!(inputs <= SNAPSHOT_EVERY + 101, "{inputs} inputs are left");
+    }
+
+    #[test]
+    fn environments_are_stored_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(&dir);
+        let env = BTreeMap::from([("A".to_owned(), "b".repeat(1000))]);
+        let request = SubmitRequest { command: vec!["x".into()], env, ..SubmitRequest::default() };
+        let job =
+            |n: u64| (JobId(n), StoredJob { request: request.clone(), uid: 1, gid: 1, log: n.to_string() });
+        journal.commit(&Batch { jobs: (1..=50).map(job).collect(), ..Batch::default() }).unwrap();
+        let rows: u64 = journal.db.query_row("SELECT count(*) FROM environments", [], |r| r.get(0)).unwrap();
+        assert_eq!(rows, 1);
+        assert_eq!(journal.job(JobId(50)).unwrap(), Some(job(50).1));
+        assert_eq!(journal.job(JobId(51)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_or_newer_file_is_refused_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = open(&dir);
+        journal.db.execute("INSERT INTO inputs VALUES (1, 5, '{\"no_such_input\": 1}')", []).unwrap();
+        let error = journal.recover().unwrap_err().to_string();
+        assert!(error.contains("entry 1") && error.contains("no_such_input"), "{error}");
+        journal.db.execute_batch("PRAGMA user_version = 99").unwrap();
+        drop(journal);
+        let error = Journal::open(&dir.path().join("j.db"), Sync::Normal, 1, 1).err().unwrap().to_string();
+        assert!(error.contains("format 99"), "{error}");
+    }
+}

@@ -62,12 +62,12 @@ fn init(options: &NvmlOptions) -> Result<Nvml, ProbeError> {
             .map_or_else(|| "libnvidia-ml.so.1".to_owned(), |path| path.display().to_string());
         let why = match error {
             NvmlError::LibloadingError(error) => format!(
-                "the NVIDIA driver's library {library} cannot be loaded ({error}). Is the driver \
-                 installed, and inside a container passed through?"
+                "the NVIDIA driver's library {library} cannot be loaded ({error}): the driver is \
+                 not installed, or not passed into this container"
             ),
             NvmlError::DriverNotLoaded => format!(
-                "{library} is there, but the NVIDIA kernel driver is not loaded. What does \
-                 nvidia-smi say?"
+                "{library} is there, but the NVIDIA kernel driver is not loaded; \
+                 nvidia-smi may say why"
             ),
             NvmlError::LibRmVersionMismatch => format!(
                 "{library} and the running NVIDIA kernel driver differ in version: the driver was \
