@@ -487,7 +487,7 @@ fn virtual_mps_grants_limits_and_can_be_switched_off() {
         mps.prepare(&request).unwrap().env,
         [
             pair("CARMA_VIRTUAL_MPS", "1"),
-            pair("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3072M,1=3072M"),
+            pair("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3072M"),
             pair("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"),
         ]
     );
