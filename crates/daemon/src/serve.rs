@@ -209,11 +209,25 @@ fn pace(config: &Config, speed: u32, window: Millis) -> (Pace, Millis) {
     (Pace { sample, summarise, window }, Millis(cadence.max(1000)))
 }
 
+/// Has the allocator give large blocks back when they are freed. With a long queue each plan and each
+/// listing takes megabytes for a moment; glibc by itself soon keeps blocks of that size.
+#[cfg(target_env = "gnu")]
+fn return_large_blocks() {
+    #[expect(unsafe_code, reason = "mallopt has no safe wrapper; a number goes in and no memory is touched")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn return_large_blocks() {}
+
 /// Runs the daemon until SIGTERM or SIGINT. Jobs go on afterwards.
 ///
 /// # Errors
 /// When it cannot start; says what is in the way.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
+    return_large_blocks();
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
     let layout = Layout::prepare(&options.state_dir, as_root)?;

@@ -237,7 +237,7 @@ fn update(client: &mut Client, bar: &ProgressBar) -> Result<bool, Failure> {
     let running = live.jobs.iter().filter(|j| j.state == "RUNNING").count();
     let recovering = live.jobs.iter().filter(|j| j.attempts > 0 && j.state == "PENDING").count();
     let retried = live.jobs.iter().chain(&over.jobs).filter(|j| j.attempts > 1).count() + recovering;
-    let oom = if retried > 0 { format!(", {retried} recovered from out-of-memory") } else { String::new() };
+    let oom = if retried > 0 { format!(", {retried} recovered from OOM") } else { String::new() };
     bar.set_position(over.jobs.len() as u64);
     bar.set_message(format!("{running} running, {} waiting{oom}", live.jobs.len() - running));
     Ok(over.jobs.len() >= MIX.len())
