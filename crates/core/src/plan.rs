@@ -88,7 +88,7 @@ struct Fallen<'a> {
 }
 
 /// How far ahead of all others the first to report must be for that to mean something. Measured on an
-/// H200: culprit and victims report within 0.05 s of each other, and not in that order.
+/// H200: culprit and victims report within 0.08 s of each other, victims first.
 const CLEAR_LEAD: Millis = Millis::secs(1);
 
 impl Fallen<'_> {
