@@ -19,6 +19,8 @@ setup:
 
 ## Format, lints, unit, property, scenario and end-to-end tests.
 test: setup lint
+	@echo "not run here, since they need an NVIDIA GPU (cargo test -p carma-gpu -- --ignored):"
+	@grep -rh -A2 '^#\[ignore' crates/*/tests | grep -oE 'fn [a-z_0-9]+' | sed 's/^fn /  /'
 	CARMA_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python3 $(CARGO) nextest run --workspace
 
 lint:
