@@ -7,6 +7,7 @@
 import glob
 import json
 import os
+import statistics
 import sys
 
 
@@ -23,7 +24,7 @@ def spread(runs, key, digits=1, scale=1.0):
     values = [r[key] * scale for r in runs if r.get(key) is not None]
     if not values:
         return "-"
-    middle = sorted(values)[len(values) // 2]
+    middle = statistics.median(values)
     if len(values) == 1:
         return number(middle, digits)
     return f"{middle:.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
