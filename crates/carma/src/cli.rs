@@ -12,10 +12,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The verbs by what people want to do, in the order of the help.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
+    ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
     ("Other", &["help"]),
 ];
@@ -95,6 +96,15 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Start the daemon
     Serve(ServeArgs),
+    /// Play a trace under one or more policies, thousands of times faster than life, and compare
+    Simulate(Box<SimulateArgs>),
+    /// Make a page of what `carma simulate --json` printed
+    Report(ReportArgs),
+    /// Import, make, look at and export traces
+    #[command(subcommand)]
+    Trace(TraceVerb),
+    /// Fit the model of a GPU type to measurements, and say how far off it is
+    Fit(FitArgs),
     /// Play a short mix of tasks on virtual GPUs, exclusive and shared, and compare
     Demo,
     /// Use virtual GPUs as a training script uses real ones: a model that does no work
@@ -561,4 +571,177 @@ mod tests {
         assert_eq!(state("Running"), Ok("RUNNING".into()));
         assert!(state("zombie").is_err());
     }
+}
+
+/// `carma simulate`.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// The trace: CSV, also gzipped (docs/simulation.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Which trace, where the file holds several (column `trace`)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) trace_name: Option<String>,
+    /// The tasks that the trace names: CSV [default: FILE.tasks.csv beside the trace, if there]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalogue: Option<PathBuf>,
+    /// The GPUs: 4xA100-40GB, 2xH200+4xV100-32GB, 1xA100-40GB/7x1g.5gb for MIG instances
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) cluster: String,
+    /// A policy; may be repeated, and the first is what the others are compared with
+    #[arg(long, value_name = "NAME", required = true)]
+    pub(crate) policy: Vec<String>,
+    /// How jobs share a GPU
+    #[arg(long, value_name = "MODE", value_parser = sharing(), default_value = "mps")]
+    pub(crate) sharing: SharingMode,
+    /// What follows an out-of-memory: graded or exclusive [default: what the policy's authors did]
+    #[arg(long, value_name = "METHOD", value_parser = PossibleValuesParser::new(["graded", "exclusive"]))]
+    pub(crate) recovery: Option<String>,
+    /// Seed of what is drawn (start-up times)
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Runs of each policy, with seeds N, N+1, ...; the table shows means
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) seeds: u32,
+    /// Try a range of a policy's number: gate.smact=0.5..0.9:0.05; may be repeated, for a grid
+    #[arg(long, value_name = "KEY=FROM..TO:STEP")]
+    pub(crate) sweep: Vec<String>,
+    /// Threads [default: all cores]; the result does not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: Option<u32>,
+    /// File with the model of a GPU type, instead of the built-in one; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) gpu_model: Vec<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With --json: also every job, every stretch on a GPU and the activity of the GPUs over time
+    #[arg(long, requires = "json")]
+    pub(crate) detail: bool,
+    /// Write a page that opens offline in a browser
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// `carma report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// What `carma simulate --json --detail` printed; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The page to write
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// `carma trace`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceVerb {
+    /// Turn a public trace or an accounting dump into a trace
+    Import(TraceImportArgs),
+    /// Make a trace by drawing arrivals and tasks
+    Synthesize(TraceSynthesizeArgs),
+    /// Describe a trace
+    Show(TraceShowArgs),
+    /// Write the daemon's own history as a trace and a catalogue
+    ExportHistory(TraceExportArgs),
+}
+
+/// `carma trace import`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceImportArgs {
+    /// Where it comes from
+    #[arg(value_parser = PossibleValuesParser::new(["philly", "alibaba-openb", "gavel", "helios", "lucid", "slurm-sacct"]))]
+    pub(crate) format: String,
+    /// The file, also gzipped
+    pub(crate) file: PathBuf,
+    /// The trace to write; its catalogue, if any, goes to FILE.tasks.csv beside it
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Draw a task for each job from this catalogue, as the CARMA evaluation did with Philly
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalogue: Option<PathBuf>,
+    /// With --catalogue: percentages of light, medium and heavy tasks
+    #[arg(long, value_name = "L/M/H", default_value = "65/27/8", requires = "catalogue")]
+    pub(crate) mix: String,
+    /// With --catalogue: seed of the draw
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "catalogue")]
+    pub(crate) seed: u64,
+    /// Only the first N jobs
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+/// `carma trace synthesize`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceSynthesizeArgs {
+    /// Tasks to draw from
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalogue: PathBuf,
+    /// Number of jobs
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(crate) jobs: u32,
+    /// Percentages of light, medium and heavy tasks
+    #[arg(long, value_name = "L/M/H", default_value = "65/27/8")]
+    pub(crate) mix: String,
+    /// How jobs arrive
+    #[arg(long, value_name = "PROCESS", default_value = "poisson",
+        value_parser = PossibleValuesParser::new(["poisson", "uniform", "bursty", "batch"]))]
+    pub(crate) arrivals: String,
+    /// Mean time between two arrivals
+    #[arg(long, value_name = "TIME", default_value = "150s", value_parser = parse::duration)]
+    pub(crate) mean_gap: Millis,
+    /// Users to spread the jobs over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) users: u32,
+    /// Seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// The trace to write
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// `carma trace show`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceShowArgs {
+    /// The trace
+    pub(crate) file: PathBuf,
+    /// Which trace, where the file holds several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) trace_name: Option<String>,
+    /// The tasks that it names
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalogue: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma trace export-history`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceExportArgs {
+    /// The trace to write; the catalogue goes to FILE.tasks.csv beside it
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Only jobs submitted within this time: 7d, 36h
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) last: Option<Millis>,
+}
+
+/// `carma fit`.
+#[derive(Debug, Args)]
+pub(crate) struct FitArgs {
+    /// What to fit: a100, h200 or v100
+    #[arg(value_parser = PossibleValuesParser::new(["a100", "h200", "v100"]))]
+    pub(crate) gpu: String,
+    /// The measurements (folder or file; docs/simulation.md says which)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the fitted model here
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }

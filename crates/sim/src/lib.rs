@@ -1,7 +1,12 @@
-//! Virtual GPUs: a model of GPUs inside carma, for tests and demos on machines that have none.
+//! The simulator and the virtual GPUs: models, never measurements, and whatever shows their numbers
+//! says so.
 //!
-//! [`virtual_gpu`] is the model with its host, [`virtual_task`] the process that uses it. Both are a
-//! test double. Nothing that they report is a measurement, and whatever shows it says "virtual".
+//! [`event`] plays a trace ([`trace`]) through the decision core on a virtual clock, thousands of
+//! times faster than life, and [`report`] shows what came of it. [`virtual_gpu`] is a host of GPUs
+//! that real processes ([`virtual_task`]) can use, for tests and demos of the daemon.
 
+pub mod event;
+pub mod report;
+pub mod trace;
 pub mod virtual_gpu;
 pub mod virtual_task;

@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod drain;
 mod explain;
+mod fit;
 mod follow;
 mod gpus;
 mod history;
@@ -14,13 +15,16 @@ mod logs;
 mod order;
 mod queue;
 mod release;
+mod report;
 mod requeue;
 mod resume;
 mod run;
 mod serve;
 mod show;
+mod simulate;
 mod stream;
 mod submit;
+mod trace;
 mod virtual_task;
 mod wait;
 
@@ -88,6 +92,10 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
+        Verb::Simulate(args) => simulate::run(&args),
+        Verb::Report(args) => report::run(&args),
+        Verb::Trace(verb) => trace::run(&context, &verb),
+        Verb::Fit(args) => fit::run(&args),
         Verb::Demo => demo::run(),
         Verb::VirtualTask(args) => virtual_task::run(&args),
     };

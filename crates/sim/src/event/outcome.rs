@@ -1,0 +1,205 @@
+//! What a simulated run came to.
+
+use carma_core::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
+
+/// How an attempt of a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The work was done.
+    Completed,
+    /// It ran out of GPU memory.
+    OutOfMemory,
+    /// The policy took it off its GPUs; it goes on later.
+    Preempted,
+}
+
+/// One stretch of a job on its GPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// Position of the job in the trace.
+    pub job: u32,
+    /// From 1.
+    pub attempt: u32,
+    /// Indices of its GPUs.
+    pub gpus: Vec<u32>,
+    /// When it started.
+    pub start: Millis,
+    /// When it ended.
+    pub end: Millis,
+    /// How it ended.
+    pub how: End,
+    /// Whether it began on a GPU that others were on.
+    pub shared: bool,
+}
+
+/// One job at the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobOutcome {
+    /// Name in the trace.
+    pub id: String,
+    /// Task, where known.
+    pub task: String,
+    /// Who submitted it.
+    pub user: String,
+    /// Number of GPUs.
+    pub gpus: u32,
+    /// When it came.
+    pub arrival: Millis,
+    /// When its first attempt started; `None`: never.
+    pub first_start: Option<Millis>,
+    /// When its last attempt started.
+    pub last_start: Option<Millis>,
+    /// When it ended; `None`: never (it asks for more than the cluster has, or could not be recovered).
+    pub end: Option<Millis>,
+    /// Time on GPUs, all attempts.
+    pub exec: Millis,
+    /// Run time alone.
+    pub solo: Millis,
+    /// Attempts.
+    pub attempts: u32,
+    /// Attempts that ran out of memory.
+    pub ooms: u32,
+}
+
+/// One out-of-memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Oom {
+    /// When.
+    pub at: Millis,
+    /// Who: position in the trace.
+    pub job: u32,
+    /// Task, where known.
+    pub task: String,
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// What it asked for, in all.
+    pub wanted: MiB,
+    /// What was free besides what it held.
+    pub free: MiB,
+    /// Run time lost.
+    pub lost: Millis,
+}
+
+/// Mean activity of one GPU over equal steps of time.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GpuSeries {
+    /// SM activity, 0 to 1.
+    pub smact: Vec<f32>,
+    /// Memory in use, MiB.
+    pub memory_mib: Vec<f32>,
+    /// Power, watts.
+    pub power_w: Vec<f32>,
+}
+
+/// How a quantity is spread over the jobs, seconds (or a ratio).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub median: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// The figures of a run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// Jobs in the trace.
+    pub jobs: u64,
+    /// Jobs that completed.
+    pub completed: u64,
+    /// Jobs that never could: larger than the cluster, or out of memory on a GPU of their own.
+    pub not_completed: u64,
+    /// From the first arrival to the last end, seconds.
+    pub makespan_s: f64,
+    /// From arrival to the start of the attempt that completed (the published definition).
+    pub wait_s: Spread,
+    /// Time on GPUs, all attempts.
+    pub exec_s: Spread,
+    /// Job completion time: from arrival to the end.
+    pub jct_s: Spread,
+    /// Time on GPUs of the attempt that completed, over the run time alone.
+    pub slowdown: Spread,
+    /// Attempts that ran out of memory.
+    pub oom: u64,
+    /// Jobs that they happened to.
+    pub oom_jobs: u64,
+    /// GPU time that they had used, seconds.
+    pub oom_lost_gpu_s: f64,
+    /// Mean wait of those jobs from their first failure to the start that completed, seconds.
+    pub oom_wait_s: f64,
+    /// Attempts that the policy took back.
+    pub preemptions: u64,
+    /// Energy of all GPUs over the makespan, joules.
+    pub energy_j: f64,
+    /// Energy per completed job, joules.
+    pub energy_per_job_j: f64,
+    /// Mean over all GPUs and the makespan.
+    pub smact: f64,
+    /// Mean over all GPUs and the makespan.
+    pub smocc: f64,
+    /// Mean over all GPUs and the makespan.
+    pub drama: f64,
+    /// Mean memory in use, MiB.
+    pub memory_mib: f64,
+    /// Mean power of a GPU, watts.
+    pub power_w: f64,
+    /// The same five over the time that a GPU has a job.
+    pub active: ActiveMeans,
+    /// Mean number of jobs on a GPU that has any.
+    pub jobs_per_gpu: f64,
+    /// Share of GPU time with a job.
+    pub busy: f64,
+    /// Jain's index over users of the mean wait (1: all wait alike).
+    pub fairness_wait: f64,
+    /// Jain's index over users of the mean slowdown, wait included: job completion time over the run
+    /// time alone.
+    pub fairness_slowdown: f64,
+    /// Users.
+    pub users: u64,
+}
+
+/// Means over the time that a GPU has a job.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ActiveMeans {
+    /// SM activity.
+    pub smact: f64,
+    /// Warp occupancy.
+    pub smocc: f64,
+    /// DRAM activity.
+    pub drama: f64,
+    /// Memory, MiB.
+    pub memory_mib: f64,
+    /// Power, watts.
+    pub power_w: f64,
+}
+
+/// One policy on one trace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// Name of the policy, with what a sweep changed.
+    pub policy: String,
+    /// How jobs share: `time-slice` or `mps`.
+    pub sharing: String,
+    /// Seed of the start-up times.
+    pub seed: u64,
+    /// The figures.
+    pub summary: Summary,
+    /// Events that were handled.
+    pub events: u64,
+    /// Every job, in the order of the trace.
+    pub jobs: Vec<JobOutcome>,
+    /// Every stretch of a job on GPUs, by start.
+    pub stretches: Vec<Stretch>,
+    /// Every out-of-memory, by time.
+    pub ooms: Vec<Oom>,
+    /// Step of the series, seconds; 0 when there are none.
+    pub step_s: f64,
+    /// Activity of each GPU; empty unless asked for.
+    pub series: Vec<GpuSeries>,
+}

@@ -1,0 +1,91 @@
+//! Traces: which jobs came when, and what kind of task each of them is.
+//!
+//! The format is CSV with a header line, beside a catalogue of tasks ([`catalogue`]), also CSV. CSV
+//! because the field's public traces are CSV or come as such from their tools (Philly, Helios,
+//! Alibaba, `sacct`), because it can be read by eye and by every tool, and because the largest trace
+//! at hand is 5 MB: a columnar format would gain nothing.
+
+pub mod catalogue;
+
+use carma_core::units::{MiB, Millis};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use catalogue::{Activity, Catalogue, Task};
+
+/// How heavy a task is, as the CARMA evaluation sorts its tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Weight {
+    /// CIFAR-sized: a tenth to a fifth of the SMs, up to 2 GB.
+    Light,
+    /// ImageNet-sized.
+    Medium,
+    /// Large language models.
+    Heavy,
+}
+
+/// One job of a trace, as written there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceJob {
+    /// Line of the file that it stands on, from 1; 0 when it comes from no file.
+    pub line: u64,
+    /// Its name in the source.
+    pub id: Arc<str>,
+    /// When it came, since the beginning of the trace.
+    pub arrival: Millis,
+    /// Its kind, a name in the catalogue.
+    pub task: Option<Arc<str>>,
+    /// Run time alone; overrides the catalogue's.
+    pub duration: Option<Millis>,
+    /// Number of GPUs; overrides the catalogue's.
+    pub gpus: Option<u32>,
+    /// Who submitted it; empty when the source does not say.
+    pub user: Arc<str>,
+    /// GPU memory on each of its GPUs; overrides the catalogue's.
+    pub memory: Option<MiB>,
+    /// What it does to a GPU when alone; what is given overrides the catalogue's.
+    pub activity: Activity,
+}
+
+/// A trace as read: jobs in the order of arrival (ties keep the file's order).
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Trace {
+    /// Name, for reports.
+    pub name: String,
+    /// The file that it was read from.
+    pub file: Option<PathBuf>,
+    /// The jobs.
+    pub jobs: Vec<TraceJob>,
+}
+
+/// One job ready to be simulated: the trace's and the catalogue's word put together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkJob {
+    /// Line in the trace, for messages.
+    pub line: u64,
+    /// Name in the source.
+    pub id: Arc<str>,
+    /// When it comes.
+    pub arrival: Millis,
+    /// Run time alone on the GPUs that it asks for, start-up included.
+    pub duration: Millis,
+    /// Number of GPUs, at least one.
+    pub gpus: u32,
+    /// Position in [`Workload::users`].
+    pub user: u32,
+    /// What it is. Jobs of one kind share it.
+    pub task: Arc<Task>,
+}
+
+/// A trace that is ready to be simulated.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Workload {
+    /// Name of the trace.
+    pub name: String,
+    /// Who submits.
+    pub users: Vec<Arc<str>>,
+    /// The jobs, by arrival.
+    pub jobs: Vec<WorkJob>,
+    /// What had to be assumed, for people: one sentence each.
+    pub notes: Vec<String>,
+}
