@@ -136,6 +136,7 @@ impl Bench {
                     max_retries: None,
                 },
                 // Some declared, some measured, some both, some unknown.
+                profile: carma_core::model::Profile::default(),
                 forecasts: Forecasts {
                     declared: (r.below(2) == 0).then_some(memory),
                     measured: (r.below(2) == 0).then_some(MiB(memory.0 * 9 / 10)),

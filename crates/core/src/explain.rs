@@ -1,7 +1,7 @@
 //! Reasons: data made with the decision, rendered once for terminal, JSON and web.
 
 use crate::model::{Floor, JobId, SharingMode};
-use crate::policy::{GateVerdict, NeedSource, Order};
+use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::recovery::{Blame, Evidence};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,17 @@ pub enum Refusal {
     },
     /// Too busy, or a metric that the gate needs is missing.
     Gate(GateVerdict),
+    /// The policy does not put these jobs together.
+    Pack {
+        /// By which rule.
+        rule: Pack,
+        /// Jobs that are there.
+        jobs: u32,
+        /// Load of the jobs that are there, in the rule's unit; `None`: not known.
+        load: Option<u32>,
+        /// Load of the newcomer.
+        newcomer: Option<u32>,
+    },
     /// The MPS server was torn down by a fault and takes no clients yet.
     MpsCooldown {
         /// Time left.
@@ -122,8 +133,9 @@ impl Refusal {
             Self::Busy { .. } => 6,
             Self::Memory { .. } => 7,
             Self::Gate(_) => 8,
-            Self::Starting { .. } => 9,
-            Self::MpsCooldown { .. } => 10,
+            Self::Pack { .. } => 9,
+            Self::Starting { .. } => 10,
+            Self::MpsCooldown { .. } => 11,
         }
     }
 }
@@ -176,10 +188,38 @@ impl fmt::Display for Refusal {
             Self::Gate(GateVerdict::Missing(metric)) => {
                 write!(f, "{} is not known here, so the GPU is not shared", metric.name())
             }
+            Self::Pack { rule, load: Some(load), newcomer: Some(newcomer), jobs } => match *rule {
+                Pack::Scores { jobs: most, .. } if jobs >= &most => {
+                    write!(f, "{most} jobs are the most that go together")
+                }
+                Pack::Any => f.write_str("the policy keeps them apart"),
+                Pack::Scores { sum, .. } | Pack::Utilisation { sum: Fraction(sum) } => write!(
+                    f,
+                    "{} {} there and {} of the newcomer are more than {}",
+                    rule.describe(),
+                    rule.show(*load),
+                    rule.show(*newcomer),
+                    rule.show(sum)
+                ),
+            },
+            Self::Pack { rule, newcomer: None, .. } => {
+                write!(f, "the job's {} not known, so it gets a GPU alone", known_as(*rule))
+            }
+            Self::Pack { rule, .. } => {
+                write!(f, "{} of a job there not known, so it stays alone", known_as(*rule))
+            }
             Self::MpsCooldown { left } => {
                 write!(f, "its MPS server restarts after a fault, {left} left")
             }
         }
+    }
+}
+
+const fn known_as(rule: Pack) -> &'static str {
+    match rule {
+        Pack::Any => "load is",
+        Pack::Scores { .. } => "sharing score is",
+        Pack::Utilisation { .. } => "GPU utilisation is",
     }
 }
 
@@ -368,7 +408,7 @@ impl Reason {
             Self::NoGpu { detail, .. } => match detail.closest() {
                 Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
-                Some((_, Refusal::Gate(_))) => "GpuBusy",
+                Some((_, Refusal::Gate(_) | Refusal::Pack { .. })) => "GpuBusy",
                 Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
                 Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {
                     "GpuUnavailable"

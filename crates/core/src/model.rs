@@ -1,7 +1,7 @@
 //! The nouns: jobs, GPUs, tenants, placements. One type for each idea.
 
 use crate::explain::Reason;
-use crate::units::{MiB, Millis};
+use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -98,6 +98,23 @@ pub struct Forecasts {
     pub gpumemnet: Option<MiB>,
 }
 
+/// What is known beforehand of a job's activity when it has its GPUs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Profile {
+    /// Share of time with a kernel resident ("GPU utilisation").
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_util: Option<Fraction>,
+    /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<u8>,
+}
+
+impl Profile {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What the core must know of a job to accept it. The command line, directory and environment stay
 /// with the daemon: no decision depends on them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +131,9 @@ pub struct NewJob {
     pub request: Request,
     /// What is known of its memory.
     pub forecasts: Forecasts,
+    /// What is known of its activity.
+    #[serde(default, skip_serializing_if = "Profile::is_unknown")]
+    pub profile: Profile,
     /// Accepted, but not to be started before it is released.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,

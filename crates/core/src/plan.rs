@@ -7,7 +7,7 @@ use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
 use crate::model::{EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
-use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order};
+use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack};
 use crate::reading::Health;
 use crate::recovery::EvidenceKind;
 use crate::state::{State, end_due};
@@ -27,14 +27,29 @@ pub struct Plan {
     pub wake: Option<Millis>,
 }
 
+/// What a plan says besides what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Why each other job waits.
+    Reasons,
+    /// Nothing: [`Plan::waiting`] stays empty. The actions are the same, and a long queue costs less.
+    Actions,
+}
+
 /// Decides what to do in this state at this time.
 #[must_use]
 pub fn plan(state: &State, now: Millis) -> Plan {
+    plan_in(state, now, Detail::Reasons)
+}
+
+/// The same with a choice of detail.
+#[must_use]
+pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
     let now = now.max(state.now());
     let mut plan = Plan::default();
     end_jobs(state, now, &mut plan);
     judge_faults(state, now, &mut plan);
-    place_jobs(state, now, &mut plan);
+    place_jobs(state, now, detail, &mut plan);
     plan
 }
 
@@ -59,7 +74,7 @@ impl Plan {
 /// Signals that are due, and when the next ones are.
 fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     let grace = state.options().kill_grace;
-    for job in state.active().iter().filter_map(|id| state.job(*id)) {
+    for job in state.ending().iter().filter_map(|id| state.job(*id)) {
         let Phase::Running { placement, started, ending, .. } = &job.phase else {
             continue;
         };
@@ -112,7 +127,7 @@ impl Fallen<'_> {
 fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let mut fallen: Vec<Fallen<'_>> = Vec::new();
-    for job in state.active().iter().filter_map(|id| state.job(*id)) {
+    for job in state.judging().iter().filter_map(|id| state.job(*id)) {
         if let Phase::Judging { placement, exit, at } = &job.phase {
             fallen.push(Fallen { job, placement, at: *at, exit });
         }
@@ -203,6 +218,7 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
 }
 
 /// What a pending job wants of a GPU.
+#[derive(Clone, Copy)]
 struct Want {
     gpus: u32,
     /// Only GPUs that nobody is on.
@@ -219,6 +235,8 @@ struct Want {
     sharing: SharingMode,
     /// Whether neighbours are refused afterwards.
     alone: bool,
+    /// What it adds to the load that the policy limits; `None`: not known.
+    load: Option<u32>,
 }
 
 /// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
@@ -229,6 +247,7 @@ struct WantKind {
     forecast: bool,
     /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
     size: MiB,
+    load: Option<u32>,
 }
 
 impl Want {
@@ -286,6 +305,7 @@ impl Want {
             source,
             sharing,
             alone,
+            load: policy.pack.load(job.spec.profile),
         }
     }
 
@@ -312,6 +332,7 @@ enum Bar {
     Starting(JobId, Option<Millis>),
     Memory,
     Gate,
+    Pack,
     MpsCooldown(Millis),
 }
 
@@ -333,13 +354,18 @@ struct Slot<'a> {
     starting_unknown: Option<(JobId, Option<Millis>)>,
     gate: GateVerdict,
     smact: Option<Fraction>,
+    /// Rule by which jobs go together, and the load of those that are there; `None`: not known.
+    pack: Pack,
+    load: Option<u32>,
     cooldown: Option<Millis>,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
 }
 
 impl<'a> Slot<'a> {
-    fn new(id: GpuId, gpu: &'a Gpu, options: &Options, now: Millis) -> Self {
+    fn new(id: GpuId, gpu: &'a Gpu, state: &State, now: Millis) -> Self {
+        let options = state.options();
+        let pack = options.policy.pack;
         let mut slot = Self {
             id,
             gpu,
@@ -353,10 +379,9 @@ impl<'a> Slot<'a> {
             starting_unknown: None,
             gate: GateVerdict::Open,
             smact: None,
-            cooldown: gpu
-                .last_fault
-                .map(|at| (at + options.mps_cooldown).since(now))
-                .filter(|left| *left > Millis::ZERO),
+            pack,
+            load: Some(0),
+            cooldown: cooldown(gpu, options, now),
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
@@ -373,6 +398,10 @@ impl<'a> Slot<'a> {
             if tenant.promise == Promise::Whole {
                 slot.starting_unknown = slot.starting_unknown.or(entry);
             }
+        }
+        if pack != Pack::Any {
+            let loads = gpu.tenants.iter().map(|t| pack.load(state.job(t.job)?.spec.profile));
+            slot.load = loads.sum();
         }
         if let Some(seen) = &gpu.seen {
             slot.gate = options.policy.gate.judge(&seen.window);
@@ -426,6 +455,8 @@ impl<'a> Slot<'a> {
             Some(Bar::Starting(job, active_for))
         } else if self.gate != GateVerdict::Open {
             Some(Bar::Gate)
+        } else if !self.pack.allows(self.tenants, self.load, want.load) {
+            Some(Bar::Pack)
         } else {
             self.bars_mps(want)
         }
@@ -439,7 +470,7 @@ impl<'a> Slot<'a> {
     }
 
     /// A bar in full, for people.
-    fn refusal(&self, bar: Bar, options: &Options, now: Millis) -> Refusal {
+    fn refusal(&self, bar: Bar, want: &Want, options: &Options, now: Millis) -> Refusal {
         match bar {
             Bar::Closed => closed(self.gpu, options, now).unwrap_or(Refusal::Gone),
             Bar::TooSmall => Refusal::TooSmall { memory: self.gpu.info.memory },
@@ -448,6 +479,9 @@ impl<'a> Slot<'a> {
             Bar::Starting(job, active_for) => Refusal::Starting { job, active_for, window: options.window },
             Bar::Memory => Refusal::Memory { free: self.free.unwrap_or_default(), holders: self.holders() },
             Bar::Gate => Refusal::Gate(self.gate),
+            Bar::Pack => {
+                Refusal::Pack { rule: self.pack, jobs: self.tenants, load: self.load, newcomer: want.load }
+            }
             Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
         }
     }
@@ -489,6 +523,7 @@ impl<'a> Slot<'a> {
         self.free = self.free.map(|free| free - memory.unwrap_or_default());
         self.idle = false;
         self.tenants += 1;
+        self.load = self.load.zip(want.load).map(|(there, new)| there.saturating_add(new));
         self.added.push((job, memory));
         if want.alone {
             self.exclusive = Some(job);
@@ -502,6 +537,12 @@ impl<'a> Slot<'a> {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
     }
+}
+
+/// How long a GPU takes no MPS clients yet, after a fault.
+fn cooldown(gpu: &Gpu, options: &Options, now: Millis) -> Option<Millis> {
+    let left = (gpu.last_fault? + options.mps_cooldown).since(now);
+    (left > Millis::ZERO).then_some(left)
 }
 
 /// Why nobody may be placed on a GPU, whatever they want.
@@ -549,9 +590,8 @@ struct Slots<'a> {
 impl<'a> Slots<'a> {
     fn new(state: &'a State, now: Millis) -> Self {
         let options = state.options();
-        let slots = (0..).map(GpuId).zip(state.gpus());
-        let mut slots: Vec<_> = slots.map(|(id, gpu)| Slot::new(id, gpu, options, now)).collect();
-        slots.sort_by_key(|s| (s.gpu.info.index, s.id));
+        let gpus = state.order().iter().filter_map(|id| Some((*id, state.gpu(*id)?)));
+        let slots: Vec<_> = gpus.map(|(id, gpu)| Slot::new(id, gpu, state, now)).collect();
         let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
         sizes.sort_unstable();
         sizes.dedup();
@@ -565,6 +605,7 @@ impl<'a> Slots<'a> {
             sharing: want.sharing,
             forecast: matches!(want.promise, Promise::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
+            load: want.load,
         }
     }
 
@@ -624,7 +665,7 @@ impl<'a> Slots<'a> {
         for slot in &self.slots {
             let bar = if want.idle_only { slot.bars_idle(want) } else { slot.bars_shared(want) };
             if let Some(bar) = bar {
-                let refusal = slot.refusal(bar, self.options, self.now);
+                let refusal = slot.refusal(bar, want, self.options, self.now);
                 refusals.push((slot.gpu.info.index, refusal));
             }
         }
@@ -672,6 +713,11 @@ impl<'a> Slots<'a> {
             Order::Magm => u64::MAX - free,
             // Unknown activity counts as full.
             Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
+            // Less than 2^44 MiB is free on any GPU.
+            Order::LeastLoad => {
+                let load = u64::from(slot.load.unwrap_or(u32::MAX).min(0xF_FFFF));
+                (load << 44) | ((1 << 44) - 1 - free.min((1 << 44) - 1))
+            }
         }
     }
 
@@ -689,15 +735,7 @@ impl<'a> Slots<'a> {
         if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
             self.ring = last.0 + 1;
         }
-        Placement {
-            attempt: job.attempts + 1,
-            gpus,
-            sharing: want.sharing,
-            cap: cap_for(self.options, job, want),
-            thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
-            at: self.now,
-            reason: found.reason,
-        }
+        placement(self.options, job, want, gpus, self.now, found.reason)
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.
@@ -807,44 +845,135 @@ fn touch<'a>(jobs: impl Iterator<Item = &'a Job>) {
     std::hint::black_box(sum);
 }
 
-fn place_jobs(state: &State, now: Millis, plan: &mut Plan) {
+/// The GPUs while a plan is made. Where jobs take idle GPUs first and there are enough, the other
+/// GPUs need not be looked at at all: of thousands, most plans touch a few.
+struct Places<'a> {
+    state: &'a State,
+    now: Millis,
+    slots: Option<Slots<'a>>,
+    /// Given away before the slots were built.
+    taken: Vec<(GpuId, JobId, Want)>,
+}
+
+impl<'a> Places<'a> {
+    const fn new(state: &'a State, now: Millis) -> Self {
+        Self { state, now, slots: None, taken: Vec::new() }
+    }
+
+    /// All GPUs, looked at.
+    fn slots(&mut self) -> &mut Slots<'a> {
+        let (state, now, taken) = (self.state, self.now, &mut self.taken);
+        self.slots.get_or_insert_with(|| {
+            let mut slots = Slots::new(state, now);
+            if let (Order::RoundRobin, Some((last, ..))) = (slots.options.policy.order, taken.last()) {
+                slots.ring = last.0 + 1;
+            }
+            for (gpu, job, want) in taken.drain(..) {
+                if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.id == gpu) {
+                    slot.take(job, &want);
+                }
+            }
+            slots
+        })
+    }
+
+    /// Gives a job idle GPUs without looking at the others, where the policy takes those first.
+    fn place_idle(&mut self, job: &Job, want: &Want) -> Option<Placement> {
+        let options = self.state.options();
+        if self.slots.is_some() || !(options.policy.idle_first || want.idle_only) {
+            return None;
+        }
+        let fits = |id: &GpuId| {
+            let Some(gpu) = self.state.gpu(*id) else { return false };
+            gpu.info.memory >= want.least_capacity
+                && closed(gpu, options, self.now).is_none()
+                && (want.sharing != SharingMode::Mps || cooldown(gpu, options, self.now).is_none())
+                && !self.taken.iter().any(|(taken, ..)| taken == id)
+        };
+        let wanted = want.gpus as usize;
+        let gpus: Vec<GpuId> = self.state.idle().filter(fits).take(wanted).collect();
+        if gpus.len() < wanted {
+            return None;
+        }
+        let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
+        let reason = Reason::PlacedIdle { gpus: indices, need: want.set_aside() };
+        self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
+        Some(placement(options, job, want, gpus, self.now, reason))
+    }
+}
+
+fn placement(
+    options: &Options,
+    job: &Job,
+    want: &Want,
+    gpus: Vec<GpuId>,
+    at: Millis,
+    reason: Reason,
+) -> Placement {
+    Placement {
+        attempt: job.attempts + 1,
+        gpus,
+        sharing: want.sharing,
+        cap: cap_for(options, job, want),
+        thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
+        at,
+        reason,
+    }
+}
+
+fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
     if state.queue().is_empty() {
         return;
     }
-    let policy = &state.options().policy;
-    let mut slots = Slots::new(state, now);
+    let options = state.options();
+    let policy = &options.policy;
+    let mut places = Places::new(state, now);
     let mut failed = Failed::default();
     // Set once a job that may not be overtaken did not fit.
     let mut barrier: Option<Reason> = None;
-    for slot in &slots.slots {
-        if let Some(left) = slot.cooldown {
+    if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
+        for left in state.gpus().iter().filter_map(|gpu| cooldown(gpu, options, now)) {
             plan.wake_at(now + left);
         }
     }
-    plan.waiting.reserve(state.queue().len());
+    if detail == Detail::Reasons {
+        plan.waiting.reserve(state.queue().len());
+    }
+    let mut left_waiting = false;
     let mut ahead = state.queue().jobs().map(|(_, job)| job);
     for (n, (key, job)) in state.queue().jobs().enumerate() {
-        if n % AHEAD == 0 && barrier.is_none() {
+        if n % AHEAD == 0 && barrier.is_none() && state.queue().len() > AHEAD {
             touch(ahead.by_ref().take(AHEAD));
         }
         if let Some(reason) = &barrier {
+            if detail == Detail::Actions {
+                break;
+            }
             plan.waiting.push((key.id, reason.clone()));
             continue;
         }
         if let Some(until) = job.not_before.filter(|until| *until > now) {
             plan.wake_at(until);
-            let error = job.past.last().map_or_else(String::new, |a| a.verdict.to_string());
-            plan.waiting.push((key.id, Reason::Pause { error, until }));
+            left_waiting = true;
+            if detail == Detail::Reasons {
+                let error = job.past.last().map_or_else(String::new, |a| a.verdict.to_string());
+                plan.waiting.push((key.id, Reason::Pause { error, until }));
+            }
             continue;
         }
         let want = Want::of(state, job);
+        if let Some(placement) = places.place_idle(job, &want) {
+            plan.actions.push(Action::Launch { job: key.id, placement });
+            continue;
+        }
+        let slots = places.slots();
         let kind = failed.kind(slots.kind(&want));
         let found = if failed.knows(kind, &want) {
             None
         } else {
             let found = slots.find(&want);
             if found.is_none() {
-                failed.learn(&slots, kind, &want);
+                failed.learn(slots, kind, &want);
             }
             found
         };
@@ -853,6 +982,7 @@ fn place_jobs(state: &State, now: Millis, plan: &mut Plan) {
             plan.actions.push(Action::Launch { job: key.id, placement });
             continue;
         }
+        left_waiting = true;
         // Recovered jobs wait without blocking anybody.
         let recovering = key.recovery.0;
         let blocks = match policy.backfill {
@@ -863,10 +993,12 @@ fn place_jobs(state: &State, now: Millis, plan: &mut Plan) {
         if blocks {
             barrier = Some(Reason::Behind { job: key.id, overtaken_for: policy.backfill });
         }
-        let reason = failed.reason(&slots, kind, &want);
-        plan.waiting.push((key.id, reason));
+        if detail == Detail::Reasons {
+            let reason = failed.reason(slots, kind, &want);
+            plan.waiting.push((key.id, reason));
+        }
     }
-    if !plan.waiting.is_empty() {
+    if left_waiting {
         wake_when_patience_ends(state, now, plan);
     }
 }

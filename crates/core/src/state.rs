@@ -40,6 +40,21 @@ pub struct State {
     /// Jobs in any other phase but held; derived from `jobs`.
     #[serde(skip)]
     active: BTreeSet<JobId>,
+    /// Active jobs that time alone may end, or that are being ended; derived from `jobs`.
+    #[serde(skip)]
+    ending: BTreeSet<JobId>,
+    /// Jobs that wait for a verdict; derived from `jobs`.
+    #[serde(skip)]
+    judging: BTreeSet<JobId>,
+    /// GPUs by index; derived from `gpus`.
+    #[serde(skip)]
+    order: Vec<GpuId>,
+    /// GPUs that nobody is on, by index; derived from `gpus`.
+    #[serde(skip)]
+    idle: BTreeSet<(u32, GpuId)>,
+    /// The latest fatal fault under MPS on any GPU; derived from `gpus`.
+    #[serde(skip)]
+    latest_fault: Option<Millis>,
     /// Faults under MPS by command key.
     faulted: BTreeMap<u64, u32>,
     /// Where the round-robin ring goes on.
@@ -147,10 +162,38 @@ impl State {
         self.ring
     }
 
+    /// Active jobs that time alone may end, or that are being ended.
+    pub(crate) const fn ending(&self) -> &BTreeSet<JobId> {
+        &self.ending
+    }
+
+    /// Jobs that wait for a verdict.
+    pub(crate) const fn judging(&self) -> &BTreeSet<JobId> {
+        &self.judging
+    }
+
+    /// GPUs in the order of their indices.
+    pub(crate) fn order(&self) -> &[GpuId] {
+        &self.order
+    }
+
+    /// GPUs that nobody is on, in the order of their indices.
+    pub(crate) fn idle(&self) -> impl Iterator<Item = GpuId> {
+        self.idle.iter().map(|(_, id)| *id)
+    }
+
+    /// The latest fatal fault under MPS on any GPU.
+    pub(crate) const fn latest_fault(&self) -> Option<Millis> {
+        self.latest_fault
+    }
+
     /// Restores what is derived, after loading a stored state.
     pub fn rebuild(&mut self) {
         self.queue.clear();
         self.active.clear();
+        self.ending.clear();
+        self.judging.clear();
+        self.index_gpus();
         let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
         for job in jobs {
             self.index(&job);
@@ -211,15 +254,68 @@ impl State {
                 self.queue.insert(job.queue_key(), job.clone());
             }
             Phase::Held { .. } => {}
-            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
+            Phase::Launching { .. } => {
                 self.active.insert(job.spec.id);
+            }
+            Phase::Running { ref ending, .. } => {
+                self.active.insert(job.spec.id);
+                if ending.is_some() || job.spec.request.time_limit.is_some() {
+                    self.ending.insert(job.spec.id);
+                }
+            }
+            Phase::Judging { .. } => {
+                self.active.insert(job.spec.id);
+                self.judging.insert(job.spec.id);
             }
         }
     }
 
     fn unindex(&mut self, job: &Job) {
-        self.queue.remove(&job.queue_key());
-        self.active.remove(&job.spec.id);
+        let id = job.spec.id;
+        if matches!(job.phase, Phase::Pending) {
+            self.queue.remove(&job.queue_key());
+            return;
+        }
+        self.active.remove(&id);
+        self.ending.remove(&id);
+        self.judging.remove(&id);
+    }
+
+    /// Restores what is derived from the GPUs.
+    fn index_gpus(&mut self) {
+        self.order = (0..).map(GpuId).take(self.gpus.len()).collect();
+        let gpus = &self.gpus;
+        self.order.sort_by_key(|id| (gpus[id.0 as usize].info.index, *id));
+        self.idle = self
+            .order
+            .iter()
+            .map(|id| (&gpus[id.0 as usize], *id))
+            .filter(|(gpu, _)| gpu.is_idle())
+            .map(|(gpu, id)| (gpu.info.index, id))
+            .collect();
+        self.latest_fault = gpus.iter().filter_map(|gpu| gpu.last_fault).max();
+    }
+
+    /// Changes one GPU and keeps the indexes true.
+    fn change_gpu<T>(
+        &mut self,
+        id: GpuId,
+        change: impl FnOnce(&mut Gpu, &Options) -> T,
+    ) -> Result<T, Rejected> {
+        let gpu = self.gpus.get_mut(id.0 as usize).ok_or(Rejected::NoSuchGpu)?;
+        let before = gpu.is_idle();
+        let result = change(gpu, &self.options);
+        let after = gpu.is_idle();
+        if before != after {
+            let key = (gpu.info.index, id);
+            if after {
+                self.idle.insert(key)
+            } else {
+                self.idle.remove(&key)
+            };
+        }
+        self.latest_fault = self.latest_fault.max(gpu.last_fault);
+        Ok(result)
     }
 
     /// Changes one job and keeps the indexes true.
@@ -245,10 +341,6 @@ impl State {
 
     fn is_admin(&self, by: &User) -> bool {
         by.uid == 0 || by.uid == self.options.admin_uid
-    }
-
-    fn gpu_mut(&mut self, id: GpuId) -> Result<&mut Gpu, Rejected> {
-        self.gpus.get_mut(id.0 as usize).ok_or(Rejected::NoSuchGpu)
     }
 
     fn finish(
@@ -279,7 +371,7 @@ impl State {
         };
         let mut left = Vec::new();
         for gpu in &placement.gpus {
-            if let Some(tenant) = self.gpus.get_mut(gpu.0 as usize).and_then(|g| g.remove(id)) {
+            if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id)) {
                 left.push((*gpu, tenant));
             }
         }
@@ -335,29 +427,29 @@ impl State {
                 None => self.gpus.push(Gpu::new(device.clone())),
             }
         }
+        self.index_gpus();
     }
 
     fn observed(&mut self, at: Millis, id: GpuId, seen: &Observation) -> Result<(), Rejected> {
-        let options = self.options.clone();
         // A reading is as old as the clock that took it says, also when that clock has jumped back
         // and time stands still here: else every GPU would count as stale until it catches up.
         let age = at.since(seen.at);
         let seen = Observation { at: Millis(self.now.0.saturating_sub(age.0)), ..seen.clone() };
-        self.gpu_mut(id)?.observe(seen, &options);
-        Ok(())
+        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))
     }
 
     fn unchanged(&mut self, ids: &[GpuId]) -> Result<(), Rejected> {
-        let (now, options) = (self.now, self.options.clone());
+        let now = self.now;
         // All or nothing: a refused input changes nothing.
         if ids.iter().any(|id| self.gpu(*id).is_none()) {
             return Err(Rejected::NoSuchGpu);
         }
         for id in ids {
-            let gpu = self.gpu_mut(*id)?;
-            if let Some(seen) = gpu.seen.take() {
-                gpu.observe(Observation { at: now, ..seen }, &options);
-            }
+            self.change_gpu(*id, |gpu, options| {
+                if let Some(seen) = gpu.seen.take() {
+                    gpu.observe(Observation { at: now, ..seen }, options);
+                }
+            })?;
         }
         Ok(())
     }
@@ -366,8 +458,7 @@ impl State {
         if !self.is_admin(by) {
             return Err(Rejected::AdminOnly);
         }
-        self.gpu_mut(gpu)?.drained_by = to;
-        Ok(())
+        self.change_gpu(gpu, |gpu, _| gpu.drained_by = to)
     }
 
     // --- users ---------------------------------------------------------------------------------
@@ -575,23 +666,24 @@ impl State {
             });
         }
         for id_of_gpu in &placement.gpus {
-            let gpu = self.gpu_mut(*id_of_gpu)?;
-            let promise = match promise {
-                Promise::Memory(m) => Promise::Memory(m.min(gpu.info.memory)),
-                other => other,
-            };
-            gpu.add(Tenant {
-                job: id,
-                promise,
-                forecast,
-                exclusive,
-                observed: None,
-                peak: None,
-                placed: placement.at,
-                active_since: None,
-                settled: false,
-                shared: false,
-            });
+            self.change_gpu(*id_of_gpu, |gpu, _| {
+                let promise = match promise {
+                    Promise::Memory(m) => Promise::Memory(m.min(gpu.info.memory)),
+                    other => other,
+                };
+                gpu.add(Tenant {
+                    job: id,
+                    promise,
+                    forecast,
+                    exclusive,
+                    observed: None,
+                    peak: None,
+                    placed: placement.at,
+                    active_since: None,
+                    settled: false,
+                    shared: false,
+                });
+            })?;
         }
         if self.options.policy.order == Order::RoundRobin
             && let Some(last) = placement.gpus.last()
@@ -914,9 +1006,7 @@ impl State {
         let now = self.now;
         let fatal = exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault);
         for gpu in placement.gpus.iter().filter(|_| fatal) {
-            if let Ok(gpu) = self.gpu_mut(*gpu) {
-                gpu.last_fault = Some(now);
-            }
+            let _ = self.change_gpu(*gpu, |gpu, _| gpu.last_fault = Some(now));
         }
         self.leave(id, Some(exit.clone()), Reason::Judging);
         let phase = Phase::Judging { placement: placement.clone(), exit: exit.clone(), at: now };

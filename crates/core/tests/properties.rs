@@ -9,9 +9,9 @@ use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::Promise;
 use carma_core::model::{
     EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase, Placement,
-    ProcessRef, Request, SharingMode, User,
+    ProcessRef, Profile, Request, SharingMode, User,
 };
-use carma_core::plan::evaluate;
+use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{Gate, MemoryScreen, Options, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::recovery::{Evidence, EvidenceKind};
@@ -187,6 +187,10 @@ fn new_job() -> impl Strategy<Value = NewJob> {
             command_key,
             request,
             forecasts,
+            profile: Profile {
+                gpu_util: (command_key != 3).then(|| Fraction::percent(35 * command_key as u32)),
+                score: u8::try_from(command_key).ok().filter(|score| *score < 3),
+            },
             hold,
         },
     )
@@ -624,6 +628,9 @@ impl World {
 
         let made = plan(&self.state, self.clock);
         prop_assert_eq!(&made, &plan(&self.state, self.clock), "not a function");
+        let brief = plan_in(&self.state, self.clock, Detail::Actions);
+        prop_assert_eq!(&made.actions, &brief.actions, "the detail changes what is done");
+        prop_assert_eq!(made.wake, brief.wake, "the detail changes when to look again");
         let now = self.state.now();
         if self.clock <= now {
             prop_assert_eq!(&made, &plan(&self.state, now), "an earlier time changes the plan");

@@ -694,6 +694,7 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User) -> NewJob {
             priority: request.priority,
             max_retries: request.max_retries,
         },
+        profile: carma_core::model::Profile::default(),
         forecasts: Forecasts {
             declared: request.gpu_memory_mib.map(MiB),
             measured: request.measured_mib.map(MiB),

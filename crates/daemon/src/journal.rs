@@ -401,6 +401,7 @@ mod tests {
                 max_retries: None,
             },
             forecasts: Forecasts::default(),
+            profile: carma_core::model::Profile::default(),
             hold: false,
         }))
     }

@@ -3,7 +3,7 @@
 
 pub mod presets;
 
-use crate::model::{Forecasts, SharingMode};
+use crate::model::{Forecasts, Profile, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, Risk, WindowSummary};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ pub enum Order {
     Magm,
     /// LUG, least utilised GPU: lowest risk of SMACT.
     Lug,
+    /// The one whose jobs have the lowest sum of what [`Pack`] limits; then the most memory free.
+    LeastLoad,
 }
 
 impl Order {
@@ -38,6 +40,7 @@ impl Order {
             Self::BestFit => "least memory free",
             Self::Magm => "most memory free",
             Self::Lug => "lowest SM activity",
+            Self::LeastLoad => "lowest profiled load",
         }
     }
 }
@@ -202,6 +205,81 @@ impl Gate {
     }
 }
 
+/// Which jobs may be together on a GPU, by what is known of each from a profile. A job without one
+/// gets a GPU alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pack {
+    /// Any.
+    #[default]
+    Any,
+    /// At most so many, whose sharing scores add up to at most so much (Lucid).
+    Scores {
+        /// Jobs.
+        jobs: u32,
+        /// Sum of the scores.
+        sum: u32,
+    },
+    /// Those whose profiled GPU utilisation adds up to at most so much (Horus).
+    Utilisation {
+        /// Sum of the utilisations.
+        sum: Fraction,
+    },
+}
+
+impl Pack {
+    fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+
+    /// What is limited, for people.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Any => "nothing",
+            Self::Scores { .. } => "sharing scores",
+            Self::Utilisation { .. } => "profiled GPU utilisation",
+        }
+    }
+
+    /// A load as people write it.
+    #[must_use]
+    pub fn show(self, load: u32) -> String {
+        match self {
+            Self::Any | Self::Scores { .. } => load.to_string(),
+            Self::Utilisation { .. } => Fraction(load).to_string(),
+        }
+    }
+
+    /// What a job adds to the sum that is limited: a score, or basis points. `None`: not known.
+    #[must_use]
+    pub fn load(self, profile: Profile) -> Option<u32> {
+        match self {
+            Self::Any => Some(0),
+            Self::Scores { .. } => profile.score.map(u32::from),
+            Self::Utilisation { .. } => profile.gpu_util.map(|f| f.0),
+        }
+    }
+
+    /// Whether a job with this load may join so many others with that load between them. `None`:
+    /// the load of one of them is not known.
+    #[must_use]
+    pub fn allows(self, others: u32, load: Option<u32>, newcomer: Option<u32>) -> bool {
+        if others == 0 {
+            return true;
+        }
+        match self {
+            Self::Any => true,
+            Self::Scores { jobs, sum } => others < jobs && within(load, newcomer, sum),
+            Self::Utilisation { sum } => within(load, newcomer, sum.0),
+        }
+    }
+}
+
+fn within(load: Option<u32>, newcomer: Option<u32>, most: u32) -> bool {
+    matches!((load, newcomer), (Some(a), Some(b)) if a.saturating_add(b) <= most)
+}
+
 /// Everything that decides where a job goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -213,6 +291,9 @@ pub struct Policy {
     pub memory: MemoryScreen,
     /// Activity gate.
     pub gate: Gate,
+    /// Which jobs go together.
+    #[serde(default, skip_serializing_if = "Pack::is_any")]
+    pub pack: Pack,
     /// Idle GPUs are taken first, in index order, whatever the order says.
     pub idle_first: bool,
     /// `None`: strict FIFO, the first job that does not fit stops all behind it. `Some(t)`: later

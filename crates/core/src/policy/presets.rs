@@ -4,7 +4,7 @@
 //! c and d). All of the original's policies take idle GPUs first, are strict FIFO and keep 512 MiB
 //! of each GPU free.
 
-use super::{ForecastSource, Gate, MemoryScreen, Order, Policy};
+use super::{ForecastSource, Gate, MemoryScreen, Order, Pack, Policy, RecoveryMethod};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
 
@@ -49,6 +49,10 @@ pub const NAMES: &[&str] = &[
     "aegis",
     "aegis-oracle",
     "aegis-est",
+    "magm",
+    "lug",
+    "lucid",
+    "horus",
 ];
 
 /// carma's own default: believe the best forecast, share behind the successor's gate, let small
@@ -60,6 +64,7 @@ pub fn default_policy() -> Policy {
         order: Order::Magm,
         memory: MemoryScreen::Forecast { source: ForecastSource::Best, guard: AEGIS_GUARD },
         gate: AEGIS_GATE,
+        pack: Pack::Any,
         idle_first: true,
         backfill: Some(Millis::secs(1800)),
         reserve: RESERVE,
@@ -85,6 +90,8 @@ pub fn by_name(name: &str) -> Option<Policy> {
     };
     let forecast = |source, guard| MemoryScreen::Forecast { source, guard };
     let oracle = forecast(ForecastSource::Measured, GUARD);
+    let mut pack = Pack::Any;
+    let profiled = forecast(ForecastSource::Measured, MiB::ZERO);
     let (order, memory, gate) = match base {
         "carma" => return Some(default_policy()),
         "exclusive" => (Order::Exclusive, MemoryScreen::None, Gate::None),
@@ -100,6 +107,18 @@ pub fn by_name(name: &str) -> Option<Policy> {
         "aegis" => (Order::Magm, MemoryScreen::Floor(FLOOR), AEGIS_GATE),
         "aegis-oracle" => (Order::Magm, forecast(ForecastSource::Measured, AEGIS_GUARD), AEGIS_GATE),
         "aegis-est" => (Order::Magm, forecast(estimate, AEGIS_GUARD), AEGIS_GATE),
+        // The successor's two without their gate.
+        "magm" => (Order::Magm, MemoryScreen::Floor(FLOOR), Gate::None),
+        "lug" => (Order::Lug, MemoryScreen::Floor(FLOOR), Gate::None),
+        // As the successor's authors built them for comparison (section f.4).
+        "lucid" => {
+            pack = Pack::Scores { jobs: 2, sum: 2 };
+            (Order::LeastLoad, profiled, Gate::None)
+        }
+        "horus" => {
+            pack = Pack::Utilisation { sum: Fraction::ONE };
+            (Order::LeastLoad, profiled, Gate::None)
+        }
         _ => return None,
     };
     Some(Policy {
@@ -107,10 +126,23 @@ pub fn by_name(name: &str) -> Option<Policy> {
         order,
         memory,
         gate,
+        pack,
         idle_first: true,
         backfill: None,
         reserve: RESERVE,
     })
+}
+
+/// How the authors of a policy recovered from out-of-memory: CARMA retries on a GPU alone at once,
+/// its successor and carma raise the floor step by step.
+#[must_use]
+pub fn recovery_of(name: &str) -> RecoveryMethod {
+    let base = name.split(':').next().unwrap_or(name);
+    match base {
+        "oracle-ff" | "oracle-bf" | "oracle-magm" | "oracle-lug" | "or-rr" | "or-magm" | "or-lug"
+        | "est-magm" | "est-lug" => RecoveryMethod::Exclusive,
+        _ => RecoveryMethod::Graded,
+    }
 }
 
 #[cfg(test)]

@@ -506,6 +506,7 @@ impl Stage {
                 priority: words.take_as("priority", number)?.unwrap_or(0),
                 max_retries: words.take_as("retries", number)?,
             },
+            profile: carma_core::model::Profile::default(),
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
                 measured: words.take_as("measured", memory)?,
