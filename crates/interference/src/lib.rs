@@ -1,3 +1,4 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
+pub mod power;
 pub mod share;

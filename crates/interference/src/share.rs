@@ -6,8 +6,11 @@
 //!
 //! ```text
 //! s_ir = min(d_ir, level_r * w_i)   with the level such that the shares of r fill C_r at most
-//! p_i  = min over r of min(1, s_ir / d_ir)
+//! p_i  = l_i * min over r of min(1, s_ir / d_ir)
 //! ```
+//!
+//! `l_i` is 1, or what a thread limit under MPS leaves the task when it is alone; a task so limited
+//! asks for `l_i` times its DRAM, tensor and PCIe demand, and for no more SMs than its limit.
 //!
 //! This is the "structural prior" of the interference predictor: weighted proportional sharing of
 //! capacities on solo-equivalent demands. It has no memory, no noise and no learned residual; an
@@ -19,13 +22,20 @@
 //! They are not all 1: tasks that share a resource lose some of it to each other (switching
 //! contexts, evicting caches), or overlap better than their solo counters say. See [`Capacities`].
 //! The loss needs at least two tasks: a task that runs alone has all of the device.
+//!
+//! # Power
+//! When the set asks for more power than the board may draw, clocks fall and everyone slows down:
+//! [`crate::power`] has that factor, to be multiplied in.
 
 /// What a task uses of a GPU when it has it for itself, or what a set of tasks uses together. Shares
 /// of the device's peak, 0 to 1, under the meanings of DCGM's fields 1001-1005.
+///
+/// Write literals with `..Demand::default()`: resources may be added.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Demand {
-    /// GRACT: share of time with any kernel resident. Never less than the other three: a unit can't
-    /// be active while the engine is not. [`share`] raises it where it is.
+    /// GRACT: share of time with any kernel resident. Never less than SMs, DRAM and tensor: a unit
+    /// can't be active while the engine is not. [`share`] raises it where it is. A copy over PCIe
+    /// needs no engine time.
     pub gract: f64,
     /// SMACT: share of the SMs' time with a warp resident.
     pub sm: f64,
@@ -33,42 +43,79 @@ pub struct Demand {
     pub dram: f64,
     /// Any tensor pipe active.
     pub tensor: f64,
+    /// PCIe traffic, share of what the link can carry in its busier direction.
+    pub pcie: f64,
 }
 
 /// One task on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Tenant {
     /// What it uses when alone.
     pub demand: Demand,
     /// Its weight in the division of a scarce resource; only ratios matter. 1 unless something is
     /// known. What is not positive and finite counts as 1.
     pub weight: f64,
-    /// Upper limit on its share of the SMs, 0 to 1 (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` / 100);
-    /// `None`: no limit. Only MPS has such limits: time-slicing ignores it.
+    /// Upper limit on its share of the SMs, 0 to 1 (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` / 100;
+    /// on a MIG instance, of its SMs). `None`: no limit. Only MPS has such limits: time-slicing ignores it.
     pub sm_cap: Option<f64>,
+    /// Its speed alone under `sm_cap`, over its speed alone without: [`curve_at`] of its measured
+    /// curve. `None`: not measured, and `min(1, sm_cap / demand.sm)` is taken. Means nothing without
+    /// `sm_cap`.
+    pub capped_rate: Option<f64>,
 }
 
 impl Tenant {
     /// A tenant of weight 1 without a limit.
     #[must_use]
     pub const fn new(demand: Demand) -> Self {
-        Self { demand, weight: 1.0, sm_cap: None }
+        Self { demand, weight: 1.0, sm_cap: None, capped_rate: None }
     }
+
+    /// The same under MPS with a limit of `percent` of the threads. `curve` is its speed alone by
+    /// percentage, as in [`curve_at`]; empty: not measured.
+    #[must_use]
+    pub fn with_threads(self, percent: f64, curve: &[(f64, f64)]) -> Self {
+        Self { sm_cap: Some(percent / 100.0), capped_rate: curve_at(curve, percent), ..self }
+    }
+}
+
+/// A task's speed alone at an MPS thread percentage, over its speed alone without a limit.
+///
+/// `curve` holds (percent, share of the full speed) with ascending percentages. Piecewise linear
+/// between them, from (0, 0) below the first and to (100, 1) above the last. `None` for an empty
+/// curve. On KACE's V100 tables the solo curve alone gives the speed of a tenant of a partitioned GPU
+/// within 10 % in three of four cases.
+#[must_use]
+pub fn curve_at(curve: &[(f64, f64)], percent: f64) -> Option<f64> {
+    if curve.is_empty() || !percent.is_finite() {
+        return None;
+    }
+    let mut from = (0.0, 0.0);
+    for &to in curve.iter().chain(&[(100.0, 1.0)]) {
+        if percent <= to.0 {
+            let span = to.0 - from.0;
+            let part = if span > 0.0 { ((percent - from.0) / span).clamp(0.0, 1.0) } else { 1.0 };
+            return Some(from.1 + (to.1 - from.1) * part);
+        }
+        from = to;
+    }
+    Some(1.0)
 }
 
 /// How the tenants share the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The driver's default: one process' kernels are resident at a time, so engine time (GRACT) is
-    /// what they divide, whatever their kernels fill of the SMs.
+    /// what they divide, whatever their kernels fill of the SMs. Copies over PCIe overlap.
     TimeSlice,
-    /// Kernels of several processes are resident together: they divide SMs, DRAM and tensor pipes;
-    /// engine time does not bind.
+    /// Kernels of several processes are resident together: they divide SMs, DRAM, tensor pipes and
+    /// PCIe; engine time does not bind.
     Mps,
 }
 
-/// How much of each resource several tenants can use together, in the unit of [`Demand`]. A tenant
-/// that is alone on a resource has `max(1, capacity)`.
+/// How much of each resource several tenants can use together, in the unit of [`Demand`], which is
+/// always the *whole* GPU. A tenant that is alone on a resource loses nothing: it has all of the part
+/// that there is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacities {
     /// Engine time under time-slicing.
@@ -79,6 +126,18 @@ pub struct Capacities {
     pub mps_dram: f64,
     /// Tensor activity under MPS.
     pub mps_tensor: f64,
+    /// PCIe traffic in either mode.
+    pub pcie: f64,
+    /// Part of the whole GPU's SMs and tensor pipes that there is: 1, or less on a MIG instance.
+    pub part_sm: f64,
+    /// Part of the whole GPU's DRAM bandwidth that there is: 1, or less on a MIG instance.
+    pub part_dram: f64,
+}
+
+impl Default for Capacities {
+    fn default() -> Self {
+        Self::PRIOR
+    }
 }
 
 impl Capacities {
@@ -87,7 +146,15 @@ impl Capacities {
     /// without loss; MPS packs more SM activity than solo counters add up to, because kernels fill
     /// each other's gaps; of DRAM's peak 0.8 can be had. On the H200 table it is up to 35 % too
     /// high (ResNet26, MPS, k=7): a level does not carry over from one GPU to another.
-    pub const PRIOR: Self = Self { time_slice_gract: 1.0, mps_sm: 1.15, mps_dram: 0.8, mps_tensor: 1.0 };
+    pub const PRIOR: Self = Self {
+        time_slice_gract: 1.0,
+        mps_sm: 1.15,
+        mps_dram: 0.8,
+        mps_tensor: 1.0,
+        pcie: 1.0,
+        part_sm: 1.0,
+        part_dram: 1.0,
+    };
 
     /// What one NVIDIA H200 did (2026-11-21, PyTorch 2.11, one run each). Every saturated row of
     /// that table gives one value, total speed-up times solo demand, and this is the mean per mode:
@@ -100,7 +167,7 @@ impl Capacities {
     /// Below 1 on both counts: switching costs 9 %, and SMs shared on Hopper cost each task 13 % of
     /// what its own counters promise. Two tasks on one GPU are all that it rests on. No row saturates
     /// DRAM or the tensor pipes: those two stay the prior's.
-    pub const H200: Self = Self { time_slice_gract: 0.91, mps_sm: 0.87, mps_dram: 0.8, mps_tensor: 1.0 };
+    pub const H200: Self = Self { time_slice_gract: 0.91, mps_sm: 0.87, ..Self::PRIOR };
 }
 
 /// What the law says of a set of tenants.
@@ -131,11 +198,60 @@ pub struct MixedOutcome {
 /// positive and finite counts as 1. With a cap of 0 a tenant still makes a crawl of progress.
 #[must_use]
 pub fn share(mode: Mode, tenants: &[Tenant], capacities: &Capacities) -> Outcome {
-    let tenants: Vec<Tenant> = tenants.iter().map(|&tenant| sane(tenant)).collect();
+    let mut progress = Vec::with_capacity(tenants.len());
+    let used = share_into(mode, tenants, capacities, &mut Scratch::default(), &mut progress);
+    Outcome { progress, used }
+}
+
+/// Room for [`share_into`] to work in; keep one and hand it in again and again.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch {
+    tenants: Vec<Ready>,
+}
+
+/// [`share`] without allocation once `scratch` and `progress` have grown: for simulators, which ask
+/// a million times a second. Replaces what is in `progress` and returns [`Outcome::used`].
+pub fn share_into(
+    mode: Mode,
+    tenants: &[Tenant],
+    capacities: &Capacities,
+    scratch: &mut Scratch,
+    progress: &mut Vec<f64>,
+) -> Demand {
+    let ready = &mut scratch.tenants;
+    ready.clear();
+    progress.clear();
+    ready.extend(tenants.iter().map(|tenant| Ready::of(mode, tenant, capacities)));
+    progress.extend(ready.iter().map(|tenant| tenant.limit));
+    let mut engine = 1.0;
     match mode {
-        Mode::TimeSlice => time_slice(&tenants, capacities),
-        Mode::Mps => mps(&tenants, capacities),
+        Mode::TimeSlice => {
+            engine = divide(|d| d.gract, capacities.time_slice_gract, ready, progress);
+        }
+        Mode::Mps => {
+            divide(|d| d.sm, capacities.mps_sm, ready, progress);
+            divide(|d| d.dram, capacities.mps_dram, ready, progress);
+            divide(|d| d.tensor, capacities.mps_tensor, ready, progress);
+        }
     }
+    divide(|d| d.pcie, capacities.pcie, ready, progress);
+    let mut used = Demand::default();
+    let mut quiet = 1.0;
+    for (tenant, p) in ready.iter().zip(&*progress) {
+        let alone = &tenant.alone;
+        used.gract += tenant.asked.gract * p;
+        used.sm += alone.sm * p;
+        used.dram += alone.dram * p;
+        used.tensor += alone.tensor * p;
+        used.pcie += alone.pcie * p;
+        quiet *= (1.0 - tenant.asked.gract).max(0.0);
+    }
+    used.gract = match mode {
+        // The engine is busy while it switches, so a counter shows the loss as well.
+        Mode::TimeSlice => (used.gract / engine.min(1.0)).min(engine.max(1.0)),
+        Mode::Mps => 1.0 - quiet,
+    };
+    used
 }
 
 /// The law in two levels: the tenants of one group share by MPS, and the groups share engine time.
@@ -148,18 +264,24 @@ pub fn share_mixed(groups: &[Vec<Tenant>], capacities: &Capacities) -> MixedOutc
         .iter()
         .zip(&inner)
         .map(|(group, outcome)| Tenant {
-            demand: outcome.used,
             weight: if let [only] = group.as_slice() { only.weight } else { 1.0 },
-            sm_cap: None,
+            // Engine time and the link are what groups divide. SMs packed beyond 1 need no more time.
+            ..Tenant::new(Demand { gract: outcome.used.gract, pcie: outcome.used.pcie, ..Demand::default() })
         })
-        .map(sane_weight)
         .collect();
-    let time = time_slice(&outer, capacities);
+    // What the groups ask for is what they got of this very part, so the part is not taken twice.
+    let whole = Capacities { part_sm: 1.0, part_dram: 1.0, ..*capacities };
+    let time = share(Mode::TimeSlice, &outer, &whole);
     let mut progress = Vec::with_capacity(groups.len());
+    let mut used = Demand { gract: time.used.gract, ..Demand::default() };
     for (outcome, &share_of_time) in inner.iter().zip(&time.progress) {
         progress.push(outcome.progress.iter().map(|p| p * share_of_time).collect());
+        used.sm += outcome.used.sm * share_of_time;
+        used.dram += outcome.used.dram * share_of_time;
+        used.tensor += outcome.used.tensor * share_of_time;
+        used.pcie += outcome.used.pcie * share_of_time;
     }
-    MixedOutcome { progress, used: time.used }
+    MixedOutcome { progress, used }
 }
 
 /// Progress is never quite 0, whatever caps say: a task of rate 0 would hang for ever.
@@ -167,113 +289,106 @@ const LEAST_PROGRESS: f64 = 1e-6;
 /// Bounds that keep quotients of weights and demands finite and non-zero.
 const MOST: f64 = 1e6;
 
-fn time_slice(tenants: &[Tenant], capacities: &Capacities) -> Outcome {
-    let demands: Vec<f64> = tenants.iter().map(|tenant| tenant.demand.gract).collect();
-    let weights: Vec<f64> = tenants.iter().map(|tenant| tenant.weight).collect();
-    let capacity = effective(capacities.time_slice_gract, &demands);
-    let shares = fill(capacity, &demands, &weights);
-    let progress: Vec<f64> = demands.iter().zip(&shares).map(|(&d, &s)| ratio(s, d)).collect();
-    let mut used = sum(tenants, &progress);
-    // The engine is busy while it switches, so a counter shows the loss as well.
-    used.gract = (used.gract / capacity.min(1.0)).min(capacity.max(1.0));
-    Outcome { progress, used }
+/// A tenant with its numbers put right.
+#[derive(Debug, Clone, Copy)]
+struct Ready {
+    /// Its demand alone.
+    alone: Demand,
+    /// What it asks for here and now: under a thread limit less, on a MIG instance more engine time.
+    asked: Demand,
+    /// Its weight, positive.
+    weight: f64,
+    /// The most progress that a thread limit leaves it.
+    limit: f64,
 }
 
-fn mps(tenants: &[Tenant], capacities: &Capacities) -> Outcome {
-    let mut progress = vec![1.0_f64; tenants.len()];
-    let weights: Vec<f64> = tenants.iter().map(|tenant| tenant.weight).collect();
-    type Resource = (fn(&Demand) -> f64, f64, bool);
-    let resources: [Resource; 3] = [
-        (|demand| demand.sm, capacities.mps_sm, true),
-        (|demand| demand.dram, capacities.mps_dram, false),
-        (|demand| demand.tensor, capacities.mps_tensor, false),
-    ];
-    for (demand_of, capacity, capped) in resources {
-        let demands: Vec<f64> = tenants.iter().map(|tenant| demand_of(&tenant.demand)).collect();
-        let wanted: Vec<f64> = tenants
-            .iter()
-            .zip(&demands)
-            .map(|(tenant, &demand)| match tenant.sm_cap {
-                Some(cap) if capped => demand.min(cap),
-                _ => demand,
-            })
-            .collect();
-        let shares = fill(effective(capacity, &wanted), &wanted, &weights);
-        for ((p, &demand), &share) in progress.iter_mut().zip(&demands).zip(&shares) {
-            *p = p.min(ratio(share, demand));
+impl Ready {
+    fn of(mode: Mode, tenant: &Tenant, capacities: &Capacities) -> Self {
+        let bound = |value: f64| {
+            if value.is_finite() { value.clamp(0.0, MOST) } else { 0.0 }
+        };
+        let Demand { gract, sm, dram, tensor, pcie } = tenant.demand;
+        let mut alone =
+            Demand { gract: 0.0, sm: bound(sm), dram: bound(dram), tensor: bound(tensor), pcie: bound(pcie) };
+        alone.gract = bound(gract).max(alone.sm).max(alone.dram).max(alone.tensor);
+        let weight = tenant.weight;
+        let weight = if weight.is_finite() && weight > 0.0 { weight.clamp(1.0 / MOST, MOST) } else { 1.0 };
+        let &Capacities { part_sm, part_dram, .. } = capacities;
+        // How much longer its kernels take on a part of the GPU, if it leaves them no room.
+        let sms = alone.sm.max(alone.tensor) / part_sm;
+        let longer = sms.max(alone.dram / part_dram);
+        let mut limit = if longer > 1.0 { 1.0 / longer } else { 1.0 };
+        let mut cap_sm = f64::INFINITY;
+        if let (Mode::Mps, Some(cap)) = (mode, tenant.sm_cap) {
+            cap_sm = bound(cap) * part_sm;
+            let guess = || if alone.sm > cap_sm { cap_sm / alone.sm } else { 1.0 };
+            limit = tenant.capped_rate.map_or_else(guess, bound).min(limit);
+        }
+        limit = limit.clamp(LEAST_PROGRESS, 1.0);
+        let asked = Demand {
+            // Slow kernels hold the engine for longer.
+            gract: if part_sm.min(part_dram) < 1.0 { alone.gract.max(longer.min(1.0)) } else { alone.gract },
+            // A measured speed under a limit may need all the SMs of the limit.
+            sm: if limit < 1.0 && cap_sm.is_infinite() { alone.sm * limit } else { alone.sm.min(cap_sm) },
+            dram: alone.dram * limit,
+            tensor: alone.tensor * limit,
+            pcie: alone.pcie * limit,
+        };
+        Self { alone, asked, weight, limit }
+    }
+}
+
+/// Divides one resource by weighted water-filling, shares `min(asked, level * weight)` with the
+/// highest level at which they fit, and lowers `progress` accordingly. A tenant that is alone on the
+/// resource loses nothing to others. Returns the capacity that held.
+fn divide(of: impl Fn(&Demand) -> f64, capacity: f64, tenants: &[Ready], progress: &mut [f64]) -> f64 {
+    let (mut total, mut count) = (0.0, 0_u32);
+    for tenant in tenants {
+        let asked = of(&tenant.asked);
+        total += asked;
+        count += u32::from(asked > 0.0);
+    }
+    if count <= 1 {
+        return capacity.max(1.0);
+    }
+    if total <= capacity {
+        return capacity;
+    }
+    let level = level(&of, capacity, tenants);
+    for (tenant, p) in tenants.iter().zip(progress) {
+        let asked = of(&tenant.asked);
+        if asked > 0.0 {
+            let served = (level * tenant.weight / asked).clamp(LEAST_PROGRESS, 1.0);
+            *p = p.min((tenant.limit * served).max(LEAST_PROGRESS));
         }
     }
-    let mut used = sum(tenants, &progress);
-    used.gract = 1.0 - tenants.iter().map(|tenant| (1.0 - tenant.demand.gract).max(0.0)).product::<f64>();
-    Outcome { progress, used }
+    capacity
 }
 
-/// Weighted water-filling: shares `min(demand, level * weight)` with the highest level at which they
-/// fit into `capacity`. Returns the demands themselves where they fit.
-fn fill(capacity: f64, demands: &[f64], weights: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..demands.len()).collect();
-    let at = |i: usize| demands[i] / weights[i];
-    order.sort_by(|&a, &b| at(a).total_cmp(&at(b)));
-    // Weight that is still to be served from each position on; summed from the end because taking
-    // weights off a running total loses the small ones.
-    let mut left = vec![0.0; order.len()];
-    let mut total = 0.0;
-    for (position, &i) in order.iter().enumerate().rev() {
-        total += weights[i];
-        left[position] = total;
-    }
-    let mut shares = demands.to_vec();
-    let mut remaining = capacity;
-    for (position, &i) in order.iter().enumerate() {
-        let level = remaining / left[position];
-        if demands[i] > level * weights[i] {
-            for &j in &order[position..] {
-                shares[j] = level * weights[j];
+/// The level of [`divide`] where the demands do not fit. Rises from the even one: whoever asks for
+/// less than it is served, and what they leave raises it, until nobody new is served. Sums are made
+/// afresh each time, because taking weights off a running total would lose the small ones.
+fn level(of: impl Fn(&Demand) -> f64, capacity: f64, tenants: &[Ready]) -> f64 {
+    let mut level = 0.0;
+    let mut served_before = usize::MAX;
+    loop {
+        let (mut left, mut weights, mut served) = (capacity, 0.0, 0_usize);
+        for tenant in tenants {
+            let asked = of(&tenant.asked);
+            if asked <= level * tenant.weight {
+                left -= asked;
+                served += 1;
+            } else {
+                weights += tenant.weight;
             }
-            break;
         }
-        remaining -= demands[i];
+        if served == served_before || weights <= 0.0 {
+            return level;
+        }
+        // Never down: rounding must not make it oscillate.
+        level = level.max(left / weights);
+        served_before = served;
     }
-    shares
-}
-
-/// What the tenants of a resource can have together: a tenant that is alone on it loses nothing.
-fn effective(capacity: f64, demands: &[f64]) -> f64 {
-    if demands.iter().filter(|&&demand| demand > 0.0).count() > 1 { capacity } else { capacity.max(1.0) }
-}
-
-fn ratio(share: f64, demand: f64) -> f64 {
-    if demand > 0.0 { (share / demand).clamp(LEAST_PROGRESS, 1.0) } else { 1.0 }
-}
-
-fn sum(tenants: &[Tenant], progress: &[f64]) -> Demand {
-    let mut used = Demand::default();
-    for (Tenant { demand, .. }, p) in tenants.iter().zip(progress) {
-        used.gract += demand.gract * p;
-        used.sm += demand.sm * p;
-        used.dram += demand.dram * p;
-        used.tensor += demand.tensor * p;
-    }
-    used
-}
-
-fn sane(mut tenant: Tenant) -> Tenant {
-    let bound = |value: f64| {
-        if value.is_finite() { value.clamp(0.0, MOST) } else { 0.0 }
-    };
-    let demand = &mut tenant.demand;
-    demand.sm = bound(demand.sm);
-    demand.dram = bound(demand.dram);
-    demand.tensor = bound(demand.tensor);
-    demand.gract = bound(demand.gract).max(demand.sm).max(demand.dram).max(demand.tensor);
-    tenant.sm_cap = tenant.sm_cap.map(bound);
-    sane_weight(tenant)
-}
-
-fn sane_weight(mut tenant: Tenant) -> Tenant {
-    let fit = tenant.weight.is_finite() && tenant.weight > 0.0;
-    tenant.weight = if fit { tenant.weight.clamp(1.0 / MOST, MOST) } else { 1.0 };
-    tenant
 }
 
 #[cfg(test)]
@@ -282,7 +397,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn tenant(gract: f64, sm: f64, dram: f64) -> Tenant {
-        Tenant::new(Demand { gract, sm, dram, tensor: 0.0 })
+        Tenant::new(Demand { gract, sm, dram, ..Demand::default() })
     }
 
     fn total(mode: Mode, one: Tenant, k: usize) -> f64 {
@@ -386,11 +501,83 @@ mod tests {
     }
 
     #[test]
+    fn the_link_is_divided_in_both_modes() {
+        let copying = Tenant::new(Demand { gract: 0.3, sm: 0.1, pcie: 0.8, ..Demand::default() });
+        for mode in [Mode::TimeSlice, Mode::Mps] {
+            let outcome = share(mode, &[copying; 2], &Capacities::PRIOR);
+            assert!((outcome.progress[0] - 0.625).abs() < 1e-12, "{mode:?}");
+            assert!((outcome.used.pcie - 1.0).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_curve_is_read_between_its_points() {
+        let curve = [(10.0, 0.3), (50.0, 0.9)];
+        for (percent, rate) in [(0.0, 0.0), (5.0, 0.15), (10.0, 0.3), (30.0, 0.6), (75.0, 0.95), (100.0, 1.0)]
+        {
+            assert!((curve_at(&curve, percent).unwrap() - rate).abs() < 1e-12, "{percent}");
+        }
+        assert_eq!(curve_at(&[(20.0, 0.5), (100.0, 0.98)], 100.0), Some(0.98));
+        assert_eq!(curve_at(&curve, 140.0), Some(1.0));
+        assert_eq!((curve_at(&[], 50.0), curve_at(&curve, f64::NAN)), (None, None));
+    }
+
+    #[test]
+    fn a_measured_curve_beats_the_proportional_guess() {
+        let full = tenant(1.0, 1.0, 0.3);
+        let guessed = full.with_threads(50.0, &[]);
+        let measured = full.with_threads(50.0, &[(50.0, 0.8), (100.0, 1.0)]);
+        let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::PRIOR);
+        assert_eq!(outcome.progress, [0.5, 0.8]);
+        // Half of the threads each leave less than all of the SMs where sharing costs some.
+        let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::H200);
+        assert!((outcome.progress[0] - 0.5 * 0.87).abs() < 1e-12);
+        assert!((outcome.progress[1] - 0.8 * 0.87).abs() < 1e-12);
+        // Time-slicing knows no limits.
+        assert_eq!(share(Mode::TimeSlice, &[measured], &Capacities::PRIOR).progress, [1.0]);
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_is_slower_in_proportion() {
+        let part = Capacities {
+            mps_sm: 1.15 * 3.0 / 7.0,
+            mps_dram: 0.4,
+            part_sm: 3.0 / 7.0,
+            part_dram: 0.5,
+            ..Capacities::PRIOR
+        };
+        let (large, small) = (tenant(0.9, 6.0 / 7.0, 0.2), tenant(0.3, 0.2, 0.1));
+        for mode in [Mode::TimeSlice, Mode::Mps] {
+            assert!((share(mode, &[large], &part).progress[0] - 0.5).abs() < 1e-12);
+            assert_eq!(share(mode, &[small], &part).progress, [1.0]);
+        }
+        // Three of 0.2 SMs: time-sliced each holds the smaller engine for 0.2 * 7/3 of the time.
+        let sliced = share(Mode::TimeSlice, &[small; 3], &part).progress[0];
+        assert!((sliced - 1.0 / (3.0 * 0.2 * 7.0 / 3.0)).abs() < 1e-12);
+        let mixed = share_mixed(&[vec![small], vec![small], vec![small]], &part).progress[0][0];
+        assert!((sliced - mixed).abs() < 1e-12);
+        let packed = share(Mode::Mps, &[small; 3], &part).progress[0];
+        assert!((packed - 1.15 * 3.0 / 7.0 / 0.6).abs() < 1e-12);
+    }
+
+    #[test]
+    fn scratch_is_not_remembered() {
+        let mut scratch = Scratch::default();
+        let mut progress = vec![0.0; 9];
+        let many = [tenant(1.0, 1.0, 0.0); 5];
+        share_into(Mode::Mps, &many, &Capacities::PRIOR, &mut scratch, &mut progress);
+        let used = share_into(Mode::TimeSlice, &many[..2], &Capacities::PRIOR, &mut scratch, &mut progress);
+        assert_eq!(progress, [0.5; 2]);
+        assert_eq!(used, share(Mode::TimeSlice, &many[..2], &Capacities::PRIOR).used);
+    }
+
+    #[test]
     fn nonsense_is_taken_for_nothing() {
         let bad = Tenant {
-            demand: Demand { gract: f64::NAN, sm: -1.0, dram: f64::INFINITY, tensor: f64::NAN },
+            demand: Demand { gract: f64::NAN, sm: -1.0, dram: f64::INFINITY, tensor: f64::NAN, pcie: -0.0 },
             weight: f64::NAN,
             sm_cap: Some(f64::NAN),
+            capped_rate: None,
         };
         for mode in [Mode::TimeSlice, Mode::Mps] {
             let outcome = share(mode, &[bad, tenant(0.5, 0.5, 0.1)], &Capacities::H200);
@@ -408,9 +595,11 @@ mod tests {
             prop::option::of(0.01..=1.0_f64),
         )
             .prop_map(|(gract, sm, dram, tensor, weight, sm_cap)| Tenant {
-                demand: Demand { gract, sm, dram, tensor },
+                demand: Demand { gract, sm, dram, tensor, pcie: tensor / 2.0 },
                 weight,
                 sm_cap,
+                // Some with a measured speed under their limit.
+                capped_rate: sm_cap.filter(|cap| *cap < 0.5).map(f64::sqrt),
             })
     }
 
@@ -441,7 +630,10 @@ mod tests {
                 Mode::Mps if tenants.len() == 1 => capacity.max(1.0),
                 Mode::Mps => capacity.max(tenants.iter().map(|t| t.demand.sm).fold(0.0, f64::max)),
             };
-            prop_assert!(used.sm <= most(c.mps_sm) + 1e-9);
+            // A measured curve may beat its thread limit, in these units.
+            if tenants.iter().all(|t| t.capped_rate.is_none()) {
+                prop_assert!(used.sm <= most(c.mps_sm) + 1e-9);
+            }
             prop_assert!(used.dram <= most(c.mps_dram) + 1e-9);
             prop_assert!(used.tensor <= most(c.mps_tensor) + 1e-9);
         }
@@ -525,7 +717,7 @@ mod tests {
             raw in prop::collection::vec((any::<f64>(), any::<f64>(), any::<f64>(), any::<f64>(), any::<f64>(), any::<Option<f64>>()), 0..6),
         ) {
             let tenants: Vec<Tenant> = raw.into_iter().map(|(gract, sm, dram, tensor, weight, sm_cap)| Tenant {
-                demand: Demand { gract, sm, dram, tensor }, weight, sm_cap,
+                demand: Demand { gract, sm, dram, tensor, pcie: dram }, weight, sm_cap, capped_rate: sm_cap,
             }).collect();
             let outcome = share(mode, &tenants, &Capacities::H200);
             prop_assert!(outcome.progress.iter().all(|&p| p > 0.0 && p <= 1.0));
