@@ -177,6 +177,12 @@ impl State {
         &self.order
     }
 
+    /// Number of GPUs that nobody is on.
+    #[must_use]
+    pub fn idle_count(&self) -> usize {
+        self.idle.len()
+    }
+
     /// GPUs that nobody is on, in the order of their indices.
     pub(crate) fn idle(&self) -> impl Iterator<Item = GpuId> {
         self.idle.iter().map(|(_, id)| *id)

@@ -1,0 +1,171 @@
+//! The GPUs that a run has.
+
+use crate::gpu_model::GpuModel;
+use crate::trace::Task;
+use carma_core::reading::{GpuInfo, GpuKind};
+use carma_interference::share::Demand;
+use std::sync::Arc;
+
+/// The most GPUs in a cluster.
+pub const MOST_GPUS: usize = 100_000;
+
+/// GPUs by index. MIG instances stand where their GPU would.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    spec: String,
+    devices: Vec<Device>,
+}
+
+/// One GPU or MIG instance.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Device {
+    pub(crate) model: Arc<GpuModel>,
+    /// Index of the GPU that it is a slice of, and its profile.
+    pub(crate) mig: Option<(u32, Arc<str>)>,
+}
+
+/// What is wrong with a cluster, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cluster `{spec}`: {why}. Write <count>x<type>, several joined by `+`, MIG instances after `/`: 4xA100-40GB, 2xH200+8xV100-32GB, 1xA100-40GB/3x2g.10gb,1x1g.5gb")]
+pub struct ClusterError {
+    /// The cluster as given.
+    pub spec: String,
+    /// The part that is wrong, and why.
+    pub why: String,
+}
+
+impl Cluster {
+    /// Reads `<count>x<type>[/<count>x<profile>,...][+...]`. Models in `own` go before the built-in ones
+    /// of the same name.
+    ///
+    /// # Errors
+    /// [`ClusterError`] names the part that makes no sense.
+    pub fn parse(spec: &str, own: &[GpuModel]) -> Result<Self, ClusterError> {
+        let wrong = |why: String| ClusterError { spec: spec.chars().take(200).collect(), why };
+        let mut devices = Vec::new();
+        let mut gpus = 0_u32;
+        for part in parts(spec) {
+            let (whole, slices) = match part.split_once('/') {
+                Some((whole, slices)) => (whole, Some(slices)),
+                None => (part, None),
+            };
+            let (count, name) = counted(whole).map_err(wrong)?;
+            let found = own.iter().find(|model| model.name.eq_ignore_ascii_case(name)).cloned();
+            let model = match found {
+                Some(model) => model,
+                None => GpuModel::find(name).map_err(wrong)?,
+            };
+            let mut layout = Vec::new();
+            for slice in slices.into_iter().flat_map(|s| s.split(',')) {
+                let (n, profile) = counted(slice).map_err(wrong)?;
+                let slice = model.slice(profile).map_err(wrong)?;
+                let entry = (Arc::new(slice), Arc::<str>::from(profile));
+                layout.extend(std::iter::repeat_n(entry, n));
+            }
+            if slices.is_some() {
+                let profiles: Vec<&str> = layout.iter().map(|(_, profile)| &**profile).collect();
+                model.check_layout(&profiles).map_err(wrong)?;
+            }
+            let model = Arc::new(model);
+            for _ in 0..count {
+                if layout.is_empty() {
+                    devices.push(Device { model: Arc::clone(&model), mig: None });
+                }
+                for (slice, profile) in &layout {
+                    let mig = Some((gpus, Arc::clone(profile)));
+                    devices.push(Device { model: Arc::clone(slice), mig });
+                }
+                gpus += 1;
+                if devices.len() > MOST_GPUS {
+                    return Err(wrong(format!("more than {MOST_GPUS} GPUs")));
+                }
+            }
+        }
+        Ok(Self { spec: spec.trim().to_owned(), devices })
+    }
+
+    /// The cluster as written.
+    #[must_use]
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// Number of GPUs (or MIG instances).
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Whether there are none; [`Self::parse`] never makes such a cluster.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    pub(crate) fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The GPUs as the core knows them.
+    pub(crate) fn inventory(&self) -> Vec<GpuInfo> {
+        let info = |(index, device): (u32, &Device)| GpuInfo {
+            uuid: format!("GPU-simulated-{index}").into(),
+            index,
+            name: match &device.mig {
+                Some((_, profile)) => format!("{} {profile}", device.model.name),
+                None => device.model.name.clone(),
+            },
+            memory: device.model.memory,
+            kind: match &device.mig {
+                Some((parent, profile)) => GpuKind::Mig {
+                    parent: format!("GPU-simulated-parent-{parent}"),
+                    profile: profile.to_string(),
+                },
+                None => GpuKind::Virtual,
+            },
+            has_activity: true,
+        };
+        (0..).zip(&self.devices).map(info).collect()
+    }
+}
+
+/// Parts joined by `+`; slices of a GPU are joined by `,`.
+fn parts(spec: &str) -> impl Iterator<Item = &str> {
+    spec.trim().split('+').map(str::trim)
+}
+
+/// `4xA100-40GB`; a name alone means one.
+fn counted(part: &str) -> Result<(usize, &str), String> {
+    let part = part.trim();
+    if part.is_empty() {
+        return Err("a part is empty".into());
+    }
+    let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+    let (count, rest) = part.split_at(digits);
+    match rest.strip_prefix(['x', 'X']) {
+        Some(name) if !count.is_empty() => {
+            let number = count.parse::<usize>().ok().filter(|n| (1..=MOST_GPUS).contains(n));
+            let number =
+                number.ok_or_else(|| format!("in `{part}` the count is no whole number from 1 to {MOST_GPUS}"))?;
+            Ok((number, name.trim()))
+        }
+        // A MIG profile begins with a digit: 1g.5gb.
+        _ if rest.starts_with('g') || count.is_empty() => Ok((1, part)),
+        _ => Err(format!("`{part}` lacks an `x` between count and type")),
+    }
+}
+
+/// What a task does to a GPU of this model when alone, with what is not known filled in.
+pub(crate) fn demand(task: &Task, model: &GpuModel) -> (Demand, f64) {
+    let a = &task.activity;
+    let sm = a.smact.unwrap_or(0.0);
+    let gract = a.gract.unwrap_or_else(|| model.gract_of(sm));
+    let demand = Demand {
+        gract,
+        sm,
+        dram: a.drama.unwrap_or(0.0),
+        tensor: a.tensor.unwrap_or(0.0),
+        pcie: a.pcie.unwrap_or(0.0),
+    };
+    (demand, a.smocc.unwrap_or(0.0))
+}

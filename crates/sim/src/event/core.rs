@@ -1,0 +1,261 @@
+//! The scheduler that counts: carma's own core, the same that the daemon runs.
+//!
+//! It is given the inputs that the daemon would give it, and its plans are carried out. What differs
+//! from life: a launch takes no time beyond the task's own start-up, a GPU is looked at exactly when
+//! something changes on it, and readings never go stale.
+
+use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
+use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
+use crate::trace::{Task, Workload};
+use carma_core::input::Observation;
+use carma_core::model::{
+    Exit, ExitStatus, GpuId, JobId, NewJob, ProcessRef, Profile, Request, SharingMode, User,
+};
+use carma_core::plan::{Detail, plan_in};
+use carma_core::policy::{Gate, GateVerdict, Options, Order};
+use carma_core::reading::{GpuInfo, Health};
+use carma_core::recovery::{Evidence, EvidenceKind};
+use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::{Action, Input, State};
+use std::sync::Arc;
+
+pub(crate) struct CoreScheduler<'a> {
+    state: State,
+    workload: &'a Workload,
+    users: Vec<User>,
+    /// Whether what the windows show can matter to the policy, and whether its exact value does.
+    reads_windows: bool,
+    ranks_windows: bool,
+    /// What the gate last said of each GPU, and the GPUs whose windows are still moving.
+    verdicts: Vec<GateVerdict>,
+    moving: Vec<GpuIndex>,
+    wake: Option<Millis>,
+    /// Inputs that the core refused: a bug, reported with the result.
+    pub(crate) refused: Vec<String>,
+}
+
+impl<'a> CoreScheduler<'a> {
+    pub(crate) fn new(workload: &'a Workload, inventory: Vec<GpuInfo>, mut options: Options) -> Self {
+        // A GPU is looked at when something changes: a reading is as good as the day it was taken.
+        options.stale_after = Millis(u64::MAX / 4);
+        let gated = options.policy.gate != Gate::None;
+        let ranks_windows = options.policy.order == Order::Lug;
+        let gpus = inventory.len();
+        let users = (0..).zip(&workload.users).map(|(uid, name)| User { uid: 1000 + uid, name: Arc::clone(name) });
+        let mut it = Self {
+            state: State::default(),
+            workload,
+            users: users.collect(),
+            reads_windows: gated || ranks_windows,
+            ranks_windows,
+            verdicts: vec![GateVerdict::Open; gpus],
+            moving: Vec::new(),
+            wake: None,
+            refused: Vec::new(),
+        };
+        it.apply(Millis::ZERO, &Input::Configured(Box::new(options)));
+        it.apply(Millis::ZERO, &Input::Inventory(inventory));
+        it
+    }
+
+    /// The core's state, for tests.
+    #[cfg(test)]
+    pub(crate) const fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn apply(&mut self, now: Millis, input: &Input) -> Option<carma_core::Applied> {
+        match self.state.apply(now, input) {
+            Ok(applied) => Some(applied),
+            Err(error) => {
+                self.refused.push(format!("at {now}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Shows the core a GPU as it is now.
+    fn observe(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        let here = &world.gpus[gpu as usize];
+        let window = here.history.summary(now.0, self.state.options().window.0);
+        self.verdicts[gpu as usize] = self.state.options().policy.gate.judge(&window);
+        let on_it = here.tenants.iter().filter(|job| world.jobs[**job as usize].stage == Stage::Active);
+        let jobs = on_it.map(|job| (id(*job), Some(world.held(*job, gpu)))).collect();
+        let seen = Observation {
+            at: now,
+            health: Health::Ok,
+            used: Some(MiB(here.used)),
+            jobs,
+            foreign: Vec::new(),
+            processes_known: true,
+            window,
+        };
+        self.apply(now, &Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
+    }
+
+    /// Looks at the GPUs whose windows are moving, and shows the core those that look different.
+    fn refresh_windows(&mut self, now: Millis, world: &World) -> Look {
+        let span = self.state.options().window.0;
+        let gate = self.state.options().policy.gate;
+        let moving = std::mem::take(&mut self.moving);
+        let mut look = Look { seen: moving.len() as u64, news: false };
+        let mut still = Vec::with_capacity(moving.len());
+        for gpu in moving {
+            let history = &world.gpus[gpu as usize].history;
+            if !history.is_steady(now.0, span) {
+                still.push(gpu);
+            }
+            let same = || {
+                let verdict = gate.judge(&history.summary(now.0, span));
+                (verdict == GateVerdict::Open) == (self.verdicts[gpu as usize] == GateVerdict::Open)
+            };
+            if self.ranks_windows || !same() {
+                self.observe(now, gpu, world);
+                look.news = true;
+            }
+        }
+        self.moving = still;
+        look
+    }
+
+    /// Whether the job at the head finds idle GPUs, so that nobody's activity matters.
+    fn idle_will_do(&self) -> bool {
+        let queue = self.state.queue();
+        let head = queue.jobs().next().map_or(0, |(_, job)| job.spec.request.gpus as usize);
+        self.state.options().policy.idle_first && queue.len() == 1 && self.state.idle_count() >= head
+    }
+}
+
+const fn id(job: JobIndex) -> JobId {
+    JobId(job as u64 + 1)
+}
+
+fn index(job: JobId) -> JobIndex {
+    u32::try_from(job.0.saturating_sub(1)).unwrap_or(u32::MAX)
+}
+
+/// What is known of a task beforehand.
+fn profile(task: &Task) -> Profile {
+    let gpu_util = task.activity.gract.and_then(Fraction::from_f64);
+    Profile { gpu_util, score: task.lucid_score }
+}
+
+const SUPERVISOR: ProcessRef = ProcessRef { pid: 1, start_ticks: 0 };
+
+impl Scheduler for CoreScheduler<'_> {
+    fn came(&mut self, now: Millis, job: JobIndex, _world: &World) -> Fate {
+        let it = &self.workload.jobs[job as usize];
+        let new = NewJob {
+            id: id(job),
+            user: self.users[it.user as usize].clone(),
+            name: Arc::clone(&it.task.name),
+            command_key: u64::from(job),
+            request: Request {
+                gpus: it.gpus,
+                exclusive: false,
+                sharing: None,
+                thread_percent: None,
+                time_limit: None,
+                priority: 0,
+                max_retries: None,
+            },
+            forecasts: it.task.forecasts,
+            profile: profile(&it.task),
+            hold: false,
+        };
+        // A job that the cluster can't hold is refused at submission, as in life.
+        match self.state.apply(now, &Input::Submitted(Box::new(new))) {
+            Ok(_) => Fate::Goes,
+            Err(_) => Fate::Lost,
+        }
+    }
+
+    fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
+        let attempt = world.jobs[job as usize].attempts;
+        let exit = match how {
+            Left::Completed => Exit { status: ExitStatus::Code(0), evidence: None, not_started: None },
+            Left::OutOfMemory(overflow) => Exit {
+                status: ExitStatus::Code(1),
+                evidence: Some(Evidence {
+                    // PyTorch names the block that it could not have, not what the model needs in all.
+                    kind: EvidenceKind::GpuOutOfMemory {
+                        wanted: Some(MiB((overflow.wanted - overflow.free).min(BLOCK_MIB))),
+                    },
+                    line: String::from("CUDA out of memory"),
+                }),
+                not_started: None,
+            },
+        };
+        let applied = self.apply(now, &Input::Exited { job: id(job), attempt, exit });
+        let over = applied.is_none_or(|applied| !applied.finished.is_empty());
+        match how {
+            Left::OutOfMemory(_) if over => Fate::Lost,
+            Left::Completed | Left::OutOfMemory(_) => Fate::Goes,
+        }
+    }
+
+    fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        self.observe(now, gpu, world);
+    }
+
+    fn stirred(&mut self, gpu: GpuIndex) {
+        if self.reads_windows && !self.moving.contains(&gpu) {
+            self.moving.push(gpu);
+        }
+    }
+
+    fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
+        if self.state.queue().is_empty() {
+            self.wake = None;
+            return Vec::new();
+        }
+        if !self.idle_will_do() {
+            self.refresh_windows(now, world);
+        }
+        let plan = plan_in(&self.state, now, Detail::Actions);
+        self.wake = plan.wake;
+        let mut decisions = Vec::with_capacity(plan.actions.len());
+        for action in plan.actions {
+            let action = Box::new(action);
+            let input = Input::Decided(action);
+            if self.apply(now, &input).is_none() {
+                continue;
+            }
+            let Input::Decided(action) = input else { continue };
+            if let Action::Launch { job, placement } = *action {
+                let started = Input::Started {
+                    job,
+                    attempt: placement.attempt,
+                    supervisor: SUPERVISOR,
+                    child: None,
+                    sharing: placement.sharing,
+                    note: None,
+                };
+                self.apply(now, &started);
+                let terms = Terms {
+                    cap: placement.cap,
+                    threads: placement.thread_percent,
+                    ..Terms::plain(placement.sharing)
+                };
+                let gpus = placement.gpus.iter().map(|gpu| gpu.0).collect();
+                decisions.push(Decision::Start { job: index(job), gpus, terms });
+            }
+        }
+        decisions
+    }
+
+    fn wake(&self) -> Option<Millis> {
+        self.wake
+    }
+
+    fn watches(&self) -> bool {
+        !self.moving.is_empty() && !self.state.queue().is_empty()
+    }
+
+    fn look(&mut self, now: Millis, world: &World) -> Look {
+        self.refresh_windows(now, world)
+    }
+}
+
+/// What PyTorch's allocator asks the driver for at a time, about; large tensors take more.
+const BLOCK_MIB: u64 = 1024;

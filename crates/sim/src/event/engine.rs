@@ -1,0 +1,401 @@
+//! The event engine: the time of the next thing to happen, what happens then, what is decided on it.
+
+use super::cluster::{Cluster, demand};
+use super::outcome::{End, JobOutcome, Oom, RunResult, Stretch};
+use super::scheduler::{Decision, Fate, Left, Scheduler};
+use super::startup::startup;
+use super::summary;
+use super::world::{JobIndex, Milestone, Overflow, Reached, Stage, World};
+use super::Setup;
+use crate::trace::Workload;
+use carma_core::units::{MiB, Millis};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What happens at a time, in this order: who ends leaves before others come, and looks come last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// A job reaches a milestone.
+    Milestone(JobIndex, u32),
+    /// A job has loaded.
+    Loaded(JobIndex, u32),
+    /// Jobs come.
+    Arrival,
+    /// A job has been seen at work for a whole window.
+    Settled(JobIndex, u32),
+    /// The scheduler wanted to be asked.
+    Wake,
+    /// A second has passed while windows move.
+    Look,
+}
+
+/// One run in the making.
+pub(super) struct Engine<'a> {
+    workload: &'a Workload,
+    setup: &'a Setup,
+    world: World,
+    scheduler: &'a mut dyn Scheduler,
+    heap: BinaryHeap<Reverse<(u64, What)>>,
+    next_arrival: usize,
+    looking: bool,
+    /// When the scheduler is woken, at the latest.
+    wake: u64,
+    ledger: Vec<Account>,
+    stretches: Vec<Stretch>,
+    ooms: Vec<Oom>,
+    events: u64,
+    over: u64,
+    last_end: u64,
+}
+
+/// What is noted of a job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Account {
+    pub(super) first_start: Option<u64>,
+    pub(super) last_start: Option<u64>,
+    pub(super) end: Option<u64>,
+    pub(super) exec: u64,
+    /// Time on GPUs of the attempt that completed, with its preempted parts.
+    pub(super) last_exec: u64,
+    pub(super) attempts: u32,
+    pub(super) ooms: u32,
+    pub(super) first_oom: Option<u64>,
+    pub(super) oom_exec: u64,
+    pub(super) preemptions: u32,
+    shared: bool,
+    /// It was taken off its GPUs and goes on where it was.
+    suspended: bool,
+}
+
+impl<'a> Engine<'a> {
+    pub(super) fn new(
+        workload: &'a Workload,
+        cluster: &Cluster,
+        setup: &'a Setup,
+        scheduler: &'a mut dyn Scheduler,
+    ) -> Self {
+        let begin = workload.jobs.first().map_or(Millis::ZERO, |job| job.arrival);
+        Self {
+            workload,
+            setup,
+            world: World::new(workload, cluster, begin, setup.options.window, setup.record),
+            scheduler,
+            heap: BinaryHeap::new(),
+            next_arrival: 0,
+            looking: false,
+            wake: u64::MAX,
+            ledger: vec![Account::default(); workload.jobs.len()],
+            stretches: Vec::new(),
+            ooms: Vec::new(),
+            events: 0,
+            over: 0,
+            last_end: begin.0,
+        }
+    }
+
+    /// Runs to the end. `report` is told now and then how many jobs are over.
+    pub(super) fn run(mut self, report: &dyn Fn(u64)) -> RunResult {
+        let begin = self.workload.jobs.first().map_or(0, |job| job.arrival.0);
+        for gpu in 0..self.world.gpus.len() {
+            self.scheduler.changed(Millis(begin), gpu as u32, &self.world);
+        }
+        self.next_arrival_event();
+        let mut told = 0;
+        while let Some(Reverse((now, _))) = self.heap.peek().copied() {
+            let mut decide = false;
+            while let Some(Reverse((at, what))) = self.heap.peek().copied() {
+                if at != now {
+                    break;
+                }
+                self.heap.pop();
+                self.events += 1;
+                decide |= self.happen(now, what);
+            }
+            if decide {
+                self.decide(now);
+            }
+            if self.over - told >= 256 {
+                report(self.over - told);
+                told = self.over;
+            }
+        }
+        report(self.workload.jobs.len() as u64 - told);
+        self.result()
+    }
+
+    fn next_arrival_event(&mut self) {
+        if let Some(job) = self.workload.jobs.get(self.next_arrival) {
+            self.heap.push(Reverse((job.arrival.0, What::Arrival)));
+        }
+    }
+
+    /// Whether the scheduler should decide.
+    fn happen(&mut self, now: u64, what: What) -> bool {
+        match what {
+            What::Milestone(job, version) => {
+                if self.world.jobs[job as usize].version != version {
+                    return false;
+                }
+                let reached = self.world.reach(now, job);
+                match reached {
+                    Ok(Reached::End) => self.leave(now, job, Left::Completed),
+                    Ok(Reached::Memory) => self.see(now, job),
+                    Err(overflow) => self.overflow(now, job, overflow),
+                }
+                self.collect();
+                true
+            }
+            What::Loaded(job, version) => {
+                if self.world.jobs[job as usize].version != version {
+                    return false;
+                }
+                match self.world.activate(now, job) {
+                    Ok(()) => {
+                        self.see(now, job);
+                        let settled = now + self.setup.options.window.0;
+                        self.heap.push(Reverse((settled, What::Settled(job, self.ledger[job as usize].attempts))));
+                    }
+                    Err(overflow) => self.overflow(now, job, overflow),
+                }
+                self.collect();
+                true
+            }
+            What::Arrival => {
+                while let Some(job) = self.workload.jobs.get(self.next_arrival) {
+                    if job.arrival.0 != now {
+                        break;
+                    }
+                    let index = self.next_arrival as JobIndex;
+                    if self.scheduler.came(Millis(now), index, &self.world) == Fate::Lost {
+                        self.over += 1;
+                    }
+                    self.next_arrival += 1;
+                    self.events += 1;
+                }
+                self.next_arrival_event();
+                true
+            }
+            What::Settled(job, attempt) => {
+                let still = self.world.jobs[job as usize].stage == Stage::Active
+                    && self.ledger[job as usize].attempts == attempt;
+                if still {
+                    self.see(now, job);
+                }
+                still
+            }
+            What::Wake => {
+                if now < self.wake {
+                    return false;
+                }
+                self.wake = u64::MAX;
+                true
+            }
+            What::Look => {
+                self.looking = false;
+                let look = self.scheduler.look(Millis(now), &self.world);
+                self.events += look.seen;
+                self.keep_looking(now);
+                look.news
+            }
+        }
+    }
+
+    fn keep_looking(&mut self, now: u64) {
+        if !self.looking && self.scheduler.watches() {
+            self.looking = true;
+            self.heap.push(Reverse((now + LOOK_MS, What::Look)));
+        }
+    }
+
+    /// Shows the scheduler the GPUs of a job.
+    fn see(&mut self, now: u64, job: JobIndex) {
+        let gpus = std::mem::take(&mut self.world.jobs[job as usize].gpus);
+        for gpu in &gpus {
+            self.events += 1;
+            // The scheduler reads the world: put the list back for it.
+            self.world.jobs[job as usize].gpus.clone_from(&gpus);
+            self.scheduler.changed(Millis(now), *gpu, &self.world);
+        }
+        self.world.jobs[job as usize].gpus = gpus;
+    }
+
+    fn overflow(&mut self, now: u64, job: JobIndex, overflow: Overflow) {
+        self.world.fill(now, job, overflow);
+        self.see(now, job);
+        self.leave(now, job, Left::OutOfMemory(overflow));
+    }
+
+    /// A job leaves its GPUs.
+    fn leave(&mut self, now: u64, job: JobIndex, how: Left) {
+        let gpus = self.close(now, job, match how {
+            Left::Completed => End::Completed,
+            Left::OutOfMemory(_) => End::OutOfMemory,
+        });
+        let account = &mut self.ledger[job as usize];
+        match how {
+            Left::Completed => {
+                account.end = Some(now);
+                self.over += 1;
+                self.last_end = self.last_end.max(now);
+            }
+            Left::OutOfMemory(overflow) => {
+                account.ooms += 1;
+                account.first_oom.get_or_insert(now);
+                let lost = now - account.last_start.unwrap_or(now);
+                account.oom_exec += account.last_exec;
+                account.last_exec = 0;
+                self.ooms.push(Oom {
+                    at: Millis(now),
+                    job,
+                    task: self.workload.jobs[job as usize].task.name.to_string(),
+                    gpu: overflow.gpu,
+                    wanted: MiB(overflow.wanted),
+                    free: MiB(overflow.free),
+                    lost: Millis(lost),
+                });
+            }
+        }
+        if self.scheduler.left(Millis(now), job, how, &self.world) == Fate::Lost {
+            self.over += 1;
+            self.last_end = self.last_end.max(now);
+        }
+        for gpu in gpus {
+            self.events += 1;
+            self.scheduler.changed(Millis(now), gpu, &self.world);
+        }
+    }
+
+    /// Takes a job off its GPUs and notes the stretch. Returns the GPUs.
+    fn close(&mut self, now: u64, job: JobIndex, how: End) -> Vec<u32> {
+        let gpus = self.world.jobs[job as usize].gpus.clone();
+        self.world.stop(now, job);
+        let account = &mut self.ledger[job as usize];
+        let start = account.last_start.unwrap_or(now);
+        account.exec += now - start;
+        account.last_exec += now - start;
+        self.stretches.push(Stretch {
+            job,
+            attempt: account.attempts,
+            gpus: gpus.clone(),
+            start: Millis(start),
+            end: Millis(now),
+            how,
+            shared: account.shared,
+        });
+        gpus
+    }
+
+    fn decide(&mut self, now: u64) {
+        self.collect();
+        let decisions = self.scheduler.decide(Millis(now), &self.world);
+        for decision in decisions {
+            self.events += 1;
+            match decision {
+                Decision::Start { job, gpus, terms } => {
+                    let account = &mut self.ledger[job as usize];
+                    account.attempts += 1;
+                    account.first_start.get_or_insert(now);
+                    account.last_start = Some(now);
+                    account.shared = gpus.iter().any(|gpu| !self.world.gpus[*gpu as usize].tenants.is_empty());
+                    let fresh = !std::mem::take(&mut account.suspended);
+                    let task = &self.workload.jobs[job as usize];
+                    let load = startup(self.setup.seed, job, account.attempts, task);
+                    self.world.start(now, job, gpus, terms, load, fresh);
+                    let version = self.world.jobs[job as usize].version;
+                    self.heap.push(Reverse((now + load, What::Loaded(job, version))));
+                }
+                Decision::Preempt { job } => {
+                    let account = &mut self.ledger[job as usize];
+                    account.suspended = true;
+                    account.preemptions += 1;
+                    let gpus = self.close(now, job, End::Preempted);
+                    for gpu in gpus {
+                        self.scheduler.changed(Millis(now), gpu, &self.world);
+                    }
+                }
+                Decision::Resize { job, terms } => self.world.resize(now, job, terms.part),
+            }
+        }
+        self.collect();
+        if let Some(wake) = self.scheduler.wake() {
+            let wake = wake.0.max(now + 1);
+            if wake < self.wake {
+                self.wake = wake;
+                self.heap.push(Reverse((wake, What::Wake)));
+            }
+        }
+        self.keep_looking(now);
+    }
+
+    /// Takes over what moved in the world.
+    fn collect(&mut self) {
+        for Milestone { job, version, at } in self.world.moved() {
+            self.heap.push(Reverse((at, What::Milestone(job, version))));
+        }
+        for gpu in self.world.stirred() {
+            self.scheduler.stirred(gpu);
+        }
+    }
+
+    fn result(mut self) -> RunResult {
+        let end = self.last_end;
+        self.world.finish(end);
+        let jobs = self.workload.jobs.iter().zip(&self.ledger).map(|(job, account)| JobOutcome {
+            id: job.id.to_string(),
+            task: job.task.name.to_string(),
+            user: self.workload.users.get(job.user as usize).map_or_else(String::new, |u| u.to_string()),
+            gpus: job.gpus,
+            arrival: job.arrival,
+            first_start: account.first_start.map(Millis),
+            last_start: account.last_start.map(Millis),
+            end: account.end.map(Millis),
+            exec: Millis(account.exec),
+            solo: job.duration,
+            attempts: account.attempts,
+            ooms: account.ooms,
+        });
+        let (step_s, series) = summary::series(&self.world, self.setup.record, end);
+        RunResult {
+            policy: self.setup.label.clone(),
+            sharing: self.setup.sharing.to_string(),
+            seed: self.setup.seed,
+            summary: summary::summary(self.workload, &self.ledger, &self.world, end),
+            events: self.events,
+            jobs: jobs.collect(),
+            stretches: self.stretches,
+            ooms: self.ooms,
+            step_s,
+            series,
+        }
+    }
+}
+
+/// Monitors of this kind look once a second.
+const LOOK_MS: u64 = 1000;
+
+/// The workload with everything filled in that a task leaves open and the GPU's model has a guess for.
+pub(super) fn complete(workload: &Workload, cluster: &Cluster) -> Workload {
+    let mut workload = workload.clone();
+    let Some(device) = cluster.devices().first() else {
+        return workload;
+    };
+    let mut done: Vec<(*const crate::trace::Task, std::sync::Arc<crate::trace::Task>)> = Vec::new();
+    for job in &mut workload.jobs {
+        let key = std::sync::Arc::as_ptr(&job.task);
+        let at = done.binary_search_by_key(&key, |(key, _)| *key);
+        let task = match at {
+            Ok(at) => std::sync::Arc::clone(&done[at].1),
+            Err(at) => {
+                let mut task = (*job.task).clone();
+                let (demand, _) = demand(&task, &device.model);
+                task.activity.gract = Some(demand.gract);
+                task.lucid_score = task.lucid_score.or(Some(super::lucid::score(&task)));
+                let task = std::sync::Arc::new(task);
+                done.insert(at, (key, std::sync::Arc::clone(&task)));
+                task
+            }
+        };
+        job.task = task;
+    }
+    workload
+}

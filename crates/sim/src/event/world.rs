@@ -1,0 +1,589 @@
+//! The physical side of a run: jobs at work on GPUs, memory, progress, power. It knows nothing of
+//! policies.
+//!
+//! Between two events everything is constant. A job has work left, in milliseconds of its run alone;
+//! it does `rate` of them a millisecond. When who computes on a GPU changes, the share law gives new
+//! rates, and the jobs' next milestones (a step of memory, the end) move.
+
+use super::cluster::{Cluster, Device, demand};
+use super::window::{History, Levels};
+use crate::trace::{Task, Workload};
+use carma_core::model::SharingMode;
+use carma_core::units::{MiB, Millis};
+use carma_interference::power::{clock_bound, slowed};
+use carma_interference::share::{Demand, Mode, Scratch, Tenant, share_into};
+use std::sync::Arc;
+
+/// Position of a job in the workload.
+pub(crate) type JobIndex = u32;
+/// Position of a GPU in the cluster.
+pub(crate) type GpuIndex = u32;
+
+/// Where a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Not on GPUs.
+    Away,
+    /// On GPUs, loading: no memory, no activity yet.
+    Starting,
+    /// At work.
+    Active,
+}
+
+/// A part of a GPU that a job has for itself (a MIG instance that comes and goes).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Part {
+    /// Share of the SMs.
+    pub(crate) sm: f64,
+    /// Share of the DRAM bandwidth.
+    pub(crate) dram: f64,
+    /// Memory.
+    pub(crate) memory: MiB,
+}
+
+/// How a job is on its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Terms {
+    pub(crate) mode: SharingMode,
+    /// Hard limit of its memory on each GPU.
+    pub(crate) cap: Option<MiB>,
+    /// Percentage of the SMs' threads.
+    pub(crate) threads: Option<u8>,
+    /// Weight in the division of what is scarce.
+    pub(crate) weight: f64,
+    pub(crate) part: Option<Part>,
+}
+
+impl Terms {
+    pub(crate) const fn plain(mode: SharingMode) -> Self {
+        Self { mode, cap: None, threads: None, weight: 1.0, part: None }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) stage: Stage,
+    pub(crate) gpus: Vec<GpuIndex>,
+    pub(crate) terms: Terms,
+    pub(crate) task: Arc<Task>,
+    /// What it does to its GPUs, for the share law, and its warp occupancy.
+    tenant: Tenant,
+    smocc: f64,
+    /// Run time alone, milliseconds, and the part of it that is start-up.
+    pub(crate) solo: u64,
+    pub(crate) startup: u64,
+    /// Work left at `since`, milliseconds of its run alone.
+    left: f64,
+    since: u64,
+    pub(crate) rate: f64,
+    /// Counts the milestones: an event with an older count is void.
+    pub(crate) version: u32,
+    /// Next entry of the task's memory over time.
+    step: usize,
+    /// Memory that it holds on each of its GPUs, MiB.
+    held: Vec<u64>,
+    pub(crate) attempts: u32,
+}
+
+/// Integrals over time: milliseconds times the quantity.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) smact: f64,
+    pub(crate) smocc: f64,
+    pub(crate) drama: f64,
+    pub(crate) memory: f64,
+    pub(crate) power: f64,
+    pub(crate) tenants: f64,
+    /// Time with a job.
+    pub(crate) busy: f64,
+    /// The first five while there is a job.
+    pub(crate) active: [f64; 5],
+}
+
+/// A point at which a GPU's levels changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Point {
+    pub(crate) at: u64,
+    pub(crate) smact: f32,
+    pub(crate) memory: f32,
+    pub(crate) power: f32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    device: Device,
+    /// Jobs on it, in the order in which they came.
+    pub(crate) tenants: Vec<JobIndex>,
+    /// Progress that this GPU alone would allow each of them; of those that load, nothing.
+    allowed: Vec<f64>,
+    pub(crate) used: u64,
+    levels: Levels,
+    power: f64,
+    since: u64,
+    pub(crate) history: History,
+    pub(crate) totals: Totals,
+    pub(crate) points: Vec<Point>,
+}
+
+/// Why a job could not have the memory that it asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Overflow {
+    pub(crate) gpu: GpuIndex,
+    /// What it would have held.
+    pub(crate) wanted: u64,
+    /// What it could have held.
+    pub(crate) free: u64,
+    /// Whether its own cap stopped it.
+    pub(crate) capped: bool,
+}
+
+/// What comes next for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Milestone {
+    pub(crate) job: JobIndex,
+    pub(crate) version: u32,
+    pub(crate) at: u64,
+}
+
+/// What a job reaches at a milestone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// It wants another amount of memory.
+    Memory,
+    /// It is done.
+    End,
+}
+
+pub(crate) struct World {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) gpus: Vec<Gpu>,
+    /// Window of the monitor, milliseconds.
+    span: u64,
+    record: bool,
+    /// Milestones that moved, for the engine to collect.
+    moved: Vec<Milestone>,
+    /// GPUs whose activity changed, likewise.
+    stirred: Vec<GpuIndex>,
+    scratch: Scratch,
+    tenants: Vec<Tenant>,
+    progress: Vec<f64>,
+    touched: Vec<GpuIndex>,
+}
+
+impl World {
+    /// Nothing runs at `begin`.
+    pub(crate) fn new(
+        workload: &Workload,
+        cluster: &Cluster,
+        begin: Millis,
+        span: Millis,
+        record: bool,
+    ) -> Self {
+        let jobs = workload.jobs.iter().map(|job| Job {
+            stage: Stage::Away,
+            gpus: Vec::new(),
+            terms: Terms::plain(SharingMode::Exclusive),
+            task: Arc::clone(&job.task),
+            tenant: Tenant::new(Demand::default()),
+            smocc: 0.0,
+            solo: job.duration.0,
+            startup: 0,
+            left: 0.0,
+            since: 0,
+            rate: 0.0,
+            version: 0,
+            step: 0,
+            held: Vec::new(),
+            attempts: 0,
+        });
+        let gpus = cluster.devices().iter().map(|device| Gpu {
+            device: device.clone(),
+            tenants: Vec::new(),
+            allowed: Vec::new(),
+            used: 0,
+            levels: [0.0; 3],
+            power: device.model.power.idle_w,
+            since: begin.0,
+            history: History::default(),
+            totals: Totals::default(),
+            points: Vec::new(),
+        });
+        Self {
+            jobs: jobs.collect(),
+            gpus: gpus.collect(),
+            span: span.0,
+            record,
+            moved: Vec::new(),
+            stirred: Vec::new(),
+            scratch: Scratch::default(),
+            tenants: Vec::new(),
+            progress: Vec::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// Memory of a GPU, MiB.
+    pub(crate) fn memory(&self, gpu: GpuIndex) -> MiB {
+        self.gpus[gpu as usize].device.model.memory
+    }
+
+    /// Memory that a job holds on a GPU.
+    pub(crate) fn held(&self, job: JobIndex, gpu: GpuIndex) -> MiB {
+        let job = &self.jobs[job as usize];
+        let at = job.gpus.iter().position(|g| *g == gpu);
+        MiB(at.and_then(|at| job.held.get(at)).copied().unwrap_or(0))
+    }
+
+    /// Milestones that moved since the last call.
+    pub(crate) fn moved(&mut self) -> std::vec::Drain<'_, Milestone> {
+        self.moved.drain(..)
+    }
+
+    /// GPUs whose activity changed since the last call.
+    pub(crate) fn stirred(&mut self) -> std::vec::Drain<'_, GpuIndex> {
+        self.stirred.drain(..)
+    }
+
+    /// Puts a job on GPUs. `fresh`: from the beginning; otherwise it goes on where it was taken off.
+    pub(crate) fn start(
+        &mut self,
+        now: u64,
+        job: JobIndex,
+        gpus: Vec<GpuIndex>,
+        terms: Terms,
+        startup: u64,
+        fresh: bool,
+    ) {
+        for gpu in &gpus {
+            self.integrate(now, *gpu);
+            let gpu = &mut self.gpus[*gpu as usize];
+            gpu.tenants.push(job);
+            gpu.allowed.push(0.0);
+        }
+        let (demand, smocc) = match gpus.first() {
+            Some(gpu) => demand(&self.jobs[job as usize].task, &self.gpus[*gpu as usize].device.model),
+            None => Default::default(),
+        };
+        let it = &mut self.jobs[job as usize];
+        let mut tenant = Tenant::new(demand);
+        tenant.weight = terms.weight;
+        if let Some(percent) = terms.threads {
+            tenant = tenant.with_threads(f64::from(percent), &it.task.mps_curve);
+        }
+        it.tenant = tenant;
+        it.smocc = smocc;
+        it.stage = Stage::Starting;
+        it.held.clear();
+        it.held.resize(gpus.len(), 0);
+        it.gpus = gpus;
+        it.terms = terms;
+        it.startup = startup;
+        it.attempts += 1;
+        it.version += 1;
+        it.rate = 0.0;
+        it.step = 0;
+        if fresh {
+            it.left = it.solo.saturating_sub(startup) as f64;
+        }
+    }
+
+    /// A job's loading is over: it takes its memory and goes to work.
+    pub(crate) fn activate(&mut self, now: u64, job: JobIndex) -> Result<(), Overflow> {
+        let it = &mut self.jobs[job as usize];
+        // A job that goes on needs what it had come to need.
+        let work = it.solo.saturating_sub(it.startup) as f64;
+        let passed = it.task.memory_over_time.iter().take_while(|(at, _)| work * (1.0 - at) >= it.left);
+        it.step = passed.count().saturating_sub(1);
+        self.grow(now, job)?;
+        let it = &mut self.jobs[job as usize];
+        it.stage = Stage::Active;
+        it.since = now;
+        let gpus = it.gpus.clone();
+        self.refresh(now, &gpus);
+        Ok(())
+    }
+
+    /// A job asks for the memory of its next step. On refusal nothing has changed, but for what it
+    /// could still take before: see [`Self::fill`].
+    fn grow(&mut self, now: u64, job: JobIndex) -> Result<(), Overflow> {
+        let it = &self.jobs[job as usize];
+        let share = it.task.memory_over_time.get(it.step).map_or(1.0, |(_, share)| *share);
+        let wanted = |at: usize| {
+            let peak = it.task.memory.get(at).or(it.task.memory.first()).map_or(0, |m| m.0);
+            (peak as f64 * share).round() as u64
+        };
+        for (at, (gpu, held)) in it.gpus.iter().zip(&it.held).enumerate() {
+            let free = self.memory(*gpu).0.saturating_sub(self.gpus[*gpu as usize].used) + held;
+            let room = it.terms.part.map_or(free, |part| free.min(part.memory.0));
+            let cap = it.terms.cap.map_or(u64::MAX, |cap| cap.0);
+            if wanted(at) > room.min(cap) {
+                return Err(Overflow { gpu: *gpu, wanted: wanted(at), free: room.min(cap), capped: cap < room });
+            }
+        }
+        for at in 0..it.gpus.len() {
+            self.hold(now, job, at, share);
+        }
+        self.jobs[job as usize].step += 1;
+        Ok(())
+    }
+
+    fn hold(&mut self, now: u64, job: JobIndex, at: usize, share: f64) {
+        let it = &mut self.jobs[job as usize];
+        let peak = it.task.memory.get(at).or(it.task.memory.first()).map_or(0, |m| m.0);
+        let wanted = (peak as f64 * share).round() as u64;
+        let (gpu, held) = (it.gpus[at], it.held[at]);
+        it.held[at] = wanted;
+        self.integrate(now, gpu);
+        let used = &mut self.gpus[gpu as usize].used;
+        *used = used.saturating_sub(held) + wanted;
+        self.point(now, gpu);
+    }
+
+    /// A job that was refused memory took, before, what there was.
+    pub(crate) fn fill(&mut self, now: u64, job: JobIndex, overflow: Overflow) {
+        let it = &mut self.jobs[job as usize];
+        let Some(at) = it.gpus.iter().position(|gpu| *gpu == overflow.gpu) else {
+            return;
+        };
+        let held = std::mem::replace(&mut it.held[at], overflow.free);
+        self.integrate(now, overflow.gpu);
+        let used = &mut self.gpus[overflow.gpu as usize].used;
+        *used = used.saturating_sub(held) + overflow.free;
+    }
+
+    /// What a job reaches at its milestone now. After [`Reached::Memory`] it asks for it.
+    pub(crate) fn reach(&mut self, now: u64, job: JobIndex) -> Result<Reached, Overflow> {
+        self.settle(now, job);
+        let it = &self.jobs[job as usize];
+        if it.left < 0.5 {
+            return Ok(Reached::End);
+        }
+        self.grow(now, job)?;
+        self.schedule(now, job);
+        Ok(Reached::Memory)
+    }
+
+    /// Takes a job off its GPUs, its memory with it.
+    pub(crate) fn stop(&mut self, now: u64, job: JobIndex) {
+        self.settle(now, job);
+        let it = &mut self.jobs[job as usize];
+        let was_active = it.stage == Stage::Active;
+        it.stage = Stage::Away;
+        it.rate = 0.0;
+        it.version += 1;
+        let gpus = std::mem::take(&mut it.gpus);
+        let held = std::mem::take(&mut it.held);
+        for (gpu, held) in gpus.iter().zip(&held) {
+            self.integrate(now, *gpu);
+            let gpu = &mut self.gpus[*gpu as usize];
+            if let Some(at) = gpu.tenants.iter().position(|tenant| *tenant == job) {
+                gpu.tenants.remove(at);
+                gpu.allowed.remove(at);
+            }
+            gpu.used = gpu.used.saturating_sub(*held);
+        }
+        if was_active {
+            self.refresh(now, &gpus);
+        }
+    }
+
+    /// Changes the part of a GPU that a job has.
+    pub(crate) fn resize(&mut self, now: u64, job: JobIndex, part: Option<Part>) {
+        let it = &mut self.jobs[job as usize];
+        it.terms.part = part;
+        if it.stage == Stage::Active {
+            let gpus = it.gpus.clone();
+            self.refresh(now, &gpus);
+        }
+    }
+
+    /// Work that is left of a job, milliseconds of its run alone, start-up included while it loads.
+    pub(crate) fn left(&self, now: u64, job: JobIndex) -> f64 {
+        let it = &self.jobs[job as usize];
+        match it.stage {
+            Stage::Active => (it.left - it.rate * (now - it.since) as f64).max(0.0),
+            Stage::Away | Stage::Starting => it.left,
+        }
+    }
+
+    fn settle(&mut self, now: u64, job: JobIndex) {
+        let left = self.left(now, job);
+        let it = &mut self.jobs[job as usize];
+        it.left = left;
+        it.since = now;
+    }
+
+    /// New shares on these GPUs, new rates for who computes there, new levels wherever those compute.
+    fn refresh(&mut self, now: u64, gpus: &[GpuIndex]) {
+        for gpu in gpus {
+            self.share_out(*gpu);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.clear();
+        touched.extend_from_slice(gpus);
+        for gpu in gpus {
+            for at in 0..self.gpus[*gpu as usize].tenants.len() {
+                let job = self.gpus[*gpu as usize].tenants[at];
+                let it = &self.jobs[job as usize];
+                if it.stage != Stage::Active {
+                    continue;
+                }
+                let rate = it.gpus.iter().map(|gpu| self.gpus[*gpu as usize].allows(job));
+                let rate = rate.fold(f64::INFINITY, f64::min);
+                if rate == it.rate {
+                    continue;
+                }
+                for gpu in &it.gpus {
+                    if !touched.contains(gpu) {
+                        touched.push(*gpu);
+                    }
+                }
+                self.settle(now, job);
+                self.jobs[job as usize].rate = rate;
+                self.schedule(now, job);
+            }
+        }
+        for gpu in &touched {
+            self.relevel(now, *gpu);
+        }
+        self.touched = touched;
+    }
+
+    /// Divides a GPU among the jobs that compute there.
+    fn share_out(&mut self, gpu: GpuIndex) {
+        let shared = &mut self.gpus[gpu as usize];
+        self.tenants.clear();
+        let mut mode = Mode::Mps;
+        for (job, allowed) in shared.tenants.iter().zip(&mut shared.allowed) {
+            let it = &self.jobs[*job as usize];
+            *allowed = match (it.stage, it.terms.part) {
+                (Stage::Away | Stage::Starting, _) => 0.0,
+                // A part is a GPU of its own, only smaller.
+                (Stage::Active, Some(part)) => {
+                    let demand = &it.tenant.demand;
+                    let least = |share: f64, demand: f64| if demand > share { share / demand } else { 1.0 };
+                    least(part.sm, demand.sm).min(least(part.dram, demand.dram))
+                }
+                (Stage::Active, None) => {
+                    if it.terms.mode == SharingMode::TimeSlice {
+                        mode = Mode::TimeSlice;
+                    }
+                    self.tenants.push(it.tenant);
+                    f64::NAN // until the shares are known
+                }
+            };
+        }
+        if self.tenants.is_empty() {
+            return;
+        }
+        let model = &shared.device.model;
+        let used =
+            share_into(mode, &self.tenants, &model.capacities, &mut self.scratch, &mut self.progress);
+        let clock = model.power.clock(&used);
+        let mut shares = self.tenants.iter().zip(&self.progress);
+        for allowed in shared.allowed.iter_mut().filter(|allowed| allowed.is_nan()) {
+            if let Some((tenant, progress)) = shares.next() {
+                let bound = if clock < 1.0 { clock_bound(&tenant.demand) } else { 0.0 };
+                *allowed = slowed(*progress, bound, clock);
+            }
+        }
+    }
+
+    /// Activity and power of a GPU from the rates of who computes there.
+    fn relevel(&mut self, now: u64, gpu: GpuIndex) {
+        self.integrate(now, gpu);
+        let it = &mut self.gpus[gpu as usize];
+        let mut used = Demand::default();
+        let mut smocc = 0.0;
+        let mut quiet = 1.0;
+        for job in &it.tenants {
+            let job = &self.jobs[*job as usize];
+            if job.stage != Stage::Active {
+                continue;
+            }
+            let (demand, rate) = (&job.tenant.demand, job.rate);
+            used.sm += demand.sm * rate;
+            used.dram += demand.dram * rate;
+            used.tensor += demand.tensor * rate;
+            used.pcie += demand.pcie * rate;
+            smocc += job.smocc * rate;
+            quiet *= 1.0 - demand.gract.clamp(0.0, 1.0);
+        }
+        used.gract = (1.0 - quiet).max(used.sm.min(1.0));
+        it.power = it.device.model.power.drawn_w(&used);
+        it.levels = [used.sm.min(1.0), smocc.min(1.0), used.dram.min(1.0)];
+        it.history.push(now, it.levels, self.span);
+        self.stirred.push(gpu);
+        self.point(now, gpu);
+    }
+
+    /// Sets the next milestone of a job that computes.
+    fn schedule(&mut self, now: u64, job: JobIndex) {
+        let it = &mut self.jobs[job as usize];
+        it.version += 1;
+        if it.stage != Stage::Active || it.rate <= 0.0 {
+            return;
+        }
+        let work = it.solo.saturating_sub(it.startup) as f64;
+        // Left when the next step of memory is due; at the first step the run has just begun.
+        let step = it.task.memory_over_time.get(it.step).map(|(share, _)| work * (1.0 - share));
+        let to_do = it.left - step.filter(|at| *at < it.left).unwrap_or(0.0);
+        let wait = (to_do / it.rate).ceil();
+        let at = now.saturating_add(if wait < 1e15 { wait as u64 } else { u64::MAX / 2 });
+        self.moved.push(Milestone { job, version: it.version, at });
+    }
+
+    /// Brings a GPU's totals up to now.
+    fn integrate(&mut self, now: u64, gpu: GpuIndex) {
+        let it = &mut self.gpus[gpu as usize];
+        let span = (now - it.since) as f64;
+        if span == 0.0 {
+            return;
+        }
+        it.since = now;
+        let [smact, smocc, drama] = it.levels;
+        let memory = it.used as f64;
+        let values = [smact, smocc, drama, memory, it.power];
+        let totals = &mut it.totals;
+        totals.smact += smact * span;
+        totals.smocc += smocc * span;
+        totals.drama += drama * span;
+        totals.memory += memory * span;
+        totals.power += it.power * span;
+        if !it.tenants.is_empty() {
+            totals.busy += span;
+            totals.tenants += it.tenants.len() as f64 * span;
+            for (sum, value) in totals.active.iter_mut().zip(values) {
+                *sum += value * span;
+            }
+        }
+    }
+
+    /// Brings all totals up to the end.
+    pub(crate) fn finish(&mut self, now: u64) {
+        for gpu in 0..self.gpus.len() {
+            self.integrate(now, gpu as GpuIndex);
+        }
+    }
+
+    /// Notes the levels, for curves over time.
+    fn point(&mut self, now: u64, gpu: GpuIndex) {
+        if self.record {
+            let it = &mut self.gpus[gpu as usize];
+            let [smact, ..] = it.levels;
+            it.points.push(Point {
+                at: now,
+                smact: smact as f32,
+                memory: it.used as f32,
+                power: it.power as f32,
+            });
+        }
+    }
+}
+
+impl Gpu {
+    fn allows(&self, job: JobIndex) -> f64 {
+        let at = self.tenants.iter().position(|tenant| *tenant == job);
+        at.and_then(|at| self.allowed.get(at)).copied().unwrap_or(1.0)
+    }
+}
