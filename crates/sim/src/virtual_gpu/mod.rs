@@ -19,9 +19,10 @@
 //! - **Progress and activity**: `carma_interference::share`, time-sliced between processes and
 //!   between users, packed between the MPS clients of one user. A process on several GPUs goes at the
 //!   pace of the slowest. Counters are averages since the probe's last tick.
-//! - **Power**: [`VirtualModel::power_w`]; energy is its integral over virtual time and starts again
-//!   from 0 with the host.
-//! - **Not modelled**: clocks, temperature, PCIe, tensor and FP pipes, MIG, host memory, the driver's
+//! - **Power**: `carma_interference::power` with the factors of the type's [`crate::gpu_model::GpuModel`];
+//!   where a load asks for more than the limit, the clock falls and tenants slow down. Energy is its
+//!   integral over virtual time and starts again from 0 with the host.
+//! - **Not modelled**: temperature, PCIe, tensor and FP pipes, MIG, host memory, the driver's
 //!   own memory, the seconds that an MPS server takes to come back after a fault.
 
 pub mod control;
@@ -36,7 +37,7 @@ pub use mps::VirtualMps;
 pub(crate) use mps::{ENV_MEMORY_LIMIT, ENV_THREADS};
 pub use physics::TaskDemand;
 pub use probe::VirtualProbe;
-pub use spec::{MOST_GPUS, SpecError, VirtualModel, VirtualSpec, known_types};
+pub use spec::{MOST_GPUS, SpecError, VirtualSpec, known_types};
 
 use carma_core::reading::{GpuInfo, GpuKind};
 use carma_core::units::MiB;

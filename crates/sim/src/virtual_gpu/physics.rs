@@ -4,7 +4,8 @@
 //! Everything between two events is constant, so a GPU's counters are integrated only when something
 //! on it changes or somebody reads it. That is why idle virtual GPUs cost nothing.
 
-use super::spec::VirtualModel;
+use crate::gpu_model::GpuModel;
+use carma_interference::power;
 use carma_interference::share::{Demand, Tenant as Sharer, share_mixed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,13 @@ pub struct TaskDemand {
     pub occupancy: f64,
     /// DRAM activity (DRAMA).
     pub dram: f64,
+}
+
+impl From<TaskDemand> for Demand {
+    fn from(task: TaskDemand) -> Self {
+        let TaskDemand { gract, sm, dram, occupancy: _ } = task;
+        Self { gract, sm, dram, ..Self::default() }
+    }
 }
 
 /// A task that came.
@@ -116,12 +124,14 @@ pub(crate) struct Sample {
 #[derive(Debug)]
 struct Gpu {
     uuid: Arc<str>,
-    model: VirtualModel,
+    model: GpuModel,
     lost: Option<Arc<str>>,
     tenants: BTreeSet<TenantId>,
     /// Progress that this GPU alone would allow each computing tenant.
     allowed: BTreeMap<TenantId, f64>,
     gract: f64,
+    /// SM clock under the power limit over the clock without.
+    clock: f64,
     rates: Rates,
     since: f64,
     totals: Totals,
@@ -157,9 +167,9 @@ pub(crate) struct Physics {
 }
 
 impl Physics {
-    pub(crate) fn new(gpus: impl IntoIterator<Item = (Arc<str>, VirtualModel)>) -> Self {
+    pub(crate) fn new(gpus: impl IntoIterator<Item = (Arc<str>, GpuModel)>) -> Self {
         let gpus = gpus.into_iter().map(|(uuid, model)| {
-            let rates = Rates { power_w: model.idle_w, ..Rates::default() };
+            let rates = Rates { power_w: model.power.idle_w, ..Rates::default() };
             Gpu {
                 uuid,
                 model,
@@ -167,6 +177,7 @@ impl Physics {
                 tenants: BTreeSet::new(),
                 allowed: BTreeMap::new(),
                 gract: 0.0,
+                clock: 1.0,
                 rates,
                 since: 0.0,
                 totals: Totals::default(),
@@ -426,10 +437,11 @@ impl Physics {
             touched.iter().copied().filter(|&gpu| gpu < self.gpus.len()).collect();
         let mut concerned = BTreeSet::new();
         for &gpu in &reached {
-            let (allowed, gract) = self.share_law(gpu);
+            let (allowed, gract, clock) = self.share_law(gpu);
             concerned.extend(allowed.keys().copied());
             self.gpus[gpu].allowed = allowed;
             self.gpus[gpu].gract = gract;
+            self.gpus[gpu].clock = clock;
         }
         for id in concerned {
             let Some(tenant) = self.tenants.get_mut(&id) else {
@@ -450,14 +462,13 @@ impl Physics {
         }
     }
 
-    /// What one GPU allows its computing tenants, and its GRACT with them.
-    fn share_law(&self, gpu: usize) -> (BTreeMap<TenantId, f64>, f64) {
+    /// What one GPU allows its computing tenants, its GRACT with them, and its clock.
+    fn share_law(&self, gpu: usize) -> (BTreeMap<TenantId, f64>, f64, f64) {
         // The MPS clients of one user share one server; everyone else has the engine in turns.
         let mut servers: BTreeMap<u32, Vec<(TenantId, Sharer)>> = BTreeMap::new();
         let mut groups: Vec<Vec<(TenantId, Sharer)>> = Vec::new();
         for (id, tenant) in self.tenants_on(gpu).filter(|(_, tenant)| tenant.computes()) {
-            let TaskDemand { gract, sm, dram, .. } = tenant.arrival.demand;
-            let mut sharer = Sharer::new(Demand { gract, sm, dram, tensor: 0.0 });
+            let mut sharer = Sharer::new(tenant.arrival.demand.into());
             if tenant.arrival.mps {
                 sharer.sm_cap = tenant.arrival.thread_percent.map(|percent| f64::from(percent) / 100.0);
                 servers.entry(tenant.arrival.uid).or_default().push((id, sharer));
@@ -469,20 +480,29 @@ impl Physics {
         let sharers: Vec<Vec<Sharer>> =
             groups.iter().map(|group| group.iter().map(|(_, sharer)| *sharer).collect()).collect();
         let outcome = share_mixed(&sharers, &self.gpus[gpu].model.capacities);
-        let ids = groups.iter().flatten().map(|(id, _)| *id);
-        (ids.zip(outcome.progress.into_iter().flatten()).collect(), outcome.used.gract)
+        let clock = self.gpus[gpu].model.power.clock(&outcome.used);
+        let tenants = groups.iter().flatten().zip(outcome.progress.into_iter().flatten());
+        let allowed = tenants.map(|((id, sharer), progress)| {
+            (*id, power::slowed(progress, power::clock_bound(&sharer.demand), clock))
+        });
+        (allowed.collect(), outcome.used.gract, clock)
     }
 
     fn rates(&self, at: usize) -> Rates {
         let gpu = &self.gpus[at];
         let mut rates = Rates::default();
         let (mut wanted, mut had) = (0.0, 0.0);
+        let mut dram_at_full_clock = 0.0;
         for (id, tenant) in self.tenants_on(at).filter(|(_, tenant)| tenant.computes()) {
             let TaskDemand { gract, sm, occupancy, dram } = tenant.arrival.demand;
             let rate = tenant.rate.unwrap_or(0.0);
-            rates.smact += sm * rate;
-            rates.smocc += occupancy * rate;
+            // Under a lower clock kernels are resident for longer, and so count for longer.
+            let longer =
+                1.0 / power::slowed(1.0, power::clock_bound(&tenant.arrival.demand.into()), gpu.clock);
+            rates.smact += sm * rate * longer;
+            rates.smocc += occupancy * rate * longer;
             rates.drama += dram * rate;
+            dram_at_full_clock += dram * rate * longer;
             had += gract * rate;
             wanted += gract * gpu.allowed.get(&id).copied().unwrap_or(rate);
         }
@@ -493,7 +513,7 @@ impl Physics {
             *value = value.clamp(0.0, 1.0);
         }
         rates.gract = rates.gract.max(rates.smact);
-        rates.power_w = gpu.model.power_w(rates.gract, rates.smact, rates.drama);
+        rates.power_w = gpu.model.power_w(rates.gract, rates.smact, dram_at_full_clock);
         rates
     }
 }
