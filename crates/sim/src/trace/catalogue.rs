@@ -1,9 +1,16 @@
 //! The catalogue of tasks: what each kind of job needs and does when it has its GPUs alone.
 
 use super::Weight;
+use super::error::{TraceError, shown};
+use super::lines::open;
+use super::read::ActivityColumns;
+use super::table::{Separator, Table, millis};
 use carma_core::model::Forecasts;
 use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What a task does to each of its GPUs when alone: shares of the peak, 0 to 1, under the meanings of
@@ -24,6 +31,24 @@ pub struct Activity {
     pub pcie: Option<f64>,
     /// Host CPU, share of the cores that belong to one GPU (cores of the machine over its GPUs).
     pub cpu: Option<f64>,
+}
+
+impl Activity {
+    /// Names of the fields, as columns bear them, in the order of [`Activity::fields`].
+    pub const NAMES: [&'static str; 7] = ["gract", "smact", "smocc", "drama", "tensor", "pcie", "cpu"];
+
+    /// The fields, in the order of [`Activity::NAMES`].
+    #[must_use]
+    pub const fn fields(&self) -> [Option<f64>; 7] {
+        [self.gract, self.smact, self.smocc, self.drama, self.tensor, self.pcie, self.cpu]
+    }
+
+    /// From the fields in the order of [`Activity::NAMES`].
+    #[must_use]
+    pub const fn from_fields(fields: [Option<f64>; 7]) -> Self {
+        let [gract, smact, smocc, drama, tensor, pcie, cpu] = fields;
+        Self { gract, smact, smocc, drama, tensor, pcie, cpu }
+    }
 }
 
 /// One kind of task.
@@ -61,4 +86,164 @@ pub struct Task {
 pub struct Catalogue {
     /// The tasks.
     pub tasks: BTreeMap<Arc<str>, Arc<Task>>,
+    /// What the reader has to say, for people: one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Catalogue {
+    /// Reads a catalogue from a file, gzipped or not.
+    ///
+    /// # Errors
+    /// The file, the line, and what is wrong.
+    pub fn read_file(file: &Path) -> Result<Self, TraceError> {
+        Self::read(open(file)?, file)
+    }
+
+    /// Reads a catalogue from anything; `file` is for messages. The columns are those of
+    /// `docs/traces.md`, or of the table of tasks that came with the CARMA evaluation.
+    ///
+    /// # Errors
+    /// As [`Catalogue::read_file`].
+    pub fn read(reader: impl Read, file: &Path) -> Result<Self, TraceError> {
+        let mut table = Table::new(reader, file, Separator::Comma)?;
+        let [name] = table.require([&["task", "rad"]])?;
+        let model = table.column(&["model"]);
+        let class = table.column(&["class"]);
+        let gpus = table.column(&["gpus"]);
+        let duration = table.column(&["duration_s", "solo_runtime_s"]);
+        let epoch = table.column(&["readme_et_min_per_epoch"]);
+        let epochs = table.column(&["epochs"]);
+        let memory = table.column(&["memory_mib", "solo_peak_mib"]);
+        let activity = ActivityColumns::of(&mut table, true);
+        let startup = table.column(&["startup_s"]);
+        let over_time = table.column(&["memory_over_time"]);
+        let curve = table.column(&["mps_curve"]);
+        let score = table.column(&["lucid_score"]);
+        let forecasts = ["declared_mib", "measured_mib", "horus_mib", "faketensor_mib", "gpumemnet_mib"]
+            .map(|name| table.column(&[name]));
+
+        let mut catalogue = Self { tasks: BTreeMap::new(), notes: table.unused().into_iter().collect() };
+        let (mut by_epochs, mut by_forecast) = (Vec::new(), Vec::new());
+        while let Some(row) = table.next()? {
+            let name: Arc<str> = row.name(name)?.ok_or_else(|| row.bad(name, "the name of the task"))?.into();
+            let [declared, measured, horus, faketensor, gpumemnet] = {
+                let mut values = [None; 5];
+                for (value, column) in values.iter_mut().zip(forecasts) {
+                    *value = row.mib(column)?;
+                }
+                values
+            };
+            let mut task = Task {
+                name: Arc::clone(&name),
+                model: row.name(model)?.unwrap_or_default().to_owned(),
+                weight: match (row.text(class), class) {
+                    (Some(text), Some(column)) => {
+                        let known = Weight::ALL.into_iter().find(|w| text.eq_ignore_ascii_case(w.as_str()));
+                        Some(known.ok_or_else(|| row.bad(column, "light, medium or heavy"))?)
+                    }
+                    _ => None,
+                },
+                gpus: row.gpus(gpus)?.unwrap_or_default(),
+                duration: row.duration(duration)?,
+                memory: memory_list(row.text(memory)).ok_or_else(|| {
+                    row.bad(memory.unwrap_or_default(), "MiB, or a list of MiB for each GPU, `900;400`")
+                })?,
+                memory_over_time: row.pairs(
+                    over_time,
+                    0.0..=1.0,
+                    0.0..=1.0,
+                    "pairs of time and memory, both shares from 0 to 1, times ascending: `0:0.3;0.02:1`",
+                )?,
+                activity: activity.read(&row)?,
+                startup: row.seconds(startup)?,
+                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet },
+                lucid_score: row.number(score, 0.0..=2.0, "0, 1 or 2")?.map(|score| score as u8),
+                // Measured curves pass 1 now and then.
+                mps_curve: row.pairs(
+                    curve,
+                    0.0..=100.0,
+                    0.0..=2.0,
+                    "pairs of percent and share of the full rate, percent ascending: `10:0.2;50:0.8;100:1`",
+                )?,
+            };
+            if task.memory.len() > 1 && task.memory.len() != task.gpus.max(1) as usize {
+                let what = format!(
+                    "memory_mib lists {} GPUs, and gpus says {}",
+                    task.memory.len(),
+                    task.gpus.max(1)
+                );
+                return Err(row.fail(what));
+            }
+            if task.duration.is_none() {
+                let epoch = row.number(epoch, 0.0..=1e6, "minutes")?;
+                let epochs = row.number(epochs, 0.0..=1e6, "a number of epochs")?;
+                task.duration = epoch.zip(epochs).map(|(t, n)| millis(t * n * 60.0)).filter(|t| t.0 > 0);
+                if task.duration.is_some() {
+                    by_epochs.push(Arc::clone(&name));
+                }
+            }
+            if task.memory.is_empty()
+                && let Some(measured) = measured
+            {
+                task.memory.push(measured);
+                by_forecast.push(Arc::clone(&name));
+            }
+            match catalogue.tasks.entry(Arc::clone(&name)) {
+                Entry::Occupied(_) => {
+                    return Err(row.fail(format!("the task {} stands twice in the catalogue", shown(&name))));
+                }
+                Entry::Vacant(slot) => slot.insert(Arc::new(task)),
+            };
+        }
+        if catalogue.tasks.is_empty() {
+            return Err(TraceError::new(file, 0, "has a header and no task"));
+        }
+        let mut note = |names: &[Arc<str>], what: &str| {
+            if !names.is_empty() {
+                catalogue.notes.push(format!("{what}: {}", names.join(", ")));
+            }
+        };
+        note(&by_epochs, "no run time measured; time of an epoch x epochs taken");
+        note(&by_forecast, "no peak of memory measured in the solo run; measured_mib taken");
+        Ok(catalogue)
+    }
+
+    /// The names that look most like this one, for messages: at most three.
+    #[must_use]
+    pub fn nearest(&self, name: &str) -> Vec<&str> {
+        let name: Vec<char> = name.to_lowercase().chars().take(64).collect();
+        let mut by_distance: Vec<(usize, &str)> = self
+            .tasks
+            .keys()
+            .map(|task| (distance(&name, &task.to_lowercase().chars().take(64).collect::<Vec<_>>()), &**task))
+            .collect();
+        by_distance.sort();
+        by_distance.into_iter().take(3).map(|(_, task)| task).collect()
+    }
+}
+
+/// `900` or `900;400`; nothing is an empty list; `None` when it is something else.
+fn memory_list(text: Option<&str>) -> Option<Vec<MiB>> {
+    let Some(text) = text else { return Some(Vec::new()) };
+    text.split(';')
+        .map(|part| {
+            let value = part.trim().parse::<f64>().ok().filter(|v| (0.0..=1e12).contains(v))?;
+            Some(MiB(value.ceil() as u64))
+        })
+        .collect()
+}
+
+/// Letters to insert, delete or change to make one word of the other (Levenshtein).
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (diagonal + usize::from(x != y)).min(above + 1).min(row[j] + 1);
+            diagonal = above;
+        }
+    }
+    row[b.len()]
 }

@@ -6,12 +6,19 @@
 //! at hand is 5 MB: a columnar format would gain nothing.
 
 pub mod catalogue;
+mod error;
+mod lines;
+pub mod read;
+mod resolve;
+mod table;
+pub mod write;
 
 use carma_core::units::{MiB, Millis};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use catalogue::{Activity, Catalogue, Task};
+pub use error::TraceError;
 
 /// How heavy a task is, as the CARMA evaluation sorts its tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +29,21 @@ pub enum Weight {
     Medium,
     /// Large language models.
     Heavy,
+}
+
+impl Weight {
+    /// All of them, the lightest first.
+    pub const ALL: [Self; 3] = [Self::Light, Self::Medium, Self::Heavy];
+
+    /// As written in catalogues.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Light => "light",
+            Self::Medium => "medium",
+            Self::Heavy => "heavy",
+        }
+    }
 }
 
 /// One job of a trace, as written there.
@@ -56,6 +78,8 @@ pub struct Trace {
     pub file: Option<PathBuf>,
     /// The jobs.
     pub jobs: Vec<TraceJob>,
+    /// What the reader has to say, for people: one sentence each.
+    pub notes: Vec<String>,
 }
 
 /// One job ready to be simulated: the trace's and the catalogue's word put together.

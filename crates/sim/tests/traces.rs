@@ -1,0 +1,375 @@
+//! Traces and catalogues: what is read, what is refused and how it is said.
+
+use carma_core::units::{MiB, Millis};
+use carma_sim::trace::{Catalogue, Trace, TraceError, Weight, Workload, read, write};
+use flate2::{Compression, write::GzEncoder};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file of the shared data, or a printed line that it is not there.
+fn shared(name: &str) -> Option<PathBuf> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
+    if !file.is_file() {
+        eprintln!("skipped: ../shared/data/{name} is absent");
+        return None;
+    }
+    Some(file)
+}
+
+fn parse(text: impl AsRef<[u8]>) -> Result<Trace, TraceError> {
+    read::trace(text.as_ref(), Path::new("t.csv"), None)
+}
+
+fn refused(text: impl AsRef<[u8]>) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+fn tasks(text: &str) -> Catalogue {
+    Catalogue::read(text.as_bytes(), Path::new("c.csv")).unwrap()
+}
+
+fn gz(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn every_column_is_read_in_any_order() {
+    let trace = parse(
+        "user,gpus,SMACT,job,arrival_s,task,duration_s,memory_mib,gract,smocc,drama,tensor,pcie,cpu,colour\n\
+         ann,2,0.5,j1,1.0005,bert,60.25,900.2,1,0.2,0.3,0.4,0.1,0.7,red\n\
+         ,,,,1.5,,,,,,,,,,\n",
+    )
+    .unwrap();
+    assert_eq!(trace.name, "t");
+    let job = &trace.jobs[0];
+    assert_eq!((job.line, &*job.id, job.arrival, job.task.as_deref()), (2, "j1", Millis(1001), Some("bert")));
+    assert_eq!((job.duration, job.gpus, &*job.user), (Some(Millis(60_250)), Some(2), "ann"));
+    assert_eq!(job.memory, Some(MiB(901)));
+    let fields = [1.0, 0.5, 0.2, 0.3, 0.4, 0.1, 0.7].map(Some);
+    assert_eq!(job.activity.fields(), fields);
+    let job = &trace.jobs[1];
+    assert_eq!((job.line, &*job.id, job.task.as_deref(), job.gpus), (3, "2", None, None));
+    assert_eq!(trace.notes, ["columns of t.csv not used: `colour`"]);
+}
+
+#[test]
+fn several_traces_in_a_file_need_a_name() {
+    let text = "trace,seq,arrival_s\na,1,0\nb,1,5\na,2,7\n";
+    assert_eq!(refused(text), "t.csv: holds several traces; choose one with --trace-name: `a`, `b`");
+    let chosen = |name| read::trace(text.as_bytes(), Path::new("t.csv"), Some(name));
+    let trace = chosen("a").unwrap();
+    assert_eq!((trace.name.as_str(), trace.jobs.len()), ("a", 2));
+    assert_eq!(chosen("c").unwrap_err().to_string(), "t.csv: holds no trace `c`; it holds `a`, `b`");
+    assert_eq!(parse("trace,arrival_s\nonly,0\n").unwrap().name, "only");
+    let none = read::trace("arrival_s\n0\n".as_bytes(), Path::new("t.csv"), Some("a")).unwrap_err();
+    assert_eq!(none.to_string(), "t.csv: has no column `trace` to find `a` in; leave the name out");
+}
+
+#[test]
+fn jobs_are_sorted_and_ties_keep_their_order() {
+    let trace = parse("job,arrival_s\nc,5\na,1\nd,5\nb,1\na,1\n").unwrap();
+    let ids: Vec<&str> = trace.jobs.iter().map(|j| &*j.id).collect();
+    assert_eq!(ids, ["a", "b", "a", "c", "d"], "ids may repeat");
+    assert_eq!(trace.notes, ["the jobs of t.csv were not in the order of arrival; they were sorted"]);
+}
+
+#[test]
+fn line_ends_marks_and_quotes() {
+    let trace = parse("\u{feff}job,arrival_s,task\r\n\"a,\"\"b\"\"\",0,x\r\n\r\nc,1,y\r\n").unwrap();
+    assert_eq!((&*trace.jobs[0].id, trace.jobs[0].line), ("a,\"b\"", 2));
+    assert_eq!((&*trace.jobs[1].id, trace.jobs[1].line), ("c", 4));
+    assert_eq!(
+        refused("job,arrival_s\n\"a,0\n"),
+        "t.csv:2: field 1 opens a quote that this line does not close"
+    );
+}
+
+#[test]
+fn faults_are_named_with_their_line() {
+    let cases = [
+        ("", "t.csv: is empty; the first line must name the columns"),
+        ("\n \n", "t.csv: is empty; the first line must name the columns"),
+        ("job,arrival_s\n", "t.csv: has a header and no job"),
+        ("id,when\n1,2\n", "t.csv:1: no column arrival_s in the header; found: `id`, `when`"),
+        ("job,arrival_s,job\n", "t.csv:1: the column `job` stands twice in the header"),
+        ("job,arrival_s\n1,-1\n", "t.csv:2: arrival_s: expected seconds, from 0 to 100 years, found `-1`"),
+        ("job,arrival_s\n1,NaN\n", "t.csv:2: arrival_s: expected seconds, from 0 to 100 years, found `NaN`"),
+        ("job,arrival_s\n1,inf\n", "t.csv:2: arrival_s: expected seconds, from 0 to 100 years, found `inf`"),
+        (
+            "job,arrival_s\n1,1e300\n",
+            "t.csv:2: arrival_s: expected seconds, from 0 to 100 years, found `1e300`",
+        ),
+        (
+            "job,arrival_s\n1,noon\n",
+            "t.csv:2: arrival_s: expected seconds, from 0 to 100 years, found `noon`",
+        ),
+        ("job,arrival_s\n1,\n", "t.csv:2: arrival_s: expected seconds since the beginning, found ``"),
+        (
+            "arrival_s,duration_s\n0,0\n",
+            "t.csv:2: duration_s: expected a run time of at least 1 ms, in seconds, found `0`",
+        ),
+        (
+            "arrival_s,gpus\n0,0\n",
+            "t.csv:2: gpus: expected a number of GPUs, at least 1; remove jobs that use none, found `0`",
+        ),
+        (
+            "arrival_s,gpus\n0,1000001\n",
+            "t.csv:2: gpus: expected a number of GPUs, a whole number up to 1000000, found `1000001`",
+        ),
+        (
+            "arrival_s,gpus\n0,1.5\n",
+            "t.csv:2: gpus: expected a number of GPUs, a whole number up to 1000000, found `1.5`",
+        ),
+        (
+            "arrival_s,smact\n0,89\n",
+            "t.csv:2: smact: expected a share from 0 to 1; divide percentages by 100, found `89`",
+        ),
+        (
+            "arrival_s,memory_mib\n0,-1\n",
+            "t.csv:2: memory_mib: expected memory in MiB, from 0 on, found `-1`",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(refused(text), expected);
+    }
+    let count = refused("job,arrival_s\n1,2\n1,2,3\n");
+    assert!(count.starts_with("t.csv:3: 3 fields where the header has 2"), "{count}");
+    let long = format!("job,arrival_s\n{},0\n", "x".repeat(300));
+    assert!(refused(long).starts_with("t.csv:2: job: expected a name of at most 256 bytes, found `xxx"));
+    let trap = refused("job,arrival_s\n1,\x1b[2J\n");
+    assert!(!trap.contains('\x1b'), "a message must not carry the file's control characters: {trap:?}");
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("none.csv");
+    let said = read::trace_file(&missing, None).unwrap_err().to_string();
+    assert_eq!(
+        said,
+        format!("{}: cannot be opened: No such file or directory (os error 2)", missing.display())
+    );
+    let said = read::trace_file(dir.path(), None).unwrap_err().to_string();
+    assert_eq!(said, format!("{}: is a directory; name a file in it", dir.path().display()));
+}
+
+#[test]
+fn gzip_is_told_by_its_first_bytes() {
+    let mut text = String::from("job,arrival_s\n");
+    for i in 0..5000 {
+        text.push_str(&format!("{i},{i}.{}\n", i % 997));
+    }
+    let packed = gz(text.as_bytes());
+    assert_eq!(parse(&packed).unwrap().jobs.len(), 5000);
+    // Two members, as `cat a.gz b.gz` makes them.
+    let both = [gz(b"job,arrival_s\n1,0\n"), gz(b"2,3\n")].concat();
+    assert_eq!(parse(both).unwrap().jobs.len(), 2);
+    for cut in [2, 5, 12, packed.len() / 2, packed.len() - 1] {
+        let said = refused(&packed[..cut]);
+        assert!(said.contains("ends too early") || said.contains("cannot be read"), "cut at {cut}: {said}");
+    }
+    let mut damaged = packed;
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 0x55;
+    assert!(parse(damaged).is_err());
+}
+
+#[test]
+fn a_gzip_bomb_is_refused_in_little_memory() {
+    // 64 MiB of one letter in 64 KiB: refused at the first line's first MiB.
+    let bomb = gz(&vec![b'a'; 64 << 20]);
+    assert!(bomb.len() < 100_000);
+    assert!(refused(&bomb).starts_with("t.csv:1: the line is longer than 1024 KiB"));
+}
+
+const TASKS: &str = "task,model,class,gpus,duration_s,memory_mib,smact,smocc,drama,cpu\n\
+    small,S,light,1,100,500,0.1,0.05,0.02,0.5\n\
+    small2,S,light,1,150,600,0.3,0.15,,\n\
+    big,B,heavy,2,3600,30000;12000,0.9,0.3,0.2,\n\
+    odd,O,heavy,,,,,,,\n";
+
+#[test]
+fn the_trace_goes_before_the_catalogue() {
+    let catalogue = tasks(TASKS);
+    let trace = parse(
+        "job,arrival_s,task,duration_s,gpus,user,memory_mib,smact\n\
+         1,0,small,,,ann,,\n\
+         2,1,small,50,2,ben,,\n\
+         3,2,small,,,ann,700,\n\
+         4,3,small,,,,700,\n\
+         5,4,small,,,,,0.2\n\
+         6,5,big,,,,,\n",
+    )
+    .unwrap();
+    let work = Workload::resolve(&trace, Some(&catalogue)).unwrap();
+    assert_eq!(work.users.iter().map(|u| &**u).collect::<Vec<_>>(), ["ann", "ben", "-"]);
+    assert_eq!(work.jobs.iter().map(|j| j.user).collect::<Vec<_>>(), [0, 1, 0, 2, 2, 2]);
+    let [one, two, three, four, five, six] = work.jobs.as_slice() else { panic!() };
+    assert!(Arc::ptr_eq(&one.task, &catalogue.tasks["small"]), "nothing changed, nothing copied");
+    assert!(Arc::ptr_eq(&one.task, &two.task), "run time and GPUs belong to the job");
+    assert_eq!((two.duration, two.gpus), (Millis::secs(50), 2));
+    assert_eq!((one.duration, one.gpus), (Millis::secs(100), 1));
+    assert!(Arc::ptr_eq(&three.task, &four.task), "equal overrides share");
+    assert_eq!(three.task.memory, [MiB(700)]);
+    assert_eq!(five.task.activity.smact, Some(0.2));
+    assert_eq!((six.gpus, six.task.memory.clone()), (2, vec![MiB(30_000), MiB(12_000)]));
+}
+
+#[test]
+fn every_assumption_is_one_sentence() {
+    let catalogue = tasks(TASKS);
+    let trace =
+        parse("arrival_s,task,duration_s,gpus\n0,small2,,\n1,odd,10,\n2,odd,20,\n3,big,,4\n").unwrap();
+    let work = Workload::resolve(&trace, Some(&catalogue)).unwrap();
+    let odd = &work.jobs[1].task;
+    assert_eq!(odd.activity.smact, Some(0.9), "of the heavy one");
+    assert_eq!(odd.memory, []);
+    assert_eq!(work.jobs[0].task.activity.drama, Some(0.02));
+    assert_eq!(work.jobs[3].task.memory, [MiB(30_000)]);
+    assert_eq!(
+        work.notes,
+        [
+            "GPU memory is listed for another number of GPUs; the largest is taken for each (1 job, 1 task: big)",
+            "GPU memory is not known; none is assumed (2 jobs, 1 task: odd)",
+            "cpu is not known; assumed 0.50, the mean of 1 light task (1 job, 1 task: small2)",
+            "cpu is not known; assumed 0.50, the mean of the catalogue's 1 task (3 jobs, 2 tasks: big, odd)",
+            "drama is not known; assumed 0.02, the mean of 1 light task (1 job, 1 task: small2)",
+            "drama is not known; assumed 0.20, the mean of 1 heavy task (2 jobs, 1 task: odd)",
+            "smact is not known; assumed 0.90, the mean of 1 heavy task (2 jobs, 1 task: odd)",
+            "smocc is not known; assumed 0.30, the mean of 1 heavy task (2 jobs, 1 task: odd)",
+        ]
+    );
+    let bare = parse("arrival_s,duration_s\n0,10\n1,20\n").unwrap();
+    let work = Workload::resolve(&bare, None).unwrap();
+    assert!(Arc::ptr_eq(&work.jobs[0].task, &work.jobs[1].task));
+    assert_eq!(work.jobs[0].task.activity.smocc, Some(0.25));
+    assert_eq!(work.jobs[0].task.activity.tensor, None);
+    assert_eq!(
+        work.notes,
+        [
+            "GPU memory is not known; none is assumed (2 jobs)",
+            "drama is not known, nor of any like task; assumed 0.25 (2 jobs)",
+            "smact is not known, nor of any like task; assumed 0.50 (2 jobs)",
+            "smocc is not known, nor of any like task; assumed 0.25 (2 jobs)",
+        ]
+    );
+}
+
+#[test]
+fn what_cannot_be_resolved() {
+    let catalogue = tasks(TASKS);
+    let said = |text: &str, catalogue: Option<&Catalogue>| {
+        Workload::resolve(&parse(text).unwrap(), catalogue).unwrap_err().to_string()
+    };
+    assert_eq!(
+        said("job,arrival_s,task\n7,0,smal\n", Some(&catalogue)),
+        "t.csv:2: job `7`: the catalogue has no task `smal`; the nearest are small, small2, big"
+    );
+    assert_eq!(
+        said("job,arrival_s,task\n7,0,odd\n", Some(&catalogue)),
+        "t.csv:2: job `7` has no run time: the task `odd` has none in the catalogue either; add it there"
+    );
+    assert_eq!(
+        said("job,arrival_s,task\n7,0,odd\n", None),
+        "t.csv:2: job `7` has no run time: give it a duration_s, or a catalogue with the task `odd`"
+    );
+    assert_eq!(
+        said("job,arrival_s\n7,0\n", None),
+        "t.csv:2: job `7` has no run time: give it a duration_s, or a task of the catalogue"
+    );
+}
+
+#[test]
+fn faults_of_catalogues() {
+    let refused = |text: &str| Catalogue::read(text.as_bytes(), Path::new("c.csv")).unwrap_err().to_string();
+    let cases = [
+        ("name\nx\n", "c.csv:1: no column task in the header; found: `name`"),
+        ("task\n", "c.csv: has a header and no task"),
+        ("task,gpus\n,1\n", "c.csv:2: task: expected the name of the task, found ``"),
+        ("task\nx\nx\n", "c.csv:3: the task `x` stands twice in the catalogue"),
+        ("task,class\nx,huge\n", "c.csv:2: class: expected light, medium or heavy, found `huge`"),
+        (
+            "task,memory_mib\nx,5;y\n",
+            "c.csv:2: memory_mib: expected MiB, or a list of MiB for each GPU, `900;400`, found `5;y`",
+        ),
+        ("task,memory_mib\nx,5;6\n", "c.csv:2: memory_mib lists 2 GPUs, and gpus says 1"),
+        ("task,lucid_score\nx,3\n", "c.csv:2: lucid_score: expected 0, 1 or 2, found `3`"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(refused(text), expected);
+    }
+    assert!(refused("task,mps_curve\nx,50:1;20:1\n").contains("percent ascending"));
+    assert!(refused("task,memory_over_time\nx,0:2\n").contains("both shares from 0 to 1"));
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let catalogue = tasks(
+        "task,model,class,gpus,duration_s,memory_mib,gract,smact,smocc,drama,tensor,pcie,cpu,startup_s,\
+         memory_over_time,mps_curve,lucid_score,measured_mib,horus_mib,faketensor_mib,gpumemnet_mib,declared_mib\n\
+         \"a,b\",\"Model \"\"x\"\"\",medium,2,10.5,900;400,1,0.123456789,.2,.3,.4,.5,.6,2.25,\
+         0:0.3;0.02:1,10:0.2;50:0.8;100:1,2,1,2,3,4,5\n\
+         plain,,,,,,,,,,,,,,,,,,,,,\n",
+    );
+    let task = &catalogue.tasks["a,b"];
+    assert_eq!(task.weight, Some(Weight::Medium));
+    assert_eq!(task.memory_over_time, [(0.0, 0.3), (0.02, 1.0)]);
+    assert_eq!(task.forecasts.declared, Some(MiB(5)));
+    let mut text = Vec::new();
+    write::catalogue(&catalogue, &mut text).unwrap();
+    assert_eq!(Catalogue::read(text.as_slice(), Path::new("c.csv")).unwrap(), catalogue);
+
+    let trace =
+        parse("job,arrival_s,task,duration_s,user,smact\n1,0.5,\"a,b\",1.001,ann,0.25\n2,3,,,,\n").unwrap();
+    let mut text = Vec::new();
+    write::trace(&trace, &mut text).unwrap();
+    assert_eq!(
+        String::from_utf8(text.clone()).unwrap(),
+        "job,arrival_s,task,duration_s,user,smact\n1,0.5,\"a,b\",1.001,ann,0.25\n2,3,,,,\n"
+    );
+    assert_eq!(parse(&text).unwrap(), trace);
+}
+
+#[test]
+fn the_carma_evaluation_is_read_as_published() {
+    let (Some(arrivals), Some(workloads)) =
+        (shared("carma/philly_evaluation_arrivals.csv"), shared("carma/workloads.csv"))
+    else {
+        return;
+    };
+    let said = read::trace_file(&arrivals, None).unwrap_err().to_string();
+    assert!(
+        said.ends_with(
+            "`philly_heavy-60-tasks`, `philly_mix-90-tasks`, `philly_trace-t1`, `philly_trace-t2`"
+        ),
+        "{said}"
+    );
+    let catalogue = Catalogue::read_file(&workloads).unwrap();
+    assert_eq!(catalogue.tasks.len(), 52);
+    let xlnet = &catalogue.tasks["xlnet_large_cased_2"];
+    assert_eq!((xlnet.duration, xlnet.gpus), (Some(Millis(3_524_400)), 2));
+    let large = &catalogue.tasks["BERT_large"];
+    assert_eq!((large.memory.clone(), large.duration), (vec![MiB(12_622)], Some(Millis(2_717_190))));
+    assert_eq!(catalogue.tasks["efficientNet_cifar100_20e_1"].duration, Some(Millis(1_053_860)));
+    let own = |start: &str| catalogue.notes.iter().find(|n| n.starts_with(start)).cloned();
+    assert_eq!(
+        own("no run time measured"),
+        Some("no run time measured; time of an epoch x epochs taken: xlnet_large_cased_2".into())
+    );
+    for (name, jobs, span) in [
+        ("philly_trace-t1", 60, 13_767),
+        ("philly_trace-t2", 60, 18_601),
+        ("philly_mix-90-tasks", 90, 12_514),
+        ("philly_heavy-60-tasks", 60, 8_966),
+    ] {
+        let trace = read::trace_file(&arrivals, Some(name)).unwrap();
+        assert_eq!((trace.name.as_str(), trace.jobs.len()), (name, jobs));
+        assert_eq!(trace.jobs.last().unwrap().arrival, Millis::secs(span));
+        let work = Workload::resolve(&trace, Some(&catalogue)).unwrap();
+        assert!(work.jobs.iter().all(|job| job.task.activity.smact.is_some()));
+        assert_eq!(work.users.len(), 1);
+    }
+}
