@@ -1,5 +1,6 @@
-//! Reports of simulated runs: [`json`] for programs.
+//! Reports of simulated runs: [`json`] for programs, [`html`] for people.
 
+pub mod html;
 pub mod json;
 
 // The made-up runs of the tests. The browser test of the `carma` crate includes the same file, so it
