@@ -33,8 +33,10 @@ import tempfile
 import threading
 import time
 
+DEVICE = "cuda"
 WARM_S = 0.5
 BURST_S = 0.15  # computing, then as long asleep: several cycles have to fit into a window
+TURN_S = 40.0  # a worker that hangs in its warm-up must not keep the others for ever
 MATMUL = 8192
 BURST_MATMUL, BURST_PRODUCTS = 4096, 56  # fp32: about 2.7 ms each on an H200
 
@@ -141,7 +143,7 @@ def vit_infer(torch, device, batch):
 def loader(torch, device, batch):
     nn = torch.nn
     host = torch.rand(batch, 3, 224, 224)
-    host = host.pin_memory() if device == "cuda" else host
+    host = host.pin_memory() if device.startswith("cuda") else host
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
     ).to(device)
@@ -165,8 +167,7 @@ def bursty(torch, device, batch):
     def step():
         for _ in range(BURST_PRODUCTS):
             torch.mm(a, b, out=out)
-        if device == "cuda":
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         time.sleep(BURST_S)
 
     return step
@@ -231,11 +232,11 @@ class TorchSide:
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
         say("imports", **versions)
         torch.backends.cudnn.benchmark = True
-        torch.zeros(1, device="cuda")
+        torch.zeros(1, device=DEVICE)
         torch.cuda.synchronize()
         say("context")
         self.torch, self.ahead = torch, task.ahead
-        self.step = task.build(torch, "cuda", task.batch)
+        self.step = task.build(torch, DEVICE, task.batch)
         torch.cuda.synchronize()
         say("model", reserved_mib=self.reserved())
 
@@ -304,6 +305,14 @@ def die_with_parent(parent):
         sys.exit(1)
 
 
+def lock_now(file):
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+
+
 def worker(options):
     # What libraries print goes to stderr; the pipe to the driver is ours alone.
     pipe = os.fdopen(os.dup(1), "w", buffering=1)
@@ -320,7 +329,8 @@ def worker(options):
     # One at a time: cudnn.benchmark must not choose its algorithms by how busy the others keep the GPU.
     with open(options.lock, "w") as lock:
         waited = time.monotonic()
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not lock_now(lock) and time.monotonic() < waited + TURN_S:
+            time.sleep(0.02)
         say("turn", waited_s=time.monotonic() - waited)
         side.warm_up(say)
     say("ready", reserved_mib=side.reserved())
@@ -804,7 +814,7 @@ class Driver:
         self.began = time.monotonic()
         self.deadline = self.began + options.budget_s
         self.folder = tempfile.mkdtemp(prefix="collocation-", dir="/tmp")
-        self.nvml = FakeNvml() if options.fake else Nvml(options.nvml, 0)
+        self.nvml = FakeNvml() if options.fake and not options.nvml else Nvml(options.nvml, 0)
         self.names = options.tasks
         self.faults = dict(f.split("=") for f in options.fault)
         self.path = os.path.join(options.out, options.name)
@@ -822,7 +832,7 @@ class Driver:
             "failures": [],
             "incomplete": "still running",
         }
-        self.lacks = []
+        self.lacks, self.stopped = [], False
 
     # -- the result
 
@@ -926,7 +936,7 @@ class Driver:
         answers, failed = [], False
         for worker in members:
             try:
-                answers.append(worker.answer(begin + seconds + self.options.answer_s))
+                answers.append(worker.answer(min(begin + seconds + self.options.answer_s, self.deadline + 5)))
             except Died as died:
                 failed = True
                 self.drop(worker, mode, "+".join(w.name for w in members), str(died))
@@ -992,15 +1002,16 @@ class Driver:
             if left < seconds + overhead:
                 self.lack(f"{mode}: {len(ahead)} of {len(todo)} windows not measured, the time was over")
                 return
-            members = []
-            for name in tasks:
-                free = [w for w in workers if w.name == name and w.alive and w not in members]
-                members += free[:1]
-            if len(members) < len(tasks):
-                skipped.append("+".join(tasks))
-                continue
-            started = time.monotonic()
-            row = self.window(mode, members, seconds)
+            row = None
+            for _ in range(2):  # once more, should one have failed whose twin lives
+                members = []
+                for name in tasks:
+                    members += [w for w in workers if w.name == name and w.alive and w not in members][:1]
+                started = time.monotonic()
+                if len(members) == len(tasks) and started + seconds < deadline:
+                    row = self.window(mode, members, seconds)
+                if row is not None:
+                    break
             if row is None:
                 skipped.append("+".join(tasks))
                 continue
@@ -1076,6 +1087,7 @@ class Driver:
                 failed = {f"{f['mode']}/{f['task']}#{f['instance']}" for f in self.result["failures"]}
                 self.lack(f"workers failed: {', '.join(sorted(failed))}")
         except Stop as stop:
+            self.stopped = True
             self.lack(str(stop))
         finally:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -1121,7 +1133,8 @@ def show(result):
         row = [mode, task, cell(rate), cell(spread, 1), *[cell(average(c)) for c in columns]]
         row += [cell(average(c), 0) for c in ("pcie_tx_mib_s", "pcie_rx_mib_s", "power_w", "sm_clock_mhz", "memory_mib")]
         rows.append(row)
-    table(rows)
+    if solos:
+        table(rows)
     progress = collections.defaultdict(list)
     for group in result["groups"]:
         shares = [r / base[group["mode"], t] for r, t in zip(group["rates"], group["tasks"]) if base.get((group["mode"], t))]
@@ -1132,8 +1145,9 @@ def show(result):
         totals = [f[0] for f in found]
         row = [mode, kind, str(len(found)), cell(mean(totals)), cell(min(totals)), cell(max(totals))]
         rows.append([*row, cell(mean([f[1] for f in found]), 0), cell(mean([f[2] for f in found]), 0)])
-    print()
-    table(rows)
+    if progress:
+        print()
+        table(rows)
     if result["curves"]:
         print()
         percents = sorted({c["percent"] for c in result["curves"]})
@@ -1163,7 +1177,7 @@ def main():
     parser.add_argument("--curve-s", type=float, default=2.0)
     parser.add_argument("--start-s", type=float, default=150.0, help="a worker that is not ready by then is dropped")
     parser.add_argument("--answer-s", type=float, default=20.0, help="likewise after a window")
-    parser.add_argument("--nvml", help="the library's path")
+    parser.add_argument("--nvml", help="the library's path; with --fake none is read unless named")
     parser.add_argument("--mps-control", help="nvidia-cuda-mps-control; with --fake none is started unless named")
     parser.add_argument("--fake", action="store_true", help="no PyTorch, no GPU: rehearses the driver")
     parser.add_argument(
@@ -1196,7 +1210,8 @@ def main():
     driver.all()
     show(driver.result)
     # Some measurements are better than none: only nothing at all is a failure.
-    sys.exit(0 if driver.result["groups"] or driver.result["curves"] else 1)
+    measured = driver.result["groups"] or driver.result["curves"]
+    sys.exit(0 if measured and not driver.stopped else 1)
 
 
 if __name__ == "__main__":
