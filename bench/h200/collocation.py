@@ -676,7 +676,7 @@ class Worker:
         return {
             "seconds": self.stages,
             "waited_for_turn_s": self.waited,
-            "memory_mib": {s: at(t) for s, t in self.stages.items() if s in ("context", "model", "first_step", "ready")},
+            "memory_mib": {s: at(t) for s, t in self.stages.items() if s not in ("python", "imports", "turn")},
             "reserved_mib": self.reserved,
             "ramp": compact(self.ramp),
         }
@@ -823,8 +823,9 @@ class Driver:
             "date": time.strftime("%Y-%m-%d"),
             "machine": {**machine, "python": platform.python_version(), "cuda": None, "torch": None},
             "tasks": {
-                n: {**{k: getattr(TASKS[n], k) for k in ("what", "batch", "precision")}, "startup": {}, "memory_mib": None}
-                for n in self.names
+                n: {"what": t.what, "batch": t.batch, "precision": t.precision, "startup": {}, "memory_mib": None}
+                for n, t in TASKS.items()
+                if n in self.names
             },
             "warm_s": WARM_S,
             "groups": [],
@@ -1131,13 +1132,14 @@ def show(result):
         spread = (max(rates) - min(rates)) / rate * 100 if rate else None
         average = lambda key: mean([g[key] for g in found])  # noqa: E731, B023
         row = [mode, task, cell(rate), cell(spread, 1), *[cell(average(c)) for c in columns]]
-        row += [cell(average(c), 0) for c in ("pcie_tx_mib_s", "pcie_rx_mib_s", "power_w", "sm_clock_mhz", "memory_mib")]
+        row += [cell(average(c), 0) for c in (*TRAFFIC, "power_w", "sm_clock_mhz", "memory_mib")]
         rows.append(row)
     if solos:
         table(rows)
     progress = collections.defaultdict(list)
     for group in result["groups"]:
-        shares = [r / base[group["mode"], t] for r, t in zip(group["rates"], group["tasks"]) if base.get((group["mode"], t))]
+        alone = [(r, base.get((group["mode"], t))) for r, t in zip(group["rates"], group["tasks"])]
+        shares = [r / b for r, b in alone if b and r is not None]
         if group["kind"] != "solo" and shares and len(shares) == len(group["tasks"]):
             progress[group["mode"], group["kind"]].append((sum(shares), group["power_w"], group["sm_clock_mhz"]))
     rows = [["mode", "groups", "count", "mean total progress", "min", "max", "W", "MHz"]]
