@@ -1,0 +1,343 @@
+//! Which task was when on which GPU.
+
+use super::plot::{At, Panel, WIDTH, open, time_ticks};
+use super::text::{Esc, Short, largest, plural, span};
+use super::{absent, block};
+use crate::event::outcome::{End, RunResult, Stretch};
+use carma_core::units::Millis;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// The most bars of one policy; of more, the busiest time is drawn.
+const BARS: usize = 2000;
+/// The most GPUs of one policy.
+const GPUS: usize = 32;
+/// The most policies.
+const RUNS: usize = 8;
+/// Colours for families of tasks; one more is for all others.
+const FAMILIES: usize = 7;
+
+/// A stretch on one GPU.
+struct Bar<'a> {
+    gpu: u32,
+    stretch: &'a Stretch,
+    /// Which of the sub-lanes of its GPU.
+    lane: usize,
+}
+
+/// Writes the section.
+pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
+    super::open(out, "gantt", "Tasks on the GPUs");
+    if runs.iter().all(|r| r.stretches.is_empty()) {
+        absent(
+            out,
+            "The result does not say which task ran where. It does after <code>carma simulate --html</code> \
+             and after <code>carma simulate --json --detail</code>.",
+        );
+        out.push_str("</section>\n");
+        return;
+    }
+    let families = Families::of(runs);
+    families.legend(out, runs);
+    let end = largest(runs.iter().flat_map(|r| r.stretches.iter()).map(|s| seconds(s.end)));
+    for (i, (run, name)) in runs.iter().zip(names).enumerate().take(RUNS) {
+        let _ = write!(out, "<div class=\"figure\"><h3>{} {}</h3>", block(i), Short(name, 80));
+        if run.stretches.is_empty() {
+            absent(out, "Nothing ran, or the result does not say what.");
+        } else {
+            chart(out, run, name, &families, end);
+        }
+        out.push_str("</div>\n");
+    }
+    if runs.len() > RUNS {
+        let _ =
+            write!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>\n", runs.len());
+    }
+    out.push_str("</section>\n");
+}
+
+fn seconds(time: Millis) -> f64 {
+    time.0 as f64 / 1000.0
+}
+
+/// The family that a task belongs to: its name up to the first mark that parts words.
+fn family(task: &str) -> &str {
+    let name = task.split(['-', '/', ':', ' ', ',', '@', '(']).next().unwrap_or("");
+    if name.is_empty() { "unnamed" } else { name }
+}
+
+/// Families of tasks in the order of their time on GPUs over all policies, so that a colour means the
+/// same in every drawing.
+struct Families<'a>(Vec<&'a str>);
+
+impl<'a> Families<'a> {
+    fn of(runs: &'a [RunResult]) -> Self {
+        let mut time: BTreeMap<&str, f64> = BTreeMap::new();
+        for run in runs {
+            for stretch in &run.stretches {
+                let spent = seconds(stretch.end.since(stretch.start)) * stretch.gpus.len() as f64;
+                *time.entry(family(task(run, stretch))).or_default() += spent;
+            }
+        }
+        let mut names: Vec<(&str, f64)> = time.into_iter().collect();
+        names.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Self(names.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn colour(&self, task: &str) -> usize {
+        let family = family(task);
+        self.0.iter().take(FAMILIES).position(|f| *f == family).unwrap_or(FAMILIES)
+    }
+
+    fn legend(&self, out: &mut String, runs: &[RunResult]) {
+        out.push_str("<ul class=\"legend\">");
+        let item = |out: &mut String, colour: usize, name: &str| {
+            let _ = write!(
+                out,
+                r#"<li><svg class="block" viewBox="0 0 10 10" aria-hidden="true"><rect class="f{colour}" width="10" height="10" rx="2"/></svg>{}</li>"#,
+                Short(name, 40)
+            );
+        };
+        for (colour, name) in self.0.iter().enumerate().take(FAMILIES) {
+            item(out, colour, name);
+        }
+        if self.0.len() > FAMILIES {
+            item(out, FAMILIES, &plural((self.0.len() - FAMILIES) as u64, "other", "others"));
+        }
+        let ended = |how: End| runs.iter().flat_map(|r| &r.stretches).any(|s| s.how == how);
+        let mut mark = |drawn: String, name: &str| {
+            let _ = write!(
+                out,
+                r#"<li><svg class="mark" viewBox="0 0 14 14" aria-hidden="true">{drawn}</svg>{name}</li>"#
+            );
+        };
+        if ended(End::OutOfMemory) {
+            mark(crash(7.0, 7.0, 6.0), "ended out of memory");
+        }
+        if ended(End::Preempted) {
+            mark(taken_back(7.0, 7.0, 5.0), "taken back by the policy");
+        }
+        out.push_str("</ul>\n");
+    }
+}
+
+fn task<'a>(run: &'a RunResult, stretch: &Stretch) -> &'a str {
+    usize::try_from(stretch.job).ok().and_then(|job| run.jobs.get(job)).map_or("", |job| &job.task)
+}
+
+/// The GPUs to draw and how many there are: those that have activity or a task.
+fn gpus(run: &RunResult) -> (Vec<u32>, usize) {
+    let mut all: BTreeSet<u32> = run.stretches.iter().flat_map(|s| s.gpus.iter().copied()).collect();
+    all.extend(0..u32::try_from(run.series.len()).unwrap_or(u32::MAX));
+    let count = all.len();
+    (all.into_iter().take(GPUS).collect(), count)
+}
+
+/// The bars to draw and the time that they are from, if it is not all of the run.
+fn bars<'a>(run: &'a RunResult, shown: &[u32]) -> (Vec<Bar<'a>>, Option<(f64, f64)>) {
+    let shown: BTreeSet<u32> = shown.iter().copied().collect();
+    let mut bars: Vec<Bar<'_>> = run
+        .stretches
+        .iter()
+        .flat_map(|stretch| {
+            // A GPU that is named twice is still one.
+            let gpus: BTreeSet<u32> = stretch.gpus.iter().copied().filter(|g| shown.contains(g)).collect();
+            gpus.into_iter().map(move |gpu| Bar { gpu, stretch, lane: 0 })
+        })
+        .collect();
+    bars.sort_by_key(|b| (b.stretch.start, b.stretch.end, b.gpu));
+    if bars.len() <= BARS {
+        return (bars, None);
+    }
+    // As many starts as leave room for what was there before, in the shortest time.
+    let starts = BARS * 3 / 4;
+    let first = (0..bars.len() - starts)
+        .min_by_key(|i| bars[i + starts - 1].stretch.start.since(bars[*i].stretch.start))
+        .unwrap_or(0);
+    let (from, to) = (bars[first].stretch.start, bars[first + starts - 1].stretch.start);
+    // At least a second, should all start at once.
+    let to = to.max(from + Millis::secs(1));
+    bars.retain(|b| b.stretch.end > from && b.stretch.start < to);
+    bars.truncate(BARS);
+    (bars, Some((seconds(from), seconds(to))))
+}
+
+/// Gives bars that overlap on a GPU lanes of their own; returns how many each GPU needs.
+fn stack(bars: &mut [Bar<'_>]) -> BTreeMap<u32, usize> {
+    let mut free: BTreeMap<u32, Vec<Millis>> = BTreeMap::new();
+    for bar in bars {
+        let lanes = free.entry(bar.gpu).or_default();
+        let lane = lanes.iter().position(|until| *until <= bar.stretch.start).unwrap_or(lanes.len());
+        match lanes.get_mut(lane) {
+            Some(until) => *until = bar.stretch.end,
+            None => lanes.push(bar.stretch.end),
+        }
+        bar.lane = lane;
+    }
+    free.into_iter().map(|(gpu, lanes)| (gpu, lanes.len())).collect()
+}
+
+fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>, end: f64) {
+    const LABEL: f64 = 66.0;
+    let (gpus, all) = gpus(run);
+    let (mut bars, window) = bars(run, &gpus);
+    let lanes = stack(&mut bars);
+    let total: usize = gpus.iter().map(|g| lanes.get(g).copied().unwrap_or(1).max(1)).sum();
+    let thick = (700.0 / total as f64).clamp(5.0, 17.0);
+    let between = if gpus.len() > 8 { 3.0 } else { 6.0 };
+    let height = total as f64 * thick + gpus.len() as f64 * between;
+    let (x_min, x_max) = window.unwrap_or((0.0, end));
+    let panel = Panel { x: LABEL, y: 8.0, w: WIDTH - LABEL - 14.0, h: height, x_min, x_max, y_max: 1.0 };
+    out.push_str("<div class=\"chart\">");
+    open(out, "plot", height + 34.0, &format_args!("Tasks on the GPUs over time: {}", Short(name, 80)));
+    let mut tops: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut y = panel.y;
+    for gpu in &gpus {
+        let tall = lanes.get(gpu).copied().unwrap_or(1).max(1) as f64 * thick;
+        let _ = write!(
+            out,
+            r#"<rect class="lane" x="{}" y="{}" width="{}" height="{}"/><text class="name" x="0" y="{}">GPU {gpu}</text>"#,
+            At(panel.x),
+            At(y),
+            At(panel.w),
+            At(tall),
+            At(y + tall / 2.0 + 4.0),
+        );
+        tops.insert(*gpu, y);
+        y += tall + between;
+    }
+    panel.x_axis(out, &time_ticks(x_min, x_max, 10), true);
+    panel.base(out);
+    let mut marks = String::new();
+    for bar in &bars {
+        let top = tops.get(&bar.gpu).copied().unwrap_or(panel.y) + bar.lane as f64 * thick;
+        draw(out, &mut marks, run, bar, &panel, top, thick, families);
+    }
+    let last = largest(run.stretches.iter().map(|s| seconds(s.end)));
+    if window.is_none() && last < end * 0.999 {
+        let x = panel.px(last);
+        let _ = write!(
+            out,
+            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}">all done at {}</text>"#,
+            At(x),
+            At(panel.y),
+            At(panel.h),
+            At(x + 6.0),
+            At(panel.y + 12.0),
+            span(last),
+        );
+    }
+    // On top of all bars, so that none hides a crash.
+    out.push_str(&marks);
+    out.push_str("</svg></div>\n");
+    if let Some((from, to)) = window {
+        let _ = write!(
+            out,
+            "<p class=\"remark\">There are more than {BARS} bars; this is the busiest time, from {} to {}, of {} in all.</p>",
+            span(from),
+            span(to),
+            span(last),
+        );
+    }
+    if all > gpus.len() {
+        let _ = write!(
+            out,
+            "<p class=\"remark\">The first {} of {}.</p>",
+            gpus.len(),
+            plural(all as u64, "GPU", "GPUs")
+        );
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "all of them are what one bar needs")]
+fn draw(
+    out: &mut String,
+    marks: &mut String,
+    run: &RunResult,
+    bar: &Bar<'_>,
+    panel: &Panel,
+    top: f64,
+    thick: f64,
+    families: &Families<'_>,
+) {
+    let stretch = bar.stretch;
+    let (start, end) = (seconds(stretch.start), seconds(stretch.end));
+    let (left, right) = (panel.px(start), panel.px(end));
+    let wide = (right - left).max(1.5);
+    let job = usize::try_from(stretch.job).ok().and_then(|job| run.jobs.get(job));
+    let id = job.map_or("unknown", |job| job.id.as_str());
+    let colour = families.colour(task(run, stretch));
+    let how = match stretch.how {
+        End::Completed => "completed",
+        End::OutOfMemory => "out of memory",
+        End::Preempted => "taken back, goes on later",
+    };
+    let _ = write!(
+        out,
+        r#"<g><title>{} · {}
+GPU {} · attempt {}
+{} to {} ({}): {how}</title><rect class="bar f{colour}" x="{}" y="{}" width="{}" height="{}" rx="2"/>"#,
+        Esc(id),
+        Esc(task(run, stretch)),
+        bar.gpu,
+        stretch.attempt,
+        span(start),
+        span(end),
+        span(end - start),
+        At(left),
+        At(top + 0.5),
+        At(wide),
+        At(thick - 1.0),
+    );
+    // A glyph of this size is about 6.2 wide.
+    let room = ((wide - 8.0) / 6.2).floor();
+    if thick >= 12.0 && room >= 4.0 {
+        let label = if id.chars().count() as f64 <= room { id } else { "" };
+        if !label.is_empty() {
+            let _ = write!(
+                out,
+                r#"<text class="on on{colour}" x="{}" y="{}">{}</text>"#,
+                At(left + 4.0),
+                At(top + thick / 2.0 + 3.8),
+                Esc(label)
+            );
+        }
+    }
+    out.push_str("</g>");
+    let (x, y) = (left + wide, top + thick / 2.0);
+    match stretch.how {
+        End::OutOfMemory => marks.push_str(&crash(x, y, (thick * 0.42).clamp(3.0, 6.0))),
+        End::Preempted => marks.push_str(&taken_back(x, y, (thick * 0.4).clamp(2.5, 5.0))),
+        End::Completed => {}
+    }
+}
+
+/// A cross in a circle: out of memory.
+fn crash(x: f64, y: f64, r: f64) -> String {
+    let d = r * 0.5;
+    format!(
+        r#"<g class="oom"><circle cx="{}" cy="{}" r="{}"/><path d="M{} {}l{} {}m0 {}l{} {}"/></g>"#,
+        At(x),
+        At(y),
+        At(r),
+        At(x - d),
+        At(y - d),
+        At(2.0 * d),
+        At(2.0 * d),
+        At(-2.0 * d),
+        At(-2.0 * d),
+        At(2.0 * d),
+    )
+}
+
+/// An open triangle that points back: the policy took the job off its GPUs.
+fn taken_back(x: f64, y: f64, r: f64) -> String {
+    format!(
+        r#"<g class="back"><path d="M{} {}l{} {}v{}z"/></g>"#,
+        At(x - r),
+        At(y),
+        At(1.6 * r),
+        At(-r),
+        At(2.0 * r)
+    )
+}

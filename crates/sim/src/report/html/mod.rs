@@ -1,0 +1,180 @@
+//! The page of a simulation: one file that opens offline, for reading, printing and talks.
+//!
+//! All drawings are SVG made here; nothing is fetched. The script only lets a reader choose which
+//! policies the activity section compares, and the page is complete without it.
+
+mod activity;
+mod crashes;
+mod energy;
+mod figures;
+mod gantt;
+mod plot;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use crate::event::outcome::RunResult;
+use plot::{COLOURS, stroke};
+use std::fmt::Write as _;
+use text::{Esc, Short, plural};
+
+/// What the page shows.
+#[derive(Debug, Clone, Copy)]
+pub struct PageInput<'a> {
+    /// Title of the page.
+    pub title: &'a str,
+    /// Name of the trace.
+    pub trace: &'a str,
+    /// The GPUs, as on the command line.
+    pub cluster: &'a str,
+    /// The command that simulated; empty when it is not known.
+    pub command: &'a str,
+    /// When the page is written, as it shall be shown; empty for none.
+    pub date: &'a str,
+    /// What a reader should know.
+    pub notes: &'a [String],
+    /// One for each policy; the first is what the others are compared with.
+    pub runs: &'a [RunResult],
+}
+
+/// The page, a complete HTML document.
+#[must_use]
+pub fn page(input: &PageInput<'_>) -> String {
+    let names = names(input.runs);
+    let mut out = String::with_capacity(256 * 1024);
+    let _ = write!(
+        out,
+        r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none';style-src 'unsafe-inline';script-src 'unsafe-inline';img-src data:">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style></head><body><main>
+"#,
+        title = Esc(input.title),
+        style = include_str!("page.css"),
+    );
+    head(&mut out, input);
+    if input.runs.is_empty() {
+        out.push_str("<p class=\"absent\">There are no runs to show.</p>\n");
+    } else {
+        figures::section(&mut out, input.runs, &names);
+        activity::section(&mut out, input.runs, &names);
+        gantt::section(&mut out, input.runs, &names);
+        spread::section(&mut out, input.runs, &names);
+        energy::section(&mut out, input.runs, &names);
+        crashes::section(&mut out, input.runs, &names);
+    }
+    let _ = write!(
+        out,
+        "<footer>Written by carma {}. Simulated: a model, not a measurement.</footer>\n</main>\n<script>\n{}</script>\n</body></html>\n",
+        env!("CARGO_PKG_VERSION"),
+        include_str!("page.js"),
+    );
+    out
+}
+
+/// What was simulated, and that it was.
+fn head(out: &mut String, input: &PageInput<'_>) {
+    let _ = write!(
+        out,
+        "<header><p class=\"badge\"><strong>Simulated:</strong> a model, not a measurement</p>\n<h1>{}</h1>\n<dl>",
+        Esc(input.title)
+    );
+    let mut item = |name: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = write!(out, "<div><dt>{name}</dt><dd>{value}</dd></div>");
+        }
+    };
+    item("Trace", &Esc(input.trace).to_string());
+    item("Cluster", &Esc(input.cluster).to_string());
+    let most = input.runs.iter().map(|r| r.summary.jobs).max();
+    let users = input.runs.iter().map(|r| r.summary.users).max().unwrap_or(0);
+    item(
+        "Jobs",
+        &most.map_or_else(String::new, |n| match users {
+            0 => text::count(n),
+            _ => format!("{} of {}", text::count(n), plural(users, "user", "users")),
+        }),
+    );
+    item("Policies", &listed(input.runs.iter().map(|r| r.policy.as_str())));
+    item("Sharing", &listed(input.runs.iter().map(|r| r.sharing.as_str())));
+    let seeds: Vec<String> = input.runs.iter().map(|r| r.seed.to_string()).collect();
+    item("Seed", &listed(seeds.iter().map(String::as_str)));
+    item("Page written", &Esc(input.date).to_string());
+    out.push_str("</dl>\n");
+    if !input.command.is_empty() {
+        // Long enough for any command that a person typed.
+        let _ = write!(out, "<p class=\"command\"><code>{}</code></p>\n", Short(input.command, 4000));
+    }
+    if !input.notes.is_empty() {
+        out.push_str("<ul class=\"notes\">");
+        for note in input.notes {
+            let _ = write!(out, "<li>{}</li>", Short(note, 2000));
+        }
+        out.push_str("</ul>\n");
+    }
+    out.push_str("</header>\n");
+}
+
+/// Different values in order of appearance, escaped; of many, the first few.
+fn listed<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 8;
+    let mut seen: Vec<&str> = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    let mut text = seen.iter().take(MOST).map(|v| Short(v, 60).to_string()).collect::<Vec<_>>().join(", ");
+    if seen.len() > MOST {
+        let _ = write!(text, " and {} more", seen.len() - MOST);
+    }
+    text
+}
+
+/// A name for each run that tells it from the others: the policy, with what else differs.
+fn names(runs: &[RunResult]) -> Vec<String> {
+    let name = |run: &RunResult| {
+        let alike = || runs.iter().filter(|other| other.policy == run.policy);
+        let mut name = run.policy.clone();
+        if alike().any(|other| other.sharing != run.sharing) {
+            let _ = write!(name, " {}", run.sharing);
+        }
+        if alike().any(|other| other.sharing == run.sharing && other.seed != run.seed) {
+            let _ = write!(name, " seed {}", run.seed);
+        }
+        name
+    };
+    runs.iter().map(name).collect()
+}
+
+/// Opens a section.
+fn open(out: &mut String, id: &str, heading: &str) {
+    let _ = write!(out, "<section id=\"{id}\"><h2>{heading}</h2>\n");
+}
+
+/// Says why a drawing is not there.
+fn absent(out: &mut String, why: &str) {
+    let _ = write!(out, "<p class=\"absent\">{why}</p>\n");
+}
+
+/// A line in a policy's colour and dash, to stand before its name.
+fn swatch(run: usize) -> String {
+    format!(
+        r#"<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true"><path class="line {}" d="M1 5h24"/></svg>"#,
+        stroke(run)
+    )
+}
+
+/// A filled square in a policy's colour.
+fn block(run: usize) -> String {
+    format!(
+        r#"<svg class="block" viewBox="0 0 10 10" aria-hidden="true"><rect class="fill p{}" width="10" height="10" rx="2"/></svg>"#,
+        run % COLOURS
+    )
+}

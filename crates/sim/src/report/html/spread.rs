@@ -1,0 +1,163 @@
+//! How waits and slowdowns are spread over the jobs: cumulative distributions of all policies.
+
+use super::plot::{At, Panel, labelled, stroke, ticks, time_ticks};
+use super::text::{Short, largest, plural};
+use super::{absent, swatch};
+use crate::event::outcome::{End, JobOutcome, RunResult};
+use carma_core::units::Millis;
+use std::fmt::Write as _;
+
+/// The most curves in one drawing.
+const RUNS: usize = 8;
+/// The most points of a curve.
+const POINTS: usize = 400;
+const W: f64 = 590.0;
+const H: f64 = 330.0;
+
+/// Writes the section.
+pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
+    super::open(out, "spread", "Waits and slowdowns of the jobs");
+    if runs.iter().all(|r| r.jobs.is_empty()) {
+        absent(
+            out,
+            "The result does not hold the jobs. It does after <code>carma simulate --html</code> and after \
+             <code>carma simulate --json --detail</code>.",
+        );
+        out.push_str("</section>\n");
+        return;
+    }
+    out.push_str("<ul class=\"legend\">");
+    for (i, name) in names.iter().enumerate().take(RUNS) {
+        let _ = write!(out, "<li>{}{}</li>", swatch(i), Short(name, 60));
+    }
+    out.push_str("</ul>\n<div class=\"pair\">");
+    let shown = || runs.iter().take(RUNS);
+    let waits: Vec<Curve> =
+        shown().map(|r| Curve::of(r.jobs.len(), r.jobs.iter().filter_map(wait))).collect();
+    let slowdowns: Vec<Curve> = shown().map(|r| Curve::of(r.jobs.len(), slowdowns(r).into_iter())).collect();
+    let longest = largest(waits.iter().filter_map(|c| c.values.last().copied()));
+    let wait_ticks = time_ticks(0.0, if longest > 0.0 { longest } else { 1.0 }, 6);
+    chart(out, "Wait", &waits, 0.0, longest, &wait_ticks);
+    let worst = ticks(largest(slowdowns.iter().filter_map(|c| c.values.last().copied())).max(1.2), 6);
+    let from = 1.0;
+    let to = worst.last().copied().unwrap_or(2.0).max(1.2);
+    // No job is faster than alone, but rounding may say so: those lie on the left edge.
+    let marks: Vec<(f64, String)> =
+        labelled(if to <= 2.0 { (0..=5).map(|i| 1.0 + f64::from(i) * 0.2).collect() } else { worst })
+            .into_iter()
+            .filter(|(t, _)| *t >= from && *t <= to.max(2.0) + 1e-9)
+            .collect();
+    let marks: Vec<(f64, String)> = if to <= 2.0 {
+        (0..=5)
+            .map(|i| 1.0 + f64::from(i) * 0.2)
+            .filter(|t| *t <= to + 1e-9)
+            .map(|t| (t, format!("{t:.1}")))
+            .collect()
+    } else {
+        marks
+    };
+    chart(out, "Slowdown", &slowdowns, from, to, &marks);
+    out.push_str("</div>\n");
+    let never: usize = waits.iter().map(|c| c.of - c.values.len()).max().unwrap_or(0);
+    if never > 0 {
+        let _ = write!(
+            out,
+            "<p class=\"remark\">A curve that ends below 100 % belongs to a policy under which jobs never completed (up to {}).</p>\n",
+            plural(never as u64, "job", "jobs")
+        );
+    }
+    if runs.len() > RUNS {
+        let _ =
+            write!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>\n", runs.len());
+    }
+    out.push_str("</section>\n");
+}
+
+/// Values in order, and how many jobs there are, those without a value included.
+struct Curve {
+    values: Vec<f64>,
+    of: usize,
+}
+
+impl Curve {
+    fn of(jobs: usize, values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.filter(|v| v.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        Self { values, of: jobs }
+    }
+}
+
+fn seconds(time: Millis) -> f64 {
+    time.0 as f64 / 1000.0
+}
+
+/// From arrival to the start of the attempt that completed.
+fn wait(job: &JobOutcome) -> Option<f64> {
+    job.end?;
+    Some(seconds(job.last_start?.since(job.arrival)))
+}
+
+/// Of each job that completed: its time on GPUs since it last ran out of memory, over the time alone.
+fn slowdowns(run: &RunResult) -> Vec<f64> {
+    let mut on_gpus = vec![0.0; run.jobs.len()];
+    for stretch in &run.stretches {
+        let time = usize::try_from(stretch.job).ok().and_then(|job| on_gpus.get_mut(job));
+        if let Some(time) = time {
+            match stretch.how {
+                // What came before was lost.
+                End::OutOfMemory => *time = 0.0,
+                End::Completed | End::Preempted => *time += seconds(stretch.end.since(stretch.start)),
+            }
+        }
+    }
+    let jobs = run.jobs.iter().zip(on_gpus).filter(|(job, _)| job.end.is_some() && job.solo.0 > 0);
+    jobs.map(|(job, time)| time / seconds(job.solo)).collect()
+}
+
+fn chart(out: &mut String, name: &str, curves: &[Curve], from: f64, to: f64, marks: &[(f64, String)]) {
+    let panel = Panel {
+        x: 52.0,
+        y: 26.0,
+        w: W - 52.0 - 24.0,
+        h: H - 26.0 - 46.0,
+        x_min: from,
+        x_max: to,
+        y_max: 1.0,
+    };
+    let _ = write!(
+        out,
+        r#"<div class="figure"><svg class="plot" viewBox="0 0 {W} {H}" role="img" aria-label="Cumulative distribution: {name}"><text class="cap" x="0" y="12">Share of jobs</text>"#
+    );
+    let shares: Vec<(f64, String)> =
+        (0..=4).map(|i| (f64::from(i) * 0.25, format!("{} %", i * 25))).collect();
+    panel.x_axis(out, marks, true);
+    panel.y_axis(out, &shares);
+    panel.base(out);
+    let _ = write!(
+        out,
+        r#"<text class="name" x="{}" y="{}" text-anchor="middle">{name}</text>"#,
+        At(panel.x + panel.w / 2.0),
+        At(H - 8.0)
+    );
+    // The first policy on top.
+    for (i, curve) in curves.iter().enumerate().rev() {
+        let _ = write!(out, r#"<path class="line {}" d="{}"/>"#, stroke(i), path(&panel, curve));
+    }
+    out.push_str("</svg></div>");
+}
+
+/// A staircase from the bottom up.
+fn path(panel: &Panel, curve: &Curve) -> String {
+    let mut path = format!("M{} {}", At(panel.x), At(panel.bottom()));
+    let n = curve.values.len();
+    let group = n.div_ceil(POINTS).max(1);
+    for (i, value) in curve.values.iter().enumerate() {
+        // Always the last, which is the worst.
+        if (i + 1) % group == 0 || i + 1 == n {
+            let share = (i + 1) as f64 / curve.of.max(1) as f64;
+            let _ = write!(path, "H{}V{}", At(panel.px(*value)), At(panel.py(share)));
+        }
+    }
+    let _ = write!(path, "H{}", At(panel.x + if n == 0 { 0.0 } else { panel.w }));
+    path
+}
