@@ -1,6 +1,6 @@
 //! The GPUs that a run has.
 
-use crate::gpu_model::GpuModel;
+use crate::gpu_model::{GpuModel, GpuModels};
 use crate::trace::Task;
 use carma_core::reading::{GpuInfo, GpuKind};
 use carma_interference::share::Demand;
@@ -26,7 +26,9 @@ pub(crate) struct Device {
 
 /// What is wrong with a cluster, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cluster `{spec}`: {why}. Write <count>x<type>, several joined by `+`, MIG instances after `/`: 4xA100-40GB, 2xH200+8xV100-32GB, 1xA100-40GB/3x2g.10gb,1x1g.5gb")]
+#[error(
+    "cluster `{spec}`: {why}. Write <count>x<type>, several joined by `+`, MIG instances after `/`: 4xA100-40GB, 2xH200+8xV100-32GB, 1xA100-40GB/3x2g.10gb,1x1g.5gb"
+)]
 pub struct ClusterError {
     /// The cluster as given.
     pub spec: String,
@@ -35,12 +37,11 @@ pub struct ClusterError {
 }
 
 impl Cluster {
-    /// Reads `<count>x<type>[/<count>x<profile>,...][+...]`. Models in `own` go before the built-in ones
-    /// of the same name.
+    /// Reads `<count>x<type>[/<count>x<profile>,...][+...]`.
     ///
     /// # Errors
     /// [`ClusterError`] names the part that makes no sense.
-    pub fn parse(spec: &str, own: &[GpuModel]) -> Result<Self, ClusterError> {
+    pub fn parse(spec: &str, models: &GpuModels) -> Result<Self, ClusterError> {
         let wrong = |why: String| ClusterError { spec: spec.chars().take(200).collect(), why };
         let mut devices = Vec::new();
         let mut gpus = 0_u32;
@@ -50,21 +51,13 @@ impl Cluster {
                 None => (part, None),
             };
             let (count, name) = counted(whole).map_err(wrong)?;
-            let found = own.iter().find(|model| model.name.eq_ignore_ascii_case(name)).cloned();
-            let model = match found {
-                Some(model) => model,
-                None => GpuModel::find(name).map_err(wrong)?,
-            };
-            let mut layout = Vec::new();
+            let model = models.find(name).map_err(wrong)?;
+            let mut layout: Vec<(Arc<GpuModel>, Arc<str>)> = Vec::new();
             for slice in slices.into_iter().flat_map(|s| s.split(',')) {
                 let (n, profile) = counted(slice).map_err(wrong)?;
-                let slice = model.slice(profile).map_err(wrong)?;
-                let entry = (Arc::new(slice), Arc::<str>::from(profile));
-                layout.extend(std::iter::repeat_n(entry, n));
-            }
-            if slices.is_some() {
-                let profiles: Vec<&str> = layout.iter().map(|(_, profile)| &**profile).collect();
-                model.check_layout(&profiles).map_err(wrong)?;
+                let slice = models.find(&format!("{name}/{profile}")).map_err(wrong)?;
+                layout.extend(std::iter::repeat_n((Arc::new(slice), profile.into()), n));
+                check_layout(&model, &layout).map_err(wrong)?;
             }
             let model = Arc::new(model);
             for _ in 0..count {
@@ -111,10 +104,7 @@ impl Cluster {
         let info = |(index, device): (u32, &Device)| GpuInfo {
             uuid: format!("GPU-simulated-{index}").into(),
             index,
-            name: match &device.mig {
-                Some((_, profile)) => format!("{} {profile}", device.model.name),
-                None => device.model.name.clone(),
-            },
+            name: device.model.name.to_string(),
             memory: device.model.memory,
             kind: match &device.mig {
                 Some((parent, profile)) => GpuKind::Mig {
@@ -127,6 +117,28 @@ impl Cluster {
         };
         (0..).zip(&self.devices).map(info).collect()
     }
+}
+
+/// Whether a GPU can be cut so: at most 7 compute and 8 memory slices, and of each profile as many as
+/// the driver allows. (That some orders of instances leave gaps is not modelled.)
+fn check_layout(model: &GpuModel, layout: &[(Arc<GpuModel>, Arc<str>)]) -> Result<(), String> {
+    let (mut compute, mut memory) = (0_u32, 0_u32);
+    for profile in &model.mig {
+        let n = layout.iter().filter(|(_, name)| name.eq_ignore_ascii_case(&profile.name)).count();
+        if n > usize::from(profile.most) {
+            return Err(format!("one {} holds at most {} of {}", model.name, profile.most, profile.name));
+        }
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        compute += n * u32::from(profile.compute);
+        memory += n * u32::from(profile.memory_slices);
+    }
+    if compute > 7 || memory > 8 {
+        return Err(format!(
+            "the instances need {compute} compute and {memory} memory slices of one {}, which has 7 and 8",
+            model.name
+        ));
+    }
+    Ok(())
 }
 
 /// Parts joined by `+`; slices of a GPU are joined by `,`.
@@ -145,8 +157,8 @@ fn counted(part: &str) -> Result<(usize, &str), String> {
     match rest.strip_prefix(['x', 'X']) {
         Some(name) if !count.is_empty() => {
             let number = count.parse::<usize>().ok().filter(|n| (1..=MOST_GPUS).contains(n));
-            let number =
-                number.ok_or_else(|| format!("in `{part}` the count is no whole number from 1 to {MOST_GPUS}"))?;
+            let number = number
+                .ok_or_else(|| format!("in `{part}` the count is no whole number from 1 to {MOST_GPUS}"))?;
             Ok((number, name.trim()))
         }
         // A MIG profile begins with a digit: 1g.5gb.

@@ -8,9 +8,7 @@ use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
 use crate::trace::{Task, Workload};
 use carma_core::input::Observation;
-use carma_core::model::{
-    Exit, ExitStatus, GpuId, JobId, NewJob, ProcessRef, Profile, Request, SharingMode, User,
-};
+use carma_core::model::{Exit, ExitStatus, GpuId, JobId, NewJob, ProcessRef, Profile, Request, User};
 use carma_core::plan::{Detail, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Options, Order};
 use carma_core::reading::{GpuInfo, Health};
@@ -41,7 +39,8 @@ impl<'a> CoreScheduler<'a> {
         let gated = options.policy.gate != Gate::None;
         let ranks_windows = options.policy.order == Order::Lug;
         let gpus = inventory.len();
-        let users = (0..).zip(&workload.users).map(|(uid, name)| User { uid: 1000 + uid, name: Arc::clone(name) });
+        let users =
+            (0..).zip(&workload.users).map(|(uid, name)| User { uid: 1000 + uid, name: Arc::clone(name) });
         let mut it = Self {
             state: State::default(),
             workload,

@@ -1,16 +1,19 @@
 //! The event engine: the time of the next thing to happen, what happens then, what is decided on it.
 
+use super::Setup;
 use super::cluster::{Cluster, demand};
 use super::outcome::{End, JobOutcome, Oom, RunResult, Stretch};
 use super::scheduler::{Decision, Fate, Left, Scheduler};
 use super::startup::startup;
 use super::summary;
 use super::world::{JobIndex, Milestone, Overflow, Reached, Stage, World};
-use super::Setup;
-use crate::trace::Workload;
+use crate::trace::{Task, Workload};
+use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
+use carma_interference::share::{Mode, Tenant};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 
 /// What happens at a time, in this order: who ends leaves before others come, and looks come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,7 +156,8 @@ impl<'a> Engine<'a> {
                     Ok(()) => {
                         self.see(now, job);
                         let settled = now + self.setup.options.window.0;
-                        self.heap.push(Reverse((settled, What::Settled(job, self.ledger[job as usize].attempts))));
+                        self.heap
+                            .push(Reverse((settled, What::Settled(job, self.ledger[job as usize].attempts))));
                     }
                     Err(overflow) => self.overflow(now, job, overflow),
                 }
@@ -209,14 +213,15 @@ impl<'a> Engine<'a> {
 
     /// Shows the scheduler the GPUs of a job.
     fn see(&mut self, now: u64, job: JobIndex) {
-        let gpus = std::mem::take(&mut self.world.jobs[job as usize].gpus);
-        for gpu in &gpus {
+        let gpus = self.world.jobs[job as usize].gpus.clone();
+        self.show(now, &gpus);
+    }
+
+    fn show(&mut self, now: u64, gpus: &[u32]) {
+        for gpu in gpus {
             self.events += 1;
-            // The scheduler reads the world: put the list back for it.
-            self.world.jobs[job as usize].gpus.clone_from(&gpus);
             self.scheduler.changed(Millis(now), *gpu, &self.world);
         }
-        self.world.jobs[job as usize].gpus = gpus;
     }
 
     fn overflow(&mut self, now: u64, job: JobIndex, overflow: Overflow) {
@@ -227,10 +232,14 @@ impl<'a> Engine<'a> {
 
     /// A job leaves its GPUs.
     fn leave(&mut self, now: u64, job: JobIndex, how: Left) {
-        let gpus = self.close(now, job, match how {
-            Left::Completed => End::Completed,
-            Left::OutOfMemory(_) => End::OutOfMemory,
-        });
+        let gpus = self.close(
+            now,
+            job,
+            match how {
+                Left::Completed => End::Completed,
+                Left::OutOfMemory(_) => End::OutOfMemory,
+            },
+        );
         let account = &mut self.ledger[job as usize];
         match how {
             Left::Completed => {
@@ -259,10 +268,7 @@ impl<'a> Engine<'a> {
             self.over += 1;
             self.last_end = self.last_end.max(now);
         }
-        for gpu in gpus {
-            self.events += 1;
-            self.scheduler.changed(Millis(now), gpu, &self.world);
-        }
+        self.show(now, &gpus);
     }
 
     /// Takes a job off its GPUs and notes the stretch. Returns the GPUs.
@@ -296,10 +302,12 @@ impl<'a> Engine<'a> {
                     account.attempts += 1;
                     account.first_start.get_or_insert(now);
                     account.last_start = Some(now);
-                    account.shared = gpus.iter().any(|gpu| !self.world.gpus[*gpu as usize].tenants.is_empty());
+                    account.shared =
+                        gpus.iter().any(|gpu| !self.world.gpus[*gpu as usize].tenants.is_empty());
                     let fresh = !std::mem::take(&mut account.suspended);
                     let task = &self.workload.jobs[job as usize];
-                    let load = startup(self.setup.seed, job, account.attempts, task);
+                    let usual = self.world.startup(&gpus);
+                    let load = startup(self.setup.seed, job, account.attempts, task, usual);
                     self.world.start(now, job, gpus, terms, load, fresh);
                     let version = self.world.jobs[job as usize].version;
                     self.heap.push(Reverse((now + load, What::Loaded(job, version))));
@@ -309,9 +317,7 @@ impl<'a> Engine<'a> {
                     account.suspended = true;
                     account.preemptions += 1;
                     let gpus = self.close(now, job, End::Preempted);
-                    for gpu in gpus {
-                        self.scheduler.changed(Millis(now), gpu, &self.world);
-                    }
+                    self.show(now, &gpus);
                 }
                 Decision::Resize { job, terms } => self.world.resize(now, job, terms.part),
             }
@@ -373,29 +379,38 @@ impl<'a> Engine<'a> {
 /// Monitors of this kind look once a second.
 const LOOK_MS: u64 = 1000;
 
-/// The workload with everything filled in that a task leaves open and the GPU's model has a guess for.
-pub(super) fn complete(workload: &Workload, cluster: &Cluster) -> Workload {
+/// The workload with what its tasks leave open filled in from the GPU's model: GRACT from SMACT, and
+/// Lucid's sharing score. A cluster of several types counts as one of its first.
+pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingMode) -> Workload {
     let mut workload = workload.clone();
     let Some(device) = cluster.devices().first() else {
         return workload;
     };
-    let mut done: Vec<(*const crate::trace::Task, std::sync::Arc<crate::trace::Task>)> = Vec::new();
+    // Position of each distinct task, by address.
+    let mut known: BTreeMap<*const Task, usize> = BTreeMap::new();
+    let mut tasks: Vec<Task> = Vec::new();
+    let mut tenants = Vec::new();
+    for job in &workload.jobs {
+        known.entry(Arc::as_ptr(&job.task)).or_insert_with(|| {
+            let mut task = (*job.task).clone();
+            let (demand, _) = demand(&task, &device.model);
+            task.activity.gract = Some(demand.gract);
+            tasks.push(task);
+            tenants.push(Tenant::new(demand));
+            tasks.len() - 1
+        });
+    }
+    let mode = if sharing == SharingMode::TimeSlice { Mode::TimeSlice } else { Mode::Mps };
+    let scores = super::lucid::scores(&tenants, &device.model, mode);
+    let tasks: Vec<Arc<Task>> = tasks
+        .into_iter()
+        .zip(scores)
+        .map(|(task, score)| Arc::new(Task { lucid_score: task.lucid_score.or(Some(score)), ..task }))
+        .collect();
     for job in &mut workload.jobs {
-        let key = std::sync::Arc::as_ptr(&job.task);
-        let at = done.binary_search_by_key(&key, |(key, _)| *key);
-        let task = match at {
-            Ok(at) => std::sync::Arc::clone(&done[at].1),
-            Err(at) => {
-                let mut task = (*job.task).clone();
-                let (demand, _) = demand(&task, &device.model);
-                task.activity.gract = Some(demand.gract);
-                task.lucid_score = task.lucid_score.or(Some(super::lucid::score(&task)));
-                let task = std::sync::Arc::new(task);
-                done.insert(at, (key, std::sync::Arc::clone(&task)));
-                task
-            }
-        };
-        job.task = task;
+        if let Some(at) = known.get(&Arc::as_ptr(&job.task)) {
+            job.task = Arc::clone(&tasks[*at]);
+        }
     }
     workload
 }

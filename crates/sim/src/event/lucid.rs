@@ -1,15 +1,44 @@
 //! Lucid's sharing score where a catalogue does not give it.
 
-use crate::trace::Task;
+use crate::gpu_model::GpuModel;
+use carma_interference::share::{Mode, Scratch, Tenant};
 
-/// GPU utilisation below which a task is tiny, and below which it is medium. The two cuts that agree
-/// best with the 66 labels that Lucid publishes (53 of 66; Lucid's own tree also looks at memory).
-const CUTS: [f64; 2] = [0.25, 0.58];
+/// Mean speed of pairs, over the speed alone, from which on a task is tiny, and medium: how Lucid
+/// labels the tasks that it has measured (ASPLOS 2023, packing analyse model).
+const CUTS: [f64; 2] = [0.95, 0.85];
+/// Tasks that a task is paired with, at most: of more, every so many-th.
+const MOST_PARTNERS: usize = 256;
 
-/// 0 tiny, 1 medium, 2 jumbo, from the share of time with a kernel resident; jumbo when not known.
-pub(super) fn score(task: &Task) -> u8 {
-    let Some(util) = task.activity.gract else {
-        return 2;
+/// The score of each task by Lucid's own definition, with this GPU's model in place of its
+/// measurements: 0 tiny, 1 medium, 2 jumbo by the mean speed of all pairs that the task is part of.
+pub(super) fn scores(tasks: &[Tenant], model: &GpuModel, mode: Mode) -> Vec<u8> {
+    let (mut scratch, mut progress) = (Scratch::default(), Vec::new());
+    let step = tasks.len().div_ceil(MOST_PARTNERS).max(1);
+    let score = |task: &Tenant| {
+        let (mut sum, mut pairs) = (0.0, 0);
+        for partner in tasks.iter().step_by(step) {
+            model.run(mode, &[*task, *partner], &mut scratch, &mut progress);
+            sum += progress.iter().sum::<f64>() / 2.0;
+            pairs += 1;
+        }
+        let mean = sum / f64::from(pairs.max(1));
+        u8::from(mean < CUTS[0]) + u8::from(mean < CUTS[1])
     };
-    u8::from(util >= CUTS[0]) + u8::from(util >= CUTS[1])
+    tasks.iter().map(score).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_interference::share::Demand;
+
+    #[test]
+    fn the_more_a_task_slows_others_the_higher_it_scores() {
+        let model = GpuModel::find("A100-40GB").unwrap();
+        let task = |sm: f64| Tenant::new(Demand { gract: sm, sm, ..Demand::default() });
+        let tasks: Vec<Tenant> = [0.1, 0.2, 0.6, 0.7, 0.95].map(task).into();
+        let scores = scores(&tasks, &model, Mode::Mps);
+        assert!(scores.is_sorted(), "{scores:?}");
+        assert_eq!((scores[0], scores[4]), (0, 2));
+    }
 }

@@ -59,7 +59,7 @@ impl Setup {
 /// Plays a workload. `report` is told now and then how many more jobs are over.
 #[must_use]
 pub fn simulate(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &dyn Fn(u64)) -> RunResult {
-    let workload = engine::complete(workload, cluster);
+    let workload = engine::complete(workload, cluster, setup.sharing);
     let mut scheduler = core::CoreScheduler::new(&workload, cluster.inventory(), setup.options.clone());
     let result = engine::Engine::new(&workload, cluster, setup, &mut scheduler).run(report);
     debug_assert!(scheduler.refused.is_empty(), "the core refused: {:?}", scheduler.refused);

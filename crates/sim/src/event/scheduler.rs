@@ -25,11 +25,7 @@ pub(crate) enum Fate {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Decision {
     /// Put a job that waits on GPUs.
-    Start {
-        job: JobIndex,
-        gpus: Vec<GpuIndex>,
-        terms: Terms,
-    },
+    Start { job: JobIndex, gpus: Vec<GpuIndex>, terms: Terms },
     /// Take a job off its GPUs; it will go on where it was, after loading again.
     Preempt { job: JobIndex },
     /// Give a running job another part of its GPU.

@@ -7,11 +7,11 @@
 
 use super::cluster::{Cluster, Device, demand};
 use super::window::{History, Levels};
+use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
-use carma_interference::power::{clock_bound, slowed};
-use carma_interference::share::{Demand, Mode, Scratch, Tenant, share_into};
+use carma_interference::share::{Demand, Mode, Scratch, Tenant};
 use std::sync::Arc;
 
 /// Position of a job in the workload.
@@ -227,6 +227,12 @@ impl World {
         self.gpus[gpu as usize].device.model.memory
     }
 
+    /// How long processes load on these GPUs.
+    pub(crate) fn startup(&self, gpus: &[GpuIndex]) -> &Startup {
+        let gpu = gpus.first().map_or(0, |gpu| *gpu as usize);
+        &self.gpus[gpu].device.model.startup
+    }
+
     /// Memory that a job holds on a GPU.
     pub(crate) fn held(&self, job: JobIndex, gpu: GpuIndex) -> MiB {
         let job = &self.jobs[job as usize];
@@ -317,7 +323,12 @@ impl World {
             let room = it.terms.part.map_or(free, |part| free.min(part.memory.0));
             let cap = it.terms.cap.map_or(u64::MAX, |cap| cap.0);
             if wanted(at) > room.min(cap) {
-                return Err(Overflow { gpu: *gpu, wanted: wanted(at), free: room.min(cap), capped: cap < room });
+                return Err(Overflow {
+                    gpu: *gpu,
+                    wanted: wanted(at),
+                    free: room.min(cap),
+                    capped: cap < room,
+                });
             }
         }
         for at in 0..it.gpus.len() {
@@ -477,15 +488,10 @@ impl World {
             return;
         }
         let model = &shared.device.model;
-        let used =
-            share_into(mode, &self.tenants, &model.capacities, &mut self.scratch, &mut self.progress);
-        let clock = model.power.clock(&used);
-        let mut shares = self.tenants.iter().zip(&self.progress);
-        for allowed in shared.allowed.iter_mut().filter(|allowed| allowed.is_nan()) {
-            if let Some((tenant, progress)) = shares.next() {
-                let bound = if clock < 1.0 { clock_bound(&tenant.demand) } else { 0.0 };
-                *allowed = slowed(*progress, bound, clock);
-            }
+        model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress);
+        let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
+        for (allowed, progress) in unknown.zip(&self.progress) {
+            *allowed = *progress;
         }
     }
 
@@ -582,6 +588,11 @@ impl World {
 }
 
 impl Gpu {
+    /// Power with nothing running, watts.
+    pub(crate) fn idle_w(&self) -> f64 {
+        self.device.model.power.idle_w
+    }
+
     fn allows(&self, job: JobIndex) -> f64 {
         let at = self.tenants.iter().position(|tenant| *tenant == job);
         at.and_then(|at| self.allowed.get(at)).copied().unwrap_or(1.0)
