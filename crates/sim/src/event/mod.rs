@@ -9,6 +9,7 @@
 //! The same seed gives the same result, to the byte, whatever the number of threads: a run is one
 //! thread, and runs do not know of each other.
 
+mod batch;
 mod cluster;
 mod core;
 mod engine;
@@ -17,6 +18,7 @@ pub mod outcome;
 mod scheduler;
 mod startup;
 mod summary;
+pub mod sweep;
 mod window;
 mod world;
 
@@ -25,6 +27,7 @@ use carma_core::model::SharingMode;
 use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
 use outcome::RunResult;
 
+pub use batch::simulate_all;
 pub use cluster::{Cluster, ClusterError, MOST_GPUS};
 
 /// What a run is made with.

@@ -143,6 +143,9 @@ pub struct Row {
     /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
+    /// Of several seeds: means with confidence intervals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_seeds: Option<super::seeds::OverSeeds>,
     /// The figures over those of the first row.
     #[serde(default)]
     pub normalised: Normalised,
@@ -188,6 +191,7 @@ impl From<&RunResult> for Row {
             seeds: 1,
             events: run.events,
             figures: Figures::from(&run.summary),
+            over_seeds: None,
             normalised: Normalised::default(),
             detail: None,
         }
@@ -233,6 +237,22 @@ macro_rules! figures {
         pub struct Figures {
             $($(#[$count_doc])* #[serde(default)] pub $count: u64,)*
             $($(#[$doc])* #[serde(default)] pub $key: Option<f64>,)*
+        }
+
+        impl Figures {
+            /// Means over runs; counts are rounded.
+            #[must_use]
+            pub fn mean(of: &[Self]) -> Self {
+                let n = of.len().max(1) as f64;
+                let count = |f: fn(&Self) -> u64| (of.iter().map(f).sum::<u64>() as f64 / n).round() as u64;
+                let number = |f: fn(&Self) -> Option<f64>| {
+                    of.iter().map(f).sum::<Option<f64>>().map(|sum| sum / n)
+                };
+                Self {
+                    $($count: count(|figures| figures.$count),)*
+                    $($key: number(|figures| figures.$key),)*
+                }
+            }
         }
 
         impl From<&Summary> for Figures {
