@@ -62,17 +62,17 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     out.push_str("</div>\n");
     if gpus > GPUS {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"remark\">The lines are means over all {}; up to {GPUS} GPUs are shown one by one.</p>\n",
+            "<p class=\"remark\">The lines are means over all {}; up to {GPUS} GPUs are shown one by one.</p>",
             plural(gpus as u64, "GPU", "GPUs")
         );
     }
     let left_out = runs.iter().filter(|r| has_series(r)).count() - with.len();
     if left_out > 0 {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"remark\">{left_out} more of the policies have activity that is not in this page.</p>\n"
+            "<p class=\"remark\">{left_out} more of the policies have activity that is not in this page.</p>"
         );
     }
     let coarse = with.iter().map(|i| runs[*i].step_s * group(&runs[*i]) as f64);
@@ -179,7 +179,7 @@ fn row(
         if top {
             let _ = write!(out, r#"<text class="name" x="{}" y="14">{measure}</text>"#, At(panel.x));
         }
-        panel.x_axis(out, &time_ticks(0.0, long, 5), bottom);
+        panel.x_axis(out, &time_ticks(0.0, long, 6), bottom);
         panel.y_axis(out, &labelled(scales[m].clone()));
         panel.base(out);
         for line in lines {

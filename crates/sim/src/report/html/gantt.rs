@@ -1,8 +1,8 @@
 //! Which task was when on which GPU.
 
+use super::absent;
 use super::plot::{At, Panel, WIDTH, open, time_ticks};
 use super::text::{Esc, Short, largest, plural, span};
-use super::{absent, block};
 use crate::event::outcome::{End, RunResult, Stretch};
 use carma_core::units::Millis;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,8 +40,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     let families = Families::of(runs);
     families.legend(out, runs);
     let end = largest(runs.iter().flat_map(|r| r.stretches.iter()).map(|s| seconds(s.end)));
-    for (i, (run, name)) in runs.iter().zip(names).enumerate().take(RUNS) {
-        let _ = write!(out, "<div class=\"figure\"><h3>{} {}</h3>", block(i), Short(name, 80));
+    for (run, name) in runs.iter().zip(names).take(RUNS) {
+        let _ = write!(out, "<div class=\"figure\"><h3>{}</h3>", Short(name, 80));
         if run.stretches.is_empty() {
             absent(out, "Nothing ran, or the result does not say what.");
         } else {
@@ -51,7 +51,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     if runs.len() > RUNS {
         let _ =
-            write!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>\n", runs.len());
+            writeln!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>", runs.len());
     }
     out.push_str("</section>\n");
 }
@@ -101,8 +101,11 @@ impl<'a> Families<'a> {
         for (colour, name) in self.0.iter().enumerate().take(FAMILIES) {
             item(out, colour, name);
         }
-        if self.0.len() > FAMILIES {
-            item(out, FAMILIES, &plural((self.0.len() - FAMILIES) as u64, "other", "others"));
+        match self.0.get(FAMILIES..) {
+            None | Some([]) => {}
+            // The last colour needs not stand for many.
+            Some([one]) => item(out, FAMILIES, one),
+            Some(others) => item(out, FAMILIES, &format!("{} others", others.len())),
         }
         let ended = |how: End| runs.iter().flat_map(|r| &r.stretches).any(|s| s.how == how);
         let mut mark = |drawn: String, name: &str| {
@@ -304,10 +307,18 @@ GPU {} · attempt {}
         }
     }
     out.push_str("</g>");
-    let (x, y) = (left + wide, top + thick / 2.0);
+    // Within the bar where there is room, so that it does not hide the name of the next.
+    let y = top + thick / 2.0;
+    let mark = |r: f64| (left + wide - r).max(left + wide / 2.0);
     match stretch.how {
-        End::OutOfMemory => marks.push_str(&crash(x, y, (thick * 0.42).clamp(3.0, 6.0))),
-        End::Preempted => marks.push_str(&taken_back(x, y, (thick * 0.4).clamp(2.5, 5.0))),
+        End::OutOfMemory => {
+            let r = (thick * 0.42).clamp(3.0, 6.0);
+            marks.push_str(&crash(mark(r), y, r));
+        }
+        End::Preempted => {
+            let r = (thick * 0.4).clamp(2.5, 5.0);
+            marks.push_str(&taken_back(mark(r), y, r));
+        }
         End::Completed => {}
     }
 }

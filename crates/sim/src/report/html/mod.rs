@@ -109,7 +109,7 @@ fn head(out: &mut String, input: &PageInput<'_>) {
     out.push_str("</dl>\n");
     if !input.command.is_empty() {
         // Long enough for any command that a person typed.
-        let _ = write!(out, "<p class=\"command\"><code>{}</code></p>\n", Short(input.command, 4000));
+        let _ = writeln!(out, "<p class=\"command\"><code>{}</code></p>", Short(input.command, 4000));
     }
     if !input.notes.is_empty() {
         out.push_str("<ul class=\"notes\">");
@@ -155,12 +155,12 @@ fn names(runs: &[RunResult]) -> Vec<String> {
 
 /// Opens a section.
 fn open(out: &mut String, id: &str, heading: &str) {
-    let _ = write!(out, "<section id=\"{id}\"><h2>{heading}</h2>\n");
+    let _ = writeln!(out, "<section id=\"{id}\"><h2>{heading}</h2>");
 }
 
 /// Says why a drawing is not there.
 fn absent(out: &mut String, why: &str) {
-    let _ = write!(out, "<p class=\"absent\">{why}</p>\n");
+    let _ = writeln!(out, "<p class=\"absent\">{why}</p>");
 }
 
 /// A line in a policy's colour and dash, to stand before its name.
