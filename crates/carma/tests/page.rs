@@ -44,11 +44,13 @@ fn document(detail: bool) -> String {
     serde_json::to_string(&reply).unwrap()
 }
 
-/// The browser, if there is one.
+/// The browser, if there is one that starts: some distributions have only a note where to get it.
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
-    std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|file| file.is_file())
+    let starts =
+        |file: &PathBuf| Command::new(file).arg("--version").output().is_ok_and(|out| out.status.success());
+    std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(starts)
 }
 
 /// The page's elements after its script ran, and what the browser had to say.

@@ -190,9 +190,9 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
     let between = if gpus.len() > 8 { 3.0 } else { 6.0 };
     let height = total as f64 * thick + gpus.len() as f64 * between;
     let (x_min, x_max) = window.unwrap_or((0.0, end));
-    let panel = Panel { x: LABEL, y: 8.0, w: WIDTH - LABEL - 14.0, h: height, x_min, x_max, y_max: 1.0 };
+    let panel = Panel { x: LABEL, y: 20.0, w: WIDTH - LABEL - 14.0, h: height, x_min, x_max, y_max: 1.0 };
     out.push_str("<div class=\"chart\">");
-    open(out, "plot", height + 34.0, &format_args!("Tasks on the GPUs over time: {}", Short(name, 80)));
+    open(out, "plot", height + 46.0, &format_args!("Tasks on the GPUs over time: {}", Short(name, 80)));
     let mut tops: BTreeMap<u32, f64> = BTreeMap::new();
     let mut y = panel.y;
     for gpu in &gpus {
@@ -217,16 +217,18 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
         draw(out, &mut marks, run, bar, &panel, top, thick, families);
     }
     let last = largest(run.stretches.iter().map(|s| seconds(s.end)));
-    if window.is_none() && last < end * 0.999 {
+    if window.is_none() && last > 0.0 {
         let x = panel.px(last);
+        // Near the right edge the words stand before the line.
+        let (anchor, words) = if x > WIDTH - 180.0 { ("end", x + 2.0) } else { ("start", x - 2.0) };
         let _ = write!(
             out,
-            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}">all done at {}</text>"#,
+            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}" text-anchor="{anchor}">all done at {}</text>"#,
             At(x),
-            At(panel.y),
-            At(panel.h),
-            At(x + 6.0),
-            At(panel.y + 12.0),
+            At(panel.y - 4.0),
+            At(panel.h + 4.0),
+            At(words),
+            At(panel.y - 8.0),
             span(last),
         );
     }
