@@ -199,6 +199,10 @@ fn many_policies_have_limits() {
     assert!(page.contains("The first 8 of 50 policies are drawn"));
     assert!(page.contains("and 42 more"));
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    let one = example::runs(1, 3, &["magm"], 7).remove(0);
+    let run = |seed: u64| RunResult { seed, ..one.clone() };
+    let page = shown(&(0..1200).map(run).collect::<Vec<_>>());
+    assert!(page.contains("The first 1000 of 1200 runs are shown"));
 }
 
 #[test]
