@@ -71,6 +71,10 @@ impl SimulateReply {
             version: Option<serde_json::Value>,
             simulated: Option<bool>,
         }
+        // A list would do for a struct.
+        if bytes.trim_ascii_start().first().is_some_and(|b| *b != b'{') {
+            return Err(ReadError::NoReply);
+        }
         let head: Head = serde_json::from_slice(bytes)?;
         match head.version {
             None => return Err(ReadError::NoReply),
@@ -104,9 +108,9 @@ pub enum ReadError {
     /// Not JSON, or a key is missing or of another type.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// JSON of something else.
+    /// Something else.
     #[error(
-        "it is JSON, but not what `carma simulate --json` prints (no \"version\" and \"simulated\": true)"
+        "it is not what `carma simulate --json` prints: an object with \"version\" and \"simulated\": true"
     )]
     NoReply,
     /// From a later or an earlier carma.
@@ -746,7 +750,10 @@ mod tests {
     #[test]
     fn broken_documents_are_refused_with_the_place() {
         assert!(refused("{").contains("line 1"), "{}", refused("{"));
-        assert!(refused("[1]").contains("line 1"), "{}", refused("[1]"));
+        assert!(refused("[1, true]").contains("carma simulate --json"), "{}", refused("[1, true]"));
+        assert!(refused("hello").contains("carma simulate --json"));
+        assert!(refused(&"[".repeat(100_000)).contains("carma simulate --json"));
+        assert!(refused(&"{\"version\":".repeat(100_000)).contains("recursion"));
         assert!(refused("{}").contains("carma simulate --json"));
         assert!(refused(r#"{"version": 1, "jobs": []}"#).contains("carma simulate --json"));
         assert!(refused(r#"{"version": 2, "simulated": true}"#).contains("\"version\" is 2"));
