@@ -6,10 +6,13 @@
 //! at hand is 5 MB: a columnar format would gain nothing.
 
 pub mod catalogue;
+pub mod draw;
 mod error;
+pub mod import;
 mod lines;
 pub mod read;
 mod resolve;
+pub mod synthesize;
 mod table;
 pub mod write;
 
