@@ -70,43 +70,72 @@ const WORDS: &[&str] = &[
     "|",
 ];
 
-/// Rows under a header that may be damaged.
+/// Rows under a header, mostly right, and one sort of damage.
 #[derive(Debug, Clone, TypeGenerator)]
 struct File {
-    /// Position and byte to write into the header; position beyond it: none.
-    damage: (u8, u8),
+    /// One a row; what each byte does to its field, [`File::bytes`] says.
     rows: Vec<Vec<u8>>,
-    /// Written after all else, as they are.
-    rest: Vec<u8>,
-    /// Columns that a row gets beyond its header's, or lacks.
-    ragged: bool,
+    /// Whether it is gzipped.
     zipped: bool,
-    /// Bytes cut off at the end.
-    cut: u8,
+    damage: Damage,
+}
+
+#[derive(Debug, Clone, TypeGenerator)]
+enum Damage {
+    None,
+    /// Rows of any number of fields.
+    Ragged,
+    /// A byte at a place of the header.
+    Header(u8, u8),
+    /// Any bytes after the last row.
+    Rest(Vec<u8>),
+    /// So many bytes lost at the end.
+    Cut(u8),
 }
 
 impl File {
-    fn bytes(&self, header: &str, separator: &str) -> Vec<u8> {
-        let mut text = header.as_bytes().to_vec();
-        if let Some(byte) = text.get_mut(usize::from(self.damage.0)) {
-            *byte = self.damage.1;
+    /// `columns` are separated names, each with a value that is right for it, `arrival_s=0.5`;
+    /// `#` is the number of the row.
+    fn bytes(&self, columns: &str, separator: &str) -> Vec<u8> {
+        let columns: Vec<(&str, &str)> = columns
+            .split(separator)
+            .map(|column| column.split_once('=').unwrap_or((column, column)))
+            .collect();
+        let header: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+        let mut text = header.join(separator).into_bytes();
+        if let Damage::Header(at, new) = self.damage
+            && let Some(byte) = text.get_mut(usize::from(at))
+        {
+            *byte = new;
         }
-        let columns = header.split(separator).count();
-        for row in self.rows.iter().take(50) {
+        for (number, row) in ["1", "2", "3", "4"].iter().zip(&self.rows) {
             text.push(b'\n');
-            let length = if self.ragged { row.len().min(2 * columns) } else { columns };
+            let length = if matches!(self.damage, Damage::Ragged) {
+                row.len().min(2 * columns.len())
+            } else {
+                columns.len()
+            };
+            // Mostly what is right, so that rows get as far as the end.
             let fields: Vec<&str> = (0..length)
-                .map(|i| WORDS[usize::from(row.get(i).copied().unwrap_or_default()) % WORDS.len()])
+                .map(|i| match (row.get(i).copied().unwrap_or_default(), columns.get(i)) {
+                    (0..=251, Some((_, "#"))) => number,
+                    (0..=251, Some((_, right))) => right,
+                    (any, _) => WORDS[usize::from(any).wrapping_mul(31) % WORDS.len()],
+                })
                 .collect();
             text.extend(fields.join(separator).as_bytes());
         }
         text.push(b'\n');
-        text.extend(&self.rest);
+        if let Damage::Rest(rest) = &self.damage {
+            text.extend(rest);
+        }
         if self.zipped {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             encoder.write_all(&text).unwrap();
             text = encoder.finish().unwrap();
-            text.truncate(text.len() - usize::from(self.cut).min(text.len()));
+        }
+        if let Damage::Cut(lost) = self.damage {
+            text.truncate(text.len().saturating_sub(usize::from(lost)));
         }
         text
     }
@@ -114,7 +143,7 @@ impl File {
 
 /// Rows with fields of a header, whole files of random bytes, and a value or an error of each.
 fn fuzz(
-    header: &str,
+    columns: &str,
     separator: &str,
     read: impl Fn(&[u8]) -> Result<(), TraceError> + std::panic::RefUnwindSafe,
 ) {
@@ -127,7 +156,7 @@ fn fuzz(
     check!()
         .with_iterations(ITERATIONS)
         .with_type::<File>()
-        .for_each(|file| judge(&file.bytes(header, separator)));
+        .for_each(|file| judge(&file.bytes(columns, separator)));
     check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| judge(bytes));
 }
 
@@ -144,8 +173,8 @@ fn used(trace: &Trace, catalogue: Option<&Catalogue>) {
 
 #[test]
 fn traces() {
-    let header =
-        "trace,job,arrival_s,task,duration_s,gpus,user,memory_mib,gract,smact,smocc,drama,tensor,pcie,cpu";
+    let header = "trace=,job=7,arrival_s=0.5,task=task,duration_s=8,gpus=2,user=ann,memory_mib=900,gract=0.5,smact=1,\
+        smocc=0,drama=0.1,tensor=,pcie=,cpu=0.3";
     let catalogue = Catalogue::read("task,duration_s\ntask,5\n".as_bytes(), Path::new("c.csv")).unwrap();
     fuzz(header, ",", |bytes| {
         let trace = read::trace(bytes, Path::new("t.csv"), None)?;
@@ -153,15 +182,16 @@ fn traces() {
         used(&trace, None);
         Ok(())
     });
-    fuzz("arrival_s", ",", |bytes| {
+    fuzz("arrival_s=5,trace=task", ",", |bytes| {
         read::trace(bytes, Path::new("t.csv"), Some("task")).map(|t| used(&t, None))
     });
 }
 
 #[test]
 fn catalogues() {
-    let header = "task,model,class,gpus,duration_s,memory_mib,gract,smact,cpu,startup_s,memory_over_time,mps_curve,\
-        lucid_score,declared_mib,measured_mib,epochs,readme_et_min_per_epoch";
+    let header = "task=#,model=M,class=heavy,gpus=1,duration_s=,memory_mib=900,gract=1,smact=,cpu=0.5,startup_s=3,\
+        memory_over_time=0:0.3;0.02:1,mps_curve=10:0.2;50:0.8,lucid_score=2,declared_mib=,measured_mib=5,epochs=3,\
+        readme_et_min_per_epoch=2.5";
     fuzz(header, ",", |bytes| {
         let catalogue = Catalogue::read(bytes, Path::new("c.csv"))?;
         let mut text = Vec::new();
@@ -187,18 +217,26 @@ fn importer(format: Format, header: &str, separator: &str) {
 
 #[test]
 fn philly() {
-    importer(Format::Philly, "timestamp,duration,num_gpus,gpu_time,cluster", ",");
+    importer(
+        Format::Philly,
+        "timestamp=2017-10-09 07:01:55,duration=66.0,num_gpus=1,gpu_time=66,cluster=11cb48",
+        ",",
+    );
 }
 
 #[test]
 fn openb() {
-    let header = "name,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time";
+    let header = "name=p,num_gpu=1,gpu_milli=460,qos=LS,creation_time=1,deletion_time=100,scheduled_time=5";
     importer(Format::AlibabaOpenb, header, ",");
 }
 
 #[test]
 fn gavel() {
-    importer(Format::Gavel, "virtual_cluster,job_type,total_steps,arrival_s,scale_factor", ",");
+    importer(
+        Format::Gavel,
+        "virtual_cluster=vc,job_type=LM (batch size 5),total_steps=1000,arrival_s=5,scale_factor=1",
+        ",",
+    );
     importer(Format::Gavel, "LM (batch size 5)\tcmd\t-n\t1\t1000\t1\t1\t-1\t5", "\t");
 }
 
@@ -215,18 +253,24 @@ fn gavel_throughputs() {
 
 #[test]
 fn helios() {
-    importer(Format::Helios, "job_id,user,vc,gpu_num,submit_time,duration", ",");
+    importer(
+        Format::Helios,
+        "job_id=1,user=u,vc=v,gpu_num=2,submit_time=2020-06-09 18:41:01,duration=7",
+        ",",
+    );
 }
 
 #[test]
 fn lucid() {
-    let header = "job_id,user,gpu_num,submit_time,duration,dataset,model,batchsize,amp,gpu_util,gmem";
+    let header = "job_id=1,user=u,gpu_num=1,submit_time=2020-06-09 18:41:01,duration=9,dataset=D,model=M,batchsize=32,amp=1,\
+        gpu_util=55.5,gmem=1800";
     importer(Format::Lucid, header, ",");
 }
 
 #[test]
 fn sacct() {
-    let header = "JobID|User|Submit|Start|End|Elapsed|ElapsedRaw|State|AllocTRES|ReqTRES";
+    let header = "JobID=1|User=u|Submit=2024-01-02T03:04:05|Start=2024-01-02T03:04:05|End=2024-01-02T03:05:05|\
+        Elapsed=1-02:03:04|ElapsedRaw=|State=COMPLETED|AllocTRES=cpu=8,gres/gpu=2|ReqTRES=";
     importer(Format::SlurmSacct, header, "|");
 }
 

@@ -650,10 +650,42 @@ fn the_same_seed_makes_the_same_bytes() {
         String::from_utf8(text).unwrap()
     };
     let bytes = |arrivals| make(arrivals, 2, 1);
-    insta::assert_snapshot!(bytes(Arrivals::Poisson), @"");
-    insta::assert_snapshot!(bytes(Arrivals::Bursty), @"");
-    insta::assert_snapshot!(bytes(Arrivals::Uniform), @"");
-    insta::assert_snapshot!(bytes(Arrivals::Batch), @"");
+    insta::assert_snapshot!(bytes(Arrivals::Poisson), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,177.037,m,u1
+    3,308.229,l,u1
+    4,524.027,m,u1
+    5,596.133,h,u1
+    6,607.809,l,u2
+    ");
+    insta::assert_snapshot!(bytes(Arrivals::Bursty), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,69.252,m,u1
+    3,107.314,l,u1
+    4,131.57,m,u1
+    5,242.734,h,u1
+    6,343.822,l,u2
+    ");
+    insta::assert_snapshot!(bytes(Arrivals::Uniform), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,165.946,m,u1
+    3,312.086,l,u1
+    4,488.974,m,u1
+    5,591.727,h,u1
+    6,613.767,l,u2
+    ");
+    insta::assert_snapshot!(bytes(Arrivals::Batch), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,0,m,u1
+    3,0,l,u1
+    4,0,m,u1
+    5,0,h,u1
+    6,0,l,u2
+    ");
     let column = |text: String, at: usize| {
         text.lines().map(|l| l.split(',').nth(at).unwrap().to_owned()).collect::<Vec<_>>()
     };
