@@ -12,6 +12,7 @@ pub mod import;
 mod lines;
 pub mod read;
 mod resolve;
+pub mod summary;
 pub mod synthesize;
 mod table;
 pub mod write;
