@@ -36,8 +36,8 @@ pub struct Summary {
     pub gap_p95_s: Option<f64>,
     /// By class: `light`, `medium`, `heavy`, and `unknown` where no catalogue says; empty ones are left out.
     pub by_class: Vec<(&'static str, Group)>,
-    /// By number of GPUs.
-    pub by_gpus: BTreeMap<u32, Group>,
+    /// By number of GPUs; `None`, the last, where neither trace nor catalogue says. Those count as one.
+    pub by_gpus: Vec<(Option<u32>, Group)>,
 }
 
 impl Summary {
@@ -46,17 +46,19 @@ impl Summary {
     pub fn of(trace: &Trace, catalogue: Option<&Catalogue>) -> Self {
         let mut summary = Self { name: trace.name.clone(), ..Self::default() };
         let mut by_class: BTreeMap<_, Group> = BTreeMap::new();
+        let mut by_gpus: BTreeMap<_, Group> = BTreeMap::new();
         let (mut users, mut tasks) = (BTreeSet::new(), BTreeSet::new());
         for job in &trace.jobs {
             let task = job.task.as_ref().and_then(|name| catalogue?.tasks.get(name));
-            let gpus = job.gpus.or_else(|| task.map(|task| task.gpus)).unwrap_or_default().max(1);
+            let gpus = job.gpus.or_else(|| task.map(|task| task.gpus.max(1)));
             let duration = job.duration.or_else(|| task?.duration);
             summary.without_duration += u64::from(duration.is_none());
-            let hours = duration.map_or(0.0, |d| d.0 as f64 / 3_600_000.0) * f64::from(gpus);
+            let hours = duration.map_or(0.0, |d| d.0 as f64 / 3_600_000.0) * f64::from(gpus.unwrap_or(1));
             let weight = task.and_then(|task| task.weight);
             // `None` sorts first and is to be shown last.
             let class = by_class.entry((weight.is_none(), weight)).or_default();
-            for group in [&mut summary.all, class, summary.by_gpus.entry(gpus).or_default()] {
+            let alike = by_gpus.entry((gpus.is_none(), gpus)).or_default();
+            for group in [&mut summary.all, class, alike] {
                 group.jobs += 1;
                 group.gpu_hours += hours;
             }
@@ -67,6 +69,7 @@ impl Summary {
             .into_iter()
             .map(|((_, weight), group)| (weight.map_or("unknown", super::Weight::as_str), group))
             .collect();
+        summary.by_gpus = by_gpus.into_iter().map(|((_, gpus), group)| (gpus, group)).collect();
         summary.users = users.len() as u64;
         summary.tasks = tasks.len() as u64;
         let mut gaps: Vec<u64> =
@@ -108,7 +111,12 @@ mod tests {
         );
         assert_eq!(
             summary.by_gpus,
-            BTreeMap::from([(1, group(2, 0.5)), (2, group(1, 2.0)), (4, group(1, 8.0))])
+            [
+                (Some(1), group(1, 0.0)),
+                (Some(2), group(1, 2.0)),
+                (Some(4), group(1, 8.0)),
+                (None, group(1, 0.5))
+            ]
         );
         let one = Trace { jobs: trace.jobs[..1].to_vec(), ..trace };
         assert_eq!(Summary::of(&one, None).gap_mean_s, None);

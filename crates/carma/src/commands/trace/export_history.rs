@@ -116,9 +116,10 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
 
     let mut notes: Vec<String> =
         skipped.into_iter().map(|(state, n)| format!("{n} left out: {state}")).collect();
+    let modes: Vec<String> = modes.into_iter().collect();
+    let modes = if modes.is_empty() { String::new() } else { format!(" (sharing: {})", modes.join(", ")) };
     notes.push(format!(
-        "run times are as run ({}), slowed by whoever shared the GPU; a task's is its shortest",
-        modes.into_iter().collect::<Vec<_>>().join(", ")
+        "run times are as run{modes}, slowed by whoever shared the GPU; a task's is its shortest"
     ));
     notes.push("the history keeps no activity of jobs: a simulation has to assume it".into());
     let unknown = tasks.values().filter(|task| task.memory.is_empty()).count();
@@ -127,7 +128,7 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
     }
     if unread > 0 {
         notes.push(format!(
-            "{unread} commands belong to others and may not be read: jobs of the same name and user count as one task"
+            "commands that you may not read, or that are forgotten: {unread}; there, jobs of one name and user are one task"
         ));
     }
     let tasks = tasks.into_iter().map(|(name, task)| (name, Arc::new(task))).collect();
@@ -219,9 +220,24 @@ mod tests {
             write(&mut text);
             String::from_utf8(text).unwrap()
         };
-        insta::assert_snapshot!(text(&|out| write::trace(&history.trace, out).unwrap()), @"");
-        insta::assert_snapshot!(text(&|out| write::catalogue(&history.catalogue, out).unwrap()), @"");
-        insta::assert_snapshot!(history.notes.join("\n"), @"");
+        insta::assert_snapshot!(text(&|out| write::trace(&history.trace, out).unwrap()), @r"
+        job,arrival_s,task,duration_s,gpus,user
+        1,0,train-0b70e696,0.5,1,alice
+        2,2.5,train-0b70e696,1,1,alice
+        3,4,train-alice,1.5,1,alice
+        ");
+        insta::assert_snapshot!(text(&|out| write::catalogue(&history.catalogue, out).unwrap()), @r"
+        task,model,gpus,duration_s,memory_mib,declared_mib
+        train-0b70e696,python train.py,1,0.5,1100,2048
+        train-alice,,1,1.5,,
+        ");
+        insta::assert_snapshot!(history.notes.join("\n"), @r"
+        1 left out: FAILED
+        run times are as run, slowed by whoever shared the GPU; a task's is its shortest
+        the history keeps no activity of jobs: a simulation has to assume it
+        memory was never seen of 1 of 2 tasks
+        commands that you may not read, or that are forgotten: 1; there, jobs of one name and user are one task
+        ");
         let last = convert(&reply, &details, Some(Millis(2000))).unwrap();
         assert_eq!(last.trace.jobs.len(), 1);
         assert!(convert(&reply, &details, Some(Millis(500))).is_none());

@@ -90,7 +90,14 @@ fn render(summary: &Summary, notes: &[String], screen: &Screen) -> String {
         let _ = write!(text, "\n{}", table.render());
     };
     table("CLASS", summary.by_class.iter().map(|(class, group)| ((*class).to_owned(), group)).collect());
-    table("GPUS", summary.by_gpus.iter().map(|(gpus, group)| (gpus.to_string(), group)).collect());
+    table(
+        "GPUS",
+        summary
+            .by_gpus
+            .iter()
+            .map(|(gpus, group)| (gpus.map_or("unknown".to_owned(), |n| n.to_string()), group))
+            .collect(),
+    );
     if !notes.is_empty() {
         text.push('\n');
     }
@@ -123,13 +130,56 @@ mod tests {
     #[test]
     fn with_its_catalogue() {
         let (summary, notes) = described(Some(TASKS));
-        insta::assert_snapshot!(render(&summary, &notes, &Screen::of_width(Some(80))), @"");
-        insta::assert_snapshot!(machine(&summary, &notes), @"");
+        insta::assert_snapshot!(render(&summary, &notes, &Screen::of_width(Some(80))), @r"
+        trace: t
+        jobs:  3
+        tasks: 2
+        users: 2
+        span:  3 min 34 s
+        gaps:  mean 107.0 s, median 107.0 s, 95 % up to 181.0 s
+        load:  12.2 GPU-hours
+
+        CLASS  JOBS   SHARE  GPU-HOURS
+        light     1  33.3 %        0.2
+        heavy     2  66.7 %       12.0
+
+        GPUS  JOBS   SHARE  GPU-HOURS
+        1        1  33.3 %        0.2
+        2        1  33.3 %        4.0
+        4        1  33.3 %        8.0
+
+        note: smocc is not known; assumed 0.10, the mean of the catalogue's 1 task (2
+              jobs, 1 task: heavy1)
+        ");
+        let json = machine(&summary, &notes);
+        assert_eq!(
+            (&json["version"], &json["span_s"], &json["users"]),
+            (&json!(1), &json!(214.0), &json!(2))
+        );
+        assert_eq!(json["by_class"][1], json!({ "class": "heavy", "jobs": 2, "gpu_hours": 12.0 }));
+        assert_eq!(json["by_gpus"][2], json!({ "gpus": 4, "jobs": 1, "gpu_hours": 8.0 }));
     }
 
     #[test]
     fn without_run_times() {
         let (summary, notes) = described(None);
-        insta::assert_snapshot!(render(&summary, &notes, &Screen::of_width(None)), @"");
+        insta::assert_snapshot!(render(&summary, &notes, &Screen::of_width(None)), @r"
+        trace: t
+        jobs:  3
+        tasks: 2
+        users: 2
+        span:  3 min 34 s
+        gaps:  mean 107.0 s, median 107.0 s, 95 % up to 181.0 s
+        load:  unknown: no job has a run time
+
+        CLASS    JOBS    SHARE  GPU-HOURS
+        unknown     3  100.0 %          -
+
+        GPUS     JOBS   SHARE  GPU-HOURS
+        4           1  33.3 %          -
+        unknown     2  66.7 %          -
+
+        note: t.csv:2: job `1` has no run time: give it a duration_s, or a catalogue with the task `light1`
+        ");
     }
 }
