@@ -31,7 +31,7 @@ fn bad(error: TraceError) -> Failure {
 }
 
 /// Where the catalogue of a trace goes: `x.csv` has `x.tasks.csv`.
-fn tasks_beside(trace: &Path) -> PathBuf {
+pub(super) fn tasks_beside(trace: &Path) -> PathBuf {
     if trace.extension().is_some_and(|e| e == "csv") {
         return trace.with_extension("tasks.csv");
     }
