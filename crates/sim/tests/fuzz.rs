@@ -1,6 +1,8 @@
 //! Whatever a file holds, reading it ends in a value or in an error that names the file: never in a
 //! panic. Runs as tests on random input, and under libFuzzer with `cargo bolero test`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use bolero::{TypeGenerator, check};
 use carma_sim::trace::draw::Mix;
 use carma_sim::trace::import::{Format, import};

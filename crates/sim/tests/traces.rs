@@ -1,5 +1,7 @@
 //! Traces and catalogues: what is read, what is refused and how it is said.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use carma_core::units::{MiB, Millis};
 use carma_sim::trace::draw::{Mix, assign};
 use carma_sim::trace::import::{Format, Imported, import, import_file};
