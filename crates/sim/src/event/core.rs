@@ -78,7 +78,11 @@ impl<'a> CoreScheduler<'a> {
         let here = &world.gpus[gpu as usize];
         let window = here.history.summary(now.0, self.state.options().window.0);
         self.verdicts[gpu as usize] = self.state.options().policy.gate.judge(&window);
-        let on_it = here.tenants.iter().filter(|job| world.jobs[**job as usize].stage == Stage::Active);
+        // A process that loads shows on the GPU once it holds memory there.
+        let shows = |job: &&JobIndex| {
+            world.jobs[**job as usize].stage == Stage::Active || world.held(**job, gpu) > MiB::ZERO
+        };
+        let on_it = here.tenants.iter().filter(shows);
         let jobs = on_it.map(|job| (id(*job), Some(world.held(*job, gpu)))).collect();
         let seen = Observation {
             at: now,
