@@ -169,10 +169,20 @@ fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
     assert_eq!(run.summary.jobs, workload.jobs.len() as u64);
     assert_eq!((run.summary.completed, run.summary.not_completed), (completed, run.summary.jobs - completed));
     for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
-        assert!(
-            outcome.end.is_some() || !world.holds(job),
-            "job {at} did not complete and could have: {outcome:?}"
-        );
+        if outcome.end.is_none() && world.holds(job) {
+            let task = &job.task;
+            let mine = |job: &u32| *job as usize == at;
+            panic!(
+                "job {at} did not complete and could have, under {} with {}:\n{outcome:?}\n{:?} MiB, {:?}, {:?}\n{:#?}\n{:#?}",
+                run.policy,
+                run.sharing,
+                task.memory,
+                task.memory_over_time,
+                task.forecasts,
+                run.stretches.iter().filter(|s| mine(&s.job)).collect::<Vec<_>>(),
+                run.ooms.iter().filter(|oom| mine(&oom.job)).collect::<Vec<_>>(),
+            );
+        }
     }
 }
 
