@@ -11,6 +11,7 @@ use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
+use carma_interference::power::{clock_bound, slowed};
 use carma_interference::share::{Demand, Mode, Scratch, Tenant};
 use std::sync::Arc;
 
@@ -490,8 +491,11 @@ impl World {
         let model = &shared.device.model;
         model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress);
         let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
-        for (allowed, progress) in unknown.zip(&self.progress) {
-            *allowed = *progress;
+        for ((allowed, progress), tenant) in unknown.zip(&self.progress).zip(&self.tenants) {
+            // A task that alone makes the board throttle was throttled when its run time was measured.
+            let clock = model.power.clock(&tenant.demand);
+            let alone = slowed(1.0, clock_bound(&tenant.demand), clock);
+            *allowed = (*progress / alone).min(1.0);
         }
     }
 
@@ -570,6 +574,40 @@ impl World {
         for gpu in 0..self.gpus.len() {
             self.integrate(now, gpu as GpuIndex);
         }
+    }
+
+    /// What must hold at every instant: states what doesn't, in words. For tests and debug builds.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        for (index, gpu) in (0..).zip(&self.gpus) {
+            let held: u64 = gpu.tenants.iter().map(|job| self.held(*job, index).0).sum();
+            let memory = gpu.device.model.memory.0;
+            if gpu.used != held || gpu.used > memory {
+                broken.push(format!("GPU {index}: {} MiB in use, {held} held, {memory} there", gpu.used));
+            }
+            if gpu.allowed.len() != gpu.tenants.len() {
+                broken.push(format!(
+                    "GPU {index}: {} tenants, {} shares",
+                    gpu.tenants.len(),
+                    gpu.allowed.len()
+                ));
+            }
+            for job in &gpu.tenants {
+                let it = &self.jobs[*job as usize];
+                let here = it.gpus.iter().filter(|gpu| **gpu == index).count();
+                let there = gpu.tenants.iter().filter(|tenant| *tenant == job).count();
+                if it.stage == Stage::Away || here != 1 || there != 1 {
+                    broken
+                        .push(format!("GPU {index}: job {job} is {:?}, {here} and {there} times", it.stage));
+                }
+                let (rate, starts) = (it.rate, it.stage == Stage::Starting);
+                if !(0.0..=1.0).contains(&rate) || starts != (rate == 0.0) {
+                    broken.push(format!("job {job} is {:?} at a rate of {rate}", it.stage));
+                }
+            }
+        }
+        broken
     }
 
     /// Notes the levels, for curves over time.
