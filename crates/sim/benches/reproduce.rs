@@ -181,7 +181,8 @@ impl Bench {
         println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
         let workloads = [T1, T2, H60].map(|trace| self.workload(trace));
         let exclusive = presets::by_name("exclusive").unwrap();
-        let base: Vec<Summary> = workloads.iter().map(|w| self.seeds(w, &exclusive, 1)[0].summary.clone()).collect();
+        let base: Vec<Summary> =
+            workloads.iter().map(|w| self.seeds(w, &exclusive, 1)[0].summary.clone()).collect();
         // makespan, wait, exec, failed attempts on Philly and Saturn and Venus
         let rows = [
             ("AEGIS + true peak", "aegis-oracle", 0.712, 0.442, 1.79, "0, 0, 0"),

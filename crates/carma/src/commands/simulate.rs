@@ -6,17 +6,17 @@ use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
 use carma_core::policy::{Policy, RecoveryMethod, presets};
-use carma_sim::event::outcome::RunResult;
+use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
 use carma_sim::gpu_model::GpuModels;
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, Row, SimulateReply};
 use carma_sim::report::seeds;
-use carma_sim::trace::{Catalogue, Trace, TraceError, Workload, read};
+use carma_sim::trace::{Catalogue, Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
@@ -30,8 +30,8 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
     let (trace, workload) = load(args)?;
     let groups = play(args, &workload, &cluster, &setups)?;
     let rows = rows(&groups, args.detail);
-    let mut notes = workload.notes;
-    notes.extend(remarks(&groups));
+    let mut notes = workload.notes.clone();
+    notes.extend(remarks(&args.trace, &workload, &cluster, &groups));
     if let Some(file) = &args.html {
         let runs: Vec<RunResult> = groups.iter().filter_map(|runs| runs.first().cloned()).collect();
         if args.seeds > 1 {
@@ -181,20 +181,34 @@ fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<Row> {
     rows
 }
 
-/// What a reader should know of the runs.
-fn remarks(groups: &[Vec<RunResult>]) -> Vec<String> {
+/// What a reader should know of jobs that did not complete: where they stand in the trace, and why.
+fn remarks(file: &Path, workload: &Workload, cluster: &Cluster, groups: &[Vec<RunResult>]) -> Vec<String> {
     let mut remarks = Vec::new();
+    let at = |job: &WorkJob| format!("{}:{}: job `{}`", file.display(), job.line, job.id);
+    let others = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
+    let larger: Vec<&WorkJob> =
+        workload.jobs.iter().filter(|job| job.gpus as usize > cluster.len()).collect();
+    if let Some(job) = larger.first() {
+        remarks.push(format!(
+            "{} asks for {} GPUs, and the cluster has {}: left out{}",
+            at(job),
+            job.gpus,
+            cluster.len(),
+            others(larger.len())
+        ));
+    }
     for run in groups.iter().filter_map(|runs| runs.first()) {
-        let left = run.summary.not_completed;
-        if left > 0 {
-            let some: Vec<&str> =
-                run.jobs.iter().filter(|job| job.end.is_none()).take(3).map(|job| job.id.as_str()).collect();
-            remarks.push(format!(
-                "under {} {left} of {} jobs never completed, {} among them: they ask for more GPUs or memory than the cluster has",
-                run.policy,
-                run.summary.jobs,
-                some.join(", "),
-            ));
+        let fits = |job: &&WorkJob| job.gpus as usize <= cluster.len();
+        let left = workload.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_none());
+        let left: Vec<(&WorkJob, &JobOutcome)> = left.filter(|(job, _)| fits(job)).collect();
+        if let Some((job, outcome)) = left.first() {
+            let why = if outcome.ooms > 0 {
+                "ran out of memory on a GPU of its own, or used up its retries"
+            } else {
+                "never found GPUs that it was allowed to have"
+            };
+            let others = others(left.len());
+            remarks.push(format!("under {}: {} {why}: it did not complete{others}", run.policy, at(job)));
         }
     }
     remarks
