@@ -990,7 +990,11 @@ impl State {
             let given = facts.forecast.max(facts.cap).max(reached).map(Floor::Memory);
             recovery::next_floor(job.floor.max(given), facts.capacity)
         };
-        let spent = own && job.charged_retries >= max_retries;
+        // A larger GPU than any that it has had is progress, and ends with the largest.
+        let spent = own && job.charged_retries >= max_retries && !(alone && max_retries > 0);
+        // The last of several retries is no place for another guess.
+        let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
+        let next = if last && !alone { next.map(|_| Floor::ExclusiveGpu) } else { next };
         match next {
             Some(next) if !spent => {
                 let retries = job.charged_retries + u32::from(own);
