@@ -12,6 +12,7 @@ use crate::reading::GpuInfo;
 use crate::recovery::{self, EvidenceKind, OomFacts};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -916,9 +917,19 @@ impl State {
     }
 
     fn oom_facts(&self, id: JobId, placement: &Placement, wanted: Option<MiB>) -> Option<OomFacts> {
-        let at = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id).map(|t| (*g, t)));
-        let (gpu, tenant) = at.max_by_key(|(g, t)| (t.peak, std::cmp::Reverse(*g)))?;
-        let gpu = self.gpu(gpu)?;
+        let at = placement.gpus.iter().filter_map(|g| {
+            let gpu = self.gpu(*g)?;
+            gpu.tenant(id).map(|tenant| (gpu, tenant))
+        });
+        // Of several, the one with the least left: of unequal GPUs the small one fills first, though
+        // the job may hold more on a large one.
+        let left = |gpu: &Gpu, tenant: &Tenant| {
+            let used = gpu.seen.as_ref().and_then(|s| s.used).unwrap_or_default();
+            let free = gpu.info.memory - used.max(tenant.peak.unwrap_or_default());
+            placement.cap.map_or(free, |cap| free.min(cap - tenant.peak.unwrap_or_default()))
+        };
+        // The first of equals.
+        let (gpu, tenant) = at.min_by_key(|(gpu, tenant)| (left(gpu, tenant), Reverse(tenant.peak)))?;
         let excess = |t: &Tenant| match t.promise {
             Promise::Memory(m) => t.observed.unwrap_or_default() - m,
             Promise::Whole | Promise::None => MiB::ZERO,
@@ -927,7 +938,7 @@ impl State {
             .tenants
             .iter()
             .filter(|t| t.job != id && excess(t) > MiB::ZERO)
-            .max_by_key(|t| (excess(t), std::cmp::Reverse(t.job)))
+            .max_by_key(|t| (excess(t), Reverse(t.job)))
             .map(|t| t.job);
         let foreign = gpu.foreign().iter().max_by_key(|f| f.memory).map(|f| (f.pid, f.user.clone()));
         Some(OomFacts {
@@ -979,7 +990,11 @@ impl State {
             let given = facts.forecast.max(facts.cap).max(reached).map(Floor::Memory);
             recovery::next_floor(job.floor.max(given), facts.capacity)
         };
-        let spent = own && job.charged_retries >= max_retries;
+        // A larger GPU than any that it has had is progress, and ends with the largest.
+        let spent = own && job.charged_retries >= max_retries && !(alone && max_retries > 0);
+        // The last of several retries is no place for another guess.
+        let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
+        let next = if last && !alone { next.map(|_| Floor::ExclusiveGpu) } else { next };
         match next {
             Some(next) if !spent => {
                 let retries = job.charged_retries + u32::from(own);

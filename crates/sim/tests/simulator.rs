@@ -319,3 +319,195 @@ proptest! {
         }
     }
 }
+
+// --- bugs that the laws have found ---------------------------------------------------------------
+
+fn single(task: Task, gpus: u32) -> Workload {
+    let (id, task) = ("1".into(), Arc::new(task));
+    let (arrival, duration) = (Millis::ZERO, Millis::secs(600));
+    let job = WorkJob { line: 1, id, arrival, duration, gpus, user: 0, task };
+    Workload { name: "one".into(), users: vec!["ann".into()], jobs: vec![job], notes: Vec::new() }
+}
+
+fn cluster(spec: &str) -> Cluster {
+    Cluster::parse(spec, &GpuModels::built_in()).unwrap()
+}
+
+#[test]
+fn a_task_that_throttles_the_board_alone_is_not_slowed_twice() {
+    let activity = Activity { smact: Some(0.9), drama: Some(0.9), gract: Some(1.0), ..Activity::default() };
+    let run = play(
+        &single(Task { activity, ..Task::default() }, 1),
+        &cluster("A100-40GB"),
+        &setup("magm", SharingMode::Mps),
+    );
+    assert_eq!(run.jobs[0].exec, Millis::secs(600));
+}
+
+#[test]
+fn a_gang_that_overflows_the_smallest_of_its_gpus_gets_larger_ones() {
+    let task = Task { memory: vec![MiB(13_000)], ..Task::default() };
+    let run = play(&single(task, 2), &cluster("A100-40GB+T4+2xA100-40GB"), &setup("magm", SharingMode::Mps));
+    assert_eq!(run.stretches.len(), 1, "13,000 MiB fit a T4");
+    let task = Task { memory: vec![MiB(20_000)], ..Task::default() };
+    let run = play(&single(task, 2), &cluster("A100-40GB+T4+2xA100-40GB"), &setup("magm", SharingMode::Mps));
+    let gpus: Vec<&[u32]> = run.stretches.iter().map(|s| &*s.gpus).collect();
+    assert_eq!(gpus, [[0, 1], [0, 2]], "once it is known that the T4 is too small");
+    assert!(run.jobs[0].end.is_some());
+}
+
+#[test]
+fn however_wrong_a_forecast_the_last_retry_has_a_gpu_alone() {
+    let forecasts = Forecasts { measured: Some(MiB(100)), ..Forecasts::default() };
+    for (gpu, memory) in [("A100-40GB", 38_000), ("H200", 140_000)] {
+        let task = Task { memory: vec![MiB(memory)], forecasts, ..Task::default() };
+        let run = play(&single(task, 1), &cluster(gpu), &setup("carma", SharingMode::Mps));
+        assert!(run.jobs[0].end.is_some(), "{gpu}: {:?}", run.stretches);
+        assert!(run.jobs[0].ooms <= 5, "{:?}", run.stretches);
+    }
+}
+
+// --- first in, first out, in closed form ---------------------------------------------------------
+
+/// Starts under strict FIFO on GPUs of one's own: a job starts when it has come, whoever came before
+/// it has started, and enough GPUs are free.
+fn fifo(workload: &Workload, gpus: usize) -> Vec<(u64, u64)> {
+    let mut free = vec![0; gpus];
+    let mut before = 0;
+    let mut times = Vec::new();
+    for job in &workload.jobs {
+        let wanted = job.gpus as usize;
+        free.sort_unstable();
+        before = job.arrival.0.max(before).max(free[wanted - 1]);
+        let end = before + job.duration.0;
+        free[..wanted].fill(end);
+        times.push((before, end));
+    }
+    times
+}
+
+/// Tasks that take any GPU without harm.
+fn modest() -> impl Strategy<Value = Task> {
+    (1_u64..16_000, activities(), maybe(0_u64..100_000)).prop_map(|(memory, activity, startup)| Task {
+        memory: vec![MiB(memory)],
+        activity,
+        startup: startup.map(Millis),
+        ..Task::default()
+    })
+}
+
+fn times(run: &RunResult) -> Vec<(u64, u64)> {
+    run.jobs.iter().map(|job| (job.last_start.unwrap().0, job.end.unwrap().0)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn exclusive_is_the_closed_form(workload in jobs(modest(), 40, 4), gpus in 4_usize..8) {
+        let run = play(&workload, &cluster(&format!("{gpus}xA100-40GB")), &setup("exclusive", SharingMode::TimeSlice));
+        prop_assert_eq!(times(&run), fifo(&workload, gpus));
+    }
+}
+
+/// A file of the shared data, or a printed line that it is not there.
+fn shared(name: &str) -> Option<PathBuf> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
+    if !file.is_file() {
+        eprintln!("skipped: ../shared/data/{name} is absent");
+        return None;
+    }
+    Some(file)
+}
+
+/// One of the traces of the CARMA evaluation.
+fn published(name: &str) -> Option<Workload> {
+    let catalogue = Catalogue::read_file(&shared("carma/workloads.csv")?).unwrap();
+    let trace = read::trace_file(&shared("carma/philly_evaluation_arrivals.csv")?, Some(name)).unwrap();
+    Some(Workload::resolve(&trace, Some(&catalogue)).unwrap())
+}
+
+/// Name, makespan in seconds and mean wait in minutes, both by an independent calculation.
+const PUBLISHED: [(&str, f64, f64); 4] = [
+    ("philly_trace-t1", 25_973.0, 111.8),
+    ("philly_trace-t2", 31_243.0, 75.5),
+    ("philly_heavy-60-tasks", 35_026.0, 204.5),
+    ("philly_mix-90-tasks", 39_755.0, 166.3),
+];
+
+#[test]
+fn exclusive_is_the_closed_form_on_the_traces_of_the_carma_evaluation() {
+    for (name, makespan, wait) in PUBLISHED {
+        let Some(workload) = published(name) else { return };
+        let run = play(&workload, &cluster("4xA100-40GB"), &setup("exclusive", SharingMode::TimeSlice));
+        assert_eq!(times(&run), fifo(&workload, 4), "{name}");
+        println!(
+            "{name}: makespan {} s, mean wait {} min",
+            run.summary.makespan_s,
+            run.summary.wait_s.mean / 60.0
+        );
+        assert_eq!(run.summary.makespan_s.round(), makespan, "{name}");
+        assert_eq!((run.summary.wait_s.mean / 6.0).round() / 10.0, wait, "{name}");
+    }
+}
+
+// --- the same again ------------------------------------------------------------------------------
+
+/// A fixed mix of light and heavy tasks, so that every policy shares, gates and recovers.
+fn mix() -> Workload {
+    let task = |n: u32| {
+        let n = f64::from(n);
+        let smact = (n * 0.37) % 1.0;
+        Arc::new(Task {
+            name: format!("task {n}").into(),
+            memory: vec![MiB(1_000 + (n * 5_300.0) as u64 % 30_000)],
+            memory_over_time: if n % 2.0 == 0.0 { vec![(0.0, 0.4), (0.3, 1.0)] } else { Vec::new() },
+            activity: Activity {
+                smact: Some(smact),
+                smocc: Some(smact * 0.6),
+                drama: Some(smact * 0.7),
+                ..Activity::default()
+            },
+            ..Task::default()
+        })
+    };
+    let tasks: Vec<_> = (1..=7).map(task).collect();
+    let jobs = (0..40_u32).map(|n| WorkJob {
+        line: u64::from(n) + 1,
+        id: n.to_string().into(),
+        arrival: Millis(u64::from(n) * 47_000),
+        duration: Millis(120_000 + u64::from(n * 7_919 % 900) * 1_000),
+        gpus: 1 + u32::from(n % 9 == 8),
+        user: n % 3,
+        task: Arc::clone(&tasks[n as usize % tasks.len()]),
+    });
+    let users = ["ann", "bob", "eve"].map(Arc::from).into();
+    Workload { name: "mix".into(), users, jobs: jobs.collect(), notes: Vec::new() }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    let (workload, cluster) = (mix(), cluster("2xA100-40GB+V100-16GB"));
+    let setups: Vec<Setup> = presets::NAMES
+        .iter()
+        .flat_map(|name| [SharingMode::TimeSlice, SharingMode::Mps].map(|sharing| setup(name, sharing)))
+        .flat_map(|setup| [1, 2].map(|seed| Setup { seed, record: true, ..setup.clone() }))
+        .collect();
+    let bytes = |setup: &Setup| serde_json::to_string(&play(&workload, &cluster, setup)).unwrap();
+    let first: Vec<String> = setups.iter().map(bytes).collect();
+    for threads in [1, 2, 8] {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let run = || {
+            loop {
+                let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let Some(setup) = setups.get(at) else { break };
+                assert!(bytes(setup) == first[at], "{} on {threads} threads", setup.label);
+            }
+        };
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run))));
+        assert!(next.into_inner() >= setups.len());
+    }
+    // That they are the same means something only where runs could differ.
+    assert!(first.chunks(2).filter(|pair| pair[0] != pair[1]).count() > setups.len() / 4);
+    assert!(setups.iter().any(|setup| play(&workload, &cluster, setup).summary.oom > 0));
+}

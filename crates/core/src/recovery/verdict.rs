@@ -85,7 +85,7 @@ impl fmt::Display for Blame {
     }
 }
 
-/// What is known at an out-of-memory, about the GPU where the job was largest.
+/// What is known at an out-of-memory, about the GPU that had the least memory left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomFacts {
     /// Most memory seen of the job on one GPU.

@@ -78,12 +78,11 @@ impl<'a> CoreScheduler<'a> {
         let here = &world.gpus[gpu as usize];
         let window = here.history.summary(now.0, self.state.options().window.0);
         self.verdicts[gpu as usize] = self.state.options().policy.gate.judge(&window);
-        // A process that loads shows on the GPU once it holds memory there.
-        let shows = |job: &&JobIndex| {
-            world.jobs[**job as usize].stage == Stage::Active || world.held(**job, gpu) > MiB::ZERO
-        };
-        let on_it = here.tenants.iter().filter(shows);
-        let jobs = on_it.map(|job| (id(*job), Some(world.held(*job, gpu)))).collect();
+        // A job that ran out of memory while it loaded was there, with what it got.
+        let held = here.tenants.iter().map(|job| (*job, world.held(*job, gpu)));
+        let on_it =
+            held.filter(|(job, held)| world.jobs[*job as usize].stage == Stage::Active || *held > MiB::ZERO);
+        let jobs = on_it.map(|(job, held)| (id(job), Some(held))).collect();
         let seen = Observation {
             at: now,
             health: Health::Ok,
