@@ -11,7 +11,6 @@ use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
-use carma_interference::power::{clock_bound, slowed};
 use carma_interference::share::{Demand, Mode, Scratch, Tenant};
 use std::sync::Arc;
 
@@ -491,11 +490,8 @@ impl World {
         let model = &shared.device.model;
         model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress);
         let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
-        for ((allowed, progress), tenant) in unknown.zip(&self.progress).zip(&self.tenants) {
-            // A task that alone makes the board throttle was throttled when its run time was measured.
-            let clock = model.power.clock(&tenant.demand);
-            let alone = slowed(1.0, clock_bound(&tenant.demand), clock);
-            *allowed = (*progress / alone).min(1.0);
+        for (allowed, progress) in unknown.zip(&self.progress) {
+            *allowed = *progress;
         }
     }
 
