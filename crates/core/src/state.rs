@@ -2,7 +2,7 @@
 
 use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
-use crate::ledger::{Gpu, Promise, Tenant};
+use crate::ledger::{Alone, Gpu, Promise, Tenant};
 use crate::model::{
     Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState,
     NewJob, Phase, Placement, QueueKey, SharingMode, User,
@@ -383,7 +383,8 @@ impl State {
             }
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
-        let attempt = Attempt { placement, started, ended: now, exit, peak, verdict };
+        let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
+        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, verdict };
         // Between attempts a job is pending, until whoever called says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
@@ -689,6 +690,7 @@ impl State {
                     active_since: None,
                     settled: false,
                     shared: false,
+                    alone: None,
                 });
             })?;
         }

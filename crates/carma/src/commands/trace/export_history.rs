@@ -86,6 +86,11 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
             forecasts: detail.map(forecasts).unwrap_or_default(),
             ..Task::default()
         });
+        let alone = detail.into_iter().flat_map(|d| &d.attempts).filter_map(|a| a.alone_bp).next_back();
+        if let Some(alone) = alone {
+            let [smact, smocc, drama] = alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0));
+            task.activity = Activity { smact, smocc, drama, ..task.activity };
+        }
         // The most that any of its runs took.
         if peak > task.memory.first().copied() {
             task.memory = peak.into_iter().collect();
@@ -121,7 +126,13 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
     notes.push(format!(
         "run times are as run{modes}, slowed by whoever shared the GPU; a task's is its shortest"
     ));
-    notes.push("the history keeps no activity of jobs: a simulation has to assume it".into());
+    let unseen = tasks.values().filter(|task| task.activity.smact.is_none()).count();
+    if unseen > 0 {
+        notes.push(format!(
+            "activity is known of jobs that had a GPU for themselves for a full window; of {unseen} of {} tasks it is not, and a simulation has to assume it",
+            tasks.len()
+        ));
+    }
     let unknown = tasks.values().filter(|task| task.memory.is_empty()).count();
     if unknown > 0 {
         notes.push(format!("memory was never seen of {unknown} of {} tasks", tasks.len()));
