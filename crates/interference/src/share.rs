@@ -316,10 +316,12 @@ impl Ready {
         let &Capacities { part_sm, part_dram, .. } = capacities;
         // Engine time for the work of one second alone: on a part of the GPU kernels that filled more
         // than the part take longer. Host time does not, so the task loses less than that.
-        let sms = alone.sm.max(alone.tensor) / part_sm;
-        let engine = alone.gract.max(sms).max(alone.dram / part_dram);
-        let mut limit = 1.0 / (1.0 - alone.gract.min(1.0) + engine.max(alone.gract.min(1.0)));
-        limit = limit.min(1.0);
+        let (mut engine, mut limit) = (alone.gract, 1.0);
+        if part_sm < 1.0 || part_dram < 1.0 {
+            let gract = alone.gract.min(1.0);
+            engine = engine.max(alone.sm.max(alone.tensor) / part_sm).max(alone.dram / part_dram);
+            limit = (1.0 / (1.0 - gract + engine)).min(1.0);
+        }
         let mut cap_sm = f64::INFINITY;
         if let (Mode::Mps, Some(cap)) = (mode, tenant.sm_cap) {
             cap_sm = bound(cap) * part_sm;

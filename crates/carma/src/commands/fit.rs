@@ -78,7 +78,7 @@ fn part_text(text: &mut String, part: &Part, screen: &Screen) {
             fitted.key.clone(),
             format!("{:.3}", fitted.before),
             format!("{:.3}", fitted.value),
-            format!("{:.3}..{:.3}", fitted.low, fitted.high),
+            if fitted.identified { format!("{:.3}..{:.3}", fitted.low, fitted.high) } else { "-".to_owned() },
             note.to_owned(),
         ]);
     }
@@ -148,6 +148,17 @@ mod tests {
         };
         let fit =
             Fit { gpu: "X".into(), data: vec!["a table".into()], parts: vec![part], model: String::new() };
-        insta::assert_snapshot!(render(&fit, &Screen::of_width(None)));
+        let text = render(&fit, &Screen::of_width(None));
+        for part in [
+            "Fit of the model X (a model, not a measurement)\ndata  a table\n\nPower (W)\nMEASURED  MODEL  RESIDUAL  ROW\n",
+            "     200    210    +5.0 %  one\n",
+            "     200    190    -5.0 %  two (held out)\n",
+            "0.400..0.620",
+            "not taken: these rows do not identify it",
+            "   2  4.0 %   3.1 %  -1.0 %  leave one trace out\n",
+            "A note.\n",
+        ] {
+            assert!(text.contains(part), "{part}\nis not in\n{text}");
+        }
     }
 }
