@@ -970,14 +970,16 @@ impl State {
         let options = &self.options;
         let blame = recovery::blame(&facts);
         let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
-        let larger = self.gpus.iter().filter(|g| g.present && g.info.memory > facts.capacity).count();
+        let have = |least: MiB| self.gpus.iter().filter(|g| g.present && g.info.memory >= least).count();
+        let larger = have(facts.capacity + MiB(1));
         let reached = facts.peak.map(|p| p + wanted.unwrap_or_default());
         let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
         let own = blame.is_own_fault();
+        let wanted_gpus = job.spec.request.gpus as usize;
         let harmed_often = job.free_retries >= options.max_free_retries;
         let had_own_gpu = job.floor == Some(Floor::ExclusiveGpu);
         let next = if alone {
-            (larger >= job.spec.request.gpus as usize).then_some(Floor::Memory(facts.capacity + MiB(1)))
+            (larger >= wanted_gpus).then_some(Floor::Memory(facts.capacity + MiB(1)))
         } else if had_own_gpu {
             // Nothing more to give. Only a foreign process can have filled it; bounded all the same.
             (!own && !harmed_often).then_some(Floor::ExclusiveGpu)
@@ -996,7 +998,12 @@ impl State {
         let spent = own && job.charged_retries >= max_retries && !(alone && max_retries > 0);
         // The last of several retries is no place for another guess.
         let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
-        let next = if last && !alone { next.map(|_| Floor::ExclusiveGpu) } else { next };
+        // Nor may a guess ask for more than there are GPUs for: it would wait for ever.
+        let next = match next {
+            Some(_) if last && !alone => Some(Floor::ExclusiveGpu),
+            Some(Floor::Memory(guess)) if have(guess) < wanted_gpus => Some(Floor::ExclusiveGpu),
+            next => next,
+        };
         match next {
             Some(next) if !spent => {
                 let retries = job.charged_retries + u32::from(own);

@@ -301,7 +301,7 @@ fn makespan_is_bounded(workload: &Workload, world: &World, run: &RunResult) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     /// In debug builds the engine itself checks memory, tenancies and the core's invariants at every
     /// instant, and that the core refuses nothing.
@@ -367,6 +367,20 @@ fn however_wrong_a_forecast_the_last_retry_has_a_gpu_alone() {
     }
 }
 
+#[test]
+fn a_floor_that_too_few_gpus_could_give_is_no_floor() {
+    let big = Arc::new(Task { memory: vec![MiB(30_000)], ..Task::default() });
+    let mut workload = single(Task { memory: vec![MiB(15_000)], ..Task::default() }, 3);
+    // Two neighbours fill the large GPUs when the gang comes, so that it runs out of memory there.
+    for at in [0, 1] {
+        let job = WorkJob { task: Arc::clone(&big), gpus: 1, ..workload.jobs[0].clone() };
+        workload.jobs.insert(at, job);
+    }
+    workload.jobs[2].arrival = Millis::secs(60);
+    let run = play(&workload, &cluster("2xA100-40GB+V100-16GB"), &setup("magm", SharingMode::Mps));
+    assert!(run.jobs[2].ooms > 0 && run.jobs[2].end.is_some(), "{:#?}", run.stretches);
+}
+
 // --- first in, first out, in closed form ---------------------------------------------------------
 
 /// Starts under strict FIFO on GPUs of one's own: a job starts when it has come, whoever came before
@@ -401,7 +415,7 @@ fn times(run: &RunResult) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn exclusive_is_the_closed_form(workload in jobs(modest(), 40, 4), gpus in 4_usize..8) {
