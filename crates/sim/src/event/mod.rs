@@ -15,6 +15,7 @@ mod core;
 mod engine;
 mod lucid;
 pub mod outcome;
+pub mod rivals;
 mod scheduler;
 mod startup;
 mod summary;
@@ -26,6 +27,7 @@ use crate::trace::Workload;
 use carma_core::model::SharingMode;
 use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
 use outcome::RunResult;
+use rivals::{Rival, RivalError};
 
 pub use batch::simulate_all;
 pub use cluster::{Cluster, ClusterError, MOST_GPUS};
@@ -57,6 +59,14 @@ impl Setup {
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
         Self { label, options, sharing, seed, record: false }
     }
+
+    /// A run of a rival, for [`simulate_rival`]. Of the options, only the window and the sharing mode
+    /// mean anything to it; exclusive sharing counts as MPS.
+    #[must_use]
+    pub fn for_rival(rival: Rival, sharing: SharingMode, seed: u64) -> Self {
+        let options = Options { sharing, ..Options::default() };
+        Self { label: rival.name().to_owned(), options, sharing, seed, record: false }
+    }
 }
 
 /// Plays a workload. `report` is told now and then how many more jobs are over.
@@ -67,4 +77,20 @@ pub fn simulate(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &
     let result = engine::Engine::new(&workload, cluster, setup, &mut scheduler).run(report);
     debug_assert!(scheduler.refused.is_empty(), "the core refused: {:?}", scheduler.refused);
     result
+}
+
+/// Plays a workload by a policy that is not the core's. What differs from [`simulate`] is who decides.
+///
+/// # Errors
+/// [`RivalError`]: the rival can't be played on this cluster.
+pub fn simulate_rival(
+    rival: Rival,
+    workload: &Workload,
+    cluster: &Cluster,
+    setup: &Setup,
+    report: &dyn Fn(u64),
+) -> Result<RunResult, RivalError> {
+    let workload = engine::complete(workload, cluster, setup.sharing);
+    let mut scheduler = rival.scheduler(&workload, cluster, setup)?;
+    Ok(engine::Engine::new(&workload, cluster, setup, &mut *scheduler).run(report))
 }

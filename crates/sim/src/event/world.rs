@@ -473,7 +473,7 @@ impl World {
                 (Stage::Active, Some(part)) => {
                     let demand = &it.tenant.demand;
                     let least = |share: f64, demand: f64| if demand > share { share / demand } else { 1.0 };
-                    least(part.sm, demand.sm).min(least(part.dram, demand.dram))
+                    least(part.sm, demand.sm.max(demand.tensor)).min(least(part.dram, demand.dram))
                 }
                 (Stage::Active, None) => {
                     if it.terms.mode == SharingMode::TimeSlice {
