@@ -245,7 +245,7 @@ mod tests {
         insta::assert_snapshot!(history.notes.join("\n"), @r"
         1 left out: FAILED
         run times are as run, slowed by whoever shared the GPU; a task's is its shortest
-        the history keeps no activity of jobs: a simulation has to assume it
+        activity is known of jobs that had a GPU for themselves for a full window; of 2 of 2 tasks it is not, and a simulation has to assume it
         memory was never seen of 1 of 2 tasks
         commands that you may not read, or that are forgotten: 1; there, jobs of one name and user are one task
         ");
