@@ -138,7 +138,8 @@ fn speeds(cuts: &Cuts, demand: &Demand, need: u64) -> Speeds {
 fn assign(layout: &[usize], jobs: &[Speeds]) -> Option<(f64, Vec<usize>)> {
     let all = (1_usize << jobs.len()) - 1;
     // Best sum for a set of jobs on the first instances, and who got the last one.
-    let mut best: Vec<Vec<Option<(f64, Option<usize>)>>> = vec![vec![None; all + 1]; layout.len() + 1];
+    type Best = Option<(f64, Option<usize>)>;
+    let mut best: Vec<Vec<Best>> = vec![vec![None; all + 1]; layout.len() + 1];
     best[0][0] = Some((0.0, None));
     for (at, kind) in layout.iter().enumerate() {
         for set in 0..=all {
