@@ -30,10 +30,11 @@ lint:
 check:
 	$(CARGO) check --workspace --all-targets
 
-## Launch rate beside pueue and task-spooler, idle cost, queue latency, decision time.
+## Launch rate beside pueue and task-spooler, idle cost, queue latency, decision time, speed of the simulator.
 bench: setup
 	$(CARGO) build --release -p carma
 	$(CARGO) bench -p carma-core --bench decision
+	$(CARGO) bench -p carma-sim --bench simulate
 	./bench/launch.sh
 
 clean:

@@ -153,6 +153,9 @@ pub struct AttemptView {
     pub exit_code: Option<i32>,
     /// Most memory seen on one GPU.
     pub memory_peak_mib: Option<u64>,
+    /// Activity while it had its GPUs for itself: mean SMACT, SMOCC and DRAMA, basis points.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone_bp: Option<[Option<u32>; 3]>,
     /// What was concluded from its end; absent while it runs.
     pub verdict: Option<ReasonView>,
 }

@@ -6,7 +6,8 @@ use crate::input::{Foreign, Observation};
 use crate::model::JobId;
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
-use crate::units::{MiB, Millis};
+use crate::units::{Fraction, MiB, Millis};
+use crate::windows::{Metric, WindowSummary};
 use serde::{Deserialize, Serialize};
 
 /// Memory that carma has set aside for a tenant on one GPU.
@@ -19,6 +20,62 @@ pub enum Promise {
     Whole,
     /// Nothing: the policy in force when it was placed ignores memory.
     None,
+}
+
+/// What a job did to a GPU while it had it for itself: sums over looks whose windows were full of it,
+/// basis points. A metric that was missing once is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Alone {
+    /// Looks.
+    pub looks: u32,
+    /// SM activity.
+    pub smact: Option<u64>,
+    /// Warp occupancy.
+    pub smocc: Option<u64>,
+    /// DRAM activity.
+    pub drama: Option<u64>,
+}
+
+impl Alone {
+    fn add(self, window: &WindowSummary) -> Self {
+        let new = |metric| window.get(metric).map(|summary| u64::from(summary.mean.0));
+        let sum = |so_far: Option<u64>, metric| match self.looks {
+            0 => new(metric),
+            _ => so_far.zip(new(metric)).map(|(a, b)| a + b),
+        };
+        Self {
+            looks: self.looks.saturating_add(1),
+            smact: sum(self.smact, Metric::Smact),
+            smocc: sum(self.smocc, Metric::Smocc),
+            drama: sum(self.drama, Metric::Drama),
+        }
+    }
+
+    /// Both together: a job's GPUs.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b);
+        match (self.looks, other.looks) {
+            (0, _) => other,
+            (_, 0) => self,
+            _ => Self {
+                looks: self.looks.saturating_add(other.looks),
+                smact: sum(self.smact, other.smact),
+                smocc: sum(self.smocc, other.smocc),
+                drama: sum(self.drama, other.drama),
+            },
+        }
+    }
+
+    /// Means of SMACT, SMOCC and DRAMA.
+    #[must_use]
+    pub fn means(&self) -> [Option<Fraction>; 3] {
+        let mean = |sum: Option<u64>| {
+            let mean = sum?.checked_div(u64::from(self.looks))?;
+            u32::try_from(mean).ok().map(Fraction)
+        };
+        [mean(self.smact), mean(self.smocc), mean(self.drama)]
+    }
 }
 
 /// One job on one GPU.
@@ -44,6 +101,9 @@ pub struct Tenant {
     pub settled: bool,
     /// Whether it ever had a neighbour (ours) or a foreign process beside it.
     pub shared: bool,
+    /// What it did while it never had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Alone>,
 }
 
 impl Tenant {
@@ -194,8 +254,14 @@ impl Gpu {
                 tenant.active_since = Some(now);
             }
         }
-        self.seen = Some(seen);
         self.settle(now, options);
+        if let [tenant] = self.tenants.as_mut_slice()
+            && tenant.settled
+            && !tenant.shared
+        {
+            tenant.alone = Some(tenant.alone.unwrap_or_default().add(&seen.window));
+        }
+        self.seen = Some(seen);
     }
 
     /// Marks tenants whose first window is full and shrinks their promises.

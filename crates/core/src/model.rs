@@ -374,6 +374,9 @@ pub struct Attempt {
     pub exit: Option<Exit>,
     /// Largest memory seen on one GPU.
     pub peak: Option<MiB>,
+    /// What it did to its GPUs while it had them for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<crate::ledger::Alone>,
     /// What was concluded.
     pub verdict: Reason,
 }

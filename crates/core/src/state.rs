@@ -2,7 +2,7 @@
 
 use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
-use crate::ledger::{Gpu, Promise, Tenant};
+use crate::ledger::{Alone, Gpu, Promise, Tenant};
 use crate::model::{
     Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState,
     NewJob, Phase, Placement, QueueKey, SharingMode, User,
@@ -12,6 +12,7 @@ use crate::reading::GpuInfo;
 use crate::recovery::{self, EvidenceKind, OomFacts};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -382,7 +383,8 @@ impl State {
             }
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
-        let attempt = Attempt { placement, started, ended: now, exit, peak, verdict };
+        let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
+        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, verdict };
         // Between attempts a job is pending, until whoever called says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
@@ -688,6 +690,7 @@ impl State {
                     active_since: None,
                     settled: false,
                     shared: false,
+                    alone: None,
                 });
             })?;
         }
@@ -916,9 +919,19 @@ impl State {
     }
 
     fn oom_facts(&self, id: JobId, placement: &Placement, wanted: Option<MiB>) -> Option<OomFacts> {
-        let at = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id).map(|t| (*g, t)));
-        let (gpu, tenant) = at.max_by_key(|(g, t)| (t.peak, std::cmp::Reverse(*g)))?;
-        let gpu = self.gpu(gpu)?;
+        let at = placement.gpus.iter().filter_map(|g| {
+            let gpu = self.gpu(*g)?;
+            gpu.tenant(id).map(|tenant| (gpu, tenant))
+        });
+        // Of several, the one with the least left: of unequal GPUs the small one fills first, though
+        // the job may hold more on a large one.
+        let left = |gpu: &Gpu, tenant: &Tenant| {
+            let used = gpu.seen.as_ref().and_then(|s| s.used).unwrap_or_default();
+            let free = gpu.info.memory - used.max(tenant.peak.unwrap_or_default());
+            placement.cap.map_or(free, |cap| free.min(cap - tenant.peak.unwrap_or_default()))
+        };
+        // The first of equals.
+        let (gpu, tenant) = at.min_by_key(|(gpu, tenant)| (left(gpu, tenant), Reverse(tenant.peak)))?;
         let excess = |t: &Tenant| match t.promise {
             Promise::Memory(m) => t.observed.unwrap_or_default() - m,
             Promise::Whole | Promise::None => MiB::ZERO,
@@ -927,7 +940,7 @@ impl State {
             .tenants
             .iter()
             .filter(|t| t.job != id && excess(t) > MiB::ZERO)
-            .max_by_key(|t| (excess(t), std::cmp::Reverse(t.job)))
+            .max_by_key(|t| (excess(t), Reverse(t.job)))
             .map(|t| t.job);
         let foreign = gpu.foreign().iter().max_by_key(|f| f.memory).map(|f| (f.pid, f.user.clone()));
         Some(OomFacts {
@@ -957,14 +970,16 @@ impl State {
         let options = &self.options;
         let blame = recovery::blame(&facts);
         let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
-        let larger = self.gpus.iter().filter(|g| g.present && g.info.memory > facts.capacity).count();
+        let have = |least: MiB| self.gpus.iter().filter(|g| g.present && g.info.memory >= least).count();
+        let larger = have(facts.capacity + MiB(1));
         let reached = facts.peak.map(|p| p + wanted.unwrap_or_default());
         let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
         let own = blame.is_own_fault();
+        let wanted_gpus = job.spec.request.gpus as usize;
         let harmed_often = job.free_retries >= options.max_free_retries;
         let had_own_gpu = job.floor == Some(Floor::ExclusiveGpu);
         let next = if alone {
-            (larger >= job.spec.request.gpus as usize).then_some(Floor::Memory(facts.capacity + MiB(1)))
+            (larger >= wanted_gpus).then_some(Floor::Memory(facts.capacity + MiB(1)))
         } else if had_own_gpu {
             // Nothing more to give. Only a foreign process can have filled it; bounded all the same.
             (!own && !harmed_often).then_some(Floor::ExclusiveGpu)
@@ -979,7 +994,16 @@ impl State {
             let given = facts.forecast.max(facts.cap).max(reached).map(Floor::Memory);
             recovery::next_floor(job.floor.max(given), facts.capacity)
         };
-        let spent = own && job.charged_retries >= max_retries;
+        // A larger GPU than any that it has had is progress, and ends with the largest.
+        let spent = own && job.charged_retries >= max_retries && !(alone && max_retries > 0);
+        // The last of several retries is no place for another guess.
+        let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
+        // Nor may a guess ask for more than there are GPUs for: it would wait for ever.
+        let next = match next {
+            Some(_) if last && !alone => Some(Floor::ExclusiveGpu),
+            Some(Floor::Memory(guess)) if have(guess) < wanted_gpus => Some(Floor::ExclusiveGpu),
+            next => next,
+        };
         match next {
             Some(next) if !spent => {
                 let retries = job.charged_retries + u32::from(own);

@@ -111,6 +111,7 @@ fn placement_view(state: &State, placement: &Placement) -> AttemptView {
         ended_ms: None,
         exit_code: None,
         memory_peak_mib: None,
+        alone_bp: None,
         verdict: None,
     }
 }
@@ -121,6 +122,7 @@ fn attempt_view(state: &State, attempt: &Attempt) -> AttemptView {
         ended_ms: Some(attempt.ended.0),
         exit_code: attempt.exit.as_ref().and_then(|e| e.status.shell_code()),
         memory_peak_mib: attempt.peak.map(|m| m.0),
+        alone_bp: attempt.alone.map(|alone| alone.means().map(|mean| mean.map(|f| f.0))),
         verdict: Some(reason_view(&attempt.verdict)),
         ..placement_view(state, &attempt.placement)
     }

@@ -4,7 +4,8 @@
 //! asked = idle + (cap - idle) * (a_gract GRACT + a_smact SMACT + a_dram DRAM + a_tensor TENSOR)
 //! drawn = min(asked, cap)
 //! f     = ((cap - idle) / (asked - idle))^(1/alpha)     where asked > cap, otherwise 1
-//! p_i  := p_i / (1 + b_i (1/f - 1))                     b_i: share of the time that follows the clock
+//! t_i(f) = 1 + b_i (1/f - 1)                            b_i: share of the time that follows the clock
+//! p_i  := p_i * min(1, t_i(f_i) / t_i(f))               f_i: clock when the task is alone
 //! ```
 //!
 //! Power that is linear in DCGM's activity fields is the usual model of it. That summed power above
@@ -76,6 +77,21 @@ pub fn clock_factor(asked_w: f64, idle_w: f64, cap_w: f64, alpha: f64) -> f64 {
     ((cap_w - idle_w) / (asked_w - idle_w)).powf(1.0 / alpha).max(1e-3)
 }
 
+impl Power {
+    /// How much longer a task's kernels take at `clock` than when it was alone on the GPU, at least 1.
+    /// What it did alone was measured under the same limit: a task that reaches the limit by itself
+    /// has its own lower clock in its speed alone already.
+    #[must_use]
+    pub fn longer(&self, alone: &Demand, clock: f64) -> f64 {
+        if clock >= 1.0 {
+            return 1.0;
+        }
+        let bound = clock_bound(alone);
+        let stretch = |clock: f64| 1.0 + bound * (1.0 / clock - 1.0);
+        (stretch(clock) / stretch(self.clock(alone))).max(1.0)
+    }
+}
+
 /// Share of a task's time that follows the SM clock, 0 to 1, from what it does alone: of its engine
 /// time (GRACT) the part in which it does not wait for DRAM, whose clock is another. Our own
 /// assumption; host time hides behind others' kernels as soon as a GPU is loaded enough to reach its
@@ -85,12 +101,6 @@ pub fn clock_bound(alone: &Demand) -> f64 {
     let gract = alone.gract.max(alone.sm).max(alone.tensor);
     // Not a number compares as false and ends here as well.
     if gract > 0.0 { (1.0 - alone.dram.max(0.0) / ACHIEVABLE_DRAM / gract).clamp(0.0, 1.0) } else { 0.0 }
-}
-
-/// Lowers the progress of a task of which `bound` ([`clock_bound`]) follows the clock.
-#[must_use]
-pub fn slowed(progress: f64, bound: f64, clock: f64) -> f64 {
-    if clock < 1.0 { progress / (1.0 + bound * (1.0 / clock - 1.0)) } else { progress }
 }
 
 #[cfg(test)]
@@ -125,13 +135,22 @@ mod tests {
 
     #[test]
     fn only_what_follows_the_clock_slows_down() {
-        assert_eq!(slowed(0.5, 1.0, 0.8), 0.4);
-        assert_eq!(slowed(0.5, 0.0, 0.8), 0.5);
-        assert_eq!(slowed(0.5, 1.0, 1.0), 0.5);
-        assert_eq!(clock_bound(&activity(1.0, 0.9, 0.8)), 0.0);
-        assert_eq!(clock_bound(&activity(0.5, 0.4, 0.0)), 1.0);
-        assert!((clock_bound(&activity(0.5, 0.4, 0.2)) - 0.5).abs() < 1e-12);
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        close(BOARD.longer(&activity(0.5, 0.4, 0.0), 0.8), 1.25);
+        close(BOARD.longer(&activity(1.0, 0.2, 0.8), 0.8), 1.0);
+        close(BOARD.longer(&activity(0.5, 0.4, 0.2), 0.8), 1.125);
+        close(BOARD.longer(&activity(0.5, 0.4, 0.0), 1.0), 1.0);
         assert_eq!(clock_bound(&Demand::default()), 0.0);
+        assert_eq!(clock_bound(&activity(1.0, 0.9, 0.8)), 0.0);
+    }
+
+    #[test]
+    fn a_task_that_reaches_the_limit_alone_goes_at_its_own_speed_alone() {
+        let hungry = activity(1.0, 1.0, 0.6);
+        let clock = BOARD.clock(&hungry);
+        assert!(clock < 1.0);
+        assert_eq!(BOARD.longer(&hungry, clock), 1.0);
+        assert!(BOARD.longer(&hungry, clock * 0.9) > 1.0);
     }
 
     proptest! {

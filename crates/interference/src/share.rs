@@ -314,10 +314,14 @@ impl Ready {
         let weight = tenant.weight;
         let weight = if weight.is_finite() && weight > 0.0 { weight.clamp(1.0 / MOST, MOST) } else { 1.0 };
         let &Capacities { part_sm, part_dram, .. } = capacities;
-        // How much longer its kernels take on a part of the GPU, if it leaves them no room.
-        let sms = alone.sm.max(alone.tensor) / part_sm;
-        let longer = sms.max(alone.dram / part_dram);
-        let mut limit = if longer > 1.0 { 1.0 / longer } else { 1.0 };
+        // Engine time for the work of one second alone: on a part of the GPU kernels that filled more
+        // than the part take longer. Host time does not, so the task loses less than that.
+        let (mut engine, mut limit) = (alone.gract, 1.0);
+        if part_sm < 1.0 || part_dram < 1.0 {
+            let gract = alone.gract.min(1.0);
+            engine = engine.max(alone.sm.max(alone.tensor) / part_sm).max(alone.dram / part_dram);
+            limit = (1.0 / (1.0 - gract + engine)).min(1.0);
+        }
         let mut cap_sm = f64::INFINITY;
         if let (Mode::Mps, Some(cap)) = (mode, tenant.sm_cap) {
             cap_sm = bound(cap) * part_sm;
@@ -326,8 +330,7 @@ impl Ready {
         }
         limit = limit.clamp(LEAST_PROGRESS, 1.0);
         let asked = Demand {
-            // Slow kernels hold the engine for longer.
-            gract: if part_sm.min(part_dram) < 1.0 { alone.gract.max(longer.min(1.0)) } else { alone.gract },
+            gract: if mode == Mode::TimeSlice { engine * limit } else { engine.min(1.0) },
             // A measured speed under a limit may need all the SMs of the limit.
             sm: if limit < 1.0 && cap_sm.is_infinite() { alone.sm * limit } else { alone.sm.min(cap_sm) },
             dram: alone.dram * limit,
@@ -546,14 +549,20 @@ mod tests {
             part_dram: 0.5,
             ..Capacities::PRIOR
         };
-        let (large, small) = (tenant(0.9, 6.0 / 7.0, 0.2), tenant(0.3, 0.2, 0.1));
+        let (large, small) = (tenant(1.0, 6.0 / 7.0, 0.2), tenant(0.5, 0.2, 0.1));
         for mode in [Mode::TimeSlice, Mode::Mps] {
             assert!((share(mode, &[large], &part).progress[0] - 0.5).abs() < 1e-12);
             assert_eq!(share(mode, &[small], &part).progress, [1.0]);
         }
-        // Three of 0.2 SMs: time-sliced each holds the smaller engine for 0.2 * 7/3 of the time.
+        // Half of its time is the host's; its kernels fill 0.8 of the SMs and take 28/15 as long.
+        let bursty = tenant(0.5, 0.4, 0.1);
+        let expected = 1.0 / (0.5 + 0.4 * 7.0 / 3.0);
+        assert!((share(Mode::Mps, &[bursty], &part).progress[0] - expected).abs() < 1e-12);
+        // Three of them time-sliced divide the engine, which each needs for 14/15 of a second.
+        let sliced = share(Mode::TimeSlice, &[bursty; 3], &part).progress[0];
+        assert!((sliced - 1.0 / (3.0 * 0.4 * 7.0 / 3.0)).abs() < 1e-12);
         let sliced = share(Mode::TimeSlice, &[small; 3], &part).progress[0];
-        assert!((sliced - 1.0 / (3.0 * 0.2 * 7.0 / 3.0)).abs() < 1e-12);
+        assert!((sliced - 1.0 / (3.0 * 0.5)).abs() < 1e-12);
         let mixed = share_mixed(&[vec![small], vec![small], vec![small]], &part).progress[0][0];
         assert!((sliced - mixed).abs() < 1e-12);
         let packed = share(Mode::Mps, &[small; 3], &part).progress[0];

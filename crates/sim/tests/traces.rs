@@ -1,8 +1,14 @@
 //! Traces and catalogues: what is read, what is refused and how it is said.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use carma_core::units::{MiB, Millis};
+use carma_sim::trace::draw::{Mix, assign};
+use carma_sim::trace::import::{Format, Imported, import, import_file};
+use carma_sim::trace::synthesize::{Arrivals, Synthesis, synthesize};
 use carma_sim::trace::{Catalogue, Trace, TraceError, Weight, Workload, read, write};
 use flate2::{Compression, write::GzEncoder};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -371,5 +377,351 @@ fn the_carma_evaluation_is_read_as_published() {
         let work = Workload::resolve(&trace, Some(&catalogue)).unwrap();
         assert!(work.jobs.iter().all(|job| job.task.activity.smact.is_some()));
         assert_eq!(work.users.len(), 1);
+    }
+}
+
+fn imported(format: Format, text: &str) -> Result<Imported, TraceError> {
+    import(format, text.as_bytes(), Path::new("log.csv"))
+}
+
+/// Arrival, GPUs, run time and user of each job.
+fn rows(trace: &Trace) -> Vec<(u64, u32, u64, &str)> {
+    let row = |j: &carma_sim::trace::TraceJob| (j.arrival.0, j.gpus.unwrap(), j.duration.unwrap().0);
+    trace.jobs.iter().map(|j| (row(j).0, row(j).1, row(j).2, &*j.user)).collect()
+}
+
+#[test]
+fn philly_jobs() {
+    let made = imported(
+        Format::Philly,
+        "timestamp,duration,num_gpus,gpu_time,cluster\n\
+         2017-10-09 07:01:55,66.0,1,66.0,11cb48\n\
+         2017-10-09 06:13:03,2951.5,8,1,6214e9\n\
+         2017-10-09 08:00:00,0,1,1,6214e9\n\
+         2017-10-09 08:00:00,5,0,1,6214e9\n",
+    )
+    .unwrap();
+    assert_eq!(rows(&made.trace), [(0, 8, 2_951_500, "6214e9"), (2_932_000, 1, 66_000, "11cb48")]);
+    assert_eq!((made.trace.name.as_str(), made.trace.jobs[0].line), ("log", 3));
+    assert_eq!(made.notes[..2], ["1 job left out: has no run time", "1 job left out: uses no GPU"]);
+    assert!(made.catalogue.is_none());
+    let said = |row: &str| {
+        let text = format!("timestamp,duration,num_gpus\n{row}\n");
+        imported(Format::Philly, &text).unwrap_err().to_string()
+    };
+    assert_eq!(
+        said("yesterday,1,1"),
+        "log.csv:2: timestamp: expected a time like 2020-06-09 18:41:01, found `yesterday`"
+    );
+    assert_eq!(
+        said("2017-10-09 07:01:55,-1,1"),
+        "log.csv:2: duration: expected seconds, from 0 to 100 years, found `-1`"
+    );
+    assert_eq!(
+        said("2017-10-09 07:01:55,,1"),
+        "log.csv:2: duration: expected a run time in seconds, found ``"
+    );
+    assert_eq!(
+        said("2017-10-09 07:01:55,0,1"),
+        "log.csv: holds no job to import (1 job left out: has no run time)"
+    );
+    let far = said("2017-10-09 07:01:55,1,1\n0017-10-09 07:01:55,1,1");
+    assert!(far.starts_with("log.csv:2: came more than a hundred years"), "{far}");
+}
+
+#[test]
+fn alibaba_pods() {
+    let made = imported(
+        Format::AlibabaOpenb,
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
+         p0,1,1,1,460,,LS,Running,100,250,110\n\
+         p1,1,1,0,0,,BE,Running,100,250,110\n\
+         p2,1,1,1,1000,,BE,Pending,100,250,\n\
+         p3,1,1,8,1000,,BE,Failed,160.5,190,170\n",
+    )
+    .unwrap();
+    assert_eq!(rows(&made.trace), [(0, 1, 140_000, "LS"), (60_500, 8, 20_000, "BE")]);
+    assert_eq!(made.trace.jobs[0].activity.smact, Some(0.46));
+    assert_eq!(&*made.trace.jobs[1].id, "p3");
+    assert_eq!(made.notes[..2], ["1 job left out: uses no GPU", "1 job left out: was never scheduled"]);
+}
+
+#[test]
+fn helios_jobs() {
+    let made = imported(
+        Format::Helios,
+        "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n\
+         11,uA,vc1,4,16,1,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:30,2020-06-09 18:45:39,249,3\n\
+         12,uB,vc1,0,16,1,COMPLETED,2020-06-09 18:41:28,,,10,0\n\
+         13,uB,vc1,1,1,1,CANCELLED,2020-06-09 18:41:29,None,None,0,5\n\
+         10,uB,vc1,1,1,1,COMPLETED,2020-06-09 18:41:00,,,36848,0\n",
+    )
+    .unwrap();
+    assert_eq!(rows(&made.trace), [(0, 1, 36_848_000, "uB"), (27_000, 4, 249_000, "uA")]);
+    assert_eq!(made.notes[..2], ["1 job left out: has no run time", "1 job left out: uses no GPU"]);
+}
+
+#[test]
+fn lucid_jobs_bring_a_catalogue() {
+    let head = "job_id,user,vc,jobname,gpu_num,cpu_num,state,submit_time,duration,dataset,model,batchsize,amp,speed,gpu_util,gmem_util,gmem\n";
+    let made = imported(
+        Format::Lucid,
+        &format!(
+            "{head}1,uA,vc,j,1,4,COMPLETED,2020-09-01 00:00:10,100,CIFAR-10,ResNet18,32,0,9,50.5,20,1800\n\
+             2,uB,vc,j,2,4,COMPLETED,2020-09-01 00:00:00,200,CIFAR-10,ResNet18,32,1,9,40,20,1500\n\
+             3,uB,vc,j,1,4,COMPLETED,2020-09-01 00:00:20,300,CIFAR-10,ResNet18,32,0,9,50.5,20,1900\n"
+        ),
+    )
+    .unwrap();
+    assert_eq!(
+        rows(&made.trace),
+        [(0, 2, 200_000, "uB"), (10_000, 1, 100_000, "uA"), (20_000, 1, 300_000, "uB")]
+    );
+    let catalogue = made.catalogue.unwrap();
+    let names: Vec<&str> = catalogue.tasks.keys().map(|name| &**name).collect();
+    assert_eq!(names, ["ResNet18/CIFAR-10/32", "ResNet18/CIFAR-10/32/amp"]);
+    let task = &catalogue.tasks["ResNet18/CIFAR-10/32"];
+    assert_eq!((task.memory.clone(), task.activity.gract), (vec![MiB(1800)], Some(0.505)));
+    assert_eq!(made.trace.jobs[1].memory, None, "as its task says");
+    assert_eq!(made.trace.jobs[2].memory, Some(MiB(1900)), "unlike its task");
+    let relative = format!(
+        "{head}1,u,v,j,1,4,C,86400.5,100,D,M,32,0,9,5,2,18\n2,u,v,j,1,4,C,86401,100,D,M,32,0,9,5,2,18\n"
+    );
+    assert_eq!(imported(Format::Lucid, &relative).unwrap().trace.jobs[1].arrival, Millis(500));
+}
+
+#[test]
+fn slurm_accounting() {
+    let made = imported(
+        Format::SlurmSacct,
+        "JobID|JobName|User|Submit|Start|End|Elapsed|State|AllocTRES|ReqTRES\n\
+         100|a \"quoted|ann|2024-01-02T03:04:05|2024-01-02T03:05:00|2024-01-03T03:05:01|1-00:00:01|COMPLETED|cpu=8,gres/gpu=2,gres/gpu:a100=2|x=1\n\
+         100.batch|batch||2024-01-02T03:05:00|2024-01-02T03:05:00|2024-01-03T03:05:01|1-00:00:01|COMPLETED|cpu=8,gres/gpu=2|\n\
+         101|cpu|ann|2024-01-02T03:04:06|2024-01-02T03:05:00|2024-01-02T03:05:01|00:00:01|COMPLETED|cpu=8|cpu=8\n\
+         102_3|b|ben|2024-01-02T03:04:07|2024-01-02T03:05:00|2024-01-02T03:15:00|10:00|CANCELLED by 1000|cpu=1,gres/gpu:h100=1,gres/gpu:a100=3|\n\
+         103|c|ben|2024-01-02T03:04:07|Unknown|Unknown|00:00:00|PENDING||gres/gpu=1\n\
+         104|c|ben|2024-01-02T03:04:07|None|2024-01-02T04:00:00|00:00:00|CANCELLED by 7||gres/gpu=1\n",
+    )
+    .unwrap();
+    assert_eq!(rows(&made.trace), [(0, 2, 86_401_000, "ann"), (2000, 4, 600_000, "ben")]);
+    assert_eq!(&*made.trace.jobs[1].id, "102_3");
+    assert_eq!(
+        made.notes[..3],
+        ["1 job left out: is not over", "1 job left out: never ran", "1 job left out: uses no GPU"]
+    );
+    let bare = imported(
+        Format::SlurmSacct,
+        "JobID|Submit|Start|End|ReqTRES\n1|2024-01-02T00:00:00|2024-01-02T00:00:10|2024-01-02T00:01:10|gres/gpu=1\n",
+    );
+    assert_eq!(rows(&bare.unwrap().trace), [(0, 1, 60_000, "")]);
+    let said = |text: &str| imported(Format::SlurmSacct, text).unwrap_err().to_string();
+    assert_eq!(
+        said("JobID|Submit|ElapsedRaw\n"),
+        "log.csv:1: no column alltres in the header; found: `jobid`, `submit`, `elapsedraw`"
+            .replace("alltres", "alloctres")
+    );
+    assert_eq!(
+        said("JobID|Submit|Elapsed|ReqTRES\n1|2024-01-02T00:00:00|soon|gres/gpu=1\n"),
+        "log.csv:2: elapsed: expected a span like 1-02:03:04, found `soon`"
+    );
+    assert_eq!(
+        said("JobID|Submit|Elapsed|ReqTRES\n1|2024-01-02T00:00:00|10:00|gres/gpu=many\n"),
+        "log.csv:2: reqtres: expected resources like cpu=8,gres/gpu=2, found `gres/gpu=many`"
+    );
+}
+
+const THROUGHPUTS: &str = r#"{"k80": {}, "v100": {
+    "('LM (batch size 5)', 1)": {"null": 100.0, "('A3C', 1)": [1, 2]},
+    "('LM (batch size 5)', 2)": {"null": 200.0}, "('A3C', 1)": {"null": 0.0}}}"#;
+
+#[test]
+fn gavel_jobs_need_the_table_of_throughputs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("jobs.csv");
+    let run = |text: &str| import(Format::Gavel, text.as_bytes(), &file);
+    let head = "virtual_cluster,job_type,total_steps,arrival_s,scale_factor\n";
+    let text = format!(
+        "{head}vc,LM (batch size 5),1000,3.0,1\nvc,LM (batch size 5),1000,5,2\nvc,LM (batch size 5),1000,6,4\nvc,LM (batch size 5),1000,6,0\n"
+    );
+    let said = run(&text).unwrap_err().to_string();
+    assert!(
+        said.contains("jobs.csv: needs Gavel's table of throughputs beside it, simulation_thr"),
+        "{said}"
+    );
+    std::fs::write(dir.path().join("simulation_throughputs.json.gz"), gz(THROUGHPUTS.as_bytes())).unwrap();
+    let made = run(&text).unwrap();
+    assert_eq!(rows(&made.trace), [(0, 1, 10_000, "vc"), (2000, 2, 5000, "vc"), (3000, 4, 10_000, "vc")]);
+    assert!(made.notes.iter().any(|n| n.starts_with("1 job of 1 type ask")), "{:?}", made.notes);
+    assert_eq!(made.catalogue.unwrap().tasks.len(), 1);
+    let said = run(&format!("{head}vc,A3C,1000,3,1\n")).unwrap_err().to_string();
+    assert!(
+        said.ends_with("jobs.csv:2: `A3C` has no throughput on a V100 in simulation_throughputs.json.gz"),
+        "{said}"
+    );
+    // Gavel's own files: seven fields, later nine.
+    let seven = "LM (batch size 5)\tcd x && run\t--steps\t1\t1000\t11.000000\t2\n";
+    assert_eq!(rows(&run(seven).unwrap().trace), [(0, 2, 5000, "")]);
+    let nine = "LM (batch size 5)\tcd x && run\t--steps\t1\t1000\t2\t1\t-1.0\t11.000000\n";
+    assert_eq!(rows(&run(&nine.repeat(2)).unwrap().trace), [(0, 2, 5000, ""), (0, 2, 5000, "")]);
+    let eight = run("a\tb\tc\td\te\tf\tg\th\n").unwrap_err().to_string();
+    assert!(eight.contains("jobs.csv:1: 8 fields where the header has 9"), "{eight}");
+}
+
+#[test]
+fn the_public_traces_at_hand() {
+    let mut expected = vec![
+        (Format::Philly, "petuum__adaptdl/philly.csv.gz", 82_247),
+        (Format::Gavel, "stanford-futuredata__gavel/philly_derived_msr_seed0.csv.gz", 15_264),
+    ];
+    // 8,152 pods, of which 1,088 use no GPU and 861 that do were never scheduled.
+    expected.push((
+        Format::AlibabaOpenb,
+        "alibaba__clusterdata/gpu-v2023_openb_pod_list_default.csv.gz",
+        6203,
+    ));
+    for (format, name, jobs) in expected {
+        let Some(file) = shared(name) else { continue };
+        let made = import_file(format, &file).unwrap();
+        assert_eq!(made.trace.jobs.len(), jobs, "{name}: {:?}", made.notes);
+        assert_eq!(made.trace.jobs[0].arrival, Millis::ZERO);
+        assert!(made.trace.jobs.is_sorted_by_key(|job| job.arrival));
+        let work = Workload::resolve(&made.trace, made.catalogue.as_ref()).unwrap();
+        let kinds: BTreeSet<_> = work.jobs.iter().map(|job| Arc::as_ptr(&job.task)).collect();
+        assert!(kinds.len() <= 30, "{name}: {} kinds", kinds.len());
+        // What is written is read again, all 82,247 of them.
+        let mut text = Vec::new();
+        write::trace(&made.trace, &mut text).unwrap();
+        let again = parse(&text).unwrap();
+        assert_eq!(rows(&again), rows(&made.trace), "{name}");
+    }
+}
+
+#[test]
+fn mixes() {
+    assert!(Mix::parse("65/27/8").is_ok());
+    assert_eq!(Mix::parse("83/17"), Mix::parse("0/83/17"));
+    assert_eq!(Mix::parse("65/27/9").unwrap_err(), "the percentages 65/27/9 make 101, not 100");
+    for wrong in ["", "100", "a/b/c", "-1/100/1", "25/25/25/25", "300/0/0"] {
+        assert!(Mix::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn drawn_tasks_take_the_place_of_the_jobs_own() {
+    let catalogue =
+        tasks("task,class,gpus,duration_s\nl1,light,1,10\nl2,light,1,20\nm,medium,1,100\nh,heavy,2,1000\n");
+    let mut trace =
+        parse(format!("arrival_s,duration_s,gpus,memory_mib,smact\n{}", "0,5,8,1,0.1\n".repeat(1000)))
+            .unwrap();
+    assign(&mut trace, &catalogue, Mix::parse("65/27/8").unwrap(), 7).unwrap();
+    let work = Workload::resolve(&trace, Some(&catalogue)).unwrap();
+    let count = |name: &str| work.jobs.iter().filter(|job| &*job.task.name == name).count();
+    let [light1, light2, medium, heavy] = ["l1", "l2", "m", "h"].map(count);
+    assert!((600..700).contains(&(light1 + light2)) && (290..370).contains(&light1), "{light1} {light2}");
+    assert!((230..310).contains(&medium) && (55..105).contains(&heavy), "{medium} {heavy}");
+    assert!(work.jobs.iter().all(|job| job.task.memory.is_empty()));
+    assert!(work.jobs.iter().any(|job| (job.gpus, job.duration) == (2, Millis::secs(1000))));
+    let mut again = parse("arrival_s\n0\n0\n0\n0\n0\n0\n").unwrap();
+    assign(&mut again, &catalogue, Mix::parse("65/27/8").unwrap(), 7).unwrap();
+    let kinds = |trace: &Trace| trace.jobs.iter().take(6).map(|j| j.task.clone()).collect::<Vec<_>>();
+    assert_eq!(kinds(&again), kinds(&trace), "the same seed draws the same");
+    let light = tasks("task,class,duration_s\nl1,light,10\nbad,heavy,\n");
+    let said = |mix| assign(&mut again, &light, Mix::parse(mix).unwrap(), 7).unwrap_err().to_string();
+    let mut said = said;
+    assert_eq!(
+        said("50/50/0"),
+        "the mix asks for 50 % medium tasks, and the catalogue has none of class medium"
+    );
+    assert_eq!(said("50/0/50"), "the task bad has no run time in the catalogue, and cannot be drawn");
+}
+
+#[test]
+fn the_same_seed_makes_the_same_bytes() {
+    let catalogue = tasks("task,class,gpus,duration_s\nl,light,1,10\nm,medium,1,100\nh,heavy,2,1000\n");
+    let make = |arrivals, users, seed| {
+        let what = Synthesis {
+            jobs: 6,
+            mix: Mix::parse("50/30/20").unwrap(),
+            arrivals,
+            mean_gap: Millis::secs(100),
+            users,
+            seed,
+        };
+        let mut text = Vec::new();
+        write::trace(&synthesize(&catalogue, &what).unwrap(), &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    let bytes = |arrivals| make(arrivals, 2, 1);
+    insta::assert_snapshot!(bytes(Arrivals::Poisson), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,177.037,m,u1
+    3,308.229,l,u1
+    4,524.027,m,u1
+    5,596.133,h,u1
+    6,607.809,l,u2
+    ");
+    insta::assert_snapshot!(bytes(Arrivals::Bursty), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,69.252,m,u1
+    3,107.314,l,u1
+    4,131.57,m,u1
+    5,242.734,h,u1
+    6,343.822,l,u2
+    ");
+    insta::assert_snapshot!(bytes(Arrivals::Uniform), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,165.946,m,u1
+    3,312.086,l,u1
+    4,488.974,m,u1
+    5,591.727,h,u1
+    6,613.767,l,u2
+    ");
+    insta::assert_snapshot!(bytes(Arrivals::Batch), @r"
+    job,arrival_s,task,user
+    1,0,h,u2
+    2,0,m,u1
+    3,0,l,u1
+    4,0,m,u1
+    5,0,h,u1
+    6,0,l,u2
+    ");
+    let column = |text: String, at: usize| {
+        text.lines().map(|l| l.split(',').nth(at).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for at in 0..3 {
+        let other = make(Arrivals::Poisson, 9, 1);
+        assert_eq!(column(other, at), column(bytes(Arrivals::Poisson), at), "users change nothing else");
+    }
+    assert_ne!(make(Arrivals::Poisson, 1, 2), make(Arrivals::Poisson, 1, 1));
+}
+
+#[test]
+fn gaps_have_the_mean_and_the_spread_that_they_should() {
+    let catalogue = tasks("task,class,duration_s\nm,medium,10\n");
+    for (arrivals, spread) in [
+        (Arrivals::Poisson, 1.0),
+        (Arrivals::Uniform, 0.577),
+        (Arrivals::Bursty, 2.9),
+        (Arrivals::Batch, 0.0),
+    ] {
+        let what = Synthesis {
+            jobs: 200_000,
+            mix: Mix::parse("0/100/0").unwrap(),
+            arrivals,
+            mean_gap: Millis::secs(150),
+            users: 3,
+            seed: 5,
+        };
+        let trace = synthesize(&catalogue, &what).unwrap();
+        let gaps: Vec<f64> =
+            trace.jobs.windows(2).map(|w| (w[1].arrival.0 - w[0].arrival.0) as f64 / 150_000.0).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let wanted = if arrivals == Arrivals::Batch { 0.0 } else { 1.0 };
+        assert!((mean - wanted).abs() < 0.05, "{arrivals:?}: mean {mean}");
+        let deviation = (gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        assert!((deviation - spread).abs() < 0.2, "{arrivals:?}: deviation {deviation}");
     }
 }

@@ -10,6 +10,7 @@
 use carma_core::reading::{GpuReading, Health};
 use carma_core::units::{MiB, Millis};
 use carma_gpu::{Probe, Sharing, SharingRequest};
+use carma_sim::gpu_model::GpuModel;
 use carma_sim::virtual_gpu::protocol::{ClientMessage, HostMessage, MOST_LINE};
 use carma_sim::virtual_gpu::{
     ENV_SOCKET, StartError, TaskDemand, VirtualGpus, VirtualProbe, VirtualSpec, control,
@@ -267,10 +268,10 @@ fn a_full_gpu_refuses_and_names_who_holds_it() {
 
 #[test]
 fn rates_follow_the_law_and_come_when_neighbours_do() {
-    let rig = Rig::new("virtual:1xA100-40GB+1xH200", 1.0);
+    let rig = Rig::new("virtual:1xCUSTOM-40GB+1xH200", 1.0);
     let mut one = Raw::task(&rig.socket(), &["0"], 1.0, false);
     assert_eq!(one.rate(), 1.0);
-    let mut two = Raw::task(&rig.socket(), &["GPU-virtual-a100-40gb-0"], 1.0, false);
+    let mut two = Raw::task(&rig.socket(), &["GPU-virtual-custom-40gb-0"], 1.0, false);
     assert_eq!((one.rate(), two.rate()), (0.5, 0.5));
     drop(two);
     assert_eq!(one.rate(), 1.0);
@@ -278,7 +279,8 @@ fn rates_follow_the_law_and_come_when_neighbours_do() {
     let mut three = Raw::task(&rig.socket(), &["1"], 1.0, false);
     let mut four = Raw::task(&rig.socket(), &["1"], 1.0, false);
     assert_eq!(three.rate(), 1.0);
-    assert!((three.rate() - 0.455).abs() < 1e-9 && (four.rate() - 0.455).abs() < 1e-9);
+    let half = GpuModel::find("H200").unwrap().capacities.time_slice_gract / 2.0;
+    assert!((three.rate() - half).abs() < 1e-9 && (four.rate() - half).abs() < 1e-9);
 }
 
 #[test]

@@ -141,6 +141,7 @@ pub(crate) mod tests {
             ended_ms: Some(1_760_000_031_000),
             exit_code: Some(1),
             memory_peak_mib: Some(8192),
+            alone_bp: None,
             verdict: Some(reason(
                 "OutOfMemoryRetry",
                 "out of GPU memory: culprit, it reached its own cap of 8.0 GiB; retried with at least 10.0 GiB (retry 1 of 3)",

@@ -1,9 +1,321 @@
-//! `carma simulate`.
+//! `carma simulate`: a trace under one or more policies.
 
+use super::report::{now, write_page};
+use super::trace::tasks_beside;
 use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
+use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
+use carma_core::policy::{Policy, RecoveryMethod, presets};
+use carma_sim::event::outcome::{JobOutcome, RunResult};
+use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
+use carma_sim::gpu_model::GpuModels;
+use carma_sim::report::html::{PageInput, page};
+use carma_sim::report::json::{Detail, Normalised, Row, SimulateReply};
+use carma_sim::report::seeds;
+use carma_sim::trace::{Catalogue, Trace, TraceError, WorkJob, Workload, read};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fmt::Write as _;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
 
 /// Runs the verb.
-pub(crate) fn run(_args: &SimulateArgs) -> Outcome {
-    Err(Failure::new("not there yet"))
+pub(crate) fn run(args: &SimulateArgs) -> Outcome {
+    let mut models = GpuModels::built_in();
+    for file in &args.gpu_model {
+        models.add_file(file).map_err(|e| Failure::usage(e.to_string()))?;
+    }
+    let cluster = Cluster::parse(&args.cluster, &models)
+        .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", models.names())))?;
+    let setups = setups(args)?;
+    let (trace, workload) = load(args)?;
+    let groups = play(args, &workload, &cluster, &setups)?;
+    let rows = rows(&groups, args.detail);
+    let mut notes = workload.notes.clone();
+    notes.extend(remarks(&args.trace, &workload, &cluster, &groups));
+    if let Some(file) = &args.html {
+        let runs: Vec<RunResult> = groups.iter().filter_map(|runs| runs.first().cloned()).collect();
+        if args.seeds > 1 {
+            notes.push(format!("Of {} seeds, this page shows the first.", args.seeds));
+        }
+        let text = page(&PageInput {
+            title: &format!("{} on {}", trace.name, cluster.spec()),
+            trace: &trace.name,
+            cluster: cluster.spec(),
+            command: &command(),
+            date: &now(),
+            notes: &notes,
+            runs: &runs,
+        });
+        write_page(file, &text)?;
+    }
+    let mut reply = SimulateReply::new(trace.name, cluster.spec(), notes, &[], false);
+    reply.command = Some(command());
+    reply.rows = rows;
+    if args.json {
+        print_json(&serde_json::to_value(&reply).map_err(|e| Failure::new(e.to_string()))?)?;
+    } else {
+        print(&render(&reply, workload.jobs.len(), &Screen::stdout()))?;
+    }
+    Ok(0)
+}
+
+/// What was typed.
+fn command() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let mut words: Vec<String> = words.collect();
+    if let Some(first) = words.first_mut() {
+        *first = "carma".into();
+    }
+    shell_line(&words)
+}
+
+fn load(args: &SimulateArgs) -> Result<(Trace, Workload), Failure> {
+    let bad = |e: TraceError| Failure::usage(e.to_string());
+    let trace = read::trace_file(&args.trace, args.trace_name.as_deref()).map_err(bad)?;
+    let beside = || Some(tasks_beside(&args.trace)).filter(|file: &PathBuf| file.is_file());
+    let catalogue = match args.catalogue.clone().or_else(beside) {
+        Some(file) => Some(Catalogue::read_file(&file).map_err(bad)?),
+        None => None,
+    };
+    let workload = Workload::resolve(&trace, catalogue.as_ref()).map_err(bad)?;
+    Ok((trace, workload))
+}
+
+/// A preset by name.
+fn policy(name: &str) -> Result<Policy, Failure> {
+    presets::by_name(name).ok_or_else(|| {
+        Failure::usage(format!("there is no policy `{name}`")).hint(format!(
+            "policies: {}; est-magm, est-lug and aegis-est take :gpumemnet, :horus or :faketensor",
+            presets::NAMES.join(", ")
+        ))
+    })
+}
+
+/// One entry for each row of the table: the runs that differ in the seed only.
+fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
+    let axes: Vec<sweep::Axis> = args
+        .sweep
+        .iter()
+        .map(|text| sweep::Axis::parse(text))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::usage)?;
+    let points = sweep::grid(&axes).map_err(Failure::usage)?;
+    let recovery = match args.recovery.as_deref() {
+        Some("graded") => Some(RecoveryMethod::Graded),
+        Some("exclusive") => Some(RecoveryMethod::Exclusive),
+        _ => None,
+    };
+    let mut groups = Vec::new();
+    for name in &args.policy {
+        let policy = policy(name)?;
+        // What does not apply to the first policy (exclusive has no gate) leaves it as one row.
+        let mut varied = false;
+        let mut refused = None;
+        for point in &points {
+            let mut setup = Setup::new(policy.clone(), args.sharing, recovery, args.seed);
+            let mut applied = Ok(());
+            for (key, value) in point {
+                applied = applied.and_then(|()| sweep::set(&mut setup.options, key, *value));
+                let _ = write!(setup.label, " {key}={value}");
+            }
+            match applied {
+                Ok(()) => varied = true,
+                Err(why) => {
+                    refused = Some(why);
+                    continue;
+                }
+            }
+            groups.push(seeded(args, &setup));
+        }
+        match refused {
+            Some(why) if !varied && policy.order != carma_core::policy::Order::Exclusive => {
+                return Err(Failure::usage(why));
+            }
+            Some(_) if !varied => {
+                groups.push(seeded(args, &Setup::new(policy, args.sharing, recovery, args.seed)));
+            }
+            _ => {}
+        }
+    }
+    Ok(groups)
+}
+
+fn seeded(args: &SimulateArgs, setup: &Setup) -> Vec<Setup> {
+    let seeds = (0..u64::from(args.seeds)).map(|i| args.seed.wrapping_add(i));
+    let one =
+        |(i, seed)| Setup { seed, record: i == 0 && (args.detail || args.html.is_some()), ..setup.clone() };
+    seeds.enumerate().map(one).collect()
+}
+
+/// Makes all runs, with a progress bar where somebody watches and it takes a while.
+fn play(
+    args: &SimulateArgs,
+    workload: &Workload,
+    cluster: &Cluster,
+    groups: &[Vec<Setup>],
+) -> Result<Vec<Vec<RunResult>>, Failure> {
+    let setups: Vec<Setup> = groups.iter().flatten().cloned().collect();
+    let threads = match args.threads {
+        Some(n) => n as usize,
+        None => std::thread::available_parallelism().map_or(1, NonZero::get),
+    };
+    let bar = ProgressBar::new(workload.jobs.len() as u64 * setups.len() as u64);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} jobs simulated, {per_sec}, {eta} left")
+        .map_err(|e| Failure::new(e.to_string()))?;
+    bar.set_style(style);
+    let results = simulate_all(workload, cluster, &setups, threads, &|jobs| bar.inc(jobs));
+    bar.finish_and_clear();
+    let mut results = results.into_iter();
+    Ok(groups.iter().map(|group| results.by_ref().take(group.len()).collect()).collect())
+}
+
+fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for runs in groups {
+        let Some(mut row) = seeds::row(runs) else { continue };
+        row.detail = runs.first().filter(|_| detail).map(Detail::from);
+        let base = rows.first().unwrap_or(&row);
+        row.normalised = Normalised::of(&(&base.figures).into(), &(&row.figures).into());
+        rows.push(row);
+    }
+    rows
+}
+
+/// What a reader should know of jobs that did not complete: where they stand in the trace, and why.
+fn remarks(file: &Path, workload: &Workload, cluster: &Cluster, groups: &[Vec<RunResult>]) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let at = |job: &WorkJob| format!("{}:{}: job `{}`", file.display(), job.line, job.id);
+    let others = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
+    let larger: Vec<&WorkJob> =
+        workload.jobs.iter().filter(|job| job.gpus as usize > cluster.len()).collect();
+    if let Some(job) = larger.first() {
+        remarks.push(format!(
+            "{} asks for {} GPUs, and the cluster has {}: left out{}",
+            at(job),
+            job.gpus,
+            cluster.len(),
+            others(larger.len())
+        ));
+    }
+    for run in groups.iter().filter_map(|runs| runs.first()) {
+        let fits = |job: &&WorkJob| job.gpus as usize <= cluster.len();
+        let left = workload.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_none());
+        let left: Vec<(&WorkJob, &JobOutcome)> = left.filter(|(job, _)| fits(job)).collect();
+        if let Some((job, outcome)) = left.first() {
+            let why = if outcome.ooms > 0 {
+                "ran out of memory on a GPU of its own, or used up its retries"
+            } else {
+                "never found GPUs that it was allowed to have"
+            };
+            let others = others(left.len());
+            remarks.push(format!("under {}: {} {why}: it did not complete{others}", run.policy, at(job)));
+        }
+    }
+    remarks
+}
+
+fn hours(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".into(),
+        Some(s) if s < 600.0 => format!("{s:.0} s"),
+        Some(s) if s < 7_200.0 => format!("{:.1} min", s / 60.0),
+        Some(s) if s < 864_000.0 => format!("{:.2} h", s / 3600.0),
+        Some(s) => format!("{:.1} d", s / 86_400.0),
+    }
+}
+
+fn energy(joules: Option<f64>) -> String {
+    match joules {
+        None => "-".into(),
+        Some(j) if j < 1e9 => format!("{:.2} MJ", j / 1e6),
+        Some(j) if j < 1e12 => format!("{:.2} GJ", j / 1e9),
+        Some(j) => format!("{:.2} TJ", j / 1e12),
+    }
+}
+
+fn against(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".into(), |r| format!("{:+.1} %", (r - 1.0) * 100.0))
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"))
+}
+
+fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
+    let mut text = String::new();
+    let sharing = match reply.rows.first().map(|row| row.sharing.as_str()) {
+        Some("mps") => "MPS",
+        Some(mode) => mode,
+        None => "",
+    };
+    let seeds = reply.rows.first().map_or(1, |row| row.seeds);
+    let seed = reply.rows.first().map_or(1, |row| row.seed);
+    let seeds =
+        if seeds > 1 { format!("means of {seeds} seeds from {seed}") } else { format!("seed {seed}") };
+    let _ = writeln!(
+        text,
+        "{}: {jobs} jobs on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.\n",
+        reply.trace, reply.cluster
+    );
+    let several = reply.rows.len() > 1;
+    let mut columns = vec![Column::Left("POLICY"), Column::Right("MAKESPAN")];
+    let versus = Column::Right("VS FIRST");
+    let mut push = |column, compared: bool| {
+        columns.push(column);
+        if compared && several {
+            columns.push(versus);
+        }
+    };
+    // The makespan's comparison belongs to the column before.
+    if several {
+        push(versus, false);
+    }
+    push(Column::Right("WAIT"), false);
+    push(Column::Right("JCT"), true);
+    push(Column::Right("JCT P95"), false);
+    push(Column::Right("RUN"), false);
+    push(Column::Right("SLOWDOWN"), false);
+    push(Column::Right("OOM"), false);
+    push(Column::Right("ENERGY"), true);
+    push(Column::Right("SMACT"), false);
+    push(Column::Right("MEMORY"), false);
+    push(Column::Right("JOBS/GPU"), false);
+    push(Column::Right("FAIRNESS"), false);
+    let mut table = Table::new(columns, screen);
+    for row in &reply.rows {
+        let (f, n) = (&row.figures, &row.normalised);
+        let mut cells = vec![row.policy.clone(), hours(f.makespan_s)];
+        let compare = |cells: &mut Vec<String>, ratio| {
+            if several {
+                cells.push(against(ratio));
+            }
+        };
+        compare(&mut cells, n.makespan);
+        cells.extend([hours(f.wait_mean_s), hours(f.jct_mean_s)]);
+        compare(&mut cells, n.jct_mean);
+        cells.extend([hours(f.jct_p95_s), hours(f.exec_mean_s), number(f.slowdown_mean, 2)]);
+        cells.push(match &row.over_seeds {
+            Some(over) => format!("{:.1} ± {:.1}", over.oom.mean, over.oom.ci95),
+            None => f.oom.to_string(),
+        });
+        cells.push(energy(f.energy_j));
+        compare(&mut cells, n.energy);
+        cells.extend([
+            number(f.smact, 3),
+            f.memory_mib.map_or_else(|| "-".into(), |m| format!("{:.1} GiB", m / 1024.0)),
+            number(f.jobs_per_gpu, 2),
+            number(f.fairness_slowdown, 2),
+        ]);
+        table.row(cells);
+    }
+    text.push_str(&table.render());
+    text.push_str(
+        "\nWAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.\n",
+    );
+    for note in &reply.notes {
+        for (i, line) in wrap(&format!("note: {note}"), screen, 6).into_iter().enumerate() {
+            let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
+        }
+    }
+    text
 }

@@ -85,7 +85,7 @@ impl fmt::Display for Blame {
     }
 }
 
-/// What is known at an out-of-memory, about the GPU where the job was largest.
+/// What is known at an out-of-memory, about the GPU that had the least memory left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomFacts {
     /// Most memory seen of the job on one GPU.
@@ -130,6 +130,10 @@ pub fn blame(facts: &OomFacts) -> Blame {
     }
     match (facts.forecast, reached) {
         (Some(forecast), Some(wanted)) if wanted > forecast => Blame::OwnForecast { wanted, forecast },
+        // It died before anybody saw what it held, and nobody else is known to have taken too much.
+        (Some(_), None) if facts.offender.is_none() && facts.foreign.is_none() => {
+            Blame::Contention { peak: None }
+        }
         (Some(_), _) => Blame::Neighbour {
             job: facts.offender,
             pid: facts.foreign.as_ref().map(|(pid, _)| *pid),
@@ -234,6 +238,11 @@ mod tests {
         assert!(matches!(blame(&capped), Blame::OwnCap { .. }));
         let unknown = OomFacts { forecast: None, ..facts() };
         assert!(matches!(blame(&unknown), Blame::Contention { .. }));
+        // Nobody saw it, and nobody else did wrong: putting it back for nothing would loop.
+        let unseen = OomFacts { peak: None, ..facts() };
+        assert!(matches!(blame(&unseen), Blame::Contention { peak: None }));
+        let unseen = OomFacts { offender: Some(JobId(3)), ..unseen };
+        assert!(matches!(blame(&unseen), Blame::Neighbour { .. }));
     }
 
     #[test]

@@ -117,6 +117,8 @@ impl<'a> Engine<'a> {
             if decide {
                 self.decide(now);
             }
+            #[cfg(debug_assertions)]
+            self.check(now);
             if self.over - told >= 256 {
                 report(self.over - told);
                 told = self.over;
@@ -124,6 +126,15 @@ impl<'a> Engine<'a> {
         }
         report(self.workload.jobs.len() as u64 - told);
         self.result()
+    }
+
+    /// Debug builds check the world and the scheduler at every instant, where that is cheap.
+    #[cfg(debug_assertions)]
+    fn check(&self, now: u64) {
+        if self.world.gpus.len() <= MOST_CHECKED {
+            let broken = [self.world.check(), self.scheduler.check()].concat();
+            debug_assert!(broken.is_empty(), "at {now} ms: {broken:#?}");
+        }
     }
 
     fn next_arrival_event(&mut self) {
@@ -375,6 +386,10 @@ impl<'a> Engine<'a> {
         }
     }
 }
+
+/// A cluster of more GPUs is not checked at every instant.
+#[cfg(debug_assertions)]
+const MOST_CHECKED: usize = 64;
 
 /// Monitors of this kind look once a second.
 const LOOK_MS: u64 = 1000;

@@ -9,6 +9,7 @@
 //! The same seed gives the same result, to the byte, whatever the number of threads: a run is one
 //! thread, and runs do not know of each other.
 
+mod batch;
 mod cluster;
 mod core;
 mod engine;
@@ -18,6 +19,7 @@ pub mod rivals;
 mod scheduler;
 mod startup;
 mod summary;
+pub mod sweep;
 mod window;
 mod world;
 
@@ -27,6 +29,7 @@ use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
 use outcome::RunResult;
 use rivals::{Rival, RivalError};
 
+pub use batch::simulate_all;
 pub use cluster::{Cluster, ClusterError, MOST_GPUS};
 
 /// What a run is made with.

@@ -57,6 +57,12 @@ pub(crate) trait Scheduler {
         false
     }
 
+    /// What must hold between two calls: states what doesn't, in words. For tests and debug builds.
+    #[cfg(debug_assertions)]
+    fn check(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A look at the windows that move.
     fn look(&mut self, _now: Millis, _world: &World) -> Look {
         Look { seen: 0, news: false }

@@ -572,6 +572,40 @@ impl World {
         }
     }
 
+    /// What must hold at every instant: states what doesn't, in words. For tests and debug builds.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        for (index, gpu) in (0..).zip(&self.gpus) {
+            let held: u64 = gpu.tenants.iter().map(|job| self.held(*job, index).0).sum();
+            let memory = gpu.device.model.memory.0;
+            if gpu.used != held || gpu.used > memory {
+                broken.push(format!("GPU {index}: {} MiB in use, {held} held, {memory} there", gpu.used));
+            }
+            if gpu.allowed.len() != gpu.tenants.len() {
+                broken.push(format!(
+                    "GPU {index}: {} tenants, {} shares",
+                    gpu.tenants.len(),
+                    gpu.allowed.len()
+                ));
+            }
+            for job in &gpu.tenants {
+                let it = &self.jobs[*job as usize];
+                let here = it.gpus.iter().filter(|gpu| **gpu == index).count();
+                let there = gpu.tenants.iter().filter(|tenant| *tenant == job).count();
+                if it.stage == Stage::Away || here != 1 || there != 1 {
+                    broken
+                        .push(format!("GPU {index}: job {job} is {:?}, {here} and {there} times", it.stage));
+                }
+                let (rate, starts) = (it.rate, it.stage == Stage::Starting);
+                if !(0.0..=1.0).contains(&rate) || starts != (rate == 0.0) {
+                    broken.push(format!("job {job} is {:?} at a rate of {rate}", it.stage));
+                }
+            }
+        }
+        broken
+    }
+
     /// Notes the levels, for curves over time.
     fn point(&mut self, now: u64, gpu: GpuIndex) {
         if self.record {

@@ -20,7 +20,7 @@ pub use mig::MigProfile;
 pub use startup::Startup;
 
 use carma_core::units::MiB;
-use carma_interference::power::{self, Power};
+use carma_interference::power::Power;
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share_into};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,6 +40,12 @@ const BUILT_IN: [(&str, &str); 12] = [
     ("a10.toml", include_str!("../../gpus/a10.toml")),
     ("t4.toml", include_str!("../../gpus/t4.toml")),
 ];
+
+/// The built-in file of a model.
+pub(crate) fn built_in_text(name: &str) -> Option<&'static str> {
+    let file = format!("{}.toml", name.to_ascii_lowercase());
+    BUILT_IN.iter().find(|(known, _)| *known == file).map(|(_, text)| *text)
+}
 
 /// `CUSTOM-<n>GB` with n from 1 to this.
 const MOST_CUSTOM_GIB: u64 = 1024;
@@ -129,7 +135,7 @@ impl GpuModel {
             // Slower kernels are resident for longer: GRACT, SMACT and tensor activity stay.
             (used.dram, used.pcie) = (0.0, 0.0);
             for (tenant, p) in tenants.iter().zip(progress) {
-                *p = power::slowed(*p, power::clock_bound(&tenant.demand), clock);
+                *p /= self.power.longer(&tenant.demand, clock);
                 used.dram += tenant.demand.dram * *p;
                 used.pcie += tenant.demand.pcie * *p;
             }
@@ -351,12 +357,14 @@ mod tests {
     fn a_power_limit_slows_what_follows_the_clock() {
         let mut model = GpuModel::find("H200").unwrap();
         model.power = Power { idle_w: 50.0, cap_w: 350.0, gract: 0.3, smact: 1.2, dram: 0.0, ..model.power };
-        let busy = Tenant::new(Demand { gract: 1.0, sm: 0.8, ..Demand::default() });
+        let busy = Tenant::new(Demand { gract: 0.6, sm: 0.4, ..Demand::default() });
         let (mut scratch, mut progress) = (Scratch::default(), Vec::new());
-        let state = model.run(Mode::Mps, &[busy], &mut scratch, &mut progress);
-        let expected = (1.0_f64 / (0.3 + 1.2 * 0.8)).powf(1.0 / 3.0);
+        let alone = model.run(Mode::Mps, &[busy], &mut scratch, &mut progress);
+        assert_eq!((alone.clock, progress[0]), (1.0, 1.0));
+        let state = model.run(Mode::Mps, &[busy; 2], &mut scratch, &mut progress);
+        let expected = (1.0_f64 / (0.3 * 0.84 + 1.2 * 0.8)).powf(1.0 / model.power.clock_exponent);
         assert!((state.clock - expected).abs() < 1e-12 && state.power_w == 350.0);
         assert!((progress[0] - expected).abs() < 1e-12);
-        assert_eq!(state.used.sm, 0.8);
+        assert!((state.used.sm - 0.8).abs() < 1e-12);
     }
 }

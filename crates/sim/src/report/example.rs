@@ -11,8 +11,8 @@ const TASKS: [(&str, f64, f64, f32); 8] = [
     ("efficientnet_b0-cifar100-b128", 17.0, 3.4, 0.21),
     ("resnet50-imagenet-b64", 38.0, 9.6, 0.52),
     ("vgg16-imagenet-b64", 41.0, 12.4, 0.61),
-    ("bert_base-wikitext-b16", 47.0, 14.2, 0.58),
-    ("xlnet_base-wikitext-b8", 66.0, 17.9, 0.66),
+    ("bert_base-wikitext-b16", 47.0, 18.2, 0.58),
+    ("xlnet_base-wikitext-b8", 66.0, 22.9, 0.66),
     ("gpt2_large-wikitext-b8", 92.0, 31.0, 0.86),
 ];
 const GPU_GIB: f64 = 40.0;
@@ -51,13 +51,13 @@ fn run(gpus: u32, n: u32, policy: &str, seed: u64) -> RunResult {
     let mut kinds = Vec::new();
     for j in 0..n {
         if j > 0 {
-            arrival += -(1.0 - dice.next()).ln() * 150.0 * 4.0 / f64::from(gpus);
+            arrival += -(1.0 - dice.next()).ln() * 80.0 * 4.0 / f64::from(gpus);
         }
         // Light tasks are the many.
         let kind = if dice.next() < 0.65 {
             (dice.next() * 3.0) as usize
         } else {
-            3 + (dice.next() * dice.next() * 5.0) as usize
+            3 + (dice.next() * dice.next().sqrt() * 5.0) as usize
         };
         let solo = TASKS[kind].1 * 60.0 * (0.6 + 0.8 * dice.next());
         let wide = if kind > 5 && gpus > 1 { 2 } else { 1 };
@@ -110,7 +110,7 @@ fn run(gpus: u32, n: u32, policy: &str, seed: u64) -> RunResult {
         let free = short.map_or(0.0, |g| GPU_GIB - used(g));
         let took = match short {
             Some(_) => 45.0 + 60.0 * dice.next(),
-            None => solo * (1.0 + neighbours as f64 * (0.08 + 0.3 * f64::from(TASKS[kind].3) * dice.next())),
+            None => solo * (1.0 + neighbours as f64 * (0.05 + 0.35 * f64::from(TASKS[kind].3) * dice.next())),
         };
         let job = &mut outcomes[j as usize];
         job.attempts += 1;

@@ -71,6 +71,10 @@ impl SimulateReply {
             version: Option<serde_json::Value>,
             simulated: Option<bool>,
         }
+        // A list would do for a struct.
+        if bytes.trim_ascii_start().first().is_some_and(|b| *b != b'{') {
+            return Err(ReadError::NoReply);
+        }
         let head: Head = serde_json::from_slice(bytes)?;
         match head.version {
             None => return Err(ReadError::NoReply),
@@ -104,9 +108,9 @@ pub enum ReadError {
     /// Not JSON, or a key is missing or of another type.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// JSON of something else.
+    /// Something else.
     #[error(
-        "it is JSON, but not what `carma simulate --json` prints (no \"version\" and \"simulated\": true)"
+        "it is not what `carma simulate --json` prints: an object with \"version\" and \"simulated\": true"
     )]
     NoReply,
     /// From a later or an earlier carma.
@@ -143,6 +147,9 @@ pub struct Row {
     /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
+    /// Of several seeds: means with confidence intervals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_seeds: Option<super::seeds::OverSeeds>,
     /// The figures over those of the first row.
     #[serde(default)]
     pub normalised: Normalised,
@@ -188,6 +195,7 @@ impl From<&RunResult> for Row {
             seeds: 1,
             events: run.events,
             figures: Figures::from(&run.summary),
+            over_seeds: None,
             normalised: Normalised::default(),
             detail: None,
         }
@@ -233,6 +241,22 @@ macro_rules! figures {
         pub struct Figures {
             $($(#[$count_doc])* #[serde(default)] pub $count: u64,)*
             $($(#[$doc])* #[serde(default)] pub $key: Option<f64>,)*
+        }
+
+        impl Figures {
+            /// Means over runs; counts are rounded.
+            #[must_use]
+            pub fn mean(of: &[Self]) -> Self {
+                let n = of.len().max(1) as f64;
+                let count = |f: fn(&Self) -> u64| (of.iter().map(f).sum::<u64>() as f64 / n).round() as u64;
+                let number = |f: fn(&Self) -> Option<f64>| {
+                    of.iter().map(f).sum::<Option<f64>>().map(|sum| sum / n)
+                };
+                Self {
+                    $($count: count(|figures| figures.$count),)*
+                    $($key: number(|figures| figures.$key),)*
+                }
+            }
         }
 
         impl From<&Summary> for Figures {
@@ -726,7 +750,10 @@ mod tests {
     #[test]
     fn broken_documents_are_refused_with_the_place() {
         assert!(refused("{").contains("line 1"), "{}", refused("{"));
-        assert!(refused("[1]").contains("line 1"), "{}", refused("[1]"));
+        assert!(refused("[1, true]").contains("carma simulate --json"), "{}", refused("[1, true]"));
+        assert!(refused("hello").contains("carma simulate --json"));
+        assert!(refused(&"[".repeat(100_000)).contains("carma simulate --json"));
+        assert!(refused(&"{\"version\":".repeat(100_000)).contains("recursion"));
         assert!(refused("{}").contains("carma simulate --json"));
         assert!(refused(r#"{"version": 1, "jobs": []}"#).contains("carma simulate --json"));
         assert!(refused(r#"{"version": 2, "simulated": true}"#).contains("\"version\" is 2"));

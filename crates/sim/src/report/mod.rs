@@ -2,6 +2,7 @@
 
 pub mod html;
 pub mod json;
+pub mod seeds;
 
 // The made-up runs of the tests. The browser test of the `carma` crate includes the same file, so it
 // takes its types from its parent module.

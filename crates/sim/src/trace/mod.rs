@@ -6,10 +6,14 @@
 //! at hand is 5 MB: a columnar format would gain nothing.
 
 pub mod catalogue;
+pub mod draw;
 mod error;
+pub mod import;
 mod lines;
 pub mod read;
 mod resolve;
+pub mod summary;
+pub mod synthesize;
 mod table;
 pub mod write;
 

@@ -30,6 +30,14 @@ pub(crate) enum Separator {
     Plain(char),
 }
 
+/// What the first line of a table is.
+pub(crate) enum Shape {
+    /// The names of the columns.
+    Header(Separator),
+    /// A row already; these are the columns.
+    Row(Separator, &'static [&'static str]),
+}
+
 /// Where a column stands.
 pub(crate) type Column = usize;
 
@@ -42,24 +50,41 @@ pub(crate) struct Table<'a> {
     header: Vec<String>,
     used: Vec<bool>,
     fields: Vec<String>,
+    /// A first line that turned out to be a row.
+    pending: Option<(u64, String)>,
 }
 
 impl<'a> Table<'a> {
     /// Reads the header.
     pub(crate) fn new(reader: impl Read + 'a, file: &Path, separator: Separator) -> Result<Self, TraceError> {
-        Self::with(Lines::new(unzipped(reader, file)?, file, LIMITS), file, separator)
+        Self::guess(reader, file, |_| Shape::Header(separator))
     }
 
-    pub(crate) fn with(mut lines: Lines<'a>, file: &Path, separator: Separator) -> Result<Self, TraceError> {
+    /// Reads the first line and lets `shape` say what it is.
+    pub(crate) fn guess(
+        reader: impl Read + 'a,
+        file: &Path,
+        shape: impl Fn(&str) -> Shape,
+    ) -> Result<Self, TraceError> {
+        let mut lines = Lines::new(unzipped(reader, file)?, file, LIMITS);
         let mut header = Vec::new();
-        let number = loop {
+        let (number, separator, pending) = loop {
             let Some((number, line)) = lines.next()? else {
                 return Err(TraceError::new(file, 0, "is empty; the first line must name the columns"));
             };
-            if !line.trim().is_empty() {
-                split(line, separator, &mut header).map_err(|what| TraceError::new(file, number, what))?;
-                break number;
+            if line.trim().is_empty() {
+                continue;
             }
+            break match shape(line) {
+                Shape::Header(by) => {
+                    split(line, by, &mut header).map_err(|what| TraceError::new(file, number, what))?;
+                    (number, by, None)
+                }
+                Shape::Row(by, names) => {
+                    header.extend(names.iter().map(|name| (*name).to_owned()));
+                    (number, by, Some((number, line.to_owned())))
+                }
+            };
         };
         let fail = |what: String| Err(TraceError::new(file, number, what));
         if header.len() > MOST_COLUMNS {
@@ -82,6 +107,7 @@ impl<'a> Table<'a> {
             header,
             used,
             fields: Vec::new(),
+            pending,
         })
     }
 
@@ -118,8 +144,13 @@ impl<'a> Table<'a> {
 
     /// The next row that is not blank.
     pub(crate) fn next(&mut self) -> Result<Option<Row<'_>>, TraceError> {
+        let pending = self.pending.take();
         let number = loop {
-            let Some((number, line)) = self.lines.next()? else { return Ok(None) };
+            let next = match &pending {
+                Some((number, line)) => Some((*number, line.as_str())),
+                None => self.lines.next()?,
+            };
+            let Some((number, line)) = next else { return Ok(None) };
             if !line.trim().is_empty() {
                 self.fields.clear();
                 split(line, self.separator, &mut self.fields)

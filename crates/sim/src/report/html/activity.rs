@@ -55,24 +55,25 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     let long = largest(with.iter().map(|i| seconds(&runs[*i])));
     let all = |m: usize| largest(rows.iter().flat_map(|(_, l)| l).flat_map(|l| l.values[m].iter().copied()));
     let scales = [vec![0.0, 0.5, 1.0], ticks(all(1), 3), ticks(all(2), 3)];
-    out.push_str("<div class=\"chart\">");
+    // Few rows stay on one sheet of paper, many may go on on the next.
+    out.push_str(if rows.len() <= 6 { "<div class=\"chart figure\">" } else { "<div class=\"chart\">" });
     let last = rows.len().saturating_sub(1);
     for (i, (name, lines)) in rows.iter().enumerate() {
         row(out, name, lines, &scales, long, (i == 0, i == last));
     }
     out.push_str("</div>\n");
     if gpus > GPUS {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"remark\">The lines are means over all {}; up to {GPUS} GPUs are shown one by one.</p>\n",
+            "<p class=\"remark\">The lines are means over all {}; up to {GPUS} GPUs are shown one by one.</p>",
             plural(gpus as u64, "GPU", "GPUs")
         );
     }
     let left_out = runs.iter().filter(|r| has_series(r)).count() - with.len();
     if left_out > 0 {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"remark\">{left_out} more of the policies have activity that is not in this page.</p>\n"
+            "<p class=\"remark\">{left_out} more of the policies have activity that is not in this page.</p>"
         );
     }
     let coarse = with.iter().map(|i| runs[*i].step_s * group(&runs[*i]) as f64);
@@ -164,7 +165,13 @@ fn row(
     let above = if top { 26.0 } else { 8.0 };
     let below = if bottom { 24.0 } else { 6.0 };
     open(out, "plot", above + HEIGHT + below, &format_args!("SMACT, memory and power over time: {name}"));
-    let _ = write!(out, r#"<text class="name" x="0" y="{}">{name}</text>"#, At(above + HEIGHT / 2.0 + 4.0));
+    // Words of two lines: there is little room before the axis.
+    let (first, second) = name.split_once(" of ").map_or((name, None), |(a, b)| (a, Some(b)));
+    let middle = above + HEIGHT / 2.0 + if second.is_some() { -4.0 } else { 4.0 };
+    let _ = write!(out, r#"<text class="name" x="0" y="{}">{first}</text>"#, At(middle));
+    if let Some(second) = second {
+        let _ = write!(out, r#"<text class="cap" x="0" y="{}">of {second}</text>"#, At(middle + 16.0));
+    }
     let w = (WIDTH - LABEL - 2.0 * GAP - 36.0) / 3.0;
     for (m, measure) in MEASURES.iter().enumerate() {
         let panel = Panel {
@@ -179,7 +186,7 @@ fn row(
         if top {
             let _ = write!(out, r#"<text class="name" x="{}" y="14">{measure}</text>"#, At(panel.x));
         }
-        panel.x_axis(out, &time_ticks(0.0, long, 5), bottom);
+        panel.x_axis(out, &time_ticks(0.0, long, 6), bottom);
         panel.y_axis(out, &labelled(scales[m].clone()));
         panel.base(out);
         for line in lines {

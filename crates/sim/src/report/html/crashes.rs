@@ -17,9 +17,9 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     );
     for (i, (run, name)) in runs.iter().zip(names).enumerate() {
         let s = &run.summary;
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<tr><th scope=\"row\">{} {}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<tr><th scope=\"row\">{} {}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             block(i),
             Short(name, 60),
             count(s.oom),
@@ -54,10 +54,10 @@ fn list(out: &mut String, runs: &[RunResult], names: &[String], total: usize) {
     for (run, name, oom) in all.take(LISTED) {
         let job = usize::try_from(oom.job).ok().and_then(|job| run.jobs.get(job));
         let Oom { at, task, gpu, wanted, free, lost, .. } = oom;
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<tr><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{gpu}</td>\
-             <td>{wanted}</td><td>{free}</td><td>{}</td></tr>\n",
+             <td>{wanted}</td><td>{free}</td><td>{}</td></tr>",
             Short(name, 40),
             span(at.0 as f64 / 1000.0),
             Short(job.map_or("–", |j| &j.id), 40),
@@ -67,9 +67,9 @@ fn list(out: &mut String, runs: &[RunResult], names: &[String], total: usize) {
     }
     out.push_str("</tbody></table></div>\n");
     if total > LISTED {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"remark\">The first {LISTED} of {}, policy by policy.</p>\n",
+            "<p class=\"remark\">The first {LISTED} of {}, policy by policy.</p>",
             count(total as u64)
         );
     }

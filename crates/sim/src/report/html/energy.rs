@@ -53,7 +53,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     out.push_str("</svg></div>\n");
     if names.len() > runs.len() {
         let _ =
-            write!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>\n", names.len());
+            writeln!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>", names.len());
     }
     out.push_str("</section>\n");
 }

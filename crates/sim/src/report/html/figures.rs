@@ -1,6 +1,6 @@
 //! The table of figures: one row for each policy, with the change against the first under each figure.
 
-use super::text::{Short, UNKNOWN, Unit, count, energy_unit, fixed, largest, number, time_unit};
+use super::text::{Short, UNKNOWN, Unit, decimals, energy_unit, fixed, largest, time_unit};
 use super::{block, open};
 use crate::event::outcome::{RunResult, Summary};
 use std::fmt::Write as _;
@@ -73,7 +73,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     // That all jobs completed is what one expects, and not worth a column.
     let incomplete = runs.iter().any(|r| r.summary.not_completed > 0);
     let shown: Vec<&Column> = COLUMNS.iter().take(COLUMNS.len() - usize::from(!incomplete)).collect();
-    let units: Vec<Unit> = shown.iter().map(|c| unit(c, runs)).collect();
+    let units: Vec<Unit> = shown.iter().map(|c| unit(c, &shown, runs)).collect();
+    let most: Vec<f64> = shown.iter().map(|c| largest(runs.iter().map(|r| (c.value)(&r.summary)))).collect();
     out.push_str("<div class=\"wide\"><table><thead>");
     headings(out, &shown, &units);
     out.push_str("</thead><tbody>");
@@ -85,9 +86,9 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
             Short(name, 60),
             Short(&run.sharing, 30)
         );
-        for (column, unit) in shown.iter().zip(&units) {
+        for ((column, unit), most) in shown.iter().zip(&units).zip(&most) {
             let value = (column.value)(&run.summary);
-            let _ = write!(out, "<td>{}", shown_as(column, *unit, value));
+            let _ = write!(out, "<td>{}", shown_as(column, *unit, *most, value));
             if i > 0
                 && let Some(base) = runs.first()
             {
@@ -99,11 +100,11 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     out.push_str("</tbody></table></div>\n");
     if let (Some(first), true) = (names.first(), runs.len() > 1) {
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<p class=\"remark\">Second line: change against {}; <strong>bold: better</strong>, regular: worse or neither. \
              Wait: from arrival to the start of the attempt that completed. JCT: from arrival to the end. \
-             Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.</p>\n",
+             Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.</p>",
             Short(first, 60)
         );
     }
@@ -135,21 +136,28 @@ fn headings(out: &mut String, shown: &[&Column], units: &[Unit]) {
     out.push_str("</tr>");
 }
 
-fn unit(column: &Column, runs: &[RunResult]) -> Unit {
-    let most = largest(runs.iter().map(|r| (column.value)(&r.summary)));
+/// The unit of a column. Times of one group share that of its first column, the mean, so that they can
+/// be compared from left to right.
+fn unit(column: &Column, shown: &[&Column], runs: &[RunResult]) -> Unit {
+    let lead = match column.group {
+        "" => column,
+        group => shown.iter().find(|c| c.group == group).copied().unwrap_or(column),
+    };
+    let most = |c: &Column| largest(runs.iter().map(|r| (c.value)(&r.summary)));
     match column.kind {
-        Kind::Time => time_unit(most),
-        Kind::Energy => energy_unit(most),
+        Kind::Time => time_unit(most(lead)),
+        Kind::Energy => energy_unit(most(column)),
         Kind::GiB => Unit { name: "GiB", size: 1024.0 },
         Kind::Count | Kind::Plain(_) => Unit { name: "", size: 1.0 },
     }
 }
 
-fn shown_as(column: &Column, unit: Unit, value: f64) -> String {
+/// A value of a column, all with the decimals that suit the largest.
+fn shown_as(column: &Column, unit: Unit, most: f64, value: f64) -> String {
     match column.kind {
-        Kind::Count => count(value as u64),
+        Kind::Count => fixed(value, 0),
         Kind::Plain(decimals) => fixed(value, decimals),
-        Kind::Time | Kind::Energy | Kind::GiB => number(unit.of(value)),
+        Kind::Time | Kind::Energy | Kind::GiB => fixed(unit.of(value), decimals(unit.of(most))),
     }
 }
 

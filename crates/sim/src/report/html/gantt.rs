@@ -1,8 +1,8 @@
 //! Which task was when on which GPU.
 
+use super::absent;
 use super::plot::{At, Panel, WIDTH, open, time_ticks};
 use super::text::{Esc, Short, largest, plural, span};
-use super::{absent, block};
 use crate::event::outcome::{End, RunResult, Stretch};
 use carma_core::units::Millis;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,8 +40,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     let families = Families::of(runs);
     families.legend(out, runs);
     let end = largest(runs.iter().flat_map(|r| r.stretches.iter()).map(|s| seconds(s.end)));
-    for (i, (run, name)) in runs.iter().zip(names).enumerate().take(RUNS) {
-        let _ = write!(out, "<div class=\"figure\"><h3>{} {}</h3>", block(i), Short(name, 80));
+    for (run, name) in runs.iter().zip(names).take(RUNS) {
+        let _ = write!(out, "<div class=\"figure\"><h3>{}</h3>", Short(name, 80));
         if run.stretches.is_empty() {
             absent(out, "Nothing ran, or the result does not say what.");
         } else {
@@ -51,7 +51,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     if runs.len() > RUNS {
         let _ =
-            write!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>\n", runs.len());
+            writeln!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>", runs.len());
     }
     out.push_str("</section>\n");
 }
@@ -101,8 +101,11 @@ impl<'a> Families<'a> {
         for (colour, name) in self.0.iter().enumerate().take(FAMILIES) {
             item(out, colour, name);
         }
-        if self.0.len() > FAMILIES {
-            item(out, FAMILIES, &plural((self.0.len() - FAMILIES) as u64, "other", "others"));
+        match self.0.get(FAMILIES..) {
+            None | Some([]) => {}
+            // The last colour needs not stand for many.
+            Some([one]) => item(out, FAMILIES, one),
+            Some(others) => item(out, FAMILIES, &format!("{} others", others.len())),
         }
         let ended = |how: End| runs.iter().flat_map(|r| &r.stretches).any(|s| s.how == how);
         let mut mark = |drawn: String, name: &str| {
@@ -187,9 +190,9 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
     let between = if gpus.len() > 8 { 3.0 } else { 6.0 };
     let height = total as f64 * thick + gpus.len() as f64 * between;
     let (x_min, x_max) = window.unwrap_or((0.0, end));
-    let panel = Panel { x: LABEL, y: 8.0, w: WIDTH - LABEL - 14.0, h: height, x_min, x_max, y_max: 1.0 };
+    let panel = Panel { x: LABEL, y: 20.0, w: WIDTH - LABEL - 14.0, h: height, x_min, x_max, y_max: 1.0 };
     out.push_str("<div class=\"chart\">");
-    open(out, "plot", height + 34.0, &format_args!("Tasks on the GPUs over time: {}", Short(name, 80)));
+    open(out, "plot", height + 46.0, &format_args!("Tasks on the GPUs over time: {}", Short(name, 80)));
     let mut tops: BTreeMap<u32, f64> = BTreeMap::new();
     let mut y = panel.y;
     for gpu in &gpus {
@@ -214,16 +217,18 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
         draw(out, &mut marks, run, bar, &panel, top, thick, families);
     }
     let last = largest(run.stretches.iter().map(|s| seconds(s.end)));
-    if window.is_none() && last < end * 0.999 {
+    if window.is_none() && last > 0.0 {
         let x = panel.px(last);
+        // Near the right edge the words stand before the line.
+        let (anchor, words) = if x > WIDTH - 180.0 { ("end", x + 2.0) } else { ("start", x - 2.0) };
         let _ = write!(
             out,
-            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}">all done at {}</text>"#,
+            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}" text-anchor="{anchor}">all done at {}</text>"#,
             At(x),
-            At(panel.y),
-            At(panel.h),
-            At(x + 6.0),
-            At(panel.y + 12.0),
+            At(panel.y - 4.0),
+            At(panel.h + 4.0),
+            At(words),
+            At(panel.y - 8.0),
             span(last),
         );
     }
@@ -304,10 +309,18 @@ GPU {} · attempt {}
         }
     }
     out.push_str("</g>");
-    let (x, y) = (left + wide, top + thick / 2.0);
+    // Within the bar where there is room, so that it does not hide the name of the next.
+    let y = top + thick / 2.0;
+    let mark = |r: f64| (left + wide - r).max(left + wide / 2.0);
     match stretch.how {
-        End::OutOfMemory => marks.push_str(&crash(x, y, (thick * 0.42).clamp(3.0, 6.0))),
-        End::Preempted => marks.push_str(&taken_back(x, y, (thick * 0.4).clamp(2.5, 5.0))),
+        End::OutOfMemory => {
+            let r = (thick * 0.42).clamp(3.0, 6.0);
+            marks.push_str(&crash(mark(r), y, r));
+        }
+        End::Preempted => {
+            let r = (thick * 0.4).clamp(2.5, 5.0);
+            marks.push_str(&taken_back(mark(r), y, r));
+        }
         End::Completed => {}
     }
 }

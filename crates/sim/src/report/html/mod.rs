@@ -16,6 +16,7 @@ mod text;
 
 use crate::event::outcome::RunResult;
 use plot::{COLOURS, stroke};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use text::{Esc, Short, plural};
 
@@ -38,10 +39,17 @@ pub struct PageInput<'a> {
     pub runs: &'a [RunResult],
 }
 
+/// The most runs of a page: no person compares more, and a browser shows them.
+const RUNS: usize = 1000;
+
 /// The page, a complete HTML document.
+///
+/// Its size is bounded: of very many runs, bars, curves or crashes a part is shown, and the page says
+/// which.
 #[must_use]
 pub fn page(input: &PageInput<'_>) -> String {
-    let names = names(input.runs);
+    let runs = &input.runs[..input.runs.len().min(RUNS)];
+    let names = names(runs);
     let mut out = String::with_capacity(256 * 1024);
     let _ = write!(
         out,
@@ -59,15 +67,21 @@ pub fn page(input: &PageInput<'_>) -> String {
         style = include_str!("page.css"),
     );
     head(&mut out, input);
-    if input.runs.is_empty() {
+    if input.runs.len() > RUNS {
+        absent(
+            &mut out,
+            &format!("The first {RUNS} of {} runs are shown.", text::count(input.runs.len() as u64)),
+        );
+    }
+    if runs.is_empty() {
         out.push_str("<p class=\"absent\">There are no runs to show.</p>\n");
     } else {
-        figures::section(&mut out, input.runs, &names);
-        activity::section(&mut out, input.runs, &names);
-        gantt::section(&mut out, input.runs, &names);
-        spread::section(&mut out, input.runs, &names);
-        energy::section(&mut out, input.runs, &names);
-        crashes::section(&mut out, input.runs, &names);
+        figures::section(&mut out, runs, &names);
+        activity::section(&mut out, runs, &names);
+        gantt::section(&mut out, runs, &names);
+        spread::section(&mut out, runs, &names);
+        energy::section(&mut out, runs, &names);
+        crashes::section(&mut out, runs, &names);
     }
     let _ = write!(
         out,
@@ -109,7 +123,7 @@ fn head(out: &mut String, input: &PageInput<'_>) {
     out.push_str("</dl>\n");
     if !input.command.is_empty() {
         // Long enough for any command that a person typed.
-        let _ = write!(out, "<p class=\"command\"><code>{}</code></p>\n", Short(input.command, 4000));
+        let _ = writeln!(out, "<p class=\"command\"><code>{}</code></p>", Short(input.command, 4000));
     }
     if !input.notes.is_empty() {
         out.push_str("<ul class=\"notes\">");
@@ -124,12 +138,8 @@ fn head(out: &mut String, input: &PageInput<'_>) {
 /// Different values in order of appearance, escaped; of many, the first few.
 fn listed<'a>(values: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 8;
-    let mut seen: Vec<&str> = Vec::new();
-    for value in values {
-        if !seen.contains(&value) {
-            seen.push(value);
-        }
-    }
+    let mut known = BTreeSet::new();
+    let seen: Vec<&str> = values.filter(|value| known.insert(*value)).collect();
     let mut text = seen.iter().take(MOST).map(|v| Short(v, 60).to_string()).collect::<Vec<_>>().join(", ");
     if seen.len() > MOST {
         let _ = write!(text, " and {} more", seen.len() - MOST);
@@ -155,12 +165,12 @@ fn names(runs: &[RunResult]) -> Vec<String> {
 
 /// Opens a section.
 fn open(out: &mut String, id: &str, heading: &str) {
-    let _ = write!(out, "<section id=\"{id}\"><h2>{heading}</h2>\n");
+    let _ = writeln!(out, "<section id=\"{id}\"><h2>{heading}</h2>");
 }
 
 /// Says why a drawing is not there.
 fn absent(out: &mut String, why: &str) {
-    let _ = write!(out, "<p class=\"absent\">{why}</p>\n");
+    let _ = writeln!(out, "<p class=\"absent\">{why}</p>");
 }
 
 /// A line in a policy's colour and dash, to stand before its name.

@@ -1,7 +1,7 @@
 //! How waits and slowdowns are spread over the jobs: cumulative distributions of all policies.
 
-use super::plot::{At, Panel, labelled, stroke, ticks, time_ticks};
-use super::text::{Short, largest, plural};
+use super::plot::{At, Panel, stroke, ticks, time_ticks};
+use super::text::{Short, fixed, largest, plural};
 use super::{absent, swatch};
 use crate::event::outcome::{End, JobOutcome, RunResult};
 use carma_core::units::Millis;
@@ -38,37 +38,25 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     let longest = largest(waits.iter().filter_map(|c| c.values.last().copied()));
     let wait_ticks = time_ticks(0.0, if longest > 0.0 { longest } else { 1.0 }, 6);
     chart(out, "Wait", &waits, 0.0, longest, &wait_ticks);
-    let worst = ticks(largest(slowdowns.iter().filter_map(|c| c.values.last().copied())).max(1.2), 6);
-    let from = 1.0;
-    let to = worst.last().copied().unwrap_or(2.0).max(1.2);
-    // No job is faster than alone, but rounding may say so: those lie on the left edge.
-    let marks: Vec<(f64, String)> =
-        labelled(if to <= 2.0 { (0..=5).map(|i| 1.0 + f64::from(i) * 0.2).collect() } else { worst })
-            .into_iter()
-            .filter(|(t, _)| *t >= from && *t <= to.max(2.0) + 1e-9)
-            .collect();
-    let marks: Vec<(f64, String)> = if to <= 2.0 {
-        (0..=5)
-            .map(|i| 1.0 + f64::from(i) * 0.2)
-            .filter(|t| *t <= to + 1e-9)
-            .map(|t| (t, format!("{t:.1}")))
-            .collect()
-    } else {
-        marks
-    };
-    chart(out, "Slowdown", &slowdowns, from, to, &marks);
+    // Alone is 1. No job is faster, but rounding may say so: those lie on the left edge.
+    let worst = largest(slowdowns.iter().filter_map(|c| c.values.last().copied()));
+    let marks: Vec<f64> = ticks((worst - 1.0).max(0.2), 5).into_iter().map(|t| t + 1.0).collect();
+    let decimals = usize::from(marks.get(1).is_some_and(|t| *t < 2.0));
+    let to = marks.last().copied().unwrap_or(2.0);
+    let marks: Vec<(f64, String)> = marks.into_iter().map(|t| (t, fixed(t, decimals))).collect();
+    chart(out, "Slowdown", &slowdowns, 1.0, to, &marks);
     out.push_str("</div>\n");
     let never: usize = waits.iter().map(|c| c.of - c.values.len()).max().unwrap_or(0);
     if never > 0 {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"remark\">A curve that ends below 100 % belongs to a policy under which jobs never completed (up to {}).</p>\n",
+            "<p class=\"remark\">A curve that ends below 100 % belongs to a policy under which jobs never completed (up to {}).</p>",
             plural(never as u64, "job", "jobs")
         );
     }
     if runs.len() > RUNS {
         let _ =
-            write!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>\n", runs.len());
+            writeln!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>", runs.len());
     }
     out.push_str("</section>\n");
 }

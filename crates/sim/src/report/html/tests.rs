@@ -1,22 +1,222 @@
-use super::*;
-use crate::report::example;
+//! The page of runs of all shapes: it must always be well-formed, whatever comes in.
 
-#[test]
-fn show() {
-    let runs = example::runs(4, 60, &["exclusive", "magm", "random"], 7);
-    let notes = vec![
-        "Interference between jobs is modelled from measurements of pairs on an A100.".to_owned(),
-        "Start-up times are drawn with the seed.".to_owned(),
-    ];
+use super::*;
+use crate::event::outcome::{End, Summary};
+use crate::report::example;
+use carma_core::units::Millis;
+
+fn shown(runs: &[RunResult]) -> String {
+    let notes = ["Interference is modelled.".to_owned()];
     let page = page(&PageInput {
-        title: "Trace of 60 jobs on 4 GPUs",
+        title: "60 jobs on 4 GPUs",
         trace: "trace-60",
         cluster: "4xA100-40GB",
-        command: "carma simulate --trace trace-60.csv --cluster 4xA100-40GB --policy exclusive --policy magm --policy random --html out.html",
-        date: "2026-03-01 12:00",
+        command: "carma simulate --trace trace-60.csv --cluster 4xA100-40GB --policy exclusive --policy magm",
+        date: "2026-03-01 12:00 UTC",
+        notes: &notes,
+        runs,
+    });
+    well_formed(&page);
+    page
+}
+
+/// Every tag that is opened is closed in its place, attributes are quoted, and no number is none.
+fn well_formed(page: &str) {
+    let (head, script) = page.split_once("<script>").unwrap();
+    assert_eq!(script.matches("<script").count(), 0);
+    let (head, body) = head.split_once("</style></head>").unwrap();
+    assert!(head.starts_with("<!doctype html>"));
+    let mut open: Vec<&str> = Vec::new();
+    for piece in body.split('<').skip(1) {
+        let (tag, _) = piece.split_once('>').unwrap_or_else(|| panic!("an open angle bracket: {piece}"));
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        for odd in ["NaN", "inf", "e+", "\"-0\""] {
+            let attributes = tag.split_once("aria-label").map_or(tag, |(before, _)| before);
+            assert!(!attributes.contains(odd), "{tag}");
+        }
+        let name = tag.trim_start_matches('/').split([' ', '/', '\n']).next().unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "closed out of order");
+        } else if !tag.ends_with('/') && name != "br" {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, ["body"], "left open before the script");
+}
+
+fn three() -> Vec<RunResult> {
+    example::runs(4, 60, &["exclusive", "magm", "random"], 7)
+}
+
+#[test]
+fn three_policies_have_all_sections() {
+    let page = shown(&three());
+    for id in ["figures", "activity", "gantt", "spread", "energy", "ooms"] {
+        assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
+    }
+    assert!(page.contains("a model, not a measurement"));
+    assert!(page.contains("ended out of memory"));
+    assert!(!page.contains("class=\"absent\""));
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    // To look at it: CARMA_TEST_PAGE=/tmp/page.html cargo test -p carma-sim three_policies
+    if let Some(file) = std::env::var_os("CARMA_TEST_PAGE") {
+        std::fs::write(file, page).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_fetched() {
+    let page = shown(&three());
+    for outside in ["http:", "https:", "url(", "@import", "<link rel=\"style", "src="] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(page.contains("default-src 'none'"));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let evil = "</title></svg><script>alert(1)</script>\"'&\u{0}\u{202e}<img src=x onerror=y>";
+    let mut runs = three();
+    for run in &mut runs {
+        run.policy = format!("{} {evil}", run.policy);
+        run.sharing = evil.into();
+        for job in &mut run.jobs {
+            (job.id, job.task, job.user) = (evil.into(), evil.into(), evil.into());
+        }
+        for oom in &mut run.ooms {
+            oom.task = evil.into();
+        }
+    }
+    let notes = [evil.to_owned()];
+    let page = page(&PageInput {
+        title: evil,
+        trace: evil,
+        cluster: evil,
+        command: evil,
+        date: evil,
         notes: &notes,
         runs: &runs,
     });
-    std::fs::write("/tmp/page.html", &page).unwrap();
-    eprintln!("{} bytes", page.len());
+    well_formed(&page);
+    assert_eq!(page.matches("<script").count(), 1);
+    assert!(!page.contains("<img") && !page.contains('\0') && !page.contains('\u{202e}'));
+}
+
+#[test]
+fn no_runs_and_no_jobs() {
+    assert!(shown(&[]).contains("no runs to show"));
+    let page = shown(&example::runs(4, 0, &["exclusive", "magm"], 7));
+    assert!(page.contains("class=\"absent\""));
+    // Nothing to compare with nothing.
+    assert!(!page.contains("% %"));
+}
+
+#[test]
+fn without_detail_it_says_what_is_missing() {
+    let mut runs = three();
+    for run in &mut runs {
+        run.jobs.clear();
+        run.stretches.clear();
+        run.ooms.clear();
+        run.series.clear();
+        run.step_s = 0.0;
+    }
+    // Activity, tasks, distributions, and the list of crashes.
+    assert_eq!(shown(&runs).matches("class=\"absent\"").count(), 4);
+}
+
+#[test]
+fn one_gpu_and_a_hundred() {
+    let one = shown(&example::runs(1, 60, &["magm"], 7));
+    assert!(!one.contains("id=\"second\""), "there is nothing to choose from");
+    assert!(one.contains("GPU 0") && !one.contains("GPU 1<"));
+    let many = shown(&example::runs(100, 300, &["exclusive", "magm"], 7));
+    assert!(many.contains("means over all 100 GPUs"));
+    assert!(many.contains("The first 32 of 100 GPUs"));
+    if let Some(file) = std::env::var_os("CARMA_TEST_PAGE_LARGE") {
+        std::fs::write(file, many).unwrap();
+    }
+}
+
+#[test]
+fn what_is_no_number_is_shown_as_unknown() {
+    let mut runs = three();
+    runs[0].summary.energy_j = f64::NAN;
+    runs[1].summary.energy_j = f64::INFINITY;
+    runs[1].summary.makespan_s = f64::NAN;
+    runs[2].summary.wait_s.mean = f64::NEG_INFINITY;
+    runs[2].summary.power_w = -1.0;
+    runs[0].series[0].smact[3] = f32::NAN;
+    runs[1].series[1].power_w.fill(f32::INFINITY);
+    runs[2].step_s = f64::NAN;
+    assert!(shown(&runs).contains("<td>–"));
+    runs[1].summary = Summary { makespan_s: f64::MAX, energy_j: f64::MAX, ..Summary::default() };
+    shown(&runs);
+}
+
+#[test]
+fn times_beyond_reason_do_no_harm() {
+    let mut runs = three();
+    runs[0].stretches[0].end = Millis(u64::MAX);
+    runs[0].stretches[1].job = u32::MAX;
+    runs[0].stretches[2].gpus = vec![u32::MAX, u32::MAX, 0];
+    runs[1].jobs[0].end = Some(Millis(u64::MAX));
+    runs[1].jobs[0].solo = Millis::ZERO;
+    runs[1].jobs[1].last_start = Some(Millis::ZERO);
+    runs[2].step_s = 1e300;
+    runs[2].stretches[0].how = End::Preempted;
+    assert!(shown(&runs).contains("taken back by the policy"));
+}
+
+#[test]
+fn very_many_bars_are_cut_to_the_busiest_time() {
+    let mut runs = example::runs(2, 60, &["magm"], 7);
+    let all = runs[0].stretches.clone();
+    let long = all.iter().map(|s| s.end.0).max().unwrap();
+    for round in 1..100 {
+        runs[0].stretches.extend(all.iter().cloned().map(|mut s| {
+            s.start.0 += round * long;
+            s.end.0 += round * long;
+            s
+        }));
+    }
+    let page = shown(&runs);
+    assert!(page.contains("this is the busiest time"));
+    assert!(page.matches("<rect class=\"bar").count() <= 2000);
+    // All at once.
+    for stretch in &mut runs[0].stretches {
+        stretch.start = Millis::ZERO;
+    }
+    let page = shown(&runs);
+    assert!(page.matches("<rect class=\"bar").count() <= 2000);
+}
+
+#[test]
+fn many_policies_have_limits() {
+    let names: Vec<String> = (0..50).map(|i| format!("magm gate.smact={i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let page = shown(&example::runs(2, 20, &names, 7));
+    assert!(page.contains("The first 8 of 50 policies are drawn"));
+    assert!(page.contains("and 42 more"));
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    let one = example::runs(1, 3, &["magm"], 7).remove(0);
+    let run = |seed: u64| RunResult { seed, ..one.clone() };
+    let page = shown(&(0..1200).map(run).collect::<Vec<_>>());
+    assert!(page.contains("The first 1000 of 1200 runs are shown"));
+}
+
+#[test]
+fn equal_policies_are_told_apart() {
+    let mut runs = example::runs(1, 5, &["magm", "magm", "magm"], 7);
+    runs[1].sharing = "time-slice".into();
+    runs[2].seed = 8;
+    assert_eq!(names(&runs), ["magm mps seed 7", "magm time-slice", "magm mps seed 8"]);
+}
+
+#[test]
+fn changes_have_signs_and_do_not_need_colour() {
+    let page = shown(&three());
+    assert!(page.contains("<small class=\"good\">−"));
+    assert!(page.contains("<small class=\"bad\">+"));
+    assert!(page.contains("<small>±0"));
 }

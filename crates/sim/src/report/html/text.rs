@@ -80,12 +80,16 @@ pub(super) fn fixed(value: f64, decimals: usize) -> String {
 
 /// A number with about three significant digits.
 pub(super) fn number(value: f64) -> String {
-    let decimals = match value.abs() {
+    fixed(value, decimals(value))
+}
+
+/// The decimals that show about three significant digits of numbers up to `most`.
+pub(super) fn decimals(most: f64) -> usize {
+    match most.abs() {
         a if a >= 99.95 => 0,
         a if a >= 9.995 => 1,
         _ => 2,
-    };
-    fixed(value, decimals)
+    }
 }
 
 /// A whole number.
@@ -94,7 +98,7 @@ pub(super) fn count(value: u64) -> String {
     fixed(value as f64, 0)
 }
 
-/// A span of time as people say it, from seconds: `42 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`.
+/// A span of time as people say it, from seconds: `42 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`.
 pub(super) fn span(seconds: f64) -> String {
     if !seconds.is_finite() {
         return UNKNOWN.into();
@@ -106,12 +110,13 @@ pub(super) fn span(seconds: f64) -> String {
         return format!("{} ms", fixed(seconds * 1000.0, 0));
     }
     let s = seconds.round() as u64;
-    match s {
-        0..=59 => format!("{s} s"),
-        60..=3599 => format!("{} min {:02} s", s / 60, s % 60),
-        3600..=86_399 => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
-        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3600),
-    }
+    let (big, unit, small, small_unit) = match s {
+        0..=59 => return format!("{s} s"),
+        60..=3599 => (s / 60, "min", s % 60, "s"),
+        3600..=86_399 => (s / 3600, "h", s % 3600 / 60, "min"),
+        _ => (s / 86_400, "d", s % 86_400 / 3600, "h"),
+    };
+    if small == 0 { format!("{big} {unit}") } else { format!("{big} {unit} {small:02} {small_unit}") }
 }
 
 /// A unit to show a column or an axis in: name, and how many of the base unit it is.
@@ -212,7 +217,8 @@ mod tests {
             [span(0.0), span(42.0), span(200.0), span(7500.0)],
             ["0 s", "42 s", "3 min 20 s", "2 h 05 min"]
         );
-        assert_eq!(span(273_600.0), "3 d 4 h");
+        assert_eq!(span(273_600.0), "3 d 04 h");
+        assert_eq!([span(120.0), span(7200.0)], ["2 min", "2 h"]);
         assert_eq!(span(f64::INFINITY), "–");
         assert_eq!(span(-42.0), "−42 s");
     }

@@ -1,0 +1,51 @@
+//! `carma trace import`: a public trace or an accounting dump becomes a trace.
+
+use super::{bad, report, save_catalogue, save_trace, tasks_beside};
+use crate::cli::TraceImportArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::print;
+use carma_sim::trace::Catalogue;
+use carma_sim::trace::draw::{Mix, assign};
+use carma_sim::trace::import::{Format, import_file};
+
+/// Imports it.
+pub(crate) fn run(args: &TraceImportArgs) -> Outcome {
+    let format = Format::parse(&args.format)
+        .ok_or_else(|| Failure::usage(format!("there is no importer for {}", args.format)))?;
+    // Read first: a mistake there must not wait for a long import.
+    let mix = Mix::parse(&args.mix).map_err(|why| Failure::usage(format!("--mix: {why}")))?;
+    let given = args.catalogue.as_deref().map(Catalogue::read_file).transpose().map_err(bad)?;
+    let same = |a: &std::path::Path| a.canonicalize().ok();
+    if same(&args.output).is_some_and(|output| Some(output) == same(&args.file)) {
+        return Err(Failure::usage("--output names the file to import; choose another"));
+    }
+
+    let mut made = import_file(format, &args.file).map_err(bad)?;
+    if let Some(limit) = args.limit {
+        let all = made.trace.jobs.len();
+        made.trace.jobs.truncate(limit.max(1));
+        if made.trace.jobs.len() < all {
+            made.notes.push(format!("{all} jobs could be imported; --limit keeps the first {limit}"));
+        }
+    }
+    let mut notes = made.notes;
+    let mut catalogue = made.catalogue;
+    if let (Some(given), Some(file)) = (&given, &args.catalogue) {
+        assign(&mut made.trace, given, mix, args.seed).map_err(bad)?;
+        // The jobs' tasks are the given catalogue's now.
+        catalogue = None;
+        notes.push(format!(
+            "tasks drawn from {} ({}, seed {}); their run times, GPUs, memory and activity replace the source's",
+            file.display(),
+            args.mix,
+            args.seed
+        ));
+    }
+    save_trace(&made.trace, &args.output)?;
+    let tasks = catalogue.as_ref().map(|_| tasks_beside(&args.output));
+    if let (Some(catalogue), Some(file)) = (&catalogue, &tasks) {
+        save_catalogue(catalogue, file)?;
+    }
+    print(&report(&made.trace, &args.output, tasks.as_deref(), &notes))?;
+    Ok(0)
+}

@@ -1,0 +1,113 @@
+//! `carma trace`: traces for the simulator.
+
+mod export_history;
+mod import;
+mod show;
+mod synthesize;
+
+use super::Context;
+use crate::cli::TraceVerb;
+use crate::failure::{Failure, Outcome};
+use carma_core::units::Millis;
+use carma_sim::trace::{Catalogue, Trace, TraceError, write};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Runs the verb.
+pub(crate) fn run(context: &Context, verb: &TraceVerb) -> Outcome {
+    match verb {
+        TraceVerb::Import(args) => import::run(args),
+        TraceVerb::Synthesize(args) => synthesize::run(args),
+        TraceVerb::Show(args) => show::run(args),
+        TraceVerb::ExportHistory(args) => export_history::run(context, args),
+    }
+}
+
+/// A file on the command line makes no sense.
+fn bad(error: TraceError) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+/// Where the catalogue of a trace goes: `x.csv` has `x.tasks.csv`.
+pub(super) fn tasks_beside(trace: &Path) -> PathBuf {
+    if trace.extension().is_some_and(|e| e == "csv") {
+        return trace.with_extension("tasks.csv");
+    }
+    let mut name = trace.file_name().unwrap_or_default().to_owned();
+    name.push(".tasks.csv");
+    trace.with_file_name(name)
+}
+
+fn save_trace(trace: &Trace, file: &Path) -> Result<(), Failure> {
+    save(file, |out| write::trace(trace, out))
+}
+
+fn save_catalogue(catalogue: &Catalogue, file: &Path) -> Result<(), Failure> {
+    save(file, |out| write::catalogue(catalogue, out))
+}
+
+/// Writes a file in one piece: whoever reads it meanwhile sees the old one or the new one.
+fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let attempt = || -> io::Result<()> {
+        // A pipe or a terminal cannot be replaced, nor need it be.
+        if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+            let mut out = BufWriter::new(File::options().write(true).open(file)?);
+            write(&mut out)?;
+            return out.flush();
+        }
+        let mut part = file.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let mut out = BufWriter::new(File::create(&part)?);
+        write(&mut out).and_then(|()| out.flush()).and_then(|()| fs::rename(&part, file)).inspect_err(|_| {
+            // The error counts; what is left of the file does not.
+            let _ = fs::remove_file(&part);
+        })
+    };
+    attempt().map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))
+}
+
+/// Says what was written, and what there is to say about it.
+fn report(trace: &Trace, file: &Path, tasks: Option<&Path>, notes: &[String]) -> String {
+    let span = trace.jobs.last().map_or(Millis::ZERO, |job| job.arrival);
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{} {} that arrive within {span}: {}",
+        trace.jobs.len(),
+        if trace.jobs.len() == 1 { "job" } else { "jobs" },
+        file.display()
+    );
+    if let Some(tasks) = tasks {
+        let _ = writeln!(text, "tasks: {}", tasks.display());
+    }
+    for note in notes {
+        let _ = writeln!(text, "note: {}", crate::output::clean(note));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_catalogue_lies_beside_its_trace() {
+        assert_eq!(tasks_beside(Path::new("a/x.csv")), Path::new("a/x.tasks.csv"));
+        assert_eq!(tasks_beside(Path::new("x.v2")), Path::new("x.v2.tasks.csv"));
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.csv");
+        save(&file, |out| out.write_all(b"old")).unwrap();
+        let failure =
+            save(&file, |out| out.write_all(b"new").and(Err(io::ErrorKind::StorageFull.into()))).unwrap_err();
+        assert!(failure.message.unwrap().starts_with(&format!("cannot write {}", file.display())));
+        assert_eq!(fs::read(&file).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,40 @@
+//! Many runs on many threads. Which thread makes a run does not change it.
+
+use super::outcome::RunResult;
+use super::{Cluster, Setup, simulate};
+use crate::trace::Workload;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Makes all runs, on so many threads, in the order of the setups. `report` is told how many more
+/// jobs are over, from any thread.
+#[must_use]
+pub fn simulate_all(
+    workload: &Workload,
+    cluster: &Cluster,
+    setups: &[Setup],
+    threads: usize,
+    report: &(dyn Fn(u64) + Sync),
+) -> Vec<RunResult> {
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<RunResult>>> = setups.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        while let Some((setup, slot)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            setups.get(at).zip(done.get(at))
+        } {
+            let result = simulate(workload, cluster, setup, report);
+            // Nobody panics while holding it.
+            *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, setups.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let take =
+        |slot: Mutex<Option<RunResult>>| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.into_iter().filter_map(take).collect()
+}

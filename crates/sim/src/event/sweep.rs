@@ -1,0 +1,178 @@
+//! Grids over a policy's numbers: `gate.smact=0.5..0.9:0.05`.
+
+use carma_core::policy::{Gate, MemoryScreen, Options, Pack};
+use carma_core::units::{Fraction, MiB, Millis};
+
+/// Values of one axis, and points of a grid, at most.
+const MOST_POINTS: usize = 10_000;
+
+/// One axis of a grid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// What is varied; one of [`KEYS`].
+    pub key: &'static str,
+    /// The values, ascending.
+    pub values: Vec<f64>,
+}
+
+/// What can be varied, with its unit.
+pub const KEYS: &[(&str, &str)] = &[
+    ("gate.smact", "share, 0 to 1"),
+    ("gate.smocc", "share, 0 to 1"),
+    ("gate.drama", "share, 0 to 1"),
+    ("memory.floor", "MiB"),
+    ("memory.guard", "MiB"),
+    ("memory.reserve", "MiB"),
+    ("pack.sum", "score, or share for horus"),
+    ("backfill", "seconds"),
+    ("window", "seconds"),
+    ("margin", "percent"),
+    ("max-retries", "retries"),
+];
+
+impl Axis {
+    /// Reads `KEY=FROM..TO:STEP`, or `KEY=VALUE[,VALUE...]`.
+    ///
+    /// # Errors
+    /// Says what is wrong and what would be right.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |why: String| format!("sweep `{text}`: {why}; write KEY=FROM..TO:STEP or KEY=A,B,C");
+        let (key, values) = text.split_once('=').ok_or_else(|| wrong("there is no `=`".into()))?;
+        let known = KEYS.iter().find(|(known, _)| *known == key.trim());
+        let Some((key, _)) = known else {
+            let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+            return Err(wrong(format!("`{}` is none of {}", key.trim(), keys.join(", "))));
+        };
+        let number = |text: &str| {
+            let value = text.trim().parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0);
+            value.ok_or_else(|| wrong(format!("`{}` is not a number from 0 on", text.trim())))
+        };
+        let values = match values.split_once("..") {
+            None => values.split(',').map(number).collect::<Result<Vec<f64>, String>>()?,
+            Some((from, rest)) => {
+                let (to, step) = rest.split_once(':').ok_or_else(|| wrong("the range has no step".into()))?;
+                let (from, to, step) = (number(from)?, number(to)?, number(step)?);
+                if step <= 0.0 || to < from {
+                    return Err(wrong("the range must rise by a step above 0".into()));
+                }
+                let steps = (to - from) / step;
+                if steps > MOST_POINTS as f64 {
+                    return Err(wrong(format!("more than {MOST_POINTS} values")));
+                }
+                // The end belongs to it, however the step is rounded; digits beyond the step's are noise.
+                (0..=(steps + 1e-9).floor() as u32)
+                    .map(|i| ((from + f64::from(i) * step) * 1e9).round() / 1e9)
+                    .collect()
+            }
+        };
+        Ok(Self { key, values })
+    }
+}
+
+/// All points of the grid that the axes span, the last axis fastest; one empty point without axes.
+///
+/// # Errors
+/// The grid is too large.
+pub fn grid(axes: &[Axis]) -> Result<Vec<Vec<(&'static str, f64)>>, String> {
+    let mut points = vec![Vec::new()];
+    for axis in axes {
+        if points.len().saturating_mul(axis.values.len()) > MOST_POINTS {
+            return Err(format!("the sweeps span more than {MOST_POINTS} points"));
+        }
+        let with = |point: &Vec<_>, value: f64| point.iter().copied().chain([(axis.key, value)]).collect();
+        points = points.iter().flat_map(|p| axis.values.iter().map(move |v| with(p, *v))).collect();
+    }
+    Ok(points)
+}
+
+/// Sets one number of a policy.
+///
+/// # Errors
+/// The policy has no such number, e.g. no gate.
+pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
+    let policy = &mut options.policy;
+    let none = |what: &str| Err(format!("policy `{}` has no {what}, so {key} can't be varied", policy.name));
+    let fraction = || Fraction::from_f64(value).ok_or_else(|| format!("{key}={value}: not a share"));
+    let mib = MiB(value.round() as u64);
+    let seconds = Millis((value * 1000.0).round() as u64);
+    match (key, &mut policy.gate, &mut policy.memory, &mut policy.pack) {
+        ("gate.smact", Gate::Thresholds { smact, .. }, ..) => *smact = fraction()?,
+        ("gate.smact", Gate::Score { limit, .. }, ..) => *limit = fraction()?,
+        ("gate.smocc", Gate::Thresholds { smocc, .. }, ..) => *smocc = fraction()?,
+        ("gate.drama", Gate::Thresholds { drama, .. }, ..) => *drama = fraction()?,
+        ("gate.smact" | "gate.smocc" | "gate.drama", ..) => return none("such gate"),
+        ("memory.floor", _, MemoryScreen::Floor(floor), _) => *floor = mib,
+        ("memory.floor", ..) => return none("floor of memory"),
+        ("memory.guard", _, MemoryScreen::Forecast { guard, .. }, _) => *guard = mib,
+        ("memory.guard", ..) => return none("guard on a forecast"),
+        ("memory.reserve", ..) => policy.reserve = mib,
+        ("pack.sum", _, _, Pack::Scores { sum, .. }) => *sum = value.round() as u32,
+        ("pack.sum", _, _, Pack::Utilisation { sum }) => *sum = fraction()?,
+        ("pack.sum", ..) => return none("rule on which jobs go together"),
+        ("backfill", ..) => policy.backfill = (value > 0.0).then_some(seconds),
+        ("window", ..) => options.window = seconds.max(Millis::secs(1)),
+        ("margin", ..) => options.margin_percent = value.round() as u64,
+        ("max-retries", ..) => options.max_retries = value.round() as u32,
+        _ => return Err(format!("`{key}` can't be varied")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::policy::presets;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_range_includes_its_end() {
+        let axis = Axis::parse("gate.smact=0.5..0.9:0.05").unwrap();
+        assert_eq!(axis.values, [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9]);
+        assert_eq!(Axis::parse("memory.floor=1024, 5120").unwrap().values, [1024.0, 5120.0]);
+    }
+
+    #[test]
+    fn a_grid_spans_its_axes() {
+        let axes = ["gate.smact=0.5,0.6", "window=10,20,30"].map(|a| Axis::parse(a).unwrap());
+        let points = grid(&axes).unwrap();
+        assert_eq!(points.len(), 6);
+        assert_eq!(points[1], [("gate.smact", 0.5), ("window", 20.0)]);
+        assert_eq!(grid(&[]).unwrap(), [Vec::new()]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("gate.smact", "no `=`"),
+            ("gate.sm=1..2:1", "`gate.sm` is none of"),
+            ("gate.smact=0.5..0.9", "no step"),
+            ("gate.smact=0.9..0.5:0.1", "rise"),
+            ("gate.smact=0.5..0.9:0", "rise"),
+            ("window=-1..3:1", "`-1`"),
+            ("window=0..1e9:1", "more than"),
+            ("window=nan", "`nan`"),
+        ] {
+            let why = Axis::parse(text).unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
+        let mut options = Options { policy: presets::by_name("or-rr").unwrap(), ..Options::default() };
+        assert!(set(&mut options, "gate.smact", 0.5).unwrap_err().contains("no such gate"));
+        let wide = vec![Axis::parse("window=1..200:1").unwrap(); 2];
+        assert!(grid(&wide).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_it(text in ".{0,40}", key in 0..KEYS.len(), rest in "[0-9.,:eE+-]{0,20}") {
+            let _ = Axis::parse(&text);
+            if let Ok(axis) = Axis::parse(&format!("{}={rest}", KEYS[key].0)) {
+                for name in presets::NAMES {
+                    let mut options = Options { policy: presets::by_name(name).unwrap(), ..Options::default() };
+                    for value in &axis.values {
+                        let _ = set(&mut options, axis.key, *value);
+                    }
+                }
+            }
+        }
+    }
+}

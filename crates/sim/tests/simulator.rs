@@ -1,0 +1,527 @@
+//! The event engine against laws that hold whatever the policy, against a closed form, and against
+//! itself.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails says so by panicking")]
+
+use carma_core::model::{Forecasts, SharingMode};
+use carma_core::policy::{RecoveryMethod, presets};
+use carma_core::units::{MiB, Millis};
+use carma_sim::event::outcome::{End, RunResult, Stretch};
+use carma_sim::event::{Cluster, Setup, simulate};
+use carma_sim::gpu_model::{GpuModel, GpuModels};
+use carma_sim::trace::{Activity, Catalogue, Task, WorkJob, Workload, read};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+// --- what is drawn -------------------------------------------------------------------------------
+
+/// GPU types of the random clusters: specification, and the names of the devices that it makes.
+const PARTS: [(&str, &[&str]); 6] = [
+    ("A100-40GB", &["A100-40GB"]),
+    ("2xA100-40GB", &["A100-40GB", "A100-40GB"]),
+    ("V100-16GB", &["V100-16GB"]),
+    ("2xT4", &["T4", "T4"]),
+    ("H200", &["H200"]),
+    ("A100-40GB/3g.20gb,2g.10gb", &["A100-40GB/3g.20gb", "A100-40GB/2g.10gb"]),
+];
+
+#[derive(Debug, Clone)]
+struct World {
+    spec: String,
+    models: Vec<GpuModel>,
+}
+
+impl World {
+    fn cluster(&self) -> Cluster {
+        Cluster::parse(&self.spec, &GpuModels::built_in()).unwrap()
+    }
+
+    /// Whether a job of this size would run on GPUs of its own. Which GPU of a gang takes which entry
+    /// of a list of memory is the policy's choice, so the largest entry counts for all.
+    fn holds(&self, job: &WorkJob) -> bool {
+        let peak = peak(&job.task);
+        self.models.iter().filter(|model| model.memory >= peak).count() >= job.gpus as usize
+    }
+}
+
+/// Most memory that a task ever takes on a GPU.
+fn peak(task: &Task) -> MiB {
+    let most = task.memory.iter().copied().max().unwrap_or_default();
+    let share = task.memory_over_time.iter().map(|(_, share)| *share).reduce(f64::max).unwrap_or(1.0);
+    MiB((most.0 as f64 * share).round() as u64)
+}
+
+fn worlds() -> impl Strategy<Value = World> {
+    prop::collection::vec(prop::sample::select(PARTS.to_vec()), 1..4).prop_map(|parts| {
+        let names = parts.iter().flat_map(|(_, names)| *names);
+        World {
+            spec: parts.iter().map(|(spec, _)| *spec).collect::<Vec<_>>().join("+"),
+            models: names.map(|name| GpuModel::find(name).unwrap()).collect(),
+        }
+    })
+}
+
+fn share() -> impl Strategy<Value = f64> {
+    prop_oneof![Just(0.0), Just(1.0), 0.0..1.0]
+}
+
+fn maybe<T: Clone + std::fmt::Debug + 'static>(
+    value: impl Strategy<Value = T> + 'static,
+) -> impl Strategy<Value = Option<T>> {
+    prop::option::weighted(0.5, value)
+}
+
+fn memory() -> impl Strategy<Value = MiB> {
+    prop_oneof![
+        4 => (100_u64..12_000).prop_map(MiB),
+        3 => (5_000_u64..41_000).prop_map(MiB),
+        1 => (10_000_u64..200_000).prop_map(MiB),
+    ]
+}
+
+fn activities() -> impl Strategy<Value = Activity> {
+    (maybe(share()), maybe(share()), maybe(share()), maybe(share())).prop_map(|(gract, sm, smocc, drama)| {
+        // A GPU whose engine is idle does nothing else.
+        let least = sm.unwrap_or(0.0).max(drama.unwrap_or(0.0));
+        Activity { gract: gract.map(|g| g.max(least)), smact: sm, smocc, drama, ..Activity::default() }
+    })
+}
+
+/// A forecast: right, or anything.
+fn forecast(truth: MiB) -> impl Strategy<Value = Option<MiB>> {
+    prop_oneof![Just(None), Just(Some(truth)), memory().prop_map(Some)]
+}
+
+fn tasks() -> impl Strategy<Value = Task> {
+    let over_time = prop_oneof![
+        2 => Just(Vec::new()),
+        1 => prop::collection::vec((0.0..1.0, 0.05..=1.0), 1..4).prop_map(|mut steps| {
+            steps.sort_by(|a, b| f64::total_cmp(&a.0, &b.0));
+            steps
+        }),
+    ];
+    let startup = maybe(0_u64..100_000).prop_map(|ms| ms.map(Millis));
+    let curve = prop_oneof![Just(Vec::new()), Just(vec![(10.0, 0.3), (50.0, 0.9), (100.0, 1.0)])];
+    (memory(), over_time, activities(), startup, maybe(0_u8..=2), curve).prop_flat_map(
+        |(most, memory_over_time, activity, startup, lucid_score, mps_curve)| {
+            let task = Task { memory: vec![most], memory_over_time, activity, startup, ..Task::default() };
+            let task = Task { name: "task".into(), lucid_score, mps_curve, ..task };
+            let truth = peak(&task);
+            let guesses = [0; 4].map(|_| forecast(truth));
+            // Nobody declares more than a job takes: then it is refused where it would have run.
+            let declared = prop_oneof![3 => Just(None), 1 => Just(Some(truth))];
+            (declared, guesses).prop_map(move |(declared, [measured, horus, faketensor, gpumemnet])| Task {
+                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet },
+                ..task.clone()
+            })
+        },
+    )
+}
+
+fn jobs(tasks: impl Strategy<Value = Task>, count: usize, gpus: u32) -> impl Strategy<Value = Workload> {
+    let arrival =
+        prop_oneof![1 => Just(0_u64), 2 => (0_u64..40).prop_map(|m| m * 60_000), 3 => 0_u64..9_000_000];
+    let duration = prop_oneof![1 => 1_u64..2_000, 6 => 1_000_u64..7_200_000];
+    let gpus = prop_oneof![3 => Just(1), 1 => 1..=gpus];
+    let job = (arrival, duration, gpus, 0_u32..3, any::<prop::sample::Index>());
+    let tasks = prop::collection::vec(tasks.prop_map(Arc::new), 1..6);
+    (tasks, prop::collection::vec(job, 1..=count)).prop_map(|(tasks, mut jobs)| {
+        jobs.sort_by_key(|job| job.0);
+        let jobs = (1..).zip(jobs).map(|(line, (arrival, duration, gpus, user, task))| WorkJob {
+            line,
+            id: line.to_string().into(),
+            arrival: Millis(arrival),
+            duration: Millis(duration),
+            gpus,
+            user,
+            task: Arc::clone(task.get(&tasks)),
+        });
+        let users = ["ann", "bob", "eve"].map(Arc::from).into();
+        Workload { name: "random".into(), users, jobs: jobs.collect(), notes: Vec::new() }
+    })
+}
+
+fn setups() -> impl Strategy<Value = Setup> {
+    let policy = prop::sample::select(presets::NAMES);
+    let sharing = prop::sample::select(vec![SharingMode::TimeSlice, SharingMode::Mps]);
+    let recovery =
+        prop::sample::select(vec![None, Some(RecoveryMethod::Graded), Some(RecoveryMethod::Exclusive)]);
+    (policy, sharing, recovery, any::<u64>()).prop_map(|(name, sharing, recovery, seed)| {
+        Setup::new(presets::by_name(name).unwrap(), sharing, recovery, seed)
+    })
+}
+
+fn play(workload: &Workload, cluster: &Cluster, setup: &Setup) -> RunResult {
+    simulate(workload, cluster, setup, &|_| ())
+}
+
+fn setup(policy: &str, sharing: SharingMode) -> Setup {
+    Setup::new(presets::by_name(policy).unwrap(), sharing, None, 7)
+}
+
+// --- the laws ------------------------------------------------------------------------------------
+
+/// Nobody is lost: what did not complete could not have.
+fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
+    assert_eq!(run.jobs.len(), workload.jobs.len());
+    let completed = run.jobs.iter().filter(|job| job.end.is_some()).count() as u64;
+    assert_eq!(run.summary.jobs, workload.jobs.len() as u64);
+    assert_eq!((run.summary.completed, run.summary.not_completed), (completed, run.summary.jobs - completed));
+    for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
+        if outcome.end.is_none() && world.holds(job) {
+            let task = &job.task;
+            let mine = |job: &u32| *job as usize == at;
+            panic!(
+                "job {at} did not complete and could have, under {} with {}:\n{outcome:?}\n{:?} MiB, {:?}, {:?}\n{:#?}\n{:#?}",
+                run.policy,
+                run.sharing,
+                task.memory,
+                task.memory_over_time,
+                task.forecasts,
+                run.stretches.iter().filter(|s| mine(&s.job)).collect::<Vec<_>>(),
+                run.ooms.iter().filter(|oom| mine(&oom.job)).collect::<Vec<_>>(),
+            );
+        }
+    }
+}
+
+/// A job is in one place at a time, on as many GPUs as it asks for, and what is said of it in total
+/// is what its stretches add up to.
+fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
+    for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
+        let mine: Vec<&Stretch> = run.stretches.iter().filter(|s| s.job as usize == at).collect();
+        for (n, stretch) in mine.iter().enumerate() {
+            assert_eq!(stretch.attempt as usize, n + 1);
+            assert_eq!(stretch.gpus.len(), job.gpus as usize);
+            let mut gpus = stretch.gpus.clone();
+            gpus.sort_unstable();
+            gpus.dedup();
+            assert_eq!(gpus.len(), job.gpus as usize, "a GPU twice: {stretch:?}");
+            assert!(gpus.iter().all(|gpu| (*gpu as usize) < world.models.len()));
+            assert!(job.arrival <= stretch.start && stretch.start <= stretch.end, "{stretch:?}");
+            assert_eq!(stretch.how == End::Completed, outcome.end.is_some() && n + 1 == mine.len());
+        }
+        assert!(mine.windows(2).all(|pair| pair[0].end <= pair[1].start), "in two places: {mine:?}");
+        assert_eq!(outcome.attempts as usize, mine.len());
+        assert_eq!(outcome.ooms as usize, mine.iter().filter(|s| s.how == End::OutOfMemory).count());
+        assert_eq!(outcome.exec.0, mine.iter().map(|s| s.end.0 - s.start.0).sum::<u64>());
+        assert_eq!(outcome.first_start, mine.first().map(|s| s.start));
+        assert_eq!(outcome.last_start, mine.last().map(|s| s.start));
+        if let Some(end) = outcome.end {
+            assert_eq!(Some(end), mine.last().map(|s| s.end));
+            let last = mine.last().unwrap();
+            // Neighbours slow a job down, never up.
+            assert!(last.end.0 - last.start.0 >= job.duration.0, "faster than alone: {outcome:?}");
+            if outcome.attempts == 1 {
+                let waited = outcome.first_start.unwrap().0 - job.arrival.0;
+                assert_eq!(end.0 - job.arrival.0, waited + outcome.exec.0);
+            }
+        }
+    }
+    assert_eq!(run.ooms.len() as u64, run.summary.oom);
+    assert_eq!(run.summary.oom, run.jobs.iter().map(|job| u64::from(job.ooms)).sum::<u64>());
+}
+
+/// No job is beside another that has the GPU for itself, under the policy without sharing.
+fn exclusive_is_exclusive(run: &RunResult) {
+    for (n, a) in run.stretches.iter().enumerate() {
+        for b in &run.stretches[n + 1..] {
+            let together =
+                a.start < b.end && b.start < a.end && a.gpus.iter().any(|gpu| b.gpus.contains(gpu));
+            assert!(!together, "{a:?} and {b:?}");
+        }
+    }
+}
+
+/// Whoever is alone on whole GPUs for all of its attempt takes its run time, to the millisecond.
+fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
+    for stretch in run.stretches.iter().filter(|s| s.how == End::Completed) {
+        let beside = |other: &&Stretch| {
+            other.job != stretch.job
+                && other.start < stretch.end
+                && stretch.start < other.end
+                && other.gpus.iter().any(|gpu| stretch.gpus.contains(gpu))
+        };
+        let whole = stretch.gpus.iter().all(|gpu| !world.models[*gpu as usize].name.contains('/'));
+        if whole && run.stretches.iter().find(beside).is_none() {
+            let solo = workload.jobs[stretch.job as usize].duration.0;
+            assert_eq!(stretch.end.0 - stretch.start.0, solo, "{stretch:?}");
+        }
+    }
+}
+
+/// What the GPUs did is what the jobs had to do: the integral of DRAM activity is the sum over jobs of
+/// activity alone times work, however they were slowed down. Only where nobody died of memory, and
+/// where the start-up is known.
+fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
+    let known = workload.jobs.iter().all(|job| job.task.startup.is_some());
+    if !run.ooms.is_empty() || !known {
+        return;
+    }
+    let (mut expected, mut slack) = (0.0, 1.0);
+    for (job, outcome) in workload.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_some()) {
+        let startup = job.task.startup.unwrap_or_default().0.min(job.duration.0 / 2);
+        let work = (job.duration.0 - startup) as f64;
+        expected += work * f64::from(outcome.gpus) * job.task.activity.drama.unwrap_or(0.0);
+        // Ends are rounded up to a millisecond.
+        slack += f64::from(outcome.gpus);
+    }
+    let done = run.summary.drama * run.summary.makespan_s * 1000.0 * world.models.len() as f64;
+    assert!((done - expected).abs() <= slack + expected * 1e-9, "done {done}, to do {expected}");
+}
+
+/// Figures stay within what is physical.
+fn figures_are_physical(workload: &Workload, world: &World, run: &RunResult) {
+    let s = &run.summary;
+    let watts = |f: fn(&GpuModel) -> f64| world.models.iter().map(f).sum::<f64>();
+    let (least, most) = (watts(|m| m.power.idle_w) * s.makespan_s, watts(|m| m.power.cap_w) * s.makespan_s);
+    let slack = 1e-9 * most;
+    assert!(least - slack <= s.energy_j && s.energy_j <= most + slack, "{least} {} {most}", s.energy_j);
+    for share in [s.smact, s.smocc, s.drama, s.busy, s.active.smact, s.active.smocc, s.active.drama] {
+        assert!((0.0..=1.0 + 1e-9).contains(&share), "{s:?}");
+    }
+    let memory = world.models.iter().map(|m| m.memory.0).sum::<u64>() as f64 / world.models.len() as f64;
+    assert!(s.memory_mib <= memory * (1.0 + 1e-9), "{s:?}");
+    for index in [s.fairness_wait, s.fairness_slowdown] {
+        assert!((0.0..=1.0 + 1e-9).contains(&index), "{s:?}");
+    }
+    let begin = workload.jobs[0].arrival.0;
+    let ends = run.jobs.iter().zip(&workload.jobs).filter(|(outcome, _)| outcome.end.is_some());
+    let bound = ends.map(|(_, job)| job.arrival.0 + job.duration.0 - begin).max().unwrap_or(0);
+    assert!(s.makespan_s * 1000.0 + 0.5 >= bound as f64);
+    assert!(s.completed == 0 || s.slowdown.median >= 1.0);
+}
+
+/// Without sharing the GPUs' time is all that there is.
+fn makespan_is_bounded(workload: &Workload, world: &World, run: &RunResult) {
+    let done = run.jobs.iter().zip(&workload.jobs).filter(|(outcome, _)| outcome.end.is_some());
+    let time: u64 = done.map(|(_, job)| job.duration.0 * u64::from(job.gpus)).sum();
+    assert!(run.summary.makespan_s * 1000.0 * world.models.len() as f64 + 1.0 >= time as f64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    /// In debug builds the engine itself checks memory, tenancies and the core's invariants at every
+    /// instant, and that the core refuses nothing.
+    #[test]
+    fn laws_hold_under_any_policy(world in worlds(), workload in jobs(tasks(), 40, 4), setup in setups()) {
+        let run = play(&workload, &world.cluster(), &setup);
+        stretches_add_up(&workload, &world, &run);
+        nobody_is_lost(&workload, &world, &run);
+        alone_is_alone(&workload, &world, &run);
+        work_is_conserved(&workload, &world, &run);
+        figures_are_physical(&workload, &world, &run);
+        if setup.options.policy.name == "exclusive" {
+            exclusive_is_exclusive(&run);
+            makespan_is_bounded(&workload, &world, &run);
+        }
+    }
+}
+
+// --- bugs that the laws have found ---------------------------------------------------------------
+
+fn single(task: Task, gpus: u32) -> Workload {
+    let (id, task) = ("1".into(), Arc::new(task));
+    let (arrival, duration) = (Millis::ZERO, Millis::secs(600));
+    let job = WorkJob { line: 1, id, arrival, duration, gpus, user: 0, task };
+    Workload { name: "one".into(), users: vec!["ann".into()], jobs: vec![job], notes: Vec::new() }
+}
+
+fn cluster(spec: &str) -> Cluster {
+    Cluster::parse(spec, &GpuModels::built_in()).unwrap()
+}
+
+#[test]
+fn a_task_that_throttles_the_board_alone_is_not_slowed_twice() {
+    let activity = Activity { smact: Some(0.9), drama: Some(0.9), gract: Some(1.0), ..Activity::default() };
+    let run = play(
+        &single(Task { activity, ..Task::default() }, 1),
+        &cluster("A100-40GB"),
+        &setup("magm", SharingMode::Mps),
+    );
+    assert_eq!(run.jobs[0].exec, Millis::secs(600));
+}
+
+#[test]
+fn a_gang_that_overflows_the_smallest_of_its_gpus_gets_larger_ones() {
+    let task = Task { memory: vec![MiB(13_000)], ..Task::default() };
+    let run = play(&single(task, 2), &cluster("A100-40GB+T4+2xA100-40GB"), &setup("magm", SharingMode::Mps));
+    assert_eq!(run.stretches.len(), 1, "13,000 MiB fit a T4");
+    let task = Task { memory: vec![MiB(20_000)], ..Task::default() };
+    let run = play(&single(task, 2), &cluster("A100-40GB+T4+2xA100-40GB"), &setup("magm", SharingMode::Mps));
+    let gpus: Vec<&[u32]> = run.stretches.iter().map(|s| &*s.gpus).collect();
+    assert_eq!(gpus, [[0, 1], [0, 2]], "once it is known that the T4 is too small");
+    assert!(run.jobs[0].end.is_some());
+}
+
+#[test]
+fn however_wrong_a_forecast_the_last_retry_has_a_gpu_alone() {
+    let forecasts = Forecasts { measured: Some(MiB(100)), ..Forecasts::default() };
+    for (gpu, memory) in [("A100-40GB", 38_000), ("H200", 140_000)] {
+        let task = Task { memory: vec![MiB(memory)], forecasts, ..Task::default() };
+        let run = play(&single(task, 1), &cluster(gpu), &setup("carma", SharingMode::Mps));
+        assert!(run.jobs[0].end.is_some(), "{gpu}: {:?}", run.stretches);
+        assert!(run.jobs[0].ooms <= 5, "{:?}", run.stretches);
+    }
+}
+
+#[test]
+fn a_floor_that_too_few_gpus_could_give_is_no_floor() {
+    let big = Arc::new(Task { memory: vec![MiB(30_000)], ..Task::default() });
+    let mut workload = single(Task { memory: vec![MiB(15_000)], ..Task::default() }, 3);
+    // Two neighbours fill the large GPUs when the gang comes, so that it runs out of memory there.
+    for at in [0, 1] {
+        let job = WorkJob { task: Arc::clone(&big), gpus: 1, ..workload.jobs[0].clone() };
+        workload.jobs.insert(at, job);
+    }
+    workload.jobs[2].arrival = Millis::secs(60);
+    let run = play(&workload, &cluster("2xA100-40GB+V100-16GB"), &setup("magm", SharingMode::Mps));
+    assert!(run.jobs[2].ooms > 0 && run.jobs[2].end.is_some(), "{:#?}", run.stretches);
+}
+
+// --- first in, first out, in closed form ---------------------------------------------------------
+
+/// Starts under strict FIFO on GPUs of one's own: a job starts when it has come, whoever came before
+/// it has started, and enough GPUs are free.
+fn fifo(workload: &Workload, gpus: usize) -> Vec<(u64, u64)> {
+    let mut free = vec![0; gpus];
+    let mut before = 0;
+    let mut times = Vec::new();
+    for job in &workload.jobs {
+        let wanted = job.gpus as usize;
+        free.sort_unstable();
+        before = job.arrival.0.max(before).max(free[wanted - 1]);
+        let end = before + job.duration.0;
+        free[..wanted].fill(end);
+        times.push((before, end));
+    }
+    times
+}
+
+/// Tasks that take any GPU without harm.
+fn modest() -> impl Strategy<Value = Task> {
+    (1_u64..16_000, activities(), maybe(0_u64..100_000)).prop_map(|(memory, activity, startup)| Task {
+        memory: vec![MiB(memory)],
+        activity,
+        startup: startup.map(Millis),
+        ..Task::default()
+    })
+}
+
+fn times(run: &RunResult) -> Vec<(u64, u64)> {
+    run.jobs.iter().map(|job| (job.last_start.unwrap().0, job.end.unwrap().0)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn exclusive_is_the_closed_form(workload in jobs(modest(), 40, 4), gpus in 4_usize..8) {
+        let run = play(&workload, &cluster(&format!("{gpus}xA100-40GB")), &setup("exclusive", SharingMode::TimeSlice));
+        prop_assert_eq!(times(&run), fifo(&workload, gpus));
+    }
+}
+
+/// A file of the shared data, or a printed line that it is not there.
+fn shared(name: &str) -> Option<PathBuf> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
+    if !file.is_file() {
+        eprintln!("skipped: ../shared/data/{name} is absent");
+        return None;
+    }
+    Some(file)
+}
+
+/// One of the traces of the CARMA evaluation.
+fn published(name: &str) -> Option<Workload> {
+    let catalogue = Catalogue::read_file(&shared("carma/workloads.csv")?).unwrap();
+    let trace = read::trace_file(&shared("carma/philly_evaluation_arrivals.csv")?, Some(name)).unwrap();
+    Some(Workload::resolve(&trace, Some(&catalogue)).unwrap())
+}
+
+/// Name, makespan in seconds and mean wait in minutes, both by an independent calculation.
+const PUBLISHED: [(&str, f64, f64); 4] = [
+    ("philly_trace-t1", 25_973.0, 111.8),
+    ("philly_trace-t2", 31_243.0, 75.5),
+    ("philly_heavy-60-tasks", 35_026.0, 204.5),
+    ("philly_mix-90-tasks", 39_755.0, 166.3),
+];
+
+#[test]
+fn exclusive_is_the_closed_form_on_the_traces_of_the_carma_evaluation() {
+    for (name, makespan, wait) in PUBLISHED {
+        let Some(workload) = published(name) else { return };
+        let run = play(&workload, &cluster("4xA100-40GB"), &setup("exclusive", SharingMode::TimeSlice));
+        assert_eq!(times(&run), fifo(&workload, 4), "{name}");
+        println!(
+            "{name}: makespan {} s, mean wait {} min",
+            run.summary.makespan_s,
+            run.summary.wait_s.mean / 60.0
+        );
+        assert_eq!(run.summary.makespan_s.round(), makespan, "{name}");
+        assert_eq!((run.summary.wait_s.mean / 6.0).round() / 10.0, wait, "{name}");
+    }
+}
+
+// --- the same again ------------------------------------------------------------------------------
+
+/// A fixed mix of light and heavy tasks, so that every policy shares, gates and recovers.
+fn mix() -> Workload {
+    let task = |n: u32| {
+        let n = f64::from(n);
+        let smact = (n * 0.37) % 1.0;
+        Arc::new(Task {
+            name: format!("task {n}").into(),
+            memory: vec![MiB(1_000 + (n * 5_300.0) as u64 % 30_000)],
+            memory_over_time: if n % 2.0 == 0.0 { vec![(0.0, 0.4), (0.3, 1.0)] } else { Vec::new() },
+            activity: Activity {
+                smact: Some(smact),
+                smocc: Some(smact * 0.6),
+                drama: Some(smact * 0.7),
+                ..Activity::default()
+            },
+            ..Task::default()
+        })
+    };
+    let tasks: Vec<_> = (1..=7).map(task).collect();
+    let jobs = (0..40_u32).map(|n| WorkJob {
+        line: u64::from(n) + 1,
+        id: n.to_string().into(),
+        arrival: Millis(u64::from(n) * 47_000),
+        duration: Millis(120_000 + u64::from(n * 7_919 % 900) * 1_000),
+        gpus: 1 + u32::from(n % 9 == 8),
+        user: n % 3,
+        task: Arc::clone(&tasks[n as usize % tasks.len()]),
+    });
+    let users = ["ann", "bob", "eve"].map(Arc::from).into();
+    Workload { name: "mix".into(), users, jobs: jobs.collect(), notes: Vec::new() }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    let (workload, cluster) = (mix(), cluster("2xA100-40GB+V100-16GB"));
+    let setups: Vec<Setup> = presets::NAMES
+        .iter()
+        .flat_map(|name| [SharingMode::TimeSlice, SharingMode::Mps].map(|sharing| setup(name, sharing)))
+        .flat_map(|setup| [1, 2].map(|seed| Setup { seed, record: true, ..setup.clone() }))
+        .collect();
+    let bytes = |setup: &Setup| serde_json::to_string(&play(&workload, &cluster, setup)).unwrap();
+    let first: Vec<String> = setups.iter().map(bytes).collect();
+    for threads in [1, 2, 8] {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let run = || {
+            loop {
+                let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let Some(setup) = setups.get(at) else { break };
+                assert!(bytes(setup) == first[at], "{} on {threads} threads", setup.label);
+            }
+        };
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run))));
+        assert!(next.into_inner() >= setups.len());
+    }
+    // That they are the same means something only where runs could differ.
+    assert!(first.chunks(2).filter(|pair| pair[0] != pair[1]).count() > setups.len() / 4);
+    assert!(setups.iter().any(|setup| play(&workload, &cluster, setup).summary.oom > 0));
+}
