@@ -182,3 +182,44 @@ impl Desk {
 
 /// Of a long queue, how many waiting jobs a rival looks at for one that can start before its turn.
 pub(super) const LOOKAHEAD: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cluster, task, workload};
+    use super::*;
+    use crate::event::world::Overflow;
+
+    #[test]
+    fn memory_is_spoken_for_and_too_large_jobs_are_refused() {
+        let (large, small) = (task("large", 30_000, 0.1, 0.1), task("small", 10_000, 0.2, 0.1));
+        let jobs = workload(&[(0, 1, 1, &large), (0, 1, 1, &small), (0, 1, 1, &small), (0, 1, 3, &small)]);
+        let mut desk = Desk::new(&jobs, &cluster("1xCUSTOM-40GB+1xCUSTOM-20GB"), SharingMode::Mps);
+        let fates: Vec<Fate> = (0..4).map(|job| desk.came(job)).collect();
+        assert_eq!(fates, [Fate::Goes, Fate::Goes, Fate::Goes, Fate::Lost]);
+        assert!(desk.joins(0, 0) && !desk.joins(0, 1));
+        desk.start(0, vec![0], desk.terms(1.0));
+        desk.start(1, vec![0], desk.terms(1.0));
+        assert_eq!((desk.free(0), desk.joins(2, 0), desk.joins(2, 1)), (960, false, true));
+        assert!((desk.utilisation(0) - 0.3).abs() < 1e-12);
+        desk.preempt(0);
+        assert_eq!((desk.waiting.first(), desk.joins(2, 0)), (Some(&0), true));
+    }
+
+    #[test]
+    fn after_an_out_of_memory_a_job_is_alone_and_after_another_lost() {
+        let small = task("small", 1000, 0.1, 0.1);
+        let jobs = workload(&[(0, 1, 1, &small), (0, 1, 1, &small)]);
+        let mut desk = Desk::new(&jobs, &cluster("1xCUSTOM-40GB"), SharingMode::Mps);
+        let out = Left::OutOfMemory(Overflow { gpu: 0, wanted: 2000, free: 1000, capped: false });
+        desk.came(0);
+        desk.came(1);
+        desk.start(0, vec![0], desk.terms(1.0));
+        assert!(desk.joins(1, 0));
+        assert_eq!(desk.left(0, out), Fate::Goes);
+        assert!(desk.is_alone(0) && desk.is_idle(0) && desk.waiting.contains(&0));
+        desk.start(0, vec![0], desk.terms(1.0));
+        assert!(!desk.joins(1, 0));
+        assert_eq!(desk.left(0, out), Fate::Lost);
+        assert!(!desk.waiting.contains(&0) && desk.joins(1, 0));
+    }
+}

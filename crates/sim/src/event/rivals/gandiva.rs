@@ -32,11 +32,13 @@ pub(super) struct Gandiva {
     trials: BTreeMap<JobIndex, Option<Millis>>,
     /// Tasks that did not do well together: their names, sorted.
     failed: BTreeSet<Vec<Arc<str>>>,
+    /// Whether a waiting job may start that could not before.
+    news: bool,
 }
 
 impl Gandiva {
     pub(super) const fn new(desk: Desk) -> Self {
-        Self { desk, trials: BTreeMap::new(), failed: BTreeSet::new() }
+        Self { desk, trials: BTreeMap::new(), failed: BTreeSet::new(), news: false }
     }
 
     /// Names of the tasks on a GPU and of one more.
@@ -55,6 +57,7 @@ impl Gandiva {
             let tenants = |gpu: &GpuIndex| self.desk.board[*gpu as usize].iter();
             if gpus.iter().all(|gpu| tenants(gpu).len() < 2) {
                 self.trials.remove(&job);
+                self.news = true;
                 continue;
             }
             let at_work = |job: &JobIndex| world.jobs[*job as usize].stage == Stage::Active;
@@ -70,6 +73,7 @@ impl Gandiva {
             let failed: Vec<Vec<Arc<str>>> =
                 gpus.iter().filter(loses).map(|gpu| self.set(*gpu, None)).collect();
             self.trials.remove(&job);
+            self.news = true;
             if !failed.is_empty() {
                 self.failed.extend(failed);
                 decisions.push(self.desk.preempt(job));
@@ -105,11 +109,13 @@ impl Gandiva {
 
 impl Scheduler for Gandiva {
     fn came(&mut self, _now: Millis, job: JobIndex, _world: &World) -> Fate {
+        self.news = true;
         self.desk.came(job)
     }
 
     fn left(&mut self, _now: Millis, job: JobIndex, how: Left, _world: &World) -> Fate {
         self.trials.remove(&job);
+        self.news = true;
         self.desk.left(job, how)
     }
 
@@ -118,7 +124,9 @@ impl Scheduler for Gandiva {
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let mut decisions = Vec::new();
         self.judge(now, world, &mut decisions);
-        self.place(&mut decisions);
+        if std::mem::take(&mut self.news) {
+            self.place(&mut decisions);
+        }
         decisions
     }
 

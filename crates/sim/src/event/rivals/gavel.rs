@@ -18,10 +18,12 @@
 //!    The time that a job takes alone does not depend on the type of GPU here, so the matrix has one
 //!    column, and the equal share is the same for all and falls out of the program.
 //!  - Pairs are of jobs with as many GPUs each, of which the memory fits and the speeds add up to more
-//!    than 1, among the [`PAIRED`] oldest jobs. Younger ones count in the program one by one, alone.
+//!    than 1, among the [`PAIRED`] jobs that are the furthest behind (of equals the oldest): those that
+//!    the next rounds will serve. The others count in the program alone. When there are others, the
+//!    program is solved every round, so that everybody comes to be among the first.
 //!  - Of the solutions that are best for the worst-off job, one with much throughput is taken (a small
 //!    weight, [`TIE`]).
-//!  - The program is solved at the first round after a job came or went. Jobs that come within a round
+//!  - Otherwise the program is solved at the first round after a job came or went. Jobs that come within a round
 //!    wait for the next, and GPUs that come free stay so, unless there is no job at all.
 //!  - Equal priorities (all that have received nothing): who is behind most in time received comes
 //!    first, then the larger X, then who is on GPUs already. Time at which a job loads is not received.
@@ -134,14 +136,22 @@ impl Gavel {
         (speeds.iter().sum::<f64>() > 1.0 + NOTHING).then_some(speeds)
     }
 
+    /// All jobs, the furthest behind first; of equals the oldest.
+    fn neediest(&self) -> Vec<JobIndex> {
+        let behind = |job: &JobIndex| self.behind.get(job).copied().unwrap_or(0.0);
+        let mut jobs: Vec<(f64, JobIndex)> = self.active.iter().map(|job| (behind(job), *job)).collect();
+        jobs.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        jobs.into_iter().map(|(_, job)| job).collect()
+    }
+
     fn solve(&mut self) {
         let jobs: Vec<(JobIndex, usize)> =
-            self.active.iter().map(|job| (*job, self.desk.profile(*job).gpus)).collect();
-        let oldest = &jobs[..jobs.len().min(PAIRED)];
+            self.neediest().into_iter().map(|job| (job, self.desk.profile(job).gpus)).collect();
+        let first = &jobs[..jobs.len().min(PAIRED)];
         let mut scratch = Scratch::default();
         let mut pairs = Vec::new();
-        for (at, (a, _)) in oldest.iter().enumerate() {
-            for (with, (b, _)) in oldest.iter().enumerate().skip(at + 1) {
+        for (at, (a, _)) in first.iter().enumerate() {
+            for (with, (b, _)) in first.iter().enumerate().skip(at + 1) {
                 if let Some(speeds) = self.pair(*a, *b, &mut scratch) {
                     pairs.push((at, with, speeds));
                 }
@@ -201,12 +211,9 @@ impl Gavel {
     /// Who gets GPUs in this round, and which.
     fn choose(&self) -> Vec<(Combo, Vec<GpuIndex>)> {
         let size = |combo: Combo| self.desk.profile(combo.0).gpus;
-        // Alone, after those with a share: whoever was passed over, the furthest behind first.
-        let mut rest: Vec<(f64, JobIndex)> =
-            self.active.iter().map(|job| (self.behind.get(job).copied().unwrap_or(0.0), *job)).collect();
-        rest.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut order = self.ranked();
-        order.extend(rest.into_iter().map(|(_, job)| Combo(job, None)));
+        // After those with a share, alone: whoever was passed over.
+        order.extend(self.neediest().into_iter().map(|job| Combo(job, None)));
         // First who, so that they can stay where they are.
         let mut seen = BTreeSet::new();
         let mut free = self.desk.board.len();
@@ -315,7 +322,7 @@ impl Scheduler for Gavel {
             return Vec::new();
         }
         self.account(world);
-        if self.stale {
+        if self.stale || self.active.len() > PAIRED {
             self.solve();
         }
         self.next_round = Some(now + ROUND);
@@ -327,34 +334,33 @@ impl Scheduler for Gavel {
     }
 }
 
-/// The linear program. `sizes`: GPUs of each job, oldest first; `pairs`: two of the [`PAIRED`] oldest
-/// by position, and their speeds. Shares of time of each job alone and of each pair; `None`: the
+/// The linear program. `sizes`: GPUs of each job; `pairs`: two of the [`PAIRED`] first by position, and
+/// their speeds. Shares of time of each job alone and of each pair; `None`: the
 /// solver gave up.
 fn allocate(sizes: &[f64], pairs: &[(usize, usize, [f64; 2])], gpus: f64) -> Option<(Vec<f64>, Vec<f64>)> {
-    let oldest = sizes.len().min(PAIRED);
-    let (old, young) = sizes.split_at(oldest);
-    let each = TIE / oldest.max(1) as f64;
+    let (first, rest) = sizes.split_at(sizes.len().min(PAIRED));
+    let each = TIE / first.len().max(1) as f64;
     let mut problem = Problem::new(OptimizationDirection::Maximize);
-    // A young job is alone, so that what it needs is known: X = least / z, on z GPUs.
-    let most = young.iter().copied().fold(1e6, f64::min);
+    // One of the rest is alone, so that what it needs is known: X = least / z, on z GPUs.
+    let most = rest.iter().copied().fold(1e6, f64::min);
     let least = problem.add_var(1.0, (0.0, most));
-    let alone: Vec<Variable> = old.iter().map(|_| problem.add_var(each, (0.0, 1.0))).collect();
+    let alone: Vec<Variable> = first.iter().map(|_| problem.add_var(each, (0.0, 1.0))).collect();
     let paired: Vec<Variable> =
         pairs.iter().map(|(.., [one, other])| problem.add_var(each * (one + other), (0.0, 1.0))).collect();
-    let mut throughput: Vec<Vec<(Variable, f64)>> = Vec::with_capacity(oldest);
-    let mut time: Vec<Vec<(Variable, f64)>> = Vec::with_capacity(oldest);
-    for (x, size) in alone.iter().zip(old) {
+    let mut throughput: Vec<Vec<(Variable, f64)>> = Vec::with_capacity(first.len());
+    let mut time: Vec<Vec<(Variable, f64)>> = Vec::with_capacity(first.len());
+    for (x, size) in alone.iter().zip(first) {
         throughput.push(vec![(least, -1.0), (*x, *size)]);
         time.push(vec![(*x, 1.0)]);
     }
-    let mut capacity: Vec<(Variable, f64)> = alone.iter().copied().zip(old.iter().copied()).collect();
-    capacity.push((least, young.len() as f64));
+    let mut capacity: Vec<(Variable, f64)> = alone.iter().copied().zip(first.iter().copied()).collect();
+    capacity.push((least, rest.len() as f64));
     for (x, (a, b, speeds)) in paired.iter().zip(pairs) {
         for (job, speed) in [a, b].into_iter().zip(speeds) {
-            throughput[*job].push((*x, old[*job] * speed));
+            throughput[*job].push((*x, first[*job] * speed));
             time[*job].push((*x, 1.0));
         }
-        capacity.push((*x, old[*a]));
+        capacity.push((*x, first[*a]));
     }
     for (throughput, time) in throughput.iter().zip(&time) {
         problem.add_constraint(throughput.as_slice(), ComparisonOp::Ge, 0.0);
@@ -364,7 +370,7 @@ fn allocate(sizes: &[f64], pairs: &[(usize, usize, [f64; 2])], gpus: f64) -> Opt
     let solution = problem.solve().ok()?.into_solution().ok()?;
     let share = |x: &Variable| solution.var_value(*x).clamp(0.0, 1.0);
     let least = solution.var_value(least).max(0.0);
-    let singles = alone.iter().map(share).chain(young.iter().map(|size| (least / size).min(1.0)));
+    let singles = alone.iter().map(share).chain(rest.iter().map(|size| (least / size).min(1.0)));
     Some((singles.collect(), paired.iter().map(share).collect()))
 }
 
@@ -397,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_young_count_one_by_one() {
+    fn the_others_count_one_by_one() {
         let (alone, _) = allocate(&[1.0; PAIRED + 36], &[], 10.0).unwrap();
         assert_eq!(alone.len(), PAIRED + 36);
         assert!(alone.iter().all(|x| (x - 0.1).abs() < 1e-5), "{alone:?}");

@@ -138,7 +138,8 @@ fn speeds(cuts: &Cuts, demand: &Demand, need: u64) -> Speeds {
 fn assign(layout: &[usize], jobs: &[Speeds]) -> Option<(f64, Vec<usize>)> {
     let all = (1_usize << jobs.len()) - 1;
     // Best sum for a set of jobs on the first instances, and who got the last one.
-    let mut best: Vec<Vec<Option<(f64, Option<usize>)>>> = vec![vec![None; all + 1]; layout.len() + 1];
+    type Best = Option<(f64, Option<usize>)>;
+    let mut best: Vec<Vec<Best>> = vec![vec![None; all + 1]; layout.len() + 1];
     best[0][0] = Some((0.0, None));
     for (at, kind) in layout.iter().enumerate() {
         for set in 0..=all {
@@ -250,14 +251,18 @@ impl Miso {
         jobs.iter().map(of).collect()
     }
 
+    /// Whether no instance will do: a job of several GPUs, or one that must be alone.
+    fn needs_whole(&self, job: JobIndex) -> bool {
+        self.desk.profile(job).gpus > 1 || self.desk.is_alone(job)
+    }
+
     /// The best cut of a GPU for these jobs; `None`: they don't fit.
     fn best(&self, gpu: GpuIndex, jobs: &[JobIndex]) -> Option<Plan> {
-        let whole = |job: &JobIndex| self.desk.profile(*job).gpus > 1 || self.desk.is_alone(*job);
-        if jobs.len() > 1 && jobs.iter().any(whole) {
+        if jobs.len() > 1 && jobs.iter().any(|job| self.needs_whole(*job)) {
             return None;
         }
-        let speeds = self.speeds(gpu, jobs);
         let layouts = self.cuts(gpu).layouts.get(jobs.len().checked_sub(1)?)?;
+        let speeds = self.speeds(gpu, jobs);
         let mut best: Option<Plan> = None;
         for layout in layouts {
             if let Some((sum, places)) = assign(layout, &speeds)
@@ -265,7 +270,7 @@ impl Miso {
             {
                 best = Some(Plan { sum, layout: layout.clone(), places });
             }
-            // One job, and no gang or loner would do with less than the whole, which comes first.
+            // Nothing is better for one job than the whole, which comes first.
             if jobs.len() == 1 {
                 break;
             }
@@ -276,6 +281,9 @@ impl Miso {
     /// The cut that leaves everybody where they are and puts newcomers into instances that are free.
     fn kept(&self, gpu: GpuIndex) -> Option<Plan> {
         let cut = &self.gpus[gpu as usize];
+        if cut.layout != [WHOLE] && cut.members.iter().any(|job| self.needs_whole(*job)) {
+            return None;
+        }
         let speeds = self.speeds(gpu, &cut.members);
         let free: Vec<usize> = (0..cut.layout.len())
             .filter(|place| !cut.members.iter().any(|job| cut.places.get(job) == Some(place)))
@@ -303,15 +311,21 @@ impl Miso {
     fn admit(&mut self) {
         let waiting = self.desk.waiting.iter().copied().filter(|job| !self.homes.contains_key(job));
         let waiting: Vec<JobIndex> = waiting.take(LOOKAHEAD).collect();
+        // Whether a job finds an instance is a matter of memory alone, and GPUs only fill up here.
+        let mut too_much = u64::MAX;
         for job in waiting {
-            let profile = self.desk.profile(job);
-            let (size, need) = (profile.gpus, profile.need);
+            let need = self.desk.profile(job).need;
+            let whole = self.needs_whole(job);
+            let is_held = self.held.as_ref().is_some_and(|(who, _)| *who == job);
+            if !whole && !is_held && need >= too_much {
+                continue;
+            }
             let open = |gpu: &GpuIndex| {
                 let for_another = |(who, gpus): &(JobIndex, Vec<GpuIndex>)| *who != job && gpus.contains(gpu);
                 need <= self.desk.memory(*gpu) && !self.held.as_ref().is_some_and(for_another)
             };
             let empty = |gpu: &GpuIndex| self.gpus[*gpu as usize].members.is_empty();
-            let gpus = if size > 1 || self.desk.is_alone(job) {
+            let gpus = if whole {
                 self.desk.pick(job, self.desk.gpus().filter(|gpu| open(gpu) && empty(gpu)))
             } else {
                 self.best_home(job, self.desk.gpus().filter(open)).map(|gpu| vec![gpu])
@@ -322,25 +336,25 @@ impl Miso {
                     self.members_changed(*gpu);
                 }
                 self.homes.insert(job, gpus);
-                self.held.take_if(|(who, _)| *who == job);
-            } else if self.held.is_none() {
-                let mut by_jobs: Vec<(usize, GpuIndex)> = self
-                    .desk
-                    .gpus()
-                    .filter(open)
-                    .map(|gpu| (self.gpus[gpu as usize].members.len(), gpu))
-                    .collect();
-                by_jobs.sort_unstable();
-                self.held =
-                    self.desk.pick(job, by_jobs.into_iter().map(|(_, gpu)| gpu)).map(|gpus| (job, gpus));
+                if self.held.take_if(|(who, _)| *who == job).is_some() {
+                    too_much = u64::MAX;
+                }
+                continue;
+            }
+            if !whole {
+                too_much = need;
+            }
+            if self.held.is_none() {
+                let fewest = self.by_members(self.desk.gpus().filter(open));
+                self.held = self.desk.pick(job, fewest).map(|gpus| (job, gpus));
             }
         }
     }
 
-    /// The GPU whose sum of speeds grows most by a job.
+    /// The GPU whose sum of speeds grows most by a job; of equals the one with the fewest jobs.
     fn best_home(&self, job: JobIndex, open: impl Iterator<Item = GpuIndex>) -> Option<GpuIndex> {
         let mut best: Option<(f64, GpuIndex)> = None;
-        for gpu in open {
+        for gpu in self.by_members(open) {
             let cut = &self.gpus[gpu as usize];
             let mut jobs = cut.members.clone();
             jobs.push(job);
@@ -349,12 +363,20 @@ impl Miso {
             if best.is_none_or(|(most, _)| gain > most + MORE) {
                 best = Some((gain, gpu));
             }
-            // No GPU gives more: the others' best without it is as good as their best was.
+            // No GPU gains more than 1: without the newcomer, the cut would do for those who are there.
             if gain >= 1.0 - MORE {
                 break;
             }
         }
         best.map(|(_, gpu)| gpu)
+    }
+
+    /// GPUs, those with the fewest jobs first.
+    fn by_members(&self, gpus: impl Iterator<Item = GpuIndex>) -> Vec<GpuIndex> {
+        let mut ranked: Vec<(usize, GpuIndex)> =
+            gpus.map(|gpu| (self.gpus[gpu as usize].members.len(), gpu)).collect();
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(_, gpu)| gpu).collect()
     }
 
     fn members_changed(&mut self, gpu: GpuIndex) {
@@ -472,7 +494,8 @@ mod tests {
         assert!(two.contains(&vec![3, 4]) && two.contains(&vec![3, 3]) && !two.contains(&vec![4, 4]));
         // 3g and 3g take all memory slices.
         assert!(!cuts.layouts[2].iter().map(sizes).any(|sizes| sizes == [1, 3, 3]));
-        assert_eq!(cuts.layouts[6].iter().map(sizes).collect::<Vec<_>>(), [vec![1; 7]]);
+        // Seven times 1g, one of them perhaps with two memory slices.
+        assert_eq!(cuts.layouts[6].iter().map(sizes).collect::<Vec<_>>(), [vec![1; 7], vec![1; 7]]);
         assert_eq!(cuts.layouts[0][0], [WHOLE]);
     }
 

@@ -28,12 +28,14 @@ pub(super) struct Tiers {
     desk: Desk,
     rules: Rules,
     opportunistic: Vec<bool>,
+    /// Whether jobs came or went since the last decision.
+    news: bool,
 }
 
 impl Tiers {
     pub(super) fn new(desk: Desk, rules: Rules, seed: u64) -> Self {
         let opportunistic = half(desk.profiles.len(), seed);
-        Self { desk, rules, opportunistic }
+        Self { desk, rules, opportunistic, news: false }
     }
 
     fn is_opportunistic(&self, job: JobIndex) -> bool {
@@ -100,10 +102,12 @@ impl Tiers {
 
 impl Scheduler for Tiers {
     fn came(&mut self, _now: Millis, job: JobIndex, _world: &World) -> Fate {
+        self.news = true;
         self.desk.came(job)
     }
 
     fn left(&mut self, _now: Millis, job: JobIndex, how: Left, _world: &World) -> Fate {
+        self.news = true;
         self.desk.left(job, how)
     }
 
@@ -111,8 +115,10 @@ impl Scheduler for Tiers {
 
     fn decide(&mut self, _now: Millis, _world: &World) -> Vec<Decision> {
         let mut decisions = Vec::new();
-        self.guaranteed(&mut decisions);
-        self.fill(&mut decisions);
+        if std::mem::take(&mut self.news) {
+            self.guaranteed(&mut decisions);
+            self.fill(&mut decisions);
+        }
         decisions
     }
 
