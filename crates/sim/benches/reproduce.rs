@@ -10,6 +10,7 @@ use carma_core::model::SharingMode;
 use carma_core::policy::{ForecastSource, Gate, MemoryScreen, Policy, presets};
 use carma_core::units::MiB;
 use carma_sim::event::outcome::{RunResult, Summary};
+use carma_sim::event::rivals::{self, Rival};
 use carma_sim::event::{Cluster, Setup, simulate_all};
 use carma_sim::gpu_model::GpuModels;
 use carma_sim::report::seeds::Interval;
@@ -72,7 +73,7 @@ impl Bench {
     fn seeds(&self, workload: &Workload, policy: &Policy, seeds: u64) -> Vec<RunResult> {
         let setups: Vec<Setup> =
             (1..=seeds).map(|seed| Setup::new(policy.clone(), SharingMode::Mps, None, seed)).collect();
-        simulate_all(workload, &self.cluster, &setups, self.threads, &|_| ())
+        simulate_all(workload, &self.cluster, &setups, self.threads, &|_| ()).unwrap()
     }
 
     fn head(&self) {
@@ -240,7 +241,39 @@ impl Bench {
         );
     }
 
-    fn rivals(&self) {}
+    /// The seeds' other policies, for which the CARMA papers print no numbers.
+    fn rivals(&self) {
+        println!("## 3b. The other policies of the seeds\n");
+        println!(
+            "No published figures on these traces: what they would do as their papers describe them, at their best\n(`carma simulate --policy NAME`; simplifications in the module docs). Over exclusive = 1.\n"
+        );
+        println!(
+            "| policy | makespan T1 | T2 | H60 | mean wait T1 | T2 | H60 | JCT T1 | T2 | H60 | slowdown T1 | T2 | H60 |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+        let workloads = [T1, T2, H60].map(|trace| self.workload(trace));
+        let exclusive = presets::by_name("exclusive").unwrap();
+        let base: Vec<Summary> =
+            workloads.iter().map(|w| self.seeds(w, &exclusive, 1)[0].summary.clone()).collect();
+        for rival in Rival::ALL {
+            let mut columns: [Vec<String>; 4] = Default::default();
+            for (workload, base) in workloads.iter().zip(&base) {
+                let setups: Vec<Setup> =
+                    (1..=SEEDS).map(|seed| Setup::for_rival(rival, SharingMode::Mps, seed)).collect();
+                let runs = simulate_all(workload, &self.cluster, &setups, self.threads, &|_| ()).unwrap();
+                let mean = |f: fn(&Summary) -> f64| Interval::of(runs.iter().map(|r| f(&r.summary))).mean;
+                columns[0].push(format!("{:.3}", mean(|s| s.makespan_s) / base.makespan_s));
+                columns[1].push(format!("{:.2}", mean(|s| s.wait_s.mean) / base.wait_s.mean));
+                columns[2].push(format!("{:.2}", mean(|s| s.jct_s.mean) / base.jct_s.mean));
+                columns[3].push(format!("{:.2}", mean(|s| s.slowdown.mean)));
+            }
+            println!("| {rival}: {} | {} |", rival.about(), columns.concat().join(" | "));
+        }
+        for (name, needed) in rivals::NOT_TASK_LEVEL {
+            println!("| {name} | not at the level of tasks: {needed} | | | | | | | | | | | |");
+        }
+        println!();
+    }
 
     /// The seeds' two findings on out-of-memory.
     fn crashes(&self) {
@@ -286,7 +319,8 @@ impl Bench {
                         let workload =
                             Workload::resolve(&dealt(&trace, seed), Some(&self.catalogue)).unwrap();
                         let setup = Setup::new(policy.clone(), SharingMode::Mps, None, seed);
-                        simulate_all(&workload, &self.cluster, &[setup], 1, &|_| ())[0].summary.oom as f64
+                        simulate_all(&workload, &self.cluster, &[setup], 1, &|_| ()).unwrap()[0].summary.oom
+                            as f64
                     })
                     .collect();
                 let shuffled = Interval::of(shuffled);

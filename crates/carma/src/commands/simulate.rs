@@ -7,6 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
 use carma_core::policy::{Policy, RecoveryMethod, presets};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
+use carma_sim::event::rivals::{self, Rival};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
 use carma_sim::gpu_model::GpuModels;
 use carma_sim::report::html::{PageInput, page};
@@ -81,13 +82,27 @@ fn load(args: &SimulateArgs) -> Result<(Trace, Workload), Failure> {
     Ok((trace, workload))
 }
 
-/// A preset by name.
-fn policy(name: &str) -> Result<Policy, Failure> {
-    presets::by_name(name).ok_or_else(|| {
-        Failure::usage(format!("there is no policy `{name}`")).hint(format!(
-            "policies: {}; est-magm, est-lug and aegis-est take :gpumemnet, :horus or :faketensor",
-            presets::NAMES.join(", ")
-        ))
+/// Who decides: a preset of the core, or a policy that only the simulator can play.
+enum Decider {
+    Core(Policy),
+    Rival(Rival),
+}
+
+fn decider(name: &str) -> Result<Decider, Failure> {
+    if let Some(policy) = presets::by_name(name) {
+        return Ok(Decider::Core(policy));
+    }
+    if let Some(rival) = rivals::rival(name) {
+        return Ok(Decider::Rival(rival));
+    }
+    Err(match rivals::not_task_level(name) {
+        Some(error) => Failure::usage(error.to_string()),
+        None => Failure::usage(format!("there is no policy `{name}`")).hint(format!(
+            "policies of carma: {}; est-magm, est-lug and aegis-est take :gpumemnet, :horus or :faketensor. \
+             For comparison: {}",
+            presets::NAMES.join(", "),
+            rivals::NAMES.join(", ")
+        )),
     })
 }
 
@@ -107,7 +122,14 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
     };
     let mut groups = Vec::new();
     for name in &args.policy {
-        let policy = policy(name)?;
+        let policy = match decider(name)? {
+            Decider::Core(policy) => policy,
+            Decider::Rival(rival) => {
+                // It has none of the numbers that can be varied.
+                groups.push(seeded(args, &Setup::for_rival(rival, args.sharing, args.seed)));
+                continue;
+            }
+        };
         // What does not apply to the first policy (exclusive has no gate) leaves it as one row.
         let mut varied = false;
         let mut refused = None;
@@ -165,6 +187,7 @@ fn play(
     bar.set_style(style);
     let results = simulate_all(workload, cluster, &setups, threads, &|jobs| bar.inc(jobs));
     bar.finish_and_clear();
+    let results = results.map_err(|e| Failure::usage(e.to_string()))?;
     let mut results = results.into_iter();
     Ok(groups.iter().map(|group| results.by_ref().take(group.len()).collect()).collect())
 }

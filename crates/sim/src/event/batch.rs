@@ -1,29 +1,33 @@
 //! Many runs on many threads. Which thread makes a run does not change it.
 
 use super::outcome::RunResult;
-use super::{Cluster, Setup, simulate};
+use super::rivals::RivalError;
+use super::{Cluster, Setup, play};
 use crate::trace::Workload;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Makes all runs, on so many threads, in the order of the setups. `report` is told how many more
 /// jobs are over, from any thread.
-#[must_use]
+///
+/// # Errors
+/// [`RivalError`]: a setup names a rival that can't be played on this cluster.
 pub fn simulate_all(
     workload: &Workload,
     cluster: &Cluster,
     setups: &[Setup],
     threads: usize,
     report: &(dyn Fn(u64) + Sync),
-) -> Vec<RunResult> {
+) -> Result<Vec<RunResult>, RivalError> {
     let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<RunResult>>> = setups.iter().map(|_| Mutex::new(None)).collect();
+    let done: Vec<Mutex<Option<Result<RunResult, RivalError>>>> =
+        setups.iter().map(|_| Mutex::new(None)).collect();
     let work = || {
         while let Some((setup, slot)) = {
             let at = next.fetch_add(1, Ordering::Relaxed);
             setups.get(at).zip(done.get(at))
         } {
-            let result = simulate(workload, cluster, setup, report);
+            let result = play(workload, cluster, setup, report);
             // Nobody panics while holding it.
             *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
         }
@@ -34,7 +38,6 @@ pub fn simulate_all(
         }
         work();
     });
-    let take =
-        |slot: Mutex<Option<RunResult>>| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let take = |slot: Mutex<Option<_>>| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.into_iter().filter_map(take).collect()
 }

@@ -45,6 +45,8 @@ pub struct Setup {
     pub seed: u64,
     /// Whether to keep the GPUs' activity over time.
     pub record: bool,
+    /// Who decides, if it is not the core.
+    pub rival: Option<Rival>,
 }
 
 impl Setup {
@@ -57,7 +59,7 @@ impl Setup {
         let label = policy.name.clone();
         let caps = policy.name == "carma";
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
-        Self { label, options, sharing, seed, record: false }
+        Self { label, options, sharing, seed, record: false, rival: None }
     }
 
     /// A run of a rival, for [`simulate_rival`]. Of the options, only the window and the sharing mode
@@ -65,11 +67,28 @@ impl Setup {
     #[must_use]
     pub fn for_rival(rival: Rival, sharing: SharingMode, seed: u64) -> Self {
         let options = Options { sharing, ..Options::default() };
-        Self { label: rival.name().to_owned(), options, sharing, seed, record: false }
+        Self { label: rival.name().to_owned(), options, sharing, seed, record: false, rival: Some(rival) }
     }
 }
 
-/// Plays a workload. `report` is told now and then how many more jobs are over.
+/// Plays a workload by whoever the setup says. `report` is told now and then how many more jobs are
+/// over.
+///
+/// # Errors
+/// [`RivalError`]: the setup names a rival that can't be played on this cluster.
+pub fn play(
+    workload: &Workload,
+    cluster: &Cluster,
+    setup: &Setup,
+    report: &dyn Fn(u64),
+) -> Result<RunResult, RivalError> {
+    match setup.rival {
+        None => Ok(simulate(workload, cluster, setup, report)),
+        Some(rival) => simulate_rival(rival, workload, cluster, setup, report),
+    }
+}
+
+/// Plays a workload by the core.
 #[must_use]
 pub fn simulate(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &dyn Fn(u64)) -> RunResult {
     let workload = engine::complete(workload, cluster, setup.sharing);
