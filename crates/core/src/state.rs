@@ -1000,7 +1000,7 @@ impl State {
         let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
         // Nor may a guess ask for more than there are GPUs for: it would wait for ever.
         let next = match next {
-            Some(_) if last && !alone => Some(Floor::ExclusiveGpu),
+            Some(_) if last => Some(Floor::ExclusiveGpu),
             Some(Floor::Memory(guess)) if have(guess) < wanted_gpus => Some(Floor::ExclusiveGpu),
             next => next,
         };

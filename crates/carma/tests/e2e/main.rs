@@ -9,5 +9,6 @@ mod nvml;
 mod recovery;
 mod replay;
 mod sharing;
+mod simulated;
 mod support;
 mod users;
