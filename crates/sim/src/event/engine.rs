@@ -330,7 +330,6 @@ impl<'a> Engine<'a> {
                     let gpus = self.close(now, job, End::Preempted);
                     self.show(now, &gpus);
                 }
-                Decision::Resize { job, terms } => self.world.resize(now, job, terms.part),
             }
         }
         self.collect();

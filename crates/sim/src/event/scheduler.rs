@@ -28,8 +28,6 @@ pub(crate) enum Decision {
     Start { job: JobIndex, gpus: Vec<GpuIndex>, terms: Terms },
     /// Take a job off its GPUs; it will go on where it was, after loading again.
     Preempt { job: JobIndex },
-    /// Give a running job another part of its GPU.
-    Resize { job: JobIndex, terms: Terms },
 }
 
 /// A policy at work. Times never go back.

@@ -11,7 +11,7 @@ use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
-use carma_interference::share::{Demand, Mode, Scratch, Tenant};
+use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share};
 use std::sync::Arc;
 
 /// Position of a job in the workload.
@@ -39,6 +39,15 @@ pub(crate) struct Part {
     pub(crate) dram: f64,
     /// Memory.
     pub(crate) memory: MiB,
+}
+
+impl Part {
+    /// Speed of a job in it, over that on the whole GPU: the law for a MIG instance that it has alone.
+    pub(crate) fn speed(&self, demand: &Demand) -> f64 {
+        let part = Capacities { part_sm: self.sm, part_dram: self.dram, ..Capacities::PRIOR };
+        let outcome = share(Mode::TimeSlice, &[Tenant::new(*demand)], &part);
+        outcome.progress.first().copied().unwrap_or(1.0)
+    }
 }
 
 /// How a job is on its GPUs.
@@ -398,16 +407,6 @@ impl World {
         }
     }
 
-    /// Changes the part of a GPU that a job has.
-    pub(crate) fn resize(&mut self, now: u64, job: JobIndex, part: Option<Part>) {
-        let it = &mut self.jobs[job as usize];
-        it.terms.part = part;
-        if it.stage == Stage::Active {
-            let gpus = it.gpus.clone();
-            self.refresh(now, &gpus);
-        }
-    }
-
     /// Work that is left of a job, milliseconds of its run alone, start-up included while it loads.
     pub(crate) fn left(&self, now: u64, job: JobIndex) -> f64 {
         let it = &self.jobs[job as usize];
@@ -470,11 +469,7 @@ impl World {
             *allowed = match (it.stage, it.terms.part) {
                 (Stage::Away | Stage::Starting, _) => 0.0,
                 // A part is a GPU of its own, only smaller.
-                (Stage::Active, Some(part)) => {
-                    let demand = &it.tenant.demand;
-                    let least = |share: f64, demand: f64| if demand > share { share / demand } else { 1.0 };
-                    least(part.sm, demand.sm.max(demand.tensor)).min(least(part.dram, demand.dram))
-                }
+                (Stage::Active, Some(part)) => part.speed(&it.tenant.demand),
                 (Stage::Active, None) => {
                     if it.terms.mode == SharingMode::TimeSlice {
                         mode = Mode::TimeSlice;

@@ -142,7 +142,7 @@ fn gavel_takes_turns_in_rounds() {
 /// 4g and 3g give both their full speed; the one that ran waits for the cut with the other.
 #[test]
 fn miso_cuts_for_who_comes() {
-    let (small, large) = (task("small", 1000, 0.2, 0.2), task("large", 1000, 0.6, 4.0 / 7.0));
+    let (small, large) = (task("small", 1000, 0.5, 0.2), task("large", 1000, 0.6, 0.3));
     let jobs = workload(&[(0, 1000, 1, &small), (100, 1000, 1, &large)]);
     let result = play(Rival::Miso, &jobs, "1xA100-40GB", SharingMode::Mps);
     close(&result, &[1004.0, 1104.0]);
@@ -152,7 +152,7 @@ fn miso_cuts_for_who_comes() {
 /// A job of two GPUs gets two whole ones. They are held for it, and others pass it elsewhere.
 #[test]
 fn miso_holds_gpus_for_the_first_without_room() {
-    let small = task("small", 1000, 0.2, 0.2);
+    let small = task("small", 1000, 0.5, 0.2);
     let jobs = workload(&[
         (0, 1000, 1, &small),
         (0, 500, 1, &small),
