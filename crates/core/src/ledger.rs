@@ -272,8 +272,7 @@ impl Gpu {
             let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
                 continue;
             };
-            let margin = peak.percent(options.margin_percent).max(options.margin_min);
-            let shrunk = (peak + margin).min(self.info.memory);
+            let shrunk = (peak + options.margin(peak)).min(self.info.memory);
             tenant.promise = match tenant.promise {
                 Promise::Memory(m) => Promise::Memory(m.min(shrunk)),
                 Promise::Whole => Promise::Memory(shrunk),

@@ -256,7 +256,7 @@ impl Want {
     fn of(state: &State, job: &Job) -> Self {
         let options = state.options();
         let policy = &options.policy;
-        let forecast = policy.forecast(&job.spec.forecasts);
+        let forecast = options.forecast(&job.spec.forecasts);
         let given = match policy.memory {
             MemoryScreen::None => None,
             MemoryScreen::Floor(least) => Some((least, NeedSource::PolicyFloor)),

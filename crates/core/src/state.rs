@@ -628,7 +628,7 @@ impl State {
     /// What is set aside for a job by the policy in force: promise and the number behind it.
     #[must_use]
     pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
-        let forecast = self.options.policy.forecast(&job.spec.forecasts);
+        let forecast = self.options.forecast(&job.spec.forecasts);
         self.promise_from(forecast.map(|(m, _)| m), job.floor)
     }
 

@@ -309,16 +309,6 @@ impl Policy {
     pub const fn ignores_promises(&self) -> bool {
         matches!(self.memory, MemoryScreen::None | MemoryScreen::Floor(_))
     }
-
-    /// What this policy believes a job needs on each GPU.
-    #[must_use]
-    pub fn forecast(&self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
-        match self.memory {
-            MemoryScreen::Forecast { source, .. } => source.pick(f),
-            // Exclusive GPUs need no forecast, and the recovery-only policies ignore it.
-            MemoryScreen::None | MemoryScreen::Floor(_) => None,
-        }
-    }
 }
 
 /// How out-of-memory is recovered from.
@@ -367,6 +357,29 @@ pub struct Options {
     pub fault_window: Millis,
     /// After a fatal fault, the MPS server takes no new client for about this long.
     pub mps_cooldown: Millis,
+}
+
+impl Options {
+    /// What the policy believes a job needs on each GPU. Where the `carma` policy ([`ForecastSource::Best`])
+    /// has only an estimate or an earlier run to go by, the margin is added: runs of one command differ
+    /// by a few percent, and what is set aside is also a hard limit under MPS. What a user declares is
+    /// taken at its word.
+    #[must_use]
+    pub fn forecast(&self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
+        let MemoryScreen::Forecast { source, .. } = self.policy.memory else {
+            // Exclusive GPUs need no forecast, and the recovery-only policies ignore it.
+            return None;
+        };
+        let (need, from) = source.pick(f)?;
+        let exact = source != ForecastSource::Best || from == NeedSource::Declared;
+        Some((if exact { need } else { need + self.margin(need) }, from))
+    }
+
+    /// What is added to a peak that was seen, to be safe.
+    #[must_use]
+    pub fn margin(&self, peak: MiB) -> MiB {
+        peak.percent(self.margin_percent).max(self.margin_min)
+    }
 }
 
 impl Default for Options {
