@@ -118,6 +118,8 @@ pub(crate) struct Gpu {
     /// Progress that this GPU alone would allow each of them; of those that load, nothing.
     allowed: Vec<f64>,
     pub(crate) used: u64,
+    /// Clock over the clock without a power limit, 0 to 1.
+    clock: f64,
     levels: Levels,
     power: f64,
     since: u64,
@@ -202,6 +204,7 @@ impl World {
             tenants: Vec::new(),
             allowed: Vec::new(),
             used: 0,
+            clock: 1.0,
             levels: [0.0; 3],
             power: device.model.power.idle_w,
             since: begin.0,
@@ -485,17 +488,16 @@ impl World {
                 }
             };
         }
+        shared.clock = 1.0;
         if self.tenants.is_empty() {
             return;
         }
         let model = &shared.device.model;
-        model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress);
+        shared.clock = model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress).clock;
         let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
         for ((allowed, progress), tenant) in unknown.zip(&self.progress).zip(&self.tenants) {
             // A task that alone makes the board throttle was throttled when its run time was measured.
-            let clock = model.power.clock(&tenant.demand);
-            let alone = slowed(1.0, clock_bound(&tenant.demand), clock);
-            *allowed = (*progress / alone).min(1.0);
+            *allowed = (*progress / throttled(&tenant.demand, model.power.clock(&tenant.demand))).min(1.0);
         }
     }
 
@@ -506,22 +508,26 @@ impl World {
         let mut used = Demand::default();
         let mut smocc = 0.0;
         let mut quiet = 1.0;
+        let mut dram = 0.0;
+        let power = it.device.model.power;
         for job in &it.tenants {
             let job = &self.jobs[*job as usize];
             if job.stage != Stage::Active {
                 continue;
             }
             let (demand, rate) = (&job.tenant.demand, job.rate);
-            used.sm += demand.sm * rate;
-            used.dram += demand.dram * rate;
-            used.tensor += demand.tensor * rate;
-            used.pcie += demand.pcie * rate;
-            smocc += job.smocc * rate;
+            // Under a lower clock than alone kernels are resident for longer, and count for longer.
+            let longer = throttled(demand, power.clock(demand)) / throttled(demand, it.clock);
+            used.sm += demand.sm * rate * longer;
+            used.dram += demand.dram * rate * longer;
+            used.tensor += demand.tensor * rate * longer;
+            smocc += job.smocc * rate * longer;
+            dram += demand.dram * rate;
             quiet *= 1.0 - demand.gract.clamp(0.0, 1.0);
         }
         used.gract = (1.0 - quiet).max(used.sm.min(1.0));
-        it.power = it.device.model.power.drawn_w(&used);
-        it.levels = [used.sm.min(1.0), smocc.min(1.0), used.dram.min(1.0)];
+        it.power = power.drawn_w(&used);
+        it.levels = [used.sm.min(1.0), smocc.min(1.0), dram.min(1.0)];
         it.history.push(now, it.levels, self.span);
         self.stirred.push(gpu);
         self.point(now, gpu);
@@ -623,6 +629,11 @@ impl World {
             });
         }
     }
+}
+
+/// Speed of a task alone at this clock, over its speed without a power limit.
+fn throttled(demand: &Demand, clock: f64) -> f64 {
+    if clock < 1.0 { slowed(1.0, clock_bound(demand), clock) } else { 1.0 }
 }
 
 impl Gpu {
