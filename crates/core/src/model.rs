@@ -1,6 +1,7 @@
 //! The nouns: jobs, GPUs, tenants, placements. One type for each idea.
 
 use crate::explain::Reason;
+use crate::recovery::Blame;
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -445,6 +446,17 @@ impl Job {
             Phase::Launching { placement, .. } | Phase::Running { placement, .. } => Some(placement),
             _ => None,
         }
+    }
+
+    /// Memory that a GPU must have at least to be worth another attempt, by what is known from earlier
+    /// ones: the most that was seen, and more than a GPU that it had alone and filled.
+    #[must_use]
+    pub fn least_capacity(&self) -> MiB {
+        let least = |attempt: &Attempt| match &attempt.verdict {
+            Reason::OutOfMemoryRetry { blame: Blame::WholeGpu { capacity }, .. } => Some(*capacity + MiB(1)),
+            _ => attempt.peak,
+        };
+        self.past.iter().filter_map(least).max().unwrap_or_default()
     }
 
     /// Key of the queue: recovery first, then higher priority, then the order of submission.

@@ -6,12 +6,10 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{
-    Attempt, EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode,
-};
+use crate::model::{EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
 use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack};
 use crate::reading::Health;
-use crate::recovery::{Blame, EvidenceKind};
+use crate::recovery::EvidenceKind;
 use crate::state::{State, end_due};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -273,17 +271,8 @@ impl Want {
             Some(Floor::Memory(m)) => m,
             Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
         };
-        // A GPU of its own that is smaller than what it has used already, or no larger than one that
-        // it had alone and filled, would not do.
-        let least = |attempt: &Attempt| match &attempt.verdict {
-            Reason::OutOfMemoryRetry { blame: Blame::WholeGpu { capacity }, .. } => Some(*capacity + MiB(1)),
-            _ => attempt.peak,
-        };
-        let seen = match job.floor {
-            Some(_) => job.past.iter().filter_map(least).max(),
-            None => None,
-        }
-        .unwrap_or_default();
+        // After an out-of-memory, a GPU that is known to be too small would not do.
+        let seen = job.floor.map_or(MiB::ZERO, |_| job.least_capacity());
         let source = match given {
             Some((m, source)) if m >= floor => Some(source),
             _ => (floor > MiB::ZERO).then_some(NeedSource::OutOfMemory),

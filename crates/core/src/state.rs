@@ -971,7 +971,6 @@ impl State {
         let blame = recovery::blame(&facts);
         let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
         let have = |least: MiB| self.gpus.iter().filter(|g| g.present && g.info.memory >= least).count();
-        let larger = have(facts.capacity + MiB(1));
         let reached = facts.peak.map(|p| p + wanted.unwrap_or_default());
         let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
         let own = blame.is_own_fault();
@@ -979,7 +978,7 @@ impl State {
         let harmed_often = job.free_retries >= options.max_free_retries;
         let had_own_gpu = job.floor == Some(Floor::ExclusiveGpu);
         let next = if alone {
-            (larger >= wanted_gpus).then_some(Floor::Memory(facts.capacity + MiB(1)))
+            Some(Floor::Memory(facts.capacity + MiB(1)))
         } else if had_own_gpu {
             // Nothing more to give. Only a foreign process can have filled it; bounded all the same.
             (!own && !harmed_often).then_some(Floor::ExclusiveGpu)
@@ -998,12 +997,20 @@ impl State {
         let spent = own && job.charged_retries >= max_retries && !(alone && max_retries > 0);
         // The last of several retries is no place for another guess.
         let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
-        // Nor may a guess ask for more than there are GPUs for: it would wait for ever.
+        // Nor may it ask for more than there are GPUs for: it would wait for ever.
+        let peaks = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id)?.peak);
+        let declared = job.spec.forecasts.declared.unwrap_or_default();
+        let mut least = job.least_capacity().max(peaks.max().unwrap_or_default()).max(declared);
+        if alone {
+            least = least.max(facts.capacity + MiB(1));
+        }
+        let too_large = have(least) < wanted_gpus;
         let next = match next {
             Some(_) if last => Some(Floor::ExclusiveGpu),
-            Some(Floor::Memory(guess)) if have(guess) < wanted_gpus => Some(Floor::ExclusiveGpu),
+            Some(Floor::Memory(guess)) if have(guess.max(least)) < wanted_gpus => Some(Floor::ExclusiveGpu),
             next => next,
         };
+        let next = next.filter(|_| !too_large);
         match next {
             Some(next) if !spent => {
                 let retries = job.charged_retries + u32::from(own);
@@ -1020,7 +1027,7 @@ impl State {
                     (true, 0) => "retries are off for it".into(),
                     (true, 1) => "its only retry is used".into(),
                     (true, n) => format!("all {n} retries are used").into(),
-                    (false, _) if alone => "there is no larger GPU to try".into(),
+                    (false, _) if too_large => "there is no larger GPU to try".into(),
                     (false, _) => "it had a GPU of its own already".into(),
                 };
                 let reason = Reason::OutOfMemoryFinal { blame, why };

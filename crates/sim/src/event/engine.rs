@@ -256,7 +256,6 @@ impl<'a> Engine<'a> {
             Left::Completed => {
                 account.end = Some(now);
                 self.over += 1;
-                self.last_end = self.last_end.max(now);
             }
             Left::OutOfMemory(overflow) => {
                 account.ooms += 1;
@@ -277,7 +276,6 @@ impl<'a> Engine<'a> {
         }
         if self.scheduler.left(Millis(now), job, how, &self.world) == Fate::Lost {
             self.over += 1;
-            self.last_end = self.last_end.max(now);
         }
         self.show(now, &gpus);
     }
@@ -286,6 +284,8 @@ impl<'a> Engine<'a> {
     fn close(&mut self, now: u64, job: JobIndex, how: End) -> Vec<u32> {
         let gpus = self.world.jobs[job as usize].gpus.clone();
         self.world.stop(now, job);
+        // Times only grow. What follows the last job's leaving counts for nothing.
+        self.last_end = now;
         let account = &mut self.ledger[job as usize];
         let start = account.last_start.unwrap_or(now);
         account.exec += now - start;

@@ -126,6 +126,8 @@ pub(crate) struct Gpu {
     /// Progress that this GPU alone would allow each of them; of those that load, nothing.
     allowed: Vec<f64>,
     pub(crate) used: u64,
+    /// Clock over the clock without a power limit, 0 to 1.
+    clock: f64,
     levels: Levels,
     power: f64,
     since: u64,
@@ -210,6 +212,7 @@ impl World {
             tenants: Vec::new(),
             allowed: Vec::new(),
             used: 0,
+            clock: 1.0,
             levels: [0.0; 3],
             power: device.model.power.idle_w,
             since: begin.0,
@@ -479,11 +482,12 @@ impl World {
                 }
             };
         }
+        shared.clock = 1.0;
         if self.tenants.is_empty() {
             return;
         }
         let model = &shared.device.model;
-        model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress);
+        shared.clock = model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress).clock;
         let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
         for (allowed, progress) in unknown.zip(&self.progress) {
             *allowed = *progress;
@@ -497,22 +501,26 @@ impl World {
         let mut used = Demand::default();
         let mut smocc = 0.0;
         let mut quiet = 1.0;
+        let mut dram = 0.0;
+        let power = it.device.model.power;
         for job in &it.tenants {
             let job = &self.jobs[*job as usize];
             if job.stage != Stage::Active {
                 continue;
             }
             let (demand, rate) = (&job.tenant.demand, job.rate);
-            used.sm += demand.sm * rate;
-            used.dram += demand.dram * rate;
-            used.tensor += demand.tensor * rate;
-            used.pcie += demand.pcie * rate;
-            smocc += job.smocc * rate;
+            // Under a lower clock than alone kernels are resident for longer, and count for longer.
+            let longer = power.longer(demand, it.clock);
+            used.sm += demand.sm * rate * longer;
+            used.dram += demand.dram * rate * longer;
+            used.tensor += demand.tensor * rate * longer;
+            smocc += job.smocc * rate * longer;
+            dram += demand.dram * rate;
             quiet *= 1.0 - demand.gract.clamp(0.0, 1.0);
         }
         used.gract = (1.0 - quiet).max(used.sm.min(1.0));
-        it.power = it.device.model.power.drawn_w(&used);
-        it.levels = [used.sm.min(1.0), smocc.min(1.0), used.dram.min(1.0)];
+        it.power = power.drawn_w(&used);
+        it.levels = [used.sm.min(1.0), smocc.min(1.0), dram.min(1.0)];
         it.history.push(now, it.levels, self.span);
         self.stirred.push(gpu);
         self.point(now, gpu);
