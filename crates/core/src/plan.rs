@@ -6,9 +6,7 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{
-    Attempt, EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode,
-};
+use crate::model::{EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
 use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack};
 use crate::reading::Health;
 use crate::recovery::EvidenceKind;
