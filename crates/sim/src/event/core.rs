@@ -14,6 +14,7 @@ use carma_core::policy::{Gate, GateVerdict, Options, Order};
 use carma_core::reading::{GpuInfo, Health};
 use carma_core::recovery::{Evidence, EvidenceKind};
 use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::windows::WindowSummary;
 use carma_core::{Action, Input, State};
 use std::sync::Arc;
 
@@ -70,8 +71,14 @@ impl<'a> CoreScheduler<'a> {
     /// Shows the core a GPU as it is now.
     fn observe(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
         let here = &world.gpus[gpu as usize];
-        let window = here.history.summary(now.0, self.state.options().window.0);
-        self.verdicts[gpu as usize] = self.state.options().policy.gate.judge(&window);
+        // A policy that does not read windows gets none: most of an observation's cost is theirs.
+        let window = if self.reads_windows {
+            let window = here.history.summary(now.0, self.state.options().window.0);
+            self.verdicts[gpu as usize] = self.state.options().policy.gate.judge(&window);
+            window
+        } else {
+            WindowSummary::default()
+        };
         // A job that ran out of memory while it loaded was there, with what it got.
         let held = here.tenants.iter().map(|job| (*job, world.held(*job, gpu)));
         let on_it =

@@ -109,7 +109,11 @@ impl Runs {
         let mean = runs().map(|(c, v)| c * v).sum::<f64>() / n;
         let variance = runs().map(|(c, v)| c * (v - mean) * (v - mean)).sum::<f64>() / n;
         let first = self.0.first().map_or(0.0, |(_, levels)| levels[metric]);
-        let ema = |alpha: f64| runs().fold(first, |e, (c, v)| v + (e - v) * (1.0 - alpha).powf(c));
+        // Counts are at most those of a window.
+        let counts = || self.0.iter().map(|(count, _)| i32::try_from(*count).unwrap_or(i32::MAX));
+        let ema = |alpha: f64| {
+            runs().zip(counts()).fold(first, |e, ((_, v), c)| v + (e - v) * (1.0 - alpha).powi(c))
+        };
         // Sum over a run of (t - mean t) * (v - mean v), t in whole seconds from the first sample.
         let mean_t = (n - 1.0) / 2.0;
         let mut start = 0.0;
