@@ -102,12 +102,15 @@ pub enum Refusal {
     },
     /// Too busy, or a metric that the gate needs is missing.
     Gate(GateVerdict),
+    /// As many jobs are on it as the policy puts together.
+    Full {
+        /// The most.
+        most: u32,
+    },
     /// The policy does not put these jobs together.
     Pack {
         /// By which rule.
         rule: Pack,
-        /// Jobs that are there.
-        jobs: u32,
         /// Load of the jobs that are there, in the rule's unit; `None`: not known.
         load: Option<u32>,
         /// Load of the newcomer.
@@ -133,9 +136,10 @@ impl Refusal {
             Self::Busy { .. } => 6,
             Self::Memory { .. } => 7,
             Self::Gate(_) => 8,
-            Self::Pack { .. } => 9,
-            Self::Starting { .. } => 10,
-            Self::MpsCooldown { .. } => 11,
+            Self::Full { .. } => 9,
+            Self::Pack { .. } => 10,
+            Self::Starting { .. } => 11,
+            Self::MpsCooldown { .. } => 12,
         }
     }
 }
@@ -188,12 +192,10 @@ impl fmt::Display for Refusal {
             Self::Gate(GateVerdict::Missing(metric)) => {
                 write!(f, "{} is not known here, so the GPU is not shared", metric.name())
             }
-            Self::Pack { rule, load: Some(load), newcomer: Some(newcomer), jobs } => match *rule {
-                Pack::Scores { jobs: most, .. } if jobs >= &most => {
-                    write!(f, "{most} jobs are the most that go together")
-                }
+            Self::Full { most } => write!(f, "{most} jobs are on it, the most that the policy puts together"),
+            Self::Pack { rule, load: Some(load), newcomer: Some(newcomer) } => match *rule {
                 Pack::Any => f.write_str("the policy keeps them apart"),
-                Pack::Scores { sum, .. } | Pack::Utilisation { sum: Fraction(sum) } => write!(
+                Pack::Scores { sum } | Pack::Utilisation { sum: Fraction(sum) } => write!(
                     f,
                     "{} {} there and {} of the newcomer are more than {}",
                     rule.describe(),
@@ -408,7 +410,7 @@ impl Reason {
             Self::NoGpu { detail, .. } => match detail.closest() {
                 Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
-                Some((_, Refusal::Gate(_) | Refusal::Pack { .. })) => "GpuBusy",
+                Some((_, Refusal::Gate(_) | Refusal::Full { .. } | Refusal::Pack { .. })) => "GpuBusy",
                 Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
                 Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {
                     "GpuUnavailable"

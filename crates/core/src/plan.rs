@@ -328,6 +328,7 @@ enum Bar {
     Starting(JobId, Option<Millis>),
     Memory,
     Gate,
+    Full(u32),
     Pack,
     MpsCooldown(Millis),
 }
@@ -353,6 +354,7 @@ struct Slot<'a> {
     /// Rule by which jobs go together, and the load of those that are there; `None`: not known.
     pack: Pack,
     load: Option<u32>,
+    most_jobs: Option<u32>,
     cooldown: Option<Millis>,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
@@ -377,6 +379,7 @@ impl<'a> Slot<'a> {
             smact: None,
             pack,
             load: Some(0),
+            most_jobs: options.policy.most_jobs,
             cooldown: cooldown(gpu, options, now),
             added: Vec::new(),
         };
@@ -451,6 +454,8 @@ impl<'a> Slot<'a> {
             Some(Bar::Starting(job, active_for))
         } else if self.gate != GateVerdict::Open {
             Some(Bar::Gate)
+        } else if let Some(most) = self.most_jobs.filter(|most| self.tenants >= *most) {
+            Some(Bar::Full(most))
         } else if !self.pack.allows(self.tenants, self.load, want.load) {
             Some(Bar::Pack)
         } else {
@@ -475,9 +480,8 @@ impl<'a> Slot<'a> {
             Bar::Starting(job, active_for) => Refusal::Starting { job, active_for, window: options.window },
             Bar::Memory => Refusal::Memory { free: self.free.unwrap_or_default(), holders: self.holders() },
             Bar::Gate => Refusal::Gate(self.gate),
-            Bar::Pack => {
-                Refusal::Pack { rule: self.pack, jobs: self.tenants, load: self.load, newcomer: want.load }
-            }
+            Bar::Full(most) => Refusal::Full { most },
+            Bar::Pack => Refusal::Pack { rule: self.pack, load: self.load, newcomer: want.load },
             Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
         }
     }

@@ -128,6 +128,8 @@ pub struct QueueConfig {
     pub strict_fifo: Option<bool>,
     /// How long a waiting job may be overtaken.
     pub overtake_for: Option<Span>,
+    /// The most jobs on one GPU; 0: no limit.
+    pub most_jobs: Option<u32>,
     /// `false`: the policy's order decides among idle GPUs too.
     pub idle_first: Option<bool>,
 }
@@ -241,6 +243,9 @@ impl Config {
         }
         if let Some(Span(limit)) = self.queue.overtake_for {
             policy.backfill = Some(limit);
+        }
+        if let Some(most) = self.queue.most_jobs {
+            policy.most_jobs = (most > 0).then_some(most);
         }
         match self.queue.strict_fifo {
             Some(true) => policy.backfill = None,

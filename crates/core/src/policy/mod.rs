@@ -213,10 +213,8 @@ pub enum Pack {
     /// Any.
     #[default]
     Any,
-    /// At most so many, whose sharing scores add up to at most so much (Lucid).
+    /// Those whose sharing scores add up to at most so much (Lucid).
     Scores {
-        /// Jobs.
-        jobs: u32,
         /// Sum of the scores.
         sum: u32,
     },
@@ -270,7 +268,7 @@ impl Pack {
         }
         match self {
             Self::Any => true,
-            Self::Scores { jobs, sum } => others < jobs && within(load, newcomer, sum),
+            Self::Scores { sum } => within(load, newcomer, sum),
             Self::Utilisation { sum } => within(load, newcomer, sum.0),
         }
     }
@@ -294,6 +292,9 @@ pub struct Policy {
     /// Which jobs go together.
     #[serde(default, skip_serializing_if = "Pack::is_any")]
     pub pack: Pack,
+    /// The most jobs on one GPU; `None`: as many as the other rules let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_jobs: Option<u32>,
     /// Idle GPUs are taken first, in index order, whatever the order says.
     pub idle_first: bool,
     /// `None`: strict FIFO, the first job that does not fit stops all behind it. `Some(t)`: later

@@ -1,6 +1,6 @@
 //! Grids over a policy's numbers: `gate.smact=0.5..0.9:0.05`.
 
-use carma_core::policy::{Gate, MemoryScreen, Options, Pack};
+use carma_core::policy::{Gate, MemoryScreen, Options, Order, Pack};
 use carma_core::units::{Fraction, MiB, Millis};
 
 /// Values of one axis, and points of a grid, at most.
@@ -23,6 +23,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("memory.floor", "MiB"),
     ("memory.guard", "MiB"),
     ("memory.reserve", "MiB"),
+    ("most-jobs", "jobs on one GPU"),
     ("pack.sum", "score, or share for horus"),
     ("backfill", "seconds"),
     ("window", "seconds"),
@@ -106,7 +107,9 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
         ("memory.guard", _, MemoryScreen::Forecast { guard, .. }, _) => *guard = mib,
         ("memory.guard", ..) => return none("guard on a forecast"),
         ("memory.reserve", ..) => policy.reserve = mib,
-        ("pack.sum", _, _, Pack::Scores { sum, .. }) => *sum = value.round() as u32,
+        ("most-jobs", ..) if policy.order == Order::Exclusive => return none("neighbours"),
+        ("most-jobs", ..) => policy.most_jobs = (value >= 1.0).then_some(value.round() as u32),
+        ("pack.sum", _, _, Pack::Scores { sum }) => *sum = value.round() as u32,
         ("pack.sum", _, _, Pack::Utilisation { sum }) => *sum = fraction()?,
         ("pack.sum", ..) => return none("rule on which jobs go together"),
         ("backfill", ..) => policy.backfill = (value > 0.0).then_some(seconds),
