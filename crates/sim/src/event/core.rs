@@ -58,12 +58,6 @@ impl<'a> CoreScheduler<'a> {
         it
     }
 
-    /// The core's state, for tests.
-    #[cfg(test)]
-    pub(crate) const fn state(&self) -> &State {
-        &self.state
-    }
-
     fn apply(&mut self, now: Millis, input: &Input) -> Option<carma_core::Applied> {
         match self.state.apply(now, input) {
             Ok(applied) => Some(applied),
