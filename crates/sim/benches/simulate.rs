@@ -6,11 +6,11 @@
 //! that contain it.
 //!
 //! # What others publish
-//! Gavel's simulator (Python; its EXPERIMENTS.md, commit 0296517) prints its progress: on 108 GPUs three
-//! runs of about 5,000 jobs under AlloX, six such runs at a time, took 218, 221 and 222 s, which is some
-//! 23 jobs a second and core. Muri's (Python, from Tiresias' simulator; simulator/README.md) needs "about
-//! 2 days" for the figure of up to 5,755 jobs on 64 GPUs. Both do more for each job than play it (AlloX
-//! solves a matching, Muri as well), so the ratio is of what a researcher waits, not of two engines.
+//! Gavel's simulator (Python; the log in its EXPERIMENTS.md, commit 0296517): on 108 GPUs six runs of
+//! some 5,000 jobs each under AlloX, side by side, took 218 to 252 s, about 20 jobs a second and core.
+//! Muri's (Python, after Tiresias'; simulator/README.md) says "about 2 days" for the script of its
+//! figure 9. Both policies solve a matching again and again, on machines that are not named: this is what
+//! a researcher waits, no comparison of two engines.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
