@@ -9,7 +9,7 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT]
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5]
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
@@ -30,7 +30,7 @@ use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Promise};
 use carma_core::model::{
     EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase,
-    Placement, ProcessRef, Request, SharingMode, User,
+    Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{evaluate, plan};
 use carma_core::policy::{Options, RecoveryMethod, presets};
@@ -506,7 +506,10 @@ impl Stage {
                 priority: words.take_as("priority", number)?.unwrap_or(0),
                 max_retries: words.take_as("retries", number)?,
             },
-            profile: carma_core::model::Profile::default(),
+            profile: Profile {
+                gpu_util: words.take_as("util", share)?,
+                score: words.take_as("score", number)?,
+            },
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
                 measured: words.take_as("measured", memory)?,
