@@ -582,7 +582,7 @@ pub(crate) struct SimulateArgs {
     /// Which trace, where the file holds several (column `trace`)
     #[arg(long, value_name = "NAME")]
     pub(crate) trace_name: Option<String>,
-    /// The tasks that the trace names: CSV [default: FILE.tasks.csv beside the trace, if there]
+    /// The tasks that the trace names: CSV [default: TRACE.tasks.csv beside TRACE.csv, if there]
     #[arg(long, value_name = "FILE")]
     pub(crate) catalogue: Option<PathBuf>,
     /// The GPUs: 4xA100-40GB, 2xH200+4xV100-32GB, 1xA100-40GB/7x1g.5gb for MIG instances
@@ -655,7 +655,7 @@ pub(crate) struct TraceImportArgs {
     pub(crate) format: String,
     /// The file, also gzipped
     pub(crate) file: PathBuf,
-    /// The trace to write; its catalogue, if any, goes to FILE.tasks.csv beside it
+    /// The trace to write; its catalogue, if any, goes to NAME.tasks.csv beside NAME.csv
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Draw a task for each job from this catalogue, as the CARMA evaluation did with Philly
@@ -710,7 +710,7 @@ pub(crate) struct TraceShowArgs {
     /// Which trace, where the file holds several
     #[arg(long, value_name = "NAME")]
     pub(crate) trace_name: Option<String>,
-    /// The tasks that it names
+    /// The tasks that it names: CSV [default: TRACE.tasks.csv beside TRACE.csv, if there]
     #[arg(long, value_name = "FILE")]
     pub(crate) catalogue: Option<PathBuf>,
     /// Print as JSON
@@ -721,7 +721,7 @@ pub(crate) struct TraceShowArgs {
 /// `carma trace export-history`.
 #[derive(Debug, Args)]
 pub(crate) struct TraceExportArgs {
-    /// The trace to write; the catalogue goes to FILE.tasks.csv beside it
+    /// The trace to write; the catalogue goes to NAME.tasks.csv beside NAME.csv
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Only jobs submitted within this time: 7d, 36h

@@ -1,7 +1,7 @@
 //! `carma simulate`: a trace under one or more policies.
 
 use super::report::{now, write_page};
-use super::trace::tasks_beside;
+use super::trace::catalogue_of;
 use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
@@ -13,11 +13,11 @@ use carma_sim::gpu_model::GpuModels;
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, Row, SimulateReply};
 use carma_sim::report::seeds;
-use carma_sim::trace::{Catalogue, Trace, TraceError, WorkJob, Workload, read};
+use carma_sim::trace::{Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
@@ -73,11 +73,7 @@ fn command() -> String {
 fn load(args: &SimulateArgs) -> Result<(Trace, Workload), Failure> {
     let bad = |e: TraceError| Failure::usage(e.to_string());
     let trace = read::trace_file(&args.trace, args.trace_name.as_deref()).map_err(bad)?;
-    let beside = || Some(tasks_beside(&args.trace)).filter(|file: &PathBuf| file.is_file());
-    let catalogue = match args.catalogue.clone().or_else(beside) {
-        Some(file) => Some(Catalogue::read_file(&file).map_err(bad)?),
-        None => None,
-    };
+    let catalogue = catalogue_of(&args.trace, args.catalogue.as_deref())?;
     let workload = Workload::resolve(&trace, catalogue.as_ref()).map_err(bad)?;
     Ok((trace, workload))
 }

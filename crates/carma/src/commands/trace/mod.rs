@@ -30,6 +30,13 @@ fn bad(error: TraceError) -> Failure {
     Failure::usage(error.to_string())
 }
 
+/// The catalogue that was named, else the one beside the trace, if there.
+pub(super) fn catalogue_of(trace: &Path, named: Option<&Path>) -> Result<Option<Catalogue>, Failure> {
+    let beside = || Some(tasks_beside(trace)).filter(|file| file.is_file());
+    let file = named.map(Path::to_owned).or_else(beside);
+    file.map(|file| Catalogue::read_file(&file).map_err(bad)).transpose()
+}
+
 /// Where the catalogue of a trace goes: `x.csv` has `x.tasks.csv`.
 pub(super) fn tasks_beside(trace: &Path) -> PathBuf {
     if trace.extension().is_some_and(|e| e == "csv") {

@@ -1,18 +1,18 @@
 //! `carma trace show`: a trace in numbers.
 
-use super::bad;
+use super::{bad, catalogue_of};
 use crate::cli::TraceShowArgs;
 use crate::failure::Outcome;
 use crate::output::{Block, Column, Screen, Table, print, print_json, wrap};
 use carma_sim::trace::summary::{Group, Summary};
-use carma_sim::trace::{Catalogue, Workload, read};
+use carma_sim::trace::{Workload, read};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// Describes it.
 pub(crate) fn run(args: &TraceShowArgs) -> Outcome {
     let trace = read::trace_file(&args.file, args.trace_name.as_deref()).map_err(bad)?;
-    let catalogue = args.catalogue.as_deref().map(Catalogue::read_file).transpose().map_err(bad)?;
+    let catalogue = catalogue_of(&args.file, args.catalogue.as_deref())?;
     let summary = Summary::of(&trace, catalogue.as_ref());
     // What a simulation would assume. Without a catalogue a trace may well be incomplete, and can still
     // be described.

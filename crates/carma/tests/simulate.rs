@@ -1,0 +1,223 @@
+//! `carma simulate` and `carma trace` as a user types them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs carma in the repository's root.
+fn carma(args: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    Command::new(env!("CARGO_BIN_EXE_carma")).args(args).current_dir(root).output().unwrap()
+}
+
+fn stdout(out: &Output) -> String {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout.clone()).unwrap()
+}
+
+/// Fails with this exit code; the message.
+fn refused(args: &[&str], code: i32) -> String {
+    let out = carma(args);
+    assert_eq!(out.status.code(), Some(code), "{args:?}");
+    assert!(out.stdout.is_empty(), "{args:?}");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+const EXAMPLE: [&str; 5] = ["simulate", "--trace", "examples/h200-day.csv", "--cluster", "2xH200"];
+
+fn example(more: &[&str]) -> Vec<String> {
+    EXAMPLE.iter().chain(more).map(|word| (*word).to_owned()).collect()
+}
+
+fn json(more: &[&str]) -> Value {
+    let words = example(more);
+    let words: Vec<&str> = words.iter().map(String::as_str).chain(["--json"]).collect();
+    serde_json::from_str(&stdout(&carma(&words))).unwrap()
+}
+
+#[test]
+fn the_example_runs_from_the_repository_alone() {
+    let words = example(&["--policy", "exclusive", "--policy", "carma", "--policy", "gandiva"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let text = stdout(&carma(&words));
+    assert!(text.contains("Simulated: a model, not a measurement."), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("MJ")).collect();
+    assert_eq!(rows.len(), 3, "{text}");
+    // One width for all: the columns are aligned.
+    let widths: Vec<usize> = rows.iter().map(|row| row.trim_end().chars().count()).collect();
+    assert!(widths.windows(2).all(|w| w[0] == w[1]), "{text}");
+}
+
+#[test]
+fn the_first_policy_is_what_the_others_are_compared_with() {
+    let reply = json(&["--policy", "exclusive", "--policy", "oracle-magm"]);
+    let rows = reply["rows"].as_array().unwrap();
+    assert_eq!((reply["version"].as_u64(), rows.len()), (Some(1), 2));
+    assert_eq!(rows[0]["normalised"]["makespan"], 1.0);
+    assert!(rows[1]["normalised"]["makespan"].as_f64().unwrap() < 1.0);
+    assert_eq!(rows[0]["completed"], 150);
+    assert!(rows[0]["energy_j"].as_f64().unwrap() > 0.0);
+    assert_eq!(rows[0]["slowdown_max"], 1.0);
+}
+
+#[test]
+fn threads_do_not_change_a_byte() {
+    let run = |threads: &str| {
+        let sweep = ["--policy", "exclusive", "--policy", "aegis", "--sweep", "gate.smact=0.5..0.8:0.1"];
+        let mut reply = json(&[&sweep[..], &["--seeds", "3", "--detail", "--threads", threads]].concat());
+        // It quotes the command line, where the number stands.
+        reply["command"] = Value::Null;
+        reply.to_string()
+    };
+    let one = run("1");
+    assert_eq!(one, run("8"));
+    assert_eq!(one, run("3"));
+}
+
+#[test]
+fn a_sweep_adds_a_row_for_each_point_and_none_for_a_policy_without_that_number() {
+    let reply = json(&[
+        "--policy",
+        "exclusive",
+        "--policy",
+        "aegis",
+        "--sweep",
+        "gate.smact=0.5,0.7",
+        "--sweep",
+        "window=10,30",
+    ]);
+    let names: Vec<&str> =
+        reply["rows"].as_array().unwrap().iter().map(|r| r["policy"].as_str().unwrap()).collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("aegis")).count(), 4, "{names:?}");
+    assert!(names.contains(&"aegis gate.smact=0.7 window=10"), "{names:?}");
+}
+
+#[test]
+fn the_page_and_the_report_of_the_json_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("a.html");
+    let words = example(&["--policy", "exclusive", "--policy", "lucid", "--html", page.to_str().unwrap()]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stdout(&carma(&words));
+    assert!(fs::read_to_string(&page).unwrap().contains("</html>"));
+    let detail = json(&["--policy", "exclusive", "--policy", "lucid", "--detail"]);
+    let (file, again) = (dir.path().join("r.json"), dir.path().join("b.html"));
+    fs::write(&file, detail.to_string()).unwrap();
+    stdout(&carma(&["report", file.to_str().unwrap(), "-o", again.to_str().unwrap()]));
+    assert!(fs::read_to_string(&again).unwrap().contains("<svg"));
+}
+
+#[test]
+fn an_imported_trace_is_simulated_without_a_catalogue() {
+    let dir = tempfile::tempdir().unwrap();
+    let (philly, trace) = (dir.path().join("philly.csv"), dir.path().join("t.csv"));
+    fs::write(
+        &philly,
+        "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,60.0,1,60.0,a\n2017-10-09 07:02:05,30.0,2,60.0,b\n",
+    )
+    .unwrap();
+    let (philly, trace) = (philly.to_str().unwrap(), trace.to_str().unwrap());
+    stdout(&carma(&["trace", "import", "philly", philly, "-o", trace]));
+    assert!(stdout(&carma(&["trace", "show", trace])).contains("jobs:"));
+    let out =
+        carma(&["simulate", "--trace", trace, "--cluster", "2xV100-16GB", "--policy", "exclusive", "--json"]);
+    let reply: Value = serde_json::from_str(&stdout(&out)).unwrap();
+    // The second needs both GPUs and waits for the first.
+    assert_eq!(reply["rows"][0]["makespan_s"], 90.0);
+    assert_eq!(reply["rows"][0]["wait_max_s"], 50.0);
+    // What had to be assumed is said.
+    assert!(reply["notes"].to_string().contains("assumed"), "{}", reply["notes"]);
+}
+
+#[test]
+fn what_the_cluster_cannot_hold_is_named_by_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.csv");
+    fs::write(
+        &trace,
+        "job,arrival_s,duration_s,gpus,memory_mib\nsmall,0,10,1,1000\nwide,1,10,4,1000\nfat,2,10,1,999999\n",
+    )
+    .unwrap();
+    let trace = trace.to_str().unwrap();
+    let out = carma(&["simulate", "--trace", trace, "--cluster", "2xL4", "--policy", "or-magm", "--json"]);
+    let reply: Value = serde_json::from_str(&stdout(&out)).unwrap();
+    let row = &reply["rows"][0];
+    assert_eq!((&row["completed"], &row["not_completed"]), (&Value::from(1), &Value::from(2)));
+    let notes = reply["notes"].to_string();
+    assert!(notes.contains(":3: job `wide` asks for 4 GPUs, and the cluster has 2"), "{notes}");
+    assert!(notes.contains(":4: job `fat` ran out of memory on a GPU of its own"), "{notes}");
+}
+
+#[test]
+fn mistakes_are_named_and_nothing_is_printed() {
+    let with = |more: &[&str]| {
+        let words = example(more);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        refused(&words, 2)
+    };
+    assert!(with(&["--policy", "exlusive"]).contains("there is no policy `exlusive`"));
+    assert!(with(&["--policy", "orion"]).contains("can't be simulated at the level of tasks"));
+    assert!(with(&["--policy", "aegis", "--sweep", "gate=1"]).contains("`gate` is none of gate.smact"));
+    assert!(with(&["--policy", "or-rr", "--sweep", "gate.smact=0.5,0.6"]).contains("has no such gate"));
+    assert!(with(&["--policy", "aegis", "--gpu-model", "/nonexistent"]).contains("/nonexistent"));
+    assert!(with(&[]).contains("--policy"));
+    let cluster = |spec| {
+        refused(
+            &["simulate", "--trace", "examples/h200-day.csv", "--cluster", spec, "--policy", "exclusive"],
+            2,
+        )
+    };
+    assert!(cluster("2xA100").contains("A100-40GB or A100-80GB"));
+    assert!(cluster("1xA100-40GB/4x2g.10gb").contains("at most 3"));
+    assert!(cluster("0xH200").contains("count"));
+    let trace =
+        |file| refused(&["simulate", "--trace", file, "--cluster", "1xH200", "--policy", "exclusive"], 2);
+    assert!(trace("/nonexistent.csv").contains("/nonexistent.csv"));
+    assert!(trace("examples").contains("is a directory"));
+    assert!(trace("/dev/null").contains("empty"));
+}
+
+#[test]
+fn bad_rows_are_named_by_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text, part) in [
+        ("negative", "arrival_s,duration_s\n0,10\n-1,10\n", ":3: arrival_s"),
+        ("nan", "arrival_s,duration_s\nNaN,10\n", ":2: arrival_s"),
+        ("short", "arrival_s,duration_s\n1\n", ":2:"),
+        ("columns", "when,duration_s\n1,2\n", "arrival_s"),
+        ("task", "arrival_s,task\n1,resnet51\n", ":2: job `1`"),
+        ("nothing", "arrival_s,duration_s\n", "no"),
+        ("zero", "arrival_s,duration_s,gpus\n1,10,0\n", ":2: gpus"),
+    ] {
+        let file = dir.path().join(format!("{name}.csv"));
+        fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let catalogue = "examples/h200-day.tasks.csv";
+        let words = [
+            "simulate",
+            "--trace",
+            file,
+            "--catalogue",
+            catalogue,
+            "--cluster",
+            "1xH200",
+            "--policy",
+            "exclusive",
+        ];
+        let message = refused(&words, 2);
+        assert!(message.contains(file) && message.contains(part), "{name}: {message}");
+    }
+    // A line that never ends is refused while it is read, not after.
+    let file = dir.path().join("endless.csv");
+    fs::write(&file, format!("arrival_s,duration_s\n{}", "1".repeat(3 << 20))).unwrap();
+    let message = refused(&["trace", "show", file.to_str().unwrap()], 2);
+    assert!(message.contains(":2:") && message.contains("longer"), "{message}");
+}
