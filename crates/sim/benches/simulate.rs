@@ -133,7 +133,8 @@ fn main() {
     let bench = Bench { repeats: if quick { 5 } else { 101 }, only };
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name"));
-    let today = jiff::Timestamp::try_from(SystemTime::now()).unwrap().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let today =
+        jiff::Timestamp::try_from(SystemTime::now()).unwrap().to_zoned(jiff::tz::TimeZone::UTC).date();
     println!(
         "machine: {}, one core of {}; {today}; carma {}; profile {}; medians of {} runs (Philly: {})",
         model.map_or("unknown", |m| m.trim_start_matches([' ', '\t', ':'])),
