@@ -3,8 +3,8 @@
 use super::data::{self, Powered, Repeat, Together};
 use super::search::{Key, Problem, RESAMPLES, SEED};
 use super::{
-    Errors, FitError, Fitted, Fitting, HeldOut, Part, Row, fit_rows, light, progress, set, sharing, total,
-    with, write,
+    Errors, FitError, Fitted, Fitting, Held, HeldOut, Part, Row, fit_rows, light, progress, set, sharing,
+    total, with, write,
 };
 use crate::gpu_model::GpuModel;
 use carma_interference::power::{Power, clock_factor};
@@ -68,7 +68,7 @@ fn sliced(fitting: &mut Fitting, found: &data::H200, source: &str) {
     let (full, other): (Vec<Together>, Vec<Together>) = rows.iter().cloned().partition(saturated);
     let table = of(&found.table, Mode::TimeSlice);
     let keys = vec![fitting.key("time_slice.gract", 0.5, 1.5)];
-    let held: [(&str, &[Together], bool); 2] = [(LIGHT, &other, true), (TABLE, &table, true)];
+    let held: [Held<'_, Together>; 2] = [(LIGHT, &other, true), (TABLE, &table, true)];
     let mut part =
         sharing(fitting, "Time-slice, sets of tasks that each fill the GPU", keys.clone(), &full, &held);
     part.held_out.push(by_size(fitting, &keys, &full, &rows));
@@ -87,7 +87,7 @@ fn mps(fitting: &mut Fitting, found: &data::H200, source: &str) {
     let (full, other): (Vec<Together>, Vec<Together>) = rows.iter().cloned().partition(saturated);
     let table = of(&found.table, Mode::Mps);
     let keys = vec![fitting.key("mps.sm", 0.5, 1.6)];
-    let held: [(&str, &[Together], bool); 4] = [
+    let held: [Held<'_, Together>; 4] = [
         (LIGHT, &other, true),
         ("sets with matmul, which break the law: kept out on purpose", &starving, true),
         (TABLE, &table, true),
@@ -148,7 +148,7 @@ fn power(fitting: &Fitting, found: &data::H200) -> Part {
     ];
     let base = fitting.model.power;
     let of = keys.clone();
-    let part = |rows: &[(bool, Powered)], held: &[(&str, &[(bool, Powered)], bool)]| {
+    let part = |rows: &[(bool, Powered)], held: &[Held<'_, (bool, Powered)>]| {
         let at = |values: &[f64]| powered_by(base, &of, values);
         fit_rows(
             "Power and clock",
@@ -179,7 +179,7 @@ fn power(fitting: &Fitting, found: &data::H200) -> Part {
     let mut rows = watts(&found.powered);
     rows.extend(found.powered.iter().filter(|row| row.clock.is_some()).map(|row| (true, row.clone())));
     let (runs, table) = (watts(&found.runs), watts(&found.table_powered));
-    let held: [(&str, &[(bool, Powered)], bool); 2] = [
+    let held: [Held<'_, (bool, Powered)>; 2] = [
         (TABLE, &table, true),
         ("means over whole runs of the service, GPU utilisation for GRACT (modes-*.json)", &runs, true),
     ];
@@ -198,7 +198,7 @@ fn power(fitting: &Fitting, found: &data::H200) -> Part {
         ));
     }
     part.notes.push(
-        "Idle rows are of a GPU on which ten processes hold memory and none computes, at the full clock; without \
+        "Idle rows are of a GPU on which eleven processes hold memory and none computes, at the full clock; without \
          any process it draws less. Watts are the energy counter's. Not used: the power of bert at 75 % of the threads"
             .to_owned(),
     );
@@ -225,7 +225,7 @@ const MADE: [&str; 4] = ["elementwise", "matmul", "loader", "bursty"];
 fn gract(fitting: &Fitting, solos: &[(String, f64, f64)]) -> Part {
     let (made, solos): (Vec<_>, Vec<_>) =
         solos.iter().cloned().partition(|(label, ..)| MADE.iter().any(|made| label.ends_with(made)));
-    let held: [(&str, &[(String, f64, f64)], bool); 1] =
+    let held: [Held<'_, (String, f64, f64)>; 1] =
         [("elementwise, matmul, loader and bursty, which are no networks, held out on purpose", &made, true)];
     fit_rows(
         "GRACT guessed from SMACT, networks alone",

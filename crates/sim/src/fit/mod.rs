@@ -230,6 +230,9 @@ fn total(model: &GpuModel, set: &Together) -> f64 {
     progress(model, set.mode, &set.tenants).iter().sum()
 }
 
+/// Rows that only test: how they are called, the rows, and whether they are shown.
+type Held<'a, O> = (&'a str, &'a [O], bool);
+
 /// A model's value for a row, with these values of the parameters.
 type Of<'a, O> = dyn Fn(&[f64], &O) -> f64 + 'a;
 
@@ -246,7 +249,7 @@ fn fit_rows<O>(
     families: &dyn Fn(&O) -> Vec<String>,
     label: &dyn Fn(&O) -> String,
     family: &str,
-    held: &[(&str, &[O], bool)],
+    held: &[Held<'_, O>],
 ) -> Part {
     let said = said.unwrap_or(model);
     let problem = Problem { keys, model, said, measured, families };
@@ -292,7 +295,7 @@ fn sharing(
     title: &str,
     keys: Vec<Key>,
     rows: &[Together],
-    held: &[(&str, &[Together], bool)],
+    held: &[Held<'_, Together>],
 ) -> Part {
     let base = light(&fitting.model);
     let of = keys.clone();
@@ -335,7 +338,7 @@ fn power(
     keys: Vec<Key>,
     rows: &[Powered],
     family: &str,
-    held: &[(&str, &[Powered], bool)],
+    held: &[Held<'_, Powered>],
 ) -> Part {
     let base = light(&fitting.model);
     let of = keys.clone();
