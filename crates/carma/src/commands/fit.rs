@@ -73,7 +73,11 @@ fn part_text(text: &mut String, part: &Part, screen: &Screen) {
         screen,
     );
     for fitted in &part.parameters {
-        let note = if fitted.identified { "" } else { "not taken: these rows do not identify it" };
+        let note = match (fitted.identified, part.taken) {
+            (false, _) => "not taken: these rows do not identify it",
+            (true, false) => "not taken",
+            (true, true) => "",
+        };
         parameters.row([
             fitted.key.clone(),
             format!("{:.3}", fitted.before),
@@ -141,6 +145,7 @@ mod tests {
             title: "Power".into(),
             unit: "W".into(),
             parameters: vec![fitted("power.gract", true), fitted("power.tensor", false)],
+            taken: true,
             in_sample: errors,
             held_out: vec![HeldOut { how: "leave one trace out".into(), errors }],
             rows: vec![row("one", 210.0, false), row("two", 190.0, true)],

@@ -272,6 +272,24 @@ pub(super) const RESNET26_SMACT: f64 = 0.1766;
 /// 0.711).
 pub(super) const RESNET152_SMACT: f64 = 0.68;
 
+/// AEGIS: makespan over exclusive's, geometric mean over its three traces (not public), by preset: the four
+/// rows that [`super::replay`] fits to.
+pub(super) const AEGIS_FITTED: [(&str, f64); 4] =
+    [("or-lug", 0.755), ("or-rr", 0.776), ("magm", 0.732), ("lug", 0.770)];
+/// The same of the policies that are held out on purpose.
+pub(super) const AEGIS_HELD_OUT: [(&str, f64); 7] = [
+    ("aegis-oracle", 0.712),
+    ("aegis", 0.730),
+    ("aegis-est:horus", 0.733),
+    ("aegis-est:gpumemnet", 0.737),
+    ("aegis-est:faketensor", 0.794),
+    ("lucid", 0.865),
+    ("horus", 0.924),
+];
+/// CARMA v1 (arXiv 2508.19073 v1), abstract: its best set-up, MAGM with GPUMemNet's estimates, on H60 over
+/// exclusive's: makespan -26.7 %, energy -14.2 %, SMACT +39.3 %.
+pub(super) const H60_HEADLINE: [(&str, f64); 3] = [("makespan", 0.733), ("energy", 0.858), ("SMACT", 1.393)];
+
 /// Our table of one H200 (2026-11-21, PyTorch 2.11, one run a row, 8 s windows): name, thread limit in
 /// percent, mode, k, steps/s over all tasks, GRACT, SMACT, DRAM and tensor activity in percent, watts.
 /// The rows with k = 1 are the tasks alone in that mode.
@@ -295,20 +313,35 @@ pub(super) const H200_TABLE: [(&str, Option<f64>, Mode, usize, f64, [f64; 4], f6
 /// What was measured on one H200.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct H200 {
-    /// Sets of tasks that shared it, the table's first.
+    /// Sets of tasks that shared it (`collocation*.json`), one row a set and mode: the mean of repeats.
     pub together: Vec<Together>,
-    /// Sets with a thread limit.
+    /// The table's sets: an older run of another script with other tasks, for testing only.
+    pub table: Vec<Together>,
+    /// Tasks with a thread limit: the table's set of four, and tasks alone (`curves`).
     pub limited: Vec<Together>,
-    /// Activity and power, k = 1 included.
+    /// Activity and power, tasks alone and the curves included; the mean of repeats.
     pub powered: Vec<Powered>,
+    /// The table's activity and power, for testing only.
+    pub table_powered: Vec<Powered>,
     /// Mean activity and power of whole runs of the service (`modes-*.json`), for testing only.
     pub runs: Vec<Powered>,
     /// SMACT and GRACT of tasks alone.
     pub solos: Vec<(String, f64, f64)>,
-    /// Power with nothing running, watts.
-    pub idle_w: Option<f64>,
+    /// Of the sets measured twice: how far the second is off the first.
+    pub repeats: Vec<Repeat>,
     /// What was read, for people.
     pub files: Vec<String>,
+}
+
+/// A set of tasks measured twice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Repeat {
+    /// How they shared.
+    pub mode: Mode,
+    /// Total progress of the second over that of the first, less 1.
+    pub total: f64,
+    /// The same of each task's own progress.
+    pub each: Vec<f64>,
 }
 
 fn share_of(percents: &[f64; 4]) -> Demand {
@@ -324,7 +357,7 @@ fn mode_name(mode: Mode) -> &'static str {
 }
 
 /// The table's rows, and whatever lies in the folder with results: `collocation*.json` (sets of tasks,
-/// solos, idle power) and `modes-*.json` (runs).
+/// solos, idle power, thread limits) and `modes-*.json` (runs).
 ///
 /// # Errors
 /// A file that can't be read or is not what its name says.
@@ -335,7 +368,7 @@ pub fn h200(folder: &Path) -> Result<H200, String> {
             format!("{} {task} x{k}{}", mode_name(mode), if limit.is_some() { " at 25 %" } else { "" });
         let families = vec![task.to_owned()];
         let activity = share_of(&percents);
-        found.powered.push(Powered {
+        found.table_powered.push(Powered {
             label: label.clone(),
             families: families.clone(),
             activity,
@@ -352,14 +385,16 @@ pub fn h200(folder: &Path) -> Result<H200, String> {
         tenant.sm_cap = limit.map(|percent| percent / 100.0);
         let progress = vec![rate / alone.4 / k as f64; k];
         let set = Together { label, families, mode, tenants: vec![tenant; k], progress };
-        if limit.is_some() { found.limited.push(set) } else { found.together.push(set) }
+        if limit.is_some() { found.limited.push(set) } else { found.table.push(set) }
     }
     let mut files: Vec<PathBuf> = match std::fs::read_dir(folder) {
         Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
         Err(_) if folder.is_file() => vec![folder.to_owned()],
         Err(e) => return Err(format!("{}: {e}", folder.display())),
     };
-    files.sort();
+    // By what comes before `.json`: a second run after the first.
+    files.sort_by_key(|path| path.file_stem().map(std::ffi::OsStr::to_owned));
+    let mut collocations = Vec::new();
     for path in files {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         if !name.ends_with(".json") {
@@ -370,12 +405,13 @@ pub fn h200(folder: &Path) -> Result<H200, String> {
         if name.starts_with("modes") {
             runs(&name, &serde_json::from_str(&read()?).map_err(wrong)?, &mut found.runs);
         } else if name.starts_with("collocation") {
-            collocation(&name, serde_json::from_str(&read()?).map_err(wrong)?, &mut found);
+            collocations.push(serde_json::from_str(&read()?).map_err(wrong)?);
         } else {
             continue;
         }
         found.files.push(name);
     }
+    collocation(collocations, &mut found);
     Ok(found)
 }
 
@@ -411,7 +447,7 @@ fn runs(name: &str, file: &Runs, into: &mut Vec<Powered>) {
 struct Collocation {
     groups: Vec<Group>,
     #[serde(default)]
-    solo: Vec<Group>,
+    curves: Vec<Point>,
 }
 
 #[derive(Deserialize)]
@@ -423,16 +459,39 @@ struct Group {
     tasks: Vec<String>,
     #[serde(default)]
     rates: Vec<Option<f64>>,
+    #[serde(flatten)]
+    seen: Seen,
+}
+
+/// A task alone under an MPS thread limit.
+#[derive(Deserialize)]
+struct Point {
+    task: String,
+    percent: f64,
+    rate: Option<f64>,
+    #[serde(flatten)]
+    seen: Seen,
+}
+
+/// What the counters showed over a window.
+#[derive(Deserialize)]
+struct Seen {
     gract: Option<f64>,
     smact: Option<f64>,
     dram: Option<f64>,
     tensor: Option<f64>,
     pcie_tx_mib_s: Option<f64>,
     pcie_rx_mib_s: Option<f64>,
+    seconds: Option<f64>,
+    energy_j: Option<f64>,
     power_w: Option<f64>,
     sm_clock_mhz: Option<f64>,
     power_capped: Option<f64>,
 }
+
+/// Task and percentage of the curve's point whose power is not used: 396 W between 476 W at 50 % and 684 W
+/// at 100 %, while its speed and activity lie where they should.
+const GLITCH: (&str, f64) = ("bert", 75.0);
 
 /// What PCIe 5.0 x16 carries in one direction: 63 GB/s.
 const PCIE5_MIB_S: f64 = 60_082.0;
@@ -441,7 +500,9 @@ impl Group {
     fn mode(&self) -> Mode {
         if self.mode.starts_with("mps") { Mode::Mps } else { Mode::TimeSlice }
     }
+}
 
+impl Seen {
     fn activity(&self) -> Option<Demand> {
         let pcie = self.pcie_tx_mib_s.unwrap_or(0.0).max(self.pcie_rx_mib_s.unwrap_or(0.0));
         Some(Demand {
@@ -451,6 +512,14 @@ impl Group {
             tensor: self.tensor.unwrap_or(0.0),
             pcie: pcie / PCIE5_MIB_S,
         })
+    }
+
+    /// Mean power from the energy counter, watts. Readings (`power_w`) miss the phases of a task that
+    /// computes and sleeps in turns; they count only where there is no counter.
+    fn watts(&self) -> Option<f64> {
+        let counted =
+            self.energy_j.zip(self.seconds).filter(|(energy, seconds)| *energy > 0.0 && *seconds > 0.0);
+        counted.map(|(energy, seconds)| energy / seconds).or(self.power_w)
     }
 }
 
@@ -463,71 +532,119 @@ fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-fn collocation(name: &str, file: Collocation, into: &mut H200) {
-    let rows: Vec<Group> = file.solo.into_iter().chain(file.groups).collect();
-    let fastest = rows.iter().filter_map(|row| row.sm_clock_mhz).fold(0.0, f64::max);
-    into.idle_w = mean(rows.iter().filter(|row| row.kind == "idle").filter_map(|row| row.power_w));
-    // Alone in the same mode, the mean of the repeats.
+fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle).copied()?;
+    Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(upper, *values.get(middle - 1)?) })
+}
+
+/// Each resource by itself.
+fn combined(of: &[Demand], how: impl Fn(Vec<f64>) -> Option<f64>) -> Option<Demand> {
+    let part = |f: fn(&Demand) -> f64| how(of.iter().map(f).collect());
+    Some(Demand {
+        gract: part(|d| d.gract)?,
+        sm: part(|d| d.sm)?,
+        dram: part(|d| d.dram)?,
+        tensor: part(|d| d.tensor)?,
+        pcie: part(|d| d.pcie)?,
+    })
+}
+
+/// One row of activity and power from all windows of one kind. `fastest`: the highest clock, MHz.
+fn powered(label: String, families: Vec<String>, seen: &[&Seen], fastest: f64) -> Option<Powered> {
+    let activities: Vec<Demand> = seen.iter().filter_map(|seen| seen.activity()).collect();
+    // A clock below the highest counts where the driver says that power is why.
+    let capped = mean(seen.iter().filter_map(|seen| seen.power_capped)).is_none_or(|share| share > 0.5);
+    let clock = mean(seen.iter().filter_map(|seen| seen.sm_clock_mhz));
+    Some(Powered {
+        label,
+        families,
+        activity: combined(&activities, mean)?,
+        watts: mean(seen.iter().filter_map(|seen| seen.watts()))?,
+        clock: clock.filter(|_| fastest > 0.0 && capped).map(|mhz| mhz / fastest),
+    })
+}
+
+fn kinds(tasks: &[String]) -> Vec<String> {
+    let mut kinds = tasks.to_vec();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+/// The rows of all files together. Repeats of a set, in one file or in several, become one row.
+fn collocation(files: Vec<Collocation>, into: &mut H200) {
+    let (mut groups, mut points) = (Vec::new(), Vec::new());
+    for file in files {
+        groups.extend(file.groups);
+        points.extend(file.curves);
+    }
+    let seen = groups.iter().map(|group| &group.seen).chain(points.iter().map(|point| &point.seen));
+    let fastest = seen.filter_map(|seen| seen.sm_clock_mhz).fold(0.0, f64::max);
+    let mut sets: BTreeMap<(bool, usize, &[String]), Vec<&Group>> = BTreeMap::new();
+    for group in groups.iter().filter(|group| !group.tasks.is_empty() || group.kind == "idle") {
+        sets.entry((group.mode() == Mode::Mps, group.tasks.len(), &group.tasks)).or_default().push(group);
+    }
+    // Alone in the same mode: medians, because tasks bound by the host go faster one time than another.
     let mut alone: BTreeMap<(bool, &str), (Demand, f64)> = BTreeMap::new();
-    for mode in [Mode::TimeSlice, Mode::Mps] {
-        let solos: Vec<&Group> = rows.iter().filter(|r| r.tasks.len() == 1 && r.mode() == mode).collect();
-        for task in solos.iter().filter_map(|row| row.tasks.first()) {
-            let of: Vec<(Demand, f64)> = solos
-                .iter()
-                .filter(|row| row.tasks.first() == Some(task))
-                .filter_map(|row| Some((row.activity()?, (*row.rates.first()?)?)))
-                .collect();
-            let part = |f: fn(&(Demand, f64)) -> f64| mean(of.iter().map(f)).unwrap_or(0.0);
-            let demand = Demand {
-                gract: part(|s| s.0.gract),
-                sm: part(|s| s.0.sm),
-                dram: part(|s| s.0.dram),
-                tensor: part(|s| s.0.tensor),
-                pcie: part(|s| s.0.pcie),
-            };
-            if !of.is_empty() {
-                alone.insert((mode == Mode::Mps, task), (demand, part(|s| s.1)));
+    for (&(mps, _, tasks), rows) in &sets {
+        if let [task] = tasks {
+            let activities: Vec<Demand> = rows.iter().filter_map(|row| row.seen.activity()).collect();
+            let rate = median(rows.iter().filter_map(|row| row.rates.first().copied().flatten()));
+            if let Some(found) = combined(&activities, median).zip(rate) {
+                alone.insert((mps, task), found);
             }
         }
     }
-    for (&(mps, task), (demand, _)) in &alone {
-        let mode = mode_name(if mps { Mode::Mps } else { Mode::TimeSlice });
-        into.solos.push((format!("{mode} {task}"), demand.sm, demand.gract));
-    }
-    for row in &rows {
-        let mode = row.mode();
-        let label = format!("{name} {} {}", mode_name(mode), row.tasks.join(" + "));
-        let mut families = row.tasks.clone();
-        families.sort();
-        families.dedup();
-        if row.tasks.is_empty() {
+    for (&(mps, _, tasks), rows) in &sets {
+        let mode = if mps { Mode::Mps } else { Mode::TimeSlice };
+        let names = if tasks.is_empty() { "idle".to_owned() } else { tasks.join(" + ") };
+        let label = format!("{} {names}", mode_name(mode));
+        let families = if tasks.is_empty() { vec!["idle".to_owned()] } else { kinds(tasks) };
+        let seen: Vec<&Seen> = rows.iter().map(|row| &row.seen).collect();
+        into.powered.extend(powered(label.clone(), families.clone(), &seen, fastest));
+        let solo: Option<Vec<&(Demand, f64)>> =
+            tasks.iter().map(|task| alone.get(&(mps, task.as_str()))).collect();
+        let Some(solo) = solo else { continue };
+        if let [(demand, _)] = solo.as_slice() {
+            into.solos.push((label.clone(), demand.sm, demand.gract));
+        }
+        if tasks.len() < 2 {
             continue;
         }
-        if let (Some(activity), Some(watts)) = (row.activity(), row.power_w) {
-            // A clock below the highest counts where the driver says that power is why.
-            let capped = row.power_capped.is_none_or(|share| share > 0.5);
-            let clock = row.sm_clock_mhz.filter(|_| fastest > 0.0 && capped).map(|mhz| mhz / fastest);
-            into.powered.push(Powered {
-                label: label.clone(),
-                families: families.clone(),
-                activity,
-                watts,
-                clock,
+        let runs: Vec<Vec<f64>> = rows
+            .iter()
+            .filter_map(|row| row.rates.iter().copied().collect::<Option<Vec<f64>>>())
+            .filter(|rates| rates.len() == solo.len())
+            .map(|rates| solo.iter().zip(rates).map(|((_, alone), rate)| rate / alone).collect())
+            .collect();
+        if let [first, second, ..] = runs.as_slice() {
+            into.repeats.push(Repeat {
+                mode,
+                total: second.iter().sum::<f64>() / first.iter().sum::<f64>() - 1.0,
+                each: second.iter().zip(first).map(|(b, a)| b / a - 1.0).collect(),
             });
         }
-        let solo: Option<Vec<&(Demand, f64)>> =
-            row.tasks.iter().map(|task| alone.get(&(mode == Mode::Mps, task.as_str()))).collect();
-        let rates: Option<Vec<f64>> = row.rates.iter().copied().collect();
-        if let (Some(solo), Some(rates), true) = (solo, rates, row.tasks.len() > 1)
-            && solo.len() == rates.len()
-        {
-            into.together.push(Together {
-                label,
-                families,
-                mode,
-                tenants: solo.iter().map(|(demand, _)| Tenant::new(*demand)).collect(),
-                progress: solo.iter().zip(&rates).map(|((_, alone), rate)| rate / alone).collect(),
-            });
+        let progress: Option<Vec<f64>> =
+            (0..solo.len()).map(|at| mean(runs.iter().filter_map(|run| run.get(at).copied()))).collect();
+        if let Some(progress) = progress {
+            let tenants = solo.iter().map(|(demand, _)| Tenant::new(*demand)).collect();
+            into.together.push(Together { label, families, mode, tenants, progress });
+        }
+    }
+    for point in &points {
+        let label = format!("MPS {} at {} %", point.task, point.percent);
+        let families = vec![point.task.clone()];
+        if (point.task.as_str(), point.percent) != GLITCH {
+            into.powered.extend(powered(label.clone(), families.clone(), &[&point.seen], fastest));
+        }
+        let solo = alone.get(&(true, point.task.as_str()));
+        if let Some(((demand, alone), rate)) = solo.zip(point.rate).filter(|_| point.percent < 100.0) {
+            let tenant = Tenant { sm_cap: Some(point.percent / 100.0), ..Tenant::new(*demand) };
+            let progress = vec![rate / alone];
+            into.limited.push(Together { label, families, mode: Mode::Mps, tenants: vec![tenant], progress });
         }
     }
 }
@@ -562,16 +679,29 @@ mod tests {
             {"mode": "mps", "kind": "pair", "tasks": ["a", "b"], "rates": [10.0, 9.9], "gract": null, "smact": null, "dram": null, "tensor": null, "power_w": null, "sm_clock_mhz": null}
         ], "curves": [], "failures": [], "incomplete": null}"#;
         std::fs::write(folder.path().join("collocation.json"), text).unwrap();
+        let again = r#"{"groups": [
+            {"mode": "mps", "kind": "self", "tasks": ["a", "a"], "rates": [11.0, 9.9], "gract": 0.9, "smact": 0.6, "dram": 0.2, "tensor": 0.0, "power_w": 9.0, "energy_j": 1380.0, "seconds": 2.0, "sm_clock_mhz": 1485.0, "power_capped": 1.0}
+        ], "curves": [
+            {"task": "a", "percent": 25, "rate": 5.5, "gract": 1.0, "smact": 0.2, "dram": 0.1, "tensor": 0.0, "power_w": 150.0},
+            {"task": "a", "percent": 100, "rate": 11.0, "gract": 1.0, "smact": 0.2, "dram": 0.1, "tensor": 0.0, "power_w": 300.0}
+        ]}"#;
+        std::fs::write(folder.path().join("collocation-again.json"), again).unwrap();
         std::fs::write(folder.path().join("faults-1.json"), "not read").unwrap();
         let found = h200(folder.path()).unwrap();
-        assert_eq!(found.idle_w, Some(80.0));
-        let set = found.together.last().unwrap();
+        let idle = found.powered.first().unwrap();
+        assert_eq!((idle.label.as_str(), idle.watts), ("MPS idle", 80.0));
+        assert_eq!(found.together.len(), 1, "b never ran alone");
+        let set = &found.together[0];
         assert_eq!(set.families, ["a"]);
-        assert!((set.total() - 19.9 / 11.0).abs() < 1e-12);
+        assert!((set.total() - (10.5 + 9.9) / 11.0).abs() < 1e-12, "the mean of both files");
         assert!((set.tenants[0].demand.pcie - 0.005).abs() < 1e-9);
-        let powered = found.powered.last().unwrap();
-        assert_eq!((powered.watts, powered.clock), (690.0, Some(0.75)));
-        assert_eq!(found.together.len(), 9, "b never ran alone");
+        assert!((found.repeats[0].total - 1.0 / 19.9).abs() < 1e-12, "the second against the first");
+        let pair = found.powered.iter().find(|row| row.label == "MPS a + a").unwrap();
+        assert_eq!((pair.watts, pair.clock), (690.0, Some(0.75)), "of the energy counter where there is one");
+        assert_eq!(found.powered.len(), 5);
+        let limited = found.limited.last().unwrap();
+        assert_eq!((limited.label.as_str(), limited.progress[0]), ("MPS a at 25 %", 0.5));
+        assert_eq!(found.table.len(), 8);
         std::fs::write(folder.path().join("collocation-2.json"), "{}").unwrap();
         assert!(h200(folder.path()).unwrap_err().contains("collocation-2.json"));
     }

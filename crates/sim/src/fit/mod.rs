@@ -5,19 +5,21 @@
 //! values written in. `carma fit` prints it. What is fitted to what, and what is held out on purpose, is
 //! in `docs/gpu-models.md`.
 
+mod a100;
 pub mod data;
+mod h200;
+mod replay;
 mod search;
 mod write;
 
 pub use search::{Errors, Fitted};
 
 use crate::gpu_model::GpuModel;
-use carma_interference::power::clock_factor;
-use carma_interference::share::{Demand, Mode, Scratch, Tenant};
+use carma_interference::share::{Mode, Scratch, Tenant};
 use data::{Powered, Together};
 use search::{Key, Problem};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What can be fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,8 @@ pub struct Part {
     pub unit: String,
     /// The parameters.
     pub parameters: Vec<Fitted>,
+    /// Whether what the rows identify goes into the model's file; if not, the notes say why.
+    pub taken: bool,
     /// Errors on the rows that were fitted.
     pub in_sample: Errors,
     /// Errors elsewhere.
@@ -122,7 +126,7 @@ pub struct Fit {
 pub struct FitError(String);
 
 /// Fits a model. `data` is where the measurements are; `None`: where the repository expects them
-/// (`bench/h200/results`, and `../shared/data` for KACE's).
+/// (`bench/h200/results`, and `../shared/data` for KACE's and CARMA's).
 ///
 /// # Errors
 /// Data that isn't there or can't be read; a built-in model that is broken.
@@ -131,8 +135,8 @@ pub fn fit(target: Target, data: Option<&Path>) -> Result<Fit, FitError> {
     let mut fitting = Fitting { model, changes: Vec::new(), parts: Vec::new(), data: Vec::new() };
     match target {
         Target::V100 => v100(&mut fitting, data)?,
-        Target::H200 => h200(&mut fitting, data)?,
-        Target::A100 => a100(&mut fitting),
+        Target::H200 => h200::fit(&mut fitting, data)?,
+        Target::A100 => a100::fit(&mut fitting, data)?,
     }
     let text = crate::gpu_model::built_in_text(target.model())
         .ok_or_else(|| FitError(format!("{} has no file", target.model())))?;
@@ -163,6 +167,11 @@ impl Fitting {
             });
         }
         self.parts.push(part);
+    }
+
+    /// Only shows a part.
+    fn show(&mut self, part: Part) {
+        self.parts.push(Part { taken: false, ..part });
     }
 
     fn key(&self, key: &'static str, low: f64, high: f64) -> Key {
@@ -221,6 +230,9 @@ fn total(model: &GpuModel, set: &Together) -> f64 {
     progress(model, set.mode, &set.tenants).iter().sum()
 }
 
+/// Rows that only test: how they are called, the rows, and whether they are shown.
+type Held<'a, O> = (&'a str, &'a [O], bool);
+
 /// A model's value for a row, with these values of the parameters.
 type Of<'a, O> = dyn Fn(&[f64], &O) -> f64 + 'a;
 
@@ -237,7 +249,7 @@ fn fit_rows<O>(
     families: &dyn Fn(&O) -> Vec<String>,
     label: &dyn Fn(&O) -> String,
     family: &str,
-    held: &[(&str, &[O], bool)],
+    held: &[Held<'_, O>],
 ) -> Part {
     let said = said.unwrap_or(model);
     let problem = Problem { keys, model, said, measured, families };
@@ -269,6 +281,7 @@ fn fit_rows<O>(
         title: title.to_owned(),
         unit: unit.to_owned(),
         parameters,
+        taken: true,
         in_sample,
         held_out,
         rows: shown,
@@ -282,7 +295,7 @@ fn sharing(
     title: &str,
     keys: Vec<Key>,
     rows: &[Together],
-    held: &[(&str, &[Together], bool)],
+    held: &[Held<'_, Together>],
 ) -> Part {
     let base = light(&fitting.model);
     let of = keys.clone();
@@ -325,7 +338,7 @@ fn power(
     keys: Vec<Key>,
     rows: &[Powered],
     family: &str,
-    held: &[(&str, &[Powered], bool)],
+    held: &[Held<'_, Powered>],
 ) -> Part {
     let base = light(&fitting.model);
     let of = keys.clone();
@@ -381,236 +394,16 @@ fn v100(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
     Ok(())
 }
 
-/// Where our own measurements are.
-fn h200_results() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/h200/results")
-}
-
-fn h200(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
-    let folder = data.map_or_else(h200_results, Path::to_owned);
-    let found = data::h200(&folder).map_err(FitError)?;
-    fitting.data.push(format!("{}: {}", folder.display(), found.files.join(", ")));
-    let source = format!("fitted by `carma fit h200` to our H200 rows ({})", found.files.join(", "));
-    if let Some(idle_w) = found.idle_w {
-        fitting.model.power.idle_w = idle_w;
-        let source = format!(
-            "measured on one H200 with all tasks loaded and none running ({})",
-            found.files.join(", ")
-        );
-        fitting.changes.push(write::Change { key: "power.idle_w".to_owned(), value: idle_w, source });
-    }
-    let mut keys = vec![
-        fitting.key("power.gract", 0.0, 1.0),
-        fitting.key("power.smact", 0.0, 1.0),
-        fitting.key("power.dram", 0.0, 2.5),
-    ];
-    let held: [(&str, &[Powered], bool); 1] = [(
-        "means over whole runs of the service, GPU utilisation for GRACT (modes-*.json)",
-        &found.runs,
-        true,
-    )];
-    let left_out = |part: &Part| part.held_out.first().map_or(f64::INFINITY, |held| held.errors.mape);
-    fitting.model.power.tensor = 0.0;
-    let mut part = power(fitting, "Power", keys.clone(), &found.powered, "kind of task", &held);
-    keys.push(fitting.key("power.tensor", 0.0, 2.0));
-    let with_tensor = power(fitting, "Power", keys, &found.powered, "kind of task", &held);
-    let (without, with) = (left_out(&part), left_out(&with_tensor));
-    if with < without {
-        part = with_tensor;
-    }
-    part.notes.push(format!(
-        "Left-out error {:.1} % without a factor for tensor activity, {:.1} % with one: the better is taken",
-        without * 100.0,
-        with * 100.0
-    ));
-    if with >= without {
-        let source = format!(
-            "0 by `carma fit h200`: a factor does not help on tasks left out ({})",
-            found.files.join(", ")
-        );
-        fitting.changes.push(write::Change { key: "power.tensor".to_owned(), value: 0.0, source });
-    }
-    fitting.take(part, &source);
-
-    let clocked: Vec<Powered> =
-        found.powered.iter().filter(|row| row.clock.is_some_and(|c| c < 0.99)).cloned().collect();
-    if clocked.len() >= 3 {
-        let base = fitting.model.clone();
-        let keys = vec![fitting.key("power.clock_exponent", 0.5, 10.0)];
-        let part = fit_rows(
-            "Clock under the power limit",
-            "share of the highest SM clock",
-            keys,
-            &clocked,
-            &|values, row| {
-                let asked = base.power.asked_w(&row.activity);
-                clock_factor(
-                    asked,
-                    base.power.idle_w,
-                    base.power.cap_w,
-                    values.first().copied().unwrap_or(1.0),
-                )
-            },
-            None,
-            &|row| row.clock.unwrap_or(1.0),
-            &|row| row.families.clone(),
-            &|row| row.label.clone(),
-            "kind of task",
-            &[],
-        );
-        fitting.take(part, &source);
-    }
-
-    let keys = vec![fitting.key("activity.gract_exponent", 0.1, 1.0)];
-    let part = fit_rows(
-        "GRACT guessed from SMACT, tasks alone",
-        "GRACT",
-        keys,
-        &found.solos,
-        &|values, (_, smact, _)| smact.powf(values.first().copied().unwrap_or(1.0)),
-        None,
-        &|(_, _, gract)| *gract,
-        &|(label, ..)| vec![label.split_whitespace().nth(1).unwrap_or_default().to_owned()],
-        &|(label, ..)| label.clone(),
-        "kind of task",
-        &[],
-    );
-    fitting.take(part, &source);
-
-    let of = |mode| found.together.iter().filter(move |set| set.mode == mode).cloned().collect::<Vec<_>>();
-    let keys = vec![fitting.key("time_slice.gract", 0.5, 1.5)];
-    let part = sharing(fitting, "Time-slice", keys, &of(Mode::TimeSlice), &[]);
-    fitting.take(part, &source);
-    let keys = vec![fitting.key("mps.sm", 0.5, 1.6), fitting.key("mps.dram", 0.3, 1.2)];
-    let held: [(&str, &[Together], bool); 1] =
-        [("25 % of the threads each, held out on purpose", &found.limited, true)];
-    let part = sharing(fitting, "MPS", keys, &of(Mode::Mps), &held);
-    fitting.take(part, &source);
-    Ok(())
-}
-
-fn a100(fitting: &mut Fitting) {
-    fitting.data.push("published figures, quoted in crates/sim/src/fit/data.rs".to_owned());
-    let exponent = fitting.model.gract_exponent;
-    let active =
-        |smact: f64, dram: f64| Demand { gract: smact.powf(exponent), sm: smact, dram, ..Demand::default() };
-    let mut rows = Vec::new();
-    for (policy, traces) in data::AEGIS_POWER {
-        for (trace, (smact, dram, watts)) in data::AEGIS_TRACES.iter().zip(traces) {
-            rows.push(Powered {
-                label: format!("AEGIS {trace}, {policy}"),
-                families: vec![(*trace).to_owned()],
-                activity: active(smact, dram),
-                watts,
-                clock: None,
-            });
-        }
-    }
-    // DRAM activity of H60 is not published: AEGIS' mean of its exclusive rows, and of the rows of its own
-    // two policies.
-    let mut h60 = Vec::new();
-    for ((policy, gpus), dram) in data::H60_POWER.into_iter().zip([0.257, 0.370]) {
-        for (at, (smact, watts)) in gpus.into_iter().enumerate() {
-            h60.push(Powered {
-                label: format!("CARMA H60 GPU {at}, {policy}"),
-                families: vec!["H60".to_owned()],
-                activity: active(smact, dram),
-                watts,
-                clock: None,
-            });
-        }
-    }
-    let miso = data::miso_power(exponent).unwrap_or_default();
-    let keys = vec![
-        fitting.key("power.gract", 0.0, 1.0),
-        fitting.key("power.smact", 0.0, 1.0),
-        fitting.key("power.dram", 0.0, 2.5),
-    ];
-    let mut part = power(
-        fitting,
-        "Power: AEGIS, means over active samples, GRACT guessed from SMACT",
-        keys,
-        &rows,
-        "trace",
-        &[
-            ("CARMA's H60, digitised, DRAM guessed: held out on purpose", &h60, true),
-            (
-                "MISO's tasks alone on another A100 board (nvidia-smi utilisation): held out on purpose",
-                &miso,
-                false,
-            ),
-        ],
-    );
-    part.notes.push("Tensor activity is not published: its factor is 0".to_owned());
-    let source = "fitted by `carma fit a100` to 15 published rows of AEGIS (SMACT, DRAM active, watts)";
-    fitting.take(part, source);
-    fitting.changes.push(write::Change {
-        key: "power.tensor".to_owned(),
-        value: 0.0,
-        source: "assumed: no published A100 row has tensor activity and power".to_owned(),
-    });
-    fitting.model.power.tensor = 0.0;
-
-    let task = |smact: f64| Tenant::new(active(smact, 0.0));
-    let set = |label: &str, mode, smact: f64, k: usize, total: f64| Together {
-        label: label.to_owned(),
-        families: vec![label.to_owned()],
-        mode,
-        tenants: vec![task(smact); k],
-        progress: vec![total / k as f64; k],
-    };
-    let small = |mode| data::RESNET26_X7.iter().find(|row| row.0 == mode).map_or(0.0, |row| row.1);
-    let rows = [
-        set("ResNet26 x7, MPS", Mode::Mps, data::RESNET26_SMACT, 7, small("MPS")),
-        set(
-            "ResNet152 x2, best mode taken for MPS",
-            Mode::Mps,
-            data::RESNET152_SMACT,
-            2,
-            data::RESNET152_BEST,
-        ),
-    ];
-    let keys = vec![fitting.key("mps.sm", 0.5, 1.6)];
-    let mut part = sharing(fitting, "MPS: EuroMLSys 2024", keys, &rows, &[]);
-    part.notes.push(
-        "Two rows, whose solo activity is not published and taken from AEGIS' nearest tasks. Policies simulated on \
-         AEGIS' traces can tell more; none of their makespans was used here"
-            .to_owned(),
-    );
-    if let Some(slice) = fitting.model.slice("1g.5gb") {
-        let alone = progress(&slice, Mode::TimeSlice, &[task(data::RESNET26_SMACT)]);
-        let total = 7.0 * alone.first().copied().unwrap_or(0.0);
-        part.notes.push(format!(
-            "MIG, 7 x 1g with one ResNet26 each: model {total:.2}, published {:.2}. Nothing was fitted to it",
-            small("MIG 7 x 1g")
-        ));
-    }
-    let source = "fitted by `carma fit a100` to two published rows (EuroMLSys 2024), solo activity assumed from \
-                  AEGIS' nearest tasks";
-    fitting.take(part, source);
-
-    let rows = [set("ResNet26 x7, streams", Mode::TimeSlice, data::RESNET26_SMACT, 7, small("streams"))];
-    let keys = vec![fitting.key("time_slice.gract", 0.5, 1.5)];
-    let mut part = sharing(fitting, "Time-slice: EuroMLSys 2024 (not taken)", keys, &rows, &[]);
-    part.notes.push(
-        "Streams of one process are not processes in turns, and GRACT is guessed: the value is shown, not taken. \
-         The model keeps the mean of what was measured on V100 and H200"
-            .to_owned(),
-    );
-    for fitted in &mut part.parameters {
-        fitted.identified = false;
-    }
-    fitting.parts.push(part);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_interference::share::Demand;
 
     fn written(target: Target) {
         let fit = fit(target, None).unwrap();
         let built_in = GpuModel::find(target.model()).unwrap();
-        for fitted in fit.parts.iter().flat_map(|part| &part.parameters).filter(|fitted| fitted.identified) {
+        let taken = fit.parts.iter().filter(|part| part.taken);
+        for fitted in taken.flat_map(|part| &part.parameters).filter(|fitted| fitted.identified) {
             let there = get(&built_in, &fitted.key);
             assert!(
                 (there - fitted.value).abs() < 0.005,
@@ -619,6 +412,11 @@ mod tests {
                 fitted.value
             );
         }
+    }
+
+    #[test]
+    fn the_h200_is_as_fitted() {
+        written(Target::H200);
     }
 
     /// The built-in file holds what the command finds.

@@ -6,9 +6,9 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// Resamples of a bootstrap.
-const RESAMPLES: usize = if cfg!(test) { 8 } else { 200 };
+pub(super) const RESAMPLES: usize = if cfg!(test) { 8 } else { 200 };
 /// Their seed: the same rows always give the same interval.
-const SEED: u64 = 20_261_121;
+pub(super) const SEED: u64 = 20_261_121;
 /// Points of the first look at a parameter's range.
 const GRID: u32 = 24;
 /// Golden-section steps after that.
