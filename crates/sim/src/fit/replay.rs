@@ -77,6 +77,7 @@ impl Replay {
         let setups: Vec<Setup> =
             (1..=seeds).map(|seed| Setup::new(policy.clone(), SharingMode::Mps, None, seed)).collect();
         let results = simulate_all(workload, &cluster, &setups, self.threads, &|_| ());
+        let results = results.map_err(|e| FitError(e.to_string()))?;
         Ok(results.into_iter().map(|run| run.summary).collect())
     }
 

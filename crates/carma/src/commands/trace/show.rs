@@ -118,7 +118,8 @@ mod tests {
     fn described(catalogue: Option<&str>) -> (Summary, Vec<String>) {
         let csv = "job,arrival_s,task,gpus,user\n1,0,light1,,ann\n2,181,heavy1,,ben\n3,214,heavy1,4,ann\n";
         let trace = read::trace(csv.as_bytes(), Path::new("t.csv"), None).unwrap();
-        let catalogue = catalogue.map(|csv| carma_sim::trace::Catalogue::read(csv.as_bytes(), Path::new("c.csv")).unwrap());
+        let catalogue = catalogue
+            .map(|csv| carma_sim::trace::Catalogue::read(csv.as_bytes(), Path::new("c.csv")).unwrap());
         let notes =
             Workload::resolve(&trace, catalogue.as_ref()).map_or_else(|e| vec![e.to_string()], |w| w.notes);
         (Summary::of(&trace, catalogue.as_ref()), notes)
