@@ -391,6 +391,10 @@ fn v100(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
     part.notes.push("That these pairs ran without MPS is inferred from their values".to_owned());
     let source = "fitted by `carma fit v100` to KACE's 156 sound pairs without MPS (SoCC 2024; without MPS is inferred)";
     fitting.take(part, source);
+    let note = h200::light_waits(&fitting.model, &kace.time_sliced);
+    if let Some(part) = fitting.parts.last_mut() {
+        part.notes.push(note);
+    }
     Ok(())
 }
 
