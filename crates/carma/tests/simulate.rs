@@ -138,6 +138,21 @@ fn an_imported_trace_is_simulated_without_a_catalogue() {
 }
 
 #[test]
+fn a_thread_percentage_follows_the_measured_curve() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.csv");
+    // Two jobs, so that they share: a job with a GPU of its own gets no limit.
+    fs::write(&trace, "arrival_s,task,thread_percent\n0,bert,25\n0,bert,25\n").unwrap();
+    let words =
+        ["simulate", "--trace", trace.to_str().unwrap(), "--catalogue", "examples/h200-day.tasks.csv"];
+    let words = [&words[..], &["--cluster", "1xH200", "--policy", "oracle-magm", "--json"]].concat();
+    let reply: Value = serde_json::from_str(&stdout(&carma(&words))).unwrap();
+    // The curve says .322 at 25 %; two of them leave the GPU a third empty.
+    let slowdown = reply["rows"][0]["slowdown_median"].as_f64().unwrap();
+    assert!((slowdown - 1.0 / 0.322).abs() < 0.1, "{slowdown}");
+}
+
+#[test]
 fn what_the_cluster_cannot_hold_is_named_by_line() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("t.csv");

@@ -62,6 +62,7 @@ fn philly() -> Option<Workload> {
     let jobs = (0..).zip(rows).map(|(n, (at, duration, gpus, user)): (u64, _)| {
         let part = (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61) as f64;
         TraceJob {
+            threads: None,
             line: n + 1,
             id: n.to_string().into(),
             arrival: Millis::secs((at - begin).unsigned_abs()),

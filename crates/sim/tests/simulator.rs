@@ -129,6 +129,7 @@ fn jobs(tasks: impl Strategy<Value = Task>, count: usize, gpus: u32) -> impl Str
     (tasks, prop::collection::vec(job, 1..=count)).prop_map(|(tasks, mut jobs)| {
         jobs.sort_by_key(|job| job.0);
         let jobs = (1..).zip(jobs).map(|(line, (arrival, duration, gpus, user, task))| WorkJob {
+            threads: None,
             line,
             id: line.to_string().into(),
             arrival: Millis(arrival),
@@ -325,7 +326,7 @@ proptest! {
 fn single(task: Task, gpus: u32) -> Workload {
     let (id, task) = ("1".into(), Arc::new(task));
     let (arrival, duration) = (Millis::ZERO, Millis::secs(600));
-    let job = WorkJob { line: 1, id, arrival, duration, gpus, user: 0, task };
+    let job = WorkJob { threads: None, line: 1, id, arrival, duration, gpus, user: 0, task };
     Workload { name: "one".into(), users: vec!["ann".into()], jobs: vec![job], notes: Vec::new() }
 }
 
@@ -488,6 +489,7 @@ fn mix() -> Workload {
     };
     let tasks: Vec<_> = (1..=7).map(task).collect();
     let jobs = (0..40_u32).map(|n| WorkJob {
+        threads: None,
         line: u64::from(n) + 1,
         id: n.to_string().into(),
         arrival: Millis(u64::from(n) * 47_000),

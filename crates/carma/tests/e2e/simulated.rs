@@ -67,6 +67,7 @@ fn workload(seed: u64) -> Workload {
             ..Task::default()
         };
         WorkJob {
+            threads: None,
             line: n + 1,
             id: n.to_string().into(),
             arrival: Millis(arrival),

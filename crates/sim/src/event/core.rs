@@ -157,7 +157,7 @@ impl Scheduler for CoreScheduler<'_> {
                 gpus: it.gpus,
                 exclusive: false,
                 sharing: None,
-                thread_percent: None,
+                thread_percent: it.threads,
                 time_limit: None,
                 priority: 0,
                 max_retries: None,

@@ -69,6 +69,8 @@ pub struct TraceJob {
     pub user: Arc<str>,
     /// GPU memory on each of its GPUs; overrides the catalogue's.
     pub memory: Option<MiB>,
+    /// Share of the SMs' threads that it asks for under MPS, percent.
+    pub threads: Option<u8>,
     /// What it does to a GPU when alone; what is given overrides the catalogue's.
     pub activity: Activity,
 }
@@ -101,6 +103,8 @@ pub struct WorkJob {
     pub gpus: u32,
     /// Position in [`Workload::users`].
     pub user: u32,
+    /// Share of the SMs' threads that it asks for under MPS, percent.
+    pub threads: Option<u8>,
     /// What it is. Jobs of one kind share it.
     pub task: Arc<Task>,
 }

@@ -34,6 +34,7 @@ pub fn trace(reader: impl Read, file: &Path, wanted: Option<&str>) -> Result<Tra
     let gpus = table.column(&["gpus"]);
     let user = table.column(&["user"]);
     let memory = table.column(&["memory_mib"]);
+    let threads = table.column(&["thread_percent"]);
     let activity = ActivityColumns::of(&mut table, false);
     let mut notes: Vec<String> = table.unused().into_iter().collect();
 
@@ -63,6 +64,7 @@ pub fn trace(reader: impl Read, file: &Path, wanted: Option<&str>) -> Result<Tra
             gpus: row.gpus(gpus)?,
             user: words.get(row.name(user)?.unwrap_or_default()),
             memory: row.mib(memory)?,
+            threads: row.percent(threads)?,
             activity: activity.read(&row)?,
         };
         jobs.push(job);

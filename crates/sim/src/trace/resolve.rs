@@ -68,6 +68,7 @@ impl Workload {
                 arrival: job.arrival,
                 duration,
                 gpus,
+                threads: job.threads,
                 user,
                 task: tasks.get(job, base, gpus),
             });

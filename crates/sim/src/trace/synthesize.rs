@@ -103,6 +103,7 @@ pub fn synthesize(catalogue: &Catalogue, what: &Synthesis) -> Result<Trace, Trac
             ));
         }
         jobs.push(TraceJob {
+            threads: None,
             line: 0,
             id: n.to_string().into(),
             arrival,

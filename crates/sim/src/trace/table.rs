@@ -272,6 +272,16 @@ impl<'t> Row<'t> {
         Ok(value.map(|v| MiB(v.ceil() as u64)))
     }
 
+    /// A percentage of the SMs' threads.
+    pub(crate) fn percent(&self, column: impl Into<Option<Column>>) -> Result<Option<u8>, TraceError> {
+        let column = column.into();
+        let expected = "a percentage of the SMs' threads, a whole number from 1 to 100";
+        match (self.number(column, 1.0..=100.0, expected)?, column) {
+            (Some(n), Some(column)) if n.fract() != 0.0 => Err(self.bad(column, expected)),
+            (n, _) => Ok(n.map(|n| n as u8)),
+        }
+    }
+
     /// A share of the whole.
     pub(crate) fn share(&self, column: impl Into<Option<Column>>) -> Result<Option<f64>, TraceError> {
         self.number(column, 0.0..=1.0, "a share from 0 to 1; divide percentages by 100")

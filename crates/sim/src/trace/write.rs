@@ -9,7 +9,7 @@ use std::io::{self, Write};
 /// # Errors
 /// When `out` cannot be written to.
 pub fn trace(trace: &Trace, out: impl Write) -> io::Result<()> {
-    let columns = ["job", "arrival_s", "task", "duration_s", "gpus", "user", "memory_mib"];
+    let columns = ["job", "arrival_s", "task", "duration_s", "gpus", "user", "memory_mib", "thread_percent"];
     let columns = columns.iter().chain(&Activity::NAMES);
     let rows = trace.jobs.iter().map(|job| {
         let mut row = vec![
@@ -20,6 +20,7 @@ pub fn trace(trace: &Trace, out: impl Write) -> io::Result<()> {
             job.gpus.map(|n| n.to_string()).unwrap_or_default(),
             line(&job.user),
             mib(job.memory),
+            job.threads.map(|n| n.to_string()).unwrap_or_default(),
         ];
         row.extend(job.activity.fields().map(share));
         row

@@ -101,6 +101,7 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
         jobs.push((
             job.submitted_ms,
             TraceJob {
+                threads: None,
                 line: 0,
                 id: job.id.to_string().into(),
                 arrival: Millis::ZERO,

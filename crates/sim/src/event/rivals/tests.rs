@@ -26,6 +26,7 @@ pub(super) fn task(name: &str, memory: u64, gract: f64, smact: f64) -> Arc<Task>
 /// Jobs by arrival and duration, in seconds, and their tasks.
 pub(super) fn workload(jobs: &[(u64, u64, u32, &Arc<Task>)]) -> Workload {
     let job = |(line, (arrival, duration, gpus, task)): (usize, &(u64, u64, u32, &Arc<Task>))| WorkJob {
+        threads: None,
         line: line as u64,
         id: line.to_string().into(),
         arrival: Millis::secs(*arrival),

@@ -134,6 +134,7 @@ impl Jobs {
             None => (self.jobs.len() + 1).to_string().into(),
         };
         let job = TraceJob {
+            threads: None,
             line: row.line,
             id,
             arrival: Millis::ZERO,
