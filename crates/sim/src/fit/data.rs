@@ -43,11 +43,17 @@ pub struct Powered {
     pub clock: Option<f64>,
 }
 
+/// A folder that is named from the repository's root: from where carma was started, else from where it
+/// was built.
+pub(super) fn in_repository(folder: &str) -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+    [PathBuf::from(folder), built].into_iter().find(|path| path.is_dir())
+}
+
 /// The folder with other people's data, beside the repository; `None`: it is not there.
 #[must_use]
 pub fn shared() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    path.is_dir().then_some(path)
+    in_repository("../shared/data")
 }
 
 /// MISO's solo progress of one task on one kind of MIG instance of an A100-40GB.

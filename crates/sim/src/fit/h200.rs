@@ -20,7 +20,8 @@ const STARVES: &str = "matmul";
 
 /// Where our own measurements are.
 fn results() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/h200/results")
+    let folder = "bench/h200/results";
+    super::data::in_repository(folder).unwrap_or_else(|| folder.into())
 }
 
 pub(super) fn fit(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
