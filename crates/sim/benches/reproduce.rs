@@ -175,7 +175,7 @@ impl Bench {
             })
             .collect();
         println!(
-            "\nThe first set-up: {}. The power model was fitted to 15 published means of the\nsuccessor (213-267 W) and has little to tell a GPU with one job from a busy one; docs/gpu-models.md has its errors.\nNothing was tuned to this row.",
+            "\nThe first set-up: {}. Exclusive took longer in life than its tasks\nalone (see below), at lower activity: overheads between jobs, which are not modelled, cost time and little energy, and so\nsharing saved less energy than time. Nothing was tuned to this row.",
             said.join(", ")
         );
         println!(
