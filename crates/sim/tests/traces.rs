@@ -239,7 +239,7 @@ fn every_assumption_is_one_sentence() {
         work.notes,
         [
             "GPU memory is listed for another number of GPUs; the largest is taken for each (1 job, 1 task: big)",
-            "GPU memory is not known; none is assumed (2 jobs, 1 task: odd)",
+            "GPU memory is not known; none is assumed, and policies that choose by free memory cannot tell GPUs apart (2 jobs, 1 task: odd)",
             "cpu is not known; assumed 0.50, the mean of 1 light task (1 job, 1 task: small2)",
             "cpu is not known; assumed 0.50, the mean of the catalogue's 1 task (3 jobs, 2 tasks: big, odd)",
             "drama is not known; assumed 0.02, the mean of 1 light task (1 job, 1 task: small2)",
@@ -256,7 +256,7 @@ fn every_assumption_is_one_sentence() {
     assert_eq!(
         work.notes,
         [
-            "GPU memory is not known; none is assumed (2 jobs)",
+            "GPU memory is not known; none is assumed, and policies that choose by free memory cannot tell GPUs apart (2 jobs)",
             "drama is not known, nor of any like task; assumed 0.25 (2 jobs)",
             "smact is not known, nor of any like task; assumed 0.50 (2 jobs)",
             "smocc is not known, nor of any like task; assumed 0.25 (2 jobs)",

@@ -178,7 +178,7 @@ fn play(
         None => std::thread::available_parallelism().map_or(1, NonZero::get),
     };
     let bar = ProgressBar::new(workload.jobs.len() as u64 * setups.len() as u64);
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} jobs simulated, {per_sec}, {eta} left")
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} jobs simulated, {eta} left")
         .map_err(|e| Failure::new(e.to_string()))?;
     bar.set_style(style);
     let results = simulate_all(workload, cluster, &setups, threads, &|jobs| bar.inc(jobs));

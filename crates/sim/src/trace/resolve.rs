@@ -219,7 +219,7 @@ impl Assumption {
             Self::Constant { field, value } => {
                 format!("{} is not known, nor of any like task; assumed {value:.2}", Activity::NAMES[field])
             }
-            Self::NoMemory => "GPU memory is not known; none is assumed".to_owned(),
+            Self::NoMemory => "GPU memory is not known; none is assumed, and policies that choose by free memory cannot tell GPUs apart".to_owned(),
             Self::Resized => {
                 "GPU memory is listed for another number of GPUs; the largest is taken for each".to_owned()
             }
