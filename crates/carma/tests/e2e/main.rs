@@ -12,3 +12,4 @@ mod sharing;
 mod simulated;
 mod support;
 mod users;
+mod what_if;
