@@ -276,7 +276,7 @@ fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
 fn figures_are_physical(workload: &Workload, world: &World, run: &RunResult) {
     let s = &run.summary;
     let watts = |f: fn(&GpuModel) -> f64| world.models.iter().map(f).sum::<f64>();
-    let (least, most) = (watts(|m| m.power.idle_w) * s.makespan_s, watts(|m| m.power.cap_w) * s.makespan_s);
+    let (least, most) = (watts(|m| m.empty_w) * s.makespan_s, watts(|m| m.power.cap_w) * s.makespan_s);
     let slack = 1e-9 * most;
     assert!(least - slack <= s.energy_j && s.energy_j <= most + slack, "{least} {} {most}", s.energy_j);
     for share in [s.smact, s.smocc, s.drama, s.busy, s.active.smact, s.active.smocc, s.active.drama] {

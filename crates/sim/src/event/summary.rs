@@ -118,7 +118,7 @@ pub(super) fn series(world: &World, wanted: bool, end: u64) -> (f64, Vec<GpuSeri
     let steps = end.div_ceil(step_ms) as usize;
     let curves = world.gpus.iter().map(|gpu| {
         let mut sums = vec![[0.0_f64; 3]; steps];
-        let idle = [0.0, 0.0, gpu.idle_w()];
+        let idle = [0.0, 0.0, gpu.empty_w()];
         let starts = std::iter::once((0, idle))
             .chain(gpu.points.iter().map(|p| (p.at, [p.smact, p.memory, p.power].map(f64::from))));
         let ends = gpu.points.iter().map(|p| p.at).chain([end]);

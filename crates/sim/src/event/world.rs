@@ -214,7 +214,7 @@ impl World {
             used: 0,
             clock: 1.0,
             levels: [0.0; 3],
-            power: device.model.power.idle_w,
+            power: device.model.empty_w,
             since: begin.0,
             history: History::default(),
             totals: Totals::default(),
@@ -519,7 +519,7 @@ impl World {
             quiet *= 1.0 - demand.gract.clamp(0.0, 1.0);
         }
         used.gract = (1.0 - quiet).max(used.sm.min(1.0));
-        it.power = power.drawn_w(&used);
+        it.power = if it.tenants.is_empty() { it.device.model.empty_w } else { power.drawn_w(&used) };
         it.levels = [used.sm.min(1.0), smocc.min(1.0), dram.min(1.0)];
         it.history.push(now, it.levels, self.span);
         self.stirred.push(gpu);
@@ -625,9 +625,9 @@ impl World {
 }
 
 impl Gpu {
-    /// Power with nothing running, watts.
-    pub(crate) fn idle_w(&self) -> f64 {
-        self.device.model.power.idle_w
+    /// Power with nobody on it, watts.
+    pub(crate) fn empty_w(&self) -> f64 {
+        self.device.model.empty_w
     }
 
     fn allows(&self, job: JobIndex) -> f64 {

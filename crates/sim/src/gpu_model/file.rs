@@ -51,9 +51,10 @@ struct Profile {
 }
 
 /// The constants of a file with the range of each.
-const CONSTANTS: [(&str, f64, f64); 20] = [
+const CONSTANTS: [(&str, f64, f64); 21] = [
     ("memory_mib", 1.0, 1e9),
     ("context_mib", 0.0, 1e6),
+    ("power.empty_w", 0.0, 1e5),
     ("power.idle_w", 0.0, 1e5),
     ("power.cap_w", 1.0, 1e5),
     ("power.gract", 0.0, 10.0),
@@ -141,6 +142,7 @@ pub(super) fn parse(text: &str) -> Result<GpuModel, String> {
         name: file.name.into(),
         memory: MiB(of("memory_mib") as u64),
         context: MiB(of("context_mib") as u64),
+        empty_w: of("power.empty_w"),
         power: Power {
             idle_w: of("power.idle_w"),
             cap_w: of("power.cap_w"),

@@ -55,6 +55,7 @@ impl GpuModel {
         Some(Self {
             name: format!("{}/{}", self.name, profile.name).into(),
             memory: profile.memory,
+            empty_w: self.empty_w * compute,
             power: Power {
                 idle_w: self.power.idle_w * compute,
                 cap_w: self.power.idle_w * compute + (self.power.cap_w - self.power.idle_w),

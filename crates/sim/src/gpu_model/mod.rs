@@ -59,7 +59,9 @@ pub struct GpuModel {
     pub memory: MiB,
     /// Memory of a process' context, before it allocates anything.
     pub context: MiB,
-    /// Power and clock.
+    /// Power with no process on it, watts: its clock is down then. Of a MIG instance its share.
+    pub empty_w: f64,
+    /// Power and clock with processes on it.
     pub power: Power,
     /// Capacities of the share law.
     pub capacities: Capacities,
@@ -159,6 +161,7 @@ impl GpuModel {
             name: format!("CUSTOM-{gib}GB").into(),
             memory: MiB::gib(gib),
             context: MiB(450),
+            empty_w: power.idle_w,
             power,
             capacities: Capacities::PRIOR,
             gract_exponent: 0.57,

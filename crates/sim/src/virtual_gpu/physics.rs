@@ -168,7 +168,7 @@ pub(crate) struct Physics {
 impl Physics {
     pub(crate) fn new(gpus: impl IntoIterator<Item = (Arc<str>, GpuModel)>) -> Self {
         let gpus = gpus.into_iter().map(|(uuid, model)| {
-            let rates = Rates { power_w: model.power.idle_w, ..Rates::default() };
+            let rates = Rates { power_w: model.empty_w, ..Rates::default() };
             Gpu {
                 uuid,
                 model,
@@ -511,7 +511,11 @@ impl Physics {
             *value = value.clamp(0.0, 1.0);
         }
         rates.gract = rates.gract.max(rates.smact);
-        rates.power_w = gpu.model.power_w(rates.gract, rates.smact, dram_at_full_clock);
+        rates.power_w = if gpu.tenants.is_empty() {
+            gpu.model.empty_w
+        } else {
+            gpu.model.power_w(rates.gract, rates.smact, dram_at_full_clock)
+        };
         rates
     }
 }
