@@ -260,6 +260,58 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"))
 }
 
+/// A column of the table: title, cell, and whether it compares with the first row, which a single row
+/// need not.
+type Figure = (&'static str, fn(&Row) -> String, bool);
+
+const TIMES: [Figure; 9] = [
+    ("MAKESPAN", |row| hours(row.figures.makespan_s), false),
+    ("VS FIRST", |row| against(row.normalised.makespan), true),
+    ("WAIT", |row| hours(row.figures.wait_mean_s), false),
+    ("JCT", |row| hours(row.figures.jct_mean_s), false),
+    ("VS FIRST", |row| against(row.normalised.jct_mean), true),
+    ("JCT P95", |row| hours(row.figures.jct_p95_s), false),
+    ("RUN", |row| hours(row.figures.exec_mean_s), false),
+    ("SLOWDOWN", |row| number(row.figures.slowdown_mean, 2), false),
+    ("OOM", oom, false),
+];
+
+const RESOURCES: [Figure; 6] = [
+    ("ENERGY", |row| energy(row.figures.energy_j), false),
+    ("VS FIRST", |row| against(row.normalised.energy), true),
+    ("SMACT", |row| number(row.figures.smact, 3), false),
+    (
+        "MEMORY",
+        |row| row.figures.memory_mib.map_or_else(|| "-".into(), |m| format!("{:.1} GiB", m / 1024.0)),
+        false,
+    ),
+    ("JOBS/GPU", |row| number(row.figures.jobs_per_gpu, 2), false),
+    ("FAIRNESS", |row| number(row.figures.fairness_slowdown, 2), false),
+];
+
+/// Columns that a screen must have for all figures side by side.
+const WIDE: u16 = 170;
+
+const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
+
+fn oom(row: &Row) -> String {
+    match &row.over_seeds {
+        Some(over) => format!("{:.1} ± {:.1}", over.oom.mean, over.oom.ci95),
+        None => row.figures.oom.to_string(),
+    }
+}
+
+fn table(rows: &[Row], figures: &[Figure], screen: &Screen) -> String {
+    let figures: Vec<&Figure> = figures.iter().filter(|(.., compares)| rows.len() > 1 || !compares).collect();
+    let titles = figures.iter().map(|(title, ..)| Column::Right(title));
+    let mut table = Table::new(std::iter::once(Column::Left("POLICY")).chain(titles).collect(), screen);
+    for row in rows {
+        let cells = figures.iter().map(|(_, cell, _)| cell(row));
+        table.row(std::iter::once(row.policy.clone()).chain(cells));
+    }
+    table.render()
+}
+
 fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
     let mut text = String::new();
     let sharing = match reply.rows.first().map(|row| row.sharing.as_str()) {
@@ -276,61 +328,20 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
         "{}: {jobs} jobs on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.\n",
         reply.trace, reply.cluster
     );
-    let several = reply.rows.len() > 1;
-    let mut columns = vec![Column::Left("POLICY"), Column::Right("MAKESPAN")];
-    let versus = Column::Right("VS FIRST");
-    let mut push = |column, compared: bool| {
-        columns.push(column);
-        if compared && several {
-            columns.push(versus);
-        }
+    // On a narrow screen the figures stand in two tables, one above the other.
+    let narrow = screen.width.is_some_and(|width| width < WIDE);
+    let parts = if narrow {
+        vec![TIMES.to_vec(), RESOURCES.to_vec()]
+    } else {
+        vec![[&TIMES[..], &RESOURCES[..]].concat()]
     };
-    // The makespan's comparison belongs to the column before.
-    if several {
-        push(versus, false);
+    for part in parts {
+        text.push_str(&table(&reply.rows, &part, screen));
+        text.push('\n');
     }
-    push(Column::Right("WAIT"), false);
-    push(Column::Right("JCT"), true);
-    push(Column::Right("JCT P95"), false);
-    push(Column::Right("RUN"), false);
-    push(Column::Right("SLOWDOWN"), false);
-    push(Column::Right("OOM"), false);
-    push(Column::Right("ENERGY"), true);
-    push(Column::Right("SMACT"), false);
-    push(Column::Right("MEMORY"), false);
-    push(Column::Right("JOBS/GPU"), false);
-    push(Column::Right("FAIRNESS"), false);
-    let mut table = Table::new(columns, screen);
-    for row in &reply.rows {
-        let (f, n) = (&row.figures, &row.normalised);
-        let mut cells = vec![row.policy.clone(), hours(f.makespan_s)];
-        let compare = |cells: &mut Vec<String>, ratio| {
-            if several {
-                cells.push(against(ratio));
-            }
-        };
-        compare(&mut cells, n.makespan);
-        cells.extend([hours(f.wait_mean_s), hours(f.jct_mean_s)]);
-        compare(&mut cells, n.jct_mean);
-        cells.extend([hours(f.jct_p95_s), hours(f.exec_mean_s), number(f.slowdown_mean, 2)]);
-        cells.push(match &row.over_seeds {
-            Some(over) => format!("{:.1} ± {:.1}", over.oom.mean, over.oom.ci95),
-            None => f.oom.to_string(),
-        });
-        cells.push(energy(f.energy_j));
-        compare(&mut cells, n.energy);
-        cells.extend([
-            number(f.smact, 3),
-            f.memory_mib.map_or_else(|| "-".into(), |m| format!("{:.1} GiB", m / 1024.0)),
-            number(f.jobs_per_gpu, 2),
-            number(f.fairness_slowdown, 2),
-        ]);
-        table.row(cells);
+    for line in wrap(LEGEND, screen, 0) {
+        let _ = writeln!(text, "{line}");
     }
-    text.push_str(&table.render());
-    text.push_str(
-        "\nWAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.\n",
-    );
     for note in &reply.notes {
         for (i, line) in wrap(&format!("note: {note}"), screen, 6).into_iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
