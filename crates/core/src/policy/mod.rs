@@ -62,6 +62,18 @@ pub enum ForecastSource {
 }
 
 impl ForecastSource {
+    /// Whose word is taken, for people.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Measured => "measured peak",
+            Self::Best => "best forecast",
+            Self::Horus => "Horus' estimate",
+            Self::Faketensor => "FakeTensor's estimate",
+            Self::Gpumemnet => "GPUMemNet's estimate",
+        }
+    }
+
     /// The forecast for one GPU and where it comes from.
     #[must_use]
     pub fn pick(self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
@@ -305,6 +317,39 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// What must hold before a job may join others on a GPU, for people.
+    #[must_use]
+    pub fn precondition(&self) -> String {
+        if self.order == Order::Exclusive {
+            return "an idle GPU".into();
+        }
+        let mut parts = Vec::new();
+        match self.memory {
+            MemoryScreen::None => {}
+            MemoryScreen::Floor(floor) => parts.push(format!("{floor} free")),
+            MemoryScreen::Forecast { source, guard } => {
+                let guard = if guard > MiB::ZERO { format!(" + {guard}") } else { String::new() };
+                parts.push(format!("{}{guard} free", source.describe()));
+            }
+        }
+        match self.gate {
+            Gate::None => {}
+            Gate::Thresholds { smact, smocc, drama, .. } => {
+                parts.push(format!("SMACT below {smact} (or SMOCC below {smocc} and DRAMA below {drama})"));
+            }
+            Gate::Score { limit, .. } => parts.push(format!("activity score below {limit}")),
+        }
+        match self.pack {
+            Pack::Any => {}
+            Pack::Scores { sum } => parts.push(format!("{} up to {sum}", self.pack.describe())),
+            Pack::Utilisation { sum } => parts.push(format!("{} up to {sum}", self.pack.describe())),
+        }
+        if let Some(most) = self.most_jobs {
+            parts.push(format!("at most {most} jobs"));
+        }
+        if parts.is_empty() { "none".into() } else { parts.join(", ") }
+    }
+
     /// Whether promises are ignored, so that they may exceed a GPU's memory.
     #[must_use]
     pub const fn ignores_promises(&self) -> bool {

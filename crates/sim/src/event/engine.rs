@@ -373,6 +373,10 @@ impl<'a> Engine<'a> {
         let (step_s, series) = summary::series(&self.world, self.setup.record, end);
         RunResult {
             policy: self.setup.label.clone(),
+            precondition: match self.setup.rival {
+                Some(rival) => rival.about().to_owned(),
+                None => self.setup.options.policy.precondition(),
+            },
             sharing: self.setup.sharing.to_string(),
             seed: self.setup.seed,
             summary: summary::summary(self.workload, &self.ledger, &self.world, end),

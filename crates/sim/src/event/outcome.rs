@@ -184,6 +184,9 @@ pub struct ActiveMeans {
 pub struct RunResult {
     /// Name of the policy, with what a sweep changed.
     pub policy: String,
+    /// What must hold before a job may join others on a GPU, in words.
+    #[serde(default)]
+    pub precondition: String,
     /// How jobs share: `time-slice` or `mps`.
     pub sharing: String,
     /// Seed of the start-up times.

@@ -148,6 +148,7 @@ fn run(gpus: u32, n: u32, policy: &str, seed: u64) -> RunResult {
     let summary = summary(&outcomes, &stretches, &series, &ooms);
     RunResult {
         policy: policy.into(),
+        precondition: "5.0 GiB free".to_owned(),
         sharing: if most == 1 { "time-slice" } else { "mps" }.into(),
         seed,
         summary,

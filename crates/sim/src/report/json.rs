@@ -134,6 +134,9 @@ pub enum ReadError {
 pub struct Row {
     /// Name of the policy, with what a sweep changed.
     pub policy: String,
+    /// What must hold before a job may join others on a GPU, in words.
+    #[serde(default)]
+    pub precondition: String,
     /// How jobs share: `time-slice` or `mps`.
     pub sharing: String,
     /// Seed of the start-up times; of several, the first.
@@ -190,6 +193,7 @@ impl From<&RunResult> for Row {
     fn from(run: &RunResult) -> Self {
         Self {
             policy: run.policy.clone(),
+            precondition: run.precondition.clone(),
             sharing: run.sharing.clone(),
             seed: run.seed,
             seeds: 1,
@@ -209,6 +213,7 @@ impl From<&Row> for RunResult {
         let unknown = |values: &[Option<f32>]| values.iter().map(|v| v.unwrap_or(f32::NAN)).collect();
         Self {
             policy: row.policy.clone(),
+            precondition: row.precondition.clone(),
             sharing: row.sharing.clone(),
             seed: row.seed,
             summary: Summary::from(&row.figures),

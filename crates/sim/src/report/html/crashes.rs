@@ -12,16 +12,17 @@ const LISTED: usize = 50;
 pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     open(out, "ooms", "Out-of-memory crashes");
     out.push_str(
-        "<div class=\"wide\"><table><thead><tr><th class=\"text\">Policy</th><th>OOM crashes</th><th>Jobs affected</th>\
+        "<div class=\"wide\"><table><thead><tr><th class=\"text\">Policy</th><th class=\"text\">Precondition of sharing</th><th>OOM crashes</th><th>Jobs affected</th>\
          <th>Lost GPU time</th><th>Mean extra wait</th></tr></thead><tbody>",
     );
     for (i, (run, name)) in runs.iter().zip(names).enumerate() {
         let s = &run.summary;
         let _ = writeln!(
             out,
-            "<tr><th scope=\"row\">{} {}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><th scope=\"row\">{} {}</th><td class=\"words\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             block(i),
             Short(name, 60),
+            Short(&run.precondition, 120),
             count(s.oom),
             count(s.oom_jobs),
             // Without a crash there is nothing to tell a time of.
