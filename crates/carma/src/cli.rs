@@ -667,7 +667,13 @@ pub(crate) struct TraceImportArgs {
     /// With --catalogue: seed of the draw
     #[arg(long, value_name = "N", default_value_t = 1, requires = "catalogue")]
     pub(crate) seed: u64,
-    /// Only the first N jobs
+    /// Leave out what came earlier than this after the first job: 30d, 12h
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) from: Option<Millis>,
+    /// Leave out what came later than this after that
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) span: Option<Millis>,
+    /// Only the first N jobs (of those)
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }

@@ -133,6 +133,15 @@ fn an_imported_trace_is_simulated_without_a_catalogue() {
     // The second needs both GPUs and waits for the first.
     assert_eq!(reply["rows"][0]["makespan_s"], 90.0);
     assert_eq!(reply["rows"][0]["wait_max_s"], 50.0);
+    // A window of it: the second job alone, at time 0.
+    let late = dir.path().join("late.csv");
+    let late = late.to_str().unwrap();
+    stdout(&carma(&["trace", "import", "philly", philly, "--from", "5s", "--span", "1h", "-o", late]));
+    assert_eq!(fs::read_to_string(late).unwrap().lines().nth(1).unwrap().split(',').nth(1), Some("0"));
+    assert!(
+        refused(&["trace", "import", "philly", philly, "--from", "1d", "-o", late], 2)
+            .contains("none of the 2")
+    );
     // What had to be assumed is said.
     assert!(reply["notes"].to_string().contains("assumed"), "{}", reply["notes"]);
 }

@@ -121,3 +121,15 @@ pub struct Workload {
     /// What had to be assumed, for people: one sentence each.
     pub notes: Vec<String>,
 }
+
+impl Trace {
+    /// Keeps the jobs that came within a window; arrivals then count from the first of them.
+    pub fn keep_window(&mut self, from: Millis, span: Option<Millis>) {
+        let end = span.map_or(Millis(u64::MAX), |span| Millis(from.0.saturating_add(span.0)));
+        self.jobs.retain(|job| from <= job.arrival && job.arrival < end);
+        let first = self.jobs.first().map_or(Millis::ZERO, |job| job.arrival);
+        for job in &mut self.jobs {
+            job.arrival = Millis(job.arrival.since(first).0);
+        }
+    }
+}

@@ -21,6 +21,17 @@ pub(crate) fn run(args: &TraceImportArgs) -> Outcome {
     }
 
     let mut made = import_file(format, &args.file).map_err(bad)?;
+    if args.from.is_some() || args.span.is_some() {
+        let all = made.trace.jobs.len();
+        made.trace.keep_window(args.from.unwrap_or_default(), args.span);
+        let kept = made.trace.jobs.len();
+        if kept == 0 {
+            return Err(Failure::usage(format!("none of the {all} jobs came within that window"))
+                .hint("`carma trace show` of the whole trace says how long it is"));
+        }
+        made.notes
+            .push(format!("{kept} of {all} jobs came within the window; times count from the first of them"));
+    }
     if let Some(limit) = args.limit {
         let all = made.trace.jobs.len();
         made.trace.jobs.truncate(limit.max(1));
