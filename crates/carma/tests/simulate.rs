@@ -245,3 +245,23 @@ fn bad_rows_are_named_by_line() {
     let message = refused(&["trace", "show", file.to_str().unwrap()], 2);
     assert!(message.contains(":2:") && message.contains("longer"), "{message}");
 }
+
+#[test]
+fn a_task_of_long_kernels_starves_its_mps_neighbour_and_not_its_time_sliced_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.csv");
+    fs::write(&trace, "arrival_s,task\n0,matmul\n0,bert\n").unwrap();
+    let slowdown = |sharing: &str| {
+        let words =
+            ["simulate", "--trace", trace.to_str().unwrap(), "--catalogue", "examples/h200-day.tasks.csv"];
+        let words =
+            [&words[..], &["--cluster", "1xH200", "--policy", "oracle-magm", "--sharing", sharing]].concat();
+        let out = carma(&[&words[..], &["--json", "--detail"]].concat());
+        let reply: Value = serde_json::from_str(&stdout(&out)).unwrap();
+        let job = &reply["rows"][0]["detail"]["jobs"][0];
+        job["exec_s"].as_f64().unwrap() / job["solo_s"].as_f64().unwrap()
+    };
+    // Measured: matmul keeps .93 of its speed beside bert under MPS.
+    assert!(slowdown("mps") < 1.2, "{}", slowdown("mps"));
+    assert!(slowdown("time-slice") > 1.8, "{}", slowdown("time-slice"));
+}

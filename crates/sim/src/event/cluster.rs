@@ -2,6 +2,7 @@
 
 use crate::gpu_model::{GpuModel, GpuModels};
 use crate::trace::Task;
+use carma_core::model::SharingMode;
 use carma_core::reading::{GpuInfo, GpuKind};
 use carma_interference::share::Demand;
 use std::sync::Arc;
@@ -180,4 +181,9 @@ pub(crate) fn demand(task: &Task, model: &GpuModel) -> (Demand, f64) {
         pcie: a.pcie.unwrap_or(0.0),
     };
     (demand, a.smocc.unwrap_or(0.0))
+}
+
+/// A task's weight where several divide what is scarce. Time slices are alike for all.
+pub(crate) fn weight(task: &Task, mode: SharingMode) -> f64 {
+    if mode == SharingMode::Mps { task.mps_weight.unwrap_or(1.0) } else { 1.0 }
 }

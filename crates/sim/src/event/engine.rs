@@ -1,7 +1,7 @@
 //! The event engine: the time of the next thing to happen, what happens then, what is decided on it.
 
 use super::Setup;
-use super::cluster::{Cluster, demand};
+use super::cluster::{Cluster, demand, weight};
 use super::outcome::{End, JobOutcome, Oom, RunResult, Stretch};
 use super::scheduler::{Decision, Fate, Left, Scheduler};
 use super::startup::startup;
@@ -414,7 +414,7 @@ pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingM
             let (demand, _) = demand(&task, &device.model);
             task.activity.gract = Some(demand.gract);
             tasks.push(task);
-            tenants.push(Tenant::new(demand));
+            tenants.push(Tenant { weight: weight(&job.task, sharing), ..Tenant::new(demand) });
             tasks.len() - 1
         });
     }

@@ -5,7 +5,7 @@
 //! it does `rate` of them a millisecond. When who computes on a GPU changes, the share law gives new
 //! rates, and the jobs' next milestones (a step of memory, the end) move.
 
-use super::cluster::{Cluster, Device, demand};
+use super::cluster::{Cluster, Device, demand, weight};
 use super::window::{History, Levels};
 use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
@@ -284,7 +284,7 @@ impl World {
         };
         let it = &mut self.jobs[job as usize];
         let mut tenant = Tenant::new(demand);
-        tenant.weight = terms.weight;
+        tenant.weight = terms.weight * weight(&it.task, terms.mode);
         if let Some(percent) = terms.threads {
             tenant = tenant.with_threads(f64::from(percent), &it.task.mps_curve);
         }

@@ -77,6 +77,9 @@ pub struct Task {
     pub forecasts: Forecasts,
     /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
     pub lucid_score: Option<u8>,
+    /// Its weight where MPS clients divide what is scarce: tasks of long kernels that fill the GPU have a
+    /// large one, tasks of short kernels a small one. `None`: 1. Only ratios matter.
+    pub mps_weight: Option<f64>,
     /// Rate alone by MPS thread percentage: (percent, share of the full rate), ascending.
     pub mps_curve: Vec<(f64, f64)>,
 }
@@ -119,6 +122,7 @@ impl Catalogue {
         let over_time = table.column(&["memory_over_time"]);
         let curve = table.column(&["mps_curve"]);
         let score = table.column(&["lucid_score"]);
+        let mps_weight = table.column(&["mps_weight"]);
         let forecasts = ["declared_mib", "measured_mib", "horus_mib", "faketensor_mib", "gpumemnet_mib"]
             .map(|name| table.column(&[name]));
 
@@ -157,6 +161,7 @@ impl Catalogue {
                 activity: activity.read(&row)?,
                 startup: row.seconds(startup)?,
                 forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet },
+                mps_weight: row.number(mps_weight, 0.001..=1000.0, "a weight from 0.001 to 1000")?,
                 lucid_score: row.number(score, 0.0..=2.0, "0, 1 or 2")?.map(|score| score as u8),
                 // Measured curves pass 1 now and then.
                 mps_curve: row.pairs(

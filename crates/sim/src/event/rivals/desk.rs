@@ -1,6 +1,6 @@
 //! What every rival keeps: who waits, who is on which GPU, what memory is spoken for.
 
-use crate::event::cluster::{Cluster, demand};
+use crate::event::cluster::{Cluster, demand, weight};
 use crate::event::scheduler::{Decision, Fate, Left};
 use crate::event::world::{GpuIndex, JobIndex, Terms};
 use crate::trace::Workload;
@@ -43,9 +43,12 @@ impl Desk {
         let profile = |(index, job): (usize, &crate::trace::WorkJob)| Profile {
             gpus: job.gpus as usize,
             need: job.task.memory.iter().map(|m| m.0).max().unwrap_or(0),
-            tenant: Tenant::new(
-                devices.first().map_or(Demand::default(), |device| demand(&job.task, &device.model).0),
-            ),
+            tenant: Tenant {
+                weight: weight(&job.task, mode),
+                ..Tenant::new(
+                    devices.first().map_or(Demand::default(), |device| demand(&job.task, &device.model).0),
+                )
+            },
             name: if job.task.name.is_empty() {
                 format!("#{index}").into()
             } else {
