@@ -37,21 +37,13 @@ pub struct Alone {
 }
 
 impl Alone {
-    fn add(self, window: &WindowSummary) -> Self {
-        let new = |metric| window.get(metric).map(|summary| u64::from(summary.mean.0));
-        let sum = |so_far: Option<u64>, metric| match self.looks {
-            0 => new(metric),
-            _ => so_far.zip(new(metric)).map(|(a, b)| a + b),
-        };
-        Self {
-            looks: self.looks.saturating_add(1),
-            smact: sum(self.smact, Metric::Smact),
-            smocc: sum(self.smocc, Metric::Smocc),
-            drama: sum(self.drama, Metric::Drama),
-        }
+    /// One look.
+    fn look(window: &WindowSummary) -> Self {
+        let mean = |metric| window.get(metric).map(|summary| u64::from(summary.mean.0));
+        Self { looks: 1, smact: mean(Metric::Smact), smocc: mean(Metric::Smocc), drama: mean(Metric::Drama) }
     }
 
-    /// Both together: a job's GPUs.
+    /// Both together: another look, or another of the job's GPUs.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b);
@@ -259,7 +251,7 @@ impl Gpu {
             && tenant.settled
             && !tenant.shared
         {
-            tenant.alone = Some(tenant.alone.unwrap_or_default().add(&seen.window));
+            tenant.alone = Some(tenant.alone.unwrap_or_default().with(Alone::look(&seen.window)));
         }
         self.seen = Some(seen);
     }

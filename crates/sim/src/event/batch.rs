@@ -2,8 +2,9 @@
 
 use super::outcome::RunResult;
 use super::rivals::RivalError;
-use super::{Cluster, Setup, play};
+use super::{Cluster, Setup, engine, run};
 use crate::trace::Workload;
+use carma_core::model::SharingMode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,6 +20,18 @@ pub fn simulate_all(
     threads: usize,
     report: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<RunResult>, RivalError> {
+    // What a workload leaves open is filled in once for each sharing mode, not for each run.
+    let mut complete: Vec<(SharingMode, Workload)> = Vec::new();
+    for setup in setups {
+        let mode = setup.options.sharing;
+        if !complete.iter().any(|(known, _)| *known == mode) {
+            complete.push((mode, engine::complete(workload, cluster, mode)));
+        }
+    }
+    let workload_of = |setup: &Setup| {
+        let known = complete.iter().find(|(mode, _)| *mode == setup.options.sharing);
+        known.map_or(workload, |(_, workload)| workload)
+    };
     let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<Result<RunResult, RivalError>>>> =
         setups.iter().map(|_| Mutex::new(None)).collect();
@@ -27,7 +40,7 @@ pub fn simulate_all(
             let at = next.fetch_add(1, Ordering::Relaxed);
             setups.get(at).zip(done.get(at))
         } {
-            let result = play(workload, cluster, setup, report);
+            let result = run(workload_of(setup), cluster, setup, report);
             // Nobody panics while holding it.
             *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
         }

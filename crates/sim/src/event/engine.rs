@@ -377,7 +377,7 @@ impl<'a> Engine<'a> {
                 Some(rival) => rival.about().to_owned(),
                 None => self.setup.options.policy.precondition(),
             },
-            sharing: self.setup.sharing.to_string(),
+            sharing: self.setup.options.sharing.to_string(),
             seed: self.setup.seed,
             summary: summary::summary(self.workload, &self.ledger, &self.world, end),
             events: self.events,

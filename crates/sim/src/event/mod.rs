@@ -39,8 +39,6 @@ pub struct Setup {
     pub label: String,
     /// Options of the core, the policy among them.
     pub options: Options,
-    /// How jobs share a GPU.
-    pub sharing: SharingMode,
     /// Seed of what is drawn.
     pub seed: u64,
     /// Whether to keep the GPUs' activity over time.
@@ -59,15 +57,15 @@ impl Setup {
         let label = policy.name.clone();
         let caps = policy.name == "carma";
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
-        Self { label, options, sharing, seed, record: false, rival: None }
+        Self { label, options, seed, record: false, rival: None }
     }
 
-    /// A run of a rival, for [`simulate_rival`]. Of the options, only the window and the sharing mode
+    /// A run of a rival, for [`play`]. Of the options, only the window and the sharing mode
     /// mean anything to it; exclusive sharing counts as MPS.
     #[must_use]
     pub fn for_rival(rival: Rival, sharing: SharingMode, seed: u64) -> Self {
         let options = Options { sharing, ..Options::default() };
-        Self { label: rival.name().to_owned(), options, sharing, seed, record: false, rival: Some(rival) }
+        Self { label: rival.name().to_owned(), options, seed, record: false, rival: Some(rival) }
     }
 }
 
@@ -82,34 +80,32 @@ pub fn play(
     setup: &Setup,
     report: &dyn Fn(u64),
 ) -> Result<RunResult, RivalError> {
-    match setup.rival {
-        None => Ok(simulate(workload, cluster, setup, report)),
-        Some(rival) => simulate_rival(rival, workload, cluster, setup, report),
-    }
+    run(&engine::complete(workload, cluster, setup.options.sharing), cluster, setup, report)
 }
 
-/// Plays a workload by the core.
+/// Plays a workload by the core, whoever the setup names besides.
 #[must_use]
 pub fn simulate(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &dyn Fn(u64)) -> RunResult {
-    let workload = engine::complete(workload, cluster, setup.sharing);
-    let mut scheduler = core::CoreScheduler::new(&workload, cluster.inventory(), setup.options.clone());
-    let result = engine::Engine::new(&workload, cluster, setup, &mut scheduler).run(report);
-    debug_assert!(scheduler.refused.is_empty(), "the core refused: {:?}", scheduler.refused);
-    result
+    run_core(&engine::complete(workload, cluster, setup.options.sharing), cluster, setup, report)
 }
 
-/// Plays a workload by a policy that is not the core's. What differs from [`simulate`] is who decides.
-///
-/// # Errors
-/// [`RivalError`]: the rival can't be played on this cluster.
-pub fn simulate_rival(
-    rival: Rival,
+/// [`play`] of a workload that is [complete](engine::complete) already.
+fn run(
     workload: &Workload,
     cluster: &Cluster,
     setup: &Setup,
     report: &dyn Fn(u64),
 ) -> Result<RunResult, RivalError> {
-    let workload = engine::complete(workload, cluster, setup.sharing);
-    let mut scheduler = rival.scheduler(&workload, cluster, setup)?;
-    Ok(engine::Engine::new(&workload, cluster, setup, &mut *scheduler).run(report))
+    let Some(rival) = setup.rival else {
+        return Ok(run_core(workload, cluster, setup, report));
+    };
+    let mut scheduler = rival.scheduler(workload, cluster, setup)?;
+    Ok(engine::Engine::new(workload, cluster, setup, &mut *scheduler).run(report))
+}
+
+fn run_core(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &dyn Fn(u64)) -> RunResult {
+    let mut scheduler = core::CoreScheduler::new(workload, cluster.inventory(), setup.options.clone());
+    let result = engine::Engine::new(workload, cluster, setup, &mut scheduler).run(report);
+    debug_assert!(scheduler.refused.is_empty(), "the core refused: {:?}", scheduler.refused);
+    result
 }

@@ -146,7 +146,7 @@ impl Rival {
     ) -> Result<Box<dyn Scheduler>, RivalError> {
         self.check(cluster)?;
         // A policy that shares shares by some mode.
-        let mode = match setup.sharing {
+        let mode = match setup.options.sharing {
             SharingMode::TimeSlice => SharingMode::TimeSlice,
             SharingMode::Mps | SharingMode::Exclusive => SharingMode::Mps,
         };

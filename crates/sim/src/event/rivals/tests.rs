@@ -3,7 +3,7 @@
 use super::*;
 use crate::event::engine::Engine;
 use crate::event::outcome::{End, RunResult};
-use crate::event::{simulate, simulate_rival};
+use crate::event::{self, simulate};
 use crate::gpu_model::GpuModels;
 use crate::trace::{self, Activity, Catalogue, Task, WorkJob};
 use carma_core::policy::presets;
@@ -49,7 +49,7 @@ pub(super) fn cluster(spec: &str) -> Cluster {
 
 pub(super) fn play(rival: Rival, workload: &Workload, spec: &str, sharing: SharingMode) -> RunResult {
     let setup = Setup::for_rival(rival, sharing, 1);
-    simulate_rival(rival, workload, &cluster(spec), &setup, &|_| ()).unwrap()
+    event::play(workload, &cluster(spec), &setup, &|_| ()).unwrap()
 }
 
 /// When each job ended, seconds.
@@ -288,7 +288,7 @@ proptest! {
         let fit = jobs.jobs.iter().filter(fits).count() as u64;
         for rival in Rival::ALL.into_iter().filter(|rival| rival.check(&cluster).is_ok()) {
             let setup = Setup::for_rival(rival, sharing, seed);
-            let run = || simulate_rival(rival, &jobs, &cluster, &setup, &|_| ()).unwrap();
+            let run = || event::play(&jobs, &cluster, &setup, &|_| ()).unwrap();
             let result = run();
             prop_assert_eq!((rival, result.summary.completed), (rival, fit));
             prop_assert_eq!((rival, result.summary.oom), (rival, 0));
@@ -320,7 +320,7 @@ fn all_of_the_carma_evaluations_jobs_complete() {
         let base = core("exclusive");
         let rivals = Rival::ALL.into_iter().map(|rival| {
             let setup = Setup::for_rival(rival, SharingMode::Mps, 1);
-            simulate_rival(rival, &jobs, &cluster, &setup, &|_| ()).unwrap()
+            event::play(&jobs, &cluster, &setup, &|_| ()).unwrap()
         });
         let results: Vec<RunResult> = [base.clone(), core("carma")].into_iter().chain(rivals).collect();
         println!("{name}: {} jobs, modelled, not measured", jobs.jobs.len());

@@ -5,7 +5,6 @@ use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
 use crate::trace::Activity;
 use crate::trace::error::TraceError;
 use crate::trace::table::{Separator, Table};
-use carma_core::units::Millis;
 use std::io::Read;
 use std::path::Path;
 
@@ -27,11 +26,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
             memory: None,
             activity: Activity::default(),
         };
-        match &draft {
-            Draft { gpus: 0, .. } => jobs.skip("uses no GPU"),
-            Draft { duration: Millis::ZERO, .. } => jobs.skip("has no run time"),
-            draft => jobs.add(&row, draft),
-        }
+        jobs.add(&row, &draft);
     }
     let (trace, mut notes) = jobs.finish(file)?;
     notes.push(LOCAL_TIMES.into());

@@ -128,7 +128,14 @@ impl Jobs {
         *self.skipped.entry(reason).or_default() += 1;
     }
 
+    /// Takes a job; one without GPU or run time is left out and counted.
     fn add(&mut self, row: &Row<'_>, draft: &Draft<'_>) {
+        if draft.gpus == 0 {
+            return self.skip("uses no GPU");
+        }
+        if draft.duration == Millis::ZERO {
+            return self.skip("has no run time");
+        }
         let id = match draft.id {
             Some(id) => id.into(),
             None => (self.jobs.len() + 1).to_string().into(),
