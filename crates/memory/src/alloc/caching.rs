@@ -1,0 +1,518 @@
+//! The caching allocator: blocks in segments, best fit, split and merge.
+
+use super::{Event, Handle, Settings};
+use crate::{Error, MIB};
+use std::collections::{BTreeSet, HashMap};
+
+/// Every request is rounded up to a multiple of this (`kMinBlockSize`).
+const MIN_BLOCK: u64 = 512;
+/// Requests up to this go to the small pool (`kSmallSize`).
+const SMALL_SIZE: u64 = MIB;
+/// Segment of the small pool (`kSmallBuffer`).
+const SMALL_BUFFER: u64 = 2 * MIB;
+/// Segment for large requests below [`MIN_LARGE_ALLOC`] (`kLargeBuffer`).
+const LARGE_BUFFER: u64 = 20 * MIB;
+/// Requests from this on get a segment of their own (`kMinLargeAlloc`).
+const MIN_LARGE_ALLOC: u64 = 10 * MIB;
+/// To which such segments are rounded up (`kRoundLarge`).
+const ROUND_LARGE: u64 = 2 * MIB;
+/// An oversize block may exceed a request by less than this (`max_non_split_rounding_mb`).
+const MAX_NON_SPLIT_ROUNDING: u64 = 20 * MIB;
+/// More than any GPU holds: sizes beyond are refused rather than added up.
+pub(crate) const ABSURD: u64 = 1 << 50;
+
+/// Bytes at the highest point, and now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peak {
+    /// In blocks that are handed out, now.
+    pub allocated: u64,
+    /// In segments, now.
+    pub reserved: u64,
+    /// In blocks that were handed out, at most.
+    pub max_allocated: u64,
+    /// In segments, at most.
+    pub max_reserved: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    segment: u32,
+    /// Byte offset in an address space in which segments follow each other; breaks ties as addresses do.
+    address: u64,
+    size: u64,
+    free: bool,
+    prev: Option<u32>,
+    next: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    small: bool,
+    size: u64,
+}
+
+/// Free blocks in the order of the search: by size, then address.
+type Pool = BTreeSet<(u64, u64, u32)>;
+
+/// The allocator of one process on one device, one stream.
+#[derive(Debug, Clone, Default)]
+pub struct Caching {
+    settings: Settings,
+    limit: Option<u64>,
+    blocks: Vec<Block>,
+    /// Entries of `blocks` that may be used again.
+    vacant: Vec<u32>,
+    segments: Vec<Segment>,
+    small: Pool,
+    large: Pool,
+    live: HashMap<Handle, u32>,
+    workspaces: [bool; 2],
+    workspace_bytes: u64,
+    end_of_space: u64,
+    /// With expandable segments: the last block of each pool's one segment.
+    tails: [Option<u32>; 2],
+    peak: Peak,
+    convolution_bytes: u64,
+}
+
+impl Caching {
+    /// An empty allocator. `compute_capability` decides the size of cuBLAS workspaces: 8,519,680 B
+    /// before 9.0, 32 MiB from there (`CublasHandlePool.cpp`).
+    #[must_use]
+    pub fn new(settings: Settings, compute_capability: (u8, u8)) -> Self {
+        let workspace_bytes =
+            if compute_capability.0 >= 9 { 32 * MIB } else { 4096 * 1024 * 2 + 16 * 1024 * 8 };
+        Self { settings, workspace_bytes, ..Self::default() }
+    }
+
+    /// The same with room for only so many bytes of segments: at the limit, free segments are given
+    /// back first, as PyTorch does when `cudaMalloc` fails.
+    #[must_use]
+    pub fn with_limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// The highest points so far.
+    #[must_use]
+    pub const fn peak(&self) -> Peak {
+        self.peak
+    }
+
+    /// Input, output and weight of the largest convolution seen, bytes.
+    #[must_use]
+    pub const fn largest_convolution(&self) -> u64 {
+        self.convolution_bytes
+    }
+
+    /// Takes one step of a sequence.
+    ///
+    /// # Errors
+    /// An absurd size, a handle that is in use or unknown, or no room below the limit.
+    pub fn apply(&mut self, event: &Event) -> Result<(), Error> {
+        match event {
+            Event::Alloc { handle, bytes } => self.alloc(*handle, *bytes),
+            Event::Free { handle } => self.free(*handle),
+            Event::CublasWorkspace { thread } => {
+                let thread = usize::from(*thread != 0);
+                if !self.workspaces[thread] {
+                    self.workspaces[thread] = true;
+                    self.take(self.workspace_bytes)?;
+                }
+                Ok(())
+            }
+            Event::Convolution { bytes } => {
+                self.convolution_bytes = self.convolution_bytes.max(*bytes);
+                Ok(())
+            }
+            Event::Mark { .. } => Ok(()),
+        }
+    }
+
+    /// A storage of `bytes` comes into being; none for 0 bytes, as in PyTorch.
+    ///
+    /// # Errors
+    /// An absurd size, a handle in use, or no room below the limit.
+    pub fn alloc(&mut self, handle: Handle, bytes: u64) -> Result<(), Error> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        if self.live.contains_key(&handle) {
+            return Err(Error::bad(format!("allocation of handle {handle}"), "the handle is in use"));
+        }
+        let block = self.take(bytes)?;
+        self.live.insert(handle, block);
+        Ok(())
+    }
+
+    /// The storage is let go of; a handle of 0 bytes is unknown and ignored.
+    ///
+    /// # Errors
+    /// None at present; a handle that is not in use is ignored.
+    pub fn free(&mut self, handle: Handle) -> Result<(), Error> {
+        if let Some(block) = self.live.remove(&handle) {
+            self.give_back(block);
+        }
+        Ok(())
+    }
+
+    fn round(&self, bytes: u64) -> u64 {
+        if bytes < MIN_BLOCK {
+            return MIN_BLOCK;
+        }
+        let mib = bytes / MIB;
+        let divisions =
+            self.settings.roundup_power2_divisions.range(..=mib).next_back().map_or(0, |(_, n)| *n);
+        if divisions > 1 && bytes > MIN_BLOCK * divisions {
+            if bytes.is_power_of_two() {
+                return bytes;
+            }
+            let floor = 1_u64 << bytes.ilog2();
+            let step = floor >> divisions.ilog2();
+            return if step == 0 { floor << 1 } else { bytes.next_multiple_of(step) };
+        }
+        bytes.next_multiple_of(MIN_BLOCK)
+    }
+
+    /// Hands out a block for `bytes`.
+    fn take(&mut self, bytes: u64) -> Result<u32, Error> {
+        if bytes > ABSURD {
+            return Err(Error::Absurd { layer: "allocation".into(), what: format!("{bytes} bytes") });
+        }
+        let size = self.round(bytes);
+        let small = size <= SMALL_SIZE;
+        let found = match self.best_fit(small, size) {
+            Some(block) => block,
+            None if self.settings.expandable_segments => self.grow(small, size)?,
+            None => self.new_segment(small, size)?,
+        };
+        self.remove_free(found);
+        let rest = self.blocks[found as usize].size - size;
+        let split = if small || self.settings.expandable_segments {
+            rest >= MIN_BLOCK
+        } else {
+            self.settings.max_split_size.is_none_or(|max| size < max) && rest > SMALL_SIZE
+        };
+        if split {
+            self.split(found, size);
+        }
+        let block = &mut self.blocks[found as usize];
+        block.free = false;
+        self.peak.allocated += block.size;
+        self.peak.max_allocated = self.peak.max_allocated.max(self.peak.allocated);
+        Ok(found)
+    }
+
+    fn best_fit(&self, small: bool, size: u64) -> Option<u32> {
+        let pool = if small { &self.small } else { &self.large };
+        let (found, _, block) = *pool.range((size, 0, 0)..).next()?;
+        if let Some(max) = self.settings.max_split_size.filter(|_| !small)
+            && ((size < max && found >= max) || (size >= max && found >= size + MAX_NON_SPLIT_ROUNDING))
+        {
+            return None;
+        }
+        Some(block)
+    }
+
+    fn segment_size(small: bool, size: u64) -> u64 {
+        if small {
+            SMALL_BUFFER
+        } else if size < MIN_LARGE_ALLOC {
+            LARGE_BUFFER
+        } else {
+            size.next_multiple_of(ROUND_LARGE)
+        }
+    }
+
+    fn new_segment(&mut self, small: bool, size: u64) -> Result<u32, Error> {
+        let size = Self::segment_size(small, size);
+        self.make_room(size)?;
+        let segment = self.segments.len() as u32;
+        self.segments.push(Segment { small, size });
+        let address = self.end_of_space;
+        // A gap keeps blocks of different segments apart.
+        self.end_of_space += size + MIN_BLOCK;
+        self.reserve(size);
+        Ok(self.add(Block { segment, address, size, free: true, prev: None, next: None }))
+    }
+
+    /// Maps pages at the end of the pool's one segment, after what is free there already.
+    fn grow(&mut self, small: bool, size: u64) -> Result<u32, Error> {
+        let want = Self::segment_size(small, size);
+        let page = if small { SMALL_BUFFER } else { LARGE_BUFFER };
+        let tail = self.tails[usize::from(small)];
+        let free_tail = tail.filter(|t| self.blocks[*t as usize].free);
+        let there = free_tail.map_or(0, |t| self.blocks[t as usize].size);
+        let more = want.saturating_sub(there).max(1).next_multiple_of(page);
+        self.make_room(more)?;
+        self.reserve(more);
+        // Giving back free segments may have taken the tail with it.
+        let tail = self.tails[usize::from(small)];
+        let block = match tail {
+            Some(t) if self.blocks[t as usize].free => {
+                self.remove_free(t);
+                self.blocks[t as usize].size += more;
+                self.insert_free(t);
+                t
+            }
+            Some(t) => {
+                let Block { segment, address, size, .. } = self.blocks[t as usize];
+                let new = self.add(Block {
+                    segment,
+                    address: address + size,
+                    size: more,
+                    free: true,
+                    prev: Some(t),
+                    next: None,
+                });
+                self.blocks[t as usize].next = Some(new);
+                new
+            }
+            None => {
+                let segment = self.segments.len() as u32;
+                self.segments.push(Segment { small, size: 0 });
+                // The two pools' address spaces are far apart.
+                let address = if small { ABSURD } else { 0 };
+                self.add(Block { segment, address, size: more, free: true, prev: None, next: None })
+            }
+        };
+        self.tails[usize::from(small)] = Some(block);
+        let segment = self.blocks[block as usize].segment;
+        self.segments[segment as usize].size += more;
+        Ok(block)
+    }
+
+    fn reserve(&mut self, size: u64) {
+        self.peak.reserved += size;
+        self.peak.max_reserved = self.peak.max_reserved.max(self.peak.reserved);
+    }
+
+    /// Below the limit there is room; at it, free segments are given back.
+    fn make_room(&mut self, size: u64) -> Result<(), Error> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        if let Some(threshold) = self.settings.garbage_collection_threshold
+            && self.peak.reserved as f64 > threshold * limit as f64
+        {
+            self.release_free_segments();
+        }
+        if self.peak.reserved + size > limit {
+            self.release_free_segments();
+        }
+        if self.peak.reserved + size > limit {
+            return Err(Error::bad(
+                "allocator",
+                format!(
+                    "out of memory: {} MiB more on {} MiB do not fit into {} MiB",
+                    size / MIB,
+                    self.peak.reserved / MIB,
+                    limit / MIB
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn release_free_segments(&mut self) {
+        for small in [true, false] {
+            let pool = if small { &self.small } else { &self.large };
+            let whole: Vec<u32> = pool
+                .iter()
+                .map(|(_, _, block)| *block)
+                .filter(|b| {
+                    let block = &self.blocks[*b as usize];
+                    block.prev.is_none() && block.next.is_none()
+                })
+                .collect();
+            for block in whole {
+                self.remove_free(block);
+                self.peak.reserved -= self.blocks[block as usize].size;
+                if self.tails[usize::from(small)] == Some(block) {
+                    self.tails[usize::from(small)] = None;
+                }
+                self.vacant.push(block);
+            }
+        }
+    }
+
+    /// Leaves `size` bytes in the block; the rest becomes a free block behind it.
+    fn split(&mut self, at: u32, size: u64) {
+        let Block { segment, address, size: all, next, .. } = self.blocks[at as usize];
+        let rest = self.add(Block {
+            segment,
+            address: address + size,
+            size: all - size,
+            free: true,
+            prev: Some(at),
+            next,
+        });
+        self.blocks[at as usize].size = size;
+        self.blocks[at as usize].next = Some(rest);
+        match next {
+            Some(next) => self.blocks[next as usize].prev = Some(rest),
+            None => self.move_tail(at, rest),
+        }
+    }
+
+    fn move_tail(&mut self, from: u32, to: u32) {
+        for tail in &mut self.tails {
+            if *tail == Some(from) {
+                *tail = Some(to);
+            }
+        }
+    }
+
+    fn give_back(&mut self, at: u32) {
+        self.peak.allocated -= self.blocks[at as usize].size;
+        let mut at = at;
+        if let Some(prev) = self.blocks[at as usize].prev
+            && self.blocks[prev as usize].free
+        {
+            self.remove_free(prev);
+            self.absorb(prev, at);
+            at = prev;
+        }
+        if let Some(next) = self.blocks[at as usize].next
+            && self.blocks[next as usize].free
+        {
+            self.remove_free(next);
+            self.absorb(at, next);
+        }
+        self.blocks[at as usize].free = true;
+        self.insert_free(at);
+    }
+
+    /// Joins `right` to `left`, its neighbour.
+    fn absorb(&mut self, left: u32, right: u32) {
+        let Block { size, next, .. } = self.blocks[right as usize];
+        self.blocks[left as usize].size += size;
+        self.blocks[left as usize].next = next;
+        match next {
+            Some(next) => self.blocks[next as usize].prev = Some(left),
+            None => self.move_tail(right, left),
+        }
+        self.vacant.push(right);
+    }
+
+    /// Stores a block; a free one goes into its pool.
+    fn add(&mut self, block: Block) -> u32 {
+        let at = match self.vacant.pop() {
+            Some(at) => {
+                self.blocks[at as usize] = block;
+                at
+            }
+            None => {
+                self.blocks.push(block);
+                (self.blocks.len() - 1) as u32
+            }
+        };
+        if block.free {
+            self.insert_free(at);
+        }
+        at
+    }
+
+    fn pool_of(&mut self, at: u32) -> (&mut Pool, (u64, u64, u32)) {
+        let block = self.blocks[at as usize];
+        let small = self.segments[block.segment as usize].small;
+        (if small { &mut self.small } else { &mut self.large }, (block.size, block.address, at))
+    }
+
+    fn insert_free(&mut self, at: u32) {
+        let (pool, key) = self.pool_of(at);
+        pool.insert(key);
+    }
+
+    fn remove_free(&mut self, at: u32) {
+        let (pool, key) = self.pool_of(at);
+        pool.remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn allocator() -> Caching {
+        Caching::new(Settings::default(), (8, 0))
+    }
+
+    #[test]
+    fn segments_by_size() {
+        let mut a = allocator();
+        a.alloc(1, 1).unwrap();
+        assert_eq!((a.peak().allocated, a.peak().reserved), (512, 2 * MIB));
+        a.alloc(2, MIB + 1).unwrap();
+        assert_eq!(a.peak().reserved, 22 * MIB);
+        a.alloc(3, 10 * MIB).unwrap();
+        // What is left of the 20 MiB segment would do, and is split.
+        assert_eq!(a.peak().reserved, 22 * MIB);
+        a.alloc(4, 11 * MIB).unwrap();
+        assert_eq!(a.peak().reserved, 34 * MIB);
+    }
+
+    #[test]
+    fn a_large_block_is_split_only_above_a_mebibyte() {
+        let mut a = allocator();
+        a.alloc(1, 12 * MIB).unwrap();
+        a.free(1).unwrap();
+        a.alloc(2, 11 * MIB).unwrap();
+        assert_eq!(a.peak().allocated, 12 * MIB, "the whole block counts");
+        a.free(2).unwrap();
+        a.alloc(3, 11 * MIB - 512).unwrap();
+        assert_eq!(a.peak().allocated, 11 * MIB - 512);
+    }
+
+    #[test]
+    fn neighbours_merge() {
+        let mut a = allocator();
+        for h in 1..=3 {
+            a.alloc(h, 6 * MIB).unwrap();
+        }
+        assert_eq!(a.peak().reserved, 20 * MIB);
+        for h in [1, 3, 2] {
+            a.free(h).unwrap();
+        }
+        a.alloc(4, 20 * MIB).unwrap();
+        assert_eq!((a.peak().reserved, a.peak().allocated), (20 * MIB, 20 * MIB));
+    }
+
+    #[test]
+    fn at_the_limit_free_segments_go_back() {
+        let mut a = allocator().with_limit(100 * MIB);
+        a.alloc(1, 60 * MIB).unwrap();
+        a.free(1).unwrap();
+        a.alloc(2, 80 * MIB).unwrap();
+        assert_eq!(a.peak().reserved, 80 * MIB);
+        assert!(a.alloc(3, 40 * MIB).unwrap_err().to_string().contains("out of memory"));
+    }
+
+    #[test]
+    fn expandable_segments_grow_by_pages() {
+        let settings = Settings { expandable_segments: true, ..Settings::default() };
+        let mut a = Caching::new(settings, (9, 0));
+        a.alloc(1, 30 * MIB).unwrap();
+        assert_eq!(a.peak().reserved, 40 * MIB);
+        a.alloc(2, 25 * MIB).unwrap();
+        // 10 MiB are free at the end; 15 more are needed, which is one page.
+        assert_eq!(a.peak().reserved, 60 * MIB);
+        a.free(1).unwrap();
+        a.free(2).unwrap();
+        a.alloc(3, 60 * MIB).unwrap();
+        assert_eq!(a.peak().reserved, 60 * MIB);
+    }
+
+    #[test]
+    fn workspaces_come_once_a_thread() {
+        let mut a = Caching::new(Settings::default(), (9, 0));
+        for thread in [0, 0, 1, 1] {
+            a.apply(&Event::CublasWorkspace { thread }).unwrap();
+        }
+        assert_eq!(a.peak().allocated, 64 * MIB);
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused() {
+        assert!(allocator().alloc(1, u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! The answer of every estimator.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What an estimate rests on, best first. The order is that in which [`crate`]'s `auto` prefers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    /// The same command ran before on the same kind of GPU.
+    Exact,
+    /// The same program ran before, with another batch size or on another GPU.
+    Scaled,
+    /// A recorded sequence of allocations.
+    Trace,
+    /// A graph of operators with shapes (ONNX).
+    Graph,
+    /// The configuration of a known family (Hugging Face).
+    Config,
+    /// A printed summary: layers and shapes, without what happens between them.
+    Summary,
+    /// A few numbers and a formula or a trained network.
+    Formula,
+    /// The user said so.
+    Declared,
+    /// Nothing is known.
+    Unknown,
+}
+
+impl Tier {
+    /// For people.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Scaled => "scaled",
+            Self::Trace => "trace",
+            Self::Graph => "graph",
+            Self::Config => "config",
+            Self::Summary => "summary",
+            Self::Formula => "formula",
+            Self::Declared => "declared",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What the numbers are made of, MiB. History stores this, so that the part which depends on the task
+/// carries over to another GPU and the part which depends on the GPU does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Parts {
+    /// CUDA context of one process.
+    pub context_mib: u64,
+    /// Most that tensors take at once, in blocks of the allocator.
+    pub allocated_mib: u64,
+    /// Most that the allocator holds at once.
+    pub reserved_mib: u64,
+    /// Bound of what libraries ask for beside tensors (convolution workspaces).
+    pub workspace_mib: u64,
+}
+
+/// Memory that a task needs on each of its GPUs, MiB.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Below this it cannot run: peak allocated, context and workspaces.
+    pub need_mib: u64,
+    /// What it takes when memory is free: peak reserved, context and workspaces.
+    pub use_mib: u64,
+    /// The bound used for admission, at the configured coverage.
+    pub upper_mib: u64,
+    /// What it rests on.
+    pub tier: Tier,
+    /// Which estimator, and by which front end: `allocator/summary`, `horus`, `history`.
+    pub source: String,
+    /// Family of the model as far as it could be told: `resnet`, `bert`, `mlp`, `cnn`, `unknown`.
+    pub family: String,
+    /// What the numbers are made of, where the estimator knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
+    /// How the numbers came about, and what widened the bound; a sentence each.
+    pub reasons: Vec<String>,
+}

@@ -1,0 +1,58 @@
+//! Forecasts of GPU memory: how much will this task need?
+//!
+//! Every estimator answers the same question with an [`Estimate`]. The main one is *allocator*: a front
+//! end (summary text, Hugging Face configuration, ONNX) turns what is known of a model into a [`graph::Graph`], its rules
+//! turn that into allocations and frees, and [`alloc`] replays them through a model of PyTorch's caching
+//! allocator; a recorded log feeds the replay instead where there is one. The others are published
+//! formulas, GPUMemNet, and what earlier runs taught.
+//!
+//! Floats are fine here: an estimate is an input of the decision core, journalled as integers.
+
+pub mod alloc;
+mod estimate;
+pub mod graph;
+mod platform;
+mod task;
+
+pub use estimate::{Estimate, Parts, Tier};
+pub use platform::{Gpu, Platform};
+pub use task::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
+
+/// Bytes of a MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// Why there is no estimate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The input is not what the reader expects. Says where and what was expected.
+    #[error("{place}: {what}")]
+    Bad {
+        /// File, line, layer or field.
+        place: String,
+        /// What is wrong, what was expected.
+        what: String,
+    },
+    /// A size is beyond what any GPU holds, or overflows. Names the layer.
+    #[error("{layer}: {what}; no GPU holds such a tensor")]
+    Absurd {
+        /// Layer or tensor.
+        layer: String,
+        /// The shape and why it is refused.
+        what: String,
+    },
+    /// The estimator needs something that was not given.
+    #[error("{estimator} needs {what}")]
+    Missing {
+        /// Which estimator.
+        estimator: &'static str,
+        /// What to give it.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Input that is not what a reader expects.
+    pub fn bad(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Bad { place: place.into(), what: what.into() }
+    }
+}
