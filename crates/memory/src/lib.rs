@@ -11,6 +11,7 @@
 pub mod alloc;
 mod estimate;
 pub mod graph;
+mod nn;
 mod platform;
 mod task;
 
