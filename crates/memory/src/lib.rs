@@ -10,6 +10,7 @@
 
 pub mod alloc;
 mod estimate;
+pub mod gpumemnet;
 pub mod graph;
 mod nn;
 mod platform;
