@@ -10,6 +10,7 @@
 
 pub mod alloc;
 pub mod allocator;
+pub mod bench;
 mod estimate;
 pub mod estimators;
 pub mod graph;
