@@ -17,7 +17,7 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate"]),
+    ("GPU memory", &["estimate", "estimate-bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -101,6 +101,8 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Say how much GPU memory a task will need, by one estimator or all of them
     Estimate(Box<EstimateArgs>),
+    /// Compare all estimators with what was measured
+    EstimateBench(EstimateBenchArgs),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed
@@ -146,6 +148,20 @@ pub(crate) struct EstimateArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `carma estimate-bench`.
+#[derive(Debug, Args)]
+pub(crate) struct EstimateBenchArgs {
+    /// Folder with the data of others, as `gpumemnet/` and `carma/` [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print tables in Markdown, as in docs/results/memory-estimation.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
 }
 
 /// What a job is and wants.

@@ -1,6 +1,16 @@
 //! Estimators against measurements: the tests that `carma estimate-bench` runs and prints.
 
+mod data;
+
+pub use data::Data;
+
 use serde::Serialize;
+
+/// Runs every test for which there is data.
+#[must_use]
+pub fn run(_data: &Data) -> Vec<Test> {
+    Vec::new()
+}
 
 /// One task: measured, and as estimated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
