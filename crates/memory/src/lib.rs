@@ -12,6 +12,7 @@ pub mod alloc;
 mod estimate;
 pub mod graph;
 mod platform;
+pub mod summary;
 mod task;
 
 pub use estimate::{Estimate, Parts, Tier};
