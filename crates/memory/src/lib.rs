@@ -16,6 +16,7 @@ pub mod estimators;
 pub mod graph;
 pub mod margin;
 mod platform;
+pub mod summary;
 mod task;
 
 pub use estimate::{Estimate, Parts, Tier};
