@@ -15,6 +15,7 @@ mod estimate;
 pub mod estimators;
 pub mod graph;
 pub mod margin;
+mod nn;
 mod platform;
 pub mod summary;
 mod task;
