@@ -13,6 +13,7 @@ pub mod allocator;
 pub mod bench;
 mod estimate;
 pub mod estimators;
+pub mod gpumemnet;
 pub mod graph;
 pub mod margin;
 mod nn;
