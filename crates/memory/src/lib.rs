@@ -14,6 +14,7 @@ pub mod bench;
 mod estimate;
 pub mod estimators;
 pub mod graph;
+pub mod hf;
 pub mod margin;
 mod platform;
 mod task;
