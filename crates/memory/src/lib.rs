@@ -15,6 +15,7 @@ mod estimate;
 pub mod estimators;
 pub mod gpumemnet;
 pub mod graph;
+pub mod hf;
 pub mod margin;
 mod nn;
 mod platform;
