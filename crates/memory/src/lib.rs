@@ -9,8 +9,12 @@
 //! Floats are fine here: an estimate is an input of the decision core, journalled as integers.
 
 pub mod alloc;
+pub mod allocator;
+pub mod bench;
 mod estimate;
+pub mod estimators;
 pub mod graph;
+pub mod margin;
 mod platform;
 mod task;
 
