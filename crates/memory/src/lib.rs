@@ -10,10 +10,12 @@
 
 pub mod alloc;
 pub mod allocator;
+pub mod auto;
 pub mod bench;
 mod estimate;
 pub mod estimators;
 pub mod graph;
+pub mod history;
 pub mod margin;
 mod platform;
 mod task;

@@ -35,7 +35,7 @@ const GROUPS: usize = 1024;
 pub enum Table {
     /// [`Program`]s by key.
     Program,
-    /// [`Group`]s by front end, family, GPU and framework.
+    /// Samples of [`Group`]s, by front end, family, GPU and framework, and place in the group.
     Ratio,
     /// [`Context`]s by place.
     Context,
@@ -114,7 +114,7 @@ const CONTEXT_MIB: u64 = 512;
 const KNOWS_CONTEXT: Tier = Tier::Trace;
 
 impl History {
-    /// Puts a stored row back. Rows come in any order.
+    /// Puts a stored row back. Rows of a table come in the order of their keys.
     ///
     /// # Errors
     /// What is wrong with it, in words.
@@ -132,7 +132,11 @@ impl History {
                 self.programs.insert(key, program);
             }
             Table::Ratio => {
-                self.groups.insert(row.key.clone(), serde_json::from_str(body).map_err(broken)?);
+                let (group, place) = sample_place(&row.key)
+                    .ok_or_else(|| format!("ratio {}: not a group and a place", row.key))?;
+                let sample: ratio::Sample = serde_json::from_str(body).map_err(broken)?;
+                self.updates = self.updates.max(sample.at);
+                self.groups.entry(group.to_owned()).or_default().restore(place, sample);
             }
             Table::Context => {
                 self.contexts.insert(row.key.clone(), serde_json::from_str(body).map_err(broken)?);
@@ -154,7 +158,11 @@ impl History {
                         let program = u64::from_str_radix(&key, 16).ok().and_then(|k| self.programs.get(&k));
                         program.map(serde_json::to_string)
                     }
-                    Table::Ratio => self.groups.get(&key).map(serde_json::to_string),
+                    Table::Ratio => {
+                        let sample =
+                            sample_place(&key).and_then(|(group, place)| self.groups.get(group)?.at(place));
+                        sample.map(serde_json::to_string)
+                    }
                     Table::Context => self.contexts.get(&key).map(serde_json::to_string),
                 };
                 let body = body.transpose().map_err(|e| format!("{} {key}: {e}", table.as_str()))?;
@@ -260,6 +268,8 @@ impl History {
                 anchor.runs = anchor.runs.saturating_add(1);
                 anchor.max_mib = anchor.max_mib.max(Some(mib));
                 anchor.min_mib = Some(anchor.min_mib.map_or(mib, |min| min.min(mib)));
+                anchor.sim = wanted.sim.cloned().or(anchor.sim.take());
+                anchor.context_mib = context_mib;
             }
             Outcome::AtLeast(mib) => anchor.at_least_mib = anchor.at_least_mib.max(Some(mib)),
             Outcome::Ignored => {}
@@ -269,7 +279,8 @@ impl History {
     }
 
     fn learn_ratios(&mut self, run: &Run<'_>, peak: u64, context_mib: u64) {
-        let task = signature::Hash::new().number(run.signature.program).number(run.signature.batch.unwrap_or(0)).0;
+        let task =
+            signature::Hash::new().number(run.signature.program).number(run.signature.batch.unwrap_or(0)).0;
         for estimate in run.estimates {
             let base = estimate.parts.map_or(0, |p| p.context_mib);
             let context = if estimate.parts.is_some() { context_mib } else { 0 };
@@ -277,13 +288,15 @@ impl History {
                 if !self.groups.contains_key(&key) && self.groups.len() >= GROUPS {
                     continue;
                 }
-                self.groups.entry(key.clone()).or_default().add(
+                let place = self.groups.entry(key.clone()).or_default().add(
+                    self.updates,
                     task,
                     peak.saturating_sub(context),
                     estimate.use_mib.saturating_sub(base),
                     estimate.upper_mib.saturating_sub(base),
                 );
-                self.changed.insert((Table::Ratio, key));
+                // Three digits, so that rows sort by place.
+                self.changed.extend(place.map(|n| (Table::Ratio, format!("{key}#{n:03}"))));
             }
         }
     }
@@ -361,11 +374,17 @@ fn program_key(key: u64) -> String {
 
 /// A word of a key: without what parts words, and not longer than sense.
 fn part(word: &str) -> String {
-    word.chars().filter(|c| *c != '|' && !c.is_control()).take(80).collect()
+    word.chars().filter(|c| !matches!(c, '|' | '#') && !c.is_control()).take(80).collect()
 }
 
 fn context_key(place: &Place) -> String {
     format!("{}|{}|{}", part(&place.gpu), part(&place.driver), part(&place.framework))
+}
+
+/// Key of a stored sample: its group and its place there.
+fn sample_place(key: &str) -> Option<(&str, usize)> {
+    let (group, place) = key.rsplit_once('#')?;
+    Some((group, place.parse().ok()?))
 }
 
 /// Groups that an estimate belongs to, narrow to wide.

@@ -130,7 +130,9 @@ impl Program {
         Self { user, label, anchors: Vec::new() }
     }
 
-    /// The runs like this one, made if there were none.
+    /// The runs like this one, made if there were none. What is simulated and the context are for the
+    /// caller to bring up to date with a peak: with a run that was cut off they would be comparing a
+    /// measurement with another run's simulation.
     pub(super) fn anchor(&mut self, wanted: &Wanted<'_>, now: u64) -> &mut Anchor {
         let found = self.anchors.iter().position(|a| a.is(wanted.content, wanted.batch, wanted.place));
         let at = match found {
@@ -145,7 +147,7 @@ impl Program {
                     content: wanted.content,
                     batch: wanted.batch,
                     place: wanted.place.clone(),
-                    sim: None,
+                    sim: wanted.sim.cloned(),
                     context_mib: wanted.context_mib,
                     runs: 0,
                     max_mib: None,
@@ -159,8 +161,6 @@ impl Program {
         };
         let anchor = &mut self.anchors[at];
         anchor.used = now;
-        anchor.sim = wanted.sim.cloned().or(anchor.sim.take());
-        anchor.context_mib = wanted.context_mib;
         anchor
     }
 
@@ -211,9 +211,11 @@ impl Program {
         let of_batch = |a: &&Anchor| a.batch == wanted.batch && a.max_mib.is_some();
         if let Some(anchor) = self.anchors.iter().filter(of_batch).max_by_key(|a| a.net()) {
             let net = anchor.net()?;
-            let what =
-                if anchor.place == wanted.place.clone() { "another edition of it" } else { "it" };
-            return Some(told(net, format!("{what} took {net} MiB beside the context on {}", anchor.place.gpu)));
+            let what = if anchor.place == *wanted.place { "another edition of it" } else { "it" };
+            return Some(told(
+                net,
+                format!("{what} took {net} MiB beside the context on {}", anchor.place.gpu),
+            ));
         }
         // ... or the smallest larger batch: less takes no more.
         let batch = wanted.batch?;

@@ -1,7 +1,6 @@
 //! How far a front end is off, by family: a robust ratio and a conformal upper quantile.
 
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 
 /// Samples that a group keeps, the latest.
 const KEPT: usize = 256;
@@ -17,7 +16,9 @@ const UNIT: f64 = 10_000.0;
 
 /// One run against what a front end said of it, both without context, in units of 1/10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Sample {
+pub(super) struct Sample {
+    /// When it came, in updates of the history.
+    pub(super) at: u64,
     /// Program and batch.
     key: u64,
     /// Measured / expected use.
@@ -26,10 +27,11 @@ struct Sample {
     of_upper: u32,
 }
 
-/// Runs of one front end and family.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Runs of one front end and family. Samples have places of their own, so that a new one changes one
+/// stored row and not all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
-    samples: VecDeque<Sample>,
+    samples: Vec<Sample>,
 }
 
 impl Group {
@@ -45,21 +47,44 @@ impl Group {
         self.samples.is_empty()
     }
 
-    /// Takes a run: measured, expected and bound, MiB without context. What cannot be is left out.
-    pub(super) fn add(&mut self, key: u64, measured: u64, expected: u64, upper: u64) {
+    /// Takes a run: measured, expected and bound, MiB without context. Returns the place that changed;
+    /// what cannot be is left out.
+    pub(super) fn add(
+        &mut self,
+        at: u64,
+        key: u64,
+        measured: u64,
+        expected: u64,
+        upper: u64,
+    ) -> Option<usize> {
         if measured == 0 || expected == 0 || upper < expected {
-            return;
+            return None;
         }
-        let sample = Sample { key, of_use: unit(measured, expected), of_upper: unit(measured, upper) };
-        let of_this = |s: &Sample| s.key == key;
-        if self.samples.iter().filter(|s| of_this(s)).count() >= OF_ONE
-            && let Some(oldest) = self.samples.iter().position(of_this)
-        {
-            self.samples.remove(oldest);
+        let sample = Sample { at, key, of_use: unit(measured, expected), of_upper: unit(measured, upper) };
+        let same = |s: &Sample| s.key == key;
+        let crowded = self.samples.iter().filter(|s| same(s)).count() >= OF_ONE;
+        if !crowded && self.samples.len() < KEPT {
+            self.samples.push(sample);
+            return Some(self.samples.len() - 1);
         }
-        self.samples.push_back(sample);
-        if self.samples.len() > KEPT {
-            self.samples.pop_front();
+        let places = (0..self.samples.len()).filter(|i| !crowded || same(&self.samples[*i]));
+        let oldest = places.min_by_key(|i| self.samples[*i].at)?;
+        self.samples[oldest] = sample;
+        Some(oldest)
+    }
+
+    /// What stands at a place.
+    pub(super) fn at(&self, place: usize) -> Option<&Sample> {
+        self.samples.get(place)
+    }
+
+    /// Puts a stored sample back. Places are not kept: any order of the same samples says the same.
+    pub(super) fn restore(&mut self, place: usize, sample: Sample) {
+        if let Some(there) = self.samples.get_mut(place) {
+            *there = sample;
+        } else if self.samples.len() < KEPT {
+            // Rows come in the order of their places; a gap closes.
+            self.samples.push(sample);
         }
     }
 

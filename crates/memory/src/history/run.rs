@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn what_ends_say() {
-        let done = Observed { peak_mib: Some(4000), active_ms: 5_000, completed: true, ..Observed::default() };
+        let done =
+            Observed { peak_mib: Some(4000), active_ms: 5_000, completed: true, ..Observed::default() };
         assert_eq!(done.outcome(), Outcome::Peak(4000));
         // Killed at start, ended early, ended late, still growing when ended.
         assert_eq!(Observed { active_ms: 500, ..done }.outcome(), Outcome::Ignored);

@@ -68,12 +68,95 @@ pub struct Signature {
 /// Options that take a value and do not change memory: how long, how fast, at random from where,
 /// written to where. A name is not among them when scripts use it for the model as well (`--name`,
 /// `--tag`): taking two tasks for one is worse than not knowing that they are the same.
-const NEUTRAL: &[&str] = &["checkpoint-dir", "checkpoint-path", "ckpt-dir", "ep", "epoch", "epochs", "eval-every", "eval-interval", "exp-name", "experiment-name", "iterations", "iters", "job-id", "job-name", "learning-rate", "log", "log-dir", "log-every", "log-file", "log-freq", "log-interval", "log-level", "log-path", "logdir", "logging-dir", "logging-steps", "lr", "master-addr", "master-port", "max-epochs", "max-iter", "max-iters", "max-steps", "n-epochs", "num-epochs", "num-iters", "num-steps", "num-train-epochs", "num-workers", "o", "out", "out-dir", "outdir", "output", "output-dir", "output-file", "output-path", "patience", "port", "print-freq", "random-seed", "rdzv-endpoint", "rdzv-id", "run-id", "run-name", "save", "save-dir", "save-every", "save-freq", "save-name", "save-path", "save-steps", "seed", "steps", "total-steps", "train-steps", "wandb-name", "wandb-project", "warmup", "warmup-ratio", "warmup-steps", "wd", "weight-decay", "workers"];
+const NEUTRAL: &[&str] = &[
+    "checkpoint-dir",
+    "checkpoint-path",
+    "ckpt-dir",
+    "ep",
+    "epoch",
+    "epochs",
+    "eval-every",
+    "eval-interval",
+    "exp-name",
+    "experiment-name",
+    "iterations",
+    "iters",
+    "job-id",
+    "job-name",
+    "learning-rate",
+    "log",
+    "log-dir",
+    "log-every",
+    "log-file",
+    "log-freq",
+    "log-interval",
+    "log-level",
+    "log-path",
+    "logdir",
+    "logging-dir",
+    "logging-steps",
+    "lr",
+    "master-addr",
+    "master-port",
+    "max-epochs",
+    "max-iter",
+    "max-iters",
+    "max-steps",
+    "n-epochs",
+    "num-epochs",
+    "num-iters",
+    "num-steps",
+    "num-train-epochs",
+    "num-workers",
+    "o",
+    "out",
+    "out-dir",
+    "outdir",
+    "output",
+    "output-dir",
+    "output-file",
+    "output-path",
+    "patience",
+    "port",
+    "print-freq",
+    "random-seed",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "run-id",
+    "run-name",
+    "save",
+    "save-dir",
+    "save-every",
+    "save-freq",
+    "save-name",
+    "save-path",
+    "save-steps",
+    "seed",
+    "steps",
+    "total-steps",
+    "train-steps",
+    "wandb-name",
+    "wandb-project",
+    "warmup",
+    "warmup-ratio",
+    "warmup-steps",
+    "wd",
+    "weight-decay",
+    "workers",
+];
 
 /// Options that give the batch size.
 const BATCH: &[&str] = &[
-    "b", "batch", "batch-size", "batchsize", "bs", "micro-batch-size", "per-device-train-batch-size",
-    "per-gpu-train-batch-size", "train-batch-size", "train-bs",
+    "b",
+    "batch",
+    "batch-size",
+    "batchsize",
+    "bs",
+    "micro-batch-size",
+    "per-device-train-batch-size",
+    "per-gpu-train-batch-size",
+    "train-batch-size",
+    "train-bs",
 ];
 
 /// Longest label that is kept, bytes.
@@ -95,7 +178,9 @@ impl Signature {
         let (kept, batch) = normalise(words);
         let mut program = Hash::new();
         program.number(u64::from(facts.user)).number(u64::from(facts.gpus)).text(facts.cwd);
-        kept.iter().for_each(|word| drop(program.text(word)));
+        for word in &kept {
+            program.text(word);
+        }
         program.number(u64::MAX).text(facts.dataset.unwrap_or_default());
         for (key, value) in facts.settings {
             program.text(key).text(value);
