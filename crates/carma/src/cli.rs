@@ -1,5 +1,7 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
+pub(crate) mod memory;
+
 use carma_api::parse;
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
@@ -12,9 +14,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The verbs by what people want to do, in the order of the help.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
+    ("GPU memory", &["estimate", "estimate-bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -96,6 +99,10 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Start the daemon
     Serve(ServeArgs),
+    /// Say how much GPU memory a task will need, by one estimator or all of them
+    Estimate(Box<EstimateArgs>),
+    /// Compare all estimators with what was measured
+    EstimateBench(EstimateBenchArgs),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed
@@ -109,6 +116,52 @@ pub(crate) enum Verb {
     Demo,
     /// Use virtual GPUs as a training script uses real ones: a model that does no work
     VirtualTask(VirtualTaskArgs),
+}
+
+/// `carma estimate`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EstimateArgs {
+    /// Which estimator, or `all` side by side
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) estimator: String,
+    /// The model.
+    #[command(flatten)]
+    pub(crate) model: memory::ModelArgs,
+    /// How it is run.
+    #[command(flatten)]
+    pub(crate) task: memory::TaskArgs,
+    /// Number of GPUs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gpus: u32,
+    /// Where it runs.
+    #[command(flatten)]
+    pub(crate) platform: memory::PlatformArgs,
+    /// Memory that you would ask for yourself
+    #[arg(long, value_name = "SIZE", value_parser = parse::memory)]
+    pub(crate) gpu_memory: Option<MiB>,
+    /// Peak of a run under FakeTensorMode, for the estimator of that name
+    #[arg(long, value_name = "SIZE", value_parser = parse::memory)]
+    pub(crate) faketensor_peak: Option<MiB>,
+    /// Folder of GPUMemNet's published weights, to run them beside ours
+    #[arg(long, value_name = "DIR")]
+    pub(crate) gpumemnet_weights: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma estimate-bench`.
+#[derive(Debug, Args)]
+pub(crate) struct EstimateBenchArgs {
+    /// Folder with the data of others, as `gpumemnet/` and `carma/` [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print tables in Markdown, as in docs/results/memory-estimation.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
 }
 
 /// What a job is and wants.

@@ -9,8 +9,17 @@
 //! Floats are fine here: an estimate is an input of the decision core, journalled as integers.
 
 pub mod alloc;
+pub mod allocator;
+pub mod auto;
+pub mod bench;
 mod estimate;
+pub mod estimators;
+pub mod gpumemnet;
 pub mod graph;
+pub mod hf;
+pub mod history;
+pub mod margin;
+mod nn;
 mod platform;
 pub mod summary;
 mod task;

@@ -28,3 +28,24 @@ pub struct Platform {
     /// Settings of the caching allocator (`PYTORCH_ALLOC_CONF`).
     pub alloc: Settings,
 }
+
+impl Platform {
+    /// The platform of a GPU type by name, with the context of the table.
+    ///
+    /// # Errors
+    /// A name that the table does not have.
+    pub fn lookup(name: &str, torch: (u32, u32)) -> Result<Self, crate::Error> {
+        let (compute_capability, total_mib, context_mib) = match name {
+            "A100-40GB" => ((8, 0), 40_960, 524),
+            "H200" => ((9, 0), 143_771, 650),
+            _ => return Err(crate::Error::bad(format!("GPU type `{name}`"), "not in the table")),
+        };
+        Ok(Self {
+            gpu: Gpu { name: name.to_owned(), compute_capability, total_mib },
+            torch,
+            context_mib,
+            context_source: "table".to_owned(),
+            alloc: Settings::default(),
+        })
+    }
+}

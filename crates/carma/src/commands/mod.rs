@@ -5,6 +5,8 @@ mod config;
 mod demo;
 mod doctor;
 mod drain;
+mod estimate;
+mod estimate_bench;
 mod explain;
 mod fit;
 mod follow;
@@ -92,6 +94,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
+        Verb::Estimate(args) => estimate::run(&args),
+        Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),

@@ -77,6 +77,13 @@ impl Blocks {
             return Ok(());
         }
         functional_activation(flow, row)?;
+        if flow.shape(flow.cur) != out
+            && flow.shape(flow.cur).len() == out.len()
+            && elements(flow.shape(flow.cur)) == elements(&out)
+        {
+            // Channels last inside, first outside.
+            flow.cur = flow.carry_out(&row.name, &out, &Plan::View(flow.cur))?;
+        }
         let start = entry.map_or(0, |e| e.step);
         let cur = flow.cur;
         let open: Vec<usize> = flow.open_since(start).into_iter().filter(|i| *i != cur).collect();

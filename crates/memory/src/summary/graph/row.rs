@@ -109,6 +109,7 @@ pub(super) fn steps(summary: &Summary, batch: u64) -> Result<Vec<Step>, Error> {
                 Role::Block => Step::Hidden(row),
                 _ => Step::Leaf(row),
             });
+            norm_first(&mut steps);
         }
         pooled_branches(&mut steps);
         return Ok(steps);
@@ -139,6 +140,23 @@ pub(super) fn steps(summary: &Summary, batch: u64) -> Result<Vec<Step>, Error> {
     }
     pooled_branches(&mut steps);
     Ok(steps)
+}
+
+/// A norm with its activation inside stands behind it in torchsummary, and runs before it.
+fn norm_first(steps: &mut [Step]) {
+    let Some(Step::Leaf(norm)) = steps.last() else { return };
+    if !matches!(norm.role, Role::Norm(_)) || !norm.kind.contains("Act") {
+        return;
+    }
+    let mut at = steps.len() - 1;
+    while at > 0
+        && let Step::Leaf(inner) = &steps[at - 1]
+        && matches!(inner.role, Role::Identity | Role::Activation(_) | Role::Dropout)
+        && steps.len() - at <= 2
+    {
+        at -= 1;
+    }
+    steps[at..].rotate_right(1);
 }
 
 /// torchvision's Inception modules pool by a function before their last convolution, where no pool is
