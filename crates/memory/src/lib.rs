@@ -23,6 +23,7 @@ mod nn;
 mod platform;
 pub mod summary;
 mod task;
+pub mod trace;
 
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};
