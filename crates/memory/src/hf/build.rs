@@ -1,7 +1,7 @@
 //! From a configuration and a task to a graph: checks, the sequence's length, the family's builder.
 
 use super::maker::Maker;
-use super::{Config, Family, Head, decoder, encoder};
+use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
 use crate::graph::Graph;
 use crate::{Error, Task};
 
@@ -18,11 +18,22 @@ pub(super) fn graph(c: &Config, task: &Task) -> Result<Graph, Error> {
     }
     match c.family {
         Family::Bert | Family::DistilBert | Family::Albert => encoder::build(&mut m)?,
+        Family::Deberta => xlnet::deberta(&mut m)?,
+        Family::XlNet => xlnet::xlnet(&mut m)?,
+        Family::T5 | Family::Bart | Family::Whisper => seq2seq::build(&mut m)?,
+        Family::Vit => vision::build(&mut m)?,
+        Family::Unknown if c.image.is_some() && c.vocab == 0 => vision::build(&mut m)?,
         Family::Unknown if c.head != Head::CausalLm => encoder::build(&mut m)?,
-        family if family.is_decoder() || family == Family::Unknown => decoder::build(&mut m)?,
-        other => {
-            return Err(Error::bad("config.json, model_type", format!("no builder for {}", other.as_str())));
-        }
+        Family::Unknown
+        | Family::Gpt2
+        | Family::GptNeo
+        | Family::GptJ
+        | Family::Opt
+        | Family::Bloom
+        | Family::NeoX
+        | Family::Phi
+        | Family::Llama
+        | Family::Gemma => decoder::build(&mut m)?,
     }
     Ok(m.finish())
 }
@@ -85,6 +96,8 @@ fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
             format!("{n} tokens, but the model has a table of {most} positions (max_position_embeddings)"),
         )),
         Some(n) => Ok((n, None)),
+        // Whisper's positions are those of the sound; its text has 448 tokens at most.
+        None if c.family == Family::Whisper => Ok((448, None)),
         None if most > 0 && most <= USUAL_TOKENS => Ok((most, None)),
         None => Ok((
             USUAL_TOKENS,

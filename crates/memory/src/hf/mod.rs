@@ -16,6 +16,10 @@ mod habits;
 mod maker;
 mod names;
 mod parse;
+pub mod safetensors;
+mod seq2seq;
+mod vision;
+mod xlnet;
 
 pub use config::{Act, Config, Dropout, Experts, Family, Head, Image, NormKind};
 
