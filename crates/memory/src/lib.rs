@@ -9,6 +9,7 @@
 //! Floats are fine here: an estimate is an input of the decision core, journalled as integers.
 
 pub mod alloc;
+pub mod dataset;
 mod estimate;
 pub mod graph;
 mod platform;
