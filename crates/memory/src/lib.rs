@@ -12,6 +12,7 @@ pub mod alloc;
 pub mod allocator;
 pub mod auto;
 pub mod bench;
+pub mod dataset;
 mod estimate;
 pub mod estimators;
 pub mod gpumemnet;
