@@ -701,6 +701,7 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User) -> NewJob {
             horus: request.horus_mib.map(MiB),
             faketensor: request.faketensor_mib.map(MiB),
             gpumemnet: request.gpumemnet_mib.map(MiB),
+            computed: None,
         },
         hold: request.hold,
     }
