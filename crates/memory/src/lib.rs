@@ -14,10 +14,14 @@ pub mod auto;
 pub mod bench;
 mod estimate;
 pub mod estimators;
+pub mod gpumemnet;
 pub mod graph;
+pub mod hf;
 pub mod history;
 pub mod margin;
+mod nn;
 mod platform;
+pub mod summary;
 mod task;
 
 pub use estimate::{Estimate, Parts, Tier};

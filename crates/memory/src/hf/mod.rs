@@ -1,0 +1,41 @@
+//! Hugging Face models: `config.json` and the header of a safetensors file become a [`Graph`].
+//!
+//! A [`Config`] holds the dimensions under one set of names; [`graph()`] writes down which operators
+//! transformers 5 runs on a GPU for that family, in their order: what is a view, what copies, which
+//! functions are written out in elementwise steps. Facts were read in transformers 5.23 and in traces of its
+//! models on torch's `meta` device.
+
+mod attention;
+mod block;
+mod build;
+mod config;
+mod decoder;
+mod encoder;
+mod fields;
+mod habits;
+mod maker;
+mod names;
+mod parse;
+
+pub use config::{Act, Config, Dropout, Experts, Family, Head, Image, NormKind};
+
+use crate::graph::Graph;
+use crate::{Error, Task};
+
+impl Config {
+    /// Reads a `config.json`.
+    ///
+    /// # Errors
+    /// Not JSON, a field of the wrong type or an absurd number, fields missing: the message names the field.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        parse::config(text)
+    }
+}
+
+/// Operators of the model as the task runs it.
+///
+/// # Errors
+/// A tensor that no GPU holds, dimensions that do not fit together.
+pub fn graph(config: &Config, task: &Task) -> Result<Graph, Error> {
+    build::graph(config, task)
+}
