@@ -10,10 +10,15 @@
 
 pub mod alloc;
 pub mod allocator;
+pub mod auto;
 pub mod bench;
+pub mod dataset;
 mod estimate;
 pub mod estimators;
+pub mod gpumemnet;
 pub mod graph;
+pub mod hf;
+pub mod history;
 pub mod margin;
 mod nn;
 mod platform;

@@ -74,6 +74,30 @@ impl Builder {
         Ok(id)
     }
 
+    /// The parameter is not trained.
+    pub fn freeze(&mut self, id: ParamId) {
+        if let Some(param) = self.graph.params.get_mut(id.0 as usize) {
+            param.trainable = false;
+        }
+    }
+
+    /// How many parameters and buffers there are so far.
+    #[must_use]
+    pub fn params(&self) -> usize {
+        self.graph.params.len()
+    }
+
+    /// The parameters from `repeated` on are those from `first` on, one by one: a layer that is run again
+    /// with the same weights. They are taken back, and their nodes use the first ones.
+    pub fn share(&mut self, first: usize, repeated: usize) {
+        for id in self.graph.nodes.iter_mut().flat_map(|node| &mut node.params) {
+            if let Some(offset) = (id.0 as usize).checked_sub(repeated) {
+                *id = ParamId((first + offset) as u32);
+            }
+        }
+        self.graph.params.truncate(repeated);
+    }
+
     /// A batch that arrives on the GPU.
     ///
     /// # Errors
