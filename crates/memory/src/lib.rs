@@ -10,14 +10,21 @@
 
 pub mod alloc;
 pub mod allocator;
+pub mod auto;
 pub mod bench;
+pub mod dataset;
 mod estimate;
 pub mod estimators;
+pub mod gpumemnet;
 pub mod graph;
 pub mod hf;
+pub mod history;
 pub mod margin;
+mod nn;
 mod platform;
+pub mod summary;
 mod task;
+pub mod trace;
 
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};

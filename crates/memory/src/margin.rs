@@ -31,6 +31,9 @@ impl Margin {
         if task.parallel != Parallel::None && task.gpus > 1 {
             widen(0.40, "several GPUs, and no earlier run to go by");
         }
+        if task.variable_length {
+            widen(0.40, "batches of different lengths fragment memory, and the longest may come late");
+        }
         if task.cudnn_benchmark {
             widen(0.40, "cudnn.benchmark tries algorithms with workspaces of any size");
         }
