@@ -14,6 +14,7 @@ pub mod auto;
 pub mod bench;
 mod estimate;
 pub mod estimators;
+pub mod formula;
 pub mod gpumemnet;
 pub mod graph;
 pub mod hf;
