@@ -2,10 +2,10 @@
 
 use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
-use crate::ledger::{Alone, Gpu, Promise, Tenant};
+use crate::ledger::{Alone, Gpu, Growth, Promise, Tenant};
 use crate::model::{
     Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState,
-    NewJob, Phase, Placement, QueueKey, SharingMode, User,
+    NewJob, Phase, Placement, QueueKey, SeenMemory, SharingMode, User,
 };
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
 use crate::reading::GpuInfo;
@@ -384,7 +384,12 @@ impl State {
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
         let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
-        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, verdict };
+        let seen = left.iter().filter_map(|(_, t)| t.seen(now)).reduce(|a, b| SeenMemory {
+            active: a.active.max(b.active),
+            still: a.still.min(b.still),
+            growing: a.growing || b.growing,
+        });
+        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
         // Between attempts a job is pending, until whoever called says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
@@ -628,7 +633,7 @@ impl State {
     /// What is set aside for a job by the policy in force: promise and the number behind it.
     #[must_use]
     pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
-        let forecast = self.options.forecast(&job.spec.forecasts);
+        let forecast = self.options.forecast(&job.spec);
         self.promise_from(forecast.map(|(m, _)| m), job.floor)
     }
 
@@ -660,6 +665,7 @@ impl State {
             return Err(Rejected::NoSuchGpu);
         }
         let (promise, forecast) = self.promise_for(job);
+        let needs = job.spec.forecasts.computed.map(|c| c.need);
         let exclusive = placement.sharing == SharingMode::Exclusive;
         let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
         let as_asked = gpus.len() == placement.gpus.len()
@@ -691,6 +697,8 @@ impl State {
                     settled: false,
                     shared: false,
                     alone: None,
+                    needs,
+                    growth: Growth::default(),
                 });
             })?;
         }

@@ -8,8 +8,8 @@ use carma_core::explain::Reason;
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::Promise;
 use carma_core::model::{
-    EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase, Placement,
-    ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob,
+    Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{Gate, MemoryScreen, Options, RecoveryMethod, presets};
@@ -154,12 +154,19 @@ fn user(uid: u32) -> User {
 
 fn new_job() -> impl Strategy<Value = NewJob> {
     let maybe = || proptest::option::weighted(0.3, memory());
-    let forecasts = (maybe(), maybe(), maybe(), maybe()).prop_map(|(d, m, h, g)| Forecasts {
+    let basis = prop_oneof![Just(Basis::Exact), Just(Basis::Trace), Just(Basis::Summary)];
+    let computed = (memory(), memory(), basis, any::<bool>()).prop_map(|(need, more, basis, elastic)| {
+        let (need, more) = (MiB(need.0 % 45_000), MiB(more.0 % 45_000));
+        Computed { need, likely: need + more, upper: need + more, basis, coverage: 95, elastic }
+    });
+    let computed = proptest::option::weighted(0.3, computed);
+    let forecasts = (maybe(), maybe(), maybe(), maybe(), computed).prop_map(|(d, m, h, g, c)| Forecasts {
         declared: d.map(|m| MiB(m.0 % 45_000)),
         measured: m,
         horus: h,
         faketensor: h,
         gpumemnet: g,
+        computed: c,
     });
     let request = (
         prop_oneof![6 => Just(1u32), 2 => 2u32..4, 1 => Just(0), 1 => Just(u32::MAX)],

@@ -74,6 +74,13 @@ impl Builder {
         Ok(id)
     }
 
+    /// The parameter is not trained.
+    pub fn freeze(&mut self, id: ParamId) {
+        if let Some(param) = self.graph.params.get_mut(id.0 as usize) {
+            param.trainable = false;
+        }
+    }
+
     /// How many parameters and buffers there are so far.
     #[must_use]
     pub fn params(&self) -> usize {

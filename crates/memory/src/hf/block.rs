@@ -5,7 +5,7 @@ use super::maker::{Made, Maker};
 use super::names::{self, Names};
 use super::{Act, Family};
 use crate::Error;
-use crate::graph::{Number, Op, TensorId};
+use crate::graph::{Keeps, Number, Op, TensorId};
 
 impl Maker<'_> {
     pub(super) fn names(&self) -> Names {
@@ -187,5 +187,25 @@ impl Maker<'_> {
         let y = self.dropout(c.dropout.hidden, y)?;
         let sum = self.add("residual", y, attended)?;
         self.add("residual", sum, x)
+    }
+
+    /// As [`Self::layer_pre`], with a trained factor for each number of what attention and MLP give (DINOv2).
+    pub(super) fn layer_scaled(&mut self, layer: u64, x: TensorId, how: How) -> Made {
+        let (c, at) = (self.c, format!("layers.{layer}"));
+        let scale = |m: &mut Self, name: &str, y: TensorId| {
+            let factor = m.b.param(format!("{at}.{name}"), &[c.hidden])?;
+            let shape = m.b.shape(y).to_vec();
+            // The factor's gradient needs what it multiplies.
+            let keeps = Op::Activation { keeps: Keeps::Input, inplace: false };
+            m.b.node(name, keeps, &[y], &[factor], &shape, Number::Float)
+        };
+        let y = self.norm(&format!("{at}.norm1"), x)?;
+        let y = self.self_attention(&format!("{at}.attention"), y, how)?;
+        let y = scale(self, "layer_scale1", y)?;
+        let x = self.add("residual", y, x)?;
+        let y = self.norm(&format!("{at}.norm2"), x)?;
+        let y = self.feed_forward(&format!("{at}.mlp"), layer, y)?;
+        let y = scale(self, "layer_scale2", y)?;
+        self.add("residual", y, x)
     }
 }

@@ -186,6 +186,7 @@ fn forecasts(detail: &JobDetail) -> Forecasts {
         horus: of("horus"),
         faketensor: of("faketensor"),
         gpumemnet: of("gpumemnet"),
+        computed: None,
     }
 }
 
