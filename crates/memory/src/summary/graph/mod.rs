@@ -5,6 +5,7 @@ mod expand;
 mod fit;
 mod flow;
 mod input;
+mod language;
 mod role;
 mod row;
 
@@ -25,6 +26,9 @@ use std::collections::BTreeMap;
 pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     if task.batch_size == 0 {
         return Err(Error::bad("batch size", "0; give at least 1"));
+    }
+    if let Some(graph) = language::graph(summary, task) {
+        return graph;
     }
     vision(summary, task)
 }
