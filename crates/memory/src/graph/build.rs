@@ -70,7 +70,13 @@ impl Builder {
     fn add_param(&mut self, name: String, shape: &[u64], buffer: bool) -> Result<ParamId, Error> {
         check(&name, shape)?;
         let id = ParamId(self.graph.params.len() as u32);
-        self.graph.params.push(Param { name, shape: shape.to_vec(), trainable: !buffer, buffer });
+        self.graph.params.push(Param {
+            name,
+            shape: shape.to_vec(),
+            number: Number::Float,
+            trainable: !buffer,
+            buffer,
+        });
         Ok(id)
     }
 
