@@ -1,6 +1,7 @@
 //! Estimators against measurements: the tests that `carma estimate-bench` runs and prints.
 
 mod data;
+pub mod mlp;
 
 pub use data::Data;
 
@@ -8,8 +9,8 @@ use serde::Serialize;
 
 /// Runs every test for which there is data.
 #[must_use]
-pub fn run(_data: &Data) -> Vec<Test> {
-    Vec::new()
+pub fn run(data: &Data) -> Vec<Test> {
+    mlp::tests(data)
 }
 
 /// One task: measured, and as estimated.
