@@ -66,6 +66,11 @@ impl Blocks {
         flow.step += 1;
         let entry = if tree { self.open.pop() } else { self.last.get(&row.kind).copied() };
         self.end(flow, row, entry, tree)?;
+        if residual(&row.kind)
+            && let Some(seen) = flow.seen.get_mut(flow.cur)
+        {
+            seen.block_end = true;
+        }
         let now = Entry { at: flow.cur, step: flow.step + 1 };
         self.last.insert(row.kind.clone(), now);
         Ok(())
