@@ -71,6 +71,10 @@ pub(super) struct Flow<'a> {
     pub(super) after_norm: bool,
     pub(super) after_product: bool,
     pub(super) after_activation: bool,
+    /// Scores were written out, and no softmax came yet.
+    scores: bool,
+    /// timm: activations work in place wherever they can.
+    pub(super) timm: bool,
     shared: HashMap<String, Vec<ParamId>>,
     doubts: usize,
 }
@@ -88,6 +92,8 @@ impl<'a> Flow<'a> {
             after_norm: false,
             after_product: false,
             after_activation: false,
+            scores: false,
+            timm: false,
             shared: HashMap::new(),
             doubts: 0,
         }
@@ -111,7 +117,15 @@ impl<'a> Flow<'a> {
     /// Remembers a new tensor, which becomes the last.
     pub(super) fn push(&mut self, id: TensorId) -> usize {
         let shape = self.b.shape(id).to_vec();
-        self.seen.push(Seen { id, shape, uses: 0, step: self.step, product: false, halves: false, block_end: false });
+        self.seen.push(Seen {
+            id,
+            shape,
+            uses: 0,
+            step: self.step,
+            product: false,
+            halves: false,
+            block_end: false,
+        });
         self.cur = self.seen.len() - 1;
         self.cur
     }
@@ -187,15 +201,20 @@ impl<'a> Flow<'a> {
         let seen = self.seen.get(self.cur)?;
         let cur = seen.shape.as_slice();
         let (last, width) = (*cur.last()?, *want.last()?);
-        if cur.len() == 4 && want.len() == 3 && cur[1] != want[1] {
+        let heads_last = cur.len() == 4 && cur[1] == cur[2] && cur[3] <= 128;
+        if cur.len() == 4 && want.len() == 3 && (cur[1] != want[1] || heads_last) {
             // Scores [batch, heads, tokens, others] over values.
-            let others = cur[3];
+            let others = if cur[1] == want[1] { cur[2] } else { cur[3] };
             if cur[2] != want[1] && cur[1] != want[1] || cur.first() < want.first() {
                 return None;
             }
             let value = self.recent().take(12).find(|i| {
                 let v = &self.seen[*i];
-                v.product && v.shape.len() == 3 && v.shape[0] == cur[0] && v.shape[1] == others && v.shape[2] >= width
+                v.product
+                    && v.shape.len() == 3
+                    && v.shape[0] == cur[0]
+                    && v.shape[1] == others
+                    && v.shape[2] >= width
             })?;
             return Some(Plan::Weighted(self.cur, value));
         }
@@ -205,7 +224,9 @@ impl<'a> Flow<'a> {
         if want.len() == 4 && cur.len() == 3 {
             // Heads first or last.
             let tokens = cur[1];
-            let (heads, others) = if want[2] == tokens {
+            let (heads, others) = if want[1] == tokens && want[2] == tokens {
+                (want[3], tokens)
+            } else if want[2] == tokens {
                 (want[1], want[3])
             } else if want[1] == tokens {
                 (want[3], want[2])
@@ -213,7 +234,10 @@ impl<'a> Flow<'a> {
                 return None;
             };
             let known = others == tokens
-                || self.recent().take(6).any(|i| self.seen[i].shape.len() == 3 && self.seen[i].shape[1] == others);
+                || self
+                    .recent()
+                    .take(6)
+                    .any(|i| self.seen[i].shape.len() == 3 && self.seen[i].shape[1] == others);
             return (known && heads <= 128 && heads < tokens.max(2)).then_some(Plan::Scores(self.cur));
         }
         if cur.len() < 3 || want.len() < 2 {
@@ -222,7 +246,8 @@ impl<'a> Flow<'a> {
         let rows = elements(cur) / last.max(1);
         let wanted_rows = elements(want) / width.max(1);
         // torchsummary prints one window for all.
-        let whole = rows == wanted_rows || rows > wanted_rows && wanted_rows > 0 && rows.is_multiple_of(wanted_rows);
+        let whole =
+            rows == wanted_rows || rows > wanted_rows && wanted_rows > 0 && rows.is_multiple_of(wanted_rows);
         if last == width.saturating_mul(3) && whole && cur.len() == want.len() {
             return Some(Plan::Attend(self.cur));
         }
@@ -367,18 +392,36 @@ impl<'a> Flow<'a> {
                     flow.b.node(&format!("{name} ({part})"), Op::Copy, &[x], &[], &third, Number::Float)
                 };
                 let (query, key) = (copy(self, "query")?, copy(self, "key")?);
-                let id = self.b.node(&format!("{name} (scores)"), Op::MatMul, &[query, key], &[], &square, Number::Float)?;
-                let at = self.push(id);
-                Ok(at)
+                let id = self.b.node(
+                    &format!("{name} (scores)"),
+                    Op::MatMul,
+                    &[query, key],
+                    &[],
+                    &square,
+                    Number::Float,
+                )?;
+                self.scores = true;
+                Ok(self.push(id))
             }
             Plan::Weighted(at, value) => {
-                let (scores, x) = (self.read(*at), self.read(*value));
+                self.cur = *at;
+                self.softmax(name)?;
+                let (scores, x) = (self.read(self.cur), self.read(*value));
                 let batch = self.shape(*at).first().copied().unwrap_or(1);
                 let mut out = want.to_vec();
                 out[0] = batch;
-                let copied = self.b.node(&format!("{name} (value)"), Op::Copy, &[x], &[], &out, Number::Float)?;
-                let id = self.b.node(&format!("{name} (context)"), Op::MatMul, &[scores, copied], &[], &out, Number::Float)?;
-                let id = self.b.node(&format!("{name} (heads)"), Op::Copy, &[id], &[], &out, Number::Float)?;
+                let copied =
+                    self.b.node(&format!("{name} (value)"), Op::Copy, &[x], &[], &out, Number::Float)?;
+                let id = self.b.node(
+                    &format!("{name} (context)"),
+                    Op::MatMul,
+                    &[scores, copied],
+                    &[],
+                    &out,
+                    Number::Float,
+                )?;
+                let id =
+                    self.b.node(&format!("{name} (heads)"), Op::Copy, &[id], &[], &out, Number::Float)?;
                 Ok(self.push(id))
             }
             Plan::Pool(at) => {
@@ -425,6 +468,17 @@ impl<'a> Flow<'a> {
         }
     }
 
+    /// The softmax over scores, where it is a function.
+    fn softmax(&mut self, name: &str) -> Result<(), Error> {
+        if self.scores {
+            self.scores = false;
+            let x = self.read(self.cur);
+            let id = self.b.like(&format!("{name} (softmax)"), Op::Softmax, &[x])?;
+            self.push(id);
+        }
+        Ok(())
+    }
+
     /// Scaled dot-product attention over query, key and value.
     pub(super) fn attend(&mut self, name: &str, qkv: &[TensorId], out: &[u64]) -> Result<usize, Error> {
         let width = out.last().copied().unwrap_or(64);
@@ -443,7 +497,8 @@ impl<'a> Flow<'a> {
         if cost >= 4.0 && want.len() >= 3 {
             let cur = self.shape(self.cur);
             let (size, wanted) = (elements(cur), elements(want));
-            if wanted > 0 && size > wanted && size.is_multiple_of(wanted) && cur.last() == want.last() {
+            let channels = cur.last() == want.last() || cur.len() == 4 && cur.get(1) == want.last();
+            if wanted > 0 && size > wanted && size.is_multiple_of(wanted) && channels {
                 let mut scaled = want.to_vec();
                 scaled[0] = scaled[0].saturating_mul(size / wanted);
                 if scaled == cur {
@@ -517,12 +572,27 @@ impl<'a> Flow<'a> {
             Role::Activation(keeps) => {
                 // Models with known classes work in place, but not on what a shortcut reads as well.
                 let shared = self.seen.get(self.cur).is_some_and(|s| s.block_end);
+                let result = self.timm && matches!(row.kind.as_str(), "LeakyReLU" | "ELU" | "CELU" | "SELU");
+                let keeps = if result { Keeps::Output } else { keeps };
                 let inplace = keeps == Keeps::Output && !shared;
                 self.elementwise(row, Op::Activation { keeps, inplace })
             }
-            Role::Softmax => self.elementwise(row, Op::Softmax),
+            Role::Softmax => {
+                self.elementwise(row, Op::Softmax)?;
+                self.scores = false;
+                Ok(())
+            }
             Role::Dropout if self.dropout => self.elementwise(row, Op::Dropout { inplace: false }),
-            Role::Dropout => Ok(()),
+            // Dropout of attention is printed only where the scores are written out.
+            Role::Dropout => match row.output.as_deref() {
+                Some(want) if want.len() == 4 => {
+                    if matches!(self.attention(want), Some(Plan::Scores(_))) {
+                        self.cur = self.obtain(&row.name, &want.to_vec())?;
+                    }
+                    self.softmax(&row.name)
+                }
+                _ => Ok(()),
+            },
             Role::DropPath => self.elementwise(row, Op::Copy),
             Role::Scale => self.scale(row),
             Role::Windows => self.windows(row),
@@ -558,8 +628,22 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
+    /// What a block came with, for the first layer of one of its branches side by side.
+    fn branch(&self, row: &Row) -> Option<usize> {
+        let entry = self.seen.iter().rposition(|s| s.block_end).unwrap_or(0);
+        let fits = match (&row.input, &row.output) {
+            (Some(want), _) => self.shape(entry) == want,
+            (None, Some(out)) => self.shape(entry).len() == out.len(),
+            _ => false,
+        };
+        (row.branch && fits).then_some(entry)
+    }
+
     fn norm(&mut self, row: &Row, norm: Norm) -> Result<(), Error> {
-        let at = self.input_of(row, row.output.as_deref())?;
+        let at = match self.branch(row).filter(|at| Some(self.shape(*at)) == row.output.as_deref()) {
+            Some(at) => at,
+            None => self.input_of(row, row.output.as_deref())?,
+        };
         let features = if row.params > 0 && row.params.is_multiple_of(2) && norm != Norm::Rms {
             row.params / 2
         } else {
@@ -649,9 +733,11 @@ impl<'a> Flow<'a> {
     fn conv(&mut self, row: &Row, transposed: bool) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let outer = out.get(1).copied().unwrap_or(1);
-        let at = match row.input.as_deref() {
-            Some(want) => self.obtain(&row.name, &want.to_vec())?,
-            None => self.conv_input(row, &out, transposed)?,
+        let branch = self.branch(row);
+        let at = match (branch, row.input.as_deref()) {
+            (Some(at), _) => at,
+            (None, Some(want)) => self.obtain(&row.name, &want.to_vec())?,
+            (None, None) => self.conv_input(row, &out, transposed)?,
         };
         let inner = self.shape(at).get(1).copied().unwrap_or(1);
         let fit = self.fit(row, at, &out, transposed).map(|(fit, _)| fit);
@@ -724,6 +810,9 @@ impl<'a> Flow<'a> {
                 return Ok(self.cur);
             }
         }
+        if let Some(map) = self.as_map(row, out) {
+            return self.carry_out(&row.name, &map, &Plan::View(self.cur));
+        }
         if self.seen[self.cur].halves
             && let Some(half) = self.half_of(row, out)
         {
@@ -757,6 +846,34 @@ impl<'a> Flow<'a> {
         let shape = self.shape(self.cur).to_vec();
         self.doubt(format!("{}: {} weights do not fit an input {shape:?}", row.name, row.params));
         Ok(self.cur)
+    }
+
+    /// Tokens or a map with the channels last, as the map that a convolution to `out` reads.
+    fn as_map(&self, row: &Row, out: &[u64]) -> Option<Dims> {
+        let cur = self.shape(self.cur);
+        if out.len() != 4 || cur.len() < 3 {
+            return None;
+        }
+        let channels = *cur.last()?;
+        let fit = fit::channels(channels, out[1], row.params, true)?;
+        if fit.cost > 1.0 {
+            return None;
+        }
+        if cur.len() == 4 {
+            let same = cur[0] == out[0] && fit::side(cur[1], out[2], fit.area)? < 1.0;
+            return same.then(|| vec![cur[0], channels, cur[1], cur[2]]);
+        }
+        // Windows of the same map count as well.
+        let cells = elements(cur) / out[0].max(1) / channels.max(1);
+        let cells = if elements(cur) == out[0].saturating_mul(channels).saturating_mul(cells) {
+            cells
+        } else {
+            return None;
+        };
+        (1..=32).find_map(|stride| {
+            let (h, w) = (out[2].checked_mul(stride)?, out[3].checked_mul(stride)?);
+            (h.checked_mul(w)? == cells).then(|| vec![out[0], channels, h, w])
+        })
     }
 
     /// The shape of half of the last tensor's channels, if that fits.
@@ -807,6 +924,22 @@ impl<'a> Flow<'a> {
     fn linear(&mut self, row: &Row) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let width = out.last().copied().unwrap_or(1).max(1);
+        if row.attends && self.shape(self.cur) == out {
+            // BEiT multiplies by the weights of query, key and value in a function.
+            let x = self.read(self.cur);
+            let mut wide = out.clone();
+            wide[out.len() - 1] = width.saturating_mul(3);
+            let weight = self.b.param(format!("{}.qkv", row.name), &[width.saturating_mul(3), width])?;
+            let qkv = self.b.node(
+                &format!("{} (qkv)", row.name),
+                Op::Linear,
+                &[x],
+                &[weight],
+                &wide,
+                Number::Float,
+            )?;
+            self.attend(&row.name, &[qkv, qkv, qkv], &out)?;
+        }
         let at = match row.input.as_deref() {
             Some(want) => self.obtain(&row.name, &want.to_vec())?,
             None => {
@@ -855,7 +988,9 @@ impl<'a> Flow<'a> {
             .recent()
             .filter(|i| *i != at)
             .take(2)
-            .filter(|i| self.seen[*i].product && self.seen[*i].uses == 0 && self.seen[*i].shape.last() == shape.last())
+            .filter(|i| {
+                self.seen[*i].product && self.seen[*i].uses == 0 && self.seen[*i].shape.last() == shape.last()
+            })
             .collect();
         let &[key, query] = others.as_slice() else { return Ok(at) };
         let out = self.shape(query).to_vec();
@@ -952,6 +1087,13 @@ impl<'a> Flow<'a> {
         let scores =
             self.b.node(&name(" (scores)"), Op::MatMul, &[query, key], &[], &square, Number::Float)?;
         let sum = Op::Add { inplace: false };
+        let scores = if side == 8 {
+            // Version 2 scales cosines by a trained factor.
+            let scale = self.b.param(name(".logit_scale"), &[heads])?;
+            self.b.node(&name(" (scaled)"), Op::Mul, &[scores], &[scale], &square, Number::Float)?
+        } else {
+            scores
+        };
         let scores = self.b.node(&name(" (bias)"), sum, &[scores], bias, &square, Number::Float)?;
         let scores = self.b.like(&name(" (softmax)"), Op::Softmax, &[scores])?;
         let x =

@@ -37,6 +37,7 @@ fn vision(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     let steps = row::steps(summary, task.batch_size)?;
     let mut flow = Flow::new(&family(summary), task);
     flow.dropout = !transformer(summary);
+    flow.timm = summary.layers.iter().any(|l| l.kind.contains("NormAct"));
     for doubt in &summary.doubts {
         flow.doubt(doubt.clone());
     }
