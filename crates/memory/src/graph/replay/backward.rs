@@ -177,10 +177,23 @@ impl Player<'_, '_> {
                 }
                 Ok(())
             }
-            Op::Activation { .. } | Op::Softmax | Op::Dropout { .. } | Op::MaxPool | Op::AvgPool => {
+            Op::Activation { .. } => {
+                let width = self.width_of(node.outputs[0]);
+                self.like_input(x, width, to)?;
+                // PReLU's slope: a product of the input's size is summed.
+                for param in &node.params {
+                    if !self.trainable(*param) {
+                        continue;
+                    }
+                    let product = self.temporary(x, width)?;
+                    self.of_param(*param, self.param_width(*param), to)?;
+                    self.store.release(product)?;
+                }
+                Ok(())
+            }
+            Op::Softmax | Op::Dropout { .. } | Op::MaxPool | Op::AvgPool | Op::Copy => {
                 self.like_input(x, self.width_of(node.outputs[0]), to)
             }
-            Op::Copy => self.like_input(x, self.width_of(node.outputs[0]), to),
             Op::Add { .. } => {
                 for input in &node.inputs {
                     self.passed_on(node, *input, grad, to)?;
