@@ -220,6 +220,12 @@ pub(crate) struct JobArgs {
     /// Share of the SMs' threads under MPS, percent
     #[arg(long, value_name = "PCT", help_heading = "GPUs", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) mps_threads: Option<u8>,
+    /// The model, for what is expected of its memory.
+    #[command(flatten)]
+    pub(crate) model: memory::ModelArgs,
+    /// How it is run, likewise.
+    #[command(flatten)]
+    pub(crate) task: memory::TaskArgs,
 }
 
 /// `carma submit`.
@@ -344,7 +350,11 @@ pub(crate) struct GpusArgs {
 
 /// `carma history`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct HistoryArgs {
+    /// What to do instead of listing jobs.
+    #[command(subcommand)]
+    pub(crate) verb: Option<HistoryVerb>,
     /// How many jobs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     pub(crate) limit: u32,
@@ -354,6 +364,27 @@ pub(crate) struct HistoryArgs {
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `carma history` with a verb of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HistoryVerb {
+    /// Print what was learned of GPU memory from runs: peaks, how far estimates are off, CUDA contexts
+    Export(HistoryExportArgs),
+}
+
+/// `carma history export`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prints your own runs; root gets everybody's. Ratios and contexts are of all runs. CSV holds the runs alone."
+)]
+pub(crate) struct HistoryExportArgs {
+    /// Print JSON, which is what happens anyway
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print the runs as CSV
+    #[arg(long)]
+    pub(crate) csv: bool,
 }
 
 /// `carma drain` and `carma resume`.
@@ -381,6 +412,12 @@ pub(crate) struct ConfigCheckArgs {
 /// `carma doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Measure the CUDA context of one process on each GPU with PyTorch, and tell the daemon
+    #[arg(long)]
+    pub(crate) probe_context: bool,
+    /// The Python that has PyTorch
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "probe_context")]
+    pub(crate) python: PathBuf,
     /// Print the findings as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -15,6 +15,7 @@ pub mod bench;
 pub mod dataset;
 mod estimate;
 pub mod estimators;
+pub mod formula;
 pub mod gpumemnet;
 pub mod graph;
 pub mod hf;

@@ -70,6 +70,9 @@ pub(crate) struct TaskArgs {
     /// torch.backends.cudnn.benchmark is on: the peak is elastic
     #[arg(long)]
     pub(crate) cudnn_benchmark: bool,
+    /// Batches differ in length; --seq-len is the longest
+    #[arg(long)]
+    pub(crate) variable_length: bool,
     /// How several GPUs are used [default: none]
     #[arg(long, value_parser = words::<Parallel>(&["none", "data-parallel", "ddp", "zero2", "zero3"]))]
     pub(crate) parallel: Option<Parallel>,
@@ -91,6 +94,7 @@ impl TaskArgs {
             lora: self.lora.map(|rank| Lora { rank, targets: self.lora_targets.clone() }),
             channels_last: self.channels_last,
             cudnn_benchmark: self.cudnn_benchmark,
+            variable_length: self.variable_length,
             gpus,
             parallel: self.parallel.unwrap_or(default.parallel),
         }

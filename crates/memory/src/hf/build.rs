@@ -3,7 +3,7 @@
 use super::maker::Maker;
 use super::safetensors::Weights;
 use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
-use crate::graph::{Graph, Param};
+use crate::graph::{Graph, Number, Param};
 use crate::{Error, Task};
 
 /// Tokens that are assumed where neither the task nor a short table of positions says how many.
@@ -124,7 +124,13 @@ pub(super) fn reconcile(graph: &mut Graph, weights: &Weights) {
         graph.params.iter().filter(|p| !p.buffer).any(|p| p.trainable && !p.name.contains(".lora_"));
     if held > made {
         let name = "weights that the template lacks".to_owned();
-        graph.params.push(Param { name, shape: vec![held - made], trainable, buffer: false });
+        graph.params.push(Param {
+            name,
+            shape: vec![held - made],
+            number: Number::Float,
+            trainable,
+            buffer: false,
+        });
     }
     if held.abs_diff(made) as f64 > TOLERATED * held as f64 {
         graph.doubts.push(format!(
