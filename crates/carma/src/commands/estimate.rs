@@ -94,7 +94,8 @@ pub(crate) fn platform(args: &PlatformArgs) -> Result<Platform, Failure> {
     Ok(platform)
 }
 
-fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Value {
+/// The answers as `--json` prints them.
+pub(crate) fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Value {
     let estimates: Vec<_> = answers
         .iter()
         .map(|answer| match &answer.result {
@@ -119,7 +120,8 @@ fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Val
     })
 }
 
-fn render(answers: &[Answer], platform: &Platform, screen: &Screen) -> String {
+/// The answers as a table, with the reasons of a single one.
+pub(crate) fn render(answers: &[Answer], platform: &Platform, screen: &Screen) -> String {
     let mut text = format!("GPU memory on one {}, MiB\n\n", platform.gpu.name);
     let mut table = Table::new(
         vec![
