@@ -9,7 +9,7 @@ use carma_api::wire::{
 };
 use carma_core::explain::Reason;
 use carma_core::model::{Attempt, Basis, Computed, ExitStatus};
-use carma_core::reading::{GpuInfo, GpuKind};
+use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
@@ -87,7 +87,8 @@ impl Memory {
                 place,
                 estimates: &estimates,
                 declared_mib: None,
-                elastic: request.task.elastic,
+                // Several GPUs gather and reduce in buffers that no front end sees.
+                elastic: request.task.elastic || request.gpus > Some(1),
             };
             auto::answer(&self.history, &question, &self.settings)
         });
@@ -133,7 +134,7 @@ impl Memory {
 
     /// Takes a probe of a context. `false`: the number cannot be one.
     pub fn probe(&mut self, gpu: &GpuInfo, framework: &str, mib: u64) -> bool {
-        let place = Place { gpu: gpu_name(gpu), framework: cut(framework), driver: self.driver.clone() };
+        let place = Place { gpu: gpu.name.clone(), framework: cut(framework), driver: self.driver.clone() };
         self.history.probe(&place, mib)
     }
 
@@ -181,7 +182,7 @@ impl Memory {
 
     fn place(&self, request: &SubmitRequest, gpu: &GpuInfo) -> Place {
         let framework = request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut);
-        Place { gpu: gpu_name(gpu), framework, driver: self.driver.clone() }
+        Place { gpu: gpu.name.clone(), framework, driver: self.driver.clone() }
     }
 
     /// What the client sent, as far as it counts.
@@ -205,14 +206,6 @@ fn settings(config: &MemoryConfig) -> Settings {
             scaled: share(config.scaled_margin_percent, margins.scaled),
             growing: share(config.growing_margin_percent, margins.growing),
         },
-    }
-}
-
-/// A virtual GPU teaches nothing about a real one of the same type.
-fn gpu_name(gpu: &GpuInfo) -> String {
-    match gpu.kind {
-        GpuKind::Virtual => format!("{} (virtual)", gpu.name),
-        GpuKind::Whole | GpuKind::Mig { .. } => gpu.name.clone(),
     }
 }
 
@@ -324,6 +317,7 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
 mod tests {
     use super::*;
     use carma_core::model::{Exit, Floor, Placement, SeenMemory, SharingMode};
+    use carma_core::reading::GpuKind;
     use carma_core::units::Millis;
 
     fn gpu(name: &str, kind: GpuKind) -> GpuInfo {
@@ -388,11 +382,12 @@ mod tests {
         let (computed, view) = memory.expect(&again, 7, [&a100].into_iter()).unwrap();
         assert_eq!((computed.basis, computed.upper, computed.coverage), (Basis::Exact, MiB(4200), 95));
         assert_eq!((view.tier.as_str(), view.source.as_str()), ("exact", "history"));
-        // On several types the widest; other users learn nothing; a virtual GPU is another type.
+        // On several types the widest; other users learn nothing.
         let (wider, _) = memory.expect(&again, 7, [&a100, &h200].into_iter()).unwrap();
         assert_eq!(wider.basis, Basis::Scaled);
         assert!(memory.expect(&again, 8, [&a100].into_iter()).is_none());
-        let model = gpu("A100", GpuKind::Virtual);
+        // Virtual GPUs have names of their own.
+        let model = gpu("Virtual A100", GpuKind::Virtual);
         let (of_model, _) = memory.expect(&again, 7, [&model].into_iter()).unwrap();
         assert_eq!(of_model.basis, Basis::Scaled);
         assert_eq!(memory.learned(Some(7)).runs.len(), 1);
