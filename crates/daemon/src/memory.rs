@@ -8,20 +8,23 @@ use carma_api::wire::{
     EstimateView, LearnedContext, LearnedRatio, LearnedRuns, MemoryReply, PartsView, SubmitRequest,
 };
 use carma_core::explain::Reason;
-use carma_core::model::{Attempt, Basis, Computed, ExitStatus};
+use carma_core::model::{Attempt, Basis, Computed, ExitStatus, JobId};
 use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
 use carma_memory::history::{self, Facts, History, Observed, Place, Row, Run, SETTINGS, Signature};
 use carma_memory::{Estimate, Parts, Tier};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Estimates of one submission that are looked at.
 const MOST_ESTIMATES: usize = 16;
 /// Reasons of one estimate that are kept, and characters of a text.
 const MOST_REASONS: usize = 24;
 const MOST_TEXT: usize = 400;
+/// Jobs of one program that are told news, so that a turn stays short; and programs with such jobs.
+const MOST_WAITING: usize = 256;
+const MOST_PROGRAMS: usize = 4096;
 /// More than any GPU holds, MiB: what claims more is cut to it.
 const MOST_MIB: u64 = 1 << 30;
 /// Where a version is not known.
@@ -34,6 +37,8 @@ pub struct Memory {
     settings: Settings,
     /// Estimators whose answers count.
     chain: Vec<String>,
+    /// Jobs that wait, by program: a run of the same program tells more of them.
+    waiting: BTreeMap<u64, BTreeSet<JobId>>,
 }
 
 impl Memory {
@@ -45,6 +50,7 @@ impl Memory {
             history: History::default(),
             driver,
             settings: settings(config),
+            waiting: BTreeMap::new(),
             chain: config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()]),
         };
         memory.restore(rows);
@@ -67,6 +73,25 @@ impl Memory {
             tracing::warn!("what was learned of memory cannot be stored: {e}");
             Vec::new()
         })
+    }
+
+    /// A job waits: what runs of its program teach is news to it.
+    pub fn await_news(&mut self, job: JobId, request: &SubmitRequest, uid: u32) {
+        let program = signature(request, uid).program;
+        if self.waiting.len() >= MOST_PROGRAMS && !self.waiting.contains_key(&program) {
+            // Jobs that were cancelled before a run of their program ended stay behind here.
+            self.waiting.pop_first();
+        }
+        let waiting = self.waiting.entry(program).or_default();
+        if waiting.len() < MOST_WAITING {
+            waiting.insert(job);
+        }
+    }
+
+    /// Jobs of the program of this one for which a run of it is news, once each: those that go on
+    /// waiting ask again.
+    pub fn news_to(&mut self, request: &SubmitRequest, uid: u32) -> BTreeSet<JobId> {
+        self.waiting.remove(&signature(request, uid).program).unwrap_or_default()
     }
 
     /// What is expected of a job on these GPUs: of several types, the largest bound. `None`: nothing is

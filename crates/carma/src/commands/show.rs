@@ -262,7 +262,8 @@ pub(crate) mod tests {
         expected:   9.6 GiB to 12.4 GiB, upper bound at 95 %, cannot run below
                     8.3 GiB (allocator/summary, tier summary)
         ");
-        insta::assert_snapshot!(reasons(detail.estimate.as_ref().unwrap(), &Screen::of_width(Some(60))), @r"
+        let why = reasons(detail.estimate.as_ref().unwrap(), &Screen::of_width(Some(60)));
+        insta::assert_snapshot!(why.trim(), @r"
         Why so much memory is expected:
           - allocator model: tensors take 7800 MiB at most, in
             segments of 9180 MiB

@@ -158,6 +158,26 @@ fn running_out_of_memory_is_remembered_as_a_lower_bound() {
 }
 
 #[test]
+fn jobs_that_wait_learn_from_the_first_run() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let run = || task(&["--memory=6G", "--sm=0.1", "--work=30s"], None);
+    let ids: Vec<u64> = (0..4).map(|_| daemon.submit(run())).collect();
+    // Nothing is known, so the first has the GPU alone and the others wait.
+    assert_eq!(daemon.show(ids[3]).estimate, None);
+    let waiting = until("the first to end", || {
+        let over = daemon.show(ids[0]).job.ended_ms.is_some();
+        over.then(|| daemon.show(ids[3]))
+    });
+    assert_eq!(waiting.estimate.unwrap().tier, "exact");
+    for id in &ids[1..] {
+        let over = daemon.end_of(*id);
+        assert!(over.attempts[0].placed.text.contains("earlier runs of the same command"), "{over:#?}");
+    }
+    let shared = daemon.end_of(ids[3]).attempts[0].placed.text.clone();
+    assert!(shared.contains("shared"), "{shared}");
+}
+
+#[test]
 fn what_was_learned_can_be_exported() {
     let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
     daemon.end_of(daemon.submit(with_batch(task(&["--memory=3G", "--work=8s"], None), 8, 2500)));
