@@ -1,6 +1,8 @@
 //! Estimators against measurements: the tests that `carma estimate-bench` runs and prints.
 
 mod data;
+pub mod mlp;
+pub mod timm;
 
 pub use data::Data;
 
@@ -8,8 +10,8 @@ use serde::Serialize;
 
 /// Runs every test for which there is data.
 #[must_use]
-pub fn run(_data: &Data) -> Vec<Test> {
-    Vec::new()
+pub fn run(data: &Data) -> Vec<Test> {
+    [mlp::tests(data), timm::run(data)].concat()
 }
 
 /// One task: measured, and as estimated.
@@ -76,7 +78,7 @@ pub fn score(pairs: &[Pair]) -> Option<Score> {
     })
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     match (values.get(n.wrapping_sub(1) / 2), values.get(n / 2)) {

@@ -7,8 +7,10 @@ use crate::{Error, Precision};
 /// How one attention differs from another.
 #[derive(Clone, Copy, Default)]
 pub(super) struct How {
-    /// An additive mask, or a bias by position.
+    /// An additive mask, with a bias by position in it where a fused kernel takes both as one.
     pub(super) mask: Option<TensorId>,
+    /// A bias by position that is added before the mask where the attention is written out.
+    pub(super) bias: Option<TensorId>,
     /// Each token sees those before it.
     pub(super) causal: bool,
     /// Softmax in 32 bits and a cast back (Llama and its kin).
@@ -140,8 +142,11 @@ impl Maker<'_> {
         if how.scaled {
             scores = self.scale("scores_scaled", scores)?;
         }
-        if let Some(mask) = how.mask {
-            scores = self.add("scores_masked", scores, mask)?;
+        if self.c.scores_softcap {
+            scores = self.squash(scores)?;
+        }
+        for added in [how.bias, how.mask].into_iter().flatten() {
+            scores = self.add("scores_masked", scores, added)?;
         }
         let pure = matches!(self.task.precision, Precision::Bf16 | Precision::Fp16);
         let mut chances = if how.upcast && pure {

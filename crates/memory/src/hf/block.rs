@@ -5,7 +5,7 @@ use super::maker::{Made, Maker};
 use super::names::{self, Names};
 use super::{Act, Family};
 use crate::Error;
-use crate::graph::{Number, Op, TensorId};
+use crate::graph::{Keeps, Number, Op, TensorId};
 
 impl Maker<'_> {
     pub(super) fn names(&self) -> Names {
@@ -20,10 +20,9 @@ impl Maker<'_> {
         let (wide, narrow) = (c.heads * d, c.kv_heads * d);
         let [mut q, mut k, v] = if n.k.is_empty() {
             let all = self.linear(&format!("{at}.{}", n.q), x, wide + 2 * narrow, c.qkv_bias)?;
-            let seq = self.seq;
-            let batch = self.batch;
-            let mut part = |heads: u64| self.b.view("qkv_part", all, &[batch, heads, seq, d]);
-            [part(c.heads)?, part(c.kv_heads)?, part(c.kv_heads)?]
+            let shape = |heads| [self.batch, heads, self.seq, d];
+            let (q, kv) = (shape(c.heads), shape(c.kv_heads));
+            exactly(self.b.parts("qkv", all, &[&q, &kv, &kv])?)?
         } else {
             let q = self.linear(&format!("{at}.{}", n.q), x, wide, c.qkv_bias)?;
             let q = self.head_norm(&format!("{at}.q_norm"), q, c.heads)?;
@@ -77,9 +76,8 @@ impl Maker<'_> {
             if let Some(last) = shape.last_mut() {
                 *last = width;
             }
-            let gate = self.b.view("gate", both, &shape)?;
+            let [gate, up] = exactly(self.b.parts("gate_up", both, &[&shape, &shape])?)?;
             let gate = self.act(c.act, gate)?;
-            let up = self.b.view("up", both, &shape)?;
             self.multiply("gated", up, gate)?
         } else if c.gated {
             let gate = self.linear(&format!("{at}.{}", n.gate), x, width, c.mlp_bias)?;
@@ -116,9 +114,9 @@ impl Maker<'_> {
         let up =
             self.b.param(format!("{at}.experts.gate_up_proj"), &[e.count, 2 * e.intermediate, c.hidden])?;
         let both = self.product("experts_up", sent, &[up], 2 * e.intermediate)?;
-        let gate = self.b.view("gate", both, &[rows, e.intermediate])?;
+        let shape = [rows, e.intermediate];
+        let [gate, other] = exactly(self.b.parts("gate_up", both, &[&shape, &shape])?)?;
         let gate = self.act(Act::KeepsInput, gate)?;
-        let other = self.b.view("up", both, &[rows, e.intermediate])?;
         let y = self.multiply("gated", gate, other)?;
         let down = self.b.param(format!("{at}.experts.down_proj"), &[e.count, c.hidden, e.intermediate])?;
         let y = self.product("experts_down", y, &[down], c.hidden)?;
@@ -188,4 +186,30 @@ impl Maker<'_> {
         let sum = self.add("residual", y, attended)?;
         self.add("residual", sum, x)
     }
+
+    /// As [`Self::layer_pre`], with a trained factor for each number of what attention and MLP give (DINOv2).
+    pub(super) fn layer_scaled(&mut self, layer: u64, x: TensorId, how: How) -> Made {
+        let (c, at) = (self.c, format!("layers.{layer}"));
+        let scale = |m: &mut Self, name: &str, y: TensorId| {
+            let factor = m.b.param(format!("{at}.{name}"), &[c.hidden])?;
+            let shape = m.b.shape(y).to_vec();
+            // The factor's gradient needs what it multiplies.
+            let keeps = Op::Activation { keeps: Keeps::Input, inplace: false };
+            m.b.node(name, keeps, &[y], &[factor], &shape, Number::Float)
+        };
+        let y = self.norm(&format!("{at}.norm1"), x)?;
+        let y = self.self_attention(&format!("{at}.attention"), y, how)?;
+        let y = scale(self, "layer_scale1", y)?;
+        let x = self.add("residual", y, x)?;
+        let y = self.norm(&format!("{at}.norm2"), x)?;
+        let y = self.feed_forward(&format!("{at}.mlp"), layer, y)?;
+        let y = scale(self, "layer_scale2", y)?;
+        self.add("residual", y, x)
+    }
+}
+
+/// As many parts as were asked for.
+fn exactly<const N: usize>(parts: Vec<TensorId>) -> Result<[TensorId; N], Error> {
+    <[TensorId; N]>::try_from(parts)
+        .map_err(|parts| Error::bad("graph", format!("{} parts where {N} were asked for", parts.len())))
 }

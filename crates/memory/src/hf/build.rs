@@ -1,8 +1,9 @@
 //! From a configuration and a task to a graph: checks, the sequence's length, the family's builder.
 
 use super::maker::Maker;
-use super::{Config, Family, Head, decoder, encoder};
-use crate::graph::Graph;
+use super::safetensors::Weights;
+use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
+use crate::graph::{Graph, Number, Param};
 use crate::{Error, Task};
 
 /// Tokens that are assumed where neither the task nor a short table of positions says how many.
@@ -18,11 +19,22 @@ pub(super) fn graph(c: &Config, task: &Task) -> Result<Graph, Error> {
     }
     match c.family {
         Family::Bert | Family::DistilBert | Family::Albert => encoder::build(&mut m)?,
+        Family::Deberta => xlnet::deberta(&mut m)?,
+        Family::XlNet => xlnet::xlnet(&mut m)?,
+        Family::T5 | Family::Bart | Family::Whisper => seq2seq::build(&mut m)?,
+        Family::Vit => vision::build(&mut m)?,
+        Family::Unknown if c.image.is_some() && c.vocab == 0 => vision::build(&mut m)?,
         Family::Unknown if c.head != Head::CausalLm => encoder::build(&mut m)?,
-        family if family.is_decoder() || family == Family::Unknown => decoder::build(&mut m)?,
-        other => {
-            return Err(Error::bad("config.json, model_type", format!("no builder for {}", other.as_str())));
-        }
+        Family::Unknown
+        | Family::Gpt2
+        | Family::GptNeo
+        | Family::GptJ
+        | Family::Opt
+        | Family::Bloom
+        | Family::NeoX
+        | Family::Phi
+        | Family::Llama
+        | Family::Gemma => decoder::build(&mut m)?,
     }
     Ok(m.finish())
 }
@@ -85,6 +97,8 @@ fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
             format!("{n} tokens, but the model has a table of {most} positions (max_position_embeddings)"),
         )),
         Some(n) => Ok((n, None)),
+        // Whisper's positions are those of the sound; its text has 448 tokens at most.
+        None if c.family == Family::Whisper => Ok((448, None)),
         None if most > 0 && most <= USUAL_TOKENS => Ok((most, None)),
         None => Ok((
             USUAL_TOKENS,
@@ -93,5 +107,36 @@ fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
                 if most > 0 { format!(" (the model takes {most})") } else { String::new() }
             )),
         )),
+    }
+}
+
+/// Share of the parameters by which a template may differ from the weights without a word: norms, tables of
+/// positions, buffers that a file holds.
+const TOLERATED: f64 = 0.01;
+
+/// The file has the last word on how many parameters there are.
+pub(super) fn reconcile(graph: &mut Graph, weights: &Weights) {
+    let (made, held) = (graph.parameters(), weights.elements());
+    if weights.tensors.is_empty() || held == 0 {
+        return;
+    }
+    let trainable =
+        graph.params.iter().filter(|p| !p.buffer).any(|p| p.trainable && !p.name.contains(".lora_"));
+    if held > made {
+        let name = "weights that the template lacks".to_owned();
+        graph.params.push(Param {
+            name,
+            shape: vec![held - made],
+            number: Number::Float,
+            trainable,
+            buffer: false,
+        });
+    }
+    if held.abs_diff(made) as f64 > TOLERATED * held as f64 {
+        graph.doubts.push(format!(
+            "the file holds {held} numbers, the template of {} has {made}{}",
+            graph.family,
+            if held > made { ": the difference is counted as weights" } else { ": the larger count is kept" }
+        ));
     }
 }

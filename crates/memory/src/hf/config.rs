@@ -253,6 +253,8 @@ pub struct Config {
     pub cache: bool,
     /// Logits are squashed by `tanh` (Gemma 2).
     pub softcap: bool,
+    /// Scores of the attention are squashed too, for which there is no fused kernel (Gemma 2).
+    pub scores_softcap: bool,
     /// Length of the sliding window of attention; shorter than the sequence it makes a mask.
     pub window: Option<u64>,
     /// `_attn_implementation` in the file.
@@ -309,6 +311,7 @@ impl Config {
             tied: true,
             cache: family.is_decoder() || family.is_seq2seq(),
             softcap: false,
+            scores_softcap: false,
             window: None,
             attention: None,
             dtype: None,

@@ -99,6 +99,8 @@ fn llama(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
     }
     if matches!(c.model_type.as_str(), "gemma2" | "gemma3" | "gemma3_text") {
         c.post_norms = true;
+        c.scores_softcap =
+            c.model_type == "gemma2" && f.float(&["attn_logit_softcapping"])?.is_none_or(|v| v > 0.0);
         c.softcap = f.float(&["final_logit_softcapping"])?.is_some_and(|v| v > 0.0);
     }
     if c.family == Family::Gemma {

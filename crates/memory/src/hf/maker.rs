@@ -1,6 +1,6 @@
 //! The parts that transformers are made of, written as the operators that transformers 5 runs.
 
-use super::{Act, Config, Head, NormKind};
+use super::{Act, Config, Family, Head, NormKind};
 use crate::graph::{Builder, Graph, Keeps, Norm, Number, Op, ParamId, TensorId};
 use crate::{Attention, Error, Mode, Precision, Task};
 
@@ -14,6 +14,8 @@ pub(super) struct Maker<'a> {
     pub(super) seq: u64,
     /// What the model returns and its user keeps: logits, keys and values.
     pub(super) kept: Vec<TensorId>,
+    /// Keys and values of the layers being built go through a cache.
+    pub(super) remembers: bool,
     /// Ends of the names of layers that get adapters.
     adapters: Vec<String>,
 }
@@ -29,7 +31,7 @@ impl<'a> Maker<'a> {
             None => Vec::new(),
         };
         let b = Builder::new(c.family.as_str());
-        Self { b, c, task, batch: task.batch_size, seq, kept: Vec::new(), adapters }
+        Self { b, c, task, batch: task.batch_size, seq, kept: Vec::new(), remembers: true, adapters }
     }
 
     pub(super) fn finish(self) -> Graph {
@@ -57,8 +59,13 @@ impl<'a> Maker<'a> {
         matches!(self.task.precision, Precision::Bf16Autocast | Precision::Fp16Autocast)
     }
 
+    /// Attention written out: because it was asked for, or because transformers has nothing else for the
+    /// family (`_supports_sdpa`).
     pub(super) fn eager(&self) -> bool {
-        self.task.attention == Attention::Eager || self.c.attention == Some(Attention::Eager)
+        self.task.attention == Attention::Eager
+            || self.c.attention == Some(Attention::Eager)
+            || self.c.scores_softcap
+            || matches!(self.c.family, Family::GptJ | Family::GptNeo | Family::Bloom)
     }
 
     /// Type of what an elementwise operator makes of a 16-bit and a 32-bit tensor: under autocast the larger
@@ -67,9 +74,11 @@ impl<'a> Maker<'a> {
         if self.autocast() { Number::Float32 } else { Number::Float }
     }
 
-    /// Keys and values are kept: transformers switches that off under checkpointing.
+    /// Keys and values are kept: transformers switches that off under checkpointing, BART when it is given
+    /// labels.
     pub(super) fn caches(&self) -> bool {
-        self.c.cache && !(self.training() && self.task.gradient_checkpointing)
+        let off = self.task.gradient_checkpointing || self.c.family == Family::Bart;
+        self.remembers && self.c.cache && !(self.training() && off)
     }
 
     /// Hidden states `[batch, tokens]` and what follows.
@@ -234,9 +243,7 @@ impl<'a> Maker<'a> {
         };
         let mut logits = logits;
         if self.c.softcap {
-            let small = self.scale("softcap", logits)?;
-            let tanh = self.b.activation("softcap_tanh", Keeps::Output, false, small)?;
-            logits = self.scale("softcap", tanh)?;
+            logits = self.squash(logits)?;
         }
         self.kept.push(logits);
         if !self.training() {
@@ -250,6 +257,13 @@ impl<'a> Maker<'a> {
         }
         let labels = self.ids("labels")?;
         self.loss(scores, labels)
+    }
+
+    /// `cap * tanh(x / cap)`
+    pub(super) fn squash(&mut self, x: TensorId) -> Made {
+        let small = self.scale("softcap", x)?;
+        let tanh = self.b.activation("softcap_tanh", Keeps::Output, false, small)?;
+        self.scale("softcap", tanh)
     }
 
     pub(super) fn loss(&mut self, scores: TensorId, labels: TensorId) -> Result<(), Error> {

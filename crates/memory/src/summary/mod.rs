@@ -4,6 +4,7 @@
 //! [`parse`] reads the text into a [`Summary`]: a list of layers as printed, nothing added. What a
 //! summary hides (functional operators, residual additions, flags) is added when a graph is built of it.
 
+mod graph;
 mod info;
 mod repr;
 mod table;
@@ -11,6 +12,8 @@ mod text;
 
 use crate::Error;
 use std::collections::BTreeMap;
+
+pub use graph::graph;
 
 /// Texts longer than this are refused: a summary of a model with 10,000 layers has about 2 MiB.
 pub const MAX_BYTES: usize = 16 << 20;

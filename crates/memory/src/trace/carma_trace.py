@@ -1301,17 +1301,21 @@ def train(model, batch, loss, optimizer, options):
         return value
 
     out = result = inputs = None
-    for _ in range(BATCHES):
+    sizes = [None] * BATCHES
+    if options.samples and options.batch_size and options.samples % options.batch_size:
+        # An epoch ends with a smaller batch, and another begins.
+        sizes += [options.samples % options.batch_size, None]
+    for size in sizes:
         LOG.write("m forward")
-        inputs = prepare(batch)
+        inputs = prepare(resized(batch, size) if size else batch)
         if not training:
             with torch.no_grad(), context:
-                out = call(model, inputs)
+                out = call(model, inputs[0] if loss else inputs)
             continue
         optimizer.zero_grad()
         with context:
-            out = call(model, inputs)
-            result = loss(out, inputs) if loss is not None else default_loss(out)
+            out = call(model, inputs[0] if loss else inputs)
+            result = loss(out, inputs[1]) if loss else default_loss(out)
         if scaler:
             scaler.scale(result).backward()
             scaler.step(optimizer)
@@ -1356,6 +1360,7 @@ def main():
     parser.add_argument("--spec", help="JSON list of {name, entry, arguments, batch_size, ...}; --out is a folder")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--seq-len", type=int)
+    parser.add_argument("--samples", type=int, help="of the data set: an epoch may end with a smaller batch")
     parser.add_argument("--shape", help="of one sample: 3,224,224")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam")
     parser.add_argument(
