@@ -4,7 +4,7 @@ use crate::allocator::{self, Footprint};
 use crate::formula::{self, Totals, faketensor};
 use crate::graph::{Graph, Kind, Replay, replay};
 use crate::summary::Summary;
-use crate::{Error, Estimate, MIB, Platform, Task, Tier, hf, summary, trace};
+use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, summary, trace};
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
 #[derive(Debug, Clone, Default)]
@@ -114,15 +114,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// Horus counts what a summary lists: outputs of all rows, and parameters.
+/// Totals as GPUMemNet's authors take them from a summary: of layers that they know, without containers.
 fn printed_totals(summary: &Summary, task: &Task) -> Option<Totals> {
-    let rows = summary.layers.iter().enumerate();
-    let activations = rows.filter_map(|(_, layer)| layer.activations()).fold(0_u64, u64::saturating_add);
-    (activations > 0).then_some(Totals {
-        activations,
-        parameters: summary.totals.params?,
-        batch: task.batch_size,
-    })
+    let model = gpumemnet::Model::of_summary(summary, task).ok()?;
+    let activations = model.activations(|kind| kind != gpumemnet::Kind::Other);
+    (activations > 0).then_some(Totals { activations, parameters: model.params, batch: task.batch_size })
 }
 
 fn hugging_face(known: &Known, task: &Task) -> Option<Result<Graph, Error>> {
