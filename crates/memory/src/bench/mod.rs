@@ -3,6 +3,7 @@
 mod data;
 pub mod mlp;
 pub mod timm;
+pub mod vectors;
 
 pub use data::Data;
 
