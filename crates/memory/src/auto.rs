@@ -3,7 +3,7 @@
 //! number. With none of these there is no answer, and the job gets a GPU alone until it has been seen.
 
 use crate::history::{Ask, History, Margins, Place, Signature, Told};
-use crate::{Estimate, Parallel, Task, Tier};
+use crate::{Estimate, Task, Tier};
 
 /// How sure a bound has to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +49,7 @@ pub struct Answer {
 /// workspaces of any size, and several GPUs gather and reduce in buffers that no front end sees.
 #[must_use]
 pub fn is_elastic(task: &Task) -> bool {
-    task.cudnn_benchmark || (task.gpus > 1 && task.parallel != Parallel::None)
+    task.cudnn_benchmark || task.gpus > 1
 }
 
 /// A cut-off run had so much and wanted more; nobody knows how much more.

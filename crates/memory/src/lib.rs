@@ -12,8 +12,10 @@ pub mod alloc;
 pub mod allocator;
 pub mod auto;
 pub mod bench;
+pub mod dataset;
 mod estimate;
 pub mod estimators;
+pub mod formula;
 pub mod gpumemnet;
 pub mod graph;
 pub mod hf;
@@ -23,6 +25,7 @@ mod nn;
 mod platform;
 pub mod summary;
 mod task;
+pub mod trace;
 
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};

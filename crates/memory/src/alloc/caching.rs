@@ -125,6 +125,10 @@ impl Caching {
                 self.convolution_bytes = self.convolution_bytes.max(*bytes);
                 Ok(())
             }
+            Event::EmptyCache => {
+                self.release_free_segments();
+                Ok(())
+            }
             Event::Mark { .. } => Ok(()),
         }
     }

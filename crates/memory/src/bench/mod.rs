@@ -2,6 +2,7 @@
 
 mod data;
 pub mod mlp;
+pub mod timm;
 
 pub use data::Data;
 
@@ -10,7 +11,7 @@ use serde::Serialize;
 /// Runs every test for which there is data.
 #[must_use]
 pub fn run(data: &Data) -> Vec<Test> {
-    mlp::tests(data)
+    [mlp::tests(data), timm::run(data)].concat()
 }
 
 /// One task: measured, and as estimated.
@@ -77,7 +78,7 @@ pub fn score(pairs: &[Pair]) -> Option<Score> {
     })
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     match (values.get(n.wrapping_sub(1) / 2), values.get(n / 2)) {

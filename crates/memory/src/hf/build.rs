@@ -1,8 +1,9 @@
 //! From a configuration and a task to a graph: checks, the sequence's length, the family's builder.
 
 use super::maker::Maker;
+use super::safetensors::Weights;
 use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
-use crate::graph::Graph;
+use crate::graph::{Graph, Number, Param};
 use crate::{Error, Task};
 
 /// Tokens that are assumed where neither the task nor a short table of positions says how many.
@@ -71,7 +72,8 @@ fn check(c: &Config, task: &Task) -> Result<(), Error> {
 
 /// Tokens of a sample, and what to say where they were not given.
 fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
-    if let (Some(image), false) = (c.image, c.vocab > 0) {
+    let pictures = c.family == Family::Vit || c.vocab == 0;
+    if let Some(image) = c.image.filter(|_| pictures) {
         let side = image.size / image.patch.max(1);
         return Ok((side * side + image.prefix, None));
     }
@@ -106,5 +108,36 @@ fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
                 if most > 0 { format!(" (the model takes {most})") } else { String::new() }
             )),
         )),
+    }
+}
+
+/// Share of the parameters by which a template may differ from the weights without a word: norms, tables of
+/// positions, buffers that a file holds.
+const TOLERATED: f64 = 0.01;
+
+/// The file has the last word on how many parameters there are.
+pub(super) fn reconcile(graph: &mut Graph, weights: &Weights) {
+    let (made, held) = (graph.parameters(), weights.elements());
+    if weights.tensors.is_empty() || held == 0 {
+        return;
+    }
+    let trainable =
+        graph.params.iter().filter(|p| !p.buffer).any(|p| p.trainable && !p.name.contains(".lora_"));
+    if held > made {
+        let name = "weights that the template lacks".to_owned();
+        graph.params.push(Param {
+            name,
+            shape: vec![held - made],
+            number: Number::Float,
+            trainable,
+            buffer: false,
+        });
+    }
+    if held.abs_diff(made) as f64 > TOLERATED * held as f64 {
+        graph.doubts.push(format!(
+            "the file holds {held} numbers, the template of {} has {made}{}",
+            graph.family,
+            if held > made { ": the difference is counted as weights" } else { ": the larger count is kept" }
+        ));
     }
 }

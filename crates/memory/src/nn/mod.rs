@@ -20,11 +20,11 @@ mod norm;
 mod rng;
 
 pub(crate) use adam::Adam;
-pub(crate) use attention::{Encoder, EncoderCache, Segments};
+pub(crate) use attention::{Attention, Encoder, EncoderCache, Segments};
 pub(crate) use dense::Linear;
 pub(crate) use loss::{Logistic, Seen, softmax_class, softmax_loss};
 pub(crate) use mat::Mat;
-pub(crate) use mlp::{Mlp, MlpCache};
+pub(crate) use mlp::{Hidden, Mlp, MlpCache};
 pub(crate) use norm::{BatchNorm, LayerNorm};
 pub(crate) use rng::Rng;
 

@@ -8,6 +8,8 @@
 mod pickle;
 mod zip;
 
+pub(crate) use zip::crc32;
+
 use crate::Error;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! A checkpoint made by hand, and hostile ones.
 
 use super::*;
-use zip::crc32;
 
 /// A zip archive of stored files.
 fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {

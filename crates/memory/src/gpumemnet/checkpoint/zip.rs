@@ -96,7 +96,7 @@ fn data(bytes: &[u8], local: usize, size: usize) -> Option<Range<usize>> {
 }
 
 /// CRC-32 as in zip.
-pub(super) fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
         let mut i = 0;

@@ -1,0 +1,13 @@
+//! Data sets of measured memory: random models ([`generate`]), the scripts that measure them on a GPU
+//! ([`SCRIPTS`]), and the check of what came out. docs/datasets.md describes the files.
+
+mod generate;
+
+pub use generate::{Family, generate};
+
+/// The Python files that measure, by name. They belong into one folder; `measure.py` is the one to start.
+pub const SCRIPTS: [(&str, &str); 3] = [
+    ("measure.py", include_str!("python/measure.py")),
+    ("worker.py", include_str!("python/worker.py")),
+    ("families.py", include_str!("python/families.py")),
+];
