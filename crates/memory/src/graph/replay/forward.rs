@@ -64,12 +64,17 @@ impl Player<'_, '_> {
             }
             Op::Mul => {
                 let out = self.output(node, self.promoted(node))?;
-                let (a, b) = (node.inputs[0], node.inputs[1]);
-                if self.plan.needs(b) {
+                let a = node.inputs[0];
+                if let Some(b) = node.inputs.get(1).copied() {
+                    if self.plan.needs(b) {
+                        self.keep_value(at, a);
+                    }
+                    if self.plan.needs(a) {
+                        self.keep_value(at, b);
+                    }
+                } else if node.params.iter().any(|p| self.trainable(*p)) {
+                    // A factor that is trained (layer scale): its gradient needs what it multiplied.
                     self.keep_value(at, a);
-                }
-                if self.plan.needs(a) {
-                    self.keep_value(at, b);
                 }
                 self.give(node, out)
             }
