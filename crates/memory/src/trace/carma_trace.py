@@ -12,7 +12,8 @@ put in their place. Small integers and scalars keep their numbers, so that masks
 
 The log: one event a line; lines that begin with `{` are JSON.
     {"format":"carma-trace","version":1,...}    first line: versions and platform
-    a ID BYTES   a storage comes into being        f ID     it is let go of
+    a BYTES      a storage comes into being
+    f N          the storage that came into being N allocations ago (0: the last) is let go of
     w THREAD     first matrix product on a thread: 0 forward, 1 backward (a cuBLAS workspace)
     c BYTES      a convolution with so many bytes of input, output and weight
     e            torch.cuda.empty_cache()          m NAME   a point in the run
@@ -95,12 +96,13 @@ class Log:
         self.next += 1
         self.live += size
         self.peak = max(self.peak, self.live)
-        self.write("a %d %d" % (self.next, size))
+        self.write("a %d" % size)
         return self.next
 
     def free(self, number, size):
         self.live -= size
-        self.write("f %d" % number)
+        # Counted backwards, so that equal layers look equal: the log compresses to a quarter.
+        self.write("f %d" % (self.next - number))
 
     def gemm(self):
         thread = 1 if in_backward() else 0
@@ -1152,7 +1154,7 @@ TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "
 
 def header(options, what):
     return {
-        "format": "carma-trace", "version": 1, "torch": torch.__version__, "python": platform.python_version(),
+        "format": "carma-trace", "version": 1, "ids": "counted", "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
         "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
         "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")),
