@@ -34,7 +34,7 @@ pub(crate) fn command() -> clap::Command {
         for verb in verbs {
             if let Some(sub) = command.find_subcommand(verb) {
                 let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-                let _ = writeln!(help, "  {verb:<14}{about}");
+                let _ = writeln!(help, "  {verb:<13} {about}");
             }
         }
     }

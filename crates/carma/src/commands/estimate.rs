@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
+use carma_memory::hf::safetensors::Weights;
 use carma_memory::{Estimate, Platform, Task};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -50,7 +51,11 @@ pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
     Ok(Known {
         summary: text(&model.summary)?,
         hf_config: text(&config)?,
-        safetensors: bytes(&model.safetensors)?,
+        safetensors: model
+            .safetensors
+            .as_deref()
+            .map(|path| Weights::open(path).map_err(|e| Failure::usage(e.to_string())))
+            .transpose()?,
         onnx: bytes(&model.onnx)?,
         trace: bytes(&model.trace)?,
         ..Known::default()

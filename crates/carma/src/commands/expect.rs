@@ -12,7 +12,7 @@ use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
-use carma_memory::{Estimate, Gpu, Platform, Task, auto};
+use carma_memory::{Estimate, Gpu, Platform, Task};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ pub(crate) fn gather(
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: framework(request),
-        elastic: auto::is_elastic(&run),
+        elastic: run.cudnn_benchmark,
     };
     let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
         if is_known(&known) {
@@ -321,7 +321,7 @@ fn platform(name: &str, total_mib: u64, request: &SubmitRequest) -> Platform {
         Some((major.parse().ok()?, minor.parse().ok()?))
     });
     let torch = torch.unwrap_or((2, 11));
-    let short = name.strip_prefix("NVIDIA ").unwrap_or(name);
+    let short = ["NVIDIA ", "Virtual "].iter().find_map(|maker| name.strip_prefix(maker)).unwrap_or(name);
     let known = Platform::lookup(name, torch).or_else(|_| Platform::lookup(short, torch));
     let mut platform = known.unwrap_or_else(|_| Platform {
         // The larger workspaces, and a context as of the largest GPUs: rather too much than too little.
