@@ -17,7 +17,7 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "estimate-bench"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -101,6 +101,10 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Say how much GPU memory a task will need, by one estimator or all of them
     Estimate(Box<EstimateArgs>),
+    /// Run a training script without a GPU for a few steps, and say how much GPU memory it will need
+    DryRun(Box<memory::DryRunArgs>),
+    /// Trace a model, a batch and an optimizer from a Python function, and say how much GPU memory they need
+    TraceModel(Box<memory::TraceModelArgs>),
     /// Compare all estimators with what was measured
     EstimateBench(EstimateBenchArgs),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare

@@ -1120,6 +1120,23 @@ def without_dynamo(*owners):
                 f.__wrapped__.__dynamo_disable = f.__wrapped__
 
 
+def watch_models():
+    """Notes the class of the largest model that is moved."""
+    sizes = {"": 0}
+
+    def applied(original):
+        def apply(self, *args, **kwargs):
+            size = sum(p.numel() for p in self.parameters())
+            if size > max(sizes.values()):
+                sizes[type(self).__name__] = size
+                LOG.end["model"] = type(self).__name__
+            return original(self, *args, **kwargs)
+        return apply
+
+    patch(torch.nn.Module, "to", applied)
+    patch(torch.nn.Module, "cuda", applied)
+
+
 def install(options):
     without_dynamo(Record, TorchDispatchMode, torch.optim.Optimizer, torch.utils.checkpoint, torch.autograd.function)
     fake_cuda(options)
@@ -1127,12 +1144,18 @@ def install(options):
     fake_kernels()
     fake_loader()
     hook_training()
+    watch_models()
+
+
+TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "mode", "channels_last", "gpus")
 
 
 def header(options, what):
     return {
         "format": "carma-trace", "version": 1, "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
+        "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
+        "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")),
     }
 
 
@@ -1181,7 +1204,7 @@ def recorded(options, what, body):
     if status != "failed" and "parameters" not in LOG.end:
         LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
     LOG.close(
-        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards, seconds=round(time.time() - began, 2),
+        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
     )
     if status == "failed":
