@@ -11,6 +11,7 @@ mod expect;
 mod explain;
 mod fit;
 mod follow;
+mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
@@ -98,6 +99,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Serve(args) => serve::run(given, &args),
         Verb::Estimate(args) => estimate::run(&args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
+        Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),
