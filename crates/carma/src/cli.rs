@@ -17,7 +17,7 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "estimate-bench"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -34,7 +34,7 @@ pub(crate) fn command() -> clap::Command {
         for verb in verbs {
             if let Some(sub) = command.find_subcommand(verb) {
                 let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-                let _ = writeln!(help, "  {verb:<14}{about}");
+                let _ = writeln!(help, "  {verb:<13} {about}");
             }
         }
     }
@@ -101,6 +101,10 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Say how much GPU memory a task will need, by one estimator or all of them
     Estimate(Box<EstimateArgs>),
+    /// Run a training script without a GPU for a few steps, and say how much GPU memory it will need
+    DryRun(Box<memory::DryRunArgs>),
+    /// Trace a model, a batch and an optimizer from a Python function, and say how much GPU memory they need
+    TraceModel(Box<memory::TraceModelArgs>),
     /// Compare all estimators with what was measured
     EstimateBench(EstimateBenchArgs),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
@@ -216,6 +220,12 @@ pub(crate) struct JobArgs {
     /// Share of the SMs' threads under MPS, percent
     #[arg(long, value_name = "PCT", help_heading = "GPUs", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) mps_threads: Option<u8>,
+    /// The model, for what is expected of its memory.
+    #[command(flatten)]
+    pub(crate) model: memory::ModelArgs,
+    /// How it is run, likewise.
+    #[command(flatten)]
+    pub(crate) task: memory::TaskArgs,
 }
 
 /// `carma submit`.
@@ -340,7 +350,11 @@ pub(crate) struct GpusArgs {
 
 /// `carma history`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct HistoryArgs {
+    /// What to do instead of listing jobs.
+    #[command(subcommand)]
+    pub(crate) verb: Option<HistoryVerb>,
     /// How many jobs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     pub(crate) limit: u32,
@@ -350,6 +364,27 @@ pub(crate) struct HistoryArgs {
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `carma history` with a verb of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HistoryVerb {
+    /// Print what was learned of GPU memory from runs: peaks, how far estimates are off, CUDA contexts
+    Export(HistoryExportArgs),
+}
+
+/// `carma history export`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prints your own runs; root gets everybody's. Ratios and contexts are of all runs. CSV holds the runs alone."
+)]
+pub(crate) struct HistoryExportArgs {
+    /// Print JSON, which is what happens anyway
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print the runs as CSV
+    #[arg(long)]
+    pub(crate) csv: bool,
 }
 
 /// `carma drain` and `carma resume`.
@@ -377,6 +412,12 @@ pub(crate) struct ConfigCheckArgs {
 /// `carma doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Measure the CUDA context of one process on each GPU with PyTorch, and tell the daemon
+    #[arg(long)]
+    pub(crate) probe_context: bool,
+    /// The Python that has PyTorch
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "probe_context")]
+    pub(crate) python: PathBuf,
     /// Print the findings as JSON
     #[arg(long)]
     pub(crate) json: bool,

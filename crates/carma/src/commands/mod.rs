@@ -5,8 +5,10 @@ mod config;
 mod demo;
 mod doctor;
 mod drain;
+mod dry_run;
 mod estimate;
 mod estimate_bench;
+mod expect;
 mod explain;
 mod fit;
 mod follow;
@@ -15,6 +17,7 @@ mod history;
 mod hold;
 mod logs;
 mod order;
+mod probe;
 mod queue;
 mod release;
 mod report;
@@ -27,6 +30,8 @@ mod simulate;
 mod stream;
 mod submit;
 mod trace;
+mod trace_model;
+mod tracer;
 mod virtual_task;
 mod wait;
 
@@ -95,6 +100,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
         Verb::Estimate(args) => estimate::run(&args),
+        Verb::DryRun(args) => dry_run::run(&args),
+        Verb::TraceModel(args) => trace_model::run(&args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),

@@ -1,6 +1,7 @@
 //! Estimators against measurements: the tests that `carma estimate-bench` runs and prints.
 
 mod data;
+pub mod mlp;
 pub mod timm;
 
 pub use data::Data;
@@ -10,7 +11,7 @@ use serde::Serialize;
 /// Runs every test for which there is data.
 #[must_use]
 pub fn run(data: &Data) -> Vec<Test> {
-    timm::run(data)
+    [mlp::tests(data), timm::run(data)].concat()
 }
 
 /// One task: measured, and as estimated.

@@ -97,16 +97,35 @@ impl Kind {
             | "LogSigmoid" | "CELU" | "GLU" | "Threshold" | "Tanhshrink" | "Softsign" | "RReLU"
             | "MishActivation" => Self::Function(None),
             _ if function(class).is_some() => Self::Function(function(class)),
+            "Embedding" | "EmbeddingBag" => Self::Embedding,
+            "DropPath" | "StochasticDepth" => Self::Dropout,
             _ if class.starts_with("AdaptiveAvgPool") => Self::AdaptivePool,
-            _ if class.contains("Pool") => Self::Pool,
-            _ if class.contains("BatchNorm") => Self::BatchNorm,
-            _ if class.contains("Norm") => Self::LayerNorm,
-            _ if class.contains("Dropout") || class == "DropPath" => Self::Dropout,
-            _ if class.contains("Embedding") => Self::Embedding,
-            _ if class.starts_with("Conv") || class.starts_with("LazyConv") => Self::Conv,
+            _ if with_dimension(class, &["MaxPool", "AvgPool", "AdaptiveMaxPool", "LPPool"]) => Self::Pool,
+            _ if with_dimension(class, CONVOLUTIONS) => Self::Conv,
+            _ if with_dimension(class, &["Dropout", "FeatureAlphaDropout", "AlphaDropout"]) => Self::Dropout,
+            _ if is_norm(class, "BatchNorm") => Self::BatchNorm,
+            _ if NORMS.iter().any(|n| is_norm(class, n)) => Self::LayerNorm,
             _ => Self::Other,
         }
     }
+}
+
+const CONVOLUTIONS: &[&str] =
+    &["Conv", "ConvTranspose", "LazyConv", "LazyConvTranspose", "StdConv", "WSConv"];
+const NORMS: &[&str] = &["LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "RmsNorm"];
+
+/// Whether a class is one of these words, alone or with `1d`, `2d`, `3d` behind it (and timm's `Same`).
+fn with_dimension(class: &str, words: &[&str]) -> bool {
+    let stem = class.trim_end_matches("Same");
+    words.iter().any(|w| stem.strip_prefix(w).is_some_and(|rest| matches!(rest, "" | "1d" | "2d" | "3d")))
+}
+
+/// Whether a class is a normalisation: `BatchNorm2d`, `FrozenBatchNorm2d`, `LlamaRMSNorm`, but not a block
+/// that has one (`Conv2dNormActivation`).
+fn is_norm(class: &str, word: &str) -> bool {
+    class.split_once(word).is_some_and(|(before, after)| {
+        after.len() <= 6 && ["Conv", "Linear", "Pre"].iter().all(|w| !before.contains(w))
+    })
 }
 
 /// A leaf of the model, in the order of the forward pass.

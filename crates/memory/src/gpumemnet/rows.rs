@@ -279,6 +279,10 @@ fn own_layers(row: &Row<'_>) -> Result<Vec<Layer>, Error> {
             return Err(row.bad("layers", "lists too many layers"));
         }
         let layer = Layer { kind: Kind::of(kind), activations, params };
+        // Reshaping and the like: a summary does not tell them from containers.
+        if layer.kind == Kind::Other && params == 0 {
+            continue;
+        }
         layers.extend(std::iter::repeat_n(layer, times as usize));
     }
     Ok(layers)

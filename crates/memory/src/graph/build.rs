@@ -35,6 +35,12 @@ impl Builder {
         &self.graph.tensor(id).shape
     }
 
+    /// Type of a tensor.
+    #[must_use]
+    pub fn number(&self, id: TensorId) -> Number {
+        self.graph.tensor(id).number
+    }
+
     /// Something was not understood: it is listed and widens the bound.
     pub fn doubt(&mut self, what: impl Into<String>) {
         self.graph.doubts.push(what.into());
@@ -70,7 +76,13 @@ impl Builder {
     fn add_param(&mut self, name: String, shape: &[u64], buffer: bool) -> Result<ParamId, Error> {
         check(&name, shape)?;
         let id = ParamId(self.graph.params.len() as u32);
-        self.graph.params.push(Param { name, shape: shape.to_vec(), trainable: !buffer, buffer });
+        self.graph.params.push(Param {
+            name,
+            shape: shape.to_vec(),
+            number: Number::Float,
+            trainable: !buffer,
+            buffer,
+        });
         Ok(id)
     }
 
@@ -79,6 +91,21 @@ impl Builder {
         if let Some(param) = self.graph.params.get_mut(id.0 as usize) {
             param.trainable = false;
         }
+    }
+
+    /// A buffer of a type of its own, as a table of booleans is.
+    ///
+    /// # Errors
+    /// An absurd shape.
+    pub fn buffer_of(
+        &mut self,
+        name: impl Into<String>,
+        shape: &[u64],
+        number: Number,
+    ) -> Result<ParamId, Error> {
+        let id = self.buffer(name, shape)?;
+        self.graph.params[id.0 as usize].number = number;
+        Ok(id)
     }
 
     /// How many parameters and buffers there are so far.
@@ -229,6 +256,29 @@ impl Builder {
     pub fn view(&mut self, name: &str, x: TensorId, shape: &[u64]) -> Result<TensorId, Error> {
         let number = self.graph.tensor(x).number;
         self.node(name, Op::View, &[x], &[], shape, number)
+    }
+
+    /// Parts of a storage under shapes of their own, as `split` and `chunk` make them.
+    ///
+    /// # Errors
+    /// None beyond those of [`Builder::node`].
+    pub fn parts(&mut self, name: &str, x: TensorId, shapes: &[&[u64]]) -> Result<Vec<TensorId>, Error> {
+        let number = self.graph.tensor(x).number;
+        let mut outputs = Vec::with_capacity(shapes.len());
+        for shape in shapes {
+            check(name, shape)?;
+            outputs.push(TensorId(self.graph.tensors.len() as u32));
+            self.graph.tensors.push(Tensor { shape: shape.to_vec(), number });
+        }
+        self.graph.nodes.push(Node {
+            name: name.to_owned(),
+            op: Op::View,
+            inputs: vec![x],
+            outputs: outputs.clone(),
+            params: Vec::new(),
+            block: self.block,
+        });
+        Ok(outputs)
     }
 
     /// Rows of a table for each token.

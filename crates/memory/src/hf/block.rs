@@ -20,10 +20,9 @@ impl Maker<'_> {
         let (wide, narrow) = (c.heads * d, c.kv_heads * d);
         let [mut q, mut k, v] = if n.k.is_empty() {
             let all = self.linear(&format!("{at}.{}", n.q), x, wide + 2 * narrow, c.qkv_bias)?;
-            let seq = self.seq;
-            let batch = self.batch;
-            let mut part = |heads: u64| self.b.view("qkv_part", all, &[batch, heads, seq, d]);
-            [part(c.heads)?, part(c.kv_heads)?, part(c.kv_heads)?]
+            let shape = |heads| [self.batch, heads, self.seq, d];
+            let (q, kv) = (shape(c.heads), shape(c.kv_heads));
+            exactly(self.b.parts("qkv", all, &[&q, &kv, &kv])?)?
         } else {
             let q = self.linear(&format!("{at}.{}", n.q), x, wide, c.qkv_bias)?;
             let q = self.head_norm(&format!("{at}.q_norm"), q, c.heads)?;
@@ -42,7 +41,8 @@ impl Maker<'_> {
             k = self.rotate(k, c.rotary)?;
             turned = self.mixed();
         }
-        Ok([q, self.remember(k, turned)?, self.remember(v, Number::Float)?])
+        // The cache has one type for both, that of the keys.
+        Ok([q, self.remember(k, turned)?, self.remember(v, turned)?])
     }
 
     /// Norm of each head's query or key; OLMo 2 takes all heads at once.
@@ -64,7 +64,9 @@ impl Maker<'_> {
         let views = how.views && !self.caches();
         let y = self.attend(q, k, v, How { views, dropout: self.c.dropout.attention, ..how })?;
         let (hidden, bias) = (self.c.hidden, self.c.out_bias);
-        self.linear(&format!("{at}.{}", self.names().out), y, hidden, bias)
+        let y = self.linear(&format!("{at}.{}", self.names().out), y, hidden, bias)?;
+        // Variables of `forward`: they go when it returns.
+        self.until(y, &[q, k, v, x])
     }
 
     /// The MLP, gated or not.
@@ -77,9 +79,8 @@ impl Maker<'_> {
             if let Some(last) = shape.last_mut() {
                 *last = width;
             }
-            let gate = self.b.view("gate", both, &shape)?;
+            let [gate, up] = exactly(self.b.parts("gate_up", both, &[&shape, &shape])?)?;
             let gate = self.act(c.act, gate)?;
-            let up = self.b.view("up", both, &shape)?;
             self.multiply("gated", up, gate)?
         } else if c.gated {
             let gate = self.linear(&format!("{at}.{}", n.gate), x, width, c.mlp_bias)?;
@@ -91,7 +92,8 @@ impl Maker<'_> {
             self.act(c.act, y)?
         };
         let y = self.dropout(c.dropout.activation, y)?;
-        self.linear(&format!("{at}.{}", n.down), y, c.hidden, c.mlp_bias)
+        let y = self.linear(&format!("{at}.{}", n.down), y, c.hidden, c.mlp_bias)?;
+        self.until(y, &[x])
     }
 
     /// The MLP of a layer, or its experts.
@@ -116,9 +118,9 @@ impl Maker<'_> {
         let up =
             self.b.param(format!("{at}.experts.gate_up_proj"), &[e.count, 2 * e.intermediate, c.hidden])?;
         let both = self.product("experts_up", sent, &[up], 2 * e.intermediate)?;
-        let gate = self.b.view("gate", both, &[rows, e.intermediate])?;
+        let shape = [rows, e.intermediate];
+        let [gate, other] = exactly(self.b.parts("gate_up", both, &[&shape, &shape])?)?;
         let gate = self.act(Act::KeepsInput, gate)?;
-        let other = self.b.view("up", both, &[rows, e.intermediate])?;
         let y = self.multiply("gated", gate, other)?;
         let down = self.b.param(format!("{at}.experts.down_proj"), &[e.count, c.hidden, e.intermediate])?;
         let y = self.product("experts_down", y, &[down], c.hidden)?;
@@ -208,4 +210,10 @@ impl Maker<'_> {
         let y = scale(self, "layer_scale2", y)?;
         self.add("residual", y, x)
     }
+}
+
+/// As many parts as were asked for.
+fn exactly<const N: usize>(parts: Vec<TensorId>) -> Result<[TensorId; N], Error> {
+    <[TensorId; N]>::try_from(parts)
+        .map_err(|parts| Error::bad("graph", format!("{} parts where {N} were asked for", parts.len())))
 }

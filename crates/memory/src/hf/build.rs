@@ -3,7 +3,7 @@
 use super::maker::Maker;
 use super::safetensors::Weights;
 use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
-use crate::graph::{Graph, Param};
+use crate::graph::{Graph, Number, Param};
 use crate::{Error, Task};
 
 /// Tokens that are assumed where neither the task nor a short table of positions says how many.
@@ -72,7 +72,8 @@ fn check(c: &Config, task: &Task) -> Result<(), Error> {
 
 /// Tokens of a sample, and what to say where they were not given.
 fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
-    if let (Some(image), false) = (c.image, c.vocab > 0) {
+    let pictures = c.family == Family::Vit || c.vocab == 0;
+    if let Some(image) = c.image.filter(|_| pictures) {
         let side = image.size / image.patch.max(1);
         return Ok((side * side + image.prefix, None));
     }
@@ -124,7 +125,13 @@ pub(super) fn reconcile(graph: &mut Graph, weights: &Weights) {
         graph.params.iter().filter(|p| !p.buffer).any(|p| p.trainable && !p.name.contains(".lora_"));
     if held > made {
         let name = "weights that the template lacks".to_owned();
-        graph.params.push(Param { name, shape: vec![held - made], trainable, buffer: false });
+        graph.params.push(Param {
+            name,
+            shape: vec![held - made],
+            number: Number::Float,
+            trainable,
+            buffer: false,
+        });
     }
     if held.abs_diff(made) as f64 > TOLERATED * held as f64 {
         graph.doubts.push(format!(

@@ -17,8 +17,10 @@ pub(super) fn xlnet(m: &mut Maker<'_>) -> Result<(), Error> {
     let places = m.b.view("positions", places, &[2 * seq, batch, c.hidden])?;
     let places = m.dropout(c.dropout.hidden, places)?;
     for layer in 0..c.layers {
-        // `use_mems_train`: the states that enter each layer are returned.
-        m.kept.push(x);
+        // `use_mems_eval`: the states that enter each layer are returned.
+        if !m.training() {
+            m.kept.push(x);
+        }
         m.b.begin_block();
         let y = relative_attention(m, &format!("layer.{layer}.rel_attn"), x, places)?;
         x = feed_forward(m, &format!("layer.{layer}.ff"), y)?;
@@ -56,6 +58,9 @@ fn relative_attention(m: &mut Maker<'_>, at: &str, x: TensorId, places: TensorId
         let nothing = Op::Activation { keeps: Keeps::Nothing, inplace: false };
         m.b.node(name, nothing, &[q], &[bias], &four, Number::Float)
     };
+    // For segments, which nobody gives; they have no gradient then, and no state.
+    m.b.buffer(format!("{at}.r_s_bias"), &[heads, d])?;
+    m.b.buffer(format!("{at}.seg_embed"), &[2, heads, d])?;
     let by_content = biased(m, "r_w_bias")?;
     let content = m.b.node("scores", Op::MatMul, &[by_content, k], &[], &square, Number::Float)?;
     let by_place = biased(m, "r_r_bias")?;

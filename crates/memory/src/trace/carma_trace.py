@@ -1120,6 +1120,23 @@ def without_dynamo(*owners):
                 f.__wrapped__.__dynamo_disable = f.__wrapped__
 
 
+def watch_models():
+    """Notes the class of the largest model that is moved."""
+    sizes = {"": 0}
+
+    def applied(original):
+        def apply(self, *args, **kwargs):
+            size = sum(p.numel() for p in self.parameters())
+            if size > max(sizes.values()):
+                sizes[type(self).__name__] = size
+                LOG.end["model"] = type(self).__name__
+            return original(self, *args, **kwargs)
+        return apply
+
+    patch(torch.nn.Module, "to", applied)
+    patch(torch.nn.Module, "cuda", applied)
+
+
 def install(options):
     without_dynamo(Record, TorchDispatchMode, torch.optim.Optimizer, torch.utils.checkpoint, torch.autograd.function)
     fake_cuda(options)
@@ -1127,12 +1144,18 @@ def install(options):
     fake_kernels()
     fake_loader()
     hook_training()
+    watch_models()
+
+
+TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "mode", "channels_last", "gpus")
 
 
 def header(options, what):
     return {
         "format": "carma-trace", "version": 1, "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
+        "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
+        "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")),
     }
 
 
@@ -1181,7 +1204,7 @@ def recorded(options, what, body):
     if status != "failed" and "parameters" not in LOG.end:
         LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
     LOG.close(
-        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards, seconds=round(time.time() - began, 2),
+        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
     )
     if status == "failed":
@@ -1301,17 +1324,21 @@ def train(model, batch, loss, optimizer, options):
         return value
 
     out = result = inputs = None
-    for _ in range(BATCHES):
+    sizes = [None] * BATCHES
+    if options.samples and options.batch_size and options.samples % options.batch_size:
+        # An epoch ends with a smaller batch, and another begins.
+        sizes += [options.samples % options.batch_size, None]
+    for size in sizes:
         LOG.write("m forward")
-        inputs = prepare(batch)
+        inputs = prepare(resized(batch, size) if size else batch)
         if not training:
             with torch.no_grad(), context:
-                out = call(model, inputs)
+                out = call(model, inputs[0] if loss else inputs)
             continue
         optimizer.zero_grad()
         with context:
-            out = call(model, inputs)
-            result = loss(out, inputs) if loss is not None else default_loss(out)
+            out = call(model, inputs[0] if loss else inputs)
+            result = loss(out, inputs[1]) if loss else default_loss(out)
         if scaler:
             scaler.scale(result).backward()
             scaler.step(optimizer)
@@ -1356,6 +1383,7 @@ def main():
     parser.add_argument("--spec", help="JSON list of {name, entry, arguments, batch_size, ...}; --out is a folder")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--seq-len", type=int)
+    parser.add_argument("--samples", type=int, help="of the data set: an epoch may end with a smaller batch")
     parser.add_argument("--shape", help="of one sample: 3,224,224")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam")
     parser.add_argument(

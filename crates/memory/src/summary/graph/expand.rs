@@ -37,6 +37,8 @@ impl<'a> Writer<'a> {
             groups: Some(groups),
             attribute: String::new(),
             pooled: false,
+            branch: false,
+            attends: false,
         }
     }
 

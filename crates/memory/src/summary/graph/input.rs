@@ -104,7 +104,7 @@ fn sides(
     let mut found = Vec::new();
     for stride in [1_u64, 2, 4, 8, 14, 16, 32] {
         // A first layer that looks at every cell has no stride beyond its kernel.
-        if stride > kernel {
+        if stride > kernel.max(2) {
             continue;
         }
         let Some(middle) = out.checked_mul(stride) else { continue };

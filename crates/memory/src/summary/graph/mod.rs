@@ -5,6 +5,7 @@ mod expand;
 mod fit;
 mod flow;
 mod input;
+mod language;
 mod role;
 mod row;
 
@@ -26,6 +27,9 @@ pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     if task.batch_size == 0 {
         return Err(Error::bad("batch size", "0; give at least 1"));
     }
+    if let Some(graph) = language::graph(summary, task) {
+        return graph;
+    }
     vision(summary, task)
 }
 
@@ -33,6 +37,7 @@ fn vision(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     let steps = row::steps(summary, task.batch_size)?;
     let mut flow = Flow::new(&family(summary), task);
     flow.dropout = !transformer(summary);
+    flow.timm = summary.layers.iter().any(|l| l.kind.contains("NormAct"));
     for doubt in &summary.doubts {
         flow.doubt(doubt.clone());
     }
