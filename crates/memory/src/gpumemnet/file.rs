@@ -149,6 +149,7 @@ fn network(card: Card, numbers: &[f32], at: &mut usize) -> Result<Network, Strin
     if !fits(&card.whole, whole) || !(fits(&card.tokens, tokens)) {
         return Err("its features are not those of this carma".to_owned());
     }
+    let (whole, tokens) = (card.whole.active(), card.tokens.active());
     let out = match card.head {
         Head::Logistic => 2,
         Head::Classes { count, width_mib } if width_mib > 0 => count,

@@ -17,7 +17,7 @@ pub(crate) struct Scaling {
 }
 
 impl Scaling {
-    /// Fitted on rows; those that never vary are switched off by an inverse of 0. Without `standardise`
+    /// Fitted on rows; those that never vary have an inverse of 0. Without `standardise`
     /// numbers pass as they are.
     pub(crate) fn fit(rows: &[&[f32]], standardise: bool) -> Self {
         let width = rows.first().map_or(0, |r| r.len());
@@ -42,9 +42,15 @@ impl Scaling {
         scaling
     }
 
-    /// A row within the range of the training data, standardised.
+    /// How many features vary: the others are left out.
+    pub(crate) fn active(&self) -> usize {
+        self.inverse.iter().filter(|i| **i != 0.0).count()
+    }
+
+    /// A row within the range of the training data, standardised; only what varies there.
     pub(crate) fn apply(&self, row: &[f32]) -> Vec<f32> {
-        let scaled = row.iter().enumerate().map(|(f, v)| {
+        let active = row.iter().enumerate().filter(|(f, _)| self.inverse[*f] != 0.0);
+        let scaled = active.map(|(f, v)| {
             let v = v.clamp(self.least[f], self.most[f]);
             (v - self.mean[f]) * self.inverse[f]
         });

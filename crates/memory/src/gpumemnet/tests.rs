@@ -216,3 +216,42 @@ fn the_most_frequent_function_is_encoded() {
     assert_eq!(FUNCTIONS[model.function(&FUNCTIONS)], "ReLU");
     assert_eq!(model.distinct().len(), 2);
 }
+
+#[test]
+fn the_weights_in_the_repository_fit_this_carma() {
+    let all = shipped().unwrap();
+    let bytes: usize = all.iter().map(|(_, b)| b.write().len()).sum();
+    assert!(bytes < 1_000_000, "{bytes} bytes; they are part of every binary");
+    for (name, bundle) in all {
+        let network = bundle.any().unwrap();
+        assert!(name.contains(network.family().as_str()) && name.contains(network.ensemble().as_str()));
+        assert_eq!(bundle.folds.len(), 3, "{name}");
+        let seen: usize = bundle.folds.iter().map(|f| f.test.len()).sum();
+        assert_eq!(seen, network.trained_on().rows, "{name}");
+    }
+}
+
+#[test]
+fn a_summary_gets_an_answer() {
+    let text = "\
+----------------------------------------------------------------
+        Layer (type)               Output Shape         Param #
+================================================================
+            Linear-1                 [-1, 2048]       4,196,352
+              ReLU-2                 [-1, 2048]               0
+            Linear-3                   [-1, 10]          20,490
+================================================================
+Total params: 4,216,842
+----------------------------------------------------------------";
+    let summary = crate::summary::parse(text).unwrap();
+    let task = Task { batch_size: 512, ..Task::default() };
+    for ensemble in Ensemble::ALL {
+        let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
+        // 80 MiB of parameters and states, some activations, 500 MiB of context.
+        assert!((560..800).contains(&small.use_mib), "{small:?}");
+        assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
+        let large = Task { batch_size: 512 * 64, ..task.clone() };
+        let large = estimate(ensemble, &summary, &large, &platform()).unwrap();
+        assert!(large.upper_mib > small.upper_mib + 500, "{large:?}");
+    }
+}

@@ -158,8 +158,7 @@ impl Plan {
             Head::Logistic => 2,
             Head::Classes { count, .. } => count.max(2),
         };
-        let members =
-            Shape::members(options.ensemble, whole.mean.len(), tokens.mean.len(), out, options.first);
+        let members = Shape::members(options.ensemble, whole.active(), tokens.active(), out, options.first);
         let card = Card {
             family: data.family,
             ensemble: options.ensemble,

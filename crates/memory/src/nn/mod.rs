@@ -33,7 +33,7 @@ pub(crate) use rng::Rng;
 pub(crate) struct Weights {
     /// The numbers.
     pub(crate) value: Vec<f32>,
-    /// Gradient of the loss, added up until [`Module::zero_grad`].
+    /// Gradient of the loss, added up until the optimizer's next step.
     pub(crate) grad: Vec<f32>,
 }
 
@@ -55,6 +55,7 @@ pub(crate) trait Module {
     }
 
     /// Forgets the gradients.
+    #[cfg(test)]
     fn zero_grad(&mut self) {
         self.weights(&mut |w| w.grad.fill(0.0));
     }
