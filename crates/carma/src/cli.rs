@@ -18,7 +18,7 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "estimate-bench", "gpumemnet"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -35,7 +35,7 @@ pub(crate) fn command() -> clap::Command {
         for verb in verbs {
             if let Some(sub) = command.find_subcommand(verb) {
                 let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-                let _ = writeln!(help, "  {verb:<14}{about}");
+                let _ = writeln!(help, "  {verb:<13} {about}");
             }
         }
     }
@@ -102,6 +102,10 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Say how much GPU memory a task will need, by one estimator or all of them
     Estimate(Box<EstimateArgs>),
+    /// Run a training script without a GPU for a few steps, and say how much GPU memory it will need
+    DryRun(Box<memory::DryRunArgs>),
+    /// Trace a model, a batch and an optimizer from a Python function, and say how much GPU memory they need
+    TraceModel(Box<memory::TraceModelArgs>),
     /// Compare all estimators with what was measured
     EstimateBench(EstimateBenchArgs),
     /// Train and compare GPUMemNet, the networks that say the class of a task's memory

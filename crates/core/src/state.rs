@@ -4,8 +4,8 @@ use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
 use crate::ledger::{Alone, Gpu, Growth, Promise, Tenant};
 use crate::model::{
-    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState,
-    NewJob, Phase, Placement, QueueKey, SeenMemory, SharingMode, User,
+    Attempt, Computed, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId,
+    JobState, NewJob, Phase, Placement, QueueKey, SeenMemory, SharingMode, User,
 };
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
 use crate::reading::GpuInfo;
@@ -243,6 +243,7 @@ impl State {
                 self.launch_failed(*job, *attempt, error, *transient, applied)
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
+            Input::Forecast { job, computed } => self.forecast(*job, *computed),
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
             Input::Release { job, by } => self.release(*job, by),
@@ -528,6 +529,19 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Where a job runs already, its promise follows what is seen of it.
+    fn forecast(&mut self, id: JobId, computed: Computed) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "forecasts change while a job waits",
+            });
+        }
+        self.update(id, |job| job.spec.forecasts.computed = Some(computed))
     }
 
     fn cancel(&mut self, id: JobId, by: &User, applied: &mut Applied) -> Result<(), Rejected> {

@@ -28,6 +28,8 @@ use tokio::sync::oneshot;
 
 /// Messages taken in one turn at most, so that answers do not wait for ever.
 const TURN: usize = 512;
+/// Jobs of the queue whose submissions are read again after a restart.
+const TOLD_AGAIN: usize = 1000;
 /// Latencies kept for statistics.
 const LATENCIES: usize = 4096;
 
@@ -223,8 +225,18 @@ impl Engine {
         }
         self.turn_end();
         self.update_roster();
+        self.await_news();
         for broken in carma_core::check::check(&self.state) {
             tracing::error!("the recovered state breaks an invariant: {broken}");
+        }
+    }
+
+    /// After a restart, the first jobs of the queue are told again when runs of their programs end.
+    fn await_news(&mut self) {
+        for id in self.state.queue().iter().map(|key| key.id).take(TOLD_AGAIN) {
+            if let Ok(Some(stored)) = self.parts.journal.job(id) {
+                self.parts.memory.await_news(id, &stored.request, stored.uid);
+            }
         }
     }
 
@@ -301,6 +313,28 @@ impl Engine {
             attempt.placement.gpus.iter().filter_map(|gpu| Some(&self.state.gpu(*gpu)?.info)).collect();
         self.parts.memory.learn(&stored, attempt, &gpus);
         self.batch.learned.extend(self.parts.memory.changes());
+        self.spread(&stored);
+    }
+
+    /// Tells jobs of the same program that wait what is expected of them now.
+    fn spread(&mut self, over: &StoredJob) {
+        for id in self.parts.memory.news_to(&over.request, over.uid) {
+            let Some(job) = self.state.job(id) else { continue };
+            if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
+                continue;
+            }
+            let before = job.spec.forecasts.computed;
+            let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
+            let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
+            let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
+            self.parts.memory.await_news(id, &stored.request, stored.uid);
+            if let Some((computed, estimate)) = expected
+                && Some(computed) != before
+                && self.apply(Input::Forecast { job: id, computed })
+            {
+                self.batch.expected.push((id, estimate));
+            }
+        }
     }
 
     /// The same for inputs that nobody waits for: a refusal is logged.
@@ -365,6 +399,7 @@ impl Engine {
         let (computed, estimate) = self.parts.memory.expect(&request, peer.user.uid, gpus).unzip();
         let new = new_job(id, &request, peer.user.clone(), computed);
         self.try_apply(Input::Submitted(Box::new(new)))?;
+        self.parts.memory.await_news(id, &request, peer.user.uid);
         self.submitted.insert(id, Instant::now());
         let stored = StoredJob {
             request,

@@ -101,13 +101,19 @@ pub struct Batch {
     pub finished: Vec<Finished>,
     /// What was learned of memory.
     pub learned: Vec<Row>,
+    /// What is expected now of jobs that wait.
+    pub expected: Vec<(JobId, EstimateView)>,
 }
 
 impl Batch {
     /// Whether there is nothing to write.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.jobs.is_empty() && self.finished.is_empty() && self.learned.is_empty()
+        self.inputs.is_empty()
+            && self.jobs.is_empty()
+            && self.finished.is_empty()
+            && self.learned.is_empty()
+            && self.expected.is_empty()
     }
 }
 
@@ -223,6 +229,12 @@ impl Journal {
                 let body = to_json(next_seq, finished)?;
                 insert
                     .execute(params![spec.id.0, spec.user.uid, finished.at.0, finished.state.as_str(), body])
+                    .map_err(&failed)?;
+            }
+            for (id, estimate) in &batch.expected {
+                tx.prepare_cached("UPDATE jobs SET estimate = ?2 WHERE id = ?1")
+                    .map_err(&failed)?
+                    .execute(params![id.0, to_json(0, estimate)?])
                     .map_err(&failed)?;
             }
             for row in &batch.learned {

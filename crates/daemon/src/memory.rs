@@ -8,20 +8,23 @@ use carma_api::wire::{
     EstimateView, LearnedContext, LearnedRatio, LearnedRuns, MemoryReply, PartsView, SubmitRequest,
 };
 use carma_core::explain::Reason;
-use carma_core::model::{Attempt, Basis, Computed, ExitStatus};
-use carma_core::reading::{GpuInfo, GpuKind};
+use carma_core::model::{Attempt, Basis, Computed, ExitStatus, JobId};
+use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
 use carma_memory::history::{self, Facts, History, Observed, Place, Row, Run, SETTINGS, Signature};
 use carma_memory::{Estimate, Parts, Tier};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Estimates of one submission that are looked at.
 const MOST_ESTIMATES: usize = 16;
 /// Reasons of one estimate that are kept, and characters of a text.
 const MOST_REASONS: usize = 24;
 const MOST_TEXT: usize = 400;
+/// Jobs of one program that are told news, so that a turn stays short; and programs with such jobs.
+const MOST_WAITING: usize = 256;
+const MOST_PROGRAMS: usize = 4096;
 /// More than any GPU holds, MiB: what claims more is cut to it.
 const MOST_MIB: u64 = 1 << 30;
 /// Where a version is not known.
@@ -34,6 +37,8 @@ pub struct Memory {
     settings: Settings,
     /// Estimators whose answers count.
     chain: Vec<String>,
+    /// Jobs that wait, by program: a run of the same program tells more of them.
+    waiting: BTreeMap<u64, BTreeSet<JobId>>,
 }
 
 impl Memory {
@@ -45,6 +50,7 @@ impl Memory {
             history: History::default(),
             driver,
             settings: settings(config),
+            waiting: BTreeMap::new(),
             chain: config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()]),
         };
         memory.restore(rows);
@@ -69,6 +75,25 @@ impl Memory {
         })
     }
 
+    /// A job waits: what runs of its program teach is news to it.
+    pub fn await_news(&mut self, job: JobId, request: &SubmitRequest, uid: u32) {
+        let program = signature(request, uid).program;
+        if self.waiting.len() >= MOST_PROGRAMS && !self.waiting.contains_key(&program) {
+            // Jobs that were cancelled before a run of their program ended stay behind here.
+            self.waiting.pop_first();
+        }
+        let waiting = self.waiting.entry(program).or_default();
+        if waiting.len() < MOST_WAITING {
+            waiting.insert(job);
+        }
+    }
+
+    /// Jobs of the program of this one for which a run of it is news, once each: those that go on
+    /// waiting ask again.
+    pub fn news_to(&mut self, request: &SubmitRequest, uid: u32) -> BTreeSet<JobId> {
+        self.waiting.remove(&signature(request, uid).program).unwrap_or_default()
+    }
+
     /// What is expected of a job on these GPUs: of several types, the largest bound. `None`: nothing is
     /// known but what the user says, if that.
     #[must_use]
@@ -87,7 +112,8 @@ impl Memory {
                 place,
                 estimates: &estimates,
                 declared_mib: None,
-                elastic: request.task.elastic,
+                // Several GPUs gather and reduce in buffers that no front end sees.
+                elastic: request.task.elastic || request.gpus > Some(1),
             };
             auto::answer(&self.history, &question, &self.settings)
         });
@@ -133,7 +159,7 @@ impl Memory {
 
     /// Takes a probe of a context. `false`: the number cannot be one.
     pub fn probe(&mut self, gpu: &GpuInfo, framework: &str, mib: u64) -> bool {
-        let place = Place { gpu: gpu_name(gpu), framework: cut(framework), driver: self.driver.clone() };
+        let place = Place { gpu: gpu.name.clone(), framework: cut(framework), driver: self.driver.clone() };
         self.history.probe(&place, mib)
     }
 
@@ -181,12 +207,15 @@ impl Memory {
 
     fn place(&self, request: &SubmitRequest, gpu: &GpuInfo) -> Place {
         let framework = request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut);
-        Place { gpu: gpu_name(gpu), framework, driver: self.driver.clone() }
+        Place { gpu: gpu.name.clone(), framework, driver: self.driver.clone() }
     }
 
     /// What the client sent, as far as it counts.
     fn estimates(&self, request: &SubmitRequest) -> Vec<Estimate> {
-        let counts = |source: &str| self.chain.iter().any(|name| source.split('/').next() == Some(name));
+        // `allocator` stands for all of its front ends, `allocator/summary` for one.
+        let counts = |source: &str| {
+            self.chain.iter().any(|name| source == name || source.split('/').next() == Some(name))
+        };
         let sent = request.estimates.iter().take(MOST_ESTIMATES).filter(|e| counts(&e.source));
         sent.filter_map(from_view).collect()
     }
@@ -205,14 +234,6 @@ fn settings(config: &MemoryConfig) -> Settings {
             scaled: share(config.scaled_margin_percent, margins.scaled),
             growing: share(config.growing_margin_percent, margins.growing),
         },
-    }
-}
-
-/// A virtual GPU teaches nothing about a real one of the same type.
-fn gpu_name(gpu: &GpuInfo) -> String {
-    match gpu.kind {
-        GpuKind::Virtual => format!("{} (virtual)", gpu.name),
-        GpuKind::Whole | GpuKind::Mig { .. } => gpu.name.clone(),
     }
 }
 
@@ -324,6 +345,7 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
 mod tests {
     use super::*;
     use carma_core::model::{Exit, Floor, Placement, SeenMemory, SharingMode};
+    use carma_core::reading::GpuKind;
     use carma_core::units::Millis;
 
     fn gpu(name: &str, kind: GpuKind) -> GpuInfo {
@@ -388,11 +410,12 @@ mod tests {
         let (computed, view) = memory.expect(&again, 7, [&a100].into_iter()).unwrap();
         assert_eq!((computed.basis, computed.upper, computed.coverage), (Basis::Exact, MiB(4200), 95));
         assert_eq!((view.tier.as_str(), view.source.as_str()), ("exact", "history"));
-        // On several types the widest; other users learn nothing; a virtual GPU is another type.
+        // On several types the widest; other users learn nothing.
         let (wider, _) = memory.expect(&again, 7, [&a100, &h200].into_iter()).unwrap();
         assert_eq!(wider.basis, Basis::Scaled);
         assert!(memory.expect(&again, 8, [&a100].into_iter()).is_none());
-        let model = gpu("A100", GpuKind::Virtual);
+        // Virtual GPUs have names of their own.
+        let model = gpu("Virtual A100", GpuKind::Virtual);
         let (of_model, _) = memory.expect(&again, 7, [&model].into_iter()).unwrap();
         assert_eq!(of_model.basis, Basis::Scaled);
         assert_eq!(memory.learned(Some(7)).runs.len(), 1);

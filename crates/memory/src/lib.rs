@@ -23,6 +23,7 @@ pub mod hf;
 pub mod history;
 pub mod margin;
 mod nn;
+pub mod onnx;
 mod platform;
 pub mod summary;
 mod task;

@@ -5,6 +5,7 @@ use carma_memory::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What is known of the model.
@@ -116,6 +117,71 @@ pub(crate) struct PlatformArgs {
     /// Settings of the caching allocator [default: your PYTORCH_ALLOC_CONF]
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) alloc_conf: Option<String>,
+}
+
+/// Options of a traced run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "The trace")]
+pub(crate) struct TracerArgs {
+    /// Python with PyTorch 2.1 or newer [default: the command's own, else python3]
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) python: Option<OsString>,
+    /// Keep the log of allocations in this file; compressed if its name ends in .gz
+    #[arg(long, short, value_name = "LOG")]
+    pub(crate) output: Option<PathBuf>,
+    /// Seconds after which the run is stopped; what was seen until then counts
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) timeout: u32,
+}
+
+/// `carma trace-model`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TraceModelArgs {
+    /// Function without arguments that returns a model, or (model, batch), or
+    /// (model, (inputs, target), loss), or the same and an optimizer
+    #[arg(long, value_name = "MODULE:FUNCTION")]
+    pub(crate) entry: String,
+    /// Shape of one sample, for a model that comes alone: 3,224,224
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) shape: Vec<u64>,
+    /// The run.
+    #[command(flatten)]
+    pub(crate) tracer: TracerArgs,
+    /// How the model is run.
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    /// Where it runs.
+    #[command(flatten)]
+    pub(crate) platform: PlatformArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma dry-run`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DryRunArgs {
+    /// The command as you would submit it, after `--`: python train.py --epochs 3
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_parser = clap::value_parser!(OsString))]
+    pub(crate) command: Vec<OsString>,
+    /// The run.
+    #[command(flatten)]
+    pub(crate) tracer: TracerArgs,
+    /// What else is known of the model: used if the run fails.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// How it is run: used if the run fails.
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    /// Number of GPUs that the program sees
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) gpus: u32,
+    /// Where it runs.
+    #[command(flatten)]
+    pub(crate) platform: PlatformArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 fn version(text: &str) -> Result<(u32, u32), String> {

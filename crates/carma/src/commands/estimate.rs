@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
+use carma_memory::hf::safetensors::Weights;
 use carma_memory::{Estimate, Platform, Task};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -50,7 +51,11 @@ pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
     Ok(Known {
         summary: text(&model.summary)?,
         hf_config: text(&config)?,
-        safetensors: bytes(&model.safetensors)?,
+        safetensors: model
+            .safetensors
+            .as_deref()
+            .map(|path| Weights::open(path).map_err(|e| Failure::usage(e.to_string())))
+            .transpose()?,
         onnx: bytes(&model.onnx)?,
         trace: bytes(&model.trace)?,
         ..Known::default()
@@ -89,7 +94,8 @@ pub(crate) fn platform(args: &PlatformArgs) -> Result<Platform, Failure> {
     Ok(platform)
 }
 
-fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Value {
+/// The answers as `--json` prints them.
+pub(crate) fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Value {
     let estimates: Vec<_> = answers
         .iter()
         .map(|answer| match &answer.result {
@@ -114,7 +120,8 @@ fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Val
     })
 }
 
-fn render(answers: &[Answer], platform: &Platform, screen: &Screen) -> String {
+/// The answers as a table, with the reasons of a single one.
+pub(crate) fn render(answers: &[Answer], platform: &Platform, screen: &Screen) -> String {
     let mut text = format!("GPU memory on one {}, MiB\n\n", platform.gpu.name);
     let mut table = Table::new(
         vec![

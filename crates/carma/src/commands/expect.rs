@@ -12,7 +12,7 @@ use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
-use carma_memory::{Estimate, Gpu, Platform, Task, auto};
+use carma_memory::{Estimate, Gpu, Platform, Task};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ pub(crate) fn gather(
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: framework(request),
-        elastic: auto::is_elastic(&run),
+        elastic: run.cudnn_benchmark,
     };
     let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
         if is_known(&known) {
@@ -138,7 +138,8 @@ pub(crate) fn fill(
         let Ok(answers) = estimators::run("all", &modelled.known, &modelled.task, &platform) else {
             continue;
         };
-        for answer in answers {
+        // `auto` is for the daemon to say, and the user's own number travels as such.
+        for answer in answers.into_iter().filter(|a| !matches!(a.estimator, "auto" | "declared")) {
             match answer.result {
                 Ok(estimate) => {
                     let known = best.entry(answer.estimator).or_insert_with(|| estimate.clone());
@@ -155,9 +156,7 @@ pub(crate) fn fill(
     if let Some(why) = why_not.get("allocator").filter(|_| !best.contains_key("allocator")) {
         tell(format!("no estimate from the model: {why}"));
     }
-    // The user's own number travels as such.
-    let sent = best.values().filter(|e| e.tier < carma_memory::Tier::Declared);
-    let mut sent: Vec<EstimateView> = sent.map(to_view).collect();
+    let mut sent: Vec<EstimateView> = best.values().map(to_view).collect();
     sent.sort_by(|a, b| a.source.cmp(&b.source));
     request.estimates = sent;
     Ok(())
@@ -321,7 +320,7 @@ fn platform(name: &str, total_mib: u64, request: &SubmitRequest) -> Platform {
         Some((major.parse().ok()?, minor.parse().ok()?))
     });
     let torch = torch.unwrap_or((2, 11));
-    let short = name.strip_prefix("NVIDIA ").unwrap_or(name);
+    let short = ["NVIDIA ", "Virtual "].iter().find_map(|maker| name.strip_prefix(maker)).unwrap_or(name);
     let known = Platform::lookup(name, torch).or_else(|_| Platform::lookup(short, torch));
     let mut platform = known.unwrap_or_else(|_| Platform {
         // The larger workspaces, and a context as of the largest GPUs: rather too much than too little.

@@ -5,6 +5,7 @@ mod config;
 mod demo;
 mod doctor;
 mod drain;
+mod dry_run;
 mod estimate;
 mod estimate_bench;
 mod expect;
@@ -30,6 +31,8 @@ mod simulate;
 mod stream;
 mod submit;
 mod trace;
+mod trace_model;
+mod tracer;
 mod virtual_task;
 mod wait;
 
@@ -98,6 +101,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
         Verb::Estimate(args) => estimate::run(&args),
+        Verb::DryRun(args) => dry_run::run(&args),
+        Verb::TraceModel(args) => trace_model::run(&args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),

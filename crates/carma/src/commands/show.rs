@@ -257,8 +257,18 @@ pub(crate) mod tests {
         let text = render(&detail, &Screen::of_width(Some(70)));
         let from = text.find("forecasts:").unwrap();
         let until = text.find("time limit:").unwrap();
-        insta::assert_snapshot!(&text[from..until], @"");
-        insta::assert_snapshot!(reasons(detail.estimate.as_ref().unwrap(), &Screen::of_width(Some(60))), @"");
+        insta::assert_snapshot!(&text[from..until], @r"
+        forecasts:  12.4 GiB computed, 8.0 GiB declared
+        expected:   9.6 GiB to 12.4 GiB, upper bound at 95 %, cannot run below
+                    8.3 GiB (allocator/summary, tier summary)
+        ");
+        let why = reasons(detail.estimate.as_ref().unwrap(), &Screen::of_width(Some(60)));
+        insta::assert_snapshot!(why.trim(), @r"
+        Why so much memory is expected:
+          - allocator model: tensors take 7800 MiB at most, in
+            segments of 9180 MiB
+          - bound: 30 %: a summary hides what happens between layers
+        ");
         detail.estimate.as_mut().unwrap().reasons.clear();
         assert!(!render(&detail, &Screen::of_width(None)).contains("Why so much"));
     }

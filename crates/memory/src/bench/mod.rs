@@ -1,5 +1,6 @@
 //! Estimators against measurements: the tests that `carma estimate-bench` runs and prints.
 
+pub mod carma_campaign;
 mod data;
 pub mod mlp;
 pub mod timm;
@@ -11,7 +12,7 @@ use serde::Serialize;
 /// Runs every test for which there is data.
 #[must_use]
 pub fn run(data: &Data) -> Vec<Test> {
-    [mlp::tests(data), timm::run(data)].concat()
+    [mlp::tests(data), carma_campaign::tests(data), timm::run(data)].concat()
 }
 
 /// One task: measured, and as estimated.

@@ -35,6 +35,12 @@ impl Builder {
         &self.graph.tensor(id).shape
     }
 
+    /// Type of a tensor.
+    #[must_use]
+    pub fn number(&self, id: TensorId) -> Number {
+        self.graph.tensor(id).number
+    }
+
     /// Something was not understood: it is listed and widens the bound.
     pub fn doubt(&mut self, what: impl Into<String>) {
         self.graph.doubts.push(what.into());
@@ -85,6 +91,28 @@ impl Builder {
         if let Some(param) = self.graph.params.get_mut(id.0 as usize) {
             param.trainable = false;
         }
+    }
+
+    /// A buffer of a type of its own, as a table of booleans is.
+    ///
+    /// # Errors
+    /// An absurd shape.
+    pub fn buffer_of(
+        &mut self,
+        name: impl Into<String>,
+        shape: &[u64],
+        number: Number,
+    ) -> Result<ParamId, Error> {
+        let id = self.buffer(name, shape)?;
+        self.graph.params[id.0 as usize].number = number;
+        Ok(id)
+    }
+
+    /// Parameters of these names, of those that were made last.
+    #[must_use]
+    pub fn named(&self, names: &[&str]) -> Vec<ParamId> {
+        let last = |name: &&str| self.graph.params.iter().rposition(|p| p.name == *name);
+        names.iter().filter_map(|name| last(name).map(|at| ParamId(at as u32))).collect()
     }
 
     /// How many parameters and buffers there are so far.

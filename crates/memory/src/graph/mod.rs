@@ -135,7 +135,8 @@ pub enum Op {
         /// Writes over its first input (`+=`).
         inplace: bool,
     },
-    /// Elementwise product or quotient: keeps both inputs.
+    /// Elementwise product or quotient: keeps both inputs. With a parameter in place of the second (layer
+    /// scale): keeps the first.
     Mul,
     /// Concatenation: a new tensor, keeps nothing.
     Cat,

@@ -139,6 +139,7 @@ impl Maker<'_> {
         }
         let shape = [batch, heads, seq, keys];
         let mut scores = self.b.node("scores", Op::MatMul, &[q, k], &[], &shape, Number::Float)?;
+        // GPT-Neo does not scale, but fills in what must not be seen: a new matrix as well.
         if how.scaled {
             scores = self.scale("scores_scaled", scores)?;
         }

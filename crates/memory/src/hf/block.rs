@@ -41,7 +41,8 @@ impl Maker<'_> {
             k = self.rotate(k, c.rotary)?;
             turned = self.mixed();
         }
-        Ok([q, self.remember(k, turned)?, self.remember(v, Number::Float)?])
+        // The cache has one type for both, that of the keys.
+        Ok([q, self.remember(k, turned)?, self.remember(v, turned)?])
     }
 
     /// Norm of each head's query or key; OLMo 2 takes all heads at once.
@@ -63,7 +64,9 @@ impl Maker<'_> {
         let views = how.views && !self.caches();
         let y = self.attend(q, k, v, How { views, dropout: self.c.dropout.attention, ..how })?;
         let (hidden, bias) = (self.c.hidden, self.c.out_bias);
-        self.linear(&format!("{at}.{}", self.names().out), y, hidden, bias)
+        let y = self.linear(&format!("{at}.{}", self.names().out), y, hidden, bias)?;
+        // Variables of `forward`: they go when it returns.
+        self.until(y, &[q, k, v, x])
     }
 
     /// The MLP, gated or not.
@@ -89,7 +92,8 @@ impl Maker<'_> {
             self.act(c.act, y)?
         };
         let y = self.dropout(c.dropout.activation, y)?;
-        self.linear(&format!("{at}.{}", n.down), y, c.hidden, c.mlp_bias)
+        let y = self.linear(&format!("{at}.{}", n.down), y, c.hidden, c.mlp_bias)?;
+        self.until(y, &[x])
     }
 
     /// The MLP of a layer, or its experts.

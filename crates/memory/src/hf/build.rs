@@ -72,7 +72,8 @@ fn check(c: &Config, task: &Task) -> Result<(), Error> {
 
 /// Tokens of a sample, and what to say where they were not given.
 fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
-    if let (Some(image), false) = (c.image, c.vocab > 0) {
+    let pictures = c.family == Family::Vit || c.vocab == 0;
+    if let Some(image) = c.image.filter(|_| pictures) {
         let side = image.size / image.patch.max(1);
         return Ok((side * side + image.prefix, None));
     }

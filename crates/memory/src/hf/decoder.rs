@@ -4,7 +4,7 @@ use super::attention::How;
 use super::maker::{Made, Maker};
 use super::{Family, Head};
 use crate::Error;
-use crate::graph::TensorId;
+use crate::graph::{Number, TensorId};
 
 /// Token ids to logits and loss.
 pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
@@ -34,6 +34,7 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     }
     x = m.dropout(c.dropout.embedding, x)?;
     let how = how(m)?;
+    let embedded = x;
     for layer in 0..c.layers {
         m.b.begin_block();
         x = layer_of(m, layer, x, how)?;
@@ -42,6 +43,8 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     if !(c.family == Family::Opt && !c.pre_norm) {
         x = m.norm("norm", x)?;
     }
+    // A variable of the model's `forward`.
+    x = m.until(x, &[embedded])?;
     if c.embedding != c.hidden {
         x = m.linear("project_out", x, c.embedding, false)?;
     }
@@ -57,7 +60,7 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
             m.kept.push(last);
             if m.training() {
                 let batch = m.batch;
-                let labels = m.b.input("labels", &[batch], crate::graph::Number::Int64)?;
+                let labels = m.b.input("labels", &[batch], Number::Int64)?;
                 m.loss(last, labels)?;
             }
             Ok(())
@@ -68,6 +71,10 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
 
 fn layer_of(m: &mut Maker<'_>, layer: u64, x: TensorId, how: How) -> Made {
     let c = m.c;
+    if c.family == Family::GptNeo {
+        // Which positions see which, a byte each.
+        m.b.buffer_of(format!("layers.{layer}.attn.bias"), &[c.positions, c.positions], Number::Bool)?;
+    }
     if c.parallel {
         m.layer_parallel(layer, x, how)
     } else if !c.pre_norm {
@@ -87,6 +94,6 @@ fn how(m: &mut Maker<'_>) -> Result<How, Error> {
     let (batch, seq) = (m.batch, m.seq);
     let mask = if m.eager() || windowed { Some(m.mask(&[batch, 1, seq, seq])?) } else { None };
     let upcast = matches!(c.family, Family::Llama | Family::Gemma | Family::Opt | Family::NeoX | Family::Phi);
-    let scaled = !matches!(c.family, Family::GptNeo | Family::Opt | Family::Bloom);
+    let scaled = !matches!(c.family, Family::Opt | Family::Bloom);
     Ok(How { mask, causal: true, upcast, views: true, scaled, ..How::default() })
 }

@@ -39,6 +39,11 @@ pub(super) fn of_model(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
             c.positions = f.number(&["max_source_positions"], 1, 1 << 24)?.unwrap_or(1500);
             Ok(())
         }
+        Family::Deberta => {
+            c.shared_positions = f.boolean(&["share_att_key"])?.unwrap_or(false);
+            c.position_table = f.boolean(&["position_biased_input"])?.unwrap_or(true);
+            Ok(())
+        }
         Family::Unknown => unknown(f, c),
         _ => Ok(()),
     }

@@ -40,6 +40,10 @@ impl<'a> Maker<'a> {
             // The model itself is frozen.
             for param in &mut graph.params {
                 param.trainable = param.name.contains(".lora_");
+                if param.trainable {
+                    // PEFT keeps adapters in 32 bits (`autocast_adapter_dtype`).
+                    param.number = Number::Float32;
+                }
             }
         }
         graph.doubts.extend(self.c.doubts.iter().cloned());
@@ -72,6 +76,22 @@ impl<'a> Maker<'a> {
     /// one wins; in pure 16 bits there is none.
     pub(super) fn mixed(&self) -> Number {
         if self.autocast() { Number::Float32 } else { Number::Float }
+    }
+
+    /// `x`, with others that a function's variables keep alive until here.
+    pub(super) fn until(&mut self, x: TensorId, others: &[TensorId]) -> Made {
+        let shape = self.b.shape(x).to_vec();
+        let inputs = [&[x], others].concat();
+        self.b.node("variables", Op::View, &inputs, &[], &shape, self.b.number(x))
+    }
+
+    /// Under autocast a copy in 32 bits, as operators that it runs in 32 bits make for themselves.
+    fn widened(&mut self, x: TensorId) -> Made {
+        if !self.autocast() {
+            return Ok(x);
+        }
+        let shape = self.b.shape(x).to_vec();
+        self.b.node("autocast", Op::Copy, &[x], &[], &shape, Number::Float32)
     }
 
     /// Keys and values are kept: transformers switches that off under checkpointing, BART when it is given
@@ -124,11 +144,14 @@ impl<'a> Maker<'a> {
         let low = self.b.linear(&format!("{name}.lora_A"), x, rank, false)?;
         let high = self.b.linear(&format!("{name}.lora_B"), low, out, false)?;
         let scaled = self.scale("lora_scale", high)?;
-        let sum = self.add("lora_sum", y, scaled)?;
         if pure {
-            let shape = self.b.shape(sum).to_vec();
+            // 16 and 32 bits add up to 32, and are cast back.
+            let shape = self.b.shape(y).to_vec();
+            let sum = Op::Add { inplace: false };
+            let sum = self.b.node("lora_sum", sum, &[y, scaled], &[], &shape, Number::Float32)?;
             return self.b.node("lora_cast_back", Op::Copy, &[sum], &[], &shape, Number::Float);
         }
+        let sum = self.add("lora_sum", y, scaled)?;
         Ok(sum)
     }
 
@@ -151,8 +174,22 @@ impl<'a> Maker<'a> {
         let features = self.b.shape(x).last().copied().unwrap_or(1);
         match self.c.norm {
             NormKind::Layer => self.b.norm(name, Norm::Layer, x, features, true),
-            NormKind::Rms => self.b.norm(name, Norm::Rms, x, features, false),
+            NormKind::Rms => {
+                let pure = matches!(self.task.precision, Precision::Bf16 | Precision::Fp16);
+                let x = if pure && self.c.family == Family::T5 { self.t5_scaled(x)? } else { x };
+                self.b.norm(name, Norm::Rms, x, features, false)
+            }
         }
+    }
+
+    /// T5 scales the states as they come, not their copy in 32 bits: in 16 bits both are kept.
+    fn t5_scaled(&mut self, x: TensorId) -> Made {
+        let mut row = self.b.shape(x).to_vec();
+        if let Some(last) = row.last_mut() {
+            *last = 1;
+        }
+        let root = self.b.node("rms_root", Op::Copy, &[x], &[], &row, Number::Float)?;
+        self.multiply("rms_scaled", x, root)
     }
 
     pub(super) fn layer_norm(&mut self, name: &str, x: TensorId) -> Made {
@@ -166,9 +203,13 @@ impl<'a> Maker<'a> {
             Act::KeepsOutput => self.b.activation("act", Keeps::Output, false, x),
             Act::KeepsInput | Act::Bloom => self.b.activation("act", Keeps::Input, false, x),
             // 0.5 x (1 + tanh(c (x + 0.044715 x^3))), `activations.py`.
+            // Autocast takes powers in 32 bits, and what follows stays there.
             Act::GeluNew => {
                 let half = self.scale("gelu_half", x)?;
-                let cube = self.b.activation("gelu_cube", Keeps::Input, false, x)?;
+                let wide = self.widened(x)?;
+                let shape = self.b.shape(x).to_vec();
+                let power = Op::Activation { keeps: Keeps::Input, inplace: false };
+                let cube = self.b.node("gelu_cube", power, &[wide], &[], &shape, self.mixed())?;
                 let cube = self.scale("gelu_scaled", cube)?;
                 let sum = self.add("gelu_sum", x, cube)?;
                 let sum = self.scale("gelu_scaled", sum)?;
@@ -242,6 +283,13 @@ impl<'a> Maker<'a> {
             }
         };
         let mut logits = logits;
+        if self.c.family == Family::Bart {
+            // `final_logits_bias`, a buffer in 32 bits.
+            let bias = self.b.buffer("final_logits_bias", &[1, vocab])?;
+            let shape = self.b.shape(logits).to_vec();
+            let nothing = Op::Activation { keeps: Keeps::Nothing, inplace: false };
+            logits = self.b.node("logits_sum", nothing, &[logits], &[bias], &shape, self.mixed())?;
+        }
         if self.c.softcap {
             logits = self.squash(logits)?;
         }
@@ -249,9 +297,11 @@ impl<'a> Maker<'a> {
         if !self.training() {
             return Ok(());
         }
-        // `loss_utils.py`: logits are upcast, labels are shifted, not the logits.
+        // `ForCausalLMLoss` casts logits to 32 bits; others leave them as they are. Labels are shifted, not
+        // the logits.
         let mut scores = logits;
-        if self.half() {
+        let upcast = self.c.family.is_decoder() || self.c.family == Family::Unknown;
+        if upcast && self.half() {
             let shape = self.b.shape(logits).to_vec();
             scores = self.b.node("loss_upcast", Op::Copy, &[logits], &[], &shape, Number::Float32)?;
         }
@@ -267,8 +317,9 @@ impl<'a> Maker<'a> {
     }
 
     pub(super) fn loss(&mut self, scores: TensorId, labels: TensorId) -> Result<(), Error> {
-        let op = Op::CrossEntropy;
-        self.b.node("loss", op, &[scores, labels], &[], &[1], Number::Float32)?;
+        let loss = self.b.node("loss", Op::CrossEntropy, &[scores, labels], &[], &[1], Number::Float32)?;
+        // It is computed inside of the model: what the last step returned lives until it is there.
+        self.kept.push(loss);
         Ok(())
     }
 
@@ -290,7 +341,8 @@ impl<'a> Maker<'a> {
     pub(super) fn bare(&mut self, x: TensorId) -> Result<(), Error> {
         self.kept.push(x);
         if self.training() {
-            self.b.node("loss", Op::Loss, &[x], &[], &[1], Number::Float32)?;
+            let loss = self.b.node("loss", Op::Loss, &[x], &[], &[1], Number::Float32)?;
+            self.kept.push(loss);
         }
         Ok(())
     }

@@ -128,7 +128,7 @@ fn family(model_type: &str) -> (Family, Option<&'static str>) {
         "mixtral" | "qwen2_moe" | "qwen3_moe" | "olmoe" | "phimoe" | "granitemoe" => {
             Some("how many tokens each expert gets varies from step to step")
         }
-        "deberta" | "deberta-v2" => Some("attention with disentangled positions is counted approximately"),
+        "deberta" => Some("built as its second version"),
         "starcoder2"
         | "stablelm"
         | "cohere"

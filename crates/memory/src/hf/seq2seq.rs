@@ -100,14 +100,7 @@ fn with_bias(m: &mut Maker<'_>, how: How) -> Result<How, Error> {
     let Some(bias) = how.bias.filter(|_| !m.eager()) else { return Ok(how) };
     let masked = if how.causal { m.scale("bias_masked", bias)? } else { bias };
     let copied = m.b.like("bias_contiguous", Op::Copy, &[masked])?;
-    Ok(How { mask: Some(spread(m, copied)?), bias: None, ..how })
-}
-
-/// The kernel sees one bias a sample, in the same storage; its gradient has one a sample for real.
-fn spread(m: &mut Maker<'_>, bias: TensorId) -> Made {
-    let [_, heads, seq, keys] = m.four(bias);
-    let batch = m.batch;
-    m.b.view("bias_expanded", bias, &[batch, heads, seq, keys])
+    Ok(How { mask: Some(copied), bias: None, ..how })
 }
 
 fn layer_of(
@@ -125,11 +118,7 @@ fn layer_of(
     let x = match states {
         None => x,
         Some(states) => sublayer(m, &format!("{at}.encoder_attn_layer_norm"), x, |m, y| {
-            let mask = match cross {
-                Some(zeros) if !m.eager() => Some(spread(m, zeros)?),
-                other => other,
-            };
-            let how = How { mask, bias: None, causal: false, ..how };
+            let how = How { mask: cross, bias: None, causal: false, ..how };
             attention(m, &format!("{at}.encoder_attn"), y, states, how)
         })?,
     };

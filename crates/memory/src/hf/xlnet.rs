@@ -17,8 +17,10 @@ pub(super) fn xlnet(m: &mut Maker<'_>) -> Result<(), Error> {
     let places = m.b.view("positions", places, &[2 * seq, batch, c.hidden])?;
     let places = m.dropout(c.dropout.hidden, places)?;
     for layer in 0..c.layers {
-        // `use_mems_train`: the states that enter each layer are returned.
-        m.kept.push(x);
+        // `use_mems_eval`: the states that enter each layer are returned.
+        if !m.training() {
+            m.kept.push(x);
+        }
         m.b.begin_block();
         let y = relative_attention(m, &format!("layer.{layer}.rel_attn"), x, places)?;
         x = feed_forward(m, &format!("layer.{layer}.ff"), y)?;
@@ -56,6 +58,9 @@ fn relative_attention(m: &mut Maker<'_>, at: &str, x: TensorId, places: TensorId
         let nothing = Op::Activation { keeps: Keeps::Nothing, inplace: false };
         m.b.node(name, nothing, &[q], &[bias], &four, Number::Float)
     };
+    // For segments, which nobody gives; they have no gradient then, and no state.
+    m.b.buffer(format!("{at}.r_s_bias"), &[heads, d])?;
+    m.b.buffer(format!("{at}.seg_embed"), &[2, heads, d])?;
     let by_content = biased(m, "r_w_bias")?;
     let content = m.b.node("scores", Op::MatMul, &[by_content, k], &[], &square, Number::Float)?;
     let by_place = biased(m, "r_r_bias")?;
@@ -130,13 +135,21 @@ fn disentangled(m: &mut Maker<'_>, at: &str, x: TensorId, places: TensorId) -> M
     let mut scores = m.b.node("scores", Op::MatMul, &[q, scaled], &[], &square, Number::Float)?;
     let places = m.dropout(c.dropout.hidden, places)?;
     let mut by_place = None;
-    for (name, other) in [("pos_key_proj", q), ("pos_query_proj", k)] {
-        let y = m.linear(&format!("{at}.{name}"), places, heads * d, true)?;
+    for (name, shared, other) in [("pos_key_proj", n.k, q), ("pos_query_proj", n.q, k)] {
+        // With `share_att_key` the matrices of the content serve positions as well.
+        let y = if c.shared_positions {
+            let weights = m.b.named(&[&format!("{at}.{shared}.weight"), &format!("{at}.{shared}.bias")]);
+            m.product(shared, places, &weights, heads * d)?
+        } else {
+            m.linear(&format!("{at}.{name}"), places, heads * d, true)?
+        };
         // One copy a sample.
         let y = m.b.node("repeat", Op::Copy, &[y], &[], &[batch, heads, rows, d], Number::Float)?;
         let wide = [batch, heads, seq, rows];
         let y = m.b.node("scores_place", Op::MatMul, &[other, y], &[], &wide, Number::Float)?;
-        let y = m.b.node("gather", Op::Copy, &[y], &[], &square, Number::Float)?;
+        // The backward pass of `gather` keeps what was gathered from.
+        let gather = Op::Activation { keeps: Keeps::Input, inplace: false };
+        let y = m.b.node("gather", gather, &[y], &[], &square, Number::Float)?;
         let y = m.scale("scores_scaled", y)?;
         by_place = Some(match by_place {
             None => y,

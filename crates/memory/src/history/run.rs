@@ -35,9 +35,10 @@ const SEEN_MS: u64 = 2_000;
 /// still for half of it, has reached it.
 const SETTLED_MS: u64 = 60_000;
 const STILL_MS: u64 = 30_000;
-/// From this share of its cap on a process was limited by it: the allocator gives back what it caches,
-/// and libraries choose smaller workspaces.
-const NEAR_CAP_PERCENT: u64 = 90;
+/// This close to its cap a process was limited by it: the allocator gives back what it caches, and
+/// libraries choose smaller workspaces. Less than the smallest margin, or no exact repeat would count.
+const NEAR_CAP_PERCENT: u64 = 1;
+const NEAR_CAP_MIB: u64 = 64;
 
 impl Observed {
     /// What it says.
@@ -48,7 +49,8 @@ impl Observed {
             return Outcome::AtLeast(had.max(peak.unwrap_or_default()));
         }
         let Some(peak) = peak.filter(|_| self.active_ms >= SEEN_MS) else { return Outcome::Ignored };
-        if self.cap_mib.is_some_and(|cap| peak >= cap / 100 * NEAR_CAP_PERCENT) {
+        let near = |cap: u64| cap.saturating_sub(peak) <= NEAR_CAP_MIB.max(cap / 100 * NEAR_CAP_PERCENT);
+        if self.cap_mib.is_some_and(near) {
             return Outcome::AtLeast(peak);
         }
         let settled = self.active_ms >= SETTLED_MS && self.still_ms >= STILL_MS;
@@ -73,8 +75,8 @@ mod tests {
         assert_eq!(late.outcome(), Outcome::Peak(4000));
         assert_eq!(Observed { still_ms: 1_000, ..late }.outcome(), Outcome::AtLeast(4000));
         // At its cap, below it, and out of memory.
-        assert_eq!(Observed { cap_mib: Some(4096), ..done }.outcome(), Outcome::AtLeast(4000));
-        assert_eq!(Observed { cap_mib: Some(8192), ..done }.outcome(), Outcome::Peak(4000));
+        assert_eq!(Observed { cap_mib: Some(4040), ..done }.outcome(), Outcome::AtLeast(4000));
+        assert_eq!(Observed { cap_mib: Some(4080), ..done }.outcome(), Outcome::Peak(4000));
         let oom = Observed { out_of_memory_at_mib: Some(4096), ..ended };
         assert_eq!(oom.outcome(), Outcome::AtLeast(4096));
         assert_eq!(Observed { peak_mib: None, ..oom }.outcome(), Outcome::AtLeast(4096));

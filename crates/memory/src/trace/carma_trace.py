@@ -12,7 +12,8 @@ put in their place. Small integers and scalars keep their numbers, so that masks
 
 The log: one event a line; lines that begin with `{` are JSON.
     {"format":"carma-trace","version":1,...}    first line: versions and platform
-    a ID BYTES   a storage comes into being        f ID     it is let go of
+    a BYTES      a storage comes into being
+    f N          the storage that came into being N allocations ago (0: the last) is let go of
     w THREAD     first matrix product on a thread: 0 forward, 1 backward (a cuBLAS workspace)
     c BYTES      a convolution with so many bytes of input, output and weight
     e            torch.cuda.empty_cache()          m NAME   a point in the run
@@ -95,12 +96,13 @@ class Log:
         self.next += 1
         self.live += size
         self.peak = max(self.peak, self.live)
-        self.write("a %d %d" % (self.next, size))
+        self.write("a %d" % size)
         return self.next
 
     def free(self, number, size):
         self.live -= size
-        self.write("f %d" % number)
+        # Counted backwards, so that equal layers look equal: the log compresses to a quarter.
+        self.write("f %d" % (self.next - number))
 
     def gemm(self):
         thread = 1 if in_backward() else 0
@@ -287,6 +289,19 @@ def guess(t, name, args):
     if name in ("topk", "argmax", "argmin", "sort", "argsort", "multinomial", "max", "min"):
         return (torch.arange(t.numel()) % span(args)).reshape(t.size()).to(t.dtype)
     return torch.zeros(t.size(), dtype=t.dtype)
+
+
+def map_tensors(value, change):
+    """Tensors in what programs pass around: tuples, dictionaries, outputs of transformers."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        mapped = {k: map_tensors(v, change) for k, v in value.items()}
+        return mapped if type(value) is dict else type(value)(**mapped)
+    if isinstance(value, (list, tuple)):
+        parts = [map_tensors(v, change) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 WRITES = {}
@@ -678,6 +693,28 @@ def dropout(original):
     return fused
 
 
+class RmsNorm(torch.autograd.Function):
+    """The fused kernel of newer releases: one number a row kept."""
+
+    @staticmethod
+    def forward(ctx, x, weight, dims):
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[: x.dim() - dims], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), None
+
+
+def rms_norm(original):
+    def norm(input, normalized_shape, weight=None, eps=None):
+        if not input.is_cuda:
+            return original(input, normalized_shape, weight, eps)
+        return RmsNorm.apply(input, weight, len(normalized_shape))
+    return norm
+
+
 class Recurrent(torch.autograd.Function):
     """cuDNN's recurrent layers: output, last states, and a reserve space for the backward pass."""
 
@@ -805,6 +842,7 @@ def count_parameters():
 
 
 def patch(owner, name, make):
+    """Puts something in the place of a function, where this release has it."""
     original = getattr(owner, name, None)
     if original is None:
         return
@@ -984,6 +1022,9 @@ def fake_kernels():
     for owner in (F, torch._C._nn):
         patch(owner, "scaled_dot_product_attention", attention)
     patch(F, "cross_entropy", cross_entropy)
+    if hasattr(aten, "_fused_rms_norm"):
+        for owner in (torch, F):
+            patch(owner, "rms_norm", rms_norm)
     patch(torch, "_use_cudnn_rnn_flatten_weight", lambda _: answer(False))
     patch(torch, "clear_autocast_cache", lambda f: lambda: (CASTS.clear(), f())[1])
     if hasattr(torch.backends, "mha"):
@@ -998,6 +1039,87 @@ def fake_kernels():
 
     patch(torch._C, "_group_tensors_by_device_and_dtype", grouped)
     patch(torch, "compile", lambda _: lambda model=None, **k: model if model is not None else (lambda f: f))
+
+
+class Replicate(torch.autograd.Function):
+    """DataParallel's copies of the weights; on the first GPU they are the weights, their gradients are not."""
+
+    @staticmethod
+    def forward(ctx, *weights):
+        ctx.save_for_backward(*weights)
+        return tuple(w.view_as(w) for w in weights)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return tuple(None if g is None else torch.empty_like(g) for g in grads)
+
+
+def data_parallel(original):
+    """The first GPU's share: its part of the batch, and the outputs of all."""
+    def forward(self, *inputs, **kwargs):
+        count = len(self.device_ids) or 1
+        if count < 2:
+            return original(self, *inputs, **kwargs)
+        LOG.doubt("nn.DataParallel: traced for the first GPU")
+        part = lambda t: t.chunk(count)[0] if t.dim() else t
+        inputs, kwargs = map_tensors(inputs, part), map_tensors(kwargs, part)
+        weights = dict(self.module.named_parameters())
+        if torch.is_grad_enabled():
+            weights = dict(zip(weights, Replicate.apply(*weights.values())))
+        out = torch.func.functional_call(self.module, weights, inputs, kwargs)
+        gather = lambda t: torch.cat([t if t.dim() else t[None]] + [t.detach() if t.dim() else t.detach()[None]] * (count - 1))
+        return map_tensors(out, gather)
+    return forward
+
+
+class DataParallelProcess(torch.nn.Module):
+    """DistributedDataParallel in a world of one: the buckets in which gradients are exchanged."""
+
+    def __init__(self, module, *_args, gradient_as_bucket_view=False, **_kwargs):
+        super().__init__()
+        self.module, self.require_backward_grad_sync = module, True
+        LOG.doubt("DistributedDataParallel: without NCCL's buffers, 200 to 1000 MiB with several GPUs")
+        trained = [p for p in module.parameters() if p.requires_grad]
+        size = sum(p.numel() * p.element_size() for p in trained)
+        self.buckets = []
+        while size > 0 and not gradient_as_bucket_view:
+            piece = min(size, 25 << 20)
+            self.buckets.append(torch.empty(piece, dtype=torch.uint8, device=trained[0].device))
+            size -= piece
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
+
+def fake_parallel():
+    patch(torch.nn.DataParallel, "forward", data_parallel)
+    dist = torch.distributed
+    if not dist.is_available():
+        return
+    torch.nn.parallel.DistributedDataParallel = DataParallelProcess
+    torch.nn.parallel.distributed.DistributedDataParallel = DataParallelProcess
+
+    def init(original):
+        def one(*_args, **_kwargs):
+            if not dist.is_initialized():
+                original("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return one
+
+    patch(dist, "init_process_group", init)
+    done = types.SimpleNamespace(wait=answer(True), is_completed=answer(True))
+    for name in ("all_reduce", "broadcast", "reduce", "barrier"):
+        patch(dist, name, lambda _: answer(done))
+
+    def gathered(_original):
+        def all_gather(parts, tensor, *_args, **_kwargs):
+            parts[0].copy_(tensor)
+            return done
+        return all_gather
+
+    patch(dist, "all_gather", gathered)
 
 
 # --- running a program ---------------------------------------------------------------------------
@@ -1120,6 +1242,23 @@ def without_dynamo(*owners):
                 f.__wrapped__.__dynamo_disable = f.__wrapped__
 
 
+def watch_models():
+    """Notes the class of the largest model that is moved."""
+    sizes = {"": 0}
+
+    def applied(original):
+        def apply(self, *args, **kwargs):
+            size = sum(p.numel() for p in self.parameters())
+            if size > max(sizes.values()):
+                sizes[type(self).__name__] = size
+                LOG.end["model"] = type(self).__name__
+            return original(self, *args, **kwargs)
+        return apply
+
+    patch(torch.nn.Module, "to", applied)
+    patch(torch.nn.Module, "cuda", applied)
+
+
 def install(options):
     without_dynamo(Record, TorchDispatchMode, torch.optim.Optimizer, torch.utils.checkpoint, torch.autograd.function)
     fake_cuda(options)
@@ -1127,12 +1266,19 @@ def install(options):
     fake_kernels()
     fake_loader()
     hook_training()
+    watch_models()
+    fake_parallel()
+
+
+TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "mode", "channels_last", "gpus")
 
 
 def header(options, what):
     return {
-        "format": "carma-trace", "version": 1, "torch": torch.__version__, "python": platform.python_version(),
+        "format": "carma-trace", "version": 1, "ids": "counted", "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
+        "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
+        "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")),
     }
 
 
@@ -1181,7 +1327,7 @@ def recorded(options, what, body):
     if status != "failed" and "parameters" not in LOG.end:
         LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
     LOG.close(
-        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards, seconds=round(time.time() - began, 2),
+        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
     )
     if status == "failed":
@@ -1216,25 +1362,10 @@ OPTIMIZERS = {
 }
 
 
-def on_gpu(value):
-    if isinstance(value, Tensor):
-        return value.to("cuda")
-    if isinstance(value, dict):
-        return {k: on_gpu(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(on_gpu(v) for v in value)
-    return value
-
-
 def resized(value, size):
     """The sample with another number of rows."""
-    if isinstance(value, Tensor):
-        return value if value.dim() == 0 or size is None else value[:1].expand(size, *value.shape[1:]).clone()
-    if isinstance(value, dict):
-        return {k: resized(v, size) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(resized(v, size) for v in value)
-    return value
+    grow = lambda t: t[:1].expand(size, *t.shape[1:]).clone() if t.dim() and size else t
+    return map_tensors(value, grow)
 
 
 def call(model, batch):
@@ -1249,7 +1380,7 @@ def default_loss(out):
     """The model's own loss, cross entropy over classes, or the mean."""
     loss = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
     if loss is not None:
-        return loss
+        return loss.mean() if loss.dim() else loss  # nn.DataParallel gathers one of each GPU
     if isinstance(out, dict) and all(isinstance(v, Tensor) and v.dim() == 0 for v in out.values()):
         return sum(out.values())
     if not isinstance(out, Tensor):
@@ -1293,7 +1424,7 @@ def train(model, batch, loss, optimizer, options):
     scaler = torch.cuda.amp.GradScaler() if options.precision == "fp16-autocast" and training else None
 
     def prepare(value):
-        value = on_gpu(value)
+        value = map_tensors(value, lambda t: t.to("cuda"))
         if options.precision in half:
             value = map_tensors(value, lambda t: t.to(half[options.precision]) if t.is_floating_point() else t)
         if options.channels_last:
@@ -1323,16 +1454,6 @@ def train(model, batch, loss, optimizer, options):
         else:
             result.backward()
             optimizer.step()
-
-
-def map_tensors(value, change):
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {k: map_tensors(v, change) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map_tensors(v, change) for v in value)
-    return value
 
 
 def run_entry(options, entry):

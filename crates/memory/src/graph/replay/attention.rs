@@ -69,6 +69,10 @@ impl Player<'_, '_> {
             held.push(self.cast(*tensor, width)?);
         }
         if self.fused() {
+            // A mask that is a tensor of the graph (a trained bias by position) is kept as well.
+            if let Some(added) = node.inputs.get(3).filter(|_| !packed) {
+                held.push(self.cast(*added, width)?);
+            }
             let out = self.output(node, width)?;
             // The memory-efficient kernel rounds the rows of its log-sum-exp up to 32.
             let sums = self.bytes_new(sizes.rows.saturating_mul(4))?;
@@ -177,8 +181,12 @@ impl Player<'_, '_> {
             temporaries.push(at);
         }
         let mut gradients = Vec::with_capacity(3);
-        for tensor in node.inputs.iter().take(3) {
+        for (nth, tensor) in node.inputs.iter().enumerate() {
             if self.plan.needs(*tensor) {
+                // The kernel makes one gradient of a bias for each sample, then they are summed.
+                if nth == 3 && self.elements_of(*tensor) < sizes.probabilities {
+                    temporaries.push(self.bytes_new(sizes.probabilities.saturating_mul(width))?);
+                }
                 gradients.push((*tensor, self.temporary(*tensor, width)?, width));
             }
         }

@@ -198,9 +198,10 @@ impl Player<'_, '_> {
                 for input in &node.inputs {
                     self.passed_on(node, *input, grad, to)?;
                 }
-                Ok(())
+                self.of_params(node, self.width_of(node.outputs[0]), to)
             }
             Op::Cat => {
+                self.of_params(node, self.width_of(node.outputs[0]), to)?;
                 // Each input's gradient is a part of the whole, in the same storage.
                 for input in &node.inputs {
                     if self.plan.needs(*input) {
@@ -221,6 +222,13 @@ impl Player<'_, '_> {
                         let product = self.temporary(node.outputs[0], width)?;
                         let storage = self.summed(node, *input, product, width)?;
                         to.push(Gradient { target: Target::Tensor(*input), storage, width });
+                    }
+                }
+                for param in &node.params {
+                    if self.trainable(*param) {
+                        let product = self.temporary(node.outputs[0], width)?;
+                        self.of_param(*param, self.param_width(*param), to)?;
+                        self.store.release(product)?;
                     }
                 }
                 Ok(())

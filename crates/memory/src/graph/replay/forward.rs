@@ -9,7 +9,7 @@ use super::store::{Kind, Storage};
 use crate::Error;
 use crate::Mode;
 use crate::alloc::Event;
-use crate::graph::{Keeps, Node, Norm, Op, ParamId, TensorId};
+use crate::graph::{Keeps, Node, Norm, Number, Op, ParamId, TensorId};
 
 impl Player<'_, '_> {
     /// Runs the forward rule of a node.
@@ -64,12 +64,17 @@ impl Player<'_, '_> {
             }
             Op::Mul => {
                 let out = self.output(node, self.promoted(node))?;
-                let (a, b) = (node.inputs[0], node.inputs[1]);
-                if self.plan.needs(b) {
+                let a = node.inputs[0];
+                if let Some(b) = node.inputs.get(1).copied() {
+                    if self.plan.needs(b) {
+                        self.keep_value(at, a);
+                    }
+                    if self.plan.needs(a) {
+                        self.keep_value(at, b);
+                    }
+                } else if node.params.iter().any(|p| self.trainable(*p)) {
+                    // A factor that is trained (layer scale): its gradient needs what it multiplied.
                     self.keep_value(at, a);
-                }
-                if self.plan.needs(a) {
-                    self.keep_value(at, b);
                 }
                 self.give(node, out)
             }
@@ -83,7 +88,12 @@ impl Player<'_, '_> {
                 Ok(())
             }
             Op::Copy => {
-                let out = self.output(node, self.width_of(node.inputs[0]))?;
+                // A cast back from 32 bits, and numbers made of integers (a mask of positions), are of the
+                // model's type.
+                let x = node.inputs[0];
+                let same = self.graph.tensor(x).number == Number::Float;
+                let width = if same { self.width_of(x) } else { self.plan.types.weight };
+                let out = self.output(node, width)?;
                 self.give(node, out)
             }
             Op::Embedding => {
@@ -215,7 +225,9 @@ impl Player<'_, '_> {
         }
         let weight = node.params.first().map_or(width, |p| self.param_width(*p));
         let out = self.output(node, width.max(weight))?;
-        self.keep(at, scaled);
+        if node.params.first().is_none_or(|p| self.trainable(*p)) {
+            self.keep(at, scaled);
+        }
         self.store.release(scaled)?;
         self.give(node, out)
     }
@@ -360,7 +372,8 @@ impl Player<'_, '_> {
         node.params.iter().filter(|p| !graph.param(**p).buffer).map(|p| self.weight(*p, width)).collect()
     }
 
-    /// A weight; under autocast a copy in 16 bits, cached until autocast ends where the weight is trained.
+    /// A weight; under autocast a copy in 16 bits, cached until autocast ends where the weight asks for
+    /// a gradient, even where nothing is recorded (`autocast_mode.cpp`, `cached_cast`).
     fn weight(&mut self, param: ParamId, width: u64) -> Result<Storage, Error> {
         let at = param.0 as usize;
         if self.plan.param_width[at] == width || self.plan.types.auto.is_none() {
@@ -370,7 +383,7 @@ impl Player<'_, '_> {
             return Ok(self.store.hold(cast));
         }
         let cast = self.bytes_new(self.graph.param(param).elements() * width)?;
-        if self.recording && self.trainable(param) {
+        if self.trainable(param) {
             self.casts[at] = Some(self.store.hold(cast));
         }
         Ok(cast)

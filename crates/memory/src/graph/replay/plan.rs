@@ -174,6 +174,7 @@ fn check(graph: &Graph) -> Result<(), Error> {
         let bad = |what: String| Err(Error::bad(format!("graph, node `{}`", node.name), what));
         let least = match node.op {
             Op::Input => 0,
+            Op::Mul if !node.params.is_empty() => 1,
             Op::MatMul | Op::Mul => 2,
             _ => 1,
         };

@@ -24,8 +24,17 @@ pub(super) struct Blocks {
 
 /// Classes whose output is a sum with their input, where the shapes allow it.
 fn residual(kind: &str) -> bool {
-    const PARTS: &[&str] =
-        &["Bottleneck", "Residual", "MBConv", "BasicBlock", "InvertedRes", "ResBlock", "PreAct"];
+    const PARTS: &[&str] = &[
+        "RepVgg",
+        "MobileOneBlock",
+        "Bottleneck",
+        "Residual",
+        "MBConv",
+        "BasicBlock",
+        "InvertedRes",
+        "ResBlock",
+        "PreAct",
+    ];
     const WHOLE: &[&str] =
         &["Block", "EncoderBlock", "CNBlock", "ConvNeXtBlock", "SwinTransformerBlock", "ResidualAdd"];
     PARTS.iter().any(|p| kind.contains(p)) || WHOLE.contains(&kind) || kind.ends_with("Block")
@@ -66,6 +75,12 @@ impl Blocks {
         flow.step += 1;
         let entry = if tree { self.open.pop() } else { self.last.get(&row.kind).copied() };
         self.end(flow, row, entry, tree)?;
+        flow.after_activation = false;
+        if residual(&row.kind)
+            && let Some(seen) = flow.seen.get_mut(flow.cur)
+        {
+            seen.block_end = true;
+        }
         let now = Entry { at: flow.cur, step: flow.step + 1 };
         self.last.insert(row.kind.clone(), now);
         Ok(())
@@ -77,6 +92,7 @@ impl Blocks {
             return Ok(());
         }
         functional_activation(flow, row)?;
+        gating(flow, row, &out)?;
         if flow.shape(flow.cur) != out
             && flow.shape(flow.cur).len() == out.len()
             && elements(flow.shape(flow.cur)) == elements(&out)
@@ -150,6 +166,24 @@ fn scaled(flow: &mut Flow<'_>, row: &Row, tree: bool) -> Result<(), Error> {
             flow.b.node(&format!("{} (scale)", row.name), Op::Mul, &[x], &[gamma], &shape, Number::Float)?;
         flow.push(id);
     }
+    Ok(())
+}
+
+/// gMLP's unit: one half, turned by a layer over the tokens, times the other.
+fn gating(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<(), Error> {
+    if !row.kind.contains("GatingUnit") || elements(flow.shape(flow.cur)) != elements(out) {
+        return Ok(());
+    }
+    let other = (0..flow.seen.len()).rev().find(|i| {
+        let shape = flow.shape(*i);
+        shape.len() == out.len() && shape.last() == out.last().map(|w| w * 2).as_ref()
+    });
+    let Some(other) = other else { return Ok(()) };
+    let turned = flow.carry_out(&row.name, out, &Plan::View(flow.cur))?;
+    let half = flow.carry_out(&row.name, out, &Plan::Part(other))?;
+    let (x, y) = (flow.read(half), flow.read(turned));
+    let id = flow.b.like(&format!("{} (gated)", row.name), Op::Mul, &[x, y])?;
+    flow.push(id);
     Ok(())
 }
 

@@ -13,6 +13,8 @@ use std::collections::HashMap;
 
 /// Tensors that are looked at, back from the last.
 const REACH: usize = 400;
+/// Layers that stand for what a container hides.
+const MAX_INSIDE: u64 = 64;
 /// Doubts that are listed one by one.
 const MAX_DOUBTS: usize = 40;
 
@@ -29,6 +31,8 @@ pub(super) struct Seen {
     pub(super) product: bool,
     /// The next block reads only half of it (ShuffleNet).
     pub(super) halves: bool,
+    /// Came out of a block with a sum: a later shortcut may read it.
+    pub(super) block_end: bool,
 }
 
 /// How a wanted shape comes about.
@@ -41,6 +45,12 @@ pub(super) enum Plan {
     Cat(Vec<usize>),
     /// Attention over a product three times as wide.
     Attend(usize),
+    /// Attention of a query over key and value side by side.
+    Cross(usize, usize),
+    /// Scores of query and key, written out.
+    Scores(usize),
+    /// Scores over values, written out.
+    Weighted(usize, usize),
     Pool(usize),
     Resize(usize),
     /// Tokens are put in front.
@@ -63,6 +73,10 @@ pub(super) struct Flow<'a> {
     pub(super) after_norm: bool,
     pub(super) after_product: bool,
     pub(super) after_activation: bool,
+    /// Scores were written out, and no softmax came yet.
+    scores: bool,
+    /// timm: activations work in place wherever they can.
+    pub(super) timm: bool,
     shared: HashMap<String, Vec<ParamId>>,
     doubts: usize,
 }
@@ -80,6 +94,8 @@ impl<'a> Flow<'a> {
             after_norm: false,
             after_product: false,
             after_activation: false,
+            scores: false,
+            timm: false,
             shared: HashMap::new(),
             doubts: 0,
         }
@@ -103,7 +119,15 @@ impl<'a> Flow<'a> {
     /// Remembers a new tensor, which becomes the last.
     pub(super) fn push(&mut self, id: TensorId) -> usize {
         let shape = self.b.shape(id).to_vec();
-        self.seen.push(Seen { id, shape, uses: 0, step: self.step, product: false, halves: false });
+        self.seen.push(Seen {
+            id,
+            shape,
+            uses: 0,
+            step: self.step,
+            product: false,
+            halves: false,
+            block_end: false,
+        });
         self.cur = self.seen.len() - 1;
         self.cur
     }
@@ -146,17 +170,16 @@ impl<'a> Flow<'a> {
         if size == wanted {
             return (1.0, Plan::View(self.cur));
         }
+        if let Some(plan) = self.attention(want) {
+            return (1.5, plan);
+        }
         if let Some(parts) = self.cat(want) {
             return (2.0, Plan::Cat(parts));
         }
         if let Some(at) = self.recent().find(|i| self.seen[*i].shape == want) {
             return (2.5, Plan::Use(at));
         }
-        let last = |s: &[u64]| s.last().copied().unwrap_or(1);
         if size == wanted.saturating_mul(3) && want.len() >= 2 {
-            if last(cur) == last(want) * 3 {
-                return (3.0, Plan::Attend(self.cur));
-            }
             return (3.2, Plan::Part(self.cur));
         }
         if size == wanted.saturating_mul(2) {
@@ -172,6 +195,77 @@ impl<'a> Flow<'a> {
             return (6.0, Plan::View(at));
         }
         (10.0, Plan::Unknown(self.cur))
+    }
+
+    /// What attention makes of the last tensor, where that is a product nobody read yet: query, key and
+    /// value side by side, key and value after a query, scores written out, scores over values.
+    fn attention(&self, want: &[u64]) -> Option<Plan> {
+        let seen = self.seen.get(self.cur)?;
+        let cur = seen.shape.as_slice();
+        let (last, width) = (*cur.last()?, *want.last()?);
+        let heads_last = cur.len() == 4 && cur[1] == cur[2] && cur[3] <= 128;
+        if cur.len() == 4 && want.len() == 3 && (cur[1] != want[1] || heads_last) {
+            // Scores [batch, heads, tokens, others] over values.
+            let others = if cur[1] == want[1] { cur[2] } else { cur[3] };
+            if cur[2] != want[1] && cur[1] != want[1] || cur.first() < want.first() {
+                return None;
+            }
+            let value = self.recent().take(12).find(|i| {
+                let v = &self.seen[*i];
+                v.product
+                    && v.shape.len() == 3
+                    && v.shape[0] == cur[0]
+                    && v.shape[1] == others
+                    && v.shape[2] >= width
+            })?;
+            return Some(Plan::Weighted(self.cur, value));
+        }
+        if !seen.product || seen.uses > 0 {
+            return None;
+        }
+        if want.len() == 4 && cur.len() == 3 {
+            // Heads first or last.
+            let tokens = cur[1];
+            let (heads, others) = if want[1] == tokens && want[2] == tokens {
+                (want[3], tokens)
+            } else if want[2] == tokens {
+                (want[1], want[3])
+            } else if want[1] == tokens {
+                (want[3], want[2])
+            } else {
+                return None;
+            };
+            let known = others == tokens
+                || self
+                    .recent()
+                    .take(6)
+                    .any(|i| self.seen[i].shape.len() == 3 && self.seen[i].shape[1] == others);
+            return (known && heads <= 128 && heads < tokens.max(2)).then_some(Plan::Scores(self.cur));
+        }
+        if cur.len() < 3 || want.len() < 2 {
+            return None;
+        }
+        let rows = elements(cur) / last.max(1);
+        let wanted_rows = elements(want) / width.max(1);
+        // torchsummary prints one window for all.
+        let whole =
+            rows == wanted_rows || rows > wanted_rows && wanted_rows > 0 && rows.is_multiple_of(wanted_rows);
+        if last == width.saturating_mul(3) && whole && cur.len() == want.len() {
+            return Some(Plan::Attend(self.cur));
+        }
+        let query = self.recent().take(8).find(|i| {
+            let q = &self.seen[*i];
+            q.product && q.uses == 0 && q.shape.last() == Some(&width) && q.shape.first() == cur.first()
+        });
+        if last == width.saturating_mul(2)
+            && let Some(query) = query
+        {
+            return Some(Plan::Cross(query, self.cur));
+        }
+        if last == width.saturating_mul(2) && rows == wanted_rows {
+            return Some(Plan::Part(self.cur));
+        }
+        None
     }
 
     /// What a functional pool, interpolation or class token would make of the last tensor.
@@ -192,6 +286,10 @@ impl<'a> Flow<'a> {
             if have > need && have - need <= 16 {
                 return Some((4.0, Plan::Part(at)));
             }
+        }
+        // A number a channel, in whatever shape (ECA).
+        if cur.len() == 4 && want.len() == 3 && elements(want) == cur[0].saturating_mul(cur[1]) {
+            return Some((4.0, Plan::Pool(at)));
         }
         // Mean over what is not batch and channel.
         if want.len() == 2 && cur.len() > 2 && cur.first() == want.first() {
@@ -241,8 +339,16 @@ impl<'a> Flow<'a> {
         match plan {
             Plan::Use(at) => Ok(*at),
             Plan::View(at) => {
+                let have = self.shape(*at);
+                // Channels and tokens change places, and the product wants them in a row.
+                let turned = have.len() == 3 && want.len() == 3 && have[1] == want[2] && have[2] == want[1];
+                let turned = turned && have[1] != have[2];
                 let x = self.read(*at);
-                let id = self.b.view(name, x, want)?;
+                let id = if turned {
+                    self.b.node(&format!("{name} (transposed)"), Op::Copy, &[x], &[], want, Number::Float)?
+                } else {
+                    self.b.view(name, x, want)?
+                };
                 Ok(self.push(id))
             }
             Plan::Part(at) => {
@@ -267,7 +373,58 @@ impl<'a> Flow<'a> {
             }
             Plan::Attend(at) => {
                 let x = self.read(*at);
-                self.attend(name, &[x, x, x], want)
+                let mut out = self.shape(*at).to_vec();
+                if let Some(last) = out.last_mut() {
+                    *last /= 3;
+                }
+                self.attend(name, &[x, x, x], &out)
+            }
+            Plan::Cross(query, at) => {
+                let out = self.shape(*query).to_vec();
+                let (q, kv) = (self.read(*query), self.read(*at));
+                self.attend(name, &[q, kv, kv], &out)
+            }
+            Plan::Scores(at) => {
+                let (shape, x) = (self.shape(*at).to_vec(), self.read(*at));
+                let mut square = want.to_vec();
+                square[0] = shape[0];
+                // The query is scaled; query and key are made contiguous for the product.
+                let third: Vec<u64> = vec![shape[0], shape[1], (shape[2] / 3).max(1)];
+                let copy = |flow: &mut Self, part: &str| {
+                    flow.b.node(&format!("{name} ({part})"), Op::Copy, &[x], &[], &third, Number::Float)
+                };
+                let (query, key) = (copy(self, "query")?, copy(self, "key")?);
+                let id = self.b.node(
+                    &format!("{name} (scores)"),
+                    Op::MatMul,
+                    &[query, key],
+                    &[],
+                    &square,
+                    Number::Float,
+                )?;
+                self.scores = true;
+                Ok(self.push(id))
+            }
+            Plan::Weighted(at, value) => {
+                self.cur = *at;
+                self.softmax(name)?;
+                let (scores, x) = (self.read(self.cur), self.read(*value));
+                let batch = self.shape(*at).first().copied().unwrap_or(1);
+                let mut out = want.to_vec();
+                out[0] = batch;
+                let copied =
+                    self.b.node(&format!("{name} (value)"), Op::Copy, &[x], &[], &out, Number::Float)?;
+                let id = self.b.node(
+                    &format!("{name} (context)"),
+                    Op::MatMul,
+                    &[scores, copied],
+                    &[],
+                    &out,
+                    Number::Float,
+                )?;
+                let id =
+                    self.b.node(&format!("{name} (heads)"), Op::Copy, &[id], &[], &out, Number::Float)?;
+                Ok(self.push(id))
             }
             Plan::Pool(at) => {
                 let x = self.read(*at);
@@ -313,6 +470,17 @@ impl<'a> Flow<'a> {
         }
     }
 
+    /// The softmax over scores, where it is a function.
+    fn softmax(&mut self, name: &str) -> Result<(), Error> {
+        if self.scores {
+            self.scores = false;
+            let x = self.read(self.cur);
+            let id = self.b.like(&format!("{name} (softmax)"), Op::Softmax, &[x])?;
+            self.push(id);
+        }
+        Ok(())
+    }
+
     /// Scaled dot-product attention over query, key and value.
     pub(super) fn attend(&mut self, name: &str, qkv: &[TensorId], out: &[u64]) -> Result<usize, Error> {
         let width = out.last().copied().unwrap_or(64);
@@ -331,7 +499,8 @@ impl<'a> Flow<'a> {
         if cost >= 4.0 && want.len() >= 3 {
             let cur = self.shape(self.cur);
             let (size, wanted) = (elements(cur), elements(want));
-            if wanted > 0 && size > wanted && size.is_multiple_of(wanted) && cur.last() == want.last() {
+            let channels = cur.last() == want.last() || cur.len() == 4 && cur.get(1) == want.last();
+            if wanted > 0 && size > wanted && size.is_multiple_of(wanted) && channels {
                 let mut scaled = want.to_vec();
                 scaled[0] = scaled[0].saturating_mul(size / wanted);
                 if scaled == cur {
@@ -403,11 +572,29 @@ impl<'a> Flow<'a> {
             Role::Loss => Ok(()),
             Role::Norm(norm) => self.norm(row, norm),
             Role::Activation(keeps) => {
-                self.elementwise(row, Op::Activation { keeps, inplace: keeps == Keeps::Output })
+                // Models with known classes work in place, but not on what a shortcut reads as well.
+                let shared = self.seen.get(self.cur).is_some_and(|s| s.block_end);
+                let result = self.timm && matches!(row.kind.as_str(), "LeakyReLU" | "ELU" | "CELU" | "SELU");
+                let keeps = if result { Keeps::Output } else { keeps };
+                let inplace = keeps == Keeps::Output && !shared;
+                self.elementwise(row, Op::Activation { keeps, inplace })
             }
-            Role::Softmax => self.elementwise(row, Op::Softmax),
+            Role::Softmax => {
+                self.elementwise(row, Op::Softmax)?;
+                self.scores = false;
+                Ok(())
+            }
             Role::Dropout if self.dropout => self.elementwise(row, Op::Dropout { inplace: false }),
-            Role::Dropout => Ok(()),
+            // Dropout of attention is printed only where the scores are written out.
+            Role::Dropout => match row.output.as_deref() {
+                Some(want) if want.len() == 4 => {
+                    if matches!(self.attention(want), Some(Plan::Scores(_))) {
+                        self.cur = self.obtain(&row.name, &want.to_vec())?;
+                    }
+                    self.softmax(&row.name)
+                }
+                _ => Ok(()),
+            },
             Role::DropPath => self.elementwise(row, Op::Copy),
             Role::Scale => self.scale(row),
             Role::Windows => self.windows(row),
@@ -443,8 +630,22 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
+    /// What a block came with, for the first layer of one of its branches side by side.
+    fn branch(&self, row: &Row) -> Option<usize> {
+        let entry = self.seen.iter().rposition(|s| s.block_end).unwrap_or(0);
+        let fits = match (&row.input, &row.output) {
+            (Some(want), _) => self.shape(entry) == want,
+            (None, Some(out)) => self.shape(entry).len() == out.len(),
+            _ => false,
+        };
+        (row.branch && fits).then_some(entry)
+    }
+
     fn norm(&mut self, row: &Row, norm: Norm) -> Result<(), Error> {
-        let at = self.input_of(row, row.output.as_deref())?;
+        let at = match self.branch(row).filter(|at| Some(self.shape(*at)) == row.output.as_deref()) {
+            Some(at) => at,
+            None => self.input_of(row, row.output.as_deref())?,
+        };
         let features = if row.params > 0 && row.params.is_multiple_of(2) && norm != Norm::Rms {
             row.params / 2
         } else {
@@ -534,9 +735,11 @@ impl<'a> Flow<'a> {
     fn conv(&mut self, row: &Row, transposed: bool) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let outer = out.get(1).copied().unwrap_or(1);
-        let at = match row.input.as_deref() {
-            Some(want) => self.obtain(&row.name, &want.to_vec())?,
-            None => self.conv_input(row, &out, transposed)?,
+        let branch = self.branch(row);
+        let at = match (branch, row.input.as_deref()) {
+            (Some(at), _) => at,
+            (None, Some(want)) => self.obtain(&row.name, &want.to_vec())?,
+            (None, None) => self.conv_input(row, &out, transposed)?,
         };
         let inner = self.shape(at).get(1).copied().unwrap_or(1);
         let fit = self.fit(row, at, &out, transposed).map(|(fit, _)| fit);
@@ -583,7 +786,7 @@ impl<'a> Flow<'a> {
         if shape.len() != out.len() || shape.len() < 3 {
             return None;
         }
-        let fit = fit::channels(shape[1], out[1], row.params, true)?;
+        let fit = fit::channels(shape[1], out[1], row.weights(out[1]), true)?;
         let mut cost = 0.0;
         for (inner, outer) in shape[2..].iter().zip(&out[2..]) {
             cost += if transposed {
@@ -609,6 +812,9 @@ impl<'a> Flow<'a> {
                 return Ok(self.cur);
             }
         }
+        if let Some(map) = self.as_map(row, out) {
+            return self.carry_out(&row.name, &map, &Plan::View(self.cur));
+        }
         if self.seen[self.cur].halves
             && let Some(half) = self.half_of(row, out)
         {
@@ -616,7 +822,11 @@ impl<'a> Flow<'a> {
         }
         for (distance, at) in self.recent().enumerate() {
             if let Some((fit, sides)) = self.fit(row, at, out, transposed) {
-                let open = if self.seen[at].uses == 0 { 0.0 } else { 0.1 };
+                let open = match &self.seen[at] {
+                    seen if seen.block_end => -0.1,
+                    seen if seen.uses == 0 => 0.0,
+                    _ => 0.1,
+                };
                 offer(fit.cost + sides + 0.5 + open + distance as f64 * 0.005, at);
             }
         }
@@ -638,6 +848,34 @@ impl<'a> Flow<'a> {
         let shape = self.shape(self.cur).to_vec();
         self.doubt(format!("{}: {} weights do not fit an input {shape:?}", row.name, row.params));
         Ok(self.cur)
+    }
+
+    /// Tokens or a map with the channels last, as the map that a convolution to `out` reads.
+    fn as_map(&self, row: &Row, out: &[u64]) -> Option<Dims> {
+        let cur = self.shape(self.cur);
+        if out.len() != 4 || cur.len() < 3 {
+            return None;
+        }
+        let channels = *cur.last()?;
+        let fit = fit::channels(channels, out[1], row.params, true)?;
+        if fit.cost > 1.0 {
+            return None;
+        }
+        if cur.len() == 4 {
+            let same = cur[0] == out[0] && fit::side(cur[1], out[2], fit.area)? < 1.0;
+            return same.then(|| vec![cur[0], channels, cur[1], cur[2]]);
+        }
+        // Windows of the same map count as well.
+        let cells = elements(cur) / out[0].max(1) / channels.max(1);
+        let cells = if elements(cur) == out[0].saturating_mul(channels).saturating_mul(cells) {
+            cells
+        } else {
+            return None;
+        };
+        (1..=32).find_map(|stride| {
+            let (h, w) = (out[2].checked_mul(stride)?, out[3].checked_mul(stride)?);
+            (h.checked_mul(w)? == cells).then(|| vec![out[0], channels, h, w])
+        })
     }
 
     /// The shape of half of the last tensor's channels, if that fits.
@@ -663,12 +901,13 @@ impl<'a> Flow<'a> {
         sides.push(out[2.min(out.len())..].to_vec());
         sides.push(out[2.min(out.len())..].iter().map(|d| d.saturating_mul(2)).collect());
         for side in sides {
-            for area in [1_u64, 9, 25, 49] {
+            let areas: &[u64] = if out.len() == 3 { &[1, 3, 5, 7, 9] } else { &[1, 9, 25, 49] };
+            for area in areas.iter().copied() {
                 for bias in [0, outer] {
                     let weights = row.params.saturating_sub(bias);
                     if weights > 0 && weights.is_multiple_of(outer * area) {
                         let inner = weights / outer / area;
-                        if inner > 1 || area == 1 {
+                        if inner > 1 || area == 1 || out.len() == 3 {
                             let mut want = vec![out[0], inner];
                             want.extend(&side);
                             wants.push(want);
@@ -687,6 +926,22 @@ impl<'a> Flow<'a> {
     fn linear(&mut self, row: &Row) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let width = out.last().copied().unwrap_or(1).max(1);
+        if row.attends && self.shape(self.cur) == out {
+            // BEiT multiplies by the weights of query, key and value in a function.
+            let x = self.read(self.cur);
+            let mut wide = out.clone();
+            wide[out.len() - 1] = width.saturating_mul(3);
+            let weight = self.b.param(format!("{}.qkv", row.name), &[width.saturating_mul(3), width])?;
+            let qkv = self.b.node(
+                &format!("{} (qkv)", row.name),
+                Op::Linear,
+                &[x],
+                &[weight],
+                &wide,
+                Number::Float,
+            )?;
+            self.attend(&row.name, &[qkv, qkv, qkv], &out)?;
+        }
         let at = match row.input.as_deref() {
             Some(want) => self.obtain(&row.name, &want.to_vec())?,
             None => {
@@ -710,6 +965,7 @@ impl<'a> Flow<'a> {
                 }
             }
         };
+        let at = self.separate(row, at)?;
         let inner = self.shape(at).last().copied().unwrap_or(1);
         let params = self.params(row, &[("weight", vec![width, inner]), ("bias", vec![width])])?;
         let x = self.read(at);
@@ -721,6 +977,27 @@ impl<'a> Flow<'a> {
         let at = self.push(id);
         self.seen[at].product = true;
         Ok(())
+    }
+
+    /// Query, key and value as three products that nobody read: the next linear layer reads what attention
+    /// makes of them.
+    fn separate(&mut self, row: &Row, at: usize) -> Result<usize, Error> {
+        let shape = self.shape(at).to_vec();
+        if shape.len() != 3 || !self.seen[at].product || self.seen[at].uses > 0 {
+            return Ok(at);
+        }
+        let others: Vec<usize> = self
+            .recent()
+            .filter(|i| *i != at)
+            .take(2)
+            .filter(|i| {
+                self.seen[*i].product && self.seen[*i].uses == 0 && self.seen[*i].shape.last() == shape.last()
+            })
+            .collect();
+        let &[key, query] = others.as_slice() else { return Ok(at) };
+        let out = self.shape(query).to_vec();
+        let qkv = [self.read(query), self.read(key), self.read(at)];
+        self.attend(&row.name, &qkv, &out)
     }
 
     fn multi_head(&mut self, row: &Row) -> Result<(), Error> {
@@ -812,6 +1089,13 @@ impl<'a> Flow<'a> {
         let scores =
             self.b.node(&name(" (scores)"), Op::MatMul, &[query, key], &[], &square, Number::Float)?;
         let sum = Op::Add { inplace: false };
+        let scores = if side == 8 {
+            // Version 2 scales cosines by a trained factor.
+            let scale = self.b.param(name(".logit_scale"), &[heads])?;
+            self.b.node(&name(" (scaled)"), Op::Mul, &[scores], &[scale], &square, Number::Float)?
+        } else {
+            scores
+        };
         let scores = self.b.node(&name(" (bias)"), sum, &[scores], bias, &square, Number::Float)?;
         let scores = self.b.like(&name(" (softmax)"), Op::Softmax, &[scores])?;
         let x =
@@ -853,6 +1137,24 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
+    /// Layers inside that are not printed: as many unknown ones as make their numbers.
+    fn inside(&mut self, row: &Row, out: &[u64]) -> Result<(), Error> {
+        let Some(hidden) = row.hidden else { return Ok(()) };
+        let batch = self.task.batch_size.max(1);
+        let own = elements(out) / batch;
+        let rest = hidden.saturating_sub(own);
+        let large = own.max(elements(self.shape(self.cur)) / batch).max(1);
+        let count = rest.div_ceil(large).min(MAX_INSIDE);
+        for i in 0..count {
+            let x = self.read(self.cur);
+            let shape = [batch, rest / count];
+            let id =
+                self.b.node(&format!("{}/{i}", row.name), Op::Unknown, &[x], &[], &shape, Number::Float)?;
+            self.push(id);
+        }
+        Ok(())
+    }
+
     /// A layer of which nothing is known: it keeps what it reads and what it makes.
     pub(super) fn unknown(&mut self, row: &Row) -> Result<(), Error> {
         let out = row.output.clone().unwrap_or_else(|| self.shape(self.cur).to_vec());
@@ -861,6 +1163,14 @@ impl<'a> Flow<'a> {
             return Ok(());
         }
         self.doubt(format!("{}: {} is not known", row.name, row.kind));
+        if let Some(want) = row.input.as_deref()
+            && want != self.shape(self.cur)
+            && let (cost, Plan::Use(at)) = self.plan(want)
+            && cost < 3.0
+        {
+            self.cur = at;
+        }
+        self.inside(row, &out)?;
         let params = self.params(row, &[])?;
         let x = self.read(self.cur);
         let id = self.b.node(&row.name, Op::Unknown, &[x], &params, &out, Number::Float)?;

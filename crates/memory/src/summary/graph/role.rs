@@ -42,11 +42,16 @@ pub(super) enum Role {
 }
 
 /// Elementwise functions of which autograd keeps the output.
-const OUTPUT: &[&str] =
-    &["ReLU", "Tanh", "Sigmoid", "LeakyReLU", "ELU", "SELU", "CELU", "RReLU", "Threshold"];
+const OUTPUT: &[&str] = &["ReLU", "Tanh", "Sigmoid"];
 /// Those of which it keeps the input.
 const INPUT: &[&str] = &[
     "ReLU6",
+    "LeakyReLU",
+    "ELU",
+    "SELU",
+    "CELU",
+    "RReLU",
+    "Threshold",
     "GELU",
     "SiLU",
     "Swish",

@@ -26,6 +26,19 @@ pub(super) struct Row {
     pub(super) attribute: String,
     /// A functional pool stands before it.
     pub(super) pooled: bool,
+    /// Begins one of several branches that read the same (RepVGG).
+    pub(super) branch: bool,
+    /// Reads attention over a product that is not printed (BEiT).
+    pub(super) attends: bool,
+    /// Numbers a sample that layers inside make, where they are not printed.
+    pub(super) hidden: Option<u64>,
+}
+
+impl Row {
+    /// Parameters of a convolution without those that scale its output (timm's `ScaledStdConv2d`).
+    pub(super) fn weights(&self, outer: u64) -> u64 {
+        if self.kind.starts_with("ScaledStd") { self.params.saturating_sub(outer) } else { self.params }
+    }
 }
 
 /// One step of the forward pass.
@@ -40,7 +53,7 @@ pub(super) enum Step {
 }
 
 /// The batch in the text: what most layers have as first dimension.
-fn printed_batch(summary: &Summary) -> Option<i64> {
+pub(super) fn printed_batch(summary: &Summary) -> Option<i64> {
     let mut count: BTreeMap<i64, usize> = BTreeMap::new();
     for layer in &summary.layers {
         if let Some(first) = layer.outputs.first().and_then(|s| s.first()) {
@@ -90,6 +103,9 @@ impl Batch {
             groups: layer.number("groups"),
             attribute: layer.attribute.clone(),
             pooled: false,
+            branch: false,
+            attends: false,
+            hidden: None,
         })
     }
 }
@@ -111,7 +127,7 @@ pub(super) fn steps(summary: &Summary, batch: u64) -> Result<Vec<Step>, Error> {
             });
             norm_first(&mut steps);
         }
-        pooled_branches(&mut steps);
+        marks(&mut steps);
         return Ok(steps);
     }
     let mut open: Vec<(usize, Row)> = Vec::new();
@@ -138,7 +154,7 @@ pub(super) fn steps(summary: &Summary, batch: u64) -> Result<Vec<Step>, Error> {
     while let Some((_, row)) = open.pop() {
         steps.push(Step::Exit(row));
     }
-    pooled_branches(&mut steps);
+    marks(&mut steps);
     Ok(steps)
 }
 
@@ -157,6 +173,50 @@ fn norm_first(steps: &mut [Step]) {
         at -= 1;
     }
     steps[at..].rotate_right(1);
+}
+
+/// What only the end of a block tells of the layers in it.
+fn marks(steps: &mut [Step]) {
+    pooled_branches(steps);
+    let mut since = 0;
+    let mut products: Vec<usize> = Vec::new();
+    for i in 0..steps.len() {
+        match &steps[i] {
+            Step::Leaf(row) if row.role == Role::Linear => products.push(i),
+            Step::Leaf(row) if matches!(row.role, Role::Norm(_)) && !products.is_empty() => products.clear(),
+            Step::Exit(row) if row.kind.contains("RepVgg") || row.kind.contains("MobileOneBlock") => {
+                branches(&mut steps[since..i]);
+                since = i;
+            }
+            Step::Exit(row) if row.kind.ends_with("Attention") => {
+                if let (&[at], false) = (products.as_slice(), row.kind.contains("Windows"))
+                    && let Some(Step::Leaf(linear)) = steps.get_mut(at)
+                {
+                    linear.attends = true;
+                }
+                products.clear();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Every convolution, and a norm that follows none, begins a branch.
+fn branches(steps: &mut [Step]) {
+    let mut convolved = false;
+    for step in steps {
+        match step {
+            Step::Leaf(row) if matches!(row.role, Role::Conv { .. }) => {
+                row.branch = true;
+                convolved = true;
+            }
+            Step::Leaf(row) if matches!(row.role, Role::Norm(_)) => {
+                row.branch = !convolved;
+                convolved = false;
+            }
+            _ => {}
+        }
+    }
 }
 
 /// torchvision's Inception modules pool by a function before their last convolution, where no pool is
