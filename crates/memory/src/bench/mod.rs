@@ -5,6 +5,7 @@ mod data;
 pub mod h200;
 pub mod mlp;
 pub mod timm;
+pub mod vectors;
 
 pub use data::Data;
 
