@@ -3,6 +3,7 @@
 mod data;
 pub mod mlp;
 pub mod timm;
+pub mod traces;
 
 pub use data::Data;
 
@@ -11,7 +12,7 @@ use serde::Serialize;
 /// Runs every test for which there is data.
 #[must_use]
 pub fn run(data: &Data) -> Vec<Test> {
-    [mlp::tests(data), timm::run(data)].concat()
+    [mlp::tests(data), timm::run(data), traces::run(data)].concat()
 }
 
 /// One task: measured, and as estimated.
