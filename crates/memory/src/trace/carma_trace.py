@@ -48,7 +48,10 @@ import traceback
 import types
 import weakref
 
-import torch
+try:
+    import torch
+except ImportError as _error:
+    sys.exit("carma: %s has no PyTorch: %s" % (sys.executable, _error))
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
