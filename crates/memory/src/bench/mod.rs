@@ -2,6 +2,7 @@
 
 pub mod carma_campaign;
 mod data;
+pub mod h200;
 pub mod mlp;
 pub mod timm;
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 /// Runs every test for which there is data.
 #[must_use]
 pub fn run(data: &Data) -> Vec<Test> {
-    [mlp::tests(data), carma_campaign::tests(data), timm::run(data)].concat()
+    [mlp::tests(data), carma_campaign::tests(data), timm::run(data), h200::tests(data)].concat()
 }
 
 /// One task: measured, and as estimated.
