@@ -60,6 +60,87 @@ pub struct SubmitRequest {
     /// Forecast of GPUMemNet.
     #[serde(default)]
     pub gpumemnet_mib: Option<u64>,
+    /// What front ends say of its memory. Computed by the client, with its user's rights: the daemon
+    /// opens no file of a user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub estimates: Vec<EstimateView>,
+    /// What is known of the task beside its command.
+    #[serde(default, skip_serializing_if = "TaskFacts::is_empty")]
+    pub task: TaskFacts,
+}
+
+/// What tells runs of one program apart, and what makes its memory hard to tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskFacts {
+    /// Samples a step; where it is absent the daemon looks for it in the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<u64>,
+    /// Fingerprint of the script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// Fingerprint of the model's description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The data set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
+    /// Framework and its version, as in `torch 2.11`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    /// Nothing but a hard limit bounds what it may take.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elastic: bool,
+}
+
+impl TaskFacts {
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// An estimate of the memory that a job needs on each of its GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EstimateView {
+    /// Below this it cannot run.
+    pub need_mib: u64,
+    /// What it takes when memory is free.
+    pub use_mib: u64,
+    /// The bound used for admission.
+    pub upper_mib: u64,
+    /// What it rests on: `exact`, `scaled`, `trace`, `graph`, `config`, `summary`, `formula`, `declared`.
+    pub tier: String,
+    /// Which estimator, and by which front end: `allocator/summary`, `history`.
+    pub source: String,
+    /// Family of the model as far as it could be told.
+    pub family: String,
+    /// What the numbers are made of, where the estimator knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<PartsView>,
+    /// Probability with which the bound is meant to hold, percent; only in answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage_pct: Option<u8>,
+    /// Nothing but a hard limit bounds what it may take; only in answers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elastic: bool,
+    /// How the numbers came about; a sentence each.
+    #[serde(default)]
+    pub reasons: Vec<String>,
+}
+
+/// What an estimate is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartsView {
+    /// CUDA context of one process.
+    pub context_mib: u64,
+    /// Most that tensors take at once.
+    pub allocated_mib: u64,
+    /// Most that the allocator holds at once.
+    pub reserved_mib: u64,
+    /// Bound of what libraries ask for beside tensors.
+    pub workspace_mib: u64,
 }
 
 /// Answer to a submission. When the client reads it, the job is on disk.
@@ -71,6 +152,9 @@ pub struct SubmitReply {
     pub id: u64,
     /// Where its output goes.
     pub log: String,
+    /// What carma expects of its memory, where it knows anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateView>,
 }
 
 /// Why something is as it is.
@@ -177,6 +261,9 @@ pub struct JobDetail {
     pub pid: Option<u32>,
     /// Forecasts of its memory by source.
     pub forecasts_mib: BTreeMap<String, u64>,
+    /// What carma computed of its memory at submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateView>,
     /// Time limit of an attempt.
     pub time_limit_ms: Option<u64>,
     /// Its attempts, oldest first, the current one last.
@@ -192,6 +279,9 @@ pub struct ExplainReply {
     pub job: JobView,
     /// Policy in force.
     pub policy: String,
+    /// What carma computed of its memory at submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<EstimateView>,
     /// For a waiting job: what each GPU says to it now.
     pub gpus: Vec<GpuVerdict>,
     /// Its attempts, oldest first.
@@ -325,6 +415,92 @@ pub struct LaunchStats {
     pub submit_to_spawn_p99_us: u64,
     /// Time of one plan, 99th percentile of the latest 4,096, microseconds.
     pub plan_p99_us: u64,
+}
+
+/// What was learned of memory from runs: `GET /v1/memory`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReply {
+    /// Wire version.
+    pub version: u32,
+    /// Runs by program, batch size and place. Those of other users are left out, unless root asks.
+    pub runs: Vec<LearnedRuns>,
+    /// How far front ends are off.
+    pub ratios: Vec<LearnedRatio>,
+    /// CUDA contexts.
+    pub contexts: Vec<LearnedContext>,
+}
+
+/// Runs of one program with one batch size on one kind of place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedRuns {
+    /// Who ran it.
+    pub uid: u32,
+    /// The command without what does not change memory.
+    pub command: String,
+    /// Samples a step.
+    pub batch_size: Option<u64>,
+    /// Type of the GPU.
+    pub gpu: String,
+    /// Framework and version.
+    pub framework: String,
+    /// Version of the driver.
+    pub driver: String,
+    /// Runs that reached their peak.
+    pub runs: u32,
+    /// Largest peak.
+    pub max_mib: Option<u64>,
+    /// Smallest peak.
+    pub min_mib: Option<u64>,
+    /// It takes at least this much: the most that a run had which was cut off.
+    pub at_least_mib: Option<u64>,
+    /// Its memory went on growing.
+    pub growing: bool,
+    /// CUDA context that was reckoned with.
+    pub context_mib: u64,
+    /// Front end that simulated it.
+    pub simulated_by: Option<String>,
+    /// What that said, without the context.
+    pub simulated_mib: Option<u64>,
+}
+
+/// How far a front end is off.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LearnedRatio {
+    /// Front end, family, GPU and framework, from narrow to wide.
+    pub group: String,
+    /// Runs.
+    pub runs: u64,
+    /// Median of measured over expected, contexts apart; `null` below a handful.
+    pub median: Option<f64>,
+    /// What its bound must be multiplied with to hold; `null` below 20.
+    pub bound_factor: Option<f64>,
+}
+
+/// A CUDA context.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedContext {
+    /// Type of the GPU.
+    pub gpu: String,
+    /// Version of the driver.
+    pub driver: String,
+    /// Framework and version.
+    pub framework: String,
+    /// Its size; `null` while runs do not agree.
+    pub mib: Option<u64>,
+    /// Whether a probe measured it.
+    pub probed: bool,
+}
+
+/// A probe of a context: `POST /v1/memory/contexts`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextProbe {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Framework and version, as in `torch 2.11`.
+    pub framework: String,
+    /// What was measured.
+    pub context_mib: u64,
 }
 
 /// An order was carried out.

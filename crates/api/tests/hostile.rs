@@ -9,7 +9,7 @@ use std::path::Path;
 proptest! {
     #[test]
     fn any_text_as_a_rad_file(text in "(\\PC{0,60}\n){0,14}") {
-        if let Ok(job) = rad::parse(Path::new("x.rad"), &text) {
+        if let Ok(job) = rad::parse(Path::new("x.rad"), &text).map(|job| job.request) {
             prop_assert!(job.gpus.is_some_and(|n| n > 0));
             prop_assert!(job.command.iter().any(|w| w.contains("python")));
         }
@@ -20,7 +20,7 @@ proptest! {
         let good = "# c\nconda activate tf\npython x.py --bs 2\nm\nd\n32\nexclusive\n2\n788\n1.5\n2\n8000";
         let mut lines: Vec<&str> = good.lines().collect();
         lines[line] = &text;
-        match rad::parse(Path::new("x.rad"), &lines.join("\n")) {
+        match rad::parse(Path::new("x.rad"), &lines.join("\n")).map(|job| job.request) {
             Ok(job) => prop_assert!(job.gpus.is_some()),
             Err(e) => prop_assert!(e.line >= 1 && !e.what.is_empty()),
         }

@@ -1,5 +1,8 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
+pub(crate) mod gpumemnet;
+pub(crate) mod memory;
+
 use carma_api::parse;
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
@@ -12,9 +15,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The verbs by what people want to do, in the order of the help.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -31,7 +35,7 @@ pub(crate) fn command() -> clap::Command {
         for verb in verbs {
             if let Some(sub) = command.find_subcommand(verb) {
                 let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-                let _ = writeln!(help, "  {verb:<14}{about}");
+                let _ = writeln!(help, "  {verb:<13} {about}");
             }
         }
     }
@@ -96,6 +100,17 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Start the daemon
     Serve(ServeArgs),
+    /// Say how much GPU memory a task will need, by one estimator or all of them
+    Estimate(Box<EstimateArgs>),
+    /// Run a training script without a GPU for a few steps, and say how much GPU memory it will need
+    DryRun(Box<memory::DryRunArgs>),
+    /// Trace a model, a batch and an optimizer from a Python function, and say how much GPU memory they need
+    TraceModel(Box<memory::TraceModelArgs>),
+    /// Compare all estimators with what was measured
+    EstimateBench(EstimateBenchArgs),
+    /// Train and compare GPUMemNet, the networks that say the class of a task's memory
+    #[command(subcommand)]
+    Gpumemnet(gpumemnet::GpumemnetVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed
@@ -109,6 +124,52 @@ pub(crate) enum Verb {
     Demo,
     /// Use virtual GPUs as a training script uses real ones: a model that does no work
     VirtualTask(VirtualTaskArgs),
+}
+
+/// `carma estimate`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EstimateArgs {
+    /// Which estimator, or `all` side by side
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) estimator: String,
+    /// The model.
+    #[command(flatten)]
+    pub(crate) model: memory::ModelArgs,
+    /// How it is run.
+    #[command(flatten)]
+    pub(crate) task: memory::TaskArgs,
+    /// Number of GPUs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gpus: u32,
+    /// Where it runs.
+    #[command(flatten)]
+    pub(crate) platform: memory::PlatformArgs,
+    /// Memory that you would ask for yourself
+    #[arg(long, value_name = "SIZE", value_parser = parse::memory)]
+    pub(crate) gpu_memory: Option<MiB>,
+    /// Peak of a run under FakeTensorMode, for the estimator of that name
+    #[arg(long, value_name = "SIZE", value_parser = parse::memory)]
+    pub(crate) faketensor_peak: Option<MiB>,
+    /// Folder of GPUMemNet's published weights, to run them beside ours
+    #[arg(long, value_name = "DIR")]
+    pub(crate) gpumemnet_weights: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma estimate-bench`.
+#[derive(Debug, Args)]
+pub(crate) struct EstimateBenchArgs {
+    /// Folder with the data of others, as `gpumemnet/` and `carma/` [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print tables in Markdown, as in docs/results/memory-estimation.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
 }
 
 /// What a job is and wants.
@@ -163,6 +224,12 @@ pub(crate) struct JobArgs {
     /// Share of the SMs' threads under MPS, percent
     #[arg(long, value_name = "PCT", help_heading = "GPUs", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) mps_threads: Option<u8>,
+    /// The model, for what is expected of its memory.
+    #[command(flatten)]
+    pub(crate) model: memory::ModelArgs,
+    /// How it is run, likewise.
+    #[command(flatten)]
+    pub(crate) task: memory::TaskArgs,
 }
 
 /// `carma submit`.
@@ -287,7 +354,11 @@ pub(crate) struct GpusArgs {
 
 /// `carma history`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct HistoryArgs {
+    /// What to do instead of listing jobs.
+    #[command(subcommand)]
+    pub(crate) verb: Option<HistoryVerb>,
     /// How many jobs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     pub(crate) limit: u32,
@@ -297,6 +368,27 @@ pub(crate) struct HistoryArgs {
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `carma history` with a verb of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HistoryVerb {
+    /// Print what was learned of GPU memory from runs: peaks, how far estimates are off, CUDA contexts
+    Export(HistoryExportArgs),
+}
+
+/// `carma history export`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prints your own runs; root gets everybody's. Ratios and contexts are of all runs. CSV holds the runs alone."
+)]
+pub(crate) struct HistoryExportArgs {
+    /// Print JSON, which is what happens anyway
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print the runs as CSV
+    #[arg(long)]
+    pub(crate) csv: bool,
 }
 
 /// `carma drain` and `carma resume`.
@@ -324,6 +416,12 @@ pub(crate) struct ConfigCheckArgs {
 /// `carma doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
+    /// Measure the CUDA context of one process on each GPU with PyTorch, and tell the daemon
+    #[arg(long)]
+    pub(crate) probe_context: bool,
+    /// The Python that has PyTorch
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "probe_context")]
+    pub(crate) python: PathBuf,
     /// Print the findings as JSON
     #[arg(long)]
     pub(crate) json: bool,

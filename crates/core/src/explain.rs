@@ -100,6 +100,17 @@ pub enum Refusal {
         /// How long it must have been seen.
         window: Millis,
     },
+    /// A job on it took more than was expected, and may go on to.
+    Rising {
+        /// Which.
+        job: JobId,
+        /// What it holds.
+        holds: MiB,
+        /// What was expected.
+        forecast: MiB,
+        /// For how long its memory must be still.
+        window: Millis,
+    },
     /// Too busy, or a metric that the gate needs is missing.
     Gate(GateVerdict),
     /// As many jobs are on it as the policy puts together.
@@ -138,7 +149,7 @@ impl Refusal {
             Self::Gate(_) => 8,
             Self::Full { .. } => 9,
             Self::Pack { .. } => 10,
-            Self::Starting { .. } => 11,
+            Self::Starting { .. } | Self::Rising { .. } => 11,
             Self::MpsCooldown { .. } => 12,
         }
     }
@@ -182,6 +193,10 @@ impl fmt::Display for Refusal {
             Self::Starting { job, active_for: Some(active), window } => {
                 write!(f, "job {job} is starting: seen active for {active} of {window}")
             }
+            Self::Rising { job, holds, forecast, window } => write!(
+                f,
+                "job {job} holds {holds} where {forecast} was expected: nobody joins it before that has not risen for {window}"
+            ),
             Self::Gate(GateVerdict::Open) => f.write_str("gate open"),
             Self::Gate(GateVerdict::Busy { smact, smocc, drama, limits: [a, o, d] }) => {
                 write!(
@@ -258,6 +273,9 @@ pub enum Reason {
         gpus: Vec<u32>,
         /// What is set aside on each, where known.
         need: Option<MiB>,
+        /// Where that number comes from, if carma computed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<NeedSource>,
     },
     /// Placed beside others.
     PlacedShared {
@@ -412,6 +430,7 @@ impl Reason {
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
                 Some((_, Refusal::Gate(_) | Refusal::Full { .. } | Refusal::Pack { .. })) => "GpuBusy",
                 Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
+                Some((_, Refusal::Rising { .. })) => "RisingNeighbour",
                 Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {
                     "GpuUnavailable"
                 }
@@ -506,8 +525,11 @@ fn no_gpu(
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PlacedIdle { gpus, need } => match need {
-                Some(need) => write!(f, "{} {} idle; {need} set aside", list(gpus), was(gpus)),
+            Self::PlacedIdle { gpus, need, source } => match need {
+                Some(need) => {
+                    let need = amount(*need, MiB::ZERO, *source);
+                    write!(f, "{} {} idle; {need} set aside", list(gpus), was(gpus))
+                }
                 None => write!(f, "{} {} idle", list(gpus), was(gpus)),
             },
             Self::PlacedShared {

@@ -2,7 +2,8 @@
 
 use crate::explain::Reason;
 use crate::model::{
-    EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode, User,
+    Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode,
+    User,
 };
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
@@ -99,6 +100,13 @@ pub enum Input {
         attempt: u32,
         /// How.
         exit: Exit,
+    },
+    /// More is known of the memory of a job that waits: a run of the same program is over.
+    Forecast {
+        /// Job.
+        job: JobId,
+        /// What is computed now.
+        computed: Computed,
     },
     /// A user wants a job ended.
     Cancel {

@@ -3,7 +3,7 @@
 //! Free for placement = capacity - sum of max(promised, observed) per tenant - foreign - reserve.
 
 use crate::input::{Foreign, Observation};
-use crate::model::JobId;
+use crate::model::{JobId, SeenMemory};
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
 use crate::units::{Fraction, MiB, Millis};
@@ -96,18 +96,107 @@ pub struct Tenant {
     /// What it did while it never had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone: Option<Alone>,
+    /// What it needs at the least, as computed beforehand: seen below that, it has not begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<MiB>,
+    /// How its memory grows.
+    #[serde(default, skip_serializing_if = "Growth::is_none")]
+    pub growth: Growth,
+}
+
+/// How a tenant's memory grows, by looks at its peak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Growth {
+    /// Peak at the last notable rise.
+    #[serde(default, skip_serializing_if = "MiB::is_zero")]
+    pub to: MiB,
+    /// When that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Millis>,
+    /// Notable rises after the first minute.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub late: u32,
+    /// When it was last seen to take more than was set aside for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exceeded: Option<Millis>,
+}
+
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// With static shapes memory reaches its peak within the first steps, the first evaluation and the
+/// first partial batch: within about this time (reference note on estimators, section 3.4).
+const FIRST_MINUTE: Millis = Millis::secs(60);
+/// So many rises after that are no evaluation and no last batch: the memory grows.
+const GROWING: u32 = 3;
+/// Margin on the peak of a job whose memory grows, percent.
+const GROWING_MARGIN: u64 = 40;
+
+impl Growth {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it rose again and again long after the start.
+    #[must_use]
+    pub const fn is_growing(&self) -> bool {
+        self.late >= GROWING
+    }
+
+    fn look(&mut self, peak: MiB, now: Millis, active_since: Option<Millis>) {
+        if peak <= self.to || peak - self.to < MiB(16).max(self.to.percent(1)) {
+            return;
+        }
+        let late = active_since.is_some_and(|since| now.since(since) > FIRST_MINUTE);
+        *self = Self { to: peak, at: Some(now), late: self.late.saturating_add(u32::from(late)), ..*self };
+    }
 }
 
 impl Tenant {
     /// Memory that this tenant takes from placement, on a GPU of this capacity.
     #[must_use]
     pub fn takes(&self, capacity: MiB) -> MiB {
-        let promised = match self.promise {
+        self.promised(capacity).max(self.observed.unwrap_or_default())
+    }
+
+    /// What is set aside for it on a GPU of this capacity.
+    fn promised(&self, capacity: MiB) -> MiB {
+        match self.promise {
             Promise::Memory(m) => m,
             Promise::Whole => capacity,
             Promise::None => MiB::ZERO,
-        };
-        promised.max(self.observed.unwrap_or_default())
+        }
+    }
+
+    /// What goes on top of a peak that was seen.
+    fn margin(&self, peak: MiB, options: &Options) -> MiB {
+        let margin = options.margin(peak);
+        if self.growth.is_growing() { margin.max(peak.percent(GROWING_MARGIN)) } else { margin }
+    }
+
+    /// Whether what it has not taken may be given to others. Without a computed need, as soon as it has
+    /// settled. With one, carma knows better when it has begun: after the first minute, once its memory
+    /// is still, and not while it holds less than it can run with (it loads data, or compiles).
+    fn may_release(&self, peak: MiB, now: Millis, options: &Options) -> bool {
+        let (Some(needs), Some(since)) = (self.needs, self.active_since) else { return true };
+        let active = now.since(since);
+        let still = self.growth.at.is_some_and(|at| now.since(at) >= options.window);
+        let begun = peak >= needs.percent(75) || active >= options.startup_patience;
+        active >= FIRST_MINUTE.max(options.window) && still && begun
+    }
+
+    /// How its memory was seen to grow, at its end.
+    pub(crate) fn seen(&self, now: Millis) -> Option<SeenMemory> {
+        let active = now.since(self.active_since?);
+        let still = now.since(self.growth.at?);
+        Some(SeenMemory { active, still, growing: self.growth.is_growing() })
+    }
+
+    /// Until when nobody else is admitted because it took more than was set aside for it.
+    #[must_use]
+    pub fn rising_until(&self, options: &Options) -> Option<Millis> {
+        self.growth.exceeded.map(|at| at + options.window)
     }
 }
 
@@ -245,8 +334,14 @@ impl Gpu {
             if process.is_some() && tenant.active_since.is_none() {
                 tenant.active_since = Some(now);
             }
+            if let Some(peak) = tenant.peak {
+                tenant.growth.look(peak, now, tenant.active_since);
+            }
         }
         self.settle(now, options);
+        if options.policy.follows_early() {
+            self.raise(now, options);
+        }
         if let [tenant] = self.tenants.as_mut_slice()
             && tenant.settled
             && !tenant.shared
@@ -254,6 +349,27 @@ impl Gpu {
             tenant.alone = Some(tenant.alone.unwrap_or_default().with(Alone::look(&seen.window)));
         }
         self.seen = Some(seen);
+    }
+
+    /// Raises promises that were too small, as far as the others' leave room. Nobody is admitted for a
+    /// window after that (see the plan): a job that has exceeded its forecast may go on to.
+    fn raise(&mut self, now: Millis, options: &Options) {
+        for at in 0..self.tenants.len() {
+            let tenant = &self.tenants[at];
+            let (Promise::Memory(promised), Some(observed)) = (tenant.promise, tenant.observed) else {
+                continue;
+            };
+            if observed <= promised {
+                continue;
+            }
+            let others = self.tenants.iter().enumerate().filter(|(i, _)| *i != at);
+            let others: MiB = others.map(|(_, t)| t.promised(self.info.memory)).sum();
+            let wanted = observed + tenant.margin(observed, options);
+            let raised = promised.max(wanted.min(self.info.memory - others));
+            let tenant = &mut self.tenants[at];
+            tenant.promise = Promise::Memory(raised);
+            tenant.growth.exceeded = Some(now);
+        }
     }
 
     /// Marks tenants whose first window is full and shrinks their promises.
@@ -264,7 +380,10 @@ impl Gpu {
             let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
                 continue;
             };
-            let shrunk = (peak + options.margin(peak)).min(self.info.memory);
+            if !tenant.may_release(peak, now, options) {
+                continue;
+            }
+            let shrunk = (peak + tenant.margin(peak, options)).min(self.info.memory);
             tenant.promise = match tenant.promise {
                 Promise::Memory(m) => Promise::Memory(m.min(shrunk)),
                 Promise::Whole => Promise::Memory(shrunk),

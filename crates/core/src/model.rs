@@ -97,6 +97,70 @@ pub struct Forecasts {
     /// GPUMemNet's class, upper edge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpumemnet: Option<MiB>,
+    /// Computed at submission from earlier runs or from what is known of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<Computed>,
+}
+
+/// What carma itself computed of a job's memory on each of its GPUs. A float went into it somewhere;
+/// what is kept and replayed are these integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Computed {
+    /// Below this it cannot run.
+    pub need: MiB,
+    /// What it takes when memory is free.
+    pub likely: MiB,
+    /// The bound for admission. It has its margin.
+    pub upper: MiB,
+    /// What it rests on.
+    pub basis: Basis,
+    /// Probability with which the bound is meant to hold, percent.
+    pub coverage: u8,
+    /// Nothing but a hard limit bounds what it may take: `cudnn.benchmark`, several GPUs never seen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elastic: bool,
+}
+
+/// What a computed forecast rests on, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// The same command ran before on the same kind of GPU.
+    Exact,
+    /// The same program ran before, with another batch size or on another GPU.
+    Scaled,
+    /// A recorded sequence of allocations.
+    Trace,
+    /// A graph of operators.
+    Graph,
+    /// The configuration of a known family.
+    Config,
+    /// A printed summary.
+    Summary,
+    /// A few numbers and a formula or a trained network.
+    Formula,
+}
+
+impl Basis {
+    /// Whether runs of the same program were measured.
+    #[must_use]
+    pub const fn is_measured(self) -> bool {
+        matches!(self, Self::Exact | Self::Scaled)
+    }
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exact => "earlier runs of the same command",
+            Self::Scaled => "earlier runs of the same program, scaled",
+            Self::Trace => "allocator model from a trace",
+            Self::Graph => "allocator model from the graph",
+            Self::Config => "allocator model from the configuration",
+            Self::Summary => "allocator model from the summary",
+            Self::Formula => "a formula",
+        })
+    }
 }
 
 /// What is known beforehand of a job's activity when it has its GPUs alone.
@@ -378,8 +442,23 @@ pub struct Attempt {
     /// What it did to its GPUs while it had them for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone: Option<crate::ledger::Alone>,
+    /// How its memory was seen to grow; `None`: it was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<SeenMemory>,
     /// What was concluded.
     pub verdict: Reason,
+}
+
+/// How an attempt's memory was seen to grow, for those who learn from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenMemory {
+    /// How long it was seen on its GPUs.
+    pub active: Millis,
+    /// How long before its end the peak last rose notably.
+    pub still: Millis,
+    /// Whether it rose again and again long after the start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub growing: bool,
 }
 
 /// What the next attempt needs after an out-of-memory.

@@ -254,7 +254,7 @@ impl Want {
     fn of(state: &State, job: &Job) -> Self {
         let options = state.options();
         let policy = &options.policy;
-        let forecast = options.forecast(&job.spec.forecasts);
+        let forecast = options.forecast(&job.spec);
         let given = match policy.memory {
             MemoryScreen::None => None,
             MemoryScreen::Floor(least) => Some((least, NeedSource::PolicyFloor)),
@@ -310,6 +310,11 @@ impl Want {
         Reason::NoGpu { gpus: self.gpus, need: self.need, guard: self.guard, source: self.source, detail }
     }
 
+    /// Where the number comes from, if carma computed it: the others need no word on an idle GPU.
+    fn computed(&self) -> Option<NeedSource> {
+        self.source.filter(|s| matches!(s, NeedSource::Computed { .. }) && self.set_aside().is_some())
+    }
+
     fn set_aside(&self) -> Option<MiB> {
         match self.promise {
             Promise::Memory(m) => Some(m),
@@ -326,6 +331,7 @@ enum Bar {
     Busy,
     Exclusive(JobId),
     Starting(JobId, Option<Millis>),
+    Rising(JobId),
     Memory,
     Gate,
     Full(u32),
@@ -349,6 +355,8 @@ struct Slot<'a> {
     starting_blind: Option<(JobId, Option<Millis>)>,
     /// A tenant that is still starting and for which everything is set aside.
     starting_unknown: Option<(JobId, Option<Millis>)>,
+    /// A tenant that took more than was set aside for it, just now.
+    rising: Option<JobId>,
     gate: GateVerdict,
     smact: Option<Fraction>,
     /// Rule by which jobs go together, and the load of those that are there; `None`: not known.
@@ -375,6 +383,7 @@ impl<'a> Slot<'a> {
             starting: None,
             starting_blind: None,
             starting_unknown: None,
+            rising: None,
             gate: GateVerdict::Open,
             smact: None,
             pack,
@@ -384,6 +393,9 @@ impl<'a> Slot<'a> {
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
+            if tenant.rising_until(options).is_some_and(|until| until > now) {
+                slot.rising = slot.rising.or(Some(tenant.job));
+            }
             let waiting = tenant.active_since.is_none();
             let given_up = waiting && now.since(tenant.placed) >= options.startup_patience;
             if tenant.settled || given_up {
@@ -438,6 +450,9 @@ impl<'a> Slot<'a> {
         if let Some((job, active_for)) = self.starting_unknown {
             return Some(Bar::Starting(job, active_for));
         }
+        if let Some(job) = self.rising {
+            return Some(Bar::Rising(job));
+        }
         if want.need.is_some_and(|need| self.free.unwrap_or_default() < need) {
             return Some(Bar::Memory);
         }
@@ -478,6 +493,12 @@ impl<'a> Slot<'a> {
             Bar::Busy => Refusal::Busy { holders: self.holders() },
             Bar::Exclusive(job) => Refusal::Exclusive { job },
             Bar::Starting(job, active_for) => Refusal::Starting { job, active_for, window: options.window },
+            Bar::Rising(job) => Refusal::Rising {
+                job,
+                holds: self.gpu.tenant(job).and_then(|t| t.observed).unwrap_or_default(),
+                forecast: self.gpu.tenant(job).and_then(|t| t.forecast).unwrap_or_default(),
+                window: options.window,
+            },
             Bar::Memory => Refusal::Memory { free: self.free.unwrap_or_default(), holders: self.holders() },
             Bar::Gate => Refusal::Gate(self.gate),
             Bar::Full(most) => Refusal::Full { most },
@@ -678,7 +699,11 @@ impl<'a> Slots<'a> {
         let slots: Vec<usize> =
             (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
         (slots.len() == wanted).then(|| Found {
-            reason: Reason::PlacedIdle { gpus: self.indices(&slots), need: want.set_aside() },
+            reason: Reason::PlacedIdle {
+                gpus: self.indices(&slots),
+                need: want.set_aside(),
+                source: want.computed(),
+            },
             slots,
         })
     }
@@ -687,7 +712,7 @@ impl<'a> Slots<'a> {
         let gpus = self.indices(chosen);
         let first = &self.slots[chosen[0]];
         if chosen.iter().all(|i| self.slots[*i].idle) {
-            return Reason::PlacedIdle { gpus, need: want.set_aside() };
+            return Reason::PlacedIdle { gpus, need: want.set_aside(), source: want.computed() };
         }
         Reason::PlacedShared {
             gpus,
@@ -896,7 +921,7 @@ impl<'a> Places<'a> {
             return None;
         }
         let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
-        let reason = Reason::PlacedIdle { gpus: indices, need: want.set_aside() };
+        let reason = Reason::PlacedIdle { gpus: indices, need: want.set_aside(), source: want.computed() };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
         Some(placement(options, job, want, gpus, self.now, reason))
     }
@@ -1011,6 +1036,9 @@ fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
         if !tenant.settled && tenant.active_since.is_none() && ends > now {
             plan.wake_at(ends);
         }
+        if let Some(until) = tenant.rising_until(state.options()).filter(|until| *until > now) {
+            plan.wake_at(until);
+        }
     }
     let launches = |a: &Action| matches!(a, Action::Launch { .. });
     if plan.actions.iter().any(launches) {
@@ -1024,5 +1052,7 @@ fn cap_for(options: &Options, job: &Job, want: &Want) -> Option<MiB> {
     if want.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
         return None;
     }
-    want.set_aside()
+    // History may know better than the user how much to set aside, but a job may always take what was
+    // asked for it.
+    want.set_aside().map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
 }

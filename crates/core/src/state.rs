@@ -2,10 +2,10 @@
 
 use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
-use crate::ledger::{Alone, Gpu, Promise, Tenant};
+use crate::ledger::{Alone, Gpu, Growth, Promise, Tenant};
 use crate::model::{
-    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState,
-    NewJob, Phase, Placement, QueueKey, SharingMode, User,
+    Attempt, Computed, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId,
+    JobState, NewJob, Phase, Placement, QueueKey, SeenMemory, SharingMode, User,
 };
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
 use crate::reading::GpuInfo;
@@ -243,6 +243,7 @@ impl State {
                 self.launch_failed(*job, *attempt, error, *transient, applied)
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
+            Input::Forecast { job, computed } => self.forecast(*job, *computed),
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
             Input::Release { job, by } => self.release(*job, by),
@@ -384,7 +385,12 @@ impl State {
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
         let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
-        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, verdict };
+        let seen = left.iter().filter_map(|(_, t)| t.seen(now)).reduce(|a, b| SeenMemory {
+            active: a.active.max(b.active),
+            still: a.still.min(b.still),
+            growing: a.growing || b.growing,
+        });
+        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
         // Between attempts a job is pending, until whoever called says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
@@ -525,6 +531,19 @@ impl State {
         Ok(())
     }
 
+    /// Where a job runs already, its promise follows what is seen of it.
+    fn forecast(&mut self, id: JobId, computed: Computed) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "forecasts change while a job waits",
+            });
+        }
+        self.update(id, |job| job.spec.forecasts.computed = Some(computed))
+    }
+
     fn cancel(&mut self, id: JobId, by: &User, applied: &mut Applied) -> Result<(), Rejected> {
         let job = self.get(id)?;
         self.allowed(job, by)?;
@@ -628,7 +647,7 @@ impl State {
     /// What is set aside for a job by the policy in force: promise and the number behind it.
     #[must_use]
     pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
-        let forecast = self.options.forecast(&job.spec.forecasts);
+        let forecast = self.options.forecast(&job.spec);
         self.promise_from(forecast.map(|(m, _)| m), job.floor)
     }
 
@@ -660,6 +679,7 @@ impl State {
             return Err(Rejected::NoSuchGpu);
         }
         let (promise, forecast) = self.promise_for(job);
+        let needs = job.spec.forecasts.computed.map(|c| c.need);
         let exclusive = placement.sharing == SharingMode::Exclusive;
         let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
         let as_asked = gpus.len() == placement.gpus.len()
@@ -691,6 +711,8 @@ impl State {
                     settled: false,
                     shared: false,
                     alone: None,
+                    needs,
+                    growth: Growth::default(),
                 });
             })?;
         }

@@ -11,6 +11,12 @@ use std::ops::{Add, AddAssign, Sub};
 pub struct MiB(pub u64);
 
 impl MiB {
+    /// Whether it is nothing.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// No memory.
     pub const ZERO: Self = Self(0);
 

@@ -8,8 +8,8 @@ use carma_core::explain::Reason;
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::Promise;
 use carma_core::model::{
-    EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase, Placement,
-    ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob,
+    Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{Gate, MemoryScreen, Options, RecoveryMethod, presets};
@@ -69,6 +69,7 @@ enum Op {
     StartAll,
     /// All tenants of a GPU die of a fatal fault, one after the other.
     Crash(u32),
+    Forecast(Pick, Computed),
     Cancel(Pick, u32),
     Hold(Pick, u32),
     Release(Pick, u32),
@@ -152,14 +153,24 @@ fn user(uid: u32) -> User {
     User { uid, name: format!("user-{uid}").into() }
 }
 
+fn computed() -> impl Strategy<Value = Computed> {
+    let basis = prop_oneof![Just(Basis::Exact), Just(Basis::Trace), Just(Basis::Summary)];
+    (memory(), memory(), basis, any::<bool>()).prop_map(|(need, more, basis, elastic)| {
+        let (need, more) = (MiB(need.0 % 45_000), MiB(more.0 % 45_000));
+        Computed { need, likely: need + more, upper: need + more, basis, coverage: 95, elastic }
+    })
+}
+
 fn new_job() -> impl Strategy<Value = NewJob> {
     let maybe = || proptest::option::weighted(0.3, memory());
-    let forecasts = (maybe(), maybe(), maybe(), maybe()).prop_map(|(d, m, h, g)| Forecasts {
+    let computed = proptest::option::weighted(0.3, computed());
+    let forecasts = (maybe(), maybe(), maybe(), maybe(), computed).prop_map(|(d, m, h, g, c)| Forecasts {
         declared: d.map(|m| MiB(m.0 % 45_000)),
         measured: m,
         horus: h,
         faketensor: h,
         gpumemnet: g,
+        computed: c,
     });
     let request = (
         prop_oneof![6 => Just(1u32), 2 => 2u32..4, 1 => Just(0), 1 => Just(u32::MAX)],
@@ -287,6 +298,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (pick(), any::<bool>()).prop_map(|(job, again)| Op::LaunchFailed(job, again)),
         6 => Just(Op::StartAll),
         1 => (0u32..5).prop_map(Op::Crash),
+        2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
         2 => (pick(), uid()).prop_map(|(job, by)| Op::Cancel(job, by)),
         1 => (pick(), uid()).prop_map(|(job, by)| Op::Hold(job, by)),
         1 => (pick(), uid()).prop_map(|(job, by)| Op::Release(job, by)),
@@ -558,6 +570,7 @@ impl World {
                 let (job, attempt) = self.attempt(*pick, true);
                 Input::LaunchFailed { job, attempt, error: "no".into(), transient: *transient }
             }
+            Op::Forecast(job, computed) => Input::Forecast { job: self.id(*job), computed: *computed },
             Op::Cancel(job, by) => Input::Cancel { job: self.id(*job), by: user(*by) },
             Op::Hold(job, by) => Input::Hold { job: self.id(*job), by: user(*by) },
             Op::Release(job, by) => Input::Release { job: self.id(*job), by: user(*by) },

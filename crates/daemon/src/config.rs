@@ -93,7 +93,7 @@ pub struct GateConfig {
 }
 
 /// Memory.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct MemoryConfig {
     /// Kept free on each GPU.
@@ -104,6 +104,17 @@ pub struct MemoryConfig {
     pub margin_percent: Option<u64>,
     /// Added at least.
     pub margin_min: Option<Size>,
+    /// Estimators whose answers count, of those that clients send; which of them is best is told by
+    /// what each rests on. `[]`: runs and the users' numbers only.
+    pub estimators: Option<Vec<String>>,
+    /// Probability with which a bound should hold, where enough runs tell; above 0.5, below 1.
+    pub coverage: Option<f64>,
+    /// On top of the largest peak of the same command, percent; from the third run on at most 2.
+    pub exact_margin_percent: Option<u64>,
+    /// On top of what is scaled from other runs of the same program, percent.
+    pub scaled_margin_percent: Option<u64>,
+    /// On top where memory goes on growing, percent.
+    pub growing_margin_percent: Option<u64>,
 }
 
 /// Sampling and windows.
@@ -272,12 +283,39 @@ impl Config {
         options.margin_min = self.memory.margin_min.map_or(options.margin_min, |s| s.0);
         options.recovery = self.recovery.method.unwrap_or(options.recovery);
         options.max_retries = self.recovery.max_retries.unwrap_or(options.max_retries);
+        self.check_memory()?;
         if let Some(hz) = self.sampling.hz
             && !(1..=50).contains(&hz)
         {
             return Err(("hz", format!("hz = {hz}: samples a second must be 1 to 50")));
         }
         Ok(options)
+    }
+
+    fn check_memory(&self) -> Result<(), (&'static str, String)> {
+        let memory = &self.memory;
+        if let Some(coverage) = memory.coverage.filter(|c| !(*c > 0.5 && *c < 1.0)) {
+            let text = format!("coverage = {coverage} is not a probability above 0.5 and below 1");
+            return Err(("coverage", text));
+        }
+        for (key, percent) in [
+            ("exact-margin-percent", memory.exact_margin_percent),
+            ("scaled-margin-percent", memory.scaled_margin_percent),
+            ("growing-margin-percent", memory.growing_margin_percent),
+        ] {
+            if let Some(percent) = percent.filter(|p| *p > 200) {
+                return Err((key, format!("{key} = {percent}: a margin is 0 to 200 percent")));
+            }
+        }
+        // Those two are not estimates of a model; both count anyway.
+        let names = carma_memory::estimators::names().filter(|name| !matches!(*name, "auto" | "declared"));
+        let names: Vec<&str> = names.collect();
+        let unknown = memory.estimators.iter().flatten().find(|name| !names.contains(&name.as_str()));
+        if let Some(unknown) = unknown {
+            let text = format!("there is no estimator `{unknown}`; there are {}", names.join(", "));
+            return Err(("estimators", text));
+        }
+        Ok(())
     }
 
     fn apply_gate(&self, gate: &mut Gate) -> Result<(), (&'static str, String)> {
@@ -327,6 +365,12 @@ mod tests {
         );
         assert!(error("[gate]\nsmact = 65\n").starts_with("2: smact = 65"));
         assert!(error("[memory]\nreserve = '512'\n").contains("has no unit"));
+        assert!(error("[memory]\ncoverage = 95\n").starts_with("2: coverage = 95 is not a probability"));
+        let text = error("[memory]\nestimators = ['allocator', 'orakel']\n");
+        assert!(text.starts_with("2: there is no estimator `orakel`; there are allocator,"), "{text}");
+        assert!(
+            error("[memory]\nscaled-margin-percent = 900\n").starts_with("2: scaled-margin-percent = 900")
+        );
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
     }
 

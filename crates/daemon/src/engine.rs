@@ -6,6 +6,7 @@
 use crate::clock::Clock;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, StoredJob};
+use crate::memory::Memory;
 use crate::perform::Performer;
 use crate::run::adopt::{self, Found};
 use crate::run::launch::Outcome;
@@ -13,9 +14,9 @@ use crate::run::record::Records;
 use crate::run::watch::{Event, Watcher};
 use crate::sampler::{Board, Roster};
 use carma_api::VERSION;
-use carma_api::wire::{DoneReply, LaunchStats, SubmitReply, SubmitRequest};
+use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, MemoryReply, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
-use carma_core::model::{Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User};
+use carma_core::model::{Computed, Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -27,6 +28,8 @@ use tokio::sync::oneshot;
 
 /// Messages taken in one turn at most, so that answers do not wait for ever.
 const TURN: usize = 512;
+/// Jobs of the queue whose submissions are read again after a restart.
+const TOLD_AGAIN: usize = 1000;
 /// Latencies kept for statistics.
 const LATENCIES: usize = 4096;
 
@@ -100,6 +103,10 @@ pub enum Message {
     Submit(Box<SubmitRequest>, Peer, Answer<SubmitReply>),
     /// An order is given.
     Order(Order, Peer, Answer<DoneReply>),
+    /// A probe measured a CUDA context.
+    Context(ContextProbe, Peer, Answer<DoneReply>),
+    /// Somebody wants to know what was learned of memory.
+    Learned(Peer, oneshot::Sender<MemoryReply>),
     /// Somebody wants to read the state.
     View(oneshot::Sender<(Arc<State>, LaunchStats)>),
     /// Somebody wants to know when a job is over.
@@ -118,6 +125,8 @@ pub enum Message {
 pub struct Parts {
     /// The journal.
     pub journal: Journal,
+    /// What is known of memory.
+    pub memory: Memory,
     /// The clock.
     pub clock: Clock,
     /// The latest looks at the GPUs.
@@ -216,8 +225,18 @@ impl Engine {
         }
         self.turn_end();
         self.update_roster();
+        self.await_news();
         for broken in carma_core::check::check(&self.state) {
             tracing::error!("the recovered state breaks an invariant: {broken}");
+        }
+    }
+
+    /// After a restart, the first jobs of the queue are told again when runs of their programs end.
+    fn await_news(&mut self) {
+        for id in self.state.queue().iter().map(|key| key.id).take(TOLD_AGAIN) {
+            if let Ok(Some(stored)) = self.parts.journal.job(id) {
+                self.parts.memory.await_news(id, &stored.request, stored.uid);
+            }
         }
     }
 
@@ -266,9 +285,56 @@ impl Engine {
         let at = self.parts.clock.now();
         let applied = self.state.apply(at, &input)?;
         self.view = None;
+        let exited = match &input {
+            Input::Exited { job, attempt, .. } => Some((*job, *attempt)),
+            _ => None,
+        };
         self.batch.inputs.push((self.state.now(), input));
         self.batch.finished.extend(applied.finished);
+        if let Some((job, attempt)) = exited {
+            self.learn(job, attempt);
+        }
         Ok(())
+    }
+
+    /// Learns what an attempt that is over took. It goes to the disk with the input that ended it: once,
+    /// however often the daemon is killed.
+    fn learn(&mut self, id: JobId, number: u32) {
+        let over = || self.batch.finished.iter().rev().map(|f| &f.job).find(|job| job.spec.id == id);
+        let job = self.state.job(id).or_else(over);
+        let attempt = job.and_then(|job| job.past.iter().rev().find(|a| a.placement.attempt == number));
+        let Some(attempt) = attempt.filter(|a| a.peak.is_some() || a.exit.is_some()) else { return };
+        let stored = match self.parts.journal.job(id) {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return,
+            Err(e) => return tracing::warn!("nothing is learned of job {id}: {e}"),
+        };
+        let gpus: Vec<_> =
+            attempt.placement.gpus.iter().filter_map(|gpu| Some(&self.state.gpu(*gpu)?.info)).collect();
+        self.parts.memory.learn(&stored, attempt, &gpus);
+        self.batch.learned.extend(self.parts.memory.changes());
+        self.spread(&stored);
+    }
+
+    /// Tells jobs of the same program that wait what is expected of them now.
+    fn spread(&mut self, over: &StoredJob) {
+        for id in self.parts.memory.news_to(&over.request, over.uid) {
+            let Some(job) = self.state.job(id) else { continue };
+            if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
+                continue;
+            }
+            let before = job.spec.forecasts.computed;
+            let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
+            let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
+            let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
+            self.parts.memory.await_news(id, &stored.request, stored.uid);
+            if let Some((computed, estimate)) = expected
+                && Some(computed) != before
+                && self.apply(Input::Forecast { job: id, computed })
+            {
+                self.batch.expected.push((id, estimate));
+            }
+        }
     }
 
     /// The same for inputs that nobody waits for: a refusal is logged.
@@ -287,6 +353,14 @@ impl Engine {
         match message {
             Message::Submit(request, peer, answer) => self.submit(*request, &peer, answer),
             Message::Order(order, peer, answer) => self.order(order, &peer, answer),
+            Message::Context(probe, peer, answer) => match self.context(&probe, &peer) {
+                Ok(reply) => self.defer(answer, reply),
+                Err(refused) => drop(answer.send(Err(refused))),
+            },
+            Message::Learned(peer, answer) => {
+                let all = peer.user.uid == 0 || peer.user.uid == self.state.options().admin_uid;
+                let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
+            }
             // Readers see what is on disk: a job that left the state is in the history by then.
             Message::View(answer) => self.viewers.push(answer),
             Message::Wait(job, answer) => match self.state.job(job) {
@@ -321,12 +395,37 @@ impl Engine {
             Some(path) => path.clone(),
             None => self.parts.log_dir.join(format!("{id}.log")).display().to_string(),
         };
-        let new = new_job(id, &request, peer.user.clone());
+        let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
+        let (computed, estimate) = self.parts.memory.expect(&request, peer.user.uid, gpus).unzip();
+        let new = new_job(id, &request, peer.user.clone(), computed);
         self.try_apply(Input::Submitted(Box::new(new)))?;
+        self.parts.memory.await_news(id, &request, peer.user.uid);
         self.submitted.insert(id, Instant::now());
-        let stored = StoredJob { request, uid: peer.user.uid, gid: peer.gid, log: log.clone() };
+        let stored = StoredJob {
+            request,
+            uid: peer.user.uid,
+            gid: peer.gid,
+            log: log.clone(),
+            estimate: estimate.clone(),
+        };
         self.batch.jobs.push((id, stored));
-        Ok(SubmitReply { version: VERSION, id: id.0, log })
+        Ok(SubmitReply { version: VERSION, id: id.0, log, estimate })
+    }
+
+    fn context(&mut self, probe: &ContextProbe, peer: &Peer) -> Result<DoneReply, Refused> {
+        if peer.user.uid != 0 && peer.user.uid != self.state.options().admin_uid {
+            let text = "only root (or the user that carma runs as) may say what a CUDA context takes";
+            return Err(Refused::new(403, "not_allowed", text));
+        }
+        let gpu = self.gpu_by_index(probe.gpu)?;
+        let Some(gpu) = self.state.gpu(gpu) else { return Err(Rejected::NoSuchGpu.into()) };
+        if !self.parts.memory.probe(&gpu.info, &probe.framework, probe.context_mib) {
+            let text = format!("a CUDA context of {} MiB cannot be; measure again", probe.context_mib);
+            return Err(Refused::new(400, "bad_request", text));
+        }
+        self.batch.learned.extend(self.parts.memory.changes());
+        let text = format!("a CUDA context on {} takes {} MiB from now on", gpu.info.name, probe.context_mib);
+        Ok(DoneReply { version: VERSION, id: probe.gpu.into(), text })
     }
 
     fn order(&mut self, order: Order, peer: &Peer, answer: Answer<DoneReply>) {
@@ -568,8 +667,13 @@ impl Engine {
                     | Input::Inventory(_)
             )
         }));
-        match self.parts.journal.recover() {
-            Ok(state) => self.state = state,
+        let recovered =
+            self.parts.journal.recover().and_then(|state| Ok((state, self.parts.journal.learned()?)));
+        match recovered {
+            Ok((state, learned)) => {
+                self.state = state;
+                self.parts.memory.restore(&learned);
+            }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.
                 tracing::error!("{e}; the daemon stops, jobs go on");
@@ -673,7 +777,7 @@ fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     Ok(())
 }
 
-fn new_job(id: JobId, request: &SubmitRequest, user: User) -> NewJob {
+fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Computed>) -> NewJob {
     let program = || {
         let path = request.command.first().map(String::as_str).unwrap_or_default();
         path.rsplit('/').next().unwrap_or(path).to_owned()
@@ -701,6 +805,7 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User) -> NewJob {
             horus: request.horus_mib.map(MiB),
             faketensor: request.faketensor_mib.map(MiB),
             gpumemnet: request.gpumemnet_mib.map(MiB),
+            computed,
         },
         hold: request.hold,
     }

@@ -4,11 +4,12 @@
 //! Replaying the inputs after the last snapshot is crash recovery; replaying them elsewhere is audit.
 
 use crate::config::Sync;
-use carma_api::wire::SubmitRequest;
+use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
+use carma_memory::history::{Row, Table};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,7 +21,8 @@ use std::time::Duration;
 const SNAPSHOT_EVERY: u64 = 20_000;
 
 /// The schema, one step a version (`PRAGMA user_version`). Steps are only ever added.
-const SCHEMA: &[&str] = &["
+const SCHEMA: &[&str] = &[
+    "
     CREATE TABLE inputs (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, body TEXT NOT NULL) STRICT;
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, body TEXT NOT NULL) STRICT;
     CREATE TABLE environments (id INTEGER PRIMARY KEY, hash INTEGER NOT NULL, body TEXT NOT NULL) STRICT;
@@ -30,7 +32,13 @@ const SCHEMA: &[&str] = &["
     CREATE TABLE history (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, ended_ms INTEGER NOT NULL,
         state TEXT NOT NULL, body TEXT NOT NULL) STRICT;
     CREATE INDEX history_by_end ON history (ended_ms);
-"];
+",
+    "
+    ALTER TABLE jobs ADD COLUMN estimate TEXT;
+    CREATE TABLE memory (kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL,
+        PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
+",
+];
 
 /// The journal failed.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +86,8 @@ pub struct StoredJob {
     pub gid: u32,
     /// File of the output.
     pub log: String,
+    /// What was expected of its memory at submission, with reasons.
+    pub estimate: Option<EstimateView>,
 }
 
 /// What one commit writes.
@@ -89,13 +99,21 @@ pub struct Batch {
     pub jobs: Vec<(JobId, StoredJob)>,
     /// Jobs that are over.
     pub finished: Vec<Finished>,
+    /// What was learned of memory.
+    pub learned: Vec<Row>,
+    /// What is expected now of jobs that wait.
+    pub expected: Vec<(JobId, EstimateView)>,
 }
 
 impl Batch {
     /// Whether there is nothing to write.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.jobs.is_empty() && self.finished.is_empty()
+        self.inputs.is_empty()
+            && self.jobs.is_empty()
+            && self.finished.is_empty()
+            && self.learned.is_empty()
+            && self.expected.is_empty()
     }
 }
 
@@ -213,6 +231,15 @@ impl Journal {
                     .execute(params![spec.id.0, spec.user.uid, finished.at.0, finished.state.as_str(), body])
                     .map_err(&failed)?;
             }
+            for (id, estimate) in &batch.expected {
+                tx.prepare_cached("UPDATE jobs SET estimate = ?2 WHERE id = ?1")
+                    .map_err(&failed)?
+                    .execute(params![id.0, to_json(0, estimate)?])
+                    .map_err(&failed)?;
+            }
+            for row in &batch.learned {
+                write_learned(&tx, row)?;
+            }
         }
         tx.commit().map_err(&failed)?;
         self.next_seq = next_seq;
@@ -268,6 +295,26 @@ impl Journal {
     /// When the file cannot be read.
     pub fn job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
         stored_job(&self.db, id)
+    }
+
+    /// What was learned of memory, by table and key. Rows of tables that this version does not know
+    /// are left where they are.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn learned(&self) -> Result<Vec<Row>, JournalError> {
+        let failed = sql("read");
+        let mut query =
+            self.db.prepare("SELECT kind, key, body FROM memory ORDER BY kind, key").map_err(&failed)?;
+        let mut rows = query.query([]).map_err(&failed)?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(&failed)? {
+            let kind: String = row.get(0).map_err(&failed)?;
+            let Some(table) = Table::parse(&kind) else { continue };
+            let (key, body) = (row.get(1).map_err(&failed)?, row.get(2).map_err(&failed)?);
+            found.push(Row { table, key, body: Some(body) });
+        }
+        Ok(found)
     }
 
     /// A second, read-only connection for other threads.
@@ -334,6 +381,23 @@ fn to_json(seq: i64, value: &impl Serialize) -> Result<String, JournalError> {
     serde_json::to_string(value).map_err(|e| JournalError::Entry { seq, why: e.to_string() })
 }
 
+fn write_learned(tx: &rusqlite::Transaction<'_>, row: &Row) -> Result<(), JournalError> {
+    let failed = sql("written");
+    let kind = row.table.as_str();
+    match &row.body {
+        Some(body) => tx
+            .prepare_cached("INSERT OR REPLACE INTO memory (kind, key, body) VALUES (?1, ?2, ?3)")
+            .map_err(&failed)?
+            .execute(params![kind, row.key, body]),
+        None => tx
+            .prepare_cached("DELETE FROM memory WHERE kind = ?1 AND key = ?2")
+            .map_err(&failed)?
+            .execute(params![kind, row.key]),
+    }
+    .map_err(&failed)?;
+    Ok(())
+}
+
 fn insert_job(tx: &rusqlite::Transaction<'_>, id: JobId, job: &StoredJob) -> Result<(), JournalError> {
     let failed = sql("written");
     let body = to_json(0, &job.request.env)?;
@@ -355,29 +419,32 @@ fn insert_job(tx: &rusqlite::Transaction<'_>, id: JobId, job: &StoredJob) -> Res
         }
     };
     let spec = SubmitRequest { env: BTreeMap::new(), ..job.request.clone() };
+    let estimate = job.estimate.as_ref().map(|e| to_json(0, e)).transpose()?;
     tx.prepare_cached(
-        "INSERT INTO jobs (id, uid, gid, environment, log, spec) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO jobs (id, uid, gid, environment, log, spec, estimate) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )
     .map_err(&failed)?
-    .execute(params![id.0, job.uid, job.gid, environment, job.log, to_json(0, &spec)?])
+    .execute(params![id.0, job.uid, job.gid, environment, job.log, to_json(0, &spec)?, estimate])
     .map_err(&failed)?;
     Ok(())
 }
 
 fn stored_job(db: &Connection, id: JobId) -> Result<Option<StoredJob>, JournalError> {
-    let row: Option<(u32, u32, String, String, String)> = db
+    type Row = (u32, u32, String, String, String, Option<String>);
+    let row: Option<Row> = db
         .prepare_cached(
-            "SELECT uid, gid, log, spec, body FROM jobs JOIN environments ON environments.id = environment WHERE jobs.id = ?1",
+            "SELECT uid, gid, log, spec, body, estimate FROM jobs JOIN environments ON environments.id = environment WHERE jobs.id = ?1",
         )
         .map_err(sql("read"))?
-        .query_row([id.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))
+        .query_row([id.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?)))
         .optional()
         .map_err(sql("read"))?;
-    let Some((uid, gid, log, spec, env)) = row else { return Ok(None) };
+    let Some((uid, gid, log, spec, env, estimate)) = row else { return Ok(None) };
     let fail = |e: serde_json::Error| JournalError::Entry { seq: id.0.cast_signed(), why: e.to_string() };
     let mut request: SubmitRequest = serde_json::from_str(&spec).map_err(fail)?;
     request.env = serde_json::from_str(&env).map_err(fail)?;
-    Ok(Some(StoredJob { request, uid, gid, log }))
+    let estimate = estimate.map(|text| serde_json::from_str(&text)).transpose().map_err(fail)?;
+    Ok(Some(StoredJob { request, uid, gid, log, estimate }))
 }
 
 #[cfg(test)]
@@ -454,13 +521,61 @@ mod tests {
         let mut journal = open(&dir);
         let env = BTreeMap::from([("A".to_owned(), "b".repeat(1000))]);
         let request = SubmitRequest { command: vec!["x".into()], env, ..SubmitRequest::default() };
-        let job =
-            |n: u64| (JobId(n), StoredJob { request: request.clone(), uid: 1, gid: 1, log: n.to_string() });
+        let job = |n: u64| {
+            (
+                JobId(n),
+                StoredJob { request: request.clone(), uid: 1, gid: 1, log: n.to_string(), estimate: None },
+            )
+        };
         journal.commit(&Batch { jobs: (1..=50).map(job).collect(), ..Batch::default() }).unwrap();
         let rows: u64 = journal.db.query_row("SELECT count(*) FROM environments", [], |r| r.get(0)).unwrap();
         assert_eq!(rows, 1);
         assert_eq!(journal.job(JobId(50)).unwrap(), Some(job(50).1));
         assert_eq!(journal.job(JobId(51)).unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_learned_is_written_with_the_batch_that_taught_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = |key: &str, body: Option<&str>| Row {
+            table: Table::Context,
+            key: key.into(),
+            body: body.map(str::to_owned),
+        };
+        let mut journal = open(&dir);
+        let learned = vec![row("a", Some("1")), row("b", Some("2"))];
+        journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
+        let learned = vec![row("a", None), row("b", Some("3"))];
+        journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
+        // A batch that does not go through takes what it taught with it.
+        let again = |n: u64| {
+            let request = SubmitRequest::default();
+            (JobId(n), StoredJob { request, uid: 1, gid: 1, log: String::new(), estimate: None })
+        };
+        let failing =
+            Batch { jobs: vec![again(1), again(1)], learned: vec![row("c", Some("4"))], ..Batch::default() };
+        assert!(journal.commit(&failing).is_err());
+        drop(journal);
+        assert_eq!(open(&dir).learned().unwrap(), [row("b", Some("3"))]);
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_opens() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Connection::open(dir.path().join("j.db")).unwrap();
+        db.execute_batch(&format!("{} PRAGMA user_version = 1;", SCHEMA[0])).unwrap();
+        db.execute_batch(
+            "INSERT INTO environments VALUES (1, 0, '{}');
+             INSERT INTO jobs VALUES (1, 1, 1, 1, '/log', '{\"command\":[\"x\"],\"cwd\":\"/\"}');",
+        )
+        .unwrap();
+        drop(db);
+        let mut journal = open(&dir);
+        assert_eq!(journal.job(JobId(1)).unwrap().unwrap().request.command, ["x"]);
+        assert!(journal.learned().unwrap().is_empty());
+        let learned = vec![Row { table: Table::Ratio, key: "k".into(), body: Some("{}".into()) }];
+        journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
+        assert_eq!(journal.learned().unwrap().len(), 1);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::config::{Config, Sync};
 use crate::engine::{Engine, Message, Parts};
 use crate::http::{self, App, Credentials};
 use crate::journal::{Journal, JournalError};
+use crate::memory::Memory;
 use crate::perform::Performer;
 use crate::run::launch::{Context, Launcher, Report};
 use crate::run::watch::Watcher;
@@ -137,6 +138,8 @@ struct Gpus {
     sharing: Arc<dyn Sharing>,
     env: Vec<(String, String)>,
     inventory: Vec<GpuInfo>,
+    /// Version of the driver.
+    driver: String,
     /// Hosts virtual GPUs as long as it lives.
     _virtual: Option<VirtualGpus>,
 }
@@ -163,6 +166,7 @@ impl Gpus {
         let probe = nvml::open(&NvmlOptions { visible, ..NvmlOptions::default() })
             .map_err(|e| ServeError::Gpus(e.to_string()))?;
         let inventory = probe.inventory().to_vec();
+        let driver = probe.driver_version().to_owned();
         let config = &options.config.mps;
         let mut mps = MpsOptions::new(&layout.mps);
         mps.multi_user = config.multi_user.unwrap_or(false);
@@ -177,6 +181,7 @@ impl Gpus {
             sharing: Arc::new(Mps::new(mps)),
             env: Vec::new(),
             inventory,
+            driver,
             _virtual: None,
         })
     }
@@ -193,6 +198,7 @@ impl Gpus {
             sharing: Arc::new(host.mps()),
             env: host.env_for_jobs(),
             inventory: host.inventory().to_vec(),
+            driver: "none".to_owned(),
             _virtual: Some(host),
         })
     }
@@ -240,6 +246,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     )?;
     let state = journal.recover()?;
     let gpus = Gpus::open(options, &layout)?;
+    let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
     let clock = Clock::start(state.now(), options.speed);
     let mut core = options.config.options(uid).map_err(|(_, why)| ServeError::Config(why))?;
     let (pace, cadence) = pace(&options.config, options.speed, core.window);
@@ -276,6 +283,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     .map_err(system("cannot start the launching thread"))?;
     let parts = Parts {
         journal,
+        memory,
         clock,
         board: board.clone(),
         performer: Performer { launcher, sharing: gpus.sharing.clone(), report },

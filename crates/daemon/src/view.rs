@@ -186,11 +186,13 @@ pub fn detail(
         ("horus", f.horus),
         ("faketensor", f.faketensor),
         ("gpumemnet", f.gpumemnet),
+        ("computed", f.computed.map(|c| c.upper)),
     ];
     let pid = match (subject, &job.phase) {
         (Subject::Live(_), Phase::Running { child, .. }) => child.map(|c| c.pid),
         _ => None,
     };
+    let stored_estimate = stored.and_then(|s| s.estimate.clone());
     let stored = stored.filter(|_| may_read);
     JobDetail {
         version: VERSION,
@@ -199,6 +201,7 @@ pub fn detail(
         log: stored.map(|s| s.log.clone()).unwrap_or_default(),
         pid,
         forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
+        estimate: stored_estimate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
         attempts: attempts(state, job, &row),
         job: row,
@@ -207,7 +210,12 @@ pub fn detail(
 
 /// Why a job waits, or why it went where it went.
 #[must_use]
-pub fn explain(state: &State, now: Millis, subject: &Subject<'_>) -> ExplainReply {
+pub fn explain(
+    state: &State,
+    now: Millis,
+    subject: &Subject<'_>,
+    stored: Option<&StoredJob>,
+) -> ExplainReply {
     let job = subject.job();
     let row = subject.row(state, now);
     let mut gpus = Vec::new();
@@ -217,6 +225,7 @@ pub fn explain(state: &State, now: Millis, subject: &Subject<'_>) -> ExplainRepl
     ExplainReply {
         version: VERSION,
         policy: state.options().policy.name.clone(),
+        estimate: stored.and_then(|s| s.estimate.clone()),
         gpus,
         attempts: attempts(state, job, &row),
         job: row,

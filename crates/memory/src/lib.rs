@@ -9,11 +9,25 @@
 //! Floats are fine here: an estimate is an input of the decision core, journalled as integers.
 
 pub mod alloc;
+pub mod allocator;
+pub mod auto;
+pub mod bench;
 pub mod dataset;
+pub mod dnnperf;
 mod estimate;
+pub mod estimators;
+pub mod formula;
+pub mod gpumemnet;
 pub mod graph;
+pub mod hf;
+pub mod history;
+pub mod margin;
+mod nn;
+pub mod onnx;
 mod platform;
+pub mod summary;
 mod task;
+pub mod trace;
 
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};

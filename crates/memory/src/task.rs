@@ -116,6 +116,9 @@ pub struct Task {
     pub channels_last: bool,
     /// `torch.backends.cudnn.benchmark`: the peak becomes elastic.
     pub cudnn_benchmark: bool,
+    /// Batches differ in length (`seq_len` is the longest): the peak depends on what comes together.
+    #[serde(default)]
+    pub variable_length: bool,
     /// GPUs that it uses.
     pub gpus: u32,
     /// How it uses them.
@@ -136,6 +139,7 @@ impl Default for Task {
             lora: None,
             channels_last: false,
             cudnn_benchmark: false,
+            variable_length: false,
             gpus: 1,
             parallel: Parallel::default(),
         }

@@ -112,7 +112,7 @@ fn tasks() -> impl Strategy<Value = Task> {
             // Nobody declares more than a job takes: then it is refused where it would have run.
             let declared = prop_oneof![3 => Just(None), 1 => Just(Some(truth))];
             (declared, guesses).prop_map(move |(declared, [measured, horus, faketensor, gpumemnet])| Task {
-                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet },
+                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet, computed: None },
                 ..task.clone()
             })
         },

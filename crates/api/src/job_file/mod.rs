@@ -1,9 +1,22 @@
 //! Jobs in files: TOML with the words of the command line, and the original's `.rad` files.
 
+mod model;
 pub mod rad;
 pub mod toml;
 
+pub use model::Model;
+
+use crate::wire::SubmitRequest;
 use std::path::PathBuf;
+
+/// What a job file describes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Described {
+    /// The job.
+    pub request: SubmitRequest,
+    /// What is known of the model that it trains.
+    pub model: Model,
+}
 
 /// A file that does not describe a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@
 //! | 1 | comment |
 //! | 2 | `conda activate ENV` |
 //! | 3 | command; the first line anywhere that contains `python` |
-//! | 4-6 | model summary, data set, batch size: not needed to run |
+//! | 4-6 | model summary, data set, batch size: not needed to run, but to tell its memory |
 //! | 7 | mode: `exclusive` in every published file, and ignored by the original |
 //! | 8 | number of GPUs |
 //! | 9 | measured peak memory, MiB |
@@ -14,15 +14,15 @@
 //! Lines 9 to 12 may be missing (the published `gpt2_xl.rad` has eight lines). The environment is
 //! activated with `conda run -n ENV` when `ENV` is not `base`. Format: reference notes, section b.
 
-use super::FileError;
+use super::{Described, FileError, Model};
 use crate::wire::SubmitRequest;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads a `.rad` file into a submission without directory and environment.
 ///
 /// # Errors
 /// File, line and what was expected.
-pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
+pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let fail = |line: usize, what: String| FileError { file: file.to_owned(), line, what };
     let conda = match lines.get(1).copied().unwrap_or_default().trim() {
@@ -69,7 +69,14 @@ pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
         Some(env) => ["conda", "run", "--no-capture-output", "-n", env].map(String::from).to_vec(),
     };
     command.extend(words);
-    Ok(SubmitRequest {
+    let word = |at: usize| lines.get(at).map(|l| l.trim()).filter(|l| !l.is_empty());
+    let model = Model {
+        summary: word(3).map(PathBuf::from),
+        dataset: word(4).map(str::to_owned),
+        batch_size: word(5).and_then(|n| n.parse().ok()).filter(|n| *n > 0),
+        ..Model::default()
+    };
+    let request = SubmitRequest {
         command,
         name: file.file_stem().map(|s| s.to_string_lossy().into_owned()),
         gpus: Some(gpus),
@@ -78,7 +85,8 @@ pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
         faketensor_mib: mib(10, "the FakeTensor estimate")?,
         gpumemnet_mib: mib(11, "the GPUMemNet estimate")?,
         ..SubmitRequest::default()
-    })
+    };
+    Ok(Described { request, model })
 }
 
 /// Splits a command into words by the shell's rules for blanks, quotes and backslashes, and by no
@@ -124,7 +132,17 @@ mod tests {
     const GOOD: &str = "# comment\nconda activate tf\npython /x/resnet.py --batch_size 32 --name 'a b'\nr.model\ncifar100\n32\nexclusive\n1\n788\n2231.6129\n53.99452972\n8000";
 
     fn at(text: &str) -> Result<SubmitRequest, FileError> {
-        parse(Path::new("job.rad"), text)
+        parse(Path::new("job.rad"), text).map(|job| job.request)
+    }
+
+    #[test]
+    fn what_tells_its_memory() {
+        let model = |text: &str| parse(Path::new("job.rad"), text).unwrap().model;
+        let found = model(GOOD);
+        assert_eq!(found.summary.as_deref(), Some(Path::new("r.model")));
+        assert_eq!((found.dataset.as_deref(), found.batch_size), (Some("cifar100"), Some(32)));
+        let odd = model(&GOOD.replace("r.model\ncifar100\n32", "\n\nmany"));
+        assert_eq!(odd, Model::default());
     }
 
     #[test]

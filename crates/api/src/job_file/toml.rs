@@ -6,15 +6,17 @@
 //! gpu-memory = "20G"
 //! time = "2h"
 //! env = { OMP_NUM_THREADS = "4" }
+//! summary = "resnet50.txt"
+//! batch-size = 32
 //! ```
 
-use super::FileError;
+use super::{Described, FileError, Model};
 use crate::parse;
 use crate::wire::SubmitRequest;
 use carma_core::model::SharingMode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -37,6 +39,33 @@ struct JobFile {
     #[serde(default)]
     hold: bool,
     output: Option<String>,
+    // What is known of the model. Flattening [`Model`] would let unknown keys pass.
+    summary: Option<PathBuf>,
+    hf_config: Option<PathBuf>,
+    safetensors: Option<PathBuf>,
+    onnx: Option<PathBuf>,
+    trace: Option<PathBuf>,
+    batch_size: Option<u64>,
+    seq_len: Option<u64>,
+    samples: Option<u64>,
+    optimizer: Option<String>,
+    precision: Option<String>,
+    #[serde(default)]
+    inference: bool,
+    attention: Option<String>,
+    #[serde(default)]
+    gradient_checkpointing: bool,
+    lora: Option<u32>,
+    #[serde(default)]
+    lora_targets: Vec<String>,
+    #[serde(default)]
+    channels_last: bool,
+    #[serde(default)]
+    cudnn_benchmark: bool,
+    #[serde(default)]
+    variable_length: bool,
+    parallel: Option<String>,
+    dataset: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -65,13 +94,35 @@ impl TryFrom<String> for Span {
 ///
 /// # Errors
 /// File, line and what was expected; unknown keys are refused by name.
-pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
+pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
     let job: JobFile = ::toml::from_str(text).map_err(|e| {
         let at = e.span().map_or(0, |s| s.start.min(text.len()));
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
         FileError { file: file.to_owned(), line, what: e.message().to_owned() }
     })?;
-    Ok(SubmitRequest {
+    let model = Model {
+        summary: job.summary,
+        hf_config: job.hf_config,
+        safetensors: job.safetensors,
+        onnx: job.onnx,
+        trace: job.trace,
+        batch_size: job.batch_size,
+        seq_len: job.seq_len,
+        samples: job.samples,
+        optimizer: job.optimizer,
+        precision: job.precision,
+        inference: job.inference,
+        attention: job.attention,
+        gradient_checkpointing: job.gradient_checkpointing,
+        lora: job.lora,
+        lora_targets: job.lora_targets,
+        channels_last: job.channels_last,
+        cudnn_benchmark: job.cudnn_benchmark,
+        variable_length: job.variable_length,
+        parallel: job.parallel,
+        dataset: job.dataset,
+    };
+    let request = SubmitRequest {
         command: job.command,
         cwd: job.cwd.unwrap_or_default(),
         env: job.env,
@@ -87,7 +138,8 @@ pub fn parse(file: &Path, text: &str) -> Result<SubmitRequest, FileError> {
         hold: job.hold,
         output: job.output,
         ..SubmitRequest::default()
-    })
+    };
+    Ok(Described { request, model })
 }
 
 #[cfg(test)]
@@ -100,10 +152,26 @@ mod tests {
             Path::new("j.toml"),
             "command = ['python', 't.py']\ngpu-memory = '20G'\ntime = '2h'\nsharing = 'mps'\n",
         )
-        .unwrap();
+        .unwrap()
+        .request;
         assert_eq!(job.gpu_memory_mib, Some(20_480));
         assert_eq!(job.time_limit_ms, Some(7_200_000));
         assert_eq!(job.sharing, Some(SharingMode::Mps));
+    }
+
+    #[test]
+    fn what_tells_its_memory() {
+        let text = "command = ['x']\nhf-config = 'c.json'\nseq-len = 512\nlora-targets = ['q', 'v']\nchannels-last = true\n";
+        let model = parse(Path::new("j.toml"), text).unwrap().model;
+        let expected = Model {
+            hf_config: Some("c.json".into()),
+            seq_len: Some(512),
+            lora_targets: vec!["q".into(), "v".into()],
+            channels_last: true,
+            ..Model::default()
+        };
+        assert_eq!(model, expected);
+        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\nbatch-size = 'a'\n").unwrap_err().line, 2);
     }
 
     #[test]

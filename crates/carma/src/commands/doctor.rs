@@ -1,11 +1,13 @@
 //! `carma doctor`: what carma needs on this machine, as far as a client can see.
 
 use super::Context;
+use super::probe::{self, Measured};
 use crate::cli::DoctorArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Screen, clean, print, print_json, wrap};
 use carma_api::Client;
-use carma_api::wire::StatusReply;
+use carma_api::wire::{ContextProbe, DoneReply, GpusReply, StatusReply};
+use carma_core::reading::GpuInfo;
 use carma_gpu::{NvmlOptions, Probe};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::Serialize;
@@ -50,6 +52,9 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     let is_virtual = status.is_some_and(|s| s.gpus.starts_with("virtual:"));
     let (nvml, has_gpus) = nvml(is_virtual);
     findings.extend([nvml, mps(has_gpus), pidfd(), systemd(Path::new("/run/systemd/system"))]);
+    if args.probe_context {
+        findings.extend(contexts(&context.socket, &args.python));
+    }
     if args.json {
         print_json(&serde_json::json!({"version": carma_api::VERSION, "findings": findings}))?;
     } else {
@@ -113,6 +118,56 @@ fn socket(path: &Path) -> Option<Finding> {
     }
     let mode = meta.permissions().mode() & 0o777;
     Some(Finding::ok(ABOUT, format!("socket {shown}, mode {mode:03o}, owner uid {}", meta.uid())))
+}
+
+/// Measures the CUDA context on one GPU of each type, and tells the daemon.
+fn contexts(socket: &Path, python: &Path) -> Vec<Finding> {
+    const ABOUT: &str = "context";
+    let options = NvmlOptions { open_deadline: NVML_DEADLINE, ..NvmlOptions::default() };
+    let mut nvml = match carma_gpu::nvml::open(&options) {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            let todo = "a context can only be measured where a GPU is";
+            return vec![Finding::warn(ABOUT, format!("no CUDA context was measured: {error}"), todo)];
+        }
+    };
+    let mut gpus: Vec<GpuInfo> = nvml.inventory().to_vec();
+    gpus.sort_by(|a, b| (&a.name, a.index).cmp(&(&b.name, b.index)));
+    gpus.dedup_by(|a, b| a.name == b.name);
+    let mut findings = Vec::new();
+    for gpu in gpus {
+        findings.push(match probe::context(&mut nvml, &gpu, python) {
+            Ok(measured) => {
+                let text = format!(
+                    "a CUDA context of {} on {} takes {} MiB",
+                    measured.framework, gpu.name, measured.context.0
+                );
+                match tell(socket, &gpu, &measured) {
+                    Ok(()) => Finding::ok(ABOUT, format!("{text}; the daemon reckons with that")),
+                    Err(why) => {
+                        let todo = "run this as root (or whom carma runs as) while the daemon runs";
+                        Finding::warn(ABOUT, format!("{text}, but the daemon was not told: {why}"), todo)
+                    }
+                }
+            }
+            Err(why) => {
+                let todo = "name a Python with PyTorch: carma doctor --probe-context --python PROGRAM";
+                Finding::warn(ABOUT, format!("no CUDA context was measured on {}: {why}", gpu.name), todo)
+            }
+        });
+    }
+    findings
+}
+
+/// Tells the daemon, which may count its GPUs otherwise.
+fn tell(socket: &Path, gpu: &GpuInfo, measured: &Measured) -> Result<(), String> {
+    let mut client = Client::connect(socket).map_err(|e| e.to_string())?;
+    let known: GpusReply = client.get("/v1/gpus").map_err(|e| e.to_string())?;
+    let index = known.gpus.iter().find(|g| g.uuid == *gpu.uuid).map(|g| g.index);
+    let index = index.ok_or("it does not have this GPU")?;
+    let probe =
+        ContextProbe { gpu: index, framework: measured.framework.clone(), context_mib: measured.context.0 };
+    client.post::<DoneReply>("/v1/memory/contexts", &probe).map(|_| ()).map_err(|e| e.to_string())
 }
 
 /// Also returns whether there are GPUs.

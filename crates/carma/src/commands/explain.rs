@@ -17,7 +17,11 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     let mut block = Block::default();
     block.line("job", format!("{} ({}) of {}", job.id, job.name, job.user));
     block.line("state", &job.state).line("reason", &job.reason.text).line("policy", &reply.policy);
+    block.line_if("expected", reply.estimate.as_ref().map(show::expected));
     let mut text = block.render(screen);
+    if let Some(estimate) = &reply.estimate {
+        text.push_str(&show::reasons(estimate, screen));
+    }
     if !reply.gpus.is_empty() {
         text.push_str("\nWhat each GPU says to it now:\n");
         let widest = reply.gpus.iter().map(|g| g.gpu.to_string().len()).max().unwrap_or(1);
@@ -40,7 +44,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
 mod tests {
     use super::super::queue::tests::job;
     use super::*;
-    use carma_api::wire::GpuVerdict;
+    use carma_api::wire::{EstimateView, GpuVerdict};
 
     #[test]
     fn a_job_that_waits() {
@@ -54,6 +58,7 @@ mod tests {
                 "GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)",
             ),
             policy: "oracle-bf".into(),
+            estimate: None,
             gpus: vec![
                 verdict(0, true, "20.5 GiB free beside 1 job(s)"),
                 verdict(
@@ -88,10 +93,24 @@ mod tests {
             version: 1,
             job: detail.job,
             policy: "carma".into(),
+            estimate: Some(EstimateView {
+                tier: "exact".into(),
+                source: "history".into(),
+                use_mib: 4096,
+                upper_mib: 4301,
+                need_mib: 4096,
+                reasons: vec!["2 runs of this command on H200 took 4096 MiB at most".into()],
+                ..EstimateView::default()
+            }),
             gpus: vec![],
             attempts: detail.attempts,
         };
         let text = render(&reply, &Screen::of_width(None));
+        assert!(
+            text.contains("expected: 4.0 GiB to 4.2 GiB, cannot run below 4.0 GiB (history, tier exact)"),
+            "{text}"
+        );
+        assert!(text.contains("  - 2 runs of this command on H200"), "{text}");
         assert!(text.contains("\nattempt 2\n  placed:  GPU 0 shared by time-slice"), "{text}");
         assert!(!text.contains("What each GPU"), "{text}");
     }

@@ -2,18 +2,42 @@
 
 use super::Context;
 use super::queue::gpu_list;
-use crate::cli::HistoryArgs;
-use crate::failure::Outcome;
-use crate::output::{Column, Screen, Table, span, stamp};
-use carma_api::wire::JobsReply;
+use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Column, Screen, Table, print, print_json, span, stamp};
+use carma_api::wire::{JobsReply, MemoryReply};
 use carma_core::units::{MiB, Millis};
 
 /// Lists them.
 pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
+    if let Some(HistoryVerb::Export(args)) = &args.verb {
+        return export(context, args);
+    }
     context.listing(&format!("/v1/history?limit={}", args.limit), args.json, |reply: &JobsReply, screen| {
         let screen = if args.wide { screen.clone().unlimited() } else { screen.clone() };
         render(reply, args.limit, &screen)
     })
+}
+
+/// Prints what was learned of memory.
+fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
+    let mut client = context.client()?;
+    if !args.csv {
+        print_json(&client.get("/v1/memory")?)?;
+        return Ok(0);
+    }
+    let reply: MemoryReply = client.get("/v1/memory")?;
+    let csv = csv(&reply).map_err(|e| Failure::new(format!("the runs cannot be written as CSV: {e}")))?;
+    print(&csv)?;
+    Ok(0)
+}
+
+fn csv(reply: &MemoryReply) -> Result<String, Box<dyn std::error::Error>> {
+    let mut out = csv::Writer::from_writer(Vec::new());
+    for run in &reply.runs {
+        out.serialize(run)?;
+    }
+    Ok(String::from_utf8(out.into_inner()?)?)
 }
 
 fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {

@@ -5,14 +5,20 @@ mod config;
 mod demo;
 mod doctor;
 mod drain;
+mod dry_run;
+mod estimate;
+mod estimate_bench;
+mod expect;
 mod explain;
 mod fit;
 mod follow;
+mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
 mod logs;
 mod order;
+mod probe;
 mod queue;
 mod release;
 mod report;
@@ -25,6 +31,8 @@ mod simulate;
 mod stream;
 mod submit;
 mod trace;
+mod trace_model;
+mod tracer;
 mod virtual_task;
 mod wait;
 
@@ -92,6 +100,11 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
+        Verb::Estimate(args) => estimate::run(&args),
+        Verb::DryRun(args) => dry_run::run(&args),
+        Verb::TraceModel(args) => trace_model::run(&args),
+        Verb::EstimateBench(args) => estimate_bench::run(&args),
+        Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),

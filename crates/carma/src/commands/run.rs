@@ -2,9 +2,9 @@
 
 use super::follow::Follower;
 use super::stream::{self, Attendant, Ending, Events, say};
-use super::submit::{Surroundings, requests, send};
+use super::submit::{Surroundings, expected, requests, send};
 use super::wait::{epitaph, exit_code};
-use super::{Context, order};
+use super::{Context, expect, order};
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
 use carma_api::Client;
@@ -17,16 +17,20 @@ const INTERRUPTED: u8 = 130;
 /// Runs the job. Standard output carries the job's output and nothing else.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut requests = requests(&args.job, args.rad.as_slice(), &Surroundings::of_caller()?)?;
-    let Some(request) = requests.pop() else {
+    let Some((mut request, modelled)) = requests.pop() else {
         return Err(Failure::usage("there is nothing to run"));
     };
     let mut client = context.client()?;
+    expect::fill(&mut client, &mut request, &modelled)?;
     let threads = |e| Failure::new(format!("cannot follow a job: {e}"));
     let events = Events::new();
     events.catch_signals().map_err(threads)?;
     let accepted = send(&mut client, &request)?;
     let id = accepted.id;
     say(&format!("job {id} submitted; log: {}", accepted.log));
+    if let Some(expected) = accepted.estimate.as_ref().map(expected) {
+        say(&expected);
+    }
     events.wait_for(context.socket.clone(), id).map_err(threads)?;
     let mut follower = Follower::new(Path::new(&accepted.log));
     let mut owner = Owner { context, id, interrupts: 0, told: String::new() };

@@ -5,7 +5,7 @@ use super::queue::gpu_list;
 use crate::cli::ShowArgs;
 use crate::failure::Outcome;
 use crate::output::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
-use carma_api::wire::{AttemptView, JobDetail, JobView};
+use carma_api::wire::{AttemptView, EstimateView, JobDetail, JobView};
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 
@@ -26,6 +26,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
     block.line("GPUs", placement(job)).line("memory", memory(job));
     block.line_if("forecasts", forecasts(detail));
+    block.line_if("expected", detail.estimate.as_ref().map(expected));
     block.line_if("time limit", detail.time_limit_ms.map(|t| Millis(t).to_string()));
     block.line("priority", job.priority.to_string());
     block.line("submitted", stamp(job.submitted_ms, screen));
@@ -35,6 +36,9 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
         block.line("ran for", Millis(to).since(Millis(from)).to_string());
     }
     let mut text = block.render(screen);
+    if let Some(estimate) = &detail.estimate {
+        text.push_str(&reasons(estimate, screen));
+    }
     text.push_str(&attempts(&detail.attempts, screen));
     text
 }
@@ -63,6 +67,31 @@ fn forecasts(detail: &JobDetail) -> Option<String> {
     let words: Vec<String> =
         detail.forecasts_mib.iter().map(|(source, mib)| format!("{} {source}", MiB(*mib))).collect();
     (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// What carma expects of a job's memory, in a line.
+pub(crate) fn expected(estimate: &EstimateView) -> String {
+    let coverage = estimate.coverage_pct.map_or_else(String::new, |p| format!(", upper bound at {p} %"));
+    let elastic = if estimate.elastic { "; only a hard limit bounds it" } else { "" };
+    format!(
+        "{} to {}{coverage}, cannot run below {}{elastic} ({}, tier {})",
+        MiB(estimate.use_mib),
+        MiB(estimate.upper_mib),
+        MiB(estimate.need_mib),
+        estimate.source,
+        estimate.tier
+    )
+}
+
+/// How that came about.
+pub(crate) fn reasons(estimate: &EstimateView, screen: &Screen) -> String {
+    let mut text = String::from("\nWhy so much memory is expected:\n");
+    for reason in &estimate.reasons {
+        for (i, line) in wrap(&clean(reason), screen, 4).iter().enumerate() {
+            let _ = writeln!(text, "  {} {line}", if i == 0 { "-" } else { " " });
+        }
+    }
+    if estimate.reasons.is_empty() { String::new() } else { text }
 }
 
 /// The attempts as a table, and below it why each went where it went and what came of it.
@@ -168,6 +197,7 @@ pub(crate) mod tests {
             log: "/home/alice/.local/state/carma/logs/7.log".into(),
             pid: Some(4242),
             forecasts_mib: [("declared".to_owned(), 8192), ("measured".to_owned(), 7000)].into(),
+            estimate: None,
             time_limit_ms: Some(7_200_000),
             attempts: vec![first, second],
         }
@@ -204,6 +234,43 @@ pub(crate) mod tests {
           placed:  GPU 0 shared by time-slice: need 10.0 GiB (declared), 20.5 GiB free beside 1
                    job(s)
         ");
+    }
+
+    #[test]
+    fn what_is_expected_and_why() {
+        let mut detail = detail();
+        detail.attempts.clear();
+        detail.forecasts_mib = [("computed".to_owned(), 12_698), ("declared".to_owned(), 8192)].into();
+        detail.estimate = Some(EstimateView {
+            need_mib: 8448,
+            use_mib: 9830,
+            upper_mib: 12_698,
+            tier: "summary".into(),
+            source: "allocator/summary".into(),
+            coverage_pct: Some(95),
+            reasons: vec![
+                "allocator model: tensors take 7800 MiB at most, in segments of 9180 MiB".into(),
+                "bound: 30 %: a summary hides what happens between layers".into(),
+            ],
+            ..EstimateView::default()
+        });
+        let text = render(&detail, &Screen::of_width(Some(70)));
+        let from = text.find("forecasts:").unwrap();
+        let until = text.find("time limit:").unwrap();
+        insta::assert_snapshot!(&text[from..until], @r"
+        forecasts:  12.4 GiB computed, 8.0 GiB declared
+        expected:   9.6 GiB to 12.4 GiB, upper bound at 95 %, cannot run below
+                    8.3 GiB (allocator/summary, tier summary)
+        ");
+        let why = reasons(detail.estimate.as_ref().unwrap(), &Screen::of_width(Some(60)));
+        insta::assert_snapshot!(why.trim(), @r"
+        Why so much memory is expected:
+          - allocator model: tensors take 7800 MiB at most, in
+            segments of 9180 MiB
+          - bound: 30 %: a summary hides what happens between layers
+        ");
+        detail.estimate.as_mut().unwrap().reasons.clear();
+        assert!(!render(&detail, &Screen::of_width(None)).contains("Why so much"));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! `carma submit`: a job from the command line or a file, with the caller's surroundings.
 
 use super::Context;
+use super::expect::{self, Modelled, Source};
 use crate::cli::{JobArgs, SubmitArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::print_json;
-use carma_api::job_file;
-use carma_api::wire::{SubmitReply, SubmitRequest};
+use carma_api::job_file::{self, Described};
+use carma_api::wire::{EstimateView, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY};
+use carma_core::units::MiB;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -19,12 +21,13 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
         return Err(Failure::usage("--output names one file, and several jobs would write to it")
             .hint("leave it out: each job then gets a log of its own"));
     }
-    for request in &mut requests {
-        request.hold |= args.hold;
-    }
     let mut client = context.client()?;
+    for (request, modelled) in &mut requests {
+        request.hold |= args.hold;
+        expect::fill(&mut client, request, modelled)?;
+    }
     let mut accepted = Vec::new();
-    let repeated = requests.iter().flat_map(|r| std::iter::repeat_n(r, args.repeat as usize));
+    let repeated = requests.iter().flat_map(|(r, _)| std::iter::repeat_n(r, args.repeat as usize));
     let mut outcome = Ok(0);
     for request in repeated {
         match send(&mut client, request) {
@@ -52,8 +55,20 @@ fn say(reply: &SubmitReply, parsable: bool) -> io::Result<()> {
     if parsable {
         writeln!(out, "{}", reply.id)
     } else {
-        writeln!(out, "job {} submitted; log: {}", reply.id, reply.log)
+        writeln!(out, "job {} submitted; log: {}", reply.id, reply.log)?;
+        reply.estimate.as_ref().map_or(Ok(()), |estimate| writeln!(out, "{}", expected(estimate)))
     }
+}
+
+/// What is expected of a job's memory, in a line.
+pub(crate) fn expected(estimate: &EstimateView) -> String {
+    format!(
+        "memory: {} expected on each GPU, {} at most ({}, tier {})",
+        MiB(estimate.use_mib),
+        MiB(estimate.upper_mib),
+        estimate.source,
+        estimate.tier
+    )
 }
 
 /// Sends one job. When this returns, the job is on the daemon's disk.
@@ -133,23 +148,27 @@ pub(crate) fn requests(
     args: &JobArgs,
     rad: &[PathBuf],
     around: &Surroundings,
-) -> Result<Vec<SubmitRequest>, Failure> {
+) -> Result<Vec<(SubmitRequest, Modelled)>, Failure> {
     let bad_file = |e: job_file::FileError| Failure::usage(e.to_string());
+    let with_model = |base: SubmitRequest, source: Source<'_>| {
+        let mut request = complete(base, args, around)?;
+        let modelled = expect::gather(&mut request, source, &args.model, &args.task, &around.cwd)?;
+        Ok((request, modelled))
+    };
     if rad.is_empty() {
-        let base = match &args.file {
-            Some(file) => {
-                job_file::read(file).and_then(|text| job_file::toml::parse(file, &text)).map_err(bad_file)?
-            }
-            None => SubmitRequest::default(),
+        let Some(file) = &args.file else {
+            return Ok(vec![with_model(SubmitRequest::default(), Source::Options)?]);
         };
-        return Ok(vec![complete(base, args, around)?]);
+        let Described { request, model } =
+            job_file::read(file).and_then(|text| job_file::toml::parse(file, &text)).map_err(bad_file)?;
+        return Ok(vec![with_model(request, Source::Toml(file, &model))?]);
     }
     // All are read before the first is sent: a slip in the last must not leave half of them queued.
     rad.iter()
         .map(|file| {
-            let base =
+            let Described { request, model } =
                 job_file::read(file).and_then(|text| job_file::rad::parse(file, &text)).map_err(bad_file)?;
-            complete(base, args, around)
+            with_model(request, Source::Rad(file, &model))
         })
         .collect()
 }
@@ -204,7 +223,7 @@ fn text(word: &OsStr, what: &str) -> Result<String, Failure> {
 mod tests {
     use super::*;
     use carma_core::model::SharingMode;
-    use carma_core::units::{MiB, Millis};
+    use carma_core::units::Millis;
     use std::os::unix::ffi::OsStringExt;
 
     fn around() -> Surroundings {
@@ -212,7 +231,7 @@ mod tests {
     }
 
     fn one(args: &JobArgs) -> SubmitRequest {
-        requests(args, &[], &around()).unwrap().remove(0)
+        requests(args, &[], &around()).unwrap().remove(0).0
     }
 
     fn command() -> JobArgs {
@@ -290,7 +309,7 @@ mod tests {
         std::fs::write(&good, "# x\nconda activate base\npython a.py\n\n\n\nexclusive\n2\n700\n").unwrap();
         std::fs::write(&bad, "# x\nconda activate base\npython a.py\n\n\n\nexclusive\nmany\n").unwrap();
         let args = JobArgs { gpu_memory: Some(MiB(900)), ..JobArgs::default() };
-        let job = requests(&args, std::slice::from_ref(&good), &around()).unwrap().remove(0);
+        let job = requests(&args, std::slice::from_ref(&good), &around()).unwrap().remove(0).0;
         assert_eq!((job.gpus, job.measured_mib, job.gpu_memory_mib), (Some(2), Some(700), Some(900)));
         assert_eq!((job.cwd.as_str(), job.env["PATH"].as_str()), ("/home/a", "/bin"));
         let failure = requests(&args, &[good, bad], &around()).unwrap_err();

@@ -5,6 +5,7 @@
 mod crash;
 mod faults;
 mod lifecycle;
+mod memory;
 mod nvml;
 mod recovery;
 mod replay;

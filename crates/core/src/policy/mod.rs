@@ -3,7 +3,7 @@
 
 pub mod presets;
 
-use crate::model::{Forecasts, Profile, SharingMode};
+use crate::model::{Basis, Forecasts, NewJob, Profile, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, Risk, WindowSummary};
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,8 @@ impl Order {
 pub enum ForecastSource {
     /// Measured in an earlier run, else declared: the papers' oracle.
     Measured,
-    /// Declared by the user, else measured, else GPUMemNet's.
+    /// Runs of the same program; else declared by the user or computed by carma, whichever is more;
+    /// else measured, else GPUMemNet's.
     Best,
     /// The Horus formula, else declared.
     Horus,
@@ -84,7 +85,20 @@ impl ForecastSource {
         let faketensor = || f.faketensor.map(|m| (m, NeedSource::Faketensor));
         match self {
             Self::Measured => measured().or_else(declared),
-            Self::Best => declared().or_else(measured).or_else(gpumemnet),
+            Self::Best => {
+                let computed = f
+                    .computed
+                    .map(|c| (c.upper, NeedSource::Computed { basis: c.basis, coverage: c.coverage }));
+                match f.computed {
+                    Some(c) if c.basis.is_measured() => computed,
+                    // Nothing of it was measured yet: the user's word is not overruled downwards.
+                    _ => declared()
+                        .or_else(measured)
+                        .filter(|(m, _)| f.measured.is_some() || f.computed.is_none_or(|c| c.upper <= *m))
+                        .or(computed)
+                        .or_else(gpumemnet),
+                }
+            }
             Self::Horus => horus().or_else(declared),
             Self::Faketensor => faketensor().or_else(declared),
             Self::Gpumemnet => gpumemnet().or_else(declared),
@@ -106,6 +120,13 @@ pub enum NeedSource {
     Faketensor,
     /// GPUMemNet.
     Gpumemnet,
+    /// Computed by carma: a bound.
+    Computed {
+        /// From what.
+        basis: Basis,
+        /// Probability with which it is meant to hold, percent.
+        coverage: u8,
+    },
     /// Raised by an out-of-memory.
     OutOfMemory,
     /// The policy asks the same of every job.
@@ -115,6 +136,9 @@ pub enum NeedSource {
 impl fmt::Display for NeedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Computed { basis, coverage } => {
+                return write!(f, "{basis}, upper bound at {coverage} %");
+            }
             Self::Declared => "declared",
             Self::Measured => "measured",
             Self::Horus => "estimated by Horus",
@@ -350,6 +374,12 @@ impl Policy {
         if parts.is_empty() { "none".into() } else { parts.join(", ") }
     }
 
+    /// Whether a promise follows what is observed from the first look on. The published policies' do not.
+    #[must_use]
+    pub(crate) const fn follows_early(&self) -> bool {
+        matches!(self.memory, MemoryScreen::Forecast { source: ForecastSource::Best, .. })
+    }
+
     /// Whether promises are ignored, so that they may exceed a GPU's memory.
     #[must_use]
     pub const fn ignores_promises(&self) -> bool {
@@ -407,17 +437,24 @@ pub struct Options {
 
 impl Options {
     /// What the policy believes a job needs on each GPU. Where the `carma` policy ([`ForecastSource::Best`])
-    /// has only an estimate or an earlier run to go by, the margin is added: runs of one command differ
-    /// by a few percent, and what is set aside is also a hard limit under MPS. What a user declares is
-    /// taken at its word.
+    /// has only an estimate or an earlier run that the user names to go by, the margin is added: runs of
+    /// one command differ by a few percent, and what is set aside is also a hard limit under MPS. What a
+    /// user declares is taken at its word, and what carma computed is a bound already. A job that only a
+    /// hard limit bounds has no forecast where it gets none.
     #[must_use]
-    pub fn forecast(&self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
+    pub fn forecast(&self, job: &NewJob) -> Option<(MiB, NeedSource)> {
+        let f = &job.forecasts;
         let MemoryScreen::Forecast { source, .. } = self.policy.memory else {
             // Exclusive GPUs need no forecast, and the recovery-only policies ignore it.
             return None;
         };
         let (need, from) = source.pick(f)?;
-        let exact = source != ForecastSource::Best || from == NeedSource::Declared;
+        let computed = matches!(from, NeedSource::Computed { .. });
+        let limited = || self.caps && job.request.sharing.unwrap_or(self.sharing) == SharingMode::Mps;
+        if computed && f.computed.is_some_and(|c| c.elastic) && !limited() {
+            return None;
+        }
+        let exact = source != ForecastSource::Best || computed || from == NeedSource::Declared;
         Some((if exact { need } else { need + self.margin(need) }, from))
     }
 

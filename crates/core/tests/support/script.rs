@@ -8,7 +8,7 @@
 //! at 12s                       the clock; GPUs that are not named by `blind` are read again, unchanged
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
-//!        [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
+//!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
 //!        [retries=N] [threads=PERCENT] [score=N] [util=.5]
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
@@ -29,8 +29,8 @@
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Promise};
 use carma_core::model::{
-    EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, Job, JobId, JobState, NewJob, Phase,
-    Placement, ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, Job, JobId, JobState,
+    NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{evaluate, plan};
 use carma_core::policy::{Options, RecoveryMethod, presets};
@@ -167,6 +167,23 @@ fn memory(text: &str) -> Outcome<MiB> {
     }
     let mib = text.strip_suffix('M').ok_or("memory is written 10G or 512M")?;
     Ok(MiB(number(mib)?))
+}
+
+/// `BASIS:NEED:UPPER`, and a fourth word `elastic`.
+fn computed(text: &str) -> Outcome<Computed> {
+    let words: Vec<&str> = text.split(':').collect();
+    let [basis, need, upper, rest @ ..] = &words[..] else {
+        return Err("a computed forecast is written summary:8G:12G".into());
+    };
+    let basis = match *basis {
+        "exact" => Basis::Exact,
+        "scaled" => Basis::Scaled,
+        "trace" => Basis::Trace,
+        "summary" => Basis::Summary,
+        _ => return Err(format!("no basis: {basis}")),
+    };
+    let (need, upper) = (memory(need)?, memory(upper)?);
+    Ok(Computed { need, likely: upper, upper, basis, coverage: 95, elastic: rest == ["elastic"] })
 }
 
 fn span(text: &str) -> Outcome<Millis> {
@@ -516,6 +533,7 @@ impl Stage {
                 horus: words.take_as("horus", memory)?,
                 faketensor: words.take_as("faketensor", memory)?,
                 gpumemnet: words.take_as("gpumemnet", memory)?,
+                computed: words.take_as("computed", computed)?,
             },
             hold: words.flag("hold"),
         };

@@ -12,5 +12,6 @@ pub(super) async fn explain(State(app): Shared, Path(id): Path<u64>) -> Answered
     let (state, _) = app.view().await?;
     let over = show::find(&app, &state, JobId(id))?;
     let subject = show::subject(&state, over.as_ref(), JobId(id))?;
-    Ok(Json(view::explain(&state, app.clock.now(), &subject)))
+    let stored = app.reader()?.job(JobId(id))?;
+    Ok(Json(view::explain(&state, app.clock.now(), &subject, stored.as_ref())))
 }

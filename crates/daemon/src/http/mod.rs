@@ -3,6 +3,7 @@
 mod explain;
 mod gpus;
 mod history;
+mod memory;
 mod order;
 mod queue;
 mod show;
@@ -138,6 +139,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/gpus", get(gpus::gpus))
         .route("/v1/gpus/{index}/{verb}", post(order::gpu))
         .route("/v1/history", get(history::history))
+        .route("/v1/memory", get(memory::memory))
+        .route("/v1/memory/contexts", post(memory::context))
         .fallback(async || {
             Failure(Refused::new(
                 404,

@@ -39,6 +39,8 @@ pub enum Event {
         /// Input, output and weight, bytes.
         bytes: u64,
     },
+    /// The program gives cached segments back (`torch.cuda.empty_cache()`).
+    EmptyCache,
     /// A point in the run, for people and for peaks by phase: `model`, `forward`, `backward`, `step`.
     Mark {
         /// Name.

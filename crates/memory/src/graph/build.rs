@@ -35,6 +35,12 @@ impl Builder {
         &self.graph.tensor(id).shape
     }
 
+    /// Type of a tensor.
+    #[must_use]
+    pub fn number(&self, id: TensorId) -> Number {
+        self.graph.tensor(id).number
+    }
+
     /// Something was not understood: it is listed and widens the bound.
     pub fn doubt(&mut self, what: impl Into<String>) {
         self.graph.doubts.push(what.into());
@@ -70,8 +76,60 @@ impl Builder {
     fn add_param(&mut self, name: String, shape: &[u64], buffer: bool) -> Result<ParamId, Error> {
         check(&name, shape)?;
         let id = ParamId(self.graph.params.len() as u32);
-        self.graph.params.push(Param { name, shape: shape.to_vec(), trainable: !buffer, buffer });
+        self.graph.params.push(Param {
+            name,
+            shape: shape.to_vec(),
+            number: Number::Float,
+            trainable: !buffer,
+            buffer,
+        });
         Ok(id)
+    }
+
+    /// The parameter is not trained.
+    pub fn freeze(&mut self, id: ParamId) {
+        if let Some(param) = self.graph.params.get_mut(id.0 as usize) {
+            param.trainable = false;
+        }
+    }
+
+    /// A buffer of a type of its own, as a table of booleans is.
+    ///
+    /// # Errors
+    /// An absurd shape.
+    pub fn buffer_of(
+        &mut self,
+        name: impl Into<String>,
+        shape: &[u64],
+        number: Number,
+    ) -> Result<ParamId, Error> {
+        let id = self.buffer(name, shape)?;
+        self.graph.params[id.0 as usize].number = number;
+        Ok(id)
+    }
+
+    /// Parameters of these names, of those that were made last.
+    #[must_use]
+    pub fn named(&self, names: &[&str]) -> Vec<ParamId> {
+        let last = |name: &&str| self.graph.params.iter().rposition(|p| p.name == *name);
+        names.iter().filter_map(|name| last(name).map(|at| ParamId(at as u32))).collect()
+    }
+
+    /// How many parameters and buffers there are so far.
+    #[must_use]
+    pub fn params(&self) -> usize {
+        self.graph.params.len()
+    }
+
+    /// The parameters from `repeated` on are those from `first` on, one by one: a layer that is run again
+    /// with the same weights. They are taken back, and their nodes use the first ones.
+    pub fn share(&mut self, first: usize, repeated: usize) {
+        for id in self.graph.nodes.iter_mut().flat_map(|node| &mut node.params) {
+            if let Some(offset) = (id.0 as usize).checked_sub(repeated) {
+                *id = ParamId((first + offset) as u32);
+            }
+        }
+        self.graph.params.truncate(repeated);
     }
 
     /// A batch that arrives on the GPU.
@@ -205,6 +263,29 @@ impl Builder {
     pub fn view(&mut self, name: &str, x: TensorId, shape: &[u64]) -> Result<TensorId, Error> {
         let number = self.graph.tensor(x).number;
         self.node(name, Op::View, &[x], &[], shape, number)
+    }
+
+    /// Parts of a storage under shapes of their own, as `split` and `chunk` make them.
+    ///
+    /// # Errors
+    /// None beyond those of [`Builder::node`].
+    pub fn parts(&mut self, name: &str, x: TensorId, shapes: &[&[u64]]) -> Result<Vec<TensorId>, Error> {
+        let number = self.graph.tensor(x).number;
+        let mut outputs = Vec::with_capacity(shapes.len());
+        for shape in shapes {
+            check(name, shape)?;
+            outputs.push(TensorId(self.graph.tensors.len() as u32));
+            self.graph.tensors.push(Tensor { shape: shape.to_vec(), number });
+        }
+        self.graph.nodes.push(Node {
+            name: name.to_owned(),
+            op: Op::View,
+            inputs: vec![x],
+            outputs: outputs.clone(),
+            params: Vec::new(),
+            block: self.block,
+        });
+        Ok(outputs)
     }
 
     /// Rows of a table for each token.

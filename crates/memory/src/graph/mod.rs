@@ -5,8 +5,10 @@
 //! optimizer adds (reference: PyTorch's `derivatives.yaml` and the kernels' saved tensors).
 
 mod build;
+mod replay;
 
 pub use build::Builder;
+pub use replay::{Holdings, Kind, Phase, Replay, Script, Sink, events, replay, replay_script};
 
 /// A tensor of a [`Graph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +56,8 @@ pub struct Param {
     pub name: String,
     /// Dimensions; one dimension where only the number of elements is known.
     pub shape: Vec<u64>,
+    /// Type: [`Number::Float`] follows the task's precision.
+    pub number: Number,
     /// Whether it gets a gradient and optimizer state.
     pub trainable: bool,
     /// A buffer (running mean): never a gradient, and not in the optimizer.
@@ -131,7 +135,8 @@ pub enum Op {
         /// Writes over its first input (`+=`).
         inplace: bool,
     },
-    /// Elementwise product or quotient: keeps both inputs.
+    /// Elementwise product or quotient: keeps both inputs. With a parameter in place of the second (layer
+    /// scale): keeps the first.
     Mul,
     /// Concatenation: a new tensor, keeps nothing.
     Cat,

@@ -160,7 +160,7 @@ impl Catalogue {
                 )?,
                 activity: activity.read(&row)?,
                 startup: row.seconds(startup)?,
-                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet },
+                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet, computed: None },
                 mps_weight: row.number(mps_weight, 0.001..=1000.0, "a weight from 0.001 to 1000")?,
                 lucid_score: row.number(score, 0.0..=2.0, "0, 1 or 2")?.map(|score| score as u8),
                 // Measured curves pass 1 now and then.

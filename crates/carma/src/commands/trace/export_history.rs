@@ -186,6 +186,7 @@ fn forecasts(detail: &JobDetail) -> Forecasts {
         horus: of("horus"),
         faketensor: of("faketensor"),
         gpumemnet: of("gpumemnet"),
+        computed: None,
     }
 }
 
@@ -204,6 +205,7 @@ mod tests {
             log: String::new(),
             pid: None,
             forecasts_mib: BTreeMap::from([("declared".to_owned(), 2048)]),
+            estimate: None,
             time_limit_ms: None,
             attempts: vec![],
         }

@@ -3,9 +3,8 @@
 use super::{Dice, Model, element, float};
 use std::fmt::Write as _;
 
-pub(super) const COLUMNS: [&str; 9] = [
-    "image", "in_channels", "classes", "blocks", "head", "activation", "inplace", "batch_norm", "dropout",
-];
+pub(super) const COLUMNS: [&str; 9] =
+    ["image", "in_channels", "classes", "blocks", "head", "activation", "inplace", "batch_norm", "dropout"];
 
 const ACTIVATIONS: [&str; 10] =
     ["ELU", "GELU", "LeakyReLU", "Mish", "PReLU", "ReLU", "SELU", "SiLU", "Softplus", "Tanh"];
@@ -36,7 +35,9 @@ impl Sum {
 
 pub(super) fn draw(dice: &mut Dice) -> Model {
     let precision = dice.precision();
-    let image = dice.pick(&[28, 32, 32, 40, 48, 64, 64, 80, 96, 112, 128, 128, 160, 192, 224, 224, 224, 256, 299, 320, 384]);
+    let image = dice.pick(&[
+        28, 32, 32, 40, 48, 64, 64, 80, 96, 112, 128, 128, 160, 192, 224, 224, 224, 256, 299, 320, 384,
+    ]);
     let in_channels = if dice.chance(0.9) { 3 } else { 1 };
     let classes = dice.size(2.0, 1_000.0);
     let activation = if dice.chance(0.3) { "ReLU" } else { dice.pick(&ACTIVATIONS) };
@@ -120,7 +121,8 @@ fn blocks(dice: &mut Dice, arch: &str, image: u64, ins: u64, sum: &mut Sum) -> (
                 side /= 2;
                 sum.saved += float(channels * side * side) * (8.0 + sum.e);
             }
-            let stride = if first && by_stride && arch != "dense" || first && arch == "residual" { 2 } else { 1 };
+            let stride =
+                if first && by_stride && arch != "dense" || first && arch == "residual" { 2 } else { 1 };
             let joint = if text.is_empty() { "" } else { "-" };
             let outs = width(arch, base, stage, stages, at, many);
             match arch {

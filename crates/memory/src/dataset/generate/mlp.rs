@@ -6,9 +6,8 @@ pub(super) const COLUMNS: [&str; 7] =
     ["inputs", "outputs", "widths", "activation", "inplace", "batch_norm", "dropout"];
 
 /// The activations of GPUMemNet's second MLP set.
-const ACTIVATIONS: [&str; 11] = [
-    "ELU", "GELU", "Identity", "LeakyReLU", "Mish", "PReLU", "ReLU", "SELU", "SiLU", "Softplus", "Tanh",
-];
+const ACTIVATIONS: [&str; 11] =
+    ["ELU", "GELU", "Identity", "LeakyReLU", "Mish", "PReLU", "ReLU", "SELU", "SiLU", "Softplus", "Tanh"];
 
 pub(super) fn draw(dice: &mut Dice) -> Model {
     let precision = dice.precision();
@@ -28,7 +27,8 @@ pub(super) fn draw(dice: &mut Dice) -> Model {
         let w = float(width);
         params += before * w + w * if batch_norm { 3.0 } else { 1.0 };
         flops += 6.0 * before * w;
-        let copies = 1.0 + f64::from(u8::from(batch_norm)) + f64::from(u8::from(!inplace && activation != "Identity"));
+        let copies =
+            1.0 + f64::from(u8::from(batch_norm)) + f64::from(u8::from(!inplace && activation != "Identity"));
         saved += w * (copies * e + if dropout.is_empty() { 0.0 } else { e + 1.0 });
         before = w;
     }

@@ -3,13 +3,26 @@
 use super::{Dice, Model, element, float, matmul_rate};
 
 pub(super) const COLUMNS: [&str; 14] = [
-    "vocab", "seq_len", "embedding", "layers", "heads", "kv_heads", "ff", "activation", "dropout", "norm_first",
-    "classes", "tied", "attention", "gradient_checkpointing",
+    "vocab",
+    "seq_len",
+    "embedding",
+    "layers",
+    "heads",
+    "kv_heads",
+    "ff",
+    "activation",
+    "dropout",
+    "norm_first",
+    "classes",
+    "tied",
+    "attention",
+    "gradient_checkpointing",
 ];
 
 pub(super) fn draw(dice: &mut Dice) -> Model {
     let precision = dice.precision();
-    let arch = dice.weighted(&[("encoder", 0.35), ("decoder", 0.30), ("llama", 0.20), ("encoder-decoder", 0.15)]);
+    let arch =
+        dice.weighted(&[("encoder", 0.35), ("decoder", 0.30), ("llama", 0.20), ("encoder-decoder", 0.15)]);
     let own_blocks = matches!(arch, "decoder" | "llama");
     let head_dim = dice.weighted(&[(32, 0.25), (64, 0.55), (128, 0.20)]);
     let heads = dice.size(1.0, 2_048.0 / float(head_dim)).max(1);
@@ -45,10 +58,12 @@ pub(super) fn draw(dice: &mut Dice) -> Model {
     let stacks = if arch == "encoder-decoder" { 2.5 } else { 1.0 };
     let gates = if arch == "llama" { 3.0 } else { 2.0 };
     let blocks = float(layers) * stacks;
-    let params = v * h * if classes > 0 || tied { 1.0 } else { 2.0 } + s * h + blocks * (4.0 * h * h + gates * h * f);
+    let params =
+        v * h * if classes > 0 || tied { 1.0 } else { 2.0 } + s * h + blocks * (4.0 * h * h + gates * h * f);
     let masks = if dropout.is_empty() { 0.0 } else { 2.0 };
     // Tokens' activations of a block; layer norms keep fp32 under autocast.
-    let wide = if arch == "llama" { 20.0 } else { 10.0 } + if precision == "bf16-autocast" { 4.0 } else { 0.0 };
+    let wide =
+        if arch == "llama" { 20.0 } else { 10.0 } + if precision == "bf16-autocast" { 4.0 } else { 0.0 };
     let block = s * e * (wide * h + (gates + 0.5) * f)
         + s * h * masks
         + if attention == "eager" { float(heads) * s * s * (2.0 * e + 5.0) } else { 0.0 };

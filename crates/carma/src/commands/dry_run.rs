@@ -1,0 +1,240 @@
+//! `carma dry-run`: the user's unmodified script for a few steps, without a GPU.
+
+use super::estimate::{self, platform};
+use super::tracer::{self, Launch, option};
+use crate::cli::memory::DryRunArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Screen, print, print_json};
+use carma_memory::estimators::{self, Known};
+use carma_memory::{Platform, Task};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Runs the verb.
+pub(crate) fn run(args: &DryRunArgs) -> Outcome {
+    let platform = platform(&args.platform)?;
+    let known = estimate::read(&args.model)?;
+    let task = args.task.task(args.gpus);
+    let mut launch = launch(&args.command, std::env::var_os("PATH").as_deref())?;
+    launch.words.insert(1, option("gpus", args.gpus.to_string()));
+    match tracer::trace(&launch, &args.tracer, &platform) {
+        Ok(replay) => {
+            tracer::tell(&replay, &task, &platform, args.json)?;
+            Ok(0)
+        }
+        Err(failure) => fall_back(failure, &known, &task, &platform, args.json),
+    }
+}
+
+/// With something else known of the model, that is estimated from; the trace's failure is told anyway.
+fn fall_back(failure: Failure, known: &Known, task: &Task, platform: &Platform, json: bool) -> Outcome {
+    let none = known.summary.is_none()
+        && known.hf_config.is_none()
+        && known.safetensors.is_none()
+        && known.onnx.is_none()
+        && known.trace.is_none();
+    if none {
+        return Err(match failure.hint {
+            Some(_) => failure,
+            None => failure.hint("`carma estimate --help` says from what else an estimate can be made"),
+        });
+    }
+    failure.tell();
+    let answers = estimators::run("auto", known, task, platform).map_err(|e| Failure::new(e.to_string()))?;
+    if let Some(Err(error)) = answers.first().map(|answer| &answer.result) {
+        return Err(Failure::new(error.to_string()));
+    }
+    if json {
+        let mut value = estimate::json(&answers, task, platform);
+        value["trace_failed"] = failure.message.into();
+        print_json(&value)?;
+    } else {
+        print(&estimate::render(&answers, platform, &Screen::stdout()))?;
+    }
+    Ok(0)
+}
+
+/// Finds Python and the program in a command.
+///
+/// # Errors
+/// A command that runs no Python program as far as can be told.
+fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launch, Failure> {
+    let mut rest = command;
+    let mut launch = Launch::default();
+    if rest.first().is_some_and(|word| word == "env") {
+        rest = &rest[1..];
+        while let Some((key, value)) = rest.first().and_then(|word| assignment(word)) {
+            launch.env.push((key.to_owned(), value.to_owned()));
+            rest = &rest[1..];
+        }
+    }
+    let Some((program, words)) = rest.split_first() else {
+        return Err(Failure::usage("no program in the command"));
+    };
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if name.starts_with("python") || name.starts_with("pypy") {
+        launch.python = program.clone();
+        return after_python(launch, words);
+    }
+    if name.ends_with(".py") {
+        launch.python = "python3".into();
+        launch.words = program_words(program, words);
+        return Ok(launch);
+    }
+    let file = find(program, path);
+    let python = file.as_deref().and_then(shebang_python);
+    if matches!(name.as_str(), "torchrun" | "accelerate" | "deepspeed" | "torch.distributed.run") {
+        launch.python = python.unwrap_or_else(|| "python3".into());
+        return one_process(launch, words, &name);
+    }
+    match (file, python) {
+        (Some(file), Some(python)) => {
+            launch.python = python;
+            launch.words = program_words(file.as_os_str(), words);
+            Ok(launch)
+        }
+        _ => Err(Failure::usage(format!("`{name}` is no Python program"))
+            .hint("a dry run needs the command that starts Python: carma dry-run -- python train.py")),
+    }
+}
+
+fn program_words(program: &OsStr, words: &[OsString]) -> Vec<OsString> {
+    let mut all = vec!["run".into(), "--".into(), program.to_owned()];
+    all.extend(words.iter().cloned());
+    all
+}
+
+fn assignment(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
+    let bytes = word.as_bytes();
+    let equals = bytes.iter().position(|b| *b == b'=').filter(|at| *at > 0)?;
+    Some((OsStr::from_bytes(&bytes[..equals]), OsStr::from_bytes(&bytes[equals + 1..])))
+}
+
+/// `[-u] [-X dev] SCRIPT ARGS`, `-m MODULE ARGS`.
+fn after_python(mut launch: Launch, mut words: &[OsString]) -> Result<Launch, Failure> {
+    while let Some((word, rest)) = words.split_first() {
+        let text = word.to_string_lossy();
+        if text == "-m" {
+            let Some((module, arguments)) = rest.split_first() else { break };
+            if matches!(&*module.to_string_lossy(), "torch.distributed.run" | "torch.distributed.launch") {
+                return one_process(launch, arguments, &module.to_string_lossy());
+            }
+            launch.words = program_words(word, rest);
+            return Ok(launch);
+        }
+        if text == "-c" || text == "-" {
+            return Err(Failure::usage(format!("a dry run of `python {text}` is not possible"))
+                .hint("put the program into a file"));
+        }
+        if !text.starts_with('-') {
+            launch.words = program_words(word, rest);
+            return Ok(launch);
+        }
+        let with_value = matches!(&*text, "-W" | "-X" | "--check-hash-based-pycs");
+        let taken = if with_value { 2.min(words.len()) } else { 1 };
+        launch.interpreter.extend(words[..taken].iter().cloned());
+        words = &words[taken..];
+    }
+    Err(Failure::usage("Python is started without a program"))
+}
+
+/// The script of a launcher of several processes, as the one process of a world of one.
+fn one_process(mut launch: Launch, words: &[OsString], launcher: &str) -> Result<Launch, Failure> {
+    let script = words.iter().position(|word| word.as_bytes().ends_with(b".py")).ok_or_else(|| {
+        Failure::usage(format!("no script in the command of {launcher}"))
+            .hint("name the script itself: carma dry-run -- python train.py")
+    })?;
+    for (key, value) in [
+        ("RANK", "0"),
+        ("LOCAL_RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ] {
+        launch.env.push((key.into(), value.into()));
+    }
+    launch.words = program_words(&words[script], &words[script + 1..]);
+    Ok(launch)
+}
+
+/// The file that a word names, as a shell finds it.
+fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program));
+    }
+    std::env::split_paths(path?).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The interpreter of a script whose first line names a Python.
+fn shebang_python(file: &Path) -> Option<OsString> {
+    let mut start = Vec::new();
+    std::fs::File::open(file).ok()?.take(512).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    let mut words = line.split(|b| b.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let mut program = words.next()?;
+    if program.ends_with(b"/env") {
+        program = words.next()?;
+    }
+    let name = program.rsplit(|b| *b == b'/').next()?;
+    name.starts_with(b"python").then(|| OsStr::from_bytes(program).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn commands() {
+        let of = |text: &str| launch(&words(text), None);
+        let plain = of("python train.py --lr 1 -m x").unwrap();
+        assert_eq!((plain.python.as_os_str(), plain.interpreter.len()), (OsStr::new("python"), 0));
+        assert_eq!(plain.words, words("run -- train.py --lr 1 -m x"));
+        let options = of("env A=1 B=x=y /opt/bin/python3.11 -u -X dev -W ignore -m pkg.train -v").unwrap();
+        assert_eq!(options.interpreter, words("-u -X dev -W ignore"));
+        assert_eq!(options.words, words("run -- -m pkg.train -v"));
+        assert_eq!(options.env, [("A".into(), "1".into()), ("B".into(), "x=y".into())]);
+        assert_eq!(of("./train.py 3").unwrap().words, words("run -- ./train.py 3"));
+        let spread = of("torchrun --nproc-per-node 4 train.py --a b").unwrap();
+        assert_eq!(spread.words, words("run -- train.py --a b"));
+        assert!(spread.env.contains(&("WORLD_SIZE".into(), "1".into())));
+        assert_eq!(of("python -m torch.distributed.run --x t.py 1").unwrap().words, words("run -- t.py 1"));
+        for bad in [
+            "bash run.sh",
+            "python",
+            "python -u",
+            "python -c print()",
+            "python -",
+            "env A=1",
+            "torchrun -m x",
+            "python -m",
+        ] {
+            let failure = of(bad).unwrap_err();
+            assert_eq!(failure.code, crate::failure::USAGE, "{bad}");
+        }
+    }
+
+    #[test]
+    fn programs_in_python_are_found_by_their_first_line() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("tool", "#!/opt/x/bin/python3\nimport x\n"),
+            ("other", "#!/usr/bin/env python3\n"),
+            ("sh", "#!/bin/sh\n"),
+        ] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let of = |text: &str| launch(&words(text), Some(dir.path().as_os_str()));
+        assert_eq!(of("tool fit --x").unwrap().python, "/opt/x/bin/python3");
+        assert_eq!(of("other").unwrap().python, "python3");
+        assert!(of("sh x").is_err());
+        assert!(of("absent").is_err());
+    }
+}

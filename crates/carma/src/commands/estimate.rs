@@ -1,0 +1,166 @@
+//! `carma estimate`: how much GPU memory a task will need.
+
+use crate::cli::EstimateArgs;
+use crate::cli::memory::{ModelArgs, PlatformArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Column, Screen, Table, print, print_json};
+use carma_memory::alloc::Settings;
+use carma_memory::estimators::{self, Answer, Known};
+use carma_memory::hf::safetensors::Weights;
+use carma_memory::{Estimate, Platform, Task};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Most that is read of any file that describes a model.
+const MOST_BYTES: u64 = 2 << 30;
+
+/// Runs the verb.
+pub(crate) fn run(args: &EstimateArgs) -> Outcome {
+    let mut known = read(&args.model)?;
+    known.declared_mib = args.gpu_memory.map(|m| m.0);
+    known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
+    let task = args.task.task(args.gpus);
+    let platform = platform(&args.platform)?;
+    let answers = estimators::run(&args.estimator, &known, &task, &platform)
+        .map_err(|e| Failure::usage(e.to_string()))?;
+    if let [Answer { result: Err(error), .. }] = &answers[..] {
+        return Err(Failure::new(error.to_string()));
+    }
+    if args.json {
+        print_json(&json(&answers, &task, &platform))?;
+    } else {
+        print(&render(&answers, &platform, &Screen::stdout()))?;
+    }
+    Ok(0)
+}
+
+/// Reads the files that the options name, with the caller's rights.
+///
+/// # Errors
+/// Files that cannot be read or are too large.
+pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
+    let bytes = |file: &Option<_>| file.as_deref().map(read_file).transpose();
+    let text = |file: &Option<_>| -> Result<Option<String>, Failure> {
+        // Bytes that are no UTF-8 stay in view as such; the readers judge what they see.
+        Ok(bytes(file)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    };
+    let config = model
+        .hf_config
+        .as_ref()
+        .map(|path| if path.is_dir() { path.join("config.json") } else { path.clone() });
+    Ok(Known {
+        summary: text(&model.summary)?,
+        hf_config: text(&config)?,
+        safetensors: model
+            .safetensors
+            .as_deref()
+            .map(|path| Weights::open(path).map_err(|e| Failure::usage(e.to_string())))
+            .transpose()?,
+        onnx: bytes(&model.onnx)?,
+        trace: bytes(&model.trace)?,
+        ..Known::default()
+    })
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    let fail = |what: String| Failure::usage(format!("cannot read {}: {what}", path.display()));
+    let size = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
+    if size > MOST_BYTES {
+        return Err(fail(format!("it has {} MiB; at most {} are read", size >> 20, MOST_BYTES >> 20)));
+    }
+    std::fs::read(path).map_err(|e| fail(e.to_string()))
+}
+
+/// The platform that the options name.
+///
+/// # Errors
+/// An unknown GPU type, settings that PyTorch would refuse.
+pub(crate) fn platform(args: &PlatformArgs) -> Result<Platform, Failure> {
+    let usage = |e: carma_memory::Error| Failure::usage(e.to_string());
+    let name = args
+        .gpu
+        .as_deref()
+        .ok_or_else(|| Failure::usage("which type of GPU?").hint("say --gpu H200 or another type"))?;
+    let mut platform = Platform::lookup(name, args.torch.unwrap_or((2, 11))).map_err(usage)?;
+    if let Some(mib) = args.context_mib {
+        platform.context_mib = mib;
+        platform.context_source = "as given".to_owned();
+    }
+    let variable =
+        || std::env::var("PYTORCH_ALLOC_CONF").or_else(|_| std::env::var("PYTORCH_CUDA_ALLOC_CONF")).ok();
+    if let Some(text) = args.alloc_conf.clone().or_else(variable) {
+        platform.alloc = Settings::parse(&text).map_err(usage)?;
+    }
+    Ok(platform)
+}
+
+/// The answers as `--json` prints them.
+pub(crate) fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Value {
+    let estimates: Vec<_> = answers
+        .iter()
+        .map(|answer| match &answer.result {
+            Ok(estimate) => {
+                let mut value = serde_json::json!({"estimator": answer.estimator});
+                if let (Some(to), serde_json::Value::Object(from)) =
+                    (value.as_object_mut(), serde_json::json!(estimate))
+                {
+                    to.extend(from);
+                }
+                value
+            }
+            Err(error) => serde_json::json!({"estimator": answer.estimator, "error": error.to_string()}),
+        })
+        .collect();
+    serde_json::json!({
+        "version": carma_api::VERSION,
+        "gpu": platform.gpu.name,
+        "context_mib": platform.context_mib,
+        "task": task,
+        "estimates": estimates,
+    })
+}
+
+/// The answers as a table, with the reasons of a single one.
+pub(crate) fn render(answers: &[Answer], platform: &Platform, screen: &Screen) -> String {
+    let mut text = format!("GPU memory on one {}, MiB\n\n", platform.gpu.name);
+    let mut table = Table::new(
+        vec![
+            Column::Left("ESTIMATOR"),
+            Column::Right("NEED"),
+            Column::Right("USE"),
+            Column::Right("UPPER"),
+            Column::Left("TIER"),
+            Column::Left("SOURCE"),
+        ],
+        screen,
+    );
+    for Answer { estimator, result } in answers {
+        let name = (*estimator).to_owned();
+        match result {
+            Ok(Estimate { need_mib, use_mib, upper_mib, tier, source, .. }) => table.row([
+                name,
+                need_mib.to_string(),
+                use_mib.to_string(),
+                upper_mib.to_string(),
+                tier.to_string(),
+                source.clone(),
+            ]),
+            Err(error) => table.row([
+                name,
+                "-".to_owned(),
+                "-".to_owned(),
+                "-".to_owned(),
+                "-".to_owned(),
+                error.to_string(),
+            ]),
+        }
+    }
+    text.push_str(&table.render());
+    if let [Answer { result: Ok(estimate), .. }] = answers {
+        text.push('\n');
+        for reason in &estimate.reasons {
+            let _ = writeln!(text, "- {reason}");
+        }
+    }
+    text
+}

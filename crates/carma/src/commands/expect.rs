@@ -1,0 +1,434 @@
+//! What is known of a job's memory before it runs: the files that describe its model are read and
+//! estimated here, by the client, with its user's rights. The daemon opens no file of a user; it gets
+//! numbers, and lays what earlier runs taught over them.
+
+use super::estimate;
+use crate::cli::memory::{ModelArgs, TaskArgs};
+use crate::failure::Failure;
+use carma_api::Client;
+use carma_api::job_file::Model;
+use carma_api::wire::{EstimateView, GpusReply, SubmitRequest, TaskFacts};
+use carma_daemon::memory::to_view;
+use carma_memory::alloc::Settings;
+use carma_memory::estimators::{self, Known};
+use carma_memory::history::{Facts, Signature, fingerprint};
+use carma_memory::{Estimate, Gpu, Platform, Task};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Largest script whose text is looked at, bytes.
+const MOST_SCRIPT: u64 = 4 << 20;
+/// Folder beside that of the `.rad` files in which the original keeps model summaries.
+const SUMMARIES: &str = "summaries";
+
+/// What is known of the model of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Modelled {
+    known: Known,
+    task: Task,
+}
+
+/// Where the words on a model come from besides the command line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// The command line alone.
+    Options,
+    /// A TOML job file.
+    Toml(&'a Path, &'a Model),
+    /// A `.rad` file.
+    Rad(&'a Path, &'a Model),
+}
+
+/// Gathers what is known, and puts facts about the task into the request.
+///
+/// # Errors
+/// Files that were named and cannot be read, words that no option has.
+pub(crate) fn gather(
+    request: &mut SubmitRequest,
+    source: Source<'_>,
+    model: &ModelArgs,
+    task: &TaskArgs,
+    here: &Path,
+) -> Result<Modelled, Failure> {
+    let (mut model, mut task) = (model.clone(), task.clone());
+    let mut dataset = None;
+    match source {
+        Source::Options => {}
+        Source::Toml(file, said) => {
+            lay_under(&mut model, &mut task, file, said)?;
+            let beside = file.parent().unwrap_or(Path::new(""));
+            for path in paths(&mut model) {
+                // Beside the file that names it, if it is there; else as an option would be.
+                let there = beside.join(&*path);
+                if there.exists() {
+                    *path = there;
+                }
+            }
+            dataset.clone_from(&said.dataset);
+        }
+        Source::Rad(file, said) => {
+            lay_under(&mut model, &mut task, file, said)?;
+            if let Some(name) = &said.summary
+                && model.summary.as_ref() == Some(name)
+            {
+                model.summary = find_summary(file, name, here);
+                if model.summary.is_none() {
+                    tell(format!(
+                        "{}: no estimate from its model summary, for there is no {} beside it, in ../{SUMMARIES} or here",
+                        file.display(),
+                        name.display()
+                    ));
+                }
+            }
+            dataset.clone_from(&said.dataset);
+        }
+    }
+    let known = estimate::read(&model)?;
+    let script = script(request);
+    let mut run = task.task(request.gpus.unwrap_or(1));
+    run.cudnn_benchmark |= script.as_deref().is_some_and(sets_benchmark);
+    let batch = task.batch_size.or_else(|| {
+        let facts = Facts { command: &request.command, ..Facts::default() };
+        Signature::of(&facts).batch
+    });
+    let text = known.summary.as_deref().or(known.hf_config.as_deref());
+    request.task = TaskFacts {
+        batch_size: batch,
+        script: script.as_deref().map(fingerprint),
+        model: text.map(|text| fingerprint(text.as_bytes())),
+        dataset,
+        framework: framework(request),
+        elastic: run.cudnn_benchmark,
+    };
+    let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
+        if is_known(&known) {
+            // One sample would be a guess, and on the wrong side.
+            tell("no estimate from the model, for the batch size is not known; give --batch-size".into());
+        }
+        return Ok(Modelled::default());
+    };
+    run.batch_size = batch;
+    Ok(Modelled { known, task: run })
+}
+
+/// Puts estimates into the request, made for the daemon's types of GPU.
+///
+/// # Errors
+/// When the daemon does not answer.
+pub(crate) fn fill(
+    client: &mut Client,
+    request: &mut SubmitRequest,
+    modelled: &Modelled,
+) -> Result<(), Failure> {
+    if !is_known(&modelled.known) {
+        return Ok(());
+    }
+    let gpus: GpusReply = client.get("/v1/gpus")?;
+    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+    for gpu in &gpus.gpus {
+        let memory = types.entry(&gpu.name).or_default();
+        *memory = gpu.memory_mib.max(*memory);
+    }
+    // Of each estimator the answer for the type on which it expects the most.
+    let mut best: BTreeMap<&str, Estimate> = BTreeMap::new();
+    let mut why_not: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, total_mib) in types {
+        let platform = platform(name, total_mib, request);
+        let Ok(answers) = estimators::run("all", &modelled.known, &modelled.task, &platform) else {
+            continue;
+        };
+        // `auto` is for the daemon to say, and the user's own number travels as such.
+        for answer in answers.into_iter().filter(|a| !matches!(a.estimator, "auto" | "declared")) {
+            match answer.result {
+                Ok(estimate) => {
+                    let known = best.entry(answer.estimator).or_insert_with(|| estimate.clone());
+                    if estimate.upper_mib > known.upper_mib {
+                        *known = estimate;
+                    }
+                }
+                Err(error) => {
+                    why_not.insert(answer.estimator, error.to_string());
+                }
+            }
+        }
+    }
+    if let Some(why) = why_not.get("allocator").filter(|_| !best.contains_key("allocator")) {
+        tell(format!("no estimate from the model: {why}"));
+    }
+    let mut sent: Vec<EstimateView> = best.values().map(to_view).collect();
+    sent.sort_by(|a, b| a.source.cmp(&b.source));
+    request.estimates = sent;
+    Ok(())
+}
+
+fn is_known(known: &Known) -> bool {
+    known.summary.is_some()
+        || known.hf_config.is_some()
+        || known.safetensors.is_some()
+        || known.onnx.is_some()
+        || known.trace.is_some()
+}
+
+fn tell(text: String) {
+    Failure::new(format!("warning: {text}")).tell();
+}
+
+fn paths(model: &mut ModelArgs) -> impl Iterator<Item = &mut PathBuf> {
+    let files =
+        [&mut model.summary, &mut model.hf_config, &mut model.safetensors, &mut model.onnx, &mut model.trace];
+    files.into_iter().flatten()
+}
+
+/// What a file says, where the options say nothing.
+fn lay_under(model: &mut ModelArgs, task: &mut TaskArgs, file: &Path, said: &Model) -> Result<(), Failure> {
+    fn word<T: DeserializeOwned>(
+        file: &Path,
+        key: &str,
+        word: &Option<String>,
+    ) -> Result<Option<T>, Failure> {
+        let Some(word) = word else { return Ok(None) };
+        serde_json::from_value(serde_json::Value::String(word.clone()))
+            .map(Some)
+            .map_err(|e| Failure::usage(format!("{}: {key}: {e}", file.display())))
+    }
+    fn under<T: Clone>(option: &mut Option<T>, said: &Option<T>) {
+        if option.is_none() {
+            option.clone_from(said);
+        }
+    }
+    under(&mut model.summary, &said.summary);
+    under(&mut model.hf_config, &said.hf_config);
+    under(&mut model.safetensors, &said.safetensors);
+    under(&mut model.onnx, &said.onnx);
+    under(&mut model.trace, &said.trace);
+    for (key, number) in
+        [("batch-size", said.batch_size), ("seq-len", said.seq_len), ("samples", said.samples)]
+    {
+        if number == Some(0) {
+            return Err(Failure::usage(format!("{}: {key} is 0; give 1 or more", file.display())));
+        }
+    }
+    under(&mut task.batch_size, &said.batch_size);
+    under(&mut task.seq_len, &said.seq_len);
+    under(&mut task.samples, &said.samples);
+    under(&mut task.optimizer, &word(file, "optimizer", &said.optimizer)?);
+    under(&mut task.precision, &word(file, "precision", &said.precision)?);
+    under(&mut task.attention, &word(file, "attention", &said.attention)?);
+    under(&mut task.parallel, &word(file, "parallel", &said.parallel)?);
+    under(&mut task.lora, &said.lora);
+    if task.lora_targets.is_empty() {
+        task.lora_targets.clone_from(&said.lora_targets);
+    }
+    task.inference |= said.inference;
+    task.gradient_checkpointing |= said.gradient_checkpointing;
+    task.channels_last |= said.channels_last;
+    task.cudnn_benchmark |= said.cudnn_benchmark;
+    task.variable_length |= said.variable_length;
+    Ok(())
+}
+
+/// The model summary of a `.rad` file: beside it, in the folder of summaries beside its own, or here.
+/// The published files do not agree with theirs on capital letters.
+fn find_summary(rad: &Path, name: &Path, here: &Path) -> Option<PathBuf> {
+    let beside = rad.parent().unwrap_or(Path::new(""));
+    let folders = [beside.to_owned(), beside.join("..").join(SUMMARIES), here.to_owned()];
+    let exact = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+    exact.or_else(|| {
+        let wanted = name.to_str()?.to_lowercase();
+        folders.iter().find_map(|folder| {
+            let mut like: Vec<PathBuf> = std::fs::read_dir(folder)
+                .ok()?
+                .filter_map(|entry| Some(entry.ok()?.path()))
+                .filter(|path| {
+                    let name = path.file_name().and_then(|n| n.to_str());
+                    name.is_some_and(|n| n.to_lowercase() == wanted) && path.is_file()
+                })
+                .collect();
+            // Two that differ in capitals only: neither is meant more than the other.
+            if like.len() == 1 { like.pop() } else { None }
+        })
+    })
+}
+
+/// Words of the command, those of a line for the shell included.
+fn words(request: &SubmitRequest) -> Vec<&str> {
+    request.command.iter().flat_map(|word| word.split_whitespace()).collect()
+}
+
+/// Text of the script that the command runs, where it can be read.
+fn script(request: &SubmitRequest) -> Option<Vec<u8>> {
+    let path = words(request).into_iter().find(|word| word.ends_with(".py"))?;
+    let path = Path::new(&request.cwd).join(path);
+    let meta = std::fs::metadata(&path).ok()?;
+    if !meta.is_file() || meta.len() > MOST_SCRIPT {
+        return None;
+    }
+    std::fs::read(path).ok()
+}
+
+/// Whether a script turns cuDNN's search for algorithms on, as far as its text says.
+fn sets_benchmark(script: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(script);
+    text.lines().any(|line| {
+        let line: String = line.chars().filter(|c| !c.is_whitespace()).collect();
+        !line.starts_with('#') && line.contains("cudnn.benchmark=True")
+    })
+}
+
+/// PyTorch's version in the environment of the command's Python, read from its files: nothing is run.
+fn framework(request: &SubmitRequest) -> Option<String> {
+    let bin = |folder: &str| Path::new(&request.cwd).join(folder);
+    let all = words(request);
+    let python = all.iter().find(|word| {
+        let name = word.rsplit('/').next().unwrap_or(word);
+        name.starts_with("python") || matches!(name, "torchrun" | "accelerate" | "deepspeed")
+    })?;
+    let conda = all.iter().position(|word| *word == "-n").and_then(|at| all.get(at + 1)).and_then(|name| {
+        let program = request.env.get("CONDA_EXE")?;
+        Some(Path::new(program).parent()?.parent()?.join("envs").join(name))
+    });
+    let prefix = if all.first().is_some_and(|word| word.rsplit('/').next() == Some("conda")) {
+        conda?
+    } else if let Some((folder, _)) = python.rsplit_once('/') {
+        bin(folder).parent()?.to_owned()
+    } else {
+        let path = request.env.get("PATH")?;
+        let found = path.split(':').map(bin).find(|folder| folder.join(python).is_file())?;
+        found.parent()?.to_owned()
+    };
+    let versions = std::fs::read_dir(prefix.join("lib")).ok()?;
+    let mut pythons: Vec<PathBuf> = versions
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("python3")))
+        .collect();
+    pythons.sort();
+    pythons.iter().find_map(|python| {
+        let text = std::fs::read_to_string(python.join("site-packages/torch/version.py")).ok()?;
+        let line = text.lines().find(|line| line.starts_with("__version__"))?;
+        let version = line.split('\'').nth(1)?;
+        let (major, rest) = version.split_once('.')?;
+        let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        Some(format!("torch {major}.{minor}"))
+    })
+}
+
+/// The platform of a type of GPU: as in the table, or with cautious guesses where that lacks it.
+fn platform(name: &str, total_mib: u64, request: &SubmitRequest) -> Platform {
+    let torch = request.task.framework.as_deref().and_then(|text| {
+        let (major, minor) = text.strip_prefix("torch ")?.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    });
+    let torch = torch.unwrap_or((2, 11));
+    let short = ["NVIDIA ", "Virtual "].iter().find_map(|maker| name.strip_prefix(maker)).unwrap_or(name);
+    let known = Platform::lookup(name, torch).or_else(|_| Platform::lookup(short, torch));
+    let mut platform = known.unwrap_or_else(|_| Platform {
+        // The larger workspaces, and a context as of the largest GPUs: rather too much than too little.
+        gpu: Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib },
+        torch,
+        context_mib: 700,
+        context_source: format!("a cautious guess, since {name} is not in the table"),
+        alloc: Settings::default(),
+    });
+    let conf = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+    let conf = conf.iter().find_map(|key| request.env.get(*key));
+    if let Some(settings) = conf.and_then(|text| Settings::parse(text).ok()) {
+        platform.alloc = settings;
+    }
+    platform
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_memory::{Optimizer, Precision};
+    use std::fs;
+
+    fn request(line: &str, cwd: &Path) -> SubmitRequest {
+        SubmitRequest {
+            command: line.split(' ').map(str::to_owned).collect(),
+            cwd: cwd.display().to_string(),
+            ..SubmitRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_summary_is_found_where_the_original_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tasks, summaries, here) = (dir.path().join("tasks"), dir.path().join("summaries"), dir.path());
+        fs::create_dir(&tasks).unwrap();
+        fs::create_dir(&summaries).unwrap();
+        let rad = tasks.join("a.rad");
+        let find = |name: &str| find_summary(&rad, Path::new(name), here);
+        assert_eq!(find("r.model"), None);
+        fs::write(here.join("r.model"), "here").unwrap();
+        assert_eq!(find("r.model"), Some(here.join("r.model")));
+        fs::write(summaries.join("r.model"), "s").unwrap();
+        assert_eq!(fs::read_to_string(find("r.model").unwrap()).unwrap(), "s");
+        assert_eq!(fs::read_to_string(find("R.model").unwrap()).unwrap(), "s");
+        fs::write(tasks.join("r.model"), "beside").unwrap();
+        assert_eq!(fs::read_to_string(find("r.model").unwrap()).unwrap(), "beside");
+    }
+
+    #[test]
+    fn options_go_before_files_and_files_before_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("s.txt"), "text").unwrap();
+        fs::write(dir.path().join("t.py"), "torch.backends.cudnn.benchmark = True\n").unwrap();
+        let said = Model {
+            summary: Some("s.txt".into()),
+            batch_size: Some(32),
+            optimizer: Some("sgd".into()),
+            precision: Some("bf16".into()),
+            dataset: Some("cifar".into()),
+            ..Model::default()
+        };
+        let file = dir.path().join("j.toml");
+        let task =
+            TaskArgs { batch_size: Some(64), optimizer: Some(Optimizer::Adamw), ..TaskArgs::default() };
+        let mut job = request("python t.py", dir.path());
+        let source = Source::Toml(&file, &said);
+        let modelled = gather(&mut job, source, &ModelArgs::default(), &task, Path::new("/")).unwrap();
+        assert_eq!(modelled.known.summary.as_deref(), Some("text"));
+        let run = &modelled.task;
+        assert_eq!((run.batch_size, run.optimizer, run.precision), (64, Optimizer::Adamw, Precision::Bf16));
+        assert!(run.cudnn_benchmark && job.task.elastic);
+        assert_eq!((job.task.batch_size, job.task.dataset.as_deref()), (Some(64), Some("cifar")));
+        assert!(job.task.script.is_some() && job.task.model.is_some());
+        let odd = Model { optimizer: Some("shampoo".into()), ..Model::default() };
+        let failure =
+            gather(&mut job, Source::Toml(&file, &odd), &ModelArgs::default(), &task, Path::new("/"));
+        let message = failure.unwrap_err().message.unwrap();
+        assert!(message.contains("j.toml: optimizer") && message.contains("shampoo"), "{message}");
+    }
+
+    #[test]
+    fn without_a_batch_size_there_is_no_guess() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("s.txt"), "text").unwrap();
+        let model = ModelArgs { summary: Some(dir.path().join("s.txt")), ..ModelArgs::default() };
+        let gathered = |line: &str| {
+            let mut job = request(line, dir.path());
+            gather(&mut job, Source::Options, &model, &TaskArgs::default(), Path::new("/")).unwrap()
+        };
+        assert!(!is_known(&gathered("python x.py").known));
+        assert_eq!(gathered("python x.py --batch-size 8").task.batch_size, 8);
+    }
+
+    #[test]
+    fn the_version_of_the_framework_is_read_from_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let package = dir.path().join("venv/lib/python3.12/site-packages/torch");
+        fs::create_dir_all(&package).unwrap();
+        fs::create_dir_all(dir.path().join("venv/bin")).unwrap();
+        fs::write(dir.path().join("venv/bin/python"), "").unwrap();
+        fs::write(package.join("version.py"), "debug = False\n__version__ = '2.11.0+cu130'\n").unwrap();
+        let mut job = request("python t.py", dir.path());
+        assert_eq!(framework(&job), None);
+        let path = format!("/nowhere:{}", dir.path().join("venv/bin").display());
+        job.env.insert("PATH".into(), path);
+        assert_eq!(framework(&job).as_deref(), Some("torch 2.11"));
+        assert_eq!(framework(&request("venv/bin/python t.py", dir.path())).as_deref(), Some("torch 2.11"));
+        assert_eq!(framework(&request("sleep 1", dir.path())), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Runs the tracer: a Python file inside this binary that records a program's allocations without a GPU.
+
+use super::estimate;
+use crate::cli::memory::TracerArgs;
+use crate::failure::{Failure, GENERAL};
+use crate::output::{Screen, print, print_json};
+use carma_memory::estimators::Answer;
+use carma_memory::trace::{self, Replay, Status, TRACER};
+use carma_memory::{Platform, Task};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// The tracer stops itself at its limit. Code that does not return to Python is ended so much later.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What the tracer is to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// The interpreter.
+    pub(crate) python: OsString,
+    /// Options of the interpreter: `-u`.
+    pub(crate) interpreter: Vec<OsString>,
+    /// The tracer's own words: what to run, after its options.
+    pub(crate) words: Vec<OsString>,
+    /// Variables on top of the environment.
+    pub(crate) env: Vec<(OsString, OsString)>,
+}
+
+/// Traces and replays.
+///
+/// # Errors
+/// No Python, no PyTorch, or a program that fails; with the reason.
+pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> Result<Replay, Failure> {
+    let folder = Folder::new()?;
+    let tracer = folder.0.join("carma_trace.py");
+    std::fs::write(&tracer, TRACER)
+        .map_err(|e| Failure::new(format!("cannot write {}: {e}", tracer.display())))?;
+    let log = args.output.clone().unwrap_or_else(|| folder.0.join("log"));
+    // What lay there is not taken for this run's.
+    File::create(&log).map_err(|e| Failure::usage(format!("cannot write {}: {e}", log.display())))?;
+    let python = args.python.as_ref().unwrap_or(&launch.python);
+    let (major, minor) = platform.gpu.compute_capability;
+    let (first, rest) =
+        launch.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
+    let child = Command::new(python)
+        .args(&launch.interpreter)
+        .arg(&tracer)
+        .args(first)
+        .arg("-o")
+        .arg(&log)
+        .arg(format!("--timeout={}", args.timeout))
+        .arg(format!("--gpu={}", platform.gpu.name))
+        .arg(format!("--capability={major}.{minor}"))
+        .arg(format!("--total-mib={}", platform.gpu.total_mib))
+        .args(rest)
+        .envs(launch.env.iter().map(|(key, value)| (key, value)))
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .stdin(Stdio::null())
+        // The program's own output is not ours.
+        .stdout(io::stderr())
+        .spawn()
+        .map_err(|e| {
+            Failure::new(format!("cannot start {}: {e}", python.display()))
+                .hint("--python names a Python that has PyTorch 2.1 or newer")
+        })?;
+    let status = wait(child, Duration::from_secs(args.timeout.into()) + GRACE)
+        .map_err(|e| Failure::new(format!("cannot wait for {}: {e}", python.display())))?;
+    read(&log, platform, status)
+}
+
+fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<Replay, Failure> {
+    let file = File::open(log).map_err(|e| Failure::new(format!("cannot read {}: {e}", log.display())))?;
+    let bad = |e: carma_memory::Error| Failure::new(format!("the log of the trace: {e}"));
+    if file.metadata().is_ok_and(|m| m.len() == 0) {
+        return Err(Failure::new(format!("the tracer wrote nothing ({status})"))
+            .hint("what it printed is above; --python names a Python that has PyTorch 2.1 or newer"));
+    }
+    let mut reader = trace::read(BufReader::new(file)).map_err(bad)?;
+    let replay = trace::replay(&mut reader, platform).map_err(bad)?;
+    if replay.end.status == Status::Failed {
+        let why = replay.end.reason.as_deref().unwrap_or("no reason given");
+        return Err(Failure {
+            code: GENERAL,
+            ..Failure::new(format!("the program failed in the dry run: {why}"))
+        });
+    }
+    Ok(replay)
+}
+
+/// Waits for the child; ends it after `limit`.
+fn wait(mut child: Child, limit: Duration) -> io::Result<ExitStatus> {
+    // Signals go to a handle of the process: its id may be another's by then.
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let (done, ended) = channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        for signal in [Signal::TERM, Signal::KILL] {
+            let limit = if signal == Signal::TERM { limit } else { GRACE };
+            if ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            // It may have ended by itself just now.
+            let _ = pidfd_send_signal(&handle, signal);
+        }
+    });
+    let status = child.wait();
+    drop(done);
+    let _ = watcher.join();
+    status
+}
+
+/// Prints the estimate of a replay.
+///
+/// # Errors
+/// A trace without an estimate.
+pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool) -> Result<(), Failure> {
+    let estimate = replay.estimate(task, platform).map_err(|e| Failure::new(e.to_string()))?;
+    let answers = [Answer { estimator: "allocator", result: Ok(estimate) }];
+    if json {
+        let mut value = estimate::json(&answers, task, platform);
+        value["trace"] = serde_json::json!({
+            "what": replay.header.what,
+            "torch": replay.header.torch,
+            "events": replay.events,
+            "peak_at": replay.peak_at,
+            "end": replay.end,
+        });
+        print_json(&value)?;
+    } else {
+        print(&estimate::render(&answers, platform, &Screen::stdout()))?;
+    }
+    Ok(())
+}
+
+/// A folder of our own that goes when we go.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let base = std::env::temp_dir();
+        let mut last = None;
+        for attempt in 0..100 {
+            let path = base.join(format!("carma-trace-{}-{attempt}", std::process::id()));
+            // Fails if anything is there: nobody else prepares it for us.
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(e) => last = Some(e),
+            }
+        }
+        let why = last.map(|e| e.to_string()).unwrap_or_default();
+        Err(Failure::new(format!("cannot make a folder in {}: {why}", base.display())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What stays behind in the temporary folder harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An option of the tracer.
+pub(crate) fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut word = OsString::from(format!("--{name}="));
+    word.push(value);
+    word
+}

@@ -1,0 +1,289 @@
+//! What is expected of a job's memory, and what runs teach.
+
+use crate::support::{CARMA, Daemon, Setup, job, stderr, stdout, task, until};
+use carma_api::wire::{EstimateView, MemoryReply, PartsView, SubmitRequest};
+
+const ONE: &str = "virtual:1xA100-40GB";
+
+/// What a front end of the client would say.
+fn summary(net: u64) -> EstimateView {
+    EstimateView {
+        need_mib: 450 + net * 8 / 10,
+        use_mib: 450 + net,
+        upper_mib: 450 + net * 13 / 10,
+        tier: "summary".into(),
+        source: "allocator/summary".into(),
+        family: "cnn".into(),
+        parts: Some(PartsView {
+            context_mib: 450,
+            allocated_mib: net * 8 / 10,
+            reserved_mib: net,
+            workspace_mib: 0,
+        }),
+        reasons: vec!["a test says so".into()],
+        ..EstimateView::default()
+    }
+}
+
+fn with_batch(request: SubmitRequest, batch: u64, net: u64) -> SubmitRequest {
+    let mut request = SubmitRequest { estimates: vec![summary(net)], ..request };
+    request.task.batch_size = Some(batch);
+    request
+}
+
+fn learned(daemon: &Daemon) -> MemoryReply {
+    daemon.client().get("/v1/memory").unwrap()
+}
+
+#[test]
+fn the_second_run_of_a_command_is_known_and_a_restart_keeps_it() {
+    let mut daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let run = || task(&["--memory=6G", "--sm=0.3", "--work=10s"], None);
+    let first = daemon.submit(run());
+    assert_eq!(daemon.show(first).estimate, None);
+    assert_eq!(daemon.end_of(first).job.memory_peak_mib, Some(6144));
+    let second = daemon.submit(run());
+    let estimate = daemon.show(second).estimate.unwrap();
+    assert_eq!((estimate.tier.as_str(), estimate.use_mib, estimate.upper_mib), ("exact", 6144, 6452));
+    let explained = stdout(&daemon.carma(&["explain", &second.to_string()]));
+    assert!(
+        explained.contains("(history, tier exact)") && explained.contains("1 run of this command"),
+        "{explained}"
+    );
+    let over = daemon.end_of(second);
+    let placed = &over.attempts[0].placed.text;
+    assert!(placed.contains("6.3 GiB (earlier runs of the same command, upper bound at 95 %)"), "{placed}");
+
+    daemon.kill();
+    daemon.restart(&[]);
+    daemon.submit(run());
+    let third = daemon.submit(run());
+    let estimate = daemon.show(third).estimate.unwrap();
+    assert!(estimate.reasons[0].starts_with("2 runs of this command"), "{:?}", estimate.reasons);
+    assert!(estimate.reasons[0].contains("Virtual"), "a model's memory is never passed off as a GPU's");
+    daemon.end_of(third);
+    // From the third run on the margin is small.
+    let fourth = daemon.submit(run());
+    assert_eq!(daemon.show(fourth).estimate.unwrap().upper_mib, 6267);
+}
+
+#[test]
+fn another_batch_size_is_scaled_by_what_is_simulated() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let file = daemon.dir.path().join("memory");
+    let run = |batch, net, memory: &str| {
+        // One command whose memory depends on the batch size alone, as a script's does.
+        std::fs::write(&file, memory).unwrap();
+        let line = format!("exec {CARMA} virtual-task --work=8s --memory=$(cat {})", file.display());
+        with_batch(job(&["/bin/sh", "-c", &line]), batch, net)
+    };
+    let first = daemon.submit(run(8, 4000, "5000M"));
+    let estimate = daemon.show(first).estimate.unwrap();
+    assert_eq!((estimate.tier.as_str(), estimate.use_mib, estimate.upper_mib), ("summary", 4450, 5650));
+    assert_eq!(daemon.end_of(first).job.memory_peak_mib, Some(5000));
+    let second = daemon.submit(run(16, 8000, "9500M"));
+    let estimate = daemon.show(second).estimate.unwrap();
+    // 4,550 were seen beside the context for 4,000; 4,000 more are worth 4,600.
+    assert_eq!((estimate.tier.as_str(), estimate.use_mib), ("scaled", 450 + 4550 + 4600));
+    daemon.end_of(second);
+}
+
+#[test]
+fn a_job_that_exceeds_its_estimate_gets_more_at_once_and_no_neighbour() {
+    let daemon = Setup::new(ONE).args(&["--speed", "4"]).start();
+    let args = ["--memory=12G", "--sm=0.2", "--work=100s", "--startup=1s"];
+    let small = daemon.submit(with_batch(task(&args, None), 8, 4000));
+    daemon.in_state(small, "RUNNING");
+    let placed = daemon.show(small).job.memory_set_aside_mib;
+    assert_eq!(placed, Some(5650));
+    let promised = until("the promise to follow", || {
+        let gpus = daemon.gpus();
+        gpus.gpus[0].tenants.first().and_then(|t| t.promised_mib).filter(|m| *m > 12 * 1024)
+    });
+    // What was seen and a tenth.
+    assert!(promised >= 12 * 1024 + 1228, "{promised}");
+    let neighbour = daemon.submit(task(&["--memory=2G", "--sm=0.2", "--work=5s"], Some(3)));
+    let reason = until("a reason", || {
+        let reason = daemon.show(neighbour).job.reason;
+        (reason.code != "NotPlannedYet").then_some(reason)
+    });
+    assert_eq!(reason.code, "RisingNeighbour", "{}", reason.text);
+    assert!(
+        reason.text.contains(&format!("job {small} holds 12.0 GiB where 5.5 GiB was expected")),
+        "{}",
+        reason.text
+    );
+    // Its memory stands still, so after a window the neighbour may come.
+    let over = daemon.end_of(neighbour);
+    assert_eq!(over.job.state, "COMPLETED");
+    assert!(over.attempts[0].placed.text.contains("shared"), "{}", over.attempts[0].placed.text);
+    let still = daemon.show(small);
+    assert_eq!((still.job.state.as_str(), still.job.attempts), ("RUNNING", 1));
+}
+
+#[test]
+fn what_an_estimate_did_not_need_goes_back_after_the_first_minute() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let args = ["--memory=6G", "--sm=0.2", "--work=400s", "--startup=1s"];
+    let wide = daemon.submit(with_batch(task(&args, None), 8, 20_000));
+    daemon.in_state(wide, "RUNNING");
+    // It holds less than it could run with by the estimate, so carma waits longer than usual.
+    until("the surplus to be released", || {
+        let job = daemon.show(wide).job;
+        assert_eq!(job.ended_ms, None, "released in vain");
+        job.memory_set_aside_mib.filter(|m| *m < 7000)
+    });
+    let needs = daemon.show(wide);
+    let started = needs.job.started_ms.unwrap();
+    let now = daemon.queue().now_ms;
+    assert!(now - started >= 300_000, "released after {} ms", now - started);
+    daemon.carma(&["cancel", &wide.to_string()]);
+}
+
+#[test]
+fn running_out_of_memory_is_remembered_as_a_lower_bound() {
+    let daemon = Setup::new(ONE).args(&["--sharing", "mps", "--speed", "20"]).start();
+    let run = || with_batch(task(&["--memory=9G", "--sm=0.2", "--work=5s"], None), 8, 2000);
+    let liar = daemon.submit(run());
+    let over = daemon.end_of(liar);
+    assert_eq!(over.job.state, "COMPLETED", "{}", over.job.reason.text);
+    assert!(over.attempts.len() >= 2 && over.attempts[0].cap_mib == Some(3050), "{:#?}", over.attempts);
+    let runs = learned(&daemon).runs;
+    assert_eq!(runs.len(), 1);
+    assert_eq!(runs[0].max_mib, Some(9216));
+    assert!(runs[0].at_least_mib >= Some(3050) && runs[0].at_least_mib < Some(9216), "{runs:?}");
+    // It is not told twice.
+    let again = daemon.end_of(daemon.submit(run()));
+    assert_eq!((again.job.state.as_str(), again.job.attempts), ("COMPLETED", 1));
+}
+
+#[test]
+fn jobs_that_wait_learn_from_the_first_run() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let run = || task(&["--memory=6G", "--sm=0.1", "--work=30s"], None);
+    let ids: Vec<u64> = (0..4).map(|_| daemon.submit(run())).collect();
+    // Nothing is known, so the first has the GPU alone and the others wait.
+    assert_eq!(daemon.show(ids[3]).estimate, None);
+    let waiting = until("the first to end", || {
+        let over = daemon.show(ids[0]).job.ended_ms.is_some();
+        over.then(|| daemon.show(ids[3]))
+    });
+    assert_eq!(waiting.estimate.unwrap().tier, "exact");
+    for id in &ids[1..] {
+        let over = daemon.end_of(*id);
+        assert!(over.attempts[0].placed.text.contains("earlier runs of the same command"), "{over:#?}");
+    }
+    let shared = daemon.end_of(ids[3]).attempts[0].placed.text.clone();
+    assert!(shared.contains("shared"), "{shared}");
+}
+
+#[test]
+fn what_was_learned_can_be_exported() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    daemon.end_of(daemon.submit(with_batch(task(&["--memory=3G", "--work=8s"], None), 8, 2500)));
+    let json = daemon.carma(&["history", "export", "--json"]);
+    let reply: MemoryReply = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (reply.runs[0].batch_size, reply.runs[0].max_mib, reply.runs[0].runs),
+        (Some(8), Some(3072), 1)
+    );
+    assert_eq!(reply.runs[0].simulated_mib, Some(2500));
+    assert!(reply.ratios.iter().any(|r| r.group == "allocator/summary" && r.runs == 1), "{:?}", reply.ratios);
+    let csv = stdout(&daemon.carma(&["history", "export", "--csv"]));
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines[0].starts_with("uid,command,batch_size,gpu,") && lines.len() == 2, "{csv}");
+    assert!(lines[1].contains(",8,Virtual A100-40GB,"), "{csv}");
+    // The list of jobs is what it was.
+    assert!(stdout(&daemon.carma(&["history"])).contains("COMPLETED"));
+    let nobody = daemon.carma(&["history", "export", "--json", "--csv"]);
+    assert_eq!(nobody.status.code(), Some(2), "{}", stderr(&nobody));
+}
+
+#[test]
+fn a_database_of_the_version_before_opens() {
+    let mut daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let old = daemon.end_of(daemon.submit(task(&["--memory=2G", "--work=5s"], Some(3))));
+    daemon.kill();
+    let db = rusqlite::Connection::open(daemon.dir.path().join("state/carma.db")).unwrap();
+    db.execute_batch("DROP TABLE memory; ALTER TABLE jobs DROP COLUMN estimate; PRAGMA user_version = 1;")
+        .unwrap();
+    drop(db);
+    daemon.restart(&[]);
+    assert_eq!(daemon.show(old.job.id).job.state, "COMPLETED");
+    assert!(learned(&daemon).runs.is_empty());
+    let new = daemon.submit(task(&["--memory=2G", "--work=5s"], Some(3)));
+    assert_eq!(daemon.end_of(new).job.state, "COMPLETED");
+    assert_eq!(learned(&daemon).runs.len(), 1);
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn contexts_are_told_by_the_administrator_only() {
+    let daemon = Setup::new(ONE).start();
+    let probe = |mib: u64| serde_json::json!({"gpu": 0, "framework": "torch 2.11", "context_mib": mib});
+    let mut client = daemon.client();
+    let done: carma_api::wire::DoneReply = client.post("/v1/memory/contexts", &probe(530)).unwrap();
+    assert!(done.text.contains("530 MiB"), "{}", done.text);
+    let absurd = client.post::<carma_api::wire::DoneReply>("/v1/memory/contexts", &probe(1 << 40));
+    assert!(absurd.unwrap_err().to_string().contains("cannot be"));
+    let contexts = learned(&daemon).contexts;
+    assert_eq!((contexts[0].mib, contexts[0].probed), (Some(530), true));
+    assert_eq!(contexts[0].framework, "torch 2.11");
+    let doctor = stdout(&daemon.carma(&["doctor", "--probe-context"]));
+    assert!(doctor.contains("context"), "{doctor}");
+}
+
+/// A task of the original without numbers of its own, and its summary where the original keeps them.
+fn rad_without_numbers(daemon: &Daemon, task: &str, summary: &str, text: &str, batch: u64) -> String {
+    let (tasks, summaries) = (daemon.dir.path().join("tasks"), daemon.dir.path().join("summaries"));
+    std::fs::create_dir_all(&tasks).unwrap();
+    std::fs::create_dir_all(&summaries).unwrap();
+    std::fs::write(summaries.join(summary), text).unwrap();
+    let rad = tasks.join(task);
+    let lines = format!("# c\n\npython3 --version\n{summary}\ncifar100\n{batch}\nexclusive\n1\n");
+    std::fs::write(&rad, lines).unwrap();
+    rad.display().to_string()
+}
+
+#[test]
+fn a_rad_file_without_numbers_is_estimated_from_its_summary() {
+    if !carma_memory::estimators::names().any(|name| name == "allocator") {
+        eprintln!("SKIPPED: this build has no estimator `allocator`");
+        return;
+    }
+    let daemon = Setup::new(ONE).start();
+    let submit = |rad: &str| {
+        let output = daemon.carma(&["submit", "--hold", "--json", "--rad", rad]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+        let reply: carma_api::wire::SubmitReply = serde_json::from_slice(&output.stdout).unwrap();
+        daemon.show(reply.id)
+    };
+    let text = include_str!("data/small_cnn.model");
+    let of_batch = |batch| {
+        let rad = rad_without_numbers(&daemon, &format!("{batch}.rad"), "small.model", text, batch);
+        let detail = submit(&rad);
+        assert_eq!(detail.forecasts_mib.keys().collect::<Vec<_>>(), ["computed"]);
+        detail.estimate.unwrap()
+    };
+    let (small, large) = (of_batch(32), of_batch(512));
+    assert_eq!((small.tier.as_str(), small.source.as_str()), ("summary", "allocator/summary"));
+    assert!(
+        small.upper_mib > small.use_mib && large.use_mib > 4 * (small.use_mib - 524),
+        "{small:?} {large:?}"
+    );
+    assert!(!large.elastic && !large.reasons.is_empty());
+
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/carma");
+    let Ok(rad) = std::fs::read_to_string(folder.join("tasks/resnet.rad")) else {
+        eprintln!("SKIPPED: the original's .rad files are not at {}", folder.display());
+        return;
+    };
+    let summary = std::fs::read_to_string(folder.join("summaries/resnet50_32.model")).unwrap();
+    let lines: Vec<&str> = rad.lines().collect();
+    let measured: u64 = lines[8].trim().parse().unwrap();
+    let batch = lines[5].trim().parse().unwrap();
+    let rad = rad_without_numbers(&daemon, "resnet.rad", lines[3].trim(), &summary, batch);
+    let estimate = submit(&rad).estimate.unwrap();
+    let off = estimate.use_mib as f64 / measured as f64;
+    assert!((0.7..1.4).contains(&off) && estimate.upper_mib >= measured, "{measured} {estimate:?}");
+}

@@ -1,0 +1,21 @@
+//! `GET /v1/memory` and `POST /v1/memory/contexts`
+
+use super::{Answered, Failure, Shared};
+use crate::engine::{Message, Peer, Refused};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use carma_api::wire::{ContextProbe, DoneReply, MemoryReply};
+
+/// Tells what was learned of memory: one's own runs, and everybody's to root.
+pub(super) async fn memory(State(app): Shared, peer: Peer) -> Answered<MemoryReply> {
+    Ok(Json(app.ask(|answer| Message::Learned(peer, answer)).await?))
+}
+
+/// Takes a probe of a CUDA context, from root or whom carma runs as.
+pub(super) async fn context(State(app): Shared, peer: Peer, body: Bytes) -> Answered<DoneReply> {
+    let probe: ContextProbe = serde_json::from_slice(&body).map_err(|e| {
+        Failure::from(Refused::new(400, "bad_request", format!("the probe is not understood: {e}")))
+    })?;
+    Ok(Json(app.ask(|answer| Message::Context(probe, peer, answer)).await??))
+}

@@ -1,0 +1,479 @@
+//! What the daemon expects of a job's memory, and what it learns from runs: the decision core's
+//! forecasts come from here, as integers.
+
+use crate::config::MemoryConfig;
+use crate::journal::StoredJob;
+use carma_api::VERSION;
+use carma_api::wire::{
+    EstimateView, LearnedContext, LearnedRatio, LearnedRuns, MemoryReply, PartsView, SubmitRequest,
+};
+use carma_core::explain::Reason;
+use carma_core::model::{Attempt, Basis, Computed, ExitStatus, JobId};
+use carma_core::reading::GpuInfo;
+use carma_core::recovery::Blame;
+use carma_core::units::MiB;
+use carma_memory::auto::{self, Question, Settings};
+use carma_memory::history::{self, Facts, History, Observed, Place, Row, Run, SETTINGS, Signature};
+use carma_memory::{Estimate, Parts, Tier};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Estimates of one submission that are looked at.
+const MOST_ESTIMATES: usize = 16;
+/// Reasons of one estimate that are kept, and characters of a text.
+const MOST_REASONS: usize = 24;
+const MOST_TEXT: usize = 400;
+/// Jobs of one program that are told news, so that a turn stays short; and programs with such jobs.
+const MOST_WAITING: usize = 256;
+const MOST_PROGRAMS: usize = 4096;
+/// More than any GPU holds, MiB: what claims more is cut to it.
+const MOST_MIB: u64 = 1 << 30;
+/// Where a version is not known.
+const UNKNOWN: &str = "unknown";
+
+/// Expects and learns.
+pub struct Memory {
+    history: History,
+    driver: String,
+    settings: Settings,
+    /// Estimators whose answers count.
+    chain: Vec<String>,
+    /// Jobs that wait, by program: a run of the same program tells more of them.
+    waiting: BTreeMap<u64, BTreeSet<JobId>>,
+}
+
+impl Memory {
+    /// With what was stored. Rows that are not understood are left out, and the log says so: what was
+    /// learned must never keep the daemon from running.
+    #[must_use]
+    pub fn new(config: &MemoryConfig, driver: String, rows: &[Row]) -> Self {
+        let mut memory = Self {
+            history: History::default(),
+            driver,
+            settings: settings(config),
+            waiting: BTreeMap::new(),
+            chain: config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()]),
+        };
+        memory.restore(rows);
+        memory
+    }
+
+    /// Goes back to what was stored.
+    pub fn restore(&mut self, rows: &[Row]) {
+        self.history = History::default();
+        for row in rows {
+            if let Err(e) = self.history.load(row) {
+                tracing::warn!("a row of the memory history is left out: {e}");
+            }
+        }
+    }
+
+    /// What changed since the last time.
+    pub fn changes(&mut self) -> Vec<Row> {
+        self.history.changes().unwrap_or_else(|e| {
+            tracing::warn!("what was learned of memory cannot be stored: {e}");
+            Vec::new()
+        })
+    }
+
+    /// A job waits: what runs of its program teach is news to it.
+    pub fn await_news(&mut self, job: JobId, request: &SubmitRequest, uid: u32) {
+        let program = signature(request, uid).program;
+        if self.waiting.len() >= MOST_PROGRAMS && !self.waiting.contains_key(&program) {
+            // Jobs that were cancelled before a run of their program ended stay behind here.
+            self.waiting.pop_first();
+        }
+        let waiting = self.waiting.entry(program).or_default();
+        if waiting.len() < MOST_WAITING {
+            waiting.insert(job);
+        }
+    }
+
+    /// Jobs of the program of this one for which a run of it is news, once each: those that go on
+    /// waiting ask again.
+    pub fn news_to(&mut self, request: &SubmitRequest, uid: u32) -> BTreeSet<JobId> {
+        self.waiting.remove(&signature(request, uid).program).unwrap_or_default()
+    }
+
+    /// What is expected of a job on these GPUs: of several types, the largest bound. `None`: nothing is
+    /// known but what the user says, if that.
+    #[must_use]
+    pub fn expect<'a>(
+        &self,
+        request: &SubmitRequest,
+        uid: u32,
+        gpus: impl Iterator<Item = &'a GpuInfo>,
+    ) -> Option<(Computed, EstimateView)> {
+        let signature = signature(request, uid);
+        let estimates = self.estimates(request);
+        let places: BTreeSet<Place> = gpus.map(|gpu| self.place(request, gpu)).collect();
+        let answers = places.iter().filter_map(|place| {
+            let question = Question {
+                signature: &signature,
+                place,
+                estimates: &estimates,
+                declared_mib: None,
+                // Several GPUs gather and reduce in buffers that no front end sees.
+                elastic: request.task.elastic || request.gpus > Some(1),
+            };
+            auto::answer(&self.history, &question, &self.settings)
+        });
+        let answer = answers.max_by_key(|a| a.estimate.upper_mib)?;
+        let basis = basis(answer.estimate.tier)?;
+        // A share between 0 and 1 by the configuration.
+        let coverage = (self.settings.coverage * 100.0).round() as u8;
+        let mib = |mib: u64| MiB(mib.clamp(1, MOST_MIB));
+        let computed = Computed {
+            need: mib(answer.estimate.need_mib),
+            likely: mib(answer.estimate.use_mib),
+            upper: mib(answer.estimate.upper_mib),
+            basis,
+            coverage,
+            elastic: answer.elastic,
+        };
+        let view = EstimateView {
+            coverage_pct: Some(coverage),
+            elastic: answer.elastic,
+            ..to_view(&answer.estimate)
+        };
+        Some((computed, view))
+    }
+
+    /// Learns from an attempt that is over.
+    pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt, gpus: &[&GpuInfo]) {
+        let request = &stored.request;
+        let Some(first) = gpus.first() else { return };
+        let place = self.place(request, first);
+        if gpus.iter().any(|gpu| self.place(request, gpu) != place) {
+            // Which of the types its peak was on is not recorded.
+            return;
+        }
+        let (signature, estimates) = (signature(request, stored.uid), self.estimates(request));
+        self.history.learn(&Run {
+            signature: &signature,
+            place: &place,
+            outcome: observed(attempt).outcome(),
+            growing: attempt.seen.is_some_and(|seen| seen.growing),
+            estimates: &estimates,
+        });
+    }
+
+    /// Takes a probe of a context. `false`: the number cannot be one.
+    pub fn probe(&mut self, gpu: &GpuInfo, framework: &str, mib: u64) -> bool {
+        let place = Place { gpu: gpu.name.clone(), framework: cut(framework), driver: self.driver.clone() };
+        self.history.probe(&place, mib)
+    }
+
+    /// Everything learned, as `of` may see it: everybody's runs for `None`.
+    #[must_use]
+    pub fn learned(&self, of: Option<u32>) -> MemoryReply {
+        let seen = |user: u32| of.is_none_or(|uid| uid == user);
+        let programs = self.history.programs().filter(|(_, program)| seen(program.user));
+        let runs = programs.flat_map(|(_, program)| program.anchors.iter().map(move |a| (program, a)));
+        let runs = runs.map(|(program, anchor)| LearnedRuns {
+            uid: program.user,
+            command: program.label.clone(),
+            batch_size: anchor.batch,
+            gpu: anchor.place.gpu.clone(),
+            framework: anchor.place.framework.clone(),
+            driver: anchor.place.driver.clone(),
+            runs: anchor.runs,
+            max_mib: anchor.max_mib,
+            min_mib: anchor.min_mib,
+            at_least_mib: anchor.at_least_mib,
+            growing: anchor.growing,
+            context_mib: anchor.context_mib,
+            simulated_by: anchor.sim.as_ref().map(|s| s.source.clone()),
+            simulated_mib: anchor.sim.as_ref().map(|s| s.net_mib),
+        });
+        let ratios = self.history.groups().map(|(key, group)| LearnedRatio {
+            group: key.replace('|', " / "),
+            runs: group.len() as u64,
+            median: group.median(),
+            bound_factor: group.quantile(self.settings.coverage),
+        });
+        let contexts = self.history.contexts().map(|(key, context)| {
+            let mut words = key.split('|').map(str::to_owned);
+            let mut word = || words.next().unwrap_or_default();
+            let (gpu, driver, framework) = (word(), word(), word());
+            LearnedContext { gpu, driver, framework, mib: context.mib(), probed: context.is_probed() }
+        });
+        MemoryReply {
+            version: VERSION,
+            runs: runs.collect(),
+            ratios: ratios.collect(),
+            contexts: contexts.collect(),
+        }
+    }
+
+    fn place(&self, request: &SubmitRequest, gpu: &GpuInfo) -> Place {
+        let framework = request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut);
+        Place { gpu: gpu.name.clone(), framework, driver: self.driver.clone() }
+    }
+
+    /// What the client sent, as far as it counts.
+    fn estimates(&self, request: &SubmitRequest) -> Vec<Estimate> {
+        // `allocator` stands for all of its front ends, `allocator/summary` for one.
+        let counts = |source: &str| {
+            self.chain.iter().any(|name| source == name || source.split('/').next() == Some(name))
+        };
+        let sent = request.estimates.iter().take(MOST_ESTIMATES).filter(|e| counts(&e.source));
+        sent.filter_map(from_view).collect()
+    }
+}
+
+fn settings(config: &MemoryConfig) -> Settings {
+    let default = Settings::default();
+    let share = |percent: Option<u64>, otherwise: f64| percent.map_or(otherwise, |p| p as f64 / 100.0);
+    let margins = default.margins;
+    let few = share(config.exact_margin_percent, margins.exact_few);
+    Settings {
+        coverage: config.coverage.unwrap_or(default.coverage),
+        margins: history::Margins {
+            exact_few: few,
+            exact_many: margins.exact_many.min(few),
+            scaled: share(config.scaled_margin_percent, margins.scaled),
+            growing: share(config.growing_margin_percent, margins.growing),
+        },
+    }
+}
+
+fn signature(request: &SubmitRequest, uid: u32) -> Signature {
+    let settings: Vec<(&str, &str)> =
+        SETTINGS.iter().filter_map(|key| Some((*key, request.env.get(*key)?.as_str()))).collect();
+    Signature::of(&Facts {
+        user: uid,
+        command: &request.command,
+        cwd: &request.cwd,
+        settings: &settings,
+        gpus: request.gpus.unwrap_or(1),
+        batch_size: request.task.batch_size,
+        script: request.task.script.as_deref(),
+        model: request.task.model.as_deref(),
+        dataset: request.task.dataset.as_deref(),
+    })
+}
+
+fn observed(attempt: &Attempt) -> Observed {
+    let peak = attempt.peak.unwrap_or_default();
+    let cut_off = match &attempt.verdict {
+        Reason::OutOfMemoryRetry { blame, .. } | Reason::OutOfMemoryFinal { blame, .. } => match blame {
+            Blame::OwnCap { cap } => Some(*cap),
+            Blame::WholeGpu { capacity } => Some(*capacity),
+            Blame::OwnForecast { .. } | Blame::Contention { .. } => Some(peak),
+            // Somebody else filled the GPU: it was ended, no more.
+            Blame::Neighbour { .. } => None,
+        },
+        _ => None,
+    };
+    let completed = attempt.exit.as_ref().is_some_and(|e| e.status == ExitStatus::Code(0));
+    Observed {
+        peak_mib: attempt.peak.map(|m| m.0),
+        active_ms: attempt.seen.map_or(0, |seen| seen.active.0),
+        still_ms: attempt.seen.map_or(0, |seen| seen.still.0),
+        completed,
+        out_of_memory_at_mib: cut_off.map(|m| m.0).filter(|m| *m > 0),
+        cap_mib: attempt.placement.cap.map(|m| m.0),
+    }
+}
+
+const fn basis(tier: Tier) -> Option<Basis> {
+    Some(match tier {
+        Tier::Exact => Basis::Exact,
+        Tier::Scaled => Basis::Scaled,
+        Tier::Trace => Basis::Trace,
+        Tier::Graph => Basis::Graph,
+        Tier::Config => Basis::Config,
+        Tier::Summary => Basis::Summary,
+        Tier::Formula => Basis::Formula,
+        Tier::Declared | Tier::Unknown => return None,
+    })
+}
+
+/// A text of a user at a length that is kept.
+fn cut(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MOST_TEXT).collect()
+}
+
+/// An estimate as it travels.
+#[must_use]
+pub fn to_view(estimate: &Estimate) -> EstimateView {
+    EstimateView {
+        need_mib: estimate.need_mib,
+        use_mib: estimate.use_mib,
+        upper_mib: estimate.upper_mib,
+        tier: estimate.tier.to_string(),
+        source: estimate.source.clone(),
+        family: estimate.family.clone(),
+        parts: estimate.parts.map(|p| PartsView {
+            context_mib: p.context_mib,
+            allocated_mib: p.allocated_mib,
+            reserved_mib: p.reserved_mib,
+            workspace_mib: p.workspace_mib,
+        }),
+        coverage_pct: None,
+        elastic: false,
+        reasons: estimate.reasons.clone(),
+    }
+}
+
+/// An estimate that came from a client: numbers within reason and in their order, texts at a length
+/// that is kept. `None`: a tier that a front end cannot have, or one of another version.
+#[must_use]
+pub fn from_view(view: &EstimateView) -> Option<Estimate> {
+    let tiers = [Tier::Trace, Tier::Graph, Tier::Config, Tier::Summary, Tier::Formula];
+    let tier = tiers.into_iter().find(|t| t.as_str() == view.tier)?;
+    let mib = |mib: u64| mib.min(MOST_MIB);
+    let use_mib = mib(view.use_mib).max(1);
+    Some(Estimate {
+        need_mib: mib(view.need_mib).min(use_mib),
+        use_mib,
+        upper_mib: mib(view.upper_mib).max(use_mib),
+        tier,
+        source: cut(&view.source),
+        family: cut(&view.family),
+        parts: view.parts.map(|p| Parts {
+            context_mib: mib(p.context_mib).min(use_mib),
+            allocated_mib: mib(p.allocated_mib),
+            reserved_mib: mib(p.reserved_mib),
+            workspace_mib: mib(p.workspace_mib),
+        }),
+        reasons: view.reasons.iter().take(MOST_REASONS).map(|r| cut(r)).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::model::{Exit, Floor, Placement, SeenMemory, SharingMode};
+    use carma_core::reading::GpuKind;
+    use carma_core::units::Millis;
+
+    fn gpu(name: &str, kind: GpuKind) -> GpuInfo {
+        GpuInfo {
+            uuid: name.into(),
+            index: 0,
+            name: name.into(),
+            memory: MiB::gib(40),
+            kind,
+            has_activity: true,
+        }
+    }
+
+    fn request(line: &str) -> SubmitRequest {
+        SubmitRequest {
+            command: line.split(' ').map(str::to_owned).collect(),
+            cwd: "/w".into(),
+            ..SubmitRequest::default()
+        }
+    }
+
+    fn attempt(peak: u64, verdict: Reason) -> Attempt {
+        let exit = if verdict == Reason::Completed { 0 } else { 1 };
+        Attempt {
+            placement: Placement {
+                attempt: 1,
+                gpus: vec![],
+                sharing: SharingMode::TimeSlice,
+                cap: None,
+                thread_percent: None,
+                at: Millis::ZERO,
+                reason: Reason::Launching,
+            },
+            started: Some(Millis::ZERO),
+            ended: Millis::secs(30),
+            exit: Some(Exit { status: ExitStatus::Code(exit), evidence: None, not_started: None }),
+            peak: Some(MiB(peak)),
+            alone: None,
+            seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),
+            verdict,
+        }
+    }
+
+    fn stored(request: &SubmitRequest) -> StoredJob {
+        StoredJob { request: request.clone(), uid: 7, gid: 7, log: String::new(), estimate: None }
+    }
+
+    fn memory() -> Memory {
+        Memory::new(&MemoryConfig::default(), "580".into(), &[])
+    }
+
+    #[test]
+    fn a_run_teaches_the_next_and_survives_storage() {
+        let mut memory = memory();
+        let (a100, h200) = (gpu("A100", GpuKind::Whole), gpu("H200", GpuKind::Whole));
+        let job = request("python t.py --epochs 3");
+        assert!(memory.expect(&job, 7, [&a100].into_iter()).is_none());
+        memory.learn(&stored(&job), &attempt(4000, Reason::Completed), &[&a100]);
+        let rows = memory.changes();
+        memory.restore(&rows);
+        let again = request("python t.py --epochs 90");
+        let (computed, view) = memory.expect(&again, 7, [&a100].into_iter()).unwrap();
+        assert_eq!((computed.basis, computed.upper, computed.coverage), (Basis::Exact, MiB(4200), 95));
+        assert_eq!((view.tier.as_str(), view.source.as_str()), ("exact", "history"));
+        // On several types the widest; other users learn nothing.
+        let (wider, _) = memory.expect(&again, 7, [&a100, &h200].into_iter()).unwrap();
+        assert_eq!(wider.basis, Basis::Scaled);
+        assert!(memory.expect(&again, 8, [&a100].into_iter()).is_none());
+        // Virtual GPUs have names of their own.
+        let model = gpu("Virtual A100", GpuKind::Virtual);
+        let (of_model, _) = memory.expect(&again, 7, [&model].into_iter()).unwrap();
+        assert_eq!(of_model.basis, Basis::Scaled);
+        assert_eq!(memory.learned(Some(7)).runs.len(), 1);
+        assert_eq!(memory.learned(Some(8)).runs.len(), 0);
+        assert_eq!(memory.learned(None).runs[0].command, "python t.py");
+    }
+
+    #[test]
+    fn running_out_of_memory_is_a_lower_bound() {
+        let oom =
+            |blame| Reason::OutOfMemoryRetry { blame, next: Floor::ExclusiveGpu, retries: 1, max_retries: 5 };
+        let cases = [
+            (oom(Blame::OwnCap { cap: MiB(6000) }), Some(6000)),
+            (oom(Blame::WholeGpu { capacity: MiB(40_960) }), Some(40_960)),
+            (oom(Blame::Contention { peak: None }), Some(4000)),
+            (oom(Blame::Neighbour { job: None, pid: None, user: None }), None),
+            (Reason::Completed, None),
+        ];
+        for (verdict, expected) in cases {
+            assert_eq!(observed(&attempt(4000, verdict.clone())).out_of_memory_at_mib, expected, "{verdict}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_claims_is_kept_within_reason() {
+        let view = EstimateView {
+            need_mib: u64::MAX,
+            use_mib: 0,
+            upper_mib: 0,
+            tier: "summary".into(),
+            source: "allocator/summary".into(),
+            reasons: vec!["x\u{7}".repeat(1000); 1000],
+            parts: Some(PartsView { context_mib: u64::MAX, ..PartsView::default() }),
+            ..EstimateView::default()
+        };
+        let estimate = from_view(&view).unwrap();
+        assert!(estimate.need_mib <= estimate.use_mib && estimate.use_mib <= estimate.upper_mib);
+        assert_eq!((estimate.reasons.len(), estimate.reasons[0].len()), (MOST_REASONS, MOST_TEXT));
+        // Nobody but the daemon says what earlier runs took.
+        for tier in ["exact", "scaled", "declared", "", "oracle"] {
+            assert_eq!(from_view(&EstimateView { tier: tier.into(), ..view.clone() }), None);
+        }
+        // Estimators that the configuration does not name do not count.
+        let mut job = request("t.py");
+        job.estimates = vec![EstimateView { source: "horus".into(), ..view.clone() }];
+        let a100 = gpu("A100", GpuKind::Whole);
+        assert!(memory().expect(&job, 7, [&a100].into_iter()).is_none());
+        let config = MemoryConfig { estimators: Some(vec!["horus".into()]), ..MemoryConfig::default() };
+        assert!(Memory::new(&config, "1".into(), &[]).expect(&job, 7, [&a100].into_iter()).is_some());
+    }
+
+    #[test]
+    fn rows_of_another_version_do_not_stop_the_daemon() {
+        let rows = [
+            Row { table: history::Table::Program, key: "zz".into(), body: Some("{}".into()) },
+            Row { table: history::Table::Context, key: "a|b|c".into(), body: Some("[1".into()) },
+        ];
+        let memory = Memory::new(&MemoryConfig::default(), "1".into(), &rows);
+        assert_eq!(memory.learned(None).runs.len(), 0);
+    }
+}

@@ -1,0 +1,65 @@
+//! The estimator *allocator*: what a replay through the allocator model says of the whole process.
+
+use crate::alloc::Peak;
+use crate::margin::Margin;
+use crate::{Estimate, MIB, Parts, Platform, Task, Tier};
+
+/// What a front end learned by replay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Footprint {
+    /// Front end: `trace`, `onnx`, `hf-config`, `summary`.
+    pub front_end: &'static str,
+    /// What the front end's knowledge amounts to.
+    pub tier: Tier,
+    /// Family of the model.
+    pub family: String,
+    /// Highest points of the allocator.
+    pub peak: Peak,
+    /// Input, output and weight of the largest convolution, bytes: bounds cuDNN's workspace
+    /// (reference, section 3.3: the copies that TF32 kernels make).
+    pub convolution_bytes: u64,
+    /// What was not understood.
+    pub doubts: Vec<String>,
+    /// What people should know of the replay: where its peak is.
+    pub notes: Vec<String>,
+}
+
+/// Context, allocator and workspaces together.
+#[must_use]
+pub fn estimate(footprint: &Footprint, task: &Task, platform: &Platform) -> Estimate {
+    let mib = |bytes: u64| bytes.div_ceil(MIB);
+    let parts = Parts {
+        context_mib: platform.context_mib,
+        allocated_mib: mib(footprint.peak.max_allocated),
+        reserved_mib: mib(footprint.peak.max_reserved),
+        workspace_mib: mib(footprint.convolution_bytes),
+    };
+    let margin = Margin::of(footprint.tier, &footprint.family, task, footprint.doubts.len());
+    let held = parts.reserved_mib + parts.workspace_mib;
+    let mut reasons = vec![
+        format!(
+            "allocator model: tensors take {} MiB at most, in segments of {} MiB",
+            parts.allocated_mib, parts.reserved_mib
+        ),
+        format!("CUDA context {} MiB ({})", parts.context_mib, platform.context_source),
+    ];
+    if parts.workspace_mib > 0 {
+        reasons.push(format!("workspace of the largest convolution: up to {} MiB", parts.workspace_mib));
+    }
+    if let Some(backend) = &platform.alloc.foreign_backend {
+        reasons.push(format!("the allocator is {backend}, for which this model does not hold"));
+    }
+    reasons.extend(footprint.notes.iter().cloned());
+    reasons.push(format!("bound: {}", margin.reason));
+    reasons.extend(footprint.doubts.iter().map(|doubt| format!("not understood: {doubt}")));
+    Estimate {
+        need_mib: parts.context_mib + parts.allocated_mib + parts.workspace_mib,
+        use_mib: parts.context_mib + held,
+        upper_mib: margin.upper(parts.context_mib, held),
+        tier: footprint.tier,
+        source: format!("allocator/{}", footprint.front_end),
+        family: footprint.family.clone(),
+        parts: Some(parts),
+        reasons,
+    }
+}

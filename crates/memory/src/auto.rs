@@ -1,0 +1,276 @@
+//! The estimator *auto*: whichever knowledge is best, in this order. Runs of the same command; runs of
+//! the same program, scaled; the best front end, corrected by how far it is off as a rule; the user's
+//! number. With none of these there is no answer, and the job gets a GPU alone until it has been seen.
+
+use crate::history::{Ask, History, Margins, Place, Signature, Told};
+use crate::{Estimate, Task, Tier};
+
+/// How sure a bound has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Probability with which `upper` should hold, where there are enough runs to tell.
+    pub coverage: f64,
+    /// Margins on what runs of the same program say.
+    pub margins: Margins,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { coverage: 0.95, margins: Margins::default() }
+    }
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// What will run.
+    pub signature: &'a Signature,
+    /// Where.
+    pub place: &'a Place,
+    /// Answers of the front ends that could give one.
+    pub estimates: &'a [Estimate],
+    /// What the user says, MiB.
+    pub declared_mib: Option<u64>,
+    /// The peak has no bound that could be told beforehand, see [`is_elastic`].
+    pub elastic: bool,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The numbers.
+    pub estimate: Estimate,
+    /// `use` is what is likely and not what is possible: only a hard limit bounds it. Not so once runs
+    /// of the same program have shown it.
+    pub elastic: bool,
+}
+
+/// Whether a task may take any amount above what it needs: `cudnn.benchmark` tries algorithms with
+/// workspaces of any size, and several GPUs gather and reduce in buffers that no front end sees.
+#[must_use]
+pub fn is_elastic(task: &Task) -> bool {
+    task.cudnn_benchmark || task.gpus > 1
+}
+
+/// A cut-off run had so much and wanted more; nobody knows how much more.
+const BEYOND_CUT_OFF: f64 = 0.10;
+const BEYOND_CUT_OFF_MIB: u64 = 256;
+/// Corrections beyond these say that the front end and the runs are about different things.
+const CORRECTIONS: (f64, f64) = (0.33, 3.0);
+
+/// The best that is known. `None`: nothing is, so the job should have a GPU alone.
+#[must_use]
+pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -> Option<Answer> {
+    let ask = Ask { signature: question.signature, place: question.place, estimates: question.estimates };
+    let best = question.estimates.iter().min_by_key(|e| e.tier);
+    let context = history.context_for(question.place, question.estimates);
+    let at_least = history.at_least(&ask);
+    let told = history.tell(&ask, &settings.margins);
+    let elastic = question.elastic && told.is_none();
+    let estimate = match (told, best, question.declared_mib) {
+        (Some(told), ..) => from_runs(&told, best, context),
+        (None, Some(estimate), _) => corrected(history, &ask, estimate, context, settings.coverage),
+        (None, None, Some(mib)) => declared(mib),
+        (None, None, None) => return None,
+    };
+    Some(Answer { estimate: above(estimate, at_least), elastic })
+}
+
+/// What runs of the same program say.
+fn from_runs(told: &Told, best: Option<&Estimate>, context: u64) -> Estimate {
+    let net = told.use_mib.saturating_sub(context);
+    // Runs show what a task takes when memory is free. How far it could be squeezed, a simulation
+    // knows; without one, not at all.
+    let squeezed = best.and_then(|e| {
+        let parts = e.parts.filter(|p| p.reserved_mib > 0)?;
+        Some(parts.allocated_mib.min(parts.reserved_mib) as f64 / parts.reserved_mib as f64)
+    });
+    let need_net = squeezed.map_or(net, |share| (net as f64 * share).ceil() as u64);
+    Estimate {
+        need_mib: told.use_mib.min(context + need_net),
+        use_mib: told.use_mib,
+        upper_mib: told.use_mib + (net as f64 * told.margin).ceil() as u64,
+        tier: told.tier,
+        source: "history".to_owned(),
+        family: best.map_or_else(|| "unknown".to_owned(), |e| e.family.clone()),
+        parts: None,
+        reasons: vec![
+            told.reason.clone(),
+            format!("bound: {:.0} % above it", told.margin * net as f64 * 100.0 / told.use_mib.max(1) as f64),
+        ],
+    }
+}
+
+/// What a front end says, with the context of this GPU, moved by how far it is off as a rule.
+fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: u64, coverage: f64) -> Estimate {
+    let mut new = estimate.clone();
+    // Without parts, context and tensors cannot be told apart: the ratio is one of totals.
+    let (old_base, base) = estimate.parts.map_or((0, 0), |parts| (parts.context_mib, context));
+    if let Some(parts) = &mut new.parts
+        && parts.context_mib != context
+    {
+        parts.context_mib = context;
+        new.reasons.push(format!("CUDA context {context} MiB as learned on {}", ask.place.gpu));
+    }
+    let scaled = |mib: u64, by: f64| {
+        let by = by.clamp(CORRECTIONS.0, CORRECTIONS.1);
+        base + (mib.saturating_sub(old_base) as f64 * by).ceil() as u64
+    };
+    let correction = history.correction(estimate, ask.place, coverage);
+    let middle = correction.middle.unwrap_or(1.0);
+    new.need_mib = scaled(estimate.need_mib, middle.min(1.0));
+    new.use_mib = scaled(estimate.use_mib, middle);
+    if let Some(middle) = correction.middle {
+        new.reasons.push(format!("corrected by history: runs like it took {middle:.2} times as much"));
+    }
+    new.upper_mib = match correction.upper {
+        Some((factor, runs)) => {
+            new.reasons.push(format!(
+                "bound at {:.0} % by {runs} runs like it, {factor:.2} of the front end's",
+                coverage * 100.0
+            ));
+            scaled(estimate.upper_mib, factor)
+        }
+        // Too few runs for a bound of their own. They may widen the front end's, not narrow it.
+        None => scaled(estimate.upper_mib, middle.max(1.0)),
+    };
+    new.upper_mib = new.upper_mib.max(new.use_mib);
+    new
+}
+
+fn declared(mib: u64) -> Estimate {
+    Estimate {
+        need_mib: mib,
+        use_mib: mib,
+        upper_mib: mib,
+        tier: Tier::Declared,
+        source: "user".to_owned(),
+        family: "unknown".to_owned(),
+        parts: None,
+        reasons: vec!["the user says so".to_owned()],
+    }
+}
+
+/// Never below what runs that were cut off had.
+fn above(mut estimate: Estimate, at_least: Option<u64>) -> Estimate {
+    let Some(had) = at_least else { return estimate };
+    let beyond = had + BEYOND_CUT_OFF_MIB.max((had as f64 * BEYOND_CUT_OFF).ceil() as u64);
+    if estimate.upper_mib < beyond {
+        estimate.reasons.push(format!("a run that had {had} MiB was cut off, so it takes more than that"));
+    }
+    estimate.need_mib = estimate.need_mib.max(had.min(estimate.use_mib));
+    estimate.use_mib = estimate.use_mib.max(had);
+    estimate.upper_mib = estimate.upper_mib.max(beyond);
+    estimate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Parts;
+    use crate::history::{Facts, Outcome, Run};
+
+    fn signature(line: &str) -> Signature {
+        let command: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        Signature::of(&Facts { command: &command, gpus: 1, ..Facts::default() })
+    }
+
+    fn place() -> Place {
+        Place { gpu: "H200".into(), framework: "unknown".into(), driver: "1".into() }
+    }
+
+    fn summary(net: u64) -> Estimate {
+        Estimate {
+            need_mib: 500 + net * 8 / 10,
+            use_mib: 500 + net,
+            upper_mib: 500 + net * 13 / 10,
+            tier: Tier::Summary,
+            source: "allocator/summary".into(),
+            family: "cnn".into(),
+            parts: Some(Parts {
+                context_mib: 500,
+                allocated_mib: net * 8 / 10,
+                reserved_mib: net,
+                workspace_mib: 0,
+            }),
+            reasons: vec![],
+        }
+    }
+
+    fn ask(history: &History, line: &str, estimates: &[Estimate], declared: Option<u64>) -> Option<Estimate> {
+        let question = Question {
+            signature: &signature(line),
+            place: &place(),
+            estimates,
+            declared_mib: declared,
+            elastic: false,
+        };
+        answer(history, &question, &Settings::default()).map(|a| a.estimate)
+    }
+
+    fn learn(history: &mut History, line: &str, outcome: Outcome, estimates: &[Estimate]) {
+        let (signature, place) = (signature(line), place());
+        history.learn(&Run { signature: &signature, place: &place, outcome, growing: false, estimates });
+    }
+
+    #[test]
+    fn the_order_of_knowledge() {
+        let mut history = History::default();
+        assert_eq!(ask(&history, "t.py --bs 8", &[], None), None);
+        let declared = ask(&history, "t.py --bs 8", &[], Some(9000)).unwrap();
+        assert_eq!((declared.tier, declared.upper_mib), (Tier::Declared, 9000));
+        let front = ask(&history, "t.py --bs 8", &[summary(4000)], Some(9000)).unwrap();
+        assert_eq!((front.tier, front.use_mib, front.upper_mib), (Tier::Summary, 4500, 5700));
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(5000), &[summary(4000)]);
+        let exact = ask(&history, "t.py --bs 8", &[summary(4000)], Some(9000)).unwrap();
+        assert_eq!((exact.tier, exact.use_mib, exact.upper_mib), (Tier::Exact, 5000, 5250));
+        // 4,500 were measured beside the context for 4,000; 4,000 more of simulation are 4,600 more.
+        let scaled = ask(&history, "t.py --bs 16", &[summary(8000)], None).unwrap();
+        assert_eq!((scaled.tier, scaled.use_mib), (Tier::Scaled, 500 + 4500 + 4600));
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(5000), &[]);
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(5000), &[]);
+        assert_eq!(ask(&history, "t.py --bs 8", &[], None).unwrap().upper_mib, 5100);
+    }
+
+    #[test]
+    fn a_cut_off_run_is_a_lower_bound() {
+        let mut history = History::default();
+        learn(&mut history, "t.py --bs 8", Outcome::AtLeast(20_000), &[summary(4000)]);
+        // Nothing is measured, so there is no value; the front end is lifted.
+        assert_eq!(ask(&history, "t.py --bs 8", &[], None), None);
+        let lifted = ask(&history, "t.py --bs 8", &[summary(4000)], None).unwrap();
+        assert_eq!((lifted.tier, lifted.upper_mib), (Tier::Summary, 22_000));
+        // A larger batch takes no less; a smaller one may.
+        assert!(ask(&history, "t.py --bs 16", &[summary(8000)], None).unwrap().upper_mib >= 22_000);
+        assert_eq!(ask(&history, "t.py --bs 4", &[summary(2000)], None).unwrap().upper_mib, 3100);
+    }
+
+    #[test]
+    fn many_runs_narrow_the_bound_of_a_program_never_seen() {
+        let mut history = History::default();
+        for i in 0..40 {
+            let line = format!("other{i}.py");
+            learn(&mut history, &line, Outcome::Peak(500 + 1000 + i), &[summary(1000)]);
+        }
+        let estimate = ask(&history, "new.py", &[summary(10_000)], None).unwrap();
+        assert_eq!(estimate.tier, Tier::Summary);
+        assert!((10_500..10_900).contains(&estimate.upper_mib), "{estimate:?}");
+        assert!(estimate.reasons.iter().any(|r| r.contains("bound at 95 %")), "{estimate:?}");
+    }
+
+    #[test]
+    fn elastic_until_it_was_seen() {
+        let mut history = History::default();
+        let (signature, place, estimates) = (signature("b.py"), place(), [summary(1000)]);
+        let question = Question {
+            signature: &signature,
+            place: &place,
+            estimates: &estimates,
+            declared_mib: None,
+            elastic: true,
+        };
+        assert!(answer(&history, &question, &Settings::default()).unwrap().elastic);
+        learn(&mut history, "b.py", Outcome::Peak(30_000), &estimates);
+        assert!(!answer(&history, &question, &Settings::default()).unwrap().elastic);
+    }
+}

@@ -1,0 +1,53 @@
+//! Where the measurements lie.
+
+use std::path::{Path, PathBuf};
+
+/// Folders with measurements.
+#[derive(Debug, Clone)]
+pub struct Data {
+    /// Other people's data, used in place: the folder with `gpumemnet/` and `carma/`.
+    pub shared: Option<PathBuf>,
+    /// What was measured for this repository: `bench/h200/results`.
+    pub own: Option<PathBuf>,
+}
+
+impl Data {
+    /// From where carma was started, else from where it was built; `shared` instead of the former where
+    /// it is given.
+    #[must_use]
+    pub fn find(shared: Option<&Path>) -> Self {
+        Self {
+            shared: shared.map(Path::to_owned).or_else(|| in_repository("../shared/data")),
+            own: in_repository("bench/h200/results"),
+        }
+    }
+
+    /// A file or folder of other people's data.
+    ///
+    /// # Errors
+    /// It is not there; the text says where it was looked for.
+    pub fn shared(&self, path: &str) -> Result<PathBuf, String> {
+        there(self.shared.as_deref(), path, "../shared/data")
+    }
+
+    /// A file or folder of our own.
+    ///
+    /// # Errors
+    /// It is not there; the text says where it was looked for.
+    pub fn own(&self, path: &str) -> Result<PathBuf, String> {
+        there(self.own.as_deref(), path, "bench/h200/results")
+    }
+}
+
+fn there(folder: Option<&Path>, path: &str, usual: &str) -> Result<PathBuf, String> {
+    folder
+        .map(|folder| folder.join(path))
+        .filter(|path| path.exists())
+        .ok_or_else(|| format!("{usual}/{path} is not there"))
+}
+
+/// A folder that is named from the repository's root.
+fn in_repository(folder: &str) -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+    [PathBuf::from(folder), built].into_iter().find(|path| path.is_dir())
+}

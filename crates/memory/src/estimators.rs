@@ -1,0 +1,316 @@
+//! All estimators by name, over whatever is known of a task.
+
+use crate::allocator::{self, Footprint};
+use crate::formula::{self, Totals, faketensor};
+use crate::graph::{Graph, Kind, Replay, replay};
+use crate::summary::Summary;
+use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, summary, trace};
+
+/// What is known of a task's model. Each part is as read from a file, unparsed.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Text of a printed summary.
+    pub summary: Option<String>,
+    /// `config.json` of Hugging Face.
+    pub hf_config: Option<String>,
+    /// Names and shapes of weights.
+    pub safetensors: Option<hf::safetensors::Weights>,
+    /// An ONNX model.
+    pub onnx: Option<Vec<u8>>,
+    /// Log of a traced run.
+    pub trace: Option<Vec<u8>>,
+    /// What the user asks for, MiB.
+    pub declared_mib: Option<u64>,
+    /// Peak under FakeTensorMode, MiB.
+    pub faketensor_mib: Option<f64>,
+}
+
+/// An estimator's name and its answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// Name: `allocator`, `horus`, ...
+    pub estimator: &'static str,
+    /// The estimate, or why there is none.
+    pub result: Result<Estimate, Error>,
+}
+
+/// A graph and where it comes from.
+struct Source {
+    front_end: &'static str,
+    tier: Tier,
+    graph: Graph,
+    replay: Replay,
+}
+
+/// What is known, parsed once for all estimators.
+struct View<'a> {
+    known: &'a Known,
+    task: &'a Task,
+    platform: &'a Platform,
+    /// Graphs, best first; a front end that failed says why instead.
+    sources: Vec<Result<Source, Error>>,
+}
+
+impl<'a> View<'a> {
+    fn new(known: &'a Known, task: &'a Task, platform: &'a Platform) -> Self {
+        let source = |front_end, tier, graph: Result<Graph, Error>| {
+            let graph = graph?;
+            let replay = replay(&graph, task, platform)?;
+            Ok(Source { front_end, tier, graph, replay })
+        };
+        let mut sources = Vec::new();
+        if let Some(graph) = hugging_face(known, task) {
+            sources.push(source("hf-config", Tier::Config, graph));
+        }
+        if let Some(text) = &known.summary {
+            let graph = summary::parse(text).and_then(|summary| summary::graph(&summary, task));
+            sources.push(source("summary", Tier::Summary, graph));
+        }
+        Self { known, task, platform, sources }
+    }
+
+    /// The best graph.
+    ///
+    /// # Errors
+    /// None was given, or none could be read.
+    fn source(&self, estimator: &'static str) -> Result<&Source, Error> {
+        let mut first_error = None;
+        for source in &self.sources {
+            match source {
+                Ok(source) => return Ok(source),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(match first_error {
+            Some(error) => Error::bad(estimator, error.to_string()),
+            None => {
+                Error::Missing { estimator, what: "--summary, --hf-config, --safetensors or --onnx".into() }
+            }
+        })
+    }
+
+    fn replayed(&self, source: &Source) -> Estimate {
+        let footprint = Footprint {
+            front_end: source.front_end,
+            tier: source.tier,
+            family: source.graph.family.clone(),
+            peak: source.replay.peak,
+            convolution_bytes: source.replay.convolution_bytes,
+            doubts: source.graph.doubts.clone(),
+            notes: source.replay.notes(),
+        };
+        allocator::estimate(&footprint, self.task, self.platform)
+    }
+
+    /// Totals as a summary prints them, else as the graph has them.
+    fn totals(&self, estimator: &'static str) -> Result<(Totals, &str), Error> {
+        let source = self.source(estimator)?;
+        let family = source.graph.family.as_str();
+        let printed = self.known.summary.as_deref().and_then(|text| {
+            let parsed: Summary = summary::parse(text).ok()?;
+            printed_totals(&parsed, self.task)
+        });
+        Ok((printed.unwrap_or_else(|| Totals::from_graph(&source.graph, self.task)), family))
+    }
+}
+
+/// Totals as GPUMemNet's authors take them from a summary: of layers that they know, without containers.
+fn printed_totals(summary: &Summary, task: &Task) -> Option<Totals> {
+    let model = gpumemnet::Model::of_summary(summary, task).ok()?;
+    let activations = model.activations(|kind| kind != gpumemnet::Kind::Other);
+    (activations > 0).then_some(Totals { activations, parameters: model.params, batch: task.batch_size })
+}
+
+fn hugging_face(known: &Known, task: &Task) -> Option<Result<Graph, Error>> {
+    let config = match (&known.hf_config, &known.safetensors) {
+        (None, None) => return None,
+        (Some(text), _) => hf::Config::parse(text),
+        (None, Some(weights)) => hf::Config::of_weights(weights),
+    };
+    Some(config.and_then(|config| match &known.safetensors {
+        Some(weights) => hf::graph_with(&config, weights, task),
+        None => hf::graph(&config, task),
+    }))
+}
+
+/// The main estimator, by the best front end that works; those that do not are among the reasons.
+fn by_allocator(view: &View<'_>) -> Result<Estimate, Error> {
+    let mut failed = Vec::new();
+    if let Some(log) = &view.known.trace {
+        match trace::estimate(log, view.task, view.platform) {
+            Ok(estimate) => return Ok(estimate),
+            Err(error) => failed.push(error),
+        }
+    }
+    let mut estimate = match view.source("allocator") {
+        Ok(source) => view.replayed(source),
+        Err(error) => return Err(failed.pop().unwrap_or(error)),
+    };
+    let others = view.sources.iter().filter_map(|source| source.as_ref().err());
+    estimate.reasons.extend(failed.iter().chain(others).map(|error| format!("not used: {error}")));
+    Ok(estimate)
+}
+
+/// The allocator by one front end.
+fn by_front_end(view: &View<'_>, front_end: &'static str) -> Result<Estimate, Error> {
+    let found = view.sources.iter().find_map(|source| match source {
+        Ok(source) if source.front_end == front_end => Some(source),
+        _ => None,
+    });
+    match found {
+        Some(source) => Ok(view.replayed(source)),
+        None => view.source(front_end).map(|source| view.replayed(source)),
+    }
+}
+
+fn by_horus(view: &View<'_>) -> Result<Estimate, Error> {
+    let (totals, family) = view.totals("horus")?;
+    Ok(formula::horus::estimate(totals, family))
+}
+
+fn by_quick(view: &View<'_>) -> Result<Estimate, Error> {
+    let (totals, family) = view.totals("quick")?;
+    Ok(formula::quick::estimate(totals, family, view.task, view.platform))
+}
+
+/// FakeTensor's peak as the user measured it, else the live tensors of our replay that it would count.
+fn faketensor_inputs(view: &View<'_>) -> Result<faketensor::Inputs<'static>, Error> {
+    let graph = view.source("faketensor").ok();
+    let counted = |source: &Source| {
+        let held = &source.replay.holdings;
+        let beside = [Kind::Parameters, Kind::Optimizer].map(|kind| held.of(kind)).iter().sum::<u64>();
+        held.total().saturating_sub(beside) as f64 / MIB as f64
+    };
+    let peak_mib =
+        view.known.faketensor_mib.or_else(|| graph.map(counted)).ok_or_else(|| Error::Missing {
+            estimator: "faketensor",
+            what: "--faketensor-peak, or a model whose live tensors can be counted".into(),
+        })?;
+    let weights = graph.map(|source| source.graph.parameters() as f64 * 4.0 / MIB as f64);
+    Ok(faketensor::Inputs {
+        model: "",
+        batch: view.task.batch_size,
+        peak_mib,
+        after_forward_mib: None,
+        weights_mib: weights,
+    })
+}
+
+/// Says so where the peak is ours and not FakeTensor's.
+fn with_origin(mut estimate: Estimate, view: &View<'_>) -> Estimate {
+    if view.known.faketensor_mib.is_none() {
+        estimate
+            .reasons
+            .insert(0, "the peak of live tensors was counted by carma's rules, not by PyTorch".into());
+    }
+    estimate
+}
+
+fn by_faketensor_raw(view: &View<'_>) -> Result<Estimate, Error> {
+    Ok(with_origin(faketensor::raw(&faketensor_inputs(view)?, view.platform)?, view))
+}
+
+fn by_faketensor(view: &View<'_>) -> Result<Estimate, Error> {
+    Ok(with_origin(faketensor::corrected(&faketensor_inputs(view)?, view.platform)?, view))
+}
+
+fn by_deepspeed(view: &View<'_>) -> Result<Estimate, Error> {
+    let graph = &view.source("deepspeed")?.graph;
+    let setup = formula::deepspeed::Setup::from_graph(graph, view.task);
+    Ok(formula::deepspeed::estimate(&setup, &graph.family, view.task, view.platform))
+}
+
+fn by_llmem(view: &View<'_>) -> Result<Estimate, Error> {
+    let graph = &view.source("llmem")?.graph;
+    let decoder = formula::llmem::Decoder::from_graph(graph, view.task)?;
+    formula::llmem::estimate(&decoder, &graph.family, view.task, view.platform)
+}
+
+fn by_accelerate(view: &View<'_>) -> Result<Estimate, Error> {
+    let graph = &view.source("accelerate")?.graph;
+    let sizes = formula::accelerate::from_graph(graph, view.task);
+    Ok(formula::accelerate::estimate(sizes, &graph.family, view.task, view.platform))
+}
+
+fn by_declared(view: &View<'_>) -> Result<Estimate, Error> {
+    let mib = view
+        .known
+        .declared_mib
+        .ok_or_else(|| Error::Missing { estimator: "declared", what: "--gpu-memory".into() })?;
+    Ok(Estimate {
+        need_mib: mib,
+        use_mib: mib,
+        upper_mib: mib,
+        tier: Tier::Declared,
+        source: "declared".into(),
+        family: "unknown".into(),
+        parts: None,
+        reasons: vec!["as you say".into()],
+    })
+}
+
+/// The best that is known without history: the daemon adds that.
+fn by_auto(view: &View<'_>) -> Result<Estimate, Error> {
+    let mut estimate = by_allocator(view).or_else(|error| by_declared(view).map_err(|_| error))?;
+    estimate
+        .reasons
+        .push("without earlier runs: the daemon adds what they teach when the job is submitted".into());
+    Ok(estimate)
+}
+
+/// An estimator: a name and a function of what is known.
+type Estimator = (&'static str, fn(&View<'_>) -> Result<Estimate, Error>);
+
+/// All of them, in the order of the listing.
+const ESTIMATORS: &[Estimator] = &[
+    ("auto", by_auto),
+    ("allocator", by_allocator),
+    ("horus", by_horus),
+    ("quick", by_quick),
+    ("faketensor-raw", by_faketensor_raw),
+    ("faketensor", by_faketensor),
+    ("deepspeed", by_deepspeed),
+    ("llmem", by_llmem),
+    ("accelerate", by_accelerate),
+    ("declared", by_declared),
+];
+
+/// Front ends of the allocator, by which it may be asked for: `allocator/summary`.
+const FRONT_ENDS: &[Estimator] = &[
+    ("allocator/trace", |view| {
+        let log = view
+            .known
+            .trace
+            .as_deref()
+            .ok_or_else(|| Error::Missing { estimator: "allocator/trace", what: "--trace".into() })?;
+        trace::estimate(log, view.task, view.platform)
+    }),
+    ("allocator/onnx", |view| by_front_end(view, "onnx")),
+    ("allocator/hf-config", |view| by_front_end(view, "hf-config")),
+    ("allocator/summary", |view| by_front_end(view, "summary")),
+];
+
+/// Names of all estimators.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ESTIMATORS.iter().chain(FRONT_ENDS).map(|(name, _)| *name)
+}
+
+/// Answers of all estimators, or of the one that is named.
+///
+/// # Errors
+/// A name that no estimator has.
+pub fn run(which: &str, known: &Known, task: &Task, platform: &Platform) -> Result<Vec<Answer>, Error> {
+    let chosen: Vec<&Estimator> = match which {
+        "all" => ESTIMATORS.iter().collect(),
+        name => ESTIMATORS.iter().chain(FRONT_ENDS).filter(|(known, _)| *known == name).collect(),
+    };
+    if chosen.is_empty() {
+        let names: Vec<_> = names().collect();
+        return Err(Error::bad(
+            format!("estimator `{which}`"),
+            format!("there is none of this name; there are all, {}", names.join(", ")),
+        ));
+    }
+    let view = View::new(known, task, platform);
+    Ok(chosen.into_iter().map(|(estimator, f)| Answer { estimator, result: f(&view) }).collect())
+}

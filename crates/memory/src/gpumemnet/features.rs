@@ -1,0 +1,178 @@
+//! What our networks see of a task: numbers of the whole, and a token for each kind of layer.
+//!
+//! [`FeatureSet::Published`] is what the authors feed theirs: raw counts. [`FeatureSet::Extended`] adds what theirs
+//! do not see (optimizer, precision, attention kernel, checkpointing, true activations of language
+//! models), in logarithms, because memory is a sum of products of these numbers and they span six powers of ten.
+
+use super::model::{Kind, Layer, Model};
+use super::published::{circle, extras, tokens, whole};
+use super::{Ensemble, Family};
+use crate::{Attention, Mode, Optimizer, Precision, Task};
+use serde::{Deserialize, Serialize};
+
+/// Which features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FeatureSet {
+    /// As in reference section 2.1: raw counts.
+    Published,
+    /// Logarithms, with optimizer and precision.
+    #[default]
+    Extended,
+}
+
+/// Features of a layer, and how many such layers there are.
+type Tokens = Vec<(Vec<f32>, u32)>;
+
+/// A task as numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Features {
+    /// Of the whole task.
+    pub(crate) whole: Vec<f32>,
+    /// One a distinct layer, and how many such layers there are. Empty for the MLP ensemble.
+    pub(crate) tokens: Tokens,
+}
+
+/// How many of the extended features are sizes: memory grows at most in proportion to each, so beyond the
+/// largest of the training data a prediction can be extended honestly.
+const SIZES: usize = 9;
+
+impl FeatureSet {
+    /// Numbers of a task for one of the ensembles.
+    pub(crate) fn of(self, ensemble: Ensemble, family: Family, model: &Model, task: &Task) -> Features {
+        let tokens = match (ensemble, self) {
+            (Ensemble::Mlp, _) => Vec::new(),
+            (Ensemble::Transformer, Self::Published) => published_tokens(family, model, task),
+            (Ensemble::Transformer, Self::Extended) => extended_tokens(model, task),
+        };
+        let whole = match (self, ensemble) {
+            (Self::Published, Ensemble::Mlp) => whole(family, model, task),
+            (Self::Published, Ensemble::Transformer) => extras(family, model, task),
+            (Self::Extended, _) => extended(family, model, task),
+        };
+        Features { whole, tokens }
+    }
+
+    /// Which features are sizes.
+    pub(crate) fn sizes(self) -> usize {
+        match self {
+            Self::Published => 0,
+            Self::Extended => SIZES,
+        }
+    }
+
+    /// Whether features are standardised. The published ones are not: the first batch normalisation does it.
+    pub(crate) const fn scaled(self) -> bool {
+        matches!(self, Self::Extended)
+    }
+}
+
+fn published_tokens(family: Family, model: &Model, task: &Task) -> Tokens {
+    let mut all = Tokens::new();
+    for token in tokens(family, model, task) {
+        match all.iter_mut().find(|(t, _)| *t == token) {
+            Some((_, n)) => *n += 1,
+            None => all.push((token, 1)),
+        }
+    }
+    all
+}
+
+/// `ln(1 + x)`.
+fn log(x: f64) -> f32 {
+    x.ln_1p() as f32
+}
+
+/// Bytes that a parameter takes with its gradient and the optimizer's states at the step.
+fn state_bytes(task: &Task) -> f64 {
+    let element = if matches!(task.precision, Precision::Bf16 | Precision::Fp16) { 2.0 } else { 4.0 };
+    if task.mode == Mode::Infer {
+        return element;
+    }
+    let numbers = match task.optimizer {
+        Optimizer::Sgd => 2.0,
+        Optimizer::SgdMomentum => 3.0,
+        Optimizer::AdamFused | Optimizer::Rmsprop | Optimizer::Adagrad => 4.0,
+        Optimizer::Adam | Optimizer::Adamw => 5.0,
+        Optimizer::Adam8bit => 2.5,
+    };
+    numbers * element
+}
+
+/// Bytes of an activation.
+fn activation_bytes(task: &Task) -> f64 {
+    if task.precision == Precision::Fp32 { 4.0 } else { 2.0 }
+}
+
+fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
+    let any = model.activations(|_| true) as f64;
+    let batch = task.batch_size as f64;
+    let params = model.params as f64;
+    let bytes = activation_bytes(task);
+    let state = params * state_bytes(task);
+    let saved = any * batch * bytes;
+    let largest = |of: fn(&Layer) -> u64| model.layers.iter().map(of).max().unwrap_or(0) as f64;
+    let last = model.layers.iter().rev().find(|l| l.activations > 0).map_or(0, |l| l.activations) as f64;
+    let mut all = vec![
+        // Sizes: as many as SIZES says.
+        log(params),
+        log(any),
+        log(any * batch),
+        log(batch),
+        log(state),
+        log(saved),
+        log(state + saved),
+        log(largest(|l| l.activations) * batch * bytes),
+        log(largest(|l| l.params) * bytes),
+        // The rest.
+        log(last * batch * 4.0),
+        log(model.layers.len() as f64),
+    ];
+    for kinds in GROUPS {
+        all.push(log(model.count(kinds) as f64));
+        // Which part of the activations such layers make: what they keep differs.
+        all.push((model.activations(kinds) as f64 / any.max(1.0)) as f32);
+    }
+    all.extend(circle(family, model));
+    // How likely it is that just ReLU keeps its output only; Identity keeps nothing.
+    for function in ["ReLU", "Identity", "PReLU"] {
+        let is = super::model::FUNCTIONS.iter().position(|f| *f == function);
+        all.push(f32::from(u8::from(model.count(|k| k == Kind::Function(is)) > 0)));
+    }
+    let flag = |is: bool| f32::from(u8::from(is));
+    all.push(flag(matches!(task.precision, Precision::Bf16Autocast | Precision::Fp16Autocast)));
+    all.push(flag(matches!(task.precision, Precision::Bf16 | Precision::Fp16)));
+    all.push(flag(task.gradient_checkpointing));
+    all.push(flag(task.mode == Mode::Infer));
+    let eager = task.attention == Attention::Eager;
+    all.push(flag(eager));
+    let seq = task.seq_len.unwrap_or(0) as f64;
+    all.push(log(seq));
+    all.push(if eager { log(seq * seq * batch * bytes) } else { 0.0 });
+    all
+}
+
+/// Groups of kinds that are counted.
+const GROUPS: [fn(Kind) -> bool; 7] = [
+    |k| k == Kind::Linear,
+    |k| k == Kind::Conv,
+    |k| k == Kind::Attention,
+    |k| matches!(k, Kind::BatchNorm | Kind::LayerNorm),
+    |k| matches!(k, Kind::Function(_)),
+    |k| k == Kind::Dropout,
+    |k| k == Kind::Embedding,
+];
+
+fn extended_tokens(model: &Model, task: &Task) -> Tokens {
+    let bytes = activation_bytes(task) * task.batch_size as f64;
+    let state = state_bytes(task);
+    let token = |layer: &Layer| {
+        let mut token: Vec<f32> = GROUPS.iter().map(|of| f32::from(u8::from(of(layer.kind)))).collect();
+        token.push(log(layer.activations as f64));
+        token.push(log(layer.activations as f64 * bytes));
+        token.push(log(layer.params as f64));
+        token.push(log(layer.params as f64 * state));
+        token
+    };
+    model.distinct().iter().map(|(layer, n)| (token(layer), *n)).collect()
+}

@@ -1,0 +1,46 @@
+//! GPUMemNet: the class of a task's memory, by ensembles of small networks (Yousefzadeh-Asl-Miandoab et al., part of
+//! CARMA, arXiv 2508.19073).
+//!
+//! Three ways to one [`Estimate`](crate::Estimate): the authors' weights ([`Published`]), weights that carma brings along
+//! ([`estimate`]), and weights that you train ([`train()`], `carma gpumemnet train`).
+//!
+//! The two designs are theirs: an ensemble of perceptrons over counts of the whole model, and attention over
+//! its layers with perceptrons behind. What differs here:
+//! - every fold trains a fresh network, and no task is tested on a network that saw it;
+//! - attention runs over the layers of one model, not over the batch; there are no positions, so that equal layers
+//!   can be counted instead of repeated, and no padding is seen;
+//! - features are logarithms, with optimizer, precision and attention kernel among them ([`FeatureSet`]);
+//! - runs that ended out of memory are lower bounds: the likelihood of such a run is that of needing more;
+//! - the last layer says a distribution ([`Head`]), so that one network answers in classes of any width, and as an
+//!   upper bound whose coverage is calibrated on tasks that the network did not see;
+//! - the context is learned apart: what is learned is memory beside it.
+
+pub mod checkpoint;
+pub mod eval;
+mod features;
+mod file;
+mod model;
+pub(crate) mod net;
+mod network;
+pub(crate) mod outlook;
+mod published;
+mod read;
+mod rows;
+pub(crate) mod score;
+mod shipped;
+mod train;
+
+pub use features::FeatureSet;
+pub use file::Bundle;
+pub use model::{FUNCTIONS, Family, Kind, Layer, Model};
+pub use network::Network;
+pub use outlook::{Head, Outlook, class_of};
+pub use published::{Ensemble, Published};
+pub use rows::{Data, Fingerprint, Measured, Sample};
+pub use score::{Score, score, score_published};
+pub use shipped::{estimate, estimate_model, network, shipped};
+pub(crate) use train::parallel;
+pub use train::{Fold, Options, cross_validate, folds, train};
+
+#[cfg(test)]
+mod tests;

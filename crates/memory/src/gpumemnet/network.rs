@@ -1,0 +1,150 @@
+//! A trained ensemble.
+
+use super::features::{FeatureSet, Features};
+use super::net::{Batch, Member, Scaling, Shape, Table};
+use super::outlook::{Coverage, Form, Head, Outlook, Target};
+use super::rows::{Fingerprint, Sample};
+use super::{Ensemble, Family, Model};
+use crate::nn::{Learner as _, Logistic, Mat, softmax_class};
+use crate::{Estimate, Parts, Platform, Task, Tier};
+use serde::{Deserialize, Serialize};
+
+/// Everything about an ensemble but its numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Card {
+    pub(crate) family: Family,
+    pub(crate) ensemble: Ensemble,
+    pub(crate) features: FeatureSet,
+    pub(crate) head: Head,
+    pub(crate) seed: u64,
+    pub(crate) trained_on: Fingerprint,
+    pub(crate) target: Target,
+    pub(crate) whole: Scaling,
+    pub(crate) tokens: Scaling,
+    pub(crate) members: Vec<Shape>,
+    pub(crate) coverage: Coverage,
+}
+
+/// A trained ensemble of one family.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Network {
+    pub(crate) card: Card,
+    pub(crate) members: Vec<Member>,
+}
+
+impl Network {
+    /// Which data it was trained on.
+    #[must_use]
+    pub fn trained_on(&self) -> &Fingerprint {
+        &self.card.trained_on
+    }
+
+    /// Its family.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        self.card.family
+    }
+
+    /// Its design.
+    #[must_use]
+    pub const fn ensemble(&self) -> Ensemble {
+        self.card.ensemble
+    }
+
+    /// What its last layer says.
+    #[must_use]
+    pub const fn head(&self) -> Head {
+        self.card.head
+    }
+
+    /// Its features.
+    #[must_use]
+    pub const fn features(&self) -> FeatureSet {
+        self.card.features
+    }
+
+    /// The distribution of a task's memory on the platform that it was trained on.
+    #[must_use]
+    pub fn outlook(&self, model: &Model, task: &Task) -> Outlook {
+        let features = self.card.features.of(self.card.ensemble, self.card.family, model, task);
+        let features = [features];
+        let table = Table::new(features.iter(), &self.card.whole, &self.card.tokens);
+        self.outlooks(&features, &table.all()).swap_remove(0)
+    }
+
+    /// As [`Network::outlook`], for many at once; no task changes what is said of another.
+    #[must_use]
+    pub fn outlook_all(&self, samples: &[&Sample]) -> Vec<Outlook> {
+        let card = &self.card;
+        let of = |s: &&Sample| card.features.of(card.ensemble, card.family, &s.model, &s.task);
+        let mut all = Vec::with_capacity(samples.len());
+        // Some hundred at a time bound the memory that this takes.
+        for part in samples.chunks(256) {
+            let features: Vec<Features> = part.iter().map(of).collect();
+            let table = Table::new(features.iter(), &card.whole, &card.tokens);
+            all.extend(self.outlooks(&features, &table.all()));
+        }
+        all
+    }
+
+    fn outlooks(&self, features: &[Features], batch: &Batch) -> Vec<Outlook> {
+        let outputs: Vec<Mat> = self.members.iter().map(|m| m.infer(batch)).collect();
+        let sizes = self.card.features.sizes();
+        let one = |(s, features): (usize, &Features)| Outlook {
+            form: combine(self.card.head, &outputs, s),
+            target: self.card.target,
+            beyond: f64::from(self.card.whole.excess(&features.whole, sizes)),
+        };
+        features.iter().enumerate().map(one).collect()
+    }
+
+    /// The answer at a coverage (0.95: `upper` is enough for 95 of 100 tasks like those of the training data).
+    /// What the networks learned is memory beside the context; that of the platform is added.
+    #[must_use]
+    pub fn estimate(&self, model: &Model, task: &Task, platform: &Platform, coverage: f64) -> Estimate {
+        let outlook = self.outlook(model, task);
+        let context = platform.context_mib;
+        let mib = |level: f64| context + outlook.mib(self.card.coverage.score(level));
+        let use_mib = mib(0.5);
+        let low = mib(1.0 - coverage).min(use_mib);
+        let upper = mib(coverage).max(use_mib);
+        let card = &self.card;
+        let mut reasons = vec![
+            format!(
+                "{} ensemble of {} networks, trained on {} ({} tasks, {} of them lower bounds)",
+                card.ensemble,
+                self.members.len(),
+                card.trained_on.name,
+                card.trained_on.rows,
+                card.trained_on.lower_bounds
+            ),
+            format!("upper covers {:.0} % of tasks like those", coverage * 100.0),
+        ];
+        reasons.extend(outlook.beyond_reason());
+        Estimate {
+            need_mib: low,
+            use_mib,
+            upper_mib: upper,
+            tier: Tier::Formula,
+            source: format!("gpumemnet/{}", card.ensemble),
+            family: card.family.to_string(),
+            parts: Some(Parts { context_mib: context, reserved_mib: use_mib - context, ..Parts::default() }),
+            reasons,
+        }
+    }
+}
+
+/// One distribution of the members' outputs. Where members disagree, the distribution is wider.
+fn combine(head: Head, outputs: &[Mat], sample: usize) -> Form {
+    let n = outputs.len().max(1) as f64;
+    match head {
+        Head::Logistic => Form::pooled(outputs.iter().map(|o| Logistic::of(o, sample))),
+        Head::Classes { width_mib, .. } => {
+            let mut sum = outputs.first().cloned().unwrap_or_default();
+            outputs.iter().skip(1).for_each(|o| sum.add(o));
+            sum.data.iter_mut().for_each(|v| *v /= n as f32);
+            let probabilities = softmax_class(&sum, sample).into_iter().map(f64::from).collect();
+            Form::Classes { probabilities, width: width_mib as f64 }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Training is deterministic, predictions stand alone, files come back, foreign ones are refused.
+
+use super::*;
+use crate::{Gpu, Optimizer, Platform, Task};
+use std::num::NonZeroUsize;
+
+/// Tasks whose memory follows a rule: 400 MiB of context, 20 bytes a parameter, 8 an activation. Every
+/// seventh ended out of memory at four fifths of that.
+pub(super) fn made_up(n: usize) -> Data {
+    let samples = (0..n)
+        .map(|i| {
+            let (width, depth) = (64 << (i % 5), 2 + i % 4);
+            let linear = Layer { kind: Kind::Linear, activations: width, params: width * width + width };
+            let relu = Layer { kind: Kind::of("ReLU"), activations: width, params: 0 };
+            let layers = (0..depth).flat_map(|_| [linear, relu]).collect();
+            let model = Model::new(Family::Mlp, layers);
+            let task = Task { batch_size: 64 * (1 + (i as u64 * 7) % 61), ..Task::default() };
+            let bytes = 20 * model.params + 8 * task.batch_size * model.activations(|_| true);
+            let mib = 400 + (bytes >> 20) + 2;
+            let measured = if i % 7 == 3 { Measured::AtLeast(mib * 4 / 5) } else { Measured::Peak(mib) };
+            Sample { id: format!("s{i}"), model, task, measured }
+        })
+        .collect();
+    Data { name: "made-up".to_owned(), family: Family::Mlp, context_mib: 400, samples, skipped: 0 }
+}
+
+fn quick(ensemble: Ensemble) -> Options {
+    Options { epochs: 4, threads: NonZeroUsize::new(1), ..Options::new(ensemble, 7) }
+}
+
+fn platform() -> Platform {
+    Platform {
+        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: 40_960 },
+        torch: (2, 7),
+        context_mib: 500,
+        context_source: "test".to_owned(),
+        alloc: crate::alloc::Settings::default(),
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_network_on_any_number_of_threads() {
+    let data = made_up(80);
+    for ensemble in Ensemble::ALL {
+        let one = train(&data, &quick(ensemble), &[]).unwrap();
+        let three = train(&data, &Options { threads: NonZeroUsize::new(3), ..quick(ensemble) }, &[]).unwrap();
+        assert!(one == three, "{ensemble}");
+        let other = train(&data, &Options { seed: 8, ..quick(ensemble) }, &[]).unwrap();
+        assert!(one.members != other.members, "{ensemble}");
+    }
+}
+
+#[test]
+fn neither_batch_mates_nor_the_order_of_layers_change_a_prediction() {
+    let data = made_up(120);
+    for ensemble in Ensemble::ALL {
+        let network = train(&data, &quick(ensemble), &[]).unwrap();
+        let all: Vec<&Sample> = data.samples.iter().collect();
+        let together = network.outlook_all(&all);
+        for (i, sample) in data.samples.iter().enumerate().step_by(17) {
+            let alone = network.outlook(&sample.model, &sample.task);
+            let close = |a: f64, b: f64| (a - b).abs() < 1e-4 * a.abs().max(1.0);
+            assert!(close(alone.at(0.5), together[i].at(0.5)), "{ensemble} {i}");
+            let mut turned = sample.model.clone();
+            turned.layers.reverse();
+            // The last layer of all is a feature; keep it last.
+            let first = turned.layers.remove(0);
+            turned.layers.push(first);
+            assert!(close(alone.at(0.5), network.outlook(&turned, &sample.task).at(0.5)), "{ensemble} {i}");
+        }
+    }
+}
+
+#[test]
+fn it_learns_a_rule_and_lower_bounds_do_not_pull_it_down() {
+    let data = made_up(300);
+    let options = Options { epochs: 30, ..quick(Ensemble::Mlp) };
+    let folds = cross_validate(&data, &options, 3).unwrap();
+    let mut seen = vec![0; data.samples.len()];
+    for fold in &folds {
+        let test: Vec<&Sample> = fold.test.iter().map(|i| &data.samples[*i]).collect();
+        let score = score(&fold.network, &test, 1000, 100, 0.95);
+        assert!(score.accuracy > 0.9 && score.mre < 0.1 && score.covered > 0.85, "{score:?}");
+        fold.test.iter().for_each(|i| seen[*i] += 1);
+    }
+    assert!(seen.iter().all(|n| *n == 1), "each task is tested once");
+}
+
+#[test]
+fn classes_can_be_learned_as_published() {
+    let data = made_up(300);
+    let head = Head::Classes { width_mib: 1000, count: 8 };
+    let options = Options { epochs: 30, head, ..quick(Ensemble::Mlp) };
+    let fold = cross_validate(&data, &options, 3).unwrap().swap_remove(0);
+    let test: Vec<&Sample> = fold.test.iter().map(|i| &data.samples[*i]).collect();
+    let score = score(&fold.network, &test, 1000, 7, 0.95);
+    assert!(score.accuracy > 0.85, "{score:?}");
+}
+
+#[test]
+fn answers_are_ordered_grow_with_coverage_and_beyond_the_training_data() {
+    let data = made_up(200);
+    let network = train(&data, &Options { epochs: 40, ..quick(Ensemble::Mlp) }, &[]).unwrap();
+    let sample = &data.samples[50];
+    let at = |coverage| network.estimate(&sample.model, &sample.task, &platform(), coverage);
+    let (low, high) = (at(0.8), at(0.98));
+    assert!(low.need_mib <= low.use_mib && low.use_mib <= low.upper_mib);
+    assert!(low.upper_mib <= high.upper_mib);
+    let largest = &data.samples[199 / 5 * 5 - 1];
+    let task = Task { batch_size: 64 * 61 * 40, ..Task::default() };
+    let far = network.estimate(&largest.model, &task, &platform(), 0.95);
+    let near = network.estimate(&largest.model, &largest.task, &platform(), 0.95);
+    assert!(far.upper_mib > 10 * near.upper_mib.saturating_sub(500), "{} {}", far.upper_mib, near.upper_mib);
+    assert!(far.reasons.iter().any(|r| r.contains("larger than anything")), "{:?}", far.reasons);
+}
+
+#[test]
+fn weights_come_back_from_their_file() {
+    let data = made_up(120);
+    for ensemble in Ensemble::ALL {
+        let options = Options { epochs: 2, ..quick(ensemble) };
+        let folds = cross_validate(&data, &options, 3).unwrap();
+        let whole = Some(train(&data, &options, &folds).unwrap());
+        let bundle = Bundle { whole, folds };
+        let bytes = bundle.write();
+        // Not assert_eq: it would print a hundred thousand numbers.
+        assert!(Bundle::read("w", &bytes).unwrap() == bundle, "{ensemble}");
+        assert_eq!(bundle.whole.unwrap().trained_on(), &data.fingerprint());
+    }
+}
+
+#[test]
+fn foreign_and_damaged_weights_are_refused() {
+    let data = made_up(80);
+    let options = Options { epochs: 1, ..quick(Ensemble::Mlp) };
+    let bytes = Bundle { whole: Some(train(&data, &options, &[]).unwrap()), folds: vec![] }.write();
+    let says = |bytes: &[u8]| Bundle::read("w.net", bytes).unwrap_err().to_string();
+    let mut newer = bytes.clone();
+    newer[16] = 9;
+    assert!(says(&newer).contains("version 9"), "{}", says(&newer));
+    let mut flipped = bytes.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 4;
+    assert!(says(&flipped).contains("checksum"));
+    assert!(says(b"hello").contains("first bytes"));
+    for cut in (0..bytes.len()).step_by(97) {
+        assert!(Bundle::read("w", &bytes[..cut]).is_err());
+    }
+}
+
+#[test]
+fn own_and_authors_rows_are_read() {
+    let own = "id,family,batch_size,optimizer,precision,cap_mib,status,params,reserved_mib,context_mib,layer_list,alloc_retries\n\
+        a,mlp,8,adamw,bf16,65536,SUCCESSFUL,300,120,500,Linear:16:272x2 Flatten:16:0 ReLU:16:0,0\n\
+        b,mlp,8,sgd,fp32,256,OOM,300,200,510,Linear:16:272,0\n\
+        c,mlp,8,sgd,fp32,256,SUCCESSFUL,300,250,520,Linear:16:272,3\n\
+        d,mlp,8,sgd,fp32,256,ERROR,,,,,\n";
+    let data = Data::parse("own.csv", own.as_bytes()).unwrap();
+    assert_eq!((data.context_mib, data.skipped, data.samples.len()), (510, 1, 3));
+    let measured: Vec<Measured> = data.samples.iter().map(|s| s.measured).collect();
+    assert_eq!(measured, [Measured::Peak(630), Measured::AtLeast(766), Measured::AtLeast(760)]);
+    assert_eq!(data.samples[0].model.layers.len(), 3, "a reshape is no layer");
+    assert_eq!(data.samples[0].task.optimizer, Optimizer::Adamw);
+
+    let authors = "Filename,Depth,Activations-Params,Total Parameters,Batch Size,Max GPU Memory (MiB)\n\
+        x,1,\"[('linear', 5, 30), ('ReLU', 5, 0)]\",30,4,1445\n";
+    let data = Data::parse("authors.csv", authors.as_bytes()).unwrap();
+    assert_eq!(data.samples[0].model.activations(|_| true), 10);
+    assert_eq!(data.context_mib, 1429);
+
+    for (text, word) in [
+        ("a,b\n1,2\n", "reserved_mib"),
+        (&own.replace("adamw", "lion"), "optimizer: `lion`"),
+        (&own.replace("Linear:16:272x2", "Linear:16:272x99999999"), "too many"),
+        (&own.replace("Linear:16:272x2", "Linear:16"), "layer_list"),
+        (&own.replace("a,mlp,8", "a,mlp,-8"), "line 2: batch_size"),
+        (&own.replace("b,mlp", "b,cnn"), "one family"),
+    ] {
+        let error = Data::parse("own.csv", text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
+fn kinds_of_layers() {
+    for (class, kind) in [
+        ("Linear", Kind::Linear),
+        ("Conv2d", Kind::Conv),
+        ("Conv2dSame", Kind::Conv),
+        ("ConvTranspose2d", Kind::Conv),
+        ("Conv2dNormActivation", Kind::Other),
+        ("ConvBNReLU", Kind::Other),
+        ("SeparableConv2d", Kind::Other),
+        ("BatchNorm2d", Kind::BatchNorm),
+        ("LlamaRMSNorm", Kind::LayerNorm),
+        ("LayerNorm2d", Kind::LayerNorm),
+        ("MaxPool2d", Kind::Pool),
+        ("BertPooler", Kind::Other),
+        ("AdaptiveAvgPool2d", Kind::AdaptivePool),
+        ("BertEmbeddings", Kind::Other),
+        ("Embedding", Kind::Embedding),
+        ("Dropout2d", Kind::Dropout),
+        ("Softmax", Kind::Function(None)),
+        ("ReLU6", Kind::of("ReLU")),
+        ("NewGELUActivation", Kind::of("GELU")),
+        ("Sequential", Kind::Other),
+    ] {
+        assert_eq!(Kind::of(class), kind, "{class}");
+    }
+}
+
+#[test]
+fn the_most_frequent_function_is_encoded() {
+    let layers = ["SiLU", "ReLU6", "ReLU"].map(|k| Layer { kind: Kind::of(k), activations: 1, params: 0 });
+    let model = Model::new(Family::Cnn, layers.into());
+    assert_eq!(FUNCTIONS[model.function(&FUNCTIONS)], "ReLU");
+    assert_eq!(model.distinct().len(), 2);
+}
+
+#[test]
+fn the_weights_in_the_repository_fit_this_carma() {
+    let all = shipped().unwrap();
+    let bytes: usize = all.iter().map(|(_, b)| b.write().len()).sum();
+    assert!(bytes < 1_000_000, "{bytes} bytes; they are part of every binary");
+    for (name, bundle) in all {
+        let network = bundle.any().unwrap();
+        assert!(name.contains(network.family().as_str()) && name.contains(network.ensemble().as_str()));
+        assert_eq!(bundle.folds.len(), 3, "{name}");
+        let seen: usize = bundle.folds.iter().map(|f| f.test.len()).sum();
+        assert_eq!(seen, network.trained_on().rows, "{name}");
+    }
+}
+
+#[test]
+fn a_summary_gets_an_answer() {
+    let text = "\
+----------------------------------------------------------------
+        Layer (type)               Output Shape         Param #
+================================================================
+            Linear-1                 [-1, 2048]       4,196,352
+              ReLU-2                 [-1, 2048]               0
+            Linear-3                   [-1, 10]          20,490
+================================================================
+Total params: 4,216,842
+----------------------------------------------------------------";
+    let summary = crate::summary::parse(text).unwrap();
+    let task = Task { batch_size: 512, ..Task::default() };
+    for ensemble in Ensemble::ALL {
+        let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
+        // 80 MiB of parameters and states, some activations, 500 MiB of context.
+        assert!((560..800).contains(&small.use_mib), "{small:?}");
+        assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
+        let large = Task { batch_size: 512 * 64, ..task.clone() };
+        let large = estimate(ensemble, &summary, &large, &platform()).unwrap();
+        assert!(large.upper_mib > small.upper_mib + 500, "{large:?}");
+    }
+}

@@ -1,0 +1,401 @@
+//! What earlier runs teach: pure, without a file or a clock. The daemon feeds it ends of attempts,
+//! keeps [`Row`]s in its database and asks it at each submission.
+//!
+//! Levels (reference note, section 3.4), from narrow to wide: the exact command on the same kind of
+//! place; the same program with another batch size, edition or place, scaled by what a front end
+//! simulates; and, for programs never seen, how far that front end is off for the family. A run that
+//! was cut off (out of memory, at a cap, ended early) is a lower bound and never a measurement. CUDA
+//! contexts are learned apart, so that what a task needs carries over to another GPU.
+
+mod context;
+mod program;
+mod ratio;
+mod run;
+mod signature;
+
+pub use context::Context;
+pub use program::{Anchor, Margins, Program, Sim, Told};
+pub use ratio::{ENOUGH, Group};
+pub use run::{Observed, Outcome};
+pub use signature::{Facts, Place, SETTINGS, Signature, fingerprint};
+
+use crate::{Estimate, Tier};
+use program::Wanted;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Programs that are remembered at most; the one used least lately is forgotten.
+const PROGRAMS: usize = 4096;
+/// Groups of ratios, and contexts, likewise.
+const GROUPS: usize = 1024;
+
+/// Which table of the history a row belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Table {
+    /// [`Program`]s by key.
+    Program,
+    /// Samples of [`Group`]s, by front end, family, GPU and framework, and place in the group.
+    Ratio,
+    /// [`Context`]s by place.
+    Context,
+}
+
+impl Table {
+    /// As stored.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Program => "program",
+            Self::Ratio => "ratio",
+            Self::Context => "context",
+        }
+    }
+
+    /// From what was stored.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Program, Self::Ratio, Self::Context].into_iter().find(|t| t.as_str() == word)
+    }
+}
+
+/// A part of the history as it is stored: one changed thing, one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Which table.
+    pub table: Table,
+    /// Key in it.
+    pub key: String,
+    /// JSON; `None`: the row goes.
+    pub body: Option<String>,
+}
+
+/// A run that is over.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// What ran.
+    pub signature: &'a Signature,
+    /// Where.
+    pub place: &'a Place,
+    /// What was seen of it.
+    pub outcome: Outcome,
+    /// Whether its memory went on growing.
+    pub growing: bool,
+    /// What front ends had said of it.
+    pub estimates: &'a [Estimate],
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// What will run.
+    pub signature: &'a Signature,
+    /// Where.
+    pub place: &'a Place,
+    /// What front ends say of it, best first.
+    pub estimates: &'a [Estimate],
+}
+
+/// Everything learned.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    programs: BTreeMap<u64, Program>,
+    groups: BTreeMap<String, Group>,
+    contexts: BTreeMap<String, Context>,
+    /// Programs by when they were used last.
+    by_use: BTreeSet<(u64, u64)>,
+    updates: u64,
+    changed: BTreeSet<(Table, String)>,
+}
+
+/// A context where nothing is known, MiB: between what drivers since 2022 take (reference, section 4).
+const CONTEXT_MIB: u64 = 512;
+/// Front ends this good say what is context and what is not.
+const KNOWS_CONTEXT: Tier = Tier::Trace;
+
+impl History {
+    /// Puts a stored row back. Rows of a table come in the order of their keys.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn load(&mut self, row: &Row) -> Result<(), String> {
+        let Some(body) = &row.body else { return Ok(()) };
+        let broken = |e: serde_json::Error| format!("{} {}: {e}", row.table.as_str(), row.key);
+        match row.table {
+            Table::Program => {
+                let key = u64::from_str_radix(&row.key, 16)
+                    .map_err(|e| format!("program {}: not a key ({e})", row.key))?;
+                let program: Program = serde_json::from_str(body).map_err(broken)?;
+                let used = last_used(&program);
+                self.updates = self.updates.max(used);
+                self.by_use.insert((used, key));
+                self.programs.insert(key, program);
+            }
+            Table::Ratio => {
+                let (group, place) = sample_place(&row.key)
+                    .ok_or_else(|| format!("ratio {}: not a group and a place", row.key))?;
+                let sample: ratio::Sample = serde_json::from_str(body).map_err(broken)?;
+                self.updates = self.updates.max(sample.at);
+                self.groups.entry(group.to_owned()).or_default().restore(place, sample);
+            }
+            Table::Context => {
+                self.contexts.insert(row.key.clone(), serde_json::from_str(body).map_err(broken)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What changed since the last time, to be stored.
+    ///
+    /// # Errors
+    /// What cannot be written as JSON, which nothing here should be.
+    pub fn changes(&mut self) -> Result<Vec<Row>, String> {
+        std::mem::take(&mut self.changed)
+            .into_iter()
+            .map(|(table, key)| {
+                let body = match table {
+                    Table::Program => {
+                        let program = u64::from_str_radix(&key, 16).ok().and_then(|k| self.programs.get(&k));
+                        program.map(serde_json::to_string)
+                    }
+                    Table::Ratio => {
+                        let sample =
+                            sample_place(&key).and_then(|(group, place)| self.groups.get(group)?.at(place));
+                        sample.map(serde_json::to_string)
+                    }
+                    Table::Context => self.contexts.get(&key).map(serde_json::to_string),
+                };
+                let body = body.transpose().map_err(|e| format!("{} {key}: {e}", table.as_str()))?;
+                Ok(Row { table, key, body })
+            })
+            .collect()
+    }
+
+    /// Programs by key.
+    pub fn programs(&self) -> impl Iterator<Item = (u64, &Program)> {
+        self.programs.iter().map(|(key, program)| (*key, program))
+    }
+
+    /// Ratios by front end, family, GPU and framework.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, &Group)> {
+        self.groups.iter().map(|(key, group)| (key.as_str(), group))
+    }
+
+    /// Contexts by GPU, driver and framework.
+    pub fn contexts(&self) -> impl Iterator<Item = (&str, &Context)> {
+        self.contexts.iter().map(|(key, context)| (key.as_str(), context))
+    }
+
+    /// The context of one process at a place, MiB, if a probe or enough runs say. Of an unknown
+    /// framework, the largest of that GPU and driver.
+    #[must_use]
+    pub fn context(&self, place: &Place) -> Option<u64> {
+        let own = self.contexts.get(&context_key(place)).and_then(Context::mib);
+        own.or_else(|| {
+            let here = format!("{}|{}|", part(&place.gpu), part(&place.driver));
+            let near = self.contexts.range(here.clone()..).take_while(|(key, _)| key.starts_with(&here));
+            near.filter_map(|(_, context)| context.mib()).max()
+        })
+    }
+
+    /// Takes a probe of a context. `false`: the number cannot be one, and nothing changed.
+    pub fn probe(&mut self, place: &Place, mib: u64) -> bool {
+        let key = context_key(place);
+        if !self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS {
+            return false;
+        }
+        let good = self.contexts.entry(key.clone()).or_default().probe(mib);
+        if good {
+            self.changed.insert((Table::Context, key));
+        }
+        good
+    }
+
+    /// Learns from a run that is over.
+    pub fn learn(&mut self, run: &Run<'_>) {
+        if run.outcome == Outcome::Ignored {
+            return;
+        }
+        self.updates += 1;
+        if let Outcome::Peak(mib) = run.outcome {
+            self.learn_context(run, mib);
+        }
+        let context_mib = self.context_for(run.place, run.estimates);
+        self.learn_program(run, context_mib);
+        if let Outcome::Peak(mib) = run.outcome {
+            self.learn_ratios(run, mib, context_mib);
+        }
+    }
+
+    fn learn_context(&mut self, run: &Run<'_>, peak: u64) {
+        let exact = run.estimates.iter().find(|e| e.tier == KNOWS_CONTEXT);
+        let Some(parts) = exact.and_then(|e| e.parts) else { return };
+        let key = context_key(run.place);
+        if parts.workspace_mib > 0 || (!self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS) {
+            // A bound of workspaces is no measurement: what is left would be too small.
+            return;
+        }
+        self.contexts.entry(key.clone()).or_default().candidate(peak.saturating_sub(parts.reserved_mib));
+        self.changed.insert((Table::Context, key));
+    }
+
+    fn learn_program(&mut self, run: &Run<'_>, context_mib: u64) {
+        let key = run.signature.program;
+        if let Some(program) = self.programs.get(&key) {
+            self.by_use.remove(&(last_used(program), key));
+        } else if self.programs.len() >= PROGRAMS
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.programs.remove(&oldest);
+            self.changed.insert((Table::Program, program_key(oldest)));
+        }
+        let program = self
+            .programs
+            .entry(key)
+            .or_insert_with(|| Program::new(run.signature.user, run.signature.label.clone()));
+        let sim = sim_of(run.estimates);
+        let wanted = Wanted {
+            content: run.signature.content,
+            batch: run.signature.batch,
+            place: run.place,
+            sim: sim.as_ref(),
+            context_mib,
+        };
+        let anchor = program.anchor(&wanted, self.updates);
+        anchor.growing |= run.growing;
+        match run.outcome {
+            Outcome::Peak(mib) => {
+                anchor.runs = anchor.runs.saturating_add(1);
+                anchor.max_mib = anchor.max_mib.max(Some(mib));
+                anchor.min_mib = Some(anchor.min_mib.map_or(mib, |min| min.min(mib)));
+                anchor.sim = wanted.sim.cloned().or(anchor.sim.take());
+                anchor.context_mib = context_mib;
+            }
+            Outcome::AtLeast(mib) => anchor.at_least_mib = anchor.at_least_mib.max(Some(mib)),
+            Outcome::Ignored => {}
+        }
+        self.by_use.insert((self.updates, key));
+        self.changed.insert((Table::Program, program_key(key)));
+    }
+
+    fn learn_ratios(&mut self, run: &Run<'_>, peak: u64, context_mib: u64) {
+        let task =
+            signature::Hash::new().number(run.signature.program).number(run.signature.batch.unwrap_or(0)).0;
+        for estimate in run.estimates {
+            let base = estimate.parts.map_or(0, |p| p.context_mib);
+            let context = if estimate.parts.is_some() { context_mib } else { 0 };
+            for key in group_keys(estimate, run.place) {
+                if !self.groups.contains_key(&key) && self.groups.len() >= GROUPS {
+                    continue;
+                }
+                let place = self.groups.entry(key.clone()).or_default().add(
+                    self.updates,
+                    task,
+                    peak.saturating_sub(context),
+                    estimate.use_mib.saturating_sub(base),
+                    estimate.upper_mib.saturating_sub(base),
+                );
+                // Three digits, so that rows sort by place.
+                self.changed.extend(place.map(|n| (Table::Ratio, format!("{key}#{n:03}"))));
+            }
+        }
+    }
+
+    /// Context at a place: learned or probed, else a front end's, else a guess.
+    pub(crate) fn context_for(&self, place: &Place, estimates: &[Estimate]) -> u64 {
+        let told = || estimates.iter().find_map(|e| e.parts).map(|p| p.context_mib);
+        self.context(place).or_else(told).unwrap_or(CONTEXT_MIB)
+    }
+
+    /// What runs of the same program say, if there were any that reached their peak.
+    #[must_use]
+    pub fn tell(&self, ask: &Ask<'_>, margins: &Margins) -> Option<Told> {
+        let sim = sim_of(ask.estimates);
+        self.programs.get(&ask.signature.program)?.tell(&self.wanted(ask, sim.as_ref()), margins)
+    }
+
+    /// What runs that were cut off say: it takes at least this much, MiB.
+    #[must_use]
+    pub fn at_least(&self, ask: &Ask<'_>) -> Option<u64> {
+        self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None))
+    }
+
+    fn wanted<'a>(&self, ask: &Ask<'a>, sim: Option<&'a Sim>) -> Wanted<'a> {
+        Wanted {
+            content: ask.signature.content,
+            batch: ask.signature.batch,
+            place: ask.place,
+            sim,
+            context_mib: self.context_for(ask.place, ask.estimates),
+        }
+    }
+
+    /// How far an estimate is off as a rule: the middle, and what its bound must be multiplied with,
+    /// each from the narrowest group that has enough runs; and how many runs that were.
+    #[must_use]
+    pub fn correction(&self, estimate: &Estimate, place: &Place, coverage: f64) -> Correction {
+        let mut correction = Correction::default();
+        for key in group_keys(estimate, place) {
+            let Some(group) = self.groups.get(&key) else { continue };
+            correction.middle = correction.middle.or_else(|| group.median());
+            if correction.upper.is_none()
+                && let Some(upper) = group.quantile(coverage)
+            {
+                correction.upper = Some((upper, group.len()));
+            }
+        }
+        correction
+    }
+}
+
+/// How far a front end is off.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Correction {
+    /// Median of measured / expected.
+    pub middle: Option<f64>,
+    /// What its bound must be multiplied with to hold, and from how many runs.
+    pub upper: Option<(f64, usize)>,
+}
+
+/// The best simulation among estimates: one that says what is context.
+fn sim_of(estimates: &[Estimate]) -> Option<Sim> {
+    let best = estimates.iter().filter(|e| e.parts.is_some()).min_by_key(|e| e.tier)?;
+    let context = best.parts.map_or(0, |p| p.context_mib);
+    Some(Sim { source: best.source.clone(), net_mib: best.use_mib.saturating_sub(context) })
+}
+
+fn last_used(program: &Program) -> u64 {
+    program.anchors.iter().map(|a| a.used).max().unwrap_or_default()
+}
+
+fn program_key(key: u64) -> String {
+    format!("{key:016x}")
+}
+
+/// A word of a key: without what parts words, and not longer than sense.
+fn part(word: &str) -> String {
+    word.chars().filter(|c| !matches!(c, '|' | '#') && !c.is_control()).take(80).collect()
+}
+
+fn context_key(place: &Place) -> String {
+    format!("{}|{}|{}", part(&place.gpu), part(&place.driver), part(&place.framework))
+}
+
+/// Key of a stored sample: its group and its place there.
+fn sample_place(key: &str) -> Option<(&str, usize)> {
+    let (group, place) = key.rsplit_once('#')?;
+    Some((group, place.parse().ok()?))
+}
+
+/// Groups that an estimate belongs to, narrow to wide.
+fn group_keys(estimate: &Estimate, place: &Place) -> [String; 3] {
+    let (source, family) = (part(&estimate.source), part(&estimate.family));
+    [
+        format!("{source}|{family}|{}|{}", part(&place.gpu), part(&place.framework)),
+        format!("{source}|{family}"),
+        source,
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! How far a front end is off, by family: a robust ratio and a conformal upper quantile.
+
+use serde::{Deserialize, Serialize};
+
+/// Samples that a group keeps, the latest.
+const KEPT: usize = 256;
+/// Samples of one program in a group: repeats of one task say nothing of others.
+const OF_ONE: usize = 3;
+/// Below so many samples a group says nothing of a quantile. At a coverage of 95 % the smallest number
+/// for which a conformal quantile exists at all is 19.
+pub const ENOUGH: usize = 20;
+/// Below so many it says nothing of the middle either.
+const FEW: usize = 5;
+/// Unit of the stored ratios.
+const UNIT: f64 = 10_000.0;
+
+/// One run against what a front end said of it, both without context, in units of 1/10,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sample {
+    /// When it came, in updates of the history.
+    pub(super) at: u64,
+    /// Program and batch.
+    key: u64,
+    /// Measured / expected use.
+    of_use: u32,
+    /// Measured / stated bound: carries over to tasks whose bound is wider or narrower.
+    of_upper: u32,
+}
+
+/// Runs of one front end and family. Samples have places of their own, so that a new one changes one
+/// stored row and not all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Group {
+    samples: Vec<Sample>,
+}
+
+impl Group {
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// Takes a run: measured, expected and bound, MiB without context. Returns the place that changed;
+    /// what cannot be is left out.
+    pub(super) fn add(
+        &mut self,
+        at: u64,
+        key: u64,
+        measured: u64,
+        expected: u64,
+        upper: u64,
+    ) -> Option<usize> {
+        if measured == 0 || expected == 0 || upper < expected {
+            return None;
+        }
+        let sample = Sample { at, key, of_use: unit(measured, expected), of_upper: unit(measured, upper) };
+        let same = |s: &Sample| s.key == key;
+        let crowded = self.samples.iter().filter(|s| same(s)).count() >= OF_ONE;
+        if !crowded && self.samples.len() < KEPT {
+            self.samples.push(sample);
+            return Some(self.samples.len() - 1);
+        }
+        let places = (0..self.samples.len()).filter(|i| !crowded || same(&self.samples[*i]));
+        let oldest = places.min_by_key(|i| self.samples[*i].at)?;
+        self.samples[oldest] = sample;
+        Some(oldest)
+    }
+
+    /// What stands at a place.
+    pub(super) fn at(&self, place: usize) -> Option<&Sample> {
+        self.samples.get(place)
+    }
+
+    /// Puts a stored sample back. Places are not kept: any order of the same samples says the same.
+    pub(super) fn restore(&mut self, place: usize, sample: Sample) {
+        if let Some(there) = self.samples.get_mut(place) {
+            *there = sample;
+        } else if self.samples.len() < KEPT {
+            // Rows come in the order of their places; a gap closes.
+            self.samples.push(sample);
+        }
+    }
+
+    /// Median of measured / expected; `None` below a handful.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        let ratios = self.sorted(|s| s.of_use);
+        (ratios.len() >= FEW).then(|| f64::from(ratios[(ratios.len() - 1) / 2]) / UNIT)
+    }
+
+    /// What to multiply a stated bound with so that it holds with this probability for the next task
+    /// that is like those seen (split conformal prediction, one-sided: the ceil((n+1)q)-th smallest
+    /// ratio). `None`: too few.
+    #[must_use]
+    pub fn quantile(&self, coverage: f64) -> Option<f64> {
+        let ratios = self.sorted(|s| s.of_upper);
+        if ratios.len() < ENOUGH {
+            return None;
+        }
+        let rank = ((ratios.len() + 1) as f64 * coverage).ceil() as usize;
+        // Beyond the largest seen nothing is known: then the bound is not for this data to give.
+        ratios.get(rank.max(1) - 1).map(|r| f64::from(*r) / UNIT)
+    }
+
+    fn sorted(&self, of: impl Fn(&Sample) -> u32) -> Vec<u32> {
+        let mut ratios: Vec<u32> = self.samples.iter().map(of).collect();
+        ratios.sort_unstable();
+        ratios
+    }
+}
+
+fn unit(a: u64, b: u64) -> u32 {
+    // A ratio beyond 100 is a mistake of the front end, not a fact about memory; it stays an outlier.
+    ((a as f64 / b as f64).min(100.0) * UNIT).round() as u32
+}

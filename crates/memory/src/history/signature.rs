@@ -1,0 +1,351 @@
+//! What makes two runs the same task: the command without what does not change memory.
+
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Where a task runs, as far as memory depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// Type of the GPU, as the driver names it.
+    pub gpu: String,
+    /// Framework and version, `unknown` where nobody said.
+    pub framework: String,
+    /// Version of the driver, `unknown` where nobody said.
+    pub driver: String,
+}
+
+/// What is known of a task beside its numbers. Borrowed: made for one question.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Facts<'a> {
+    /// Who runs it. Users do not learn from each other's commands: one could spoil another's bounds.
+    pub user: u32,
+    /// Program and arguments.
+    pub command: &'a [String],
+    /// Directory that it starts in.
+    pub cwd: &'a str,
+    /// Settings from its environment that change memory, see [`SETTINGS`].
+    pub settings: &'a [(&'a str, &'a str)],
+    /// GPUs that it asks for.
+    pub gpus: u32,
+    /// Samples a step, where it was said; else it is looked for in the command.
+    pub batch_size: Option<u64>,
+    /// Fingerprint of the script, where it could be read.
+    pub script: Option<&'a str>,
+    /// Name or fingerprint of the model's description.
+    pub model: Option<&'a str>,
+    /// The data set, where it was said.
+    pub dataset: Option<&'a str>,
+}
+
+/// Environment variables that change how much memory a task takes.
+pub const SETTINGS: [&str; 6] = [
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_MODULE_LOADING",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_CUDNN_V8_API_DISABLED",
+];
+
+/// A task as history knows it. Its levels, from narrow to wide: everything equal; the program with
+/// another batch size, another edition of the script or another place; the family (see
+/// [`super::ratio`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    /// User, directory, command without batch size and without what does not change memory, settings,
+    /// number of GPUs, data set.
+    pub program: u64,
+    /// Editions of script and model.
+    pub content: u64,
+    /// Samples a step.
+    pub batch: Option<u64>,
+    /// Who runs it.
+    pub user: u32,
+    /// The command as it was compared, for people.
+    pub label: String,
+}
+
+/// Options that take a value and do not change memory: how long, how fast, at random from where,
+/// written to where. A name is not among them when scripts use it for the model as well (`--name`,
+/// `--tag`): taking two tasks for one is worse than not knowing that they are the same.
+const NEUTRAL: &[&str] = &[
+    "checkpoint-dir",
+    "checkpoint-path",
+    "ckpt-dir",
+    "ep",
+    "epoch",
+    "epochs",
+    "eval-every",
+    "eval-interval",
+    "exp-name",
+    "experiment-name",
+    "iterations",
+    "iters",
+    "job-id",
+    "job-name",
+    "learning-rate",
+    "log",
+    "log-dir",
+    "log-every",
+    "log-file",
+    "log-freq",
+    "log-interval",
+    "log-level",
+    "log-path",
+    "logdir",
+    "logging-dir",
+    "logging-steps",
+    "lr",
+    "master-addr",
+    "master-port",
+    "max-epochs",
+    "max-iter",
+    "max-iters",
+    "max-steps",
+    "n-epochs",
+    "num-epochs",
+    "num-iters",
+    "num-steps",
+    "num-train-epochs",
+    "num-workers",
+    "o",
+    "out",
+    "out-dir",
+    "outdir",
+    "output",
+    "output-dir",
+    "output-file",
+    "output-path",
+    "patience",
+    "port",
+    "print-freq",
+    "random-seed",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "run-id",
+    "run-name",
+    "save",
+    "save-dir",
+    "save-every",
+    "save-freq",
+    "save-name",
+    "save-path",
+    "save-steps",
+    "seed",
+    "steps",
+    "total-steps",
+    "train-steps",
+    "wandb-name",
+    "wandb-project",
+    "warmup",
+    "warmup-ratio",
+    "warmup-steps",
+    "wd",
+    "weight-decay",
+    "workers",
+];
+
+/// Options that give the batch size.
+const BATCH: &[&str] = &[
+    "b",
+    "batch",
+    "batch-size",
+    "batchsize",
+    "bs",
+    "micro-batch-size",
+    "per-device-train-batch-size",
+    "per-gpu-train-batch-size",
+    "train-batch-size",
+    "train-bs",
+];
+
+/// Longest label that is kept, bytes.
+const LABEL: usize = 200;
+
+impl Signature {
+    /// Of a task.
+    #[must_use]
+    pub fn of(facts: &Facts<'_>) -> Self {
+        let split;
+        let words = match facts.command {
+            // `sh -c LINE`, which is what --wrap makes: compared word by word as well.
+            [shell, c, line] if c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh") => {
+                split = line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+                &split[..]
+            }
+            words => words,
+        };
+        let (kept, batch) = normalise(words);
+        let mut program = Hash::new();
+        program.number(u64::from(facts.user)).number(u64::from(facts.gpus)).text(facts.cwd);
+        for word in &kept {
+            program.text(word);
+        }
+        program.number(u64::MAX).text(facts.dataset.unwrap_or_default());
+        for (key, value) in facts.settings {
+            program.text(key).text(value);
+        }
+        let mut content = Hash::new();
+        content.text(facts.script.unwrap_or_default()).text(facts.model.unwrap_or_default());
+        let mut label = kept.join(" ");
+        while label.len() > LABEL {
+            label.pop();
+        }
+        Self {
+            program: program.0,
+            content: content.0,
+            batch: facts.batch_size.or(batch),
+            user: facts.user,
+            label,
+        }
+    }
+}
+
+/// Words that count, and the batch size if the command gives it.
+fn normalise(words: &[String]) -> (Vec<String>, Option<u64>) {
+    let mut kept = Vec::with_capacity(words.len());
+    let mut batch = None;
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let Some((name, value)) = option(word) else {
+            kept.push(word.clone());
+            continue;
+        };
+        let neutral = NEUTRAL.binary_search(&name.as_str()).is_ok();
+        let sizes = BATCH.binary_search(&name.as_str()).is_ok();
+        // `key=value` without dashes carries its value; so does `--key=value`.
+        let following = || rest.as_slice().first().filter(|next| option(next).is_none()).cloned();
+        let given = value.clone().or_else(following);
+        let size = given.as_deref().filter(|_| sizes).and_then(|v| v.parse::<u64>().ok()).filter(|n| *n > 0);
+        if size.is_some() || (neutral && given.is_some()) {
+            batch = size.or(batch);
+            if value.is_none() {
+                let _ = rest.next();
+            }
+            continue;
+        }
+        kept.push(word.clone());
+    }
+    (kept, batch)
+}
+
+/// Name of an option in one spelling, and the value that stands in the same word.
+fn option(word: &str) -> Option<(String, Option<String>)> {
+    let dashed = word.starts_with('-') && word.parse::<f64>().is_err() && word.len() > 1;
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None if dashed => (word, None),
+        None => return None,
+    };
+    // `trainer.max_epochs=3` and `+seed=1` of Hydra.
+    let name = name.trim_start_matches(['-', '+']);
+    let name = if dashed { name } else { name.rsplit('.').next().unwrap_or(name) };
+    if name.is_empty() || name.contains('/') {
+        return None;
+    }
+    Some((name.to_ascii_lowercase().replace('_', "-"), value))
+}
+
+fn stem(program: &str) -> &str {
+    Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// FNV-1a over parts that are kept apart: the same in every version of carma, since it is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hash(pub(super) u64);
+
+impl Hash {
+    pub(super) const fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        for byte in text.bytes().chain([0]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self
+    }
+
+    pub(super) fn number(&mut self, number: u64) -> &mut Self {
+        for byte in number.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self
+    }
+}
+
+/// Fingerprint of a file's content, as [`Facts::script`] wants it.
+#[must_use]
+pub fn fingerprint(content: &[u8]) -> String {
+    let mut hash = Hash::new();
+    for byte in content {
+        hash.0 = (hash.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{:016x}", hash.number(content.len() as u64).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Signature {
+        let command: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Signature::of(&Facts { command: &command, cwd: "/w", gpus: 1, ..Facts::default() })
+    }
+
+    #[test]
+    fn the_lists_are_sorted_for_the_search() {
+        assert!(NEUTRAL.is_sorted() && BATCH.is_sorted());
+    }
+
+    #[test]
+    fn what_does_not_change_memory_does_not_count() {
+        let one = of("python train.py --model r50 --epochs 3 --seed=7 --output_dir /a -b 32");
+        for same in [
+            "python train.py --epochs=90 --model r50 --batch_size 32",
+            "python train.py --model r50 --lr 0.1 --batch-size=32 --run-name x",
+            "python train.py --model r50 --bs 32 trainer.max_epochs=4 +seed=3",
+        ] {
+            assert_eq!(of(same), one, "{same}");
+        }
+        assert_eq!((one.batch, one.label.as_str()), (Some(32), "python train.py --model r50"));
+    }
+
+    #[test]
+    fn another_batch_is_the_same_program_and_another_model_is_not() {
+        let (a, b) = (of("python t.py --bs 32"), of("python t.py --bs 64"));
+        assert_eq!((a.program, a.batch, b.batch), (b.program, Some(32), Some(64)));
+        assert_ne!(of("python t.py --model a").program, of("python t.py --model b").program);
+        assert_ne!(of("python t.py --amp").program, of("python t.py").program);
+        // An option that could be the batch size and is none stays.
+        assert_ne!(of("python t.py -b x.yml").program, of("python t.py -b y.yml").program);
+    }
+
+    #[test]
+    fn a_line_for_the_shell_is_compared_by_its_words() {
+        let line = |text: &str| {
+            let command = ["/bin/sh", "-c", text].map(str::to_owned);
+            Signature::of(&Facts { command: &command, gpus: 1, ..Facts::default() })
+        };
+        assert_eq!(line("python t.py --epochs 2 --bs 8"), line("python t.py --bs 8 --epochs 30"));
+    }
+
+    #[test]
+    fn users_directories_and_settings_count() {
+        let command = ["python".to_owned(), "t.py".to_owned()];
+        let facts = Facts { command: &command, cwd: "/a", gpus: 1, ..Facts::default() };
+        let base = Signature::of(&facts).program;
+        for other in [
+            Facts { user: 5, ..facts },
+            Facts { cwd: "/b", ..facts },
+            Facts { gpus: 2, ..facts },
+            Facts { dataset: Some("cifar100"), ..facts },
+            Facts { settings: &[("PYTORCH_ALLOC_CONF", "expandable_segments:True")], ..facts },
+        ] {
+            assert_ne!(Signature::of(&other).program, base, "{other:?}");
+        }
+        let edited = Facts { script: Some("1"), ..facts };
+        assert_eq!(Signature::of(&edited).program, base);
+        assert_ne!(Signature::of(&edited).content, Signature::of(&facts).content);
+    }
+}

@@ -1,0 +1,65 @@
+//! How far above its `use` an estimate is bounded for admission.
+
+use crate::{Parallel, Task, Tier};
+
+/// Always added to a bound, MiB: rounding of segments, a library's small buffers (reference, section 4).
+const FLOOR_MIB: u64 = 64;
+
+/// A relative margin on top of what the allocator is expected to hold, and why it is as wide.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Margin {
+    /// Share of reserved memory and workspaces.
+    pub share: f64,
+    /// A sentence.
+    pub reason: String,
+}
+
+impl Margin {
+    /// The margin of a tier for a family of models, widened by doubts and by what makes a peak elastic.
+    #[must_use]
+    pub fn of(tier: Tier, family: &str, task: &Task, doubts: usize) -> Self {
+        let (mut share, mut reason) = base(tier, family);
+        let mut widen = |to: f64, why: &str| {
+            if to > share {
+                share = to;
+                reason = format!("{:.0} %: {why}", to * 100.0);
+            }
+        };
+        if doubts > 0 && tier >= Tier::Graph {
+            widen(0.30, "not all layers were understood");
+        }
+        if task.parallel != Parallel::None && task.gpus > 1 {
+            widen(0.40, "several GPUs, and no earlier run to go by");
+        }
+        if task.variable_length {
+            widen(0.40, "batches of different lengths fragment memory, and the longest may come late");
+        }
+        if task.cudnn_benchmark {
+            widen(0.40, "cudnn.benchmark tries algorithms with workspaces of any size");
+        }
+        Self { share, reason }
+    }
+
+    /// The bound for a task whose allocator is expected to hold `reserved_mib` and workspaces.
+    #[must_use]
+    pub fn upper(&self, context_mib: u64, held_mib: u64) -> u64 {
+        context_mib + held_mib + (held_mib as f64 * self.share).ceil() as u64 + FLOOR_MIB
+    }
+}
+
+/// Reference, section 4: margins by what an estimate rests on.
+fn base(tier: Tier, family: &str) -> (f64, String) {
+    let convolutional =
+        !matches!(family, "mlp" | "bert" | "gpt2" | "llama" | "t5" | "vit" | "xlnet" | "transformer");
+    let (share, why) = match tier {
+        Tier::Exact => (0.05, "the same command ran before"),
+        Tier::Scaled => (0.10, "the same program ran before, with other numbers"),
+        Tier::Trace if convolutional => (0.10, "a trace; convolution workspaces vary"),
+        Tier::Trace => (0.03, "a trace of a model without convolutions"),
+        Tier::Graph => (0.15, "a graph of operators"),
+        Tier::Config => (0.10, "the configuration of a known family"),
+        Tier::Summary => (0.30, "a summary hides what happens between layers"),
+        Tier::Formula | Tier::Declared | Tier::Unknown => (0.30, "a formula over a few numbers"),
+    };
+    (share, format!("{:.0} %: {why}", share * 100.0))
+}

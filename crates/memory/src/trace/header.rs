@@ -1,0 +1,122 @@
+//! First and last line of a log.
+
+use serde::{Deserialize, Serialize};
+
+/// How a log tells storages apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ids {
+    /// By numbers of their own: `a 12 4096`, `f 12`.
+    #[default]
+    Named,
+    /// By how many allocations ago they came: `a 4096`, `f 0`. Equal layers look equal, which a
+    /// compressor likes.
+    Counted,
+}
+
+/// First line: what wrote the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Always `carma-trace`.
+    pub format: String,
+    /// Version of the format.
+    pub version: u32,
+    /// How storages are told apart.
+    #[serde(default)]
+    pub ids: Ids,
+    /// Version of PyTorch: `2.11.0+cu130`.
+    #[serde(default)]
+    pub torch: String,
+    /// Version of Python.
+    #[serde(default)]
+    pub python: String,
+    /// What was run.
+    #[serde(default)]
+    pub what: String,
+}
+
+/// How a traced run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Enough was seen.
+    Complete,
+    /// Stopped before; what was seen is a lower bound.
+    #[default]
+    Partial,
+    /// The program failed before its third optimizer step.
+    Failed,
+}
+
+/// Last line: what ran.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct End {
+    /// How the run ended.
+    #[serde(default)]
+    pub status: Status,
+    /// Why it failed or stopped, with the user's line.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Optimizer steps.
+    #[serde(default)]
+    pub steps: u64,
+    /// Backward passes.
+    #[serde(default)]
+    pub backwards: u64,
+    /// Parameters on the GPU, elements.
+    #[serde(default)]
+    pub parameters: u64,
+    /// Those with gradients, elements.
+    #[serde(default)]
+    pub trainable: u64,
+    /// Class of the model.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Batch sizes of the data loaders, in the order in which they were used.
+    #[serde(default)]
+    pub batch_sizes: Vec<u64>,
+    /// Whether `torch.backends.cudnn.benchmark` was on.
+    #[serde(default)]
+    pub cudnn_benchmark: bool,
+    /// Numbers that the program asked for and that were answered plausibly, and the like.
+    #[serde(default)]
+    pub doubts: Vec<String>,
+}
+
+impl End {
+    /// Family of the model by its class, in the words of the margins: `resnet`, `bert`, `cnn`.
+    #[must_use]
+    pub fn family(&self, convolutions: bool) -> &'static str {
+        const FAMILIES: [(&str, &str); 24] = [
+            ("resnet", "resnet"),
+            ("vgg", "vgg"),
+            ("densenet", "densenet"),
+            ("efficientnet", "efficientnet"),
+            ("mobilenet", "mobilenet"),
+            ("inception", "inception"),
+            ("xception", "xception"),
+            ("convnext", "convnext"),
+            ("unet", "unet"),
+            ("bert", "bert"),
+            ("electra", "bert"),
+            ("gpt", "gpt2"),
+            ("llama", "llama"),
+            ("mistral", "llama"),
+            ("qwen", "llama"),
+            ("gemma", "llama"),
+            ("xlnet", "xlnet"),
+            ("t5", "t5"),
+            ("vit", "vit"),
+            ("visiontransformer", "vit"),
+            ("deit", "vit"),
+            ("swin", "vit"),
+            ("beit", "vit"),
+            ("transformer", "transformer"),
+        ];
+        let class = self.model.as_deref().unwrap_or_default().to_ascii_lowercase();
+        FAMILIES
+            .iter()
+            .find(|(part, _)| class.contains(part))
+            .map_or(if convolutions { "cnn" } else { "mlp" }, |(_, family)| family)
+    }
+}

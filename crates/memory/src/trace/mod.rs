@@ -1,0 +1,45 @@
+//! Recorded runs: the allocations of a user's own PyTorch program, replayed.
+//!
+//! [`TRACER`] is a Python file that runs a program on PyTorch's `meta` device, without a GPU, and writes
+//! a log of what it would have allocated. [`read`] streams such a log, plain or compressed by gzip,
+//! [`replay`] takes it through the allocator model.
+//!
+//! The log is text, one event a line; a line that begins with `{` is JSON:
+//!
+//! ```text
+//! {"format":"carma-trace","version":1,"ids":"counted","torch":"2.11.0","what":"train.py --epochs 3"}
+//! a 4096           a storage of 4096 bytes comes into being
+//! f 0              the storage that came into being so many allocations ago (0: the last) is let go of
+//! w 1              first matrix product on a thread (0 forward, 1 backward): a cuBLAS workspace
+//! c 9502720        a convolution with so many bytes of input, output and weight
+//! e                torch.cuda.empty_cache()
+//! m backward       a point in the run: batch, forward, backward, step
+//! {"end":{"status":"complete","steps":3,"parameters":25557032}}
+//! ```
+//!
+//! Without `"ids":"counted"` storages have numbers of their own: `a 12 4096`, `f 12`.
+//! A log without its last line was cut off. Versions of the format only grow: a reader refuses a version
+//! that it does not know.
+
+mod header;
+mod read;
+mod replay;
+
+pub use header::{End, Header, Ids, Status};
+pub use read::{Reader, read};
+pub use replay::{Replay, replay};
+
+use crate::{Error, Estimate, Platform, Task};
+
+/// The tracer, for `python3 carma_trace.py`.
+pub const TRACER: &str = include_str!("carma_trace.py");
+
+/// Estimates from a recorded log, plain or compressed.
+///
+/// # Errors
+/// A log that is none, that the tracer gave up on, or with absurd sizes.
+pub fn estimate(log: &[u8], task: &Task, platform: &Platform) -> Result<Estimate, Error> {
+    let mut reader = read(log)?;
+    let replay = replay(&mut reader, platform)?;
+    replay.estimate(task, platform)
+}
