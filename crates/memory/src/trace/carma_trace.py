@@ -75,7 +75,7 @@ class Log:
     def __init__(self):
         self.file, self.next, self.live, self.peak = None, 0, 0, 0
         self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": []}
-        self.threads, self.largest = set(), 0
+        self.threads = set()
 
     def open(self, path, header):
         if path == "-":
@@ -114,9 +114,7 @@ class Log:
             self.write("w %d" % thread)
 
     def convolution(self, size):
-        if size > self.largest:
-            self.largest = size
-            self.write("c %d" % size)
+        self.write("c %d" % size)
 
     def doubt(self, what):
         key = what + (" (%s)" % (place() or "library"))
@@ -459,6 +457,12 @@ class Record(TorchDispatchMode):
         virtual = [t for t in given if RAW_META(t)]
         if not virtual and (device is None or device.type == "cpu"):
             return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled():
+            # Operators made of others arrive whole in inference mode.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         INSIDE += 1
         try:
             return self.virtual(func, args, kwargs, device, given, virtual)
@@ -652,14 +656,17 @@ class Attention(torch.autograd.Function):
         q, k, v, mask, out, sums = ctx.saved_tensors
         batch, heads, rows, dim = q.shape
         delta = torch.empty_like(sums)
-        accumulated = None
+        accumulated = bias = None
         if ctx.flash:
             accumulated = q.new_empty(
                 batch, heads, -(-rows // 128) * 128, -(-dim // 32) * 32, dtype=torch.float32
             )
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if ctx.needs_input_grad[3]:
+            # For each sample and head, then summed over what the mask is shared by.
+            bias = q.new_empty(batch, heads, rows, mask.size(-1)).sum_to_size(mask.shape)
         del delta, accumulated
-        return grads + (None, None)
+        return grads + (bias, None)
 
 
 def attention(original):
@@ -679,11 +686,13 @@ def attention(original):
         if (
             not query.is_cuda or query.dim() != 4 or query.dtype == torch.float64
             or not (flash or (efficient and same_heads))
-            or (attn_mask is not None and attn_mask.requires_grad)
         ):
             return original(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        if attn_mask is not None and attn_mask.size(-1) % 8:
+            # The kernel reads rows of a multiple of eight.
+            attn_mask = F.pad(attn_mask, [0, -attn_mask.size(-1) % 8])
         return Attention.apply(query, key, value, attn_mask, flash)
     return sdpa
 
