@@ -27,8 +27,8 @@ def printed(function, *args, **kwargs):
 
 
 def texts(name):
+    """Pairs of a dialect and a function that returns the text."""
     import modelsummary
-    import torch
     import torchinfo
     import torchsummary
 
@@ -36,18 +36,17 @@ def texts(name):
     factory, make_batch, _ = list_of.build(name, "sdpa", "train", False, 0, fast=True)
     model = factory().eval()
     if entry.source == "transformers":
-        yield "config", model.config.to_json_string()
-        yield "modelsummary", printed(modelsummary.summary, model, show_hierarchical=True)
-        tokens, _ = make_batch("cpu", BATCH, None, 128) if entry.kind != "image" else make_batch("cpu", BATCH)
-        inputs = {"pixel_values" if entry.kind == "image" else "input_ids": tokens}
+        inputs, _ = make_batch("cpu", BATCH) if entry.kind == "image" else make_batch("cpu", BATCH, None, 128)
+        named = {"pixel_values" if entry.kind == "image" else "input_ids": inputs}
         if entry.kind == "seq2seq":
-            inputs["decoder_input_ids"] = tokens
-        yield "torchinfo", str(torchinfo.summary(model, input_data=inputs, verbose=0, depth=6))
+            named["decoder_input_ids"] = inputs
+        yield "config", model.config.to_json_string
+        yield "modelsummary", lambda: printed(modelsummary.summary, model, show_hierarchical=True)
+        yield "torchinfo", lambda: str(torchinfo.summary(model, input_data=named, verbose=0, depth=6))
     else:
-        # Its inputs are two samples whatever the batch is called.
-        yield "torchsummary", printed(torchsummary.summary, model, (3, entry.size, entry.size), device="cpu")
-        yield "torchinfo", str(torchinfo.summary(model, (BATCH, 3, entry.size, entry.size), verbose=0, depth=6))
-    torch.manual_seed(0)
+        yield "torchsummary", lambda: printed(torchsummary.summary, model, (3, entry.size, entry.size), device="cpu")
+        shape = (BATCH, 3, entry.size, entry.size)
+        yield "torchinfo", lambda: str(torchinfo.summary(model, shape, verbose=0, depth=6))
 
 
 def main():
@@ -57,19 +56,16 @@ def main():
     options = parser.parse_args()
     with gzip.GzipFile(options.output, "wb", mtime=0) as file:
         for name in options.models or list_of.MODELS:
-            lines, failed = 0, []
-            steps = texts(name)
-            while True:
+            done, failed = [], []
+            for dialect, text in texts(name):
                 try:
-                    dialect, text = next(steps)
-                except StopIteration:
-                    break
+                    line = {"model": name, "dialect": dialect, "text": text()}
                 except Exception as error:  # noqa: BLE001: another dialect may still work, and the list goes on
-                    failed.append(f"{type(error).__name__}: {error}"[:200])
-                    break
-                file.write((json.dumps({"model": name, "dialect": dialect, "text": text}) + "\n").encode())
-                lines += 1
-            print(f"{name}: {lines} texts", *failed, file=sys.stderr)
+                    failed.append(f"{dialect} failed: {type(error).__name__}: {error}"[:200])
+                    continue
+                file.write((json.dumps(line) + "\n").encode())
+                done.append(dialect)
+            print(f"{name}: {', '.join(done)}", *failed, sep="; ", file=sys.stderr)
 
 
 if __name__ == "__main__":

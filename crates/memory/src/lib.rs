@@ -13,6 +13,7 @@ pub mod allocator;
 pub mod auto;
 pub mod bench;
 pub mod dataset;
+pub mod dnnperf;
 mod estimate;
 pub mod estimators;
 pub mod formula;

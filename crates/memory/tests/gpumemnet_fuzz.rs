@@ -185,9 +185,10 @@ fn any_bytes_as_weights_and_as_data() {
     check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
         let _ = Bundle::read("w", bytes);
         let _ = Data::parse("d.csv", bytes);
-        for columns in
-            ["family,status,reserved_mib,layers,batch_size,params,cap_mib", "Activations-Params,Batch Size"]
-        {
+        for columns in [
+            "family,status,reserved_mib,layer_list,batch_size,params,cap_mib",
+            "Activations-Params,Batch Size",
+        ] {
             let _ = Data::parse("d.csv", &[columns.as_bytes(), b"\nmlp,SUCCESSFUL,", bytes].concat());
         }
     });

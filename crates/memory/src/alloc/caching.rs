@@ -334,6 +334,11 @@ impl Caching {
 
     /// Below the limit there is room; at it, free segments are given back.
     fn make_room(&mut self, size: u64) -> Result<(), Error> {
+        // Sums stay far from overflow, also those of addresses that are given back and taken again.
+        if self.peak.reserved + size > ABSURD || self.end_of_space > ABSURD << 10 {
+            let what = format!("{} bytes on top of {} bytes", size, self.peak.reserved);
+            return Err(Error::Absurd { layer: "allocations together".into(), what });
+        }
         let Some(limit) = self.limit else { return Ok(()) };
         if let Some(threshold) = self.settings.garbage_collection_threshold
             && self.peak.reserved as f64 > threshold * limit as f64

@@ -20,13 +20,13 @@ pub mod eval;
 mod features;
 mod file;
 mod model;
-mod net;
+pub(crate) mod net;
 mod network;
-mod outlook;
+pub(crate) mod outlook;
 mod published;
 mod read;
 mod rows;
-mod score;
+pub(crate) mod score;
 mod shipped;
 mod train;
 
@@ -39,6 +39,7 @@ pub use published::{Ensemble, Published};
 pub use rows::{Data, Fingerprint, Measured, Sample};
 pub use score::{Score, score, score_published};
 pub use shipped::{estimate, estimate_model, network, shipped};
+pub(crate) use train::parallel;
 pub use train::{Fold, Options, cross_validate, folds, train};
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use super::Ensemble;
 use super::features::Features;
 use crate::nn::{
-    Encoder, EncoderCache, Linear, Mat, Mlp, MlpCache, Module, Rng, Segments, Weights, relu, relu_backward,
+    Encoder, EncoderCache, Learner, Linear, Mat, Mlp, MlpCache, Module, Rng, Segments, Weights, relu,
+    relu_backward,
 };
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,18 @@ impl Scaling {
             (v - self.mean[f]) * self.inverse[f]
         });
         scaled.collect()
+    }
+
+    /// A row within the range of the training data, standardised; what never varies is 0.
+    pub(crate) fn apply_all(&self, row: &[f32]) -> Vec<f32> {
+        let scaled = row.iter().enumerate();
+        scaled.map(|(f, v)| (v.clamp(self.least[f], self.most[f]) - self.mean[f]) * self.inverse[f]).collect()
+    }
+
+    /// Whether it is for so many features, and sound.
+    pub(crate) fn is_of(&self, features: usize) -> bool {
+        [&self.mean, &self.inverse, &self.least, &self.most].iter().all(|v| v.len() == features)
+            && self.least.iter().zip(&self.most).all(|(a, b)| a <= b)
     }
 
     /// By how much the first `sizes` features exceed the training data, at most; 0 if none does.
@@ -208,9 +221,13 @@ impl Member {
         });
         Self { heads: heads.collect(), embed, encoders }
     }
+}
 
-    /// `[out, tasks]`.
-    pub(crate) fn infer(&self, batch: &Batch) -> Mat {
+impl Learner for Member {
+    type Batch = Batch;
+    type Cache = Cache;
+
+    fn infer(&self, batch: &Batch) -> Mat {
         let input = if self.embed.is_empty() {
             None
         } else {
@@ -227,8 +244,7 @@ impl Member {
         mean(self.heads.iter().map(|h| h.infer(input)))
     }
 
-    /// As [`Member::infer`], by the batch's statistics.
-    pub(crate) fn train(&mut self, batch: &Batch) -> (Mat, Cache) {
+    fn train(&mut self, batch: &Batch) -> (Mat, Cache) {
         let mut cache = Cache { embedded: Vec::new(), encoded: Vec::new(), heads: Vec::new() };
         let input = if self.embed.is_empty() {
             batch.whole.clone()
@@ -256,8 +272,7 @@ impl Member {
         (mean(outputs.into_iter()), cache)
     }
 
-    /// Adds to the gradients.
-    pub(crate) fn backward(&mut self, batch: &Batch, cache: &Cache, mut dy: Mat) {
+    fn backward(&mut self, batch: &Batch, cache: &Cache, mut dy: Mat) {
         let share = 1.0 / self.heads.len() as f32;
         dy.data.iter_mut().for_each(|g| *g *= share);
         let mut dinput: Option<Mat> = None;

@@ -150,7 +150,7 @@ fn foreign_and_damaged_weights_are_refused() {
 
 #[test]
 fn own_and_authors_rows_are_read() {
-    let own = "id,family,batch_size,optimizer,precision,cap_mib,status,params,reserved_mib,context_mib,layers,alloc_retries\n\
+    let own = "id,family,batch_size,optimizer,precision,cap_mib,status,params,reserved_mib,context_mib,layer_list,alloc_retries\n\
         a,mlp,8,adamw,bf16,65536,SUCCESSFUL,300,120,500,Linear:16:272x2 Flatten:16:0 ReLU:16:0,0\n\
         b,mlp,8,sgd,fp32,256,OOM,300,200,510,Linear:16:272,0\n\
         c,mlp,8,sgd,fp32,256,SUCCESSFUL,300,250,520,Linear:16:272,3\n\
@@ -172,7 +172,7 @@ fn own_and_authors_rows_are_read() {
         ("a,b\n1,2\n", "reserved_mib"),
         (&own.replace("adamw", "lion"), "optimizer: `lion`"),
         (&own.replace("Linear:16:272x2", "Linear:16:272x99999999"), "too many"),
-        (&own.replace("Linear:16:272x2", "Linear:16"), "layers"),
+        (&own.replace("Linear:16:272x2", "Linear:16"), "layer_list"),
         (&own.replace("a,mlp,8", "a,mlp,-8"), "line 2: batch_size"),
         (&own.replace("b,mlp", "b,cnn"), "one family"),
     ] {

@@ -13,6 +13,8 @@
 mod adam;
 mod attention;
 mod dense;
+mod descend;
+pub(crate) mod file;
 mod loss;
 mod mat;
 mod mlp;
@@ -22,10 +24,11 @@ mod rng;
 pub(crate) use adam::Adam;
 pub(crate) use attention::{Attention, Encoder, EncoderCache, Segments};
 pub(crate) use dense::Linear;
+pub(crate) use descend::{Learner, Pace, descend};
 pub(crate) use loss::{Logistic, Seen, softmax_class, softmax_loss};
 pub(crate) use mat::Mat;
 pub(crate) use mlp::{Hidden, Mlp, MlpCache};
-pub(crate) use norm::{BatchNorm, LayerNorm};
+pub(crate) use norm::{BatchNorm, LayerNorm, NormCache};
 pub(crate) use rng::Rng;
 
 /// Numbers that are trained, with their gradient.
@@ -96,6 +99,9 @@ pub(crate) fn relu_backward(output: &Mat, grad: &mut Mat) {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) use tests::check_gradients;
 
 #[cfg(test)]
 mod tests;

@@ -48,7 +48,10 @@ import traceback
 import types
 import weakref
 
-import torch
+try:
+    import torch
+except ImportError as _error:
+    sys.exit("carma: %s has no PyTorch: %s" % (sys.executable, _error))
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -133,6 +136,7 @@ LOG = Log()
 SEEN = {}  # storage -> Storage, for those on meta
 KNOWN = {}  # storage -> the same bytes on the CPU, where they are known
 INSIDE = 0  # within the dispatch mode: devices are what they are
+APPLYING = 0  # within Module._apply: a whole model is moved
 WANT = None  # device of the storages that the present call makes
 
 
@@ -782,12 +786,14 @@ def to(original):
         elif target.type == "cuda":
             if present.type == "cpu" and RAW_META(self) or present.type == "cuda" and present != target:
                 kwargs["copy"] = True
-        raw = META if target.type == "cuda" else target
+        elif target.type == "cpu" and APPLYING and present.type == "cuda":
+            kwargs["copy"] = True  # a model that goes back to the CPU stays virtual
+        raw = META if target.type == "cuda" or kwargs.get("copy") and RAW_META(self) else target
         if spot is None:
             kwargs["device"] = raw
         else:
             args[0] = raw
-        before, WANT = WANT, target if target.type in ("cuda", "meta") and raw is META else None
+        before, WANT = WANT, target if raw is META else None
         try:
             if kwargs.get("copy") and len(args) >= 4:
                 del args[3:]
@@ -832,13 +838,13 @@ LIVE_PARAMETERS = []
 TO = Tensor.to
 
 
-def count_parameters():
-    found = {}
-    for ref in LIVE_PARAMETERS:
-        p = ref()
-        if p is not None and device_of(p).type == "cuda":
-            found[id(p)] = p
-    return sum(p.numel() for p in found.values()), sum(p.numel() for p in found.values() if p.requires_grad)
+def count_model():
+    """Parameters on the GPU, and those of them with gradients."""
+    alive = {id(p): p for p in (ref() for ref in LIVE_PARAMETERS) if p is not None}
+    here = [p for p in alive.values() if device_of(p).type == "cuda"]
+    if here:
+        LOG.end["parameters"] = sum(p.numel() for p in here)
+        LOG.end["trainable"] = sum(p.numel() for p in here if p.requires_grad)
 
 
 def patch(owner, name, make):
@@ -960,7 +966,7 @@ def fake_tensor_methods():
 
     def cpu(original):
         def back(self, *args, **kwargs):
-            return self if device_of(self).type == "cpu" else original(self, *args, **kwargs)
+            return self.to("cpu") if RAW_META(self) else original(self, *args, **kwargs)
         return back
 
     def numbers(original):
@@ -1132,17 +1138,22 @@ class Run:
     """What the program did so far, and when it is enough."""
 
     def __init__(self):
-        self.steps, self.backwards, self.loaders, self.benchmark = 0, 0, 0, False
+        self.steps, self.backwards, self.loaders, self.stopped = 0, 0, 0, False
 
     def stepped(self, *_):
         self.steps += 1
         if self.steps == 1:
-            trainable = count_parameters()
-            LOG.end["parameters"], LOG.end["trainable"] = trainable
+            count_model()
+            no_checkpoints()
         LOG.write("m forward")
         # A program without a loader has no next epoch at which to stop.
         if self.steps >= BATCHES and not self.loaders:
-            raise Stop
+            self.enough()
+
+    def enough(self, *why):
+        self.stopped = True
+        count_model()
+        raise Stop(*why)
 
     def before_backward(self):
         self.backwards += 1
@@ -1156,10 +1167,10 @@ def cut(original):
     """Three batches of an epoch and the partial one at its end."""
     def batches(loader):
         if RUN.steps >= BATCHES and getattr(loader, "_carma_done", False):
-            raise Stop
+            RUN.enough()
         RUN.loaders += 1
         steps, backwards, count = RUN.steps, RUN.backwards, 0
-        size = getattr(loader, "batch_size", None)
+        size, _ = batch_of(loader)
         if size and size not in LOG.end["batch_sizes"]:
             LOG.end["batch_sizes"].append(size)
         for batch in original(loader):
@@ -1177,17 +1188,42 @@ def cut(original):
     return batches
 
 
+def batch_of(loader):
+    """Samples of a batch, and whether a smaller one at the end is dropped."""
+    batches = getattr(loader, "batch_sampler", None)
+    size = getattr(loader, "batch_size", None) or getattr(batches, "batch_size", None)
+    return size, getattr(loader, "drop_last", False) or getattr(batches, "drop_last", False)
+
+
 def partial_batch(loader, count):
     """The smaller batch with which an epoch ends, made of the first samples."""
-    size, sampler, dataset = loader.batch_size, getattr(loader, "sampler", None), loader.dataset
+    size, dropped = batch_of(loader)
     try:
-        rest = len(sampler) % size
-        if loader.drop_last or rest == 0 or count * size >= len(sampler):
+        total = len(loader.dataset)
+        if dropped or total % size == 0 or count * size >= total:
             return None
-        picked = [dataset[i] for _, i in zip(range(rest), iter(sampler))]
-        return loader.collate_fn(picked)
-    except Exception:
+        return loader.collate_fn([loader.dataset[i] for i in range(total % size)])
+    except Exception:  # a data set that only streams
         return None
+
+
+# Checkpoints of libraries: a dry run leaves none behind.
+SAVERS = (
+    ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
+    ("transformers.trainer", "Trainer", "_save_checkpoint"),
+    ("transformers.trainer", "Trainer", "save_model"),
+    ("accelerate.accelerator", "Accelerator", "save_state"),
+    ("lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint"),
+    ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
+    ("safetensors.torch", None, "save_file"),
+)
+
+
+def no_checkpoints():
+    for module, owner, name in SAVERS:
+        found = sys.modules.get(module)
+        if found is not None:
+            patch(getattr(found, owner, None) if owner else found, name, lambda _: answer())
 
 
 def fake_loader():
@@ -1258,6 +1294,18 @@ def watch_models():
     patch(torch.nn.Module, "to", applied)
     patch(torch.nn.Module, "cuda", applied)
 
+    def applying(original):
+        def apply(self, *args, **kwargs):
+            global APPLYING
+            APPLYING += 1
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                APPLYING -= 1
+        return apply
+
+    patch(torch.nn.Module, "_apply", applying)
+
 
 def install(options):
     without_dynamo(Record, TorchDispatchMode, torch.optim.Optimizer, torch.utils.checkpoint, torch.autograd.function)
@@ -1288,7 +1336,7 @@ def why(error):
     for frame in traceback.extract_tb(error.__traceback__):
         if not foreign(frame.filename):
             line = "%s:%s" % (os.path.basename(frame.filename), frame.lineno)
-    text = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0] or "no message")
+    text = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0][:200] or "no message")
     return "%s at %s" % (text, line) if line else text
 
 
@@ -1298,7 +1346,7 @@ def recorded(options, what, body):
     began, status, reason, code = time.time(), "complete", None, 0
 
     def ended(*_):
-        raise Stop("timeout")
+        RUN.enough("timeout")
 
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, ended)
@@ -1317,15 +1365,19 @@ def recorded(options, what, body):
     except KeyboardInterrupt:
         status, reason = "partial", "interrupted"
     except BaseException as error:
-        # After the third step all of a training loop has been seen.
-        status, reason = ("complete" if RUN.steps >= BATCHES else "failed"), why(error)
-        if status == "failed" and not isinstance(error, ImportError):
+        if RUN.stopped:
+            pass  # what the program says to being stopped
+        elif RUN.steps >= BATCHES:
+            # All of a training loop has been seen.
+            LOG.doubt("after %d optimizer steps: %s" % (RUN.steps, why(error)))
+        else:
+            status, reason = "failed", why(error)
             traceback.print_exc()
     signal.alarm(0)
     if status == "complete" and LOG.next == 0:
         status, reason = "failed", "the program put nothing on a GPU"
-    if status != "failed" and "parameters" not in LOG.end:
-        LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
+    if "parameters" not in LOG.end:
+        count_model()
     LOG.close(
         status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
@@ -1414,7 +1466,7 @@ def train(model, batch, loss, optimizer, options):
         model = model.to(half[options.precision])
     if options.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
+    count_model()
     LOG.end["batch_sizes"] = [options.batch_size] if options.batch_size else []
     context = torch.autocast("cuda", dtype=autocast) if autocast else contextlib.nullcontext()
     training = options.mode == "train"
