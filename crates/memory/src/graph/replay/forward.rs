@@ -377,7 +377,8 @@ impl Player<'_, '_> {
         node.params.iter().filter(|p| !graph.param(**p).buffer).map(|p| self.weight(*p, width)).collect()
     }
 
-    /// A weight; under autocast a copy in 16 bits, cached until autocast ends where the weight is trained.
+    /// A weight; under autocast a copy in 16 bits, cached until autocast ends where the weight asks for
+    /// a gradient, even where nothing is recorded (`autocast_mode.cpp`, `cached_cast`).
     fn weight(&mut self, param: ParamId, width: u64) -> Result<Storage, Error> {
         let at = param.0 as usize;
         if self.plan.param_width[at] == width || self.plan.types.auto.is_none() {
@@ -387,7 +388,7 @@ impl Player<'_, '_> {
             return Ok(self.store.hold(cast));
         }
         let cast = self.bytes_new(self.graph.param(param).elements() * width)?;
-        if self.recording && self.trainable(param) {
+        if self.trainable(param) {
             self.casts[at] = Some(self.store.hold(cast));
         }
         Ok(cast)

@@ -1,12 +1,10 @@
 //! Containers whose inside is not printed (torchinfo cuts at depth 3): the inside of the usual blocks,
 //! told by shapes and the number of parameters, which must come out exactly.
 
+use super::fit;
 use super::flow::elements;
 use super::role::{Role, role};
 use super::row::{Dims, Row, Step};
-
-/// Kernels that are tried.
-const KERNELS: [u64; 4] = [3, 1, 5, 7];
 
 /// Writes steps, each with its shapes.
 struct Writer<'a> {
@@ -39,6 +37,7 @@ impl<'a> Writer<'a> {
             pooled: false,
             branch: false,
             attends: false,
+            hidden: None,
         }
     }
 
@@ -140,7 +139,9 @@ pub(super) fn expand(row: &Row, input: &[u64], act: &str) -> Option<Vec<Step>> {
             return found;
         }
     }
-    if input.len() >= 2 && out.len() == input.len() {
+    // Maps with the channels last: wider than they are high.
+    let last = |s: &[u64]| s.len() != 4 || s[3] > s[1] && s[3] > s[2];
+    if input.len() >= 2 && out.len() == input.len() && last(input) && last(&out) {
         return tokens(row, input, &out);
     }
     None
@@ -161,6 +162,7 @@ fn convolutional(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec
         &[]
     };
     let all: &[fn(&Row, &[u64], &[u64], &str) -> Option<Vec<Step>>] = &[
+        squeeze_alone,
         conv_norm,
         separable,
         basic,
@@ -178,35 +180,59 @@ fn convolutional(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec
     in_front.iter().chain(all).find_map(|template| template(row, input, out, act))
 }
 
-/// One convolution, with or without norm and bias.
+/// One convolution, with or without norm.
 fn conv_norm(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
-    for kernel in KERNELS {
-        for groups in [1, ci] {
-            if co % groups != 0 || (groups > 1 && kernel == 1) {
-                continue;
+    let known = row.input.is_some();
+    for norm in [true, false] {
+        let Some(weights) = row.params.checked_sub(if norm { 2 * co } else { 0 }).filter(|w| *w > 0) else {
+            continue;
+        };
+        let fit = fit::channels(ci, co, weights, true).filter(|f| f.cost < 0.5 || f.groups > 1 && norm);
+        let named = ["ConvNormAct", "ConvBn", "BasicConv", "NormActivation", "ConvBNReLU"]
+            .iter()
+            .any(|k| row.kind.contains(k));
+        let mut w = Writer::new(row, input.to_vec(), act);
+        match fit {
+            Some(fit) => {
+                w.leaf("Conv2d", out.to_vec(), weights, fit.groups);
             }
-            let weights = ci / groups * co * kernel * kernel;
-            for (norm, bias) in [(true, false), (false, false), (false, true), (true, true)] {
-                let all = weights + if norm { 2 * co } else { 0 } + if bias { co } else { 0 };
-                if all != row.params {
-                    continue;
+            // What it reads is not printed and will be looked for.
+            None if named && norm && !known => {
+                w.leaf("Conv2d", out.to_vec(), weights, 0);
+                if let Some(Step::Leaf(conv)) = w.steps.last_mut() {
+                    (conv.input, conv.groups) = (None, None);
                 }
-                let mut w = Writer::new(row, input.to_vec(), act);
-                w.conv(co, kernel, groups, out, bias);
-                if norm {
-                    w.norm();
-                }
-                // A shortcut has no activation, other blocks do.
-                let shortcut = row.role == Role::Holder && kernel == 1 || row.attribute == "downsample";
-                if !shortcut && row.kind != "SeparableConv2d" {
-                    w.act();
-                }
-                return w.done();
             }
+            None => continue,
         }
+        if norm {
+            w.norm();
+        }
+        // A shortcut has no activation, other blocks do.
+        let one = fit.is_some_and(|f| f.area == 1);
+        let shortcut = row.role == Role::Holder && one || row.attribute == "downsample";
+        if !shortcut && row.kind != "SeparableConv2d" {
+            w.act();
+        }
+        return w.done();
     }
     None
+}
+
+/// Squeeze and excitation alone.
+fn squeeze_alone(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+    let c = input[1];
+    if input != out || !(row.kind.contains("SE") || row.kind.contains("Squeeze")) {
+        return None;
+    }
+    let inner = row.params.checked_sub(c)? / (2 * c + 1);
+    if inner == 0 || squeeze_params(c, inner) != row.params {
+        return None;
+    }
+    let mut w = Writer::new(row, input.to_vec(), act);
+    w.squeeze(inner);
+    w.done()
 }
 
 /// Depthwise, then pointwise; with norms, with squeeze and excitation, or bare.
@@ -423,6 +449,9 @@ fn preactivated(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<
 
 /// DenseNet's layer; its input is a concatenation, whose width follows from the parameters.
 fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+    if !row.kind.contains("Dense") {
+        return None;
+    }
     let growth = out[1];
     let inner = 4 * growth;
     let rest = row.params.checked_sub(2 * inner + 9 * inner * growth)?;
@@ -439,7 +468,7 @@ fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<S
 fn fire(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, expand) = (input[1], out[1] / 2);
     let squeeze = row.params.checked_sub(2 * expand)? / (ci + 1 + 10 * expand);
-    if squeeze == 0 || squeeze * (ci + 1 + 10 * expand) + 2 * expand != row.params {
+    if squeeze == 0 || squeeze > ci || squeeze * (ci + 1 + 10 * expand) + 2 * expand != row.params {
         return None;
     }
     let mut w = Writer::new(row, input.to_vec(), act);
@@ -584,7 +613,7 @@ fn tokens(row: &Row, input: &[u64], out: &[u64]) -> Option<Vec<Step>> {
         let m = left.checked_sub(co)? / (c + co + 1);
         (m > 0 && m * (c + co + 1) + co == left).then_some(m)
     };
-    if let Some(m) = mlp(p).filter(|m| *m >= c / 8 && !row.kind.contains("Block")) {
+    if let Some(m) = mlp(p).filter(|m| *m >= c / 8 && *m <= 16 * c && !row.kind.contains("Block")) {
         let mut w = w();
         w.linear(m, true).same("GELU", 0).linear(co, true);
         return w.done();

@@ -13,6 +13,8 @@ use std::collections::HashMap;
 
 /// Tensors that are looked at, back from the last.
 const REACH: usize = 400;
+/// Layers that stand for what a container hides.
+const MAX_INSIDE: u64 = 64;
 /// Doubts that are listed one by one.
 const MAX_DOUBTS: usize = 40;
 
@@ -784,7 +786,7 @@ impl<'a> Flow<'a> {
         if shape.len() != out.len() || shape.len() < 3 {
             return None;
         }
-        let fit = fit::channels(shape[1], out[1], row.params, true)?;
+        let fit = fit::channels(shape[1], out[1], row.weights(out[1]), true)?;
         let mut cost = 0.0;
         for (inner, outer) in shape[2..].iter().zip(&out[2..]) {
             cost += if transposed {
@@ -1135,6 +1137,24 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
+    /// Layers inside that are not printed: as many unknown ones as make their numbers.
+    fn inside(&mut self, row: &Row, out: &[u64]) -> Result<(), Error> {
+        let Some(hidden) = row.hidden else { return Ok(()) };
+        let batch = self.task.batch_size.max(1);
+        let own = elements(out) / batch;
+        let rest = hidden.saturating_sub(own);
+        let large = own.max(elements(self.shape(self.cur)) / batch).max(1);
+        let count = rest.div_ceil(large).min(MAX_INSIDE);
+        for i in 0..count {
+            let x = self.read(self.cur);
+            let shape = [batch, rest / count];
+            let id =
+                self.b.node(&format!("{}/{i}", row.name), Op::Unknown, &[x], &[], &shape, Number::Float)?;
+            self.push(id);
+        }
+        Ok(())
+    }
+
     /// A layer of which nothing is known: it keeps what it reads and what it makes.
     pub(super) fn unknown(&mut self, row: &Row) -> Result<(), Error> {
         let out = row.output.clone().unwrap_or_else(|| self.shape(self.cur).to_vec());
@@ -1143,6 +1163,14 @@ impl<'a> Flow<'a> {
             return Ok(());
         }
         self.doubt(format!("{}: {} is not known", row.name, row.kind));
+        if let Some(want) = row.input.as_deref()
+            && want != self.shape(self.cur)
+            && let (cost, Plan::Use(at)) = self.plan(want)
+            && cost < 3.0
+        {
+            self.cur = at;
+        }
+        self.inside(row, &out)?;
         let params = self.params(row, &[])?;
         let x = self.read(self.cur);
         let id = self.b.node(&row.name, Op::Unknown, &[x], &params, &out, Number::Float)?;

@@ -55,7 +55,9 @@ fn guess(flow: &mut Flow<'_>, summary: &Summary, row: &Row) -> Result<Dims, Erro
             let range = printed_elements(summary, samples);
             let mut best: Option<(f64, Dims)> = None;
             for channels in [3_u64, 1, 4, 2, 6, 8, 12, 13, 16, 32, 64, 128, 256, 512] {
-                let Some(found) = fit::channels(channels, out[1], row.params, false) else { continue };
+                let Some(found) = fit::channels(channels, out[1], row.weights(out[1]), false) else {
+                    continue;
+                };
                 let kernel =
                     if found.area.isqrt().pow(2) == found.area { found.area.isqrt() } else { found.area };
                 for (side, cost) in sides(out[2], out[out.len() - 1] == out[2], kernel, channels, dims, range)

@@ -6,6 +6,7 @@ mod fit;
 mod flow;
 mod input;
 mod language;
+mod resolve;
 mod role;
 mod row;
 
@@ -15,8 +16,7 @@ use crate::{Error, Task};
 use block::Blocks;
 use flow::Flow;
 use role::Role;
-use row::{Row, Step};
-use std::collections::BTreeMap;
+use row::Step;
 
 /// Builds the graph that the rules replay: the task's batch in place of the printed one, wiring inferred,
 /// what the summary hides added. Whatever was guessed stands in the graph's doubts.
@@ -34,23 +34,22 @@ pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
 }
 
 fn vision(summary: &Summary, task: &Task) -> Result<Graph, Error> {
-    let steps = row::steps(summary, task.batch_size)?;
+    let steps = resolve::resolve(summary, row::steps(summary, task.batch_size)?, task.batch_size);
     let mut flow = Flow::new(&family(summary), task);
     flow.dropout = !transformer(summary);
-    flow.timm = summary.layers.iter().any(|l| l.kind.contains("NormAct"));
+    flow.timm = summary.layers.iter().any(|l| l.kind.contains("BatchNormAct"));
     for doubt in &summary.doubts {
         flow.doubt(doubt.clone());
     }
     input::input(&mut flow, summary, &steps)?;
     let mut blocks = Blocks::default();
-    let act = usual_activation(summary);
     let tree = summary.dialect != Dialect::Torchsummary;
     for step in &steps {
         match step {
             Step::Enter(row) => blocks.enter(&mut flow, row)?,
             Step::Exit(row) => blocks.exit(&mut flow, row, tree)?,
             Step::Leaf(row) => flow.leaf(row)?,
-            Step::Hidden(row) => hidden(&mut flow, &mut blocks, row, &act, 0)?,
+            Step::Hidden(row) => flow.unknown(row)?,
         }
     }
     let mut outputs = vec![flow.cur];
@@ -62,36 +61,6 @@ fn vision(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     }
     let returned = flow.loss(&outputs)?;
     Ok(flow.finish(returned))
-}
-
-/// A container whose inside is not printed: written out where the number of parameters tells it.
-fn hidden(flow: &mut Flow<'_>, blocks: &mut Blocks, row: &Row, act: &str, depth: u8) -> Result<(), Error> {
-    let input = row.input.clone().unwrap_or_else(|| flow.shape(flow.cur).to_vec());
-    let inside = if depth < 3 { expand::expand(row, &input, act) } else { None };
-    let Some(inside) = inside else { return flow.unknown(row) };
-    let row = Row { params: 0, input: Some(input), ..row.clone() };
-    blocks.enter(flow, &row)?;
-    for step in &inside {
-        match step {
-            Step::Enter(row) => blocks.enter(flow, row)?,
-            Step::Exit(row) => blocks.exit(flow, row, true)?,
-            Step::Leaf(row) => flow.leaf(row)?,
-            Step::Hidden(row) => hidden(flow, blocks, row, act, depth + 1)?,
-        }
-    }
-    blocks.exit(flow, &row, true)
-}
-
-/// The activation that is printed most.
-fn usual_activation(summary: &Summary) -> String {
-    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
-    for layer in &summary.layers {
-        let gate = layer.kind.contains("igmoid");
-        if matches!(role::role(&layer.kind), Role::Activation(_)) && !gate {
-            *count.entry(&layer.kind).or_default() += 1;
-        }
-    }
-    count.into_iter().max_by_key(|(_, n)| *n).map_or_else(|| "ReLU".to_owned(), |(kind, _)| kind.to_owned())
 }
 
 /// Whether dropout in such models is there but has probability 0 by default.

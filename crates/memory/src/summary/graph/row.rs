@@ -30,6 +30,15 @@ pub(super) struct Row {
     pub(super) branch: bool,
     /// Reads attention over a product that is not printed (BEiT).
     pub(super) attends: bool,
+    /// Numbers a sample that layers inside make, where they are not printed.
+    pub(super) hidden: Option<u64>,
+}
+
+impl Row {
+    /// Parameters of a convolution without those that scale its output (timm's `ScaledStdConv2d`).
+    pub(super) fn weights(&self, outer: u64) -> u64 {
+        if self.kind.starts_with("ScaledStd") { self.params.saturating_sub(outer) } else { self.params }
+    }
 }
 
 /// One step of the forward pass.
@@ -44,7 +53,7 @@ pub(super) enum Step {
 }
 
 /// The batch in the text: what most layers have as first dimension.
-fn printed_batch(summary: &Summary) -> Option<i64> {
+pub(super) fn printed_batch(summary: &Summary) -> Option<i64> {
     let mut count: BTreeMap<i64, usize> = BTreeMap::new();
     for layer in &summary.layers {
         if let Some(first) = layer.outputs.first().and_then(|s| s.first()) {
@@ -96,6 +105,7 @@ impl Batch {
             pooled: false,
             branch: false,
             attends: false,
+            hidden: None,
         })
     }
 }
