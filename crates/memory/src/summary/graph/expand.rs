@@ -158,6 +158,8 @@ fn convolutional(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec
         &[inverted_residual, fused, separable]
     } else if kind.contains("SeparableConv") {
         &[separable]
+    } else if kind.contains("CNBlock") || kind.contains("ConvNeXt") {
+        &[convnext]
     } else {
         &[]
     };

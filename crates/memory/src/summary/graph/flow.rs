@@ -12,7 +12,7 @@ use crate::{Error, Mode, Task};
 use std::collections::HashMap;
 
 /// Tensors that are looked at, back from the last.
-const REACH: usize = 400;
+pub(super) const REACH: usize = 400;
 /// Layers that stand for what a container hides.
 const MAX_INSIDE: u64 = 64;
 /// Doubts that are listed one by one.
@@ -733,8 +733,8 @@ impl<'a> Flow<'a> {
     }
 
     fn conv(&mut self, row: &Row, transposed: bool) -> Result<(), Error> {
-        let Some(out) = row.output.clone() else { return self.unknown(row) };
-        let outer = out.get(1).copied().unwrap_or(1);
+        let Some(out) = row.output.clone().filter(|out| out.len() >= 3) else { return self.unknown(row) };
+        let outer = out[1].max(1);
         let branch = self.branch(row);
         let at = match (branch, row.input.as_deref()) {
             (Some(at), _) => at,
@@ -786,7 +786,10 @@ impl<'a> Flow<'a> {
         if shape.len() != out.len() || shape.len() < 3 {
             return None;
         }
-        let fit = fit::channels(shape[1], out[1], row.weights(out[1]), true)?;
+        let (weights, small) = (row.weights(out[1]), shape[2..].iter().all(|d| *d == 1));
+        // A kernel over a single cell has one.
+        let single = if small { fit::pointwise(shape[1], out[1], weights) } else { None };
+        let fit = single.or_else(|| fit::channels(shape[1], out[1], weights, true))?;
         let mut cost = 0.0;
         for (inner, outer) in shape[2..].iter().zip(&out[2..]) {
             cost += if transposed {
@@ -1158,6 +1161,18 @@ impl<'a> Flow<'a> {
     /// A layer of which nothing is known: it keeps what it reads and what it makes.
     pub(super) fn unknown(&mut self, row: &Row) -> Result<(), Error> {
         let out = row.output.clone().unwrap_or_else(|| self.shape(self.cur).to_vec());
+        if self.seen.is_empty() {
+            let id = self.b.input("input", &out, Number::Float)?;
+            self.push(id);
+        }
+        if row.output.is_some()
+            && row.kind.contains("Pool")
+            && row.params == 0
+            && out.len() == self.shape(self.cur).len()
+            && out.len() > 2
+        {
+            return self.pool(row, Op::AvgPool);
+        }
         if row.params == 0 && out == self.shape(self.cur) {
             self.doubt(format!("{}: {} is not known; taken for nothing", row.name, row.kind));
             return Ok(());

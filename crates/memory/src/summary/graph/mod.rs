@@ -9,6 +9,7 @@ mod language;
 mod resolve;
 mod role;
 mod row;
+mod shapes;
 
 use super::{Dialect, Summary};
 use crate::graph::Graph;
@@ -29,6 +30,14 @@ pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     }
     if let Some(graph) = language::graph(summary, task) {
         return graph;
+    }
+    if summary.layers.iter().all(|l| l.outputs.is_empty()) {
+        let shaped = shapes::shaped(summary).ok_or_else(|| Error::Missing {
+            estimator: "summary",
+            what: "shapes, which do not follow from these modules; print it with torchinfo or torchsummary"
+                .to_owned(),
+        })?;
+        return vision(&shaped, task);
     }
     vision(summary, task)
 }
