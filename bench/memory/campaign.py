@@ -8,6 +8,7 @@ Inception gets images of 299 x 299, CIFAR ones 32 x 32.
 """
 
 import json
+import os
 
 IMAGENET = {
     "vgg": ("torchvision", "vgg16", 224),
@@ -42,7 +43,7 @@ def cnn(library, name, size, classes, summary):
     return model, batch, torch.nn.CrossEntropyLoss()
 
 
-def language(kind, vocab, layers, hidden, heads, length):
+def language(kind, vocab, layers, hidden, heads, length, gpus):
     import torch
     import transformers
 
@@ -55,13 +56,15 @@ def language(kind, vocab, layers, hidden, heads, length):
     else:
         config = transformers.GPT2Config(vocab_size=vocab, n_layer=layers, n_embd=hidden, n_head=heads)
         model = transformers.GPT2LMHeadModel(config)
+    if gpus > 1:
+        model = torch.nn.DataParallel(model.cuda())
     ids = torch.zeros(1, length, dtype=torch.long)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     return model, batch
 
 
 def specs():
-    entry = __file__ + ":"
+    entry = os.path.relpath(__file__) + ":"
     for group, classes in ((IMAGENET, 1000), (CIFAR, 100)):
         for name, (library, model, size) in group.items():
             for batch in (32, 64, 128):
@@ -73,15 +76,14 @@ def specs():
                     "optimizer": "adam", "gpu": "A100-40GB", "capability": "8.0", "total_mib": 40960,
                 }
     for name, batch, arguments in (
-        ("BERT_base", 32, ("bert", 28996, 12, 768, 12, 512)),
-        ("BERT_large", 8, ("bert", 28996, 24, 1024, 16, 512)),
-        # On two GPUs by DataParallel: half of the batch of eight on each.
-        ("gpt2_large", 4, ("gpt2", 50257, 36, 1280, 20, 512)),
+        ("BERT_base", 32, ("bert", 28996, 12, 768, 12, 512, 1)),
+        ("BERT_large", 8, ("bert", 28996, 24, 1024, 16, 512, 1)),
+        ("gpt2_large", 8, ("gpt2", 50257, 36, 1280, 20, 512, 2)),
     ):
-        keys = ("kind", "vocab", "layers", "hidden", "heads", "length")
+        keys = ("kind", "vocab", "layers", "hidden", "heads", "length", "gpus")
         yield {
             "name": "%s-%d" % (name, batch), "entry": entry + "language", "batch_size": batch,
-            "arguments": dict(zip(keys, arguments)), "optimizer": "adamw",
+            "arguments": dict(zip(keys, arguments)), "optimizer": "adamw", "gpus": arguments[-1],
             "gpu": "A100-40GB", "capability": "8.0", "total_mib": 40960,
         }
 

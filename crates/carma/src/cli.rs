@@ -1,5 +1,6 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
+pub(crate) mod gpumemnet;
 pub(crate) mod memory;
 
 use carma_api::parse;
@@ -17,7 +18,7 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -107,6 +108,9 @@ pub(crate) enum Verb {
     TraceModel(Box<memory::TraceModelArgs>),
     /// Compare all estimators with what was measured
     EstimateBench(EstimateBenchArgs),
+    /// Train and compare GPUMemNet, the networks that say the class of a task's memory
+    #[command(subcommand)]
+    Gpumemnet(gpumemnet::GpumemnetVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed

@@ -307,7 +307,9 @@ impl Config {
                 return Err((key, format!("{key} = {percent}: a margin is 0 to 200 percent")));
             }
         }
-        let names: Vec<&str> = carma_memory::estimators::names().collect();
+        // Those two are not estimates of a model; both count anyway.
+        let names = carma_memory::estimators::names().filter(|name| !matches!(*name, "auto" | "declared"));
+        let names: Vec<&str> = names.collect();
         let unknown = memory.estimators.iter().flatten().find(|name| !names.contains(&name.as_str()));
         if let Some(unknown) = unknown {
             let text = format!("there is no estimator `{unknown}`; there are {}", names.join(", "));
@@ -363,6 +365,12 @@ mod tests {
         );
         assert!(error("[gate]\nsmact = 65\n").starts_with("2: smact = 65"));
         assert!(error("[memory]\nreserve = '512'\n").contains("has no unit"));
+        assert!(error("[memory]\ncoverage = 95\n").starts_with("2: coverage = 95 is not a probability"));
+        let text = error("[memory]\nestimators = ['allocator', 'orakel']\n");
+        assert!(text.starts_with("2: there is no estimator `orakel`; there are allocator,"), "{text}");
+        assert!(
+            error("[memory]\nscaled-margin-percent = 900\n").starts_with("2: scaled-margin-percent = 900")
+        );
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
     }
 

@@ -212,7 +212,10 @@ impl Memory {
 
     /// What the client sent, as far as it counts.
     fn estimates(&self, request: &SubmitRequest) -> Vec<Estimate> {
-        let counts = |source: &str| self.chain.iter().any(|name| source.split('/').next() == Some(name));
+        // `allocator` stands for all of its front ends, `allocator/summary` for one.
+        let counts = |source: &str| {
+            self.chain.iter().any(|name| source == name || source.split('/').next() == Some(name))
+        };
         let sent = request.estimates.iter().take(MOST_ESTIMATES).filter(|e| counts(&e.source));
         sent.filter_map(from_view).collect()
     }

@@ -138,7 +138,8 @@ pub(crate) fn fill(
         let Ok(answers) = estimators::run("all", &modelled.known, &modelled.task, &platform) else {
             continue;
         };
-        for answer in answers {
+        // `auto` is for the daemon to say, and the user's own number travels as such.
+        for answer in answers.into_iter().filter(|a| !matches!(a.estimator, "auto" | "declared")) {
             match answer.result {
                 Ok(estimate) => {
                     let known = best.entry(answer.estimator).or_insert_with(|| estimate.clone());
@@ -155,9 +156,7 @@ pub(crate) fn fill(
     if let Some(why) = why_not.get("allocator").filter(|_| !best.contains_key("allocator")) {
         tell(format!("no estimate from the model: {why}"));
     }
-    // The user's own number travels as such.
-    let sent = best.values().filter(|e| e.tier < carma_memory::Tier::Declared);
-    let mut sent: Vec<EstimateView> = sent.map(to_view).collect();
+    let mut sent: Vec<EstimateView> = best.values().map(to_view).collect();
     sent.sort_by(|a, b| a.source.cmp(&b.source));
     request.estimates = sent;
     Ok(())

@@ -12,6 +12,7 @@ mod expect;
 mod explain;
 mod fit;
 mod follow;
+mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
@@ -103,6 +104,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::DryRun(args) => dry_run::run(&args),
         Verb::TraceModel(args) => trace_model::run(&args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
+        Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),

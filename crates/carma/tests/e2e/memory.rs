@@ -232,3 +232,58 @@ fn contexts_are_told_by_the_administrator_only() {
     let doctor = stdout(&daemon.carma(&["doctor", "--probe-context"]));
     assert!(doctor.contains("context"), "{doctor}");
 }
+
+/// A task of the original without numbers of its own, and its summary where the original keeps them.
+fn rad_without_numbers(daemon: &Daemon, task: &str, summary: &str, text: &str, batch: u64) -> String {
+    let (tasks, summaries) = (daemon.dir.path().join("tasks"), daemon.dir.path().join("summaries"));
+    std::fs::create_dir_all(&tasks).unwrap();
+    std::fs::create_dir_all(&summaries).unwrap();
+    std::fs::write(summaries.join(summary), text).unwrap();
+    let rad = tasks.join(task);
+    let lines = format!("# c\n\npython3 --version\n{summary}\ncifar100\n{batch}\nexclusive\n1\n");
+    std::fs::write(&rad, lines).unwrap();
+    rad.display().to_string()
+}
+
+#[test]
+fn a_rad_file_without_numbers_is_estimated_from_its_summary() {
+    if !carma_memory::estimators::names().any(|name| name == "allocator") {
+        eprintln!("SKIPPED: this build has no estimator `allocator`");
+        return;
+    }
+    let daemon = Setup::new(ONE).start();
+    let submit = |rad: &str| {
+        let output = daemon.carma(&["submit", "--hold", "--json", "--rad", rad]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+        let reply: carma_api::wire::SubmitReply = serde_json::from_slice(&output.stdout).unwrap();
+        daemon.show(reply.id)
+    };
+    let text = include_str!("data/small_cnn.model");
+    let of_batch = |batch| {
+        let rad = rad_without_numbers(&daemon, &format!("{batch}.rad"), "small.model", text, batch);
+        let detail = submit(&rad);
+        assert_eq!(detail.forecasts_mib.keys().collect::<Vec<_>>(), ["computed"]);
+        detail.estimate.unwrap()
+    };
+    let (small, large) = (of_batch(32), of_batch(512));
+    assert_eq!((small.tier.as_str(), small.source.as_str()), ("summary", "allocator/summary"));
+    assert!(
+        small.upper_mib > small.use_mib && large.use_mib > 4 * (small.use_mib - 524),
+        "{small:?} {large:?}"
+    );
+    assert!(!large.elastic && !large.reasons.is_empty());
+
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/carma");
+    let Ok(rad) = std::fs::read_to_string(folder.join("tasks/resnet.rad")) else {
+        eprintln!("SKIPPED: the original's .rad files are not at {}", folder.display());
+        return;
+    };
+    let summary = std::fs::read_to_string(folder.join("summaries/resnet50_32.model")).unwrap();
+    let lines: Vec<&str> = rad.lines().collect();
+    let measured: u64 = lines[8].trim().parse().unwrap();
+    let batch = lines[5].trim().parse().unwrap();
+    let rad = rad_without_numbers(&daemon, "resnet.rad", lines[3].trim(), &summary, batch);
+    let estimate = submit(&rad).estimate.unwrap();
+    let off = estimate.use_mib as f64 / measured as f64;
+    assert!((0.7..1.4).contains(&off) && estimate.upper_mib >= measured, "{measured} {estimate:?}");
+}

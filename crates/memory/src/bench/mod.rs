@@ -2,8 +2,11 @@
 
 pub mod carma_campaign;
 mod data;
+pub mod h200;
 pub mod mlp;
 pub mod timm;
+pub mod traces;
+pub mod vectors;
 
 pub use data::Data;
 
@@ -12,7 +15,8 @@ use serde::Serialize;
 /// Runs every test for which there is data.
 #[must_use]
 pub fn run(data: &Data) -> Vec<Test> {
-    [mlp::tests(data), carma_campaign::tests(data), timm::run(data)].concat()
+    [mlp::tests(data), carma_campaign::tests(data), timm::run(data), traces::run(data), h200::tests(data)]
+        .concat()
 }
 
 /// One task: measured, and as estimated.

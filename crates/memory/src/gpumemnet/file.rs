@@ -1,26 +1,18 @@
 //! Weights as files: small, versioned, and refused with a reason when they do not fit.
-//!
-//! Layout, little-endian: 16 bytes `carma-gpumemnet\n`; the version, 32 bits; the length of the header, 32
-//! bits; the header, JSON (see [`Header`]); the numbers of all networks one after another, 32-bit floats;
-//! CRC-32 of everything before.
 
-use super::checkpoint::crc32;
 use super::features::{FeatureSet, Features};
 use super::net::Member;
 use super::network::{Card, Network};
 use super::outlook::Head;
 use super::train::Fold;
 use super::{Ensemble, Family, Layer, Model};
-use crate::nn::{Module, Rng};
+use crate::nn::{Module, Rng, file};
 use crate::{Error, Task};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-const MAGIC: &[u8; 16] = b"carma-gpumemnet\n";
-/// Raised when the features, the networks or this layout change: older weights mean something else then.
-const VERSION: u32 = 1;
-/// Larger files are refused; those in the repository have less than 300 KiB.
-const MAX_BYTES: usize = 32 << 20;
+const KIND: file::Kind =
+    file::Kind { magic: b"carma-gpumemnet\n", version: 1, maker: "carma gpumemnet train" };
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
 
@@ -57,20 +49,8 @@ impl Bundle {
         // A card holds numbers and names only; writing one can't fail.
         let header =
             serde_json::to_vec(&Header { folds: self.folds.len(), networks: cards }).unwrap_or_default();
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&header);
-        for network in networks {
-            for member in &network.members {
-                for number in member.clone().save() {
-                    bytes.extend_from_slice(&number.to_le_bytes());
-                }
-            }
-        }
-        let sum = crc32(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        bytes
+        let numbers = networks.iter().flat_map(|n| &n.members).flat_map(|m| m.clone().save());
+        KIND.seal(&header, numbers)
     }
 
     /// Reads a file.
@@ -89,36 +69,9 @@ impl Bundle {
     /// As there.
     pub fn read(place: &str, bytes: &[u8]) -> Result<Self, Error> {
         let bad = |what: String| Error::bad(place, what);
-        if bytes.len() > MAX_BYTES {
-            return Err(bad(format!(
-                "{} MiB; weights have less than {}",
-                bytes.len() >> 20,
-                MAX_BYTES >> 20
-            )));
-        }
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| {
-            bad("not weights of `carma gpumemnet train`: the first bytes differ".to_owned())
-        })?;
-        let cut = || bad("cut off".to_owned());
-        let version = rest.first_chunk().map(|b| u32::from_le_bytes(*b)).ok_or_else(cut)?;
-        if version != VERSION {
-            return Err(bad(format!(
-                "weights of version {version}, this carma reads version {VERSION}; train them again with \
-                 `carma gpumemnet train`"
-            )));
-        }
-        let (body, sum) = bytes.split_last_chunk().ok_or_else(cut)?;
-        if crc32(body) != u32::from_le_bytes(*sum) {
-            return Err(bad("damaged or cut off: its checksum is wrong".to_owned()));
-        }
-        let body = body.get(MAGIC.len() + 4..).ok_or_else(cut)?;
-        let len = body.first_chunk().map(|b| u32::from_le_bytes(*b)).ok_or_else(cut)? as usize;
-        let header = body.get(4..).and_then(|b| b.get(..len)).ok_or_else(cut)?;
-        let numbers = body.get(4 + len..).ok_or_else(cut)?;
+        let (header, numbers) = KIND.open(place, bytes)?;
         let header: Header =
             serde_json::from_slice(header).map_err(|e| bad(format!("its header is not understood: {e}")))?;
-        let numbers: Vec<f32> =
-            numbers.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         if header.folds > MAX_FOLDS || header.networks.len() < header.folds {
             return Err(bad(format!("{} folds, {} networks", header.folds, header.networks.len())));
         }
@@ -142,13 +95,10 @@ impl Bundle {
 /// A network of its card and the next numbers.
 fn network(card: Card, numbers: &[f32], at: &mut usize) -> Result<Network, String> {
     let (whole, tokens) = expected(card.features, card.ensemble, card.family);
-    let fits = |s: &super::net::Scaling, n: usize| {
-        [&s.mean, &s.inverse, &s.least, &s.most].iter().all(|v| v.len() == n)
-            && s.least.iter().zip(&s.most).all(|(a, b)| a <= b)
-    };
-    if !fits(&card.whole, whole) || !(fits(&card.tokens, tokens)) {
+    if !card.whole.is_of(whole) || !card.tokens.is_of(tokens) {
         return Err("its features are not those of this carma".to_owned());
     }
+    let (whole, tokens) = (card.whole.active(), card.tokens.active());
     let out = match card.head {
         Head::Logistic => 2,
         Head::Classes { count, width_mib } if width_mib > 0 => count,
@@ -167,9 +117,6 @@ fn network(card: Card, numbers: &[f32], at: &mut usize) -> Result<Network, Strin
         let part = numbers.get(*at..).unwrap_or_default();
         *at += member.load(part).ok_or("fewer numbers than its networks have")?;
         members.push(member);
-    }
-    if !numbers[..*at].iter().all(|n| n.is_finite()) {
-        return Err("a number that is not finite".to_owned());
     }
     Ok(Network { card, members })
 }

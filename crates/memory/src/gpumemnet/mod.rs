@@ -1,7 +1,7 @@
 //! GPUMemNet: the class of a task's memory, by ensembles of small networks (Yousefzadeh-Asl-Miandoab et al., part of
 //! CARMA, arXiv 2508.19073).
 //!
-//! Three ways to one [`Estimate`]: the authors' weights ([`Published`]), weights that carma brings along
+//! Three ways to one [`Estimate`](crate::Estimate): the authors' weights ([`Published`]), weights that carma brings along
 //! ([`estimate`]), and weights that you train ([`train()`], `carma gpumemnet train`).
 //!
 //! The two designs are theirs: an ensemble of perceptrons over counts of the whole model, and attention over
@@ -16,16 +16,18 @@
 //! - the context is learned apart: what is learned is memory beside it.
 
 pub mod checkpoint;
+pub mod eval;
 mod features;
 mod file;
 mod model;
-mod net;
+pub(crate) mod net;
 mod network;
-mod outlook;
+pub(crate) mod outlook;
 mod published;
 mod read;
 mod rows;
-mod score;
+pub(crate) mod score;
+mod shipped;
 mod train;
 
 pub use features::FeatureSet;
@@ -36,6 +38,8 @@ pub use outlook::{Head, Outlook, class_of};
 pub use published::{Ensemble, Published};
 pub use rows::{Data, Fingerprint, Measured, Sample};
 pub use score::{Score, score, score_published};
+pub use shipped::{estimate, estimate_model, network, shipped};
+pub(crate) use train::parallel;
 pub use train::{Fold, Options, cross_validate, folds, train};
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use super::Ensemble;
 use super::features::Features;
 use crate::nn::{
-    Encoder, EncoderCache, Linear, Mat, Mlp, MlpCache, Module, Rng, Segments, Weights, relu, relu_backward,
+    Encoder, EncoderCache, Learner, Linear, Mat, Mlp, MlpCache, Module, Rng, Segments, Weights, relu,
+    relu_backward,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub(crate) struct Scaling {
 }
 
 impl Scaling {
-    /// Fitted on rows; those that never vary are switched off by an inverse of 0. Without `standardise`
+    /// Fitted on rows; those that never vary have an inverse of 0. Without `standardise`
     /// numbers pass as they are.
     pub(crate) fn fit(rows: &[&[f32]], standardise: bool) -> Self {
         let width = rows.first().map_or(0, |r| r.len());
@@ -42,13 +43,31 @@ impl Scaling {
         scaling
     }
 
-    /// A row within the range of the training data, standardised.
+    /// How many features vary: the others are left out.
+    pub(crate) fn active(&self) -> usize {
+        self.inverse.iter().filter(|i| **i != 0.0).count()
+    }
+
+    /// A row within the range of the training data, standardised; only what varies there.
     pub(crate) fn apply(&self, row: &[f32]) -> Vec<f32> {
-        let scaled = row.iter().enumerate().map(|(f, v)| {
+        let active = row.iter().enumerate().filter(|(f, _)| self.inverse[*f] != 0.0);
+        let scaled = active.map(|(f, v)| {
             let v = v.clamp(self.least[f], self.most[f]);
             (v - self.mean[f]) * self.inverse[f]
         });
         scaled.collect()
+    }
+
+    /// A row within the range of the training data, standardised; what never varies is 0.
+    pub(crate) fn apply_all(&self, row: &[f32]) -> Vec<f32> {
+        let scaled = row.iter().enumerate();
+        scaled.map(|(f, v)| (v.clamp(self.least[f], self.most[f]) - self.mean[f]) * self.inverse[f]).collect()
+    }
+
+    /// Whether it is for so many features, and sound.
+    pub(crate) fn is_of(&self, features: usize) -> bool {
+        [&self.mean, &self.inverse, &self.least, &self.most].iter().all(|v| v.len() == features)
+            && self.least.iter().zip(&self.most).all(|(a, b)| a <= b)
     }
 
     /// By how much the first `sizes` features exceed the training data, at most; 0 if none does.
@@ -202,9 +221,13 @@ impl Member {
         });
         Self { heads: heads.collect(), embed, encoders }
     }
+}
 
-    /// `[out, tasks]`.
-    pub(crate) fn infer(&self, batch: &Batch) -> Mat {
+impl Learner for Member {
+    type Batch = Batch;
+    type Cache = Cache;
+
+    fn infer(&self, batch: &Batch) -> Mat {
         let input = if self.embed.is_empty() {
             None
         } else {
@@ -221,8 +244,7 @@ impl Member {
         mean(self.heads.iter().map(|h| h.infer(input)))
     }
 
-    /// As [`Member::infer`], by the batch's statistics.
-    pub(crate) fn train(&mut self, batch: &Batch) -> (Mat, Cache) {
+    fn train(&mut self, batch: &Batch) -> (Mat, Cache) {
         let mut cache = Cache { embedded: Vec::new(), encoded: Vec::new(), heads: Vec::new() };
         let input = if self.embed.is_empty() {
             batch.whole.clone()
@@ -250,8 +272,7 @@ impl Member {
         (mean(outputs.into_iter()), cache)
     }
 
-    /// Adds to the gradients.
-    pub(crate) fn backward(&mut self, batch: &Batch, cache: &Cache, mut dy: Mat) {
+    fn backward(&mut self, batch: &Batch, cache: &Cache, mut dy: Mat) {
         let share = 1.0 / self.heads.len() as f32;
         dy.data.iter_mut().for_each(|g| *g *= share);
         let mut dinput: Option<Mat> = None;

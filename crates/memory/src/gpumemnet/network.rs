@@ -5,7 +5,7 @@ use super::net::{Batch, Member, Scaling, Shape, Table};
 use super::outlook::{Coverage, Form, Head, Outlook, Target};
 use super::rows::{Fingerprint, Sample};
 use super::{Ensemble, Family, Model};
-use crate::nn::{Logistic, Mat, softmax_class};
+use crate::nn::{Learner as _, Logistic, Mat, softmax_class};
 use crate::{Estimate, Parts, Platform, Task, Tier};
 use serde::{Deserialize, Serialize};
 
@@ -104,10 +104,7 @@ impl Network {
     pub fn estimate(&self, model: &Model, task: &Task, platform: &Platform, coverage: f64) -> Estimate {
         let outlook = self.outlook(model, task);
         let context = platform.context_mib;
-        let mib = |level: f64| {
-            let inner = outlook.at(self.card.coverage.score(level)).clamp(1.0, 1e12);
-            context + inner.ceil() as u64
-        };
+        let mib = |level: f64| context + outlook.mib(self.card.coverage.score(level));
         let use_mib = mib(0.5);
         let low = mib(1.0 - coverage).min(use_mib);
         let upper = mib(coverage).max(use_mib);
@@ -123,12 +120,7 @@ impl Network {
             ),
             format!("upper covers {:.0} % of tasks like those", coverage * 100.0),
         ];
-        if outlook.beyond > 0.0 {
-            let factor = outlook.beyond.exp();
-            reasons.push(format!(
-                "larger than anything it was trained on; extended in proportion, by a factor of {factor:.2}"
-            ));
-        }
+        reasons.extend(outlook.beyond_reason());
         Estimate {
             need_mib: low,
             use_mib,
@@ -146,13 +138,7 @@ impl Network {
 fn combine(head: Head, outputs: &[Mat], sample: usize) -> Form {
     let n = outputs.len().max(1) as f64;
     match head {
-        Head::Logistic => {
-            let all: Vec<Logistic> = outputs.iter().map(|o| Logistic::of(o, sample)).collect();
-            let middle = all.iter().map(|l| f64::from(l.middle)).sum::<f64>() / n;
-            let spread = all.iter().map(|l| (f64::from(l.middle) - middle).powi(2)).sum::<f64>() / n;
-            let log_scale = all.iter().map(|l| f64::from(l.log_scale)).sum::<f64>() / n;
-            Form::Logistic { middle, scale: ((2.0 * log_scale).exp() + spread).sqrt() }
-        }
+        Head::Logistic => Form::pooled(outputs.iter().map(|o| Logistic::of(o, sample))),
         Head::Classes { width_mib, .. } => {
             let mut sum = outputs.first().cloned().unwrap_or_default();
             outputs.iter().skip(1).for_each(|o| sum.add(o));

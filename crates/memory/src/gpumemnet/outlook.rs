@@ -1,5 +1,6 @@
 //! What an ensemble says of one task: a distribution over memory.
 
+use crate::nn::Logistic;
 use serde::{Deserialize, Serialize};
 
 /// What the last layer of the networks says.
@@ -71,7 +72,34 @@ pub(crate) enum Form {
     Classes { probabilities: Vec<f64>, width: f64 },
 }
 
+impl Form {
+    /// One distribution of several networks'. Where they disagree, it is wider.
+    pub(crate) fn pooled(all: impl ExactSizeIterator<Item = Logistic>) -> Self {
+        let n = all.len().max(1) as f64;
+        let all: Vec<Logistic> = all.collect();
+        let middle = all.iter().map(|l| f64::from(l.middle)).sum::<f64>() / n;
+        let spread = all.iter().map(|l| (f64::from(l.middle) - middle).powi(2)).sum::<f64>() / n;
+        let log_scale = all.iter().map(|l| f64::from(l.log_scale)).sum::<f64>() / n;
+        Self::Logistic { middle, scale: ((2.0 * log_scale).exp() + spread).sqrt() }
+    }
+}
+
 impl Outlook {
+    /// The memory with that score, whole MiB without context.
+    pub(crate) fn mib(&self, score: f64) -> u64 {
+        self.at(score).clamp(1.0, 1e12).ceil() as u64
+    }
+
+    /// What to say of a task beyond the training data.
+    pub(crate) fn beyond_reason(&self) -> Option<String> {
+        (self.beyond > 0.0).then(|| {
+            let factor = self.beyond.exp();
+            format!(
+                "larger than anything it was trained on; extended in proportion, by a factor of {factor:.2}"
+            )
+        })
+    }
+
     /// Where a memory lies in this distribution, a number that grows with it: what is comparable between
     /// tasks, and what coverage is calibrated on. MiB with context.
     #[must_use]

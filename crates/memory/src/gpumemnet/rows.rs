@@ -224,7 +224,7 @@ fn own_row(row: &Row<'_>, contexts: &mut Vec<u64>) -> Result<Option<Sample>, Err
         "OOM" => true,
         _ => return Ok(None),
     };
-    if row.cell("layers").is_empty() {
+    if row.cell("layer_list").is_empty() {
         return Ok(None);
     }
     let family = Family::named(row.cell("family"))
@@ -263,9 +263,10 @@ fn own_row(row: &Row<'_>, contexts: &mut Vec<u64>) -> Result<Option<Sample>, Err
 
 /// `Linear:512:262656x3 ReLU:512:0`: kind, activations a sample, parameters, how often in a row.
 fn own_layers(row: &Row<'_>) -> Result<Vec<Layer>, Error> {
-    let bad = || row.bad("layers", "has a word that is not kind:activations:params or with xTIMES behind it");
+    let bad =
+        || row.bad("layer_list", "has a word that is not kind:activations:params or with xTIMES behind it");
     let mut layers = Vec::new();
-    for word in row.cell("layers").split_whitespace() {
+    for word in row.cell("layer_list").split_whitespace() {
         let mut parts = word.split(':');
         let (Some(kind), Some(activations), Some(rest), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -276,7 +277,7 @@ fn own_layers(row: &Row<'_>) -> Result<Vec<Layer>, Error> {
         let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
         let (activations, params, times) = (number(activations)?, number(params)?, number(times)?);
         if times > (MAX_LAYERS - layers.len()) as u64 {
-            return Err(row.bad("layers", "lists too many layers"));
+            return Err(row.bad("layer_list", "lists too many layers"));
         }
         let layer = Layer { kind: Kind::of(kind), activations, params };
         // Reshaping and the like: a summary does not tell them from containers.

@@ -26,10 +26,10 @@ pub struct Score {
 }
 
 /// What an estimator says of one task.
-struct Said {
-    class: usize,
-    middle: f64,
-    upper: f64,
+pub(crate) struct Said {
+    pub(crate) class: usize,
+    pub(crate) middle: f64,
+    pub(crate) upper: f64,
 }
 
 /// Scores a network at a width of classes and a coverage. Classes from `last` on are one.
@@ -43,7 +43,7 @@ pub fn score(network: &Network, samples: &[&Sample], width: u64, last: usize, co
         middle: at(o, 0.5),
         upper: at(o, coverage),
     });
-    summary(said, samples, |mib| class_of(mib, width, last))
+    summary(said, &measured(samples), |mib| class_of(mib, width, last))
 }
 
 /// Scores the authors' ensemble in its own classes.
@@ -54,19 +54,24 @@ pub fn score_published(network: &Published, samples: &[&Sample]) -> Score {
         let (low, high) = network.edges(class);
         Said { class, middle: (low + high) as f64 / 2.0, upper: high as f64 }
     });
-    summary(said, samples, |mib| {
+    summary(said, &measured(samples), |mib| {
         (0..6).find(|k| mib <= network.edges(*k).1).unwrap_or(5).min(network.classes() - 1)
     })
 }
 
-fn summary(said: impl Iterator<Item = Said>, samples: &[&Sample], class: impl Fn(u64) -> usize) -> Score {
+/// Figures of what was said of measured tasks.
+pub(crate) fn summary(
+    said: impl Iterator<Item = Said>,
+    measured: &[Measured],
+    class: impl Fn(u64) -> usize,
+) -> Score {
     let (mut tasks, mut right, mut under, mut covered, mut bounds, mut met) = (0, 0, 0, 0, 0, 0);
     let (mut ratios, mut error) = (Vec::new(), 0.0);
-    for (said, sample) in said.zip(samples) {
-        let mib = sample.measured.mib();
+    for (said, measured) in said.zip(measured) {
+        let mib = measured.mib();
         let truth = class(mib);
         covered += usize::from(said.upper >= mib as f64);
-        match sample.measured {
+        match measured {
             Measured::Peak(_) => {
                 tasks += 1;
                 right += usize::from(said.class == truth);
@@ -92,4 +97,8 @@ fn summary(said: impl Iterator<Item = Said>, samples: &[&Sample], class: impl Fn
         lower_bounds: bounds,
         bounds_met: share(met, bounds),
     }
+}
+
+fn measured(samples: &[&Sample]) -> Vec<Measured> {
+    samples.iter().map(|s| s.measured).collect()
 }

@@ -150,7 +150,7 @@ fn foreign_and_damaged_weights_are_refused() {
 
 #[test]
 fn own_and_authors_rows_are_read() {
-    let own = "id,family,batch_size,optimizer,precision,cap_mib,status,params,reserved_mib,context_mib,layers,alloc_retries\n\
+    let own = "id,family,batch_size,optimizer,precision,cap_mib,status,params,reserved_mib,context_mib,layer_list,alloc_retries\n\
         a,mlp,8,adamw,bf16,65536,SUCCESSFUL,300,120,500,Linear:16:272x2 Flatten:16:0 ReLU:16:0,0\n\
         b,mlp,8,sgd,fp32,256,OOM,300,200,510,Linear:16:272,0\n\
         c,mlp,8,sgd,fp32,256,SUCCESSFUL,300,250,520,Linear:16:272,3\n\
@@ -172,7 +172,7 @@ fn own_and_authors_rows_are_read() {
         ("a,b\n1,2\n", "reserved_mib"),
         (&own.replace("adamw", "lion"), "optimizer: `lion`"),
         (&own.replace("Linear:16:272x2", "Linear:16:272x99999999"), "too many"),
-        (&own.replace("Linear:16:272x2", "Linear:16"), "layers"),
+        (&own.replace("Linear:16:272x2", "Linear:16"), "layer_list"),
         (&own.replace("a,mlp,8", "a,mlp,-8"), "line 2: batch_size"),
         (&own.replace("b,mlp", "b,cnn"), "one family"),
     ] {
@@ -215,4 +215,43 @@ fn the_most_frequent_function_is_encoded() {
     let model = Model::new(Family::Cnn, layers.into());
     assert_eq!(FUNCTIONS[model.function(&FUNCTIONS)], "ReLU");
     assert_eq!(model.distinct().len(), 2);
+}
+
+#[test]
+fn the_weights_in_the_repository_fit_this_carma() {
+    let all = shipped().unwrap();
+    let bytes: usize = all.iter().map(|(_, b)| b.write().len()).sum();
+    assert!(bytes < 1_000_000, "{bytes} bytes; they are part of every binary");
+    for (name, bundle) in all {
+        let network = bundle.any().unwrap();
+        assert!(name.contains(network.family().as_str()) && name.contains(network.ensemble().as_str()));
+        assert_eq!(bundle.folds.len(), 3, "{name}");
+        let seen: usize = bundle.folds.iter().map(|f| f.test.len()).sum();
+        assert_eq!(seen, network.trained_on().rows, "{name}");
+    }
+}
+
+#[test]
+fn a_summary_gets_an_answer() {
+    let text = "\
+----------------------------------------------------------------
+        Layer (type)               Output Shape         Param #
+================================================================
+            Linear-1                 [-1, 2048]       4,196,352
+              ReLU-2                 [-1, 2048]               0
+            Linear-3                   [-1, 10]          20,490
+================================================================
+Total params: 4,216,842
+----------------------------------------------------------------";
+    let summary = crate::summary::parse(text).unwrap();
+    let task = Task { batch_size: 512, ..Task::default() };
+    for ensemble in Ensemble::ALL {
+        let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
+        // 80 MiB of parameters and states, some activations, 500 MiB of context.
+        assert!((560..800).contains(&small.use_mib), "{small:?}");
+        assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
+        let large = Task { batch_size: 512 * 64, ..task.clone() };
+        let large = estimate(ensemble, &summary, &large, &platform()).unwrap();
+        assert!(large.upper_mib > small.upper_mib + 500, "{large:?}");
+    }
 }

@@ -7,8 +7,7 @@ use super::network::{Card, Network};
 use super::outlook::{Coverage, Head, Target, class_of};
 use super::rows::{Data, Measured, Sample};
 use crate::Error;
-use crate::nn::{Adam, Logistic, Mat, Module, Rng, Seen, softmax_loss};
-use std::f32::consts::PI;
+use crate::nn::{Logistic, Mat, Pace, Rng, Seen, descend, softmax_loss};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -158,8 +157,7 @@ impl Plan {
             Head::Logistic => 2,
             Head::Classes { count, .. } => count.max(2),
         };
-        let members =
-            Shape::members(options.ensemble, whole.mean.len(), tokens.mean.len(), out, options.first);
+        let members = Shape::members(options.ensemble, whole.active(), tokens.active(), out, options.first);
         let card = Card {
             family: data.family,
             ensemble: options.ensemble,
@@ -260,39 +258,17 @@ fn loss(head: Head, target: &Target, samples: &[&Sample], output: &Mat) -> (f32,
 fn train_member(data: &Data, options: &Options, plan: &Plan, table: &Table, number: usize) -> Member {
     let mut rng = Rng::new(options.seed, 1000 + number as u64);
     let mut member = Member::new(&plan.card.members[number], &mut rng);
+    let pace =
+        Pace { epochs: options.epochs, patience: options.patience, rate: options.rate, batch: options.batch };
     let samples = |which: &[usize]| which.iter().map(|i| &data.samples[*i]).collect::<Vec<_>>();
-    let validation = table.batch(&plan.validation);
-    let validation_samples = samples(&plan.validation);
-    let mut order = plan.fit.clone();
-    let (mut best, mut best_loss, mut since) = (member.save(), f32::INFINITY, 0);
-    let mut adam = Adam::default();
-    for epoch in 0..options.epochs {
-        let progress = epoch as f32 / options.epochs as f32;
-        let rate = options.rate * (0.02 + 0.98 * 0.5 * (1.0 + (PI * progress).cos()));
-        rng.shuffle(&mut order);
-        for part in order.chunks(options.batch.max(2)) {
-            // Batch normalisation says nothing about a handful.
-            if part.len() < 8 {
-                continue;
-            }
-            let batch = table.batch(part);
-            let (output, cache) = member.train(&batch);
-            let (_, mut grad) = loss(options.head, &plan.card.target, &samples(part), &output);
-            grad.data.iter_mut().for_each(|g| *g /= part.len() as f32);
-            member.backward(&batch, &cache, grad);
-            adam.step(&mut member, rate);
-        }
-        let output = member.infer(&validation);
-        let (now, _) = loss(options.head, &plan.card.target, &validation_samples, &output);
-        if now < best_loss {
-            (best, best_loss, since) = (member.save(), now, 0);
-        } else {
-            since += 1;
-            if since > options.patience {
-                break;
-            }
-        }
-    }
-    member.load(&best);
+    descend(
+        &mut member,
+        pace,
+        &mut rng,
+        &plan.fit,
+        &plan.validation,
+        |which| table.batch(which),
+        |which, output| loss(options.head, &plan.card.target, &samples(which), output),
+    );
     member
 }

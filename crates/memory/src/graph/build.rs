@@ -108,6 +108,13 @@ impl Builder {
         Ok(id)
     }
 
+    /// Parameters of these names, of those that were made last.
+    #[must_use]
+    pub fn named(&self, names: &[&str]) -> Vec<ParamId> {
+        let last = |name: &&str| self.graph.params.iter().rposition(|p| p.name == *name);
+        names.iter().filter_map(|name| last(name).map(|at| ParamId(at as u32))).collect()
+    }
+
     /// How many parameters and buffers there are so far.
     #[must_use]
     pub fn params(&self) -> usize {

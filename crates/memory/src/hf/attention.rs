@@ -1,5 +1,6 @@
 //! Attention, from projected query, key and value to what the output matrix takes.
 
+use super::Family;
 use super::maker::{Made, Maker};
 use crate::graph::{Number, Op, TensorId};
 use crate::{Error, Precision};
@@ -57,7 +58,7 @@ impl Maker<'_> {
             self.b.node("rotary_cat", Op::Cat, &[negative, other], &[], &shape, Number::Float)?;
         let sin = self.b.node("rotary_sin", nothing, &[turned_over], &[], &shape, number)?;
         let sum = self.b.node("rotary_sum", Op::Add { inplace: false }, &[cos, sin], &[], &shape, number)?;
-        if turned == d && !self.c.fused {
+        if turned == d && !(self.c.fused && self.c.family == Family::Llama) {
             return Ok(sum);
         }
         // What was not turned is put behind; Phi-3 does so even when nothing is left.

@@ -221,6 +221,10 @@ pub struct Config {
     pub decoder_intermediate: u64,
     /// Rows of the bias by relative position (T5), or buckets (DeBERTa).
     pub buckets: u64,
+    /// Positions are projected by the matrices of the content (DeBERTa's `share_att_key`).
+    pub shared_positions: bool,
+    /// There is a table of positions beside those of the attention (DeBERTa's `position_biased_input`).
+    pub position_table: bool,
     /// Normalisation.
     pub norm: NormKind,
     /// Function of the MLP.
@@ -295,6 +299,8 @@ impl Config {
             decoder_heads: 0,
             decoder_intermediate: 0,
             buckets: 0,
+            shared_positions: false,
+            position_table: true,
             norm: NormKind::Layer,
             act: Act::KeepsInput,
             gated: false,

@@ -34,14 +34,17 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     }
     x = m.dropout(c.dropout.embedding, x)?;
     let how = how(m)?;
+    let embedded = x;
     for layer in 0..c.layers {
         m.b.begin_block();
         x = layer_of(m, layer, x, how)?;
         m.b.end_block();
     }
-    if !(c.family == Family::Opt && !c.pre_norm) {
+    if c.family != Family::Opt || c.pre_norm {
         x = m.norm("norm", x)?;
     }
+    // A variable of the model's `forward`.
+    x = m.until(x, &[embedded])?;
     if c.embedding != c.hidden {
         x = m.linear("project_out", x, c.embedding, false)?;
     }

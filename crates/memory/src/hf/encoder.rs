@@ -15,6 +15,7 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     }
     // The attention written out has no mask either, where no token is padding.
     let how = How { views: true, scaled: true, ..How::default() };
+    let embedded = x;
     if c.family == Family::Albert {
         albert(m, x, how, table)
     } else {
@@ -26,6 +27,8 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
         if c.pre_norm {
             x = m.norm("norm", x)?;
         }
+        // A variable of the model's `forward`.
+        x = m.until(x, &[embedded])?;
         head(m, x, table)
     }
 }
@@ -40,7 +43,7 @@ pub(super) fn embeddings(m: &mut Maker<'_>) -> Result<(TensorId, ParamId), Error
         let (added, _) = m.embedding("token_type_embeddings", types, c.token_types, width)?;
         x = m.add("embedding_sum", x, added)?;
     }
-    if c.positions > 0 && c.rotary == 0 {
+    if c.positions > 0 && c.rotary == 0 && c.position_table {
         // RoBERTa counts positions for each sample, past its padding.
         let each = matches!(c.model_type.as_str(), "roberta" | "xlm-roberta" | "camembert");
         let positions = m.positions(if each { m.batch } else { 1 })?;

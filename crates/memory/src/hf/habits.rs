@@ -39,6 +39,11 @@ pub(super) fn of_model(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
             c.positions = f.number(&["max_source_positions"], 1, 1 << 24)?.unwrap_or(1500);
             Ok(())
         }
+        Family::Deberta => {
+            c.shared_positions = f.boolean(&["share_att_key"])?.unwrap_or(false);
+            c.position_table = f.boolean(&["position_biased_input"])?.unwrap_or(true);
+            Ok(())
+        }
         Family::Unknown => unknown(f, c),
         _ => Ok(()),
     }
@@ -86,6 +91,11 @@ fn llama(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
             let bias = f.boolean(&["use_bias"])?.unwrap_or(true);
             (c.qkv_bias, c.out_bias, c.mlp_bias) = (bias, bias, bias);
         }
+        "arcee" | "apertus" => c.gated = false,
+        "seed_oss" => {
+            c.qkv_bias = f.boolean(&["attention_bias"])?.unwrap_or(true);
+            c.out_bias = f.boolean(&["attention_out_bias"])?.unwrap_or(false);
+        }
         "nemotron" => {
             (c.norm, c.gated) = (NormKind::Layer, false);
             share = 0.5;
@@ -97,8 +107,8 @@ fn llama(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
         }
         _ => {}
     }
-    if matches!(c.model_type.as_str(), "gemma2" | "gemma3" | "gemma3_text") {
-        c.post_norms = true;
+    c.post_norms = matches!(c.model_type.as_str(), "gemma2" | "gemma3" | "gemma3_text" | "glm4");
+    if c.family == Family::Gemma {
         c.scores_softcap =
             c.model_type == "gemma2" && f.float(&["attn_logit_softcapping"])?.is_none_or(|v| v > 0.0);
         c.softcap = f.float(&["final_logit_softcapping"])?.is_some_and(|v| v > 0.0);
@@ -147,6 +157,11 @@ fn unknown(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
         c.norm == NormKind::Rms || matches!(f.text(&gate)?, Some("silu" | "swiglu" | "swish" | "geglu"));
     let bias = c.norm == NormKind::Layer;
     (c.qkv_bias, c.out_bias, c.mlp_bias) = (bias, bias, bias);
+    if c.model_type == "modernbert" {
+        // A bias nowhere, one matrix for query, key and value, one for the MLP and its gate.
+        (c.gated, c.fused, c.rotary, c.position_table, c.tied) = (true, true, c.head_dim, false, true);
+        (c.qkv_bias, c.out_bias, c.mlp_bias) = (false, false, false);
+    }
     // An output matrix of its own is the larger case, and what is assumed unless the file says so.
     c.cache = c.head == Head::CausalLm && f.boolean(&["use_cache"])?.unwrap_or(true);
     Ok(())

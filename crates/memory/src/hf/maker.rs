@@ -70,6 +70,18 @@ impl<'a> Maker<'a> {
             || self.c.attention == Some(Attention::Eager)
             || self.c.scores_softcap
             || matches!(self.c.family, Family::GptJ | Family::GptNeo | Family::Bloom)
+            || matches!(
+                self.c.model_type.as_str(),
+                "megatron-bert"
+                    | "mpnet"
+                    | "openai-gpt"
+                    | "imagegpt"
+                    | "rembert"
+                    | "mpt"
+                    | "longt5"
+                    | "switch_transformers"
+                    | "gpt_neox_japanese"
+            )
     }
 
     /// Type of what an elementwise operator makes of a 16-bit and a 32-bit tensor: under autocast the larger

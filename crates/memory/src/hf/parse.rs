@@ -42,7 +42,8 @@ fn object(place: &str, map: &Map<String, Value>) -> Result<Config, Error> {
     // Models of several kinds nest one configuration for each; the one of the text is the largest.
     let heads = top.texts(&["architectures"])?;
     let towers = ["text_config", "llm_config", "thinker_config", "vision_config"];
-    let wants_vision = heads.iter().any(|h| h.contains("Vision") && !h.contains("ForConditional"));
+    let wants_vision =
+        heads.iter().any(|h| h.contains("ForImage") || h.contains("Vision") && !h.contains("ForConditional"));
     for name in towers {
         let Some(inner) = top.object(name)? else { continue };
         if inner.is_empty()
@@ -83,6 +84,7 @@ fn family(model_type: &str) -> (Family, Option<&'static str>) {
         | "ernie"
         | "megatron-bert"
         | "data2vec-text"
+        | "mpnet"
         | "nezha"
         | "layoutlm" => Family::Bert,
         "distilbert" => Family::DistilBert,
@@ -124,11 +126,12 @@ fn family(model_type: &str) -> (Family, Option<&'static str>) {
     let near = match model_type {
         "longt5" | "switch_transformers" | "t5gemma" => Some("its attention or MLP differs from T5's"),
         "gpt_bigcode" | "openai-gpt" | "imagegpt" | "codegen" => Some("built as its nearest relative"),
+        "mpnet" => Some("its bias by relative position is not counted"),
         "beit" | "data2vec-vision" => Some("its attention adds a bias by relative position"),
         "mixtral" | "qwen2_moe" | "qwen3_moe" | "olmoe" | "phimoe" | "granitemoe" => {
             Some("how many tokens each expert gets varies from step to step")
         }
-        "deberta" | "deberta-v2" => Some("attention with disentangled positions is counted approximately"),
+        "deberta" => Some("built as its second version"),
         "starcoder2"
         | "stablelm"
         | "cohere"
@@ -307,7 +310,7 @@ fn dimensions(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
             format!("{} heads share {} numbers: less than one each", c.heads, c.hidden),
         ));
     }
-    if c.heads % c.kv_heads != 0 {
+    if !c.heads.is_multiple_of(c.kv_heads) {
         return Err(Error::bad(
             "config.json, num_key_value_heads",
             format!("{} heads of the query can't share {} of the keys", c.heads, c.kv_heads),

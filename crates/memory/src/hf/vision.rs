@@ -31,16 +31,18 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     }
     let how = How { views: true, scaled: true, ..How::default() };
     let scaled = c.model_type.starts_with("dinov2");
+    let embedded = x;
     for layer in 0..c.layers {
         m.b.begin_block();
         x = if scaled { m.layer_scaled(layer, x, how)? } else { m.layer_pre(layer, x, how)? };
         m.b.end_block();
     }
+    x = m.norm("layernorm", x)?;
+    // A variable of the model's `forward`.
+    x = m.until(x, &[embedded])?;
     if c.head != Head::SequenceClassification {
-        x = m.norm("layernorm", x)?;
         return m.bare(x);
     }
-    x = m.norm("layernorm", x)?;
     let first = m.first(x)?;
     if scaled {
         // The class token beside the mean of the patches.

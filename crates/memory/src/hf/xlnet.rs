@@ -135,13 +135,21 @@ fn disentangled(m: &mut Maker<'_>, at: &str, x: TensorId, places: TensorId) -> M
     let mut scores = m.b.node("scores", Op::MatMul, &[q, scaled], &[], &square, Number::Float)?;
     let places = m.dropout(c.dropout.hidden, places)?;
     let mut by_place = None;
-    for (name, other) in [("pos_key_proj", q), ("pos_query_proj", k)] {
-        let y = m.linear(&format!("{at}.{name}"), places, heads * d, true)?;
+    for (name, shared, other) in [("pos_key_proj", n.k, q), ("pos_query_proj", n.q, k)] {
+        // With `share_att_key` the matrices of the content serve positions as well.
+        let y = if c.shared_positions {
+            let weights = m.b.named(&[&format!("{at}.{shared}.weight"), &format!("{at}.{shared}.bias")]);
+            m.product(shared, places, &weights, heads * d)?
+        } else {
+            m.linear(&format!("{at}.{name}"), places, heads * d, true)?
+        };
         // One copy a sample.
         let y = m.b.node("repeat", Op::Copy, &[y], &[], &[batch, heads, rows, d], Number::Float)?;
         let wide = [batch, heads, seq, rows];
         let y = m.b.node("scores_place", Op::MatMul, &[other, y], &[], &wide, Number::Float)?;
-        let y = m.b.node("gather", Op::Copy, &[y], &[], &square, Number::Float)?;
+        // The backward pass of `gather` keeps what was gathered from.
+        let gather = Op::Activation { keeps: Keeps::Input, inplace: false };
+        let y = m.b.node("gather", gather, &[y], &[], &square, Number::Float)?;
         let y = m.scale("scores_scaled", y)?;
         by_place = Some(match by_place {
             None => y,

@@ -16,7 +16,7 @@ pub(crate) struct Adam {
 
 impl Adam {
     /// One step along the gradients, which are forgotten.
-    pub(crate) fn step(&mut self, module: &mut dyn Module, rate: f32) {
+    pub(crate) fn step(&mut self, module: &mut impl Module, rate: f32) {
         self.steps += 1;
         let correct1 = 1.0 - BETA1.powi(self.steps);
         let correct2 = (1.0 - BETA2.powi(self.steps)).sqrt();

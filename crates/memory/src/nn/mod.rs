@@ -13,6 +13,8 @@
 mod adam;
 mod attention;
 mod dense;
+mod descend;
+pub(crate) mod file;
 mod loss;
 mod mat;
 mod mlp;
@@ -22,10 +24,11 @@ mod rng;
 pub(crate) use adam::Adam;
 pub(crate) use attention::{Attention, Encoder, EncoderCache, Segments};
 pub(crate) use dense::Linear;
+pub(crate) use descend::{Learner, Pace, descend};
 pub(crate) use loss::{Logistic, Seen, softmax_class, softmax_loss};
 pub(crate) use mat::Mat;
 pub(crate) use mlp::{Hidden, Mlp, MlpCache};
-pub(crate) use norm::{BatchNorm, LayerNorm};
+pub(crate) use norm::{BatchNorm, LayerNorm, NormCache};
 pub(crate) use rng::Rng;
 
 /// Numbers that are trained, with their gradient.
@@ -33,7 +36,7 @@ pub(crate) use rng::Rng;
 pub(crate) struct Weights {
     /// The numbers.
     pub(crate) value: Vec<f32>,
-    /// Gradient of the loss, added up until [`Module::zero_grad`].
+    /// Gradient of the loss, added up until the optimizer's next step.
     pub(crate) grad: Vec<f32>,
 }
 
@@ -55,6 +58,7 @@ pub(crate) trait Module {
     }
 
     /// Forgets the gradients.
+    #[cfg(test)]
     fn zero_grad(&mut self) {
         self.weights(&mut |w| w.grad.fill(0.0));
     }
@@ -95,6 +99,9 @@ pub(crate) fn relu_backward(output: &Mat, grad: &mut Mat) {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) use tests::check_gradients;
 
 #[cfg(test)]
 mod tests;

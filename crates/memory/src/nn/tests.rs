@@ -3,7 +3,7 @@
 use super::*;
 
 /// Compares the gradients that `run(module, true)` adds up with differences of the loss that it returns.
-fn check<M: Module>(module: &mut M, mut run: impl FnMut(&mut M, bool) -> f32) {
+pub(crate) fn check_gradients<M: Module>(module: &mut M, mut run: impl FnMut(&mut M, bool) -> f32) {
     module.zero_grad();
     run(module, true);
     let mut analytic = Vec::new();
@@ -49,7 +49,7 @@ fn gradients_of_an_mlp_with_a_logistic_end() {
             if i % 3 == 0 { Seen::AtLeast(z) } else { Seen::Value(z) }
         })
         .collect();
-    check(&mut Mlp::new(5, &[6, 4], 2, &mut Rng::new(1, 0)), |mlp, back| {
+    check_gradients(&mut Mlp::new(5, &[6, 4], 2, &mut Rng::new(1, 0)), |mlp, back| {
         let (y, cache) = mlp.train(x.clone());
         let (loss, grad) = Logistic::loss(&y, &seen);
         if back {
@@ -64,7 +64,7 @@ fn gradients_of_an_mlp_with_classes() {
     let x = some(4, 20, 5);
     let seen: Vec<_> =
         (0..20).map(|i| if i % 4 == 0 { Seen::AtLeast(i % 3) } else { Seen::Value(i % 3) }).collect();
-    check(&mut Mlp::new(4, &[5], 3, &mut Rng::new(2, 0)), |mlp, back| {
+    check_gradients(&mut Mlp::new(4, &[5], 3, &mut Rng::new(2, 0)), |mlp, back| {
         let (y, cache) = mlp.train(x.clone());
         let (loss, grad) = softmax_loss(&y, &seen);
         if back {
@@ -97,7 +97,7 @@ fn gradients_of_attention_through_two_encoders_and_the_pool() {
         vec![Encoder::new(4, 2, 5, &mut rng), Encoder::new(4, 1, 4, &mut rng)],
     );
     let target = some(4, 2, 9);
-    check(&mut stack, |stack, back| {
+    check_gradients(&mut stack, |stack, back| {
         let (y, first) = stack.1[0].forward(stack.0.forward(&x), &segments);
         let (y, second) = stack.1[1].forward(y, &segments);
         let mut pooled = segments.pool(&y);

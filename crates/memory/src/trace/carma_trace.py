@@ -12,7 +12,8 @@ put in their place. Small integers and scalars keep their numbers, so that masks
 
 The log: one event a line; lines that begin with `{` are JSON.
     {"format":"carma-trace","version":1,...}    first line: versions and platform
-    a ID BYTES   a storage comes into being        f ID     it is let go of
+    a BYTES      a storage comes into being
+    f N          the storage that came into being N allocations ago (0: the last) is let go of
     w THREAD     first matrix product on a thread: 0 forward, 1 backward (a cuBLAS workspace)
     c BYTES      a convolution with so many bytes of input, output and weight
     e            torch.cuda.empty_cache()          m NAME   a point in the run
@@ -47,7 +48,10 @@ import traceback
 import types
 import weakref
 
-import torch
+try:
+    import torch
+except ImportError as _error:
+    sys.exit("carma: %s has no PyTorch: %s" % (sys.executable, _error))
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -71,7 +75,7 @@ class Log:
     def __init__(self):
         self.file, self.next, self.live, self.peak = None, 0, 0, 0
         self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": []}
-        self.threads, self.largest = set(), 0
+        self.threads = set()
 
     def open(self, path, header):
         if path == "-":
@@ -95,12 +99,13 @@ class Log:
         self.next += 1
         self.live += size
         self.peak = max(self.peak, self.live)
-        self.write("a %d %d" % (self.next, size))
+        self.write("a %d" % size)
         return self.next
 
     def free(self, number, size):
         self.live -= size
-        self.write("f %d" % number)
+        # Counted backwards, so that equal layers look equal: the log compresses to a quarter.
+        self.write("f %d" % (self.next - number))
 
     def gemm(self):
         thread = 1 if in_backward() else 0
@@ -109,9 +114,7 @@ class Log:
             self.write("w %d" % thread)
 
     def convolution(self, size):
-        if size > self.largest:
-            self.largest = size
-            self.write("c %d" % size)
+        self.write("c %d" % size)
 
     def doubt(self, what):
         key = what + (" (%s)" % (place() or "library"))
@@ -131,6 +134,7 @@ LOG = Log()
 SEEN = {}  # storage -> Storage, for those on meta
 KNOWN = {}  # storage -> the same bytes on the CPU, where they are known
 INSIDE = 0  # within the dispatch mode: devices are what they are
+APPLYING = 0  # within Module._apply: a whole model is moved
 WANT = None  # device of the storages that the present call makes
 
 
@@ -289,6 +293,19 @@ def guess(t, name, args):
     return torch.zeros(t.size(), dtype=t.dtype)
 
 
+def map_tensors(value, change):
+    """Tensors in what programs pass around: tuples, dictionaries, outputs of transformers."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        mapped = {k: map_tensors(v, change) for k, v in value.items()}
+        return mapped if type(value) is dict else type(value)(**mapped)
+    if isinstance(value, (list, tuple)):
+        parts = [map_tensors(v, change) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
 WRITES = {}
 
 
@@ -440,6 +457,12 @@ class Record(TorchDispatchMode):
         virtual = [t for t in given if RAW_META(t)]
         if not virtual and (device is None or device.type == "cpu"):
             return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled():
+            # Operators made of others arrive whole in inference mode.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         INSIDE += 1
         try:
             return self.virtual(func, args, kwargs, device, given, virtual)
@@ -633,14 +656,17 @@ class Attention(torch.autograd.Function):
         q, k, v, mask, out, sums = ctx.saved_tensors
         batch, heads, rows, dim = q.shape
         delta = torch.empty_like(sums)
-        accumulated = None
+        accumulated = bias = None
         if ctx.flash:
             accumulated = q.new_empty(
                 batch, heads, -(-rows // 128) * 128, -(-dim // 32) * 32, dtype=torch.float32
             )
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if ctx.needs_input_grad[3]:
+            # For each sample and head, then summed over what the mask is shared by.
+            bias = q.new_empty(batch, heads, rows, mask.size(-1)).sum_to_size(mask.shape)
         del delta, accumulated
-        return grads + (None, None)
+        return grads + (bias, None)
 
 
 def attention(original):
@@ -660,11 +686,13 @@ def attention(original):
         if (
             not query.is_cuda or query.dim() != 4 or query.dtype == torch.float64
             or not (flash or (efficient and same_heads))
-            or (attn_mask is not None and attn_mask.requires_grad)
         ):
             return original(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        if attn_mask is not None and attn_mask.size(-1) % 8:
+            # The kernel reads rows of a multiple of eight.
+            attn_mask = F.pad(attn_mask, [0, -attn_mask.size(-1) % 8])
         return Attention.apply(query, key, value, attn_mask, flash)
     return sdpa
 
@@ -676,6 +704,28 @@ def dropout(original):
             return torch.native_dropout(input, p, True)[0]
         return original(input, p, train, *rest, **kwargs)
     return fused
+
+
+class RmsNorm(torch.autograd.Function):
+    """The fused kernel of newer releases: one number a row kept."""
+
+    @staticmethod
+    def forward(ctx, x, weight, dims):
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[: x.dim() - dims], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), None
+
+
+def rms_norm(original):
+    def norm(input, normalized_shape, weight=None, eps=None):
+        if not input.is_cuda:
+            return original(input, normalized_shape, weight, eps)
+        return RmsNorm.apply(input, weight, len(normalized_shape))
+    return norm
 
 
 class Recurrent(torch.autograd.Function):
@@ -745,12 +795,14 @@ def to(original):
         elif target.type == "cuda":
             if present.type == "cpu" and RAW_META(self) or present.type == "cuda" and present != target:
                 kwargs["copy"] = True
-        raw = META if target.type == "cuda" else target
+        elif target.type == "cpu" and APPLYING and present.type == "cuda":
+            kwargs["copy"] = True  # a model that goes back to the CPU stays virtual
+        raw = META if target.type == "cuda" or kwargs.get("copy") and RAW_META(self) else target
         if spot is None:
             kwargs["device"] = raw
         else:
             args[0] = raw
-        before, WANT = WANT, target if target.type in ("cuda", "meta") and raw is META else None
+        before, WANT = WANT, target if raw is META else None
         try:
             if kwargs.get("copy") and len(args) >= 4:
                 del args[3:]
@@ -795,16 +847,17 @@ LIVE_PARAMETERS = []
 TO = Tensor.to
 
 
-def count_parameters():
-    found = {}
-    for ref in LIVE_PARAMETERS:
-        p = ref()
-        if p is not None and device_of(p).type == "cuda":
-            found[id(p)] = p
-    return sum(p.numel() for p in found.values()), sum(p.numel() for p in found.values() if p.requires_grad)
+def count_model():
+    """Parameters on the GPU, and those of them with gradients."""
+    alive = {id(p): p for p in (ref() for ref in LIVE_PARAMETERS) if p is not None}
+    here = [p for p in alive.values() if device_of(p).type == "cuda"]
+    if here:
+        LOG.end["parameters"] = sum(p.numel() for p in here)
+        LOG.end["trainable"] = sum(p.numel() for p in here if p.requires_grad)
 
 
 def patch(owner, name, make):
+    """Puts something in the place of a function, where this release has it."""
     original = getattr(owner, name, None)
     if original is None:
         return
@@ -922,7 +975,7 @@ def fake_tensor_methods():
 
     def cpu(original):
         def back(self, *args, **kwargs):
-            return self if device_of(self).type == "cpu" else original(self, *args, **kwargs)
+            return self.to("cpu") if RAW_META(self) else original(self, *args, **kwargs)
         return back
 
     def numbers(original):
@@ -984,6 +1037,9 @@ def fake_kernels():
     for owner in (F, torch._C._nn):
         patch(owner, "scaled_dot_product_attention", attention)
     patch(F, "cross_entropy", cross_entropy)
+    if hasattr(aten, "_fused_rms_norm"):
+        for owner in (torch, F):
+            patch(owner, "rms_norm", rms_norm)
     patch(torch, "_use_cudnn_rnn_flatten_weight", lambda _: answer(False))
     patch(torch, "clear_autocast_cache", lambda f: lambda: (CASTS.clear(), f())[1])
     if hasattr(torch.backends, "mha"):
@@ -1000,6 +1056,87 @@ def fake_kernels():
     patch(torch, "compile", lambda _: lambda model=None, **k: model if model is not None else (lambda f: f))
 
 
+class Replicate(torch.autograd.Function):
+    """DataParallel's copies of the weights; on the first GPU they are the weights, their gradients are not."""
+
+    @staticmethod
+    def forward(ctx, *weights):
+        ctx.save_for_backward(*weights)
+        return tuple(w.view_as(w) for w in weights)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return tuple(None if g is None else torch.empty_like(g) for g in grads)
+
+
+def data_parallel(original):
+    """The first GPU's share: its part of the batch, and the outputs of all."""
+    def forward(self, *inputs, **kwargs):
+        count = len(self.device_ids) or 1
+        if count < 2:
+            return original(self, *inputs, **kwargs)
+        LOG.doubt("nn.DataParallel: traced for the first GPU")
+        part = lambda t: t.chunk(count)[0] if t.dim() else t
+        inputs, kwargs = map_tensors(inputs, part), map_tensors(kwargs, part)
+        weights = dict(self.module.named_parameters())
+        if torch.is_grad_enabled():
+            weights = dict(zip(weights, Replicate.apply(*weights.values())))
+        out = torch.func.functional_call(self.module, weights, inputs, kwargs)
+        gather = lambda t: torch.cat([t if t.dim() else t[None]] + [t.detach() if t.dim() else t.detach()[None]] * (count - 1))
+        return map_tensors(out, gather)
+    return forward
+
+
+class DataParallelProcess(torch.nn.Module):
+    """DistributedDataParallel in a world of one: the buckets in which gradients are exchanged."""
+
+    def __init__(self, module, *_args, gradient_as_bucket_view=False, **_kwargs):
+        super().__init__()
+        self.module, self.require_backward_grad_sync = module, True
+        LOG.doubt("DistributedDataParallel: without NCCL's buffers, 200 to 1000 MiB with several GPUs")
+        trained = [p for p in module.parameters() if p.requires_grad]
+        size = sum(p.numel() * p.element_size() for p in trained)
+        self.buckets = []
+        while size > 0 and not gradient_as_bucket_view:
+            piece = min(size, 25 << 20)
+            self.buckets.append(torch.empty(piece, dtype=torch.uint8, device=trained[0].device))
+            size -= piece
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
+
+def fake_parallel():
+    patch(torch.nn.DataParallel, "forward", data_parallel)
+    dist = torch.distributed
+    if not dist.is_available():
+        return
+    torch.nn.parallel.DistributedDataParallel = DataParallelProcess
+    torch.nn.parallel.distributed.DistributedDataParallel = DataParallelProcess
+
+    def init(original):
+        def one(*_args, **_kwargs):
+            if not dist.is_initialized():
+                original("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return one
+
+    patch(dist, "init_process_group", init)
+    done = types.SimpleNamespace(wait=answer(True), is_completed=answer(True))
+    for name in ("all_reduce", "broadcast", "reduce", "barrier"):
+        patch(dist, name, lambda _: answer(done))
+
+    def gathered(_original):
+        def all_gather(parts, tensor, *_args, **_kwargs):
+            parts[0].copy_(tensor)
+            return done
+        return all_gather
+
+    patch(dist, "all_gather", gathered)
+
+
 # --- running a program ---------------------------------------------------------------------------
 
 BATCHES = 3  # of a data loader, and optimizer steps
@@ -1010,17 +1147,22 @@ class Run:
     """What the program did so far, and when it is enough."""
 
     def __init__(self):
-        self.steps, self.backwards, self.loaders, self.benchmark = 0, 0, 0, False
+        self.steps, self.backwards, self.loaders, self.stopped = 0, 0, 0, False
 
     def stepped(self, *_):
         self.steps += 1
         if self.steps == 1:
-            trainable = count_parameters()
-            LOG.end["parameters"], LOG.end["trainable"] = trainable
+            count_model()
+            no_checkpoints()
         LOG.write("m forward")
         # A program without a loader has no next epoch at which to stop.
         if self.steps >= BATCHES and not self.loaders:
-            raise Stop
+            self.enough()
+
+    def enough(self, *why):
+        self.stopped = True
+        count_model()
+        raise Stop(*why)
 
     def before_backward(self):
         self.backwards += 1
@@ -1034,10 +1176,10 @@ def cut(original):
     """Three batches of an epoch and the partial one at its end."""
     def batches(loader):
         if RUN.steps >= BATCHES and getattr(loader, "_carma_done", False):
-            raise Stop
+            RUN.enough()
         RUN.loaders += 1
         steps, backwards, count = RUN.steps, RUN.backwards, 0
-        size = getattr(loader, "batch_size", None)
+        size, _ = batch_of(loader)
         if size and size not in LOG.end["batch_sizes"]:
             LOG.end["batch_sizes"].append(size)
         for batch in original(loader):
@@ -1055,17 +1197,42 @@ def cut(original):
     return batches
 
 
+def batch_of(loader):
+    """Samples of a batch, and whether a smaller one at the end is dropped."""
+    batches = getattr(loader, "batch_sampler", None)
+    size = getattr(loader, "batch_size", None) or getattr(batches, "batch_size", None)
+    return size, getattr(loader, "drop_last", False) or getattr(batches, "drop_last", False)
+
+
 def partial_batch(loader, count):
     """The smaller batch with which an epoch ends, made of the first samples."""
-    size, sampler, dataset = loader.batch_size, getattr(loader, "sampler", None), loader.dataset
+    size, dropped = batch_of(loader)
     try:
-        rest = len(sampler) % size
-        if loader.drop_last or rest == 0 or count * size >= len(sampler):
+        total = len(loader.dataset)
+        if dropped or total % size == 0 or count * size >= total:
             return None
-        picked = [dataset[i] for _, i in zip(range(rest), iter(sampler))]
-        return loader.collate_fn(picked)
-    except Exception:
+        return loader.collate_fn([loader.dataset[i] for i in range(total % size)])
+    except Exception:  # a data set that only streams
         return None
+
+
+# Checkpoints of libraries: a dry run leaves none behind.
+SAVERS = (
+    ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
+    ("transformers.trainer", "Trainer", "_save_checkpoint"),
+    ("transformers.trainer", "Trainer", "save_model"),
+    ("accelerate.accelerator", "Accelerator", "save_state"),
+    ("lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint"),
+    ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
+    ("safetensors.torch", None, "save_file"),
+)
+
+
+def no_checkpoints():
+    for module, owner, name in SAVERS:
+        found = sys.modules.get(module)
+        if found is not None:
+            patch(getattr(found, owner, None) if owner else found, name, lambda _: answer())
 
 
 def fake_loader():
@@ -1136,6 +1303,18 @@ def watch_models():
     patch(torch.nn.Module, "to", applied)
     patch(torch.nn.Module, "cuda", applied)
 
+    def applying(original):
+        def apply(self, *args, **kwargs):
+            global APPLYING
+            APPLYING += 1
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                APPLYING -= 1
+        return apply
+
+    patch(torch.nn.Module, "_apply", applying)
+
 
 def install(options):
     without_dynamo(Record, TorchDispatchMode, torch.optim.Optimizer, torch.utils.checkpoint, torch.autograd.function)
@@ -1145,6 +1324,7 @@ def install(options):
     fake_loader()
     hook_training()
     watch_models()
+    fake_parallel()
 
 
 TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "mode", "channels_last", "gpus")
@@ -1152,7 +1332,7 @@ TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "
 
 def header(options, what):
     return {
-        "format": "carma-trace", "version": 1, "torch": torch.__version__, "python": platform.python_version(),
+        "format": "carma-trace", "version": 1, "ids": "counted", "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
         "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
         "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")),
@@ -1165,7 +1345,7 @@ def why(error):
     for frame in traceback.extract_tb(error.__traceback__):
         if not foreign(frame.filename):
             line = "%s:%s" % (os.path.basename(frame.filename), frame.lineno)
-    text = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0] or "no message")
+    text = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0][:200] or "no message")
     return "%s at %s" % (text, line) if line else text
 
 
@@ -1175,7 +1355,7 @@ def recorded(options, what, body):
     began, status, reason, code = time.time(), "complete", None, 0
 
     def ended(*_):
-        raise Stop("timeout")
+        RUN.enough("timeout")
 
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, ended)
@@ -1194,15 +1374,19 @@ def recorded(options, what, body):
     except KeyboardInterrupt:
         status, reason = "partial", "interrupted"
     except BaseException as error:
-        # After the third step all of a training loop has been seen.
-        status, reason = ("complete" if RUN.steps >= BATCHES else "failed"), why(error)
-        if status == "failed" and not isinstance(error, ImportError):
+        if RUN.stopped:
+            pass  # what the program says to being stopped
+        elif RUN.steps >= BATCHES:
+            # All of a training loop has been seen.
+            LOG.doubt("after %d optimizer steps: %s" % (RUN.steps, why(error)))
+        else:
+            status, reason = "failed", why(error)
             traceback.print_exc()
     signal.alarm(0)
     if status == "complete" and LOG.next == 0:
         status, reason = "failed", "the program put nothing on a GPU"
-    if status != "failed" and "parameters" not in LOG.end:
-        LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
+    if "parameters" not in LOG.end:
+        count_model()
     LOG.close(
         status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
@@ -1239,25 +1423,10 @@ OPTIMIZERS = {
 }
 
 
-def on_gpu(value):
-    if isinstance(value, Tensor):
-        return value.to("cuda")
-    if isinstance(value, dict):
-        return {k: on_gpu(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(on_gpu(v) for v in value)
-    return value
-
-
 def resized(value, size):
     """The sample with another number of rows."""
-    if isinstance(value, Tensor):
-        return value if value.dim() == 0 or size is None else value[:1].expand(size, *value.shape[1:]).clone()
-    if isinstance(value, dict):
-        return {k: resized(v, size) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(resized(v, size) for v in value)
-    return value
+    grow = lambda t: t[:1].expand(size, *t.shape[1:]).clone() if t.dim() and size else t
+    return map_tensors(value, grow)
 
 
 def call(model, batch):
@@ -1272,7 +1441,7 @@ def default_loss(out):
     """The model's own loss, cross entropy over classes, or the mean."""
     loss = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
     if loss is not None:
-        return loss
+        return loss.mean() if loss.dim() else loss  # nn.DataParallel gathers one of each GPU
     if isinstance(out, dict) and all(isinstance(v, Tensor) and v.dim() == 0 for v in out.values()):
         return sum(out.values())
     if not isinstance(out, Tensor):
@@ -1306,7 +1475,7 @@ def train(model, batch, loss, optimizer, options):
         model = model.to(half[options.precision])
     if options.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    LOG.end["parameters"], LOG.end["trainable"] = count_parameters()
+    count_model()
     LOG.end["batch_sizes"] = [options.batch_size] if options.batch_size else []
     context = torch.autocast("cuda", dtype=autocast) if autocast else contextlib.nullcontext()
     training = options.mode == "train"
@@ -1316,7 +1485,7 @@ def train(model, batch, loss, optimizer, options):
     scaler = torch.cuda.amp.GradScaler() if options.precision == "fp16-autocast" and training else None
 
     def prepare(value):
-        value = on_gpu(value)
+        value = map_tensors(value, lambda t: t.to("cuda"))
         if options.precision in half:
             value = map_tensors(value, lambda t: t.to(half[options.precision]) if t.is_floating_point() else t)
         if options.channels_last:
@@ -1346,16 +1515,6 @@ def train(model, batch, loss, optimizer, options):
         else:
             result.backward()
             optimizer.step()
-
-
-def map_tensors(value, change):
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {k: map_tensors(v, change) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map_tensors(v, change) for v in value)
-    return value
 
 
 def run_entry(options, entry):

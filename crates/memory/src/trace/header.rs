@@ -2,6 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
+/// How a log tells storages apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ids {
+    /// By numbers of their own: `a 12 4096`, `f 12`.
+    #[default]
+    Named,
+    /// By how many allocations ago they came: `a 4096`, `f 0`. Equal layers look equal, which a
+    /// compressor likes.
+    Counted,
+}
+
 /// First line: what wrote the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
@@ -9,6 +21,9 @@ pub struct Header {
     pub format: String,
     /// Version of the format.
     pub version: u32,
+    /// How storages are told apart.
+    #[serde(default)]
+    pub ids: Ids,
     /// Version of PyTorch: `2.11.0+cu130`.
     #[serde(default)]
     pub torch: String,

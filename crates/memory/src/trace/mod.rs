@@ -7,9 +7,9 @@
 //! The log is text, one event a line; a line that begins with `{` is JSON:
 //!
 //! ```text
-//! {"format":"carma-trace","version":1,"torch":"2.11.0","what":"train.py --epochs 3"}
-//! a 12 4096        storage 12 of 4096 bytes comes into being
-//! f 12             it is let go of
+//! {"format":"carma-trace","version":1,"ids":"counted","torch":"2.11.0","what":"train.py --epochs 3"}
+//! a 4096           a storage of 4096 bytes comes into being
+//! f 0              the storage that came into being so many allocations ago (0: the last) is let go of
 //! w 1              first matrix product on a thread (0 forward, 1 backward): a cuBLAS workspace
 //! c 9502720        a convolution with so many bytes of input, output and weight
 //! e                torch.cuda.empty_cache()
@@ -17,6 +17,7 @@
 //! {"end":{"status":"complete","steps":3,"parameters":25557032}}
 //! ```
 //!
+//! Without `"ids":"counted"` storages have numbers of their own: `a 12 4096`, `f 12`.
 //! A log without its last line was cut off. Versions of the format only grow: a reader refuses a version
 //! that it does not know.
 
@@ -24,7 +25,7 @@ mod header;
 mod read;
 mod replay;
 
-pub use header::{End, Header, Status};
+pub use header::{End, Header, Ids, Status};
 pub use read::{Reader, read};
 pub use replay::{Replay, replay};
 

@@ -1,6 +1,6 @@
 //! The log as a stream of events.
 
-use super::{End, Header};
+use super::{End, Header, Ids};
 use crate::Error;
 use crate::alloc::Event;
 use flate2::bufread::MultiGzDecoder;
@@ -27,6 +27,8 @@ pub struct Reader<R: BufRead> {
     line: Vec<u8>,
     number: u64,
     bytes: u64,
+    /// Allocations so far, where they have no names.
+    allocations: u64,
 }
 
 /// Opens a log: decompresses it if need be and reads its first line.
@@ -44,11 +46,13 @@ pub fn read<R: BufRead>(mut input: R) -> Result<Reader<R>, Error> {
     let header = Header {
         format: String::new(),
         version: 0,
+        ids: Ids::default(),
         torch: String::new(),
         python: String::new(),
         what: String::new(),
     };
-    let mut reader = Reader { input, header, end: None, line: Vec::new(), number: 0, bytes: 0 };
+    let mut reader =
+        Reader { input, header, end: None, line: Vec::new(), number: 0, bytes: 0, allocations: 0 };
     let none = || {
         Error::bad("line 1", "this is no log of carma's tracer: expected {\"format\":\"carma-trace\",...}")
     };
@@ -108,7 +112,8 @@ impl<R: BufRead> Reader<R> {
                 }
                 continue;
             }
-            return match event(&self.line) {
+            let allocations = (self.header.ids == Ids::Counted).then_some(&mut self.allocations);
+            return match event(&self.line, allocations) {
                 Some(event) => Ok(Some(event)),
                 None => {
                     let text: String = String::from_utf8_lossy(&self.line).chars().take(40).collect();
@@ -179,8 +184,8 @@ fn take_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<(u
     Ok((taken, end.is_some()))
 }
 
-/// Reads a line: a letter, then numbers or a name.
-fn event(line: &[u8]) -> Option<Event> {
+/// Reads a line: a letter, then numbers or a name. `allocations`: how many there were, if they are counted.
+fn event(line: &[u8], allocations: Option<&mut u64>) -> Option<Event> {
     let (kind, rest) = line.split_first()?;
     let rest = match rest.split_first() {
         None => rest,
@@ -188,6 +193,13 @@ fn event(line: &[u8]) -> Option<Event> {
         Some(_) => return None,
     };
     match kind {
+        b'a' if let Some(count) = allocations => {
+            *count += 1;
+            Some(Event::Alloc { handle: *count - 1, bytes: number(rest)? })
+        }
+        b'f' if let Some(count) = allocations => {
+            Some(Event::Free { handle: count.checked_sub(1)?.checked_sub(number(rest)?)? })
+        }
         b'a' => {
             let space = rest.iter().position(|b| *b == b' ')?;
             Some(Event::Alloc { handle: number(&rest[..space])?, bytes: number(&rest[space + 1..])? })
@@ -218,6 +230,7 @@ mod tests {
 
     #[test]
     fn lines() {
+        let event = |line: &[u8]| event(line, None);
         assert_eq!(event(b"a 12 4096"), Some(Event::Alloc { handle: 12, bytes: 4096 }));
         assert_eq!(event(b"f 12"), Some(Event::Free { handle: 12 }));
         assert_eq!(event(b"w 1"), Some(Event::CublasWorkspace { thread: 1 }));
@@ -239,5 +252,18 @@ mod tests {
         ] {
             assert_eq!(event(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn counted_lines() {
+        let mut count = 0;
+        let mut of = |line: &str| event(line.as_bytes(), Some(&mut count));
+        assert_eq!(of("f 0"), None);
+        assert_eq!(of("a 512"), Some(Event::Alloc { handle: 0, bytes: 512 }));
+        assert_eq!(of("a 64"), Some(Event::Alloc { handle: 1, bytes: 64 }));
+        assert_eq!(of("f 0"), Some(Event::Free { handle: 1 }));
+        assert_eq!(of("f 1"), Some(Event::Free { handle: 0 }));
+        assert_eq!(of("f 2"), None);
+        assert_eq!(of("a 1 2"), None);
     }
 }

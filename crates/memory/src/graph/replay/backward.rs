@@ -151,22 +151,27 @@ impl Player<'_, '_> {
         let x = node.inputs[0];
         match node.op {
             Op::Input => Ok(()),
-            Op::Linear | Op::Recurrent { .. } => {
-                self.gemm()?;
+            Op::Linear | Op::Recurrent { .. } | Op::Conv { .. } => {
                 let width = self.width_of(node.outputs[0]);
                 self.like_input(x, width, to)?;
-                self.of_params(node, width, to)
-            }
-            Op::Conv { .. } => {
-                let width = self.width_of(node.outputs[0]);
-                self.like_input(x, width, to)?;
-                self.of_params(node, width, to)
+                if self.plan.needs(x) && !matches!(node.op, Op::Conv { .. }) {
+                    self.gemm()?;
+                }
+                for param in &node.params {
+                    self.of_param(*param, width, to)?;
+                    if !matches!(node.op, Op::Conv { .. }) {
+                        self.gemm()?;
+                    }
+                }
+                Ok(())
             }
             Op::MatMul => {
-                self.gemm()?;
                 let width = self.width_of(node.outputs[0]);
-                self.like_input(x, width, to)?;
-                self.like_input(node.inputs[1], width, to)
+                for input in &node.inputs[..2] {
+                    self.like_input(*input, width, to)?;
+                    self.gemm()?;
+                }
+                Ok(())
             }
             Op::Norm(Norm::Rms) => self.rms_backward(node, to),
             Op::Norm(_) => {

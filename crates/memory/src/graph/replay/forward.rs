@@ -133,8 +133,13 @@ impl Player<'_, '_> {
         let width = self.width_in_gemm(x);
         let input = self.cast(x, width)?;
         let weights = self.weights(node, width)?;
-        self.gemm()?;
         let out = self.output(node, width)?;
+        self.gemm()?;
+        if weights.len() > 1 {
+            // The bias is added by cuBLASLt, which has a workspace of its own in older releases.
+            let workspace = self.bytes_new(self.lt_workspace)?;
+            self.store.release(workspace)?;
+        }
         if node.params.first().is_none_or(|p| self.trainable(*p)) {
             self.keep(at, input);
         }
@@ -172,8 +177,8 @@ impl Player<'_, '_> {
         let width = self.width_in_gemm(a);
         let left = self.cast(a, width)?;
         let right = self.cast(b, width)?;
-        self.gemm()?;
         let out = self.output(node, width)?;
+        self.gemm()?;
         if self.plan.needs(b) {
             self.keep(at, left);
         }
@@ -305,8 +310,8 @@ impl Player<'_, '_> {
         let features = self.graph.tensor(x).shape.last().copied().unwrap_or(1).max(1);
         let rows = self.elements_of(x) / features;
         let per_row = hidden.saturating_mul(layers).saturating_mul(gates + 2);
-        self.gemm()?;
         let out = self.output(node, width)?;
+        self.gemm()?;
         let reserve = self.bytes_new(rows.saturating_mul(per_row).saturating_mul(width))?;
         for kept in [input, out, reserve].into_iter().chain(weights.iter().copied()) {
             self.keep(at, kept);
@@ -372,7 +377,8 @@ impl Player<'_, '_> {
         node.params.iter().filter(|p| !graph.param(**p).buffer).map(|p| self.weight(*p, width)).collect()
     }
 
-    /// A weight; under autocast a copy in 16 bits, cached until autocast ends where the weight is trained.
+    /// A weight; under autocast a copy in 16 bits, cached until autocast ends where the weight asks for
+    /// a gradient, even where nothing is recorded (`autocast_mode.cpp`, `cached_cast`).
     fn weight(&mut self, param: ParamId, width: u64) -> Result<Storage, Error> {
         let at = param.0 as usize;
         if self.plan.param_width[at] == width || self.plan.types.auto.is_none() {
@@ -382,7 +388,7 @@ impl Player<'_, '_> {
             return Ok(self.store.hold(cast));
         }
         let cast = self.bytes_new(self.graph.param(param).elements() * width)?;
-        if self.recording && self.trainable(param) {
+        if self.trainable(param) {
             self.casts[at] = Some(self.store.hold(cast));
         }
         Ok(cast)

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""What is known of the real models before they run: printed summaries, and config.json of transformers.
+
+    python3 memory_texts.py -o results/memory-texts.jsonl.gz
+
+One line a text: {"model", "dialect", "text"}; dialect: torchsummary, torchinfo, modelsummary (its hierarchical form,
+as in the seeds) or config. Runs on the CPU; needs torchsummary, torchinfo, modelsummary beside the models' libraries.
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import sys
+
+import memory_models as list_of
+
+BATCH = 2
+
+
+def printed(function, *args, **kwargs):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        function(*args, **kwargs)
+    return out.getvalue()
+
+
+def texts(name):
+    """Pairs of a dialect and a function that returns the text."""
+    from modelsummary.modelsummary import hierarchicalsummary
+    import torchinfo
+    import torchsummary
+
+    entry = list_of.MODELS[name]
+    factory, make_batch, _ = list_of.build(name, "sdpa", "train", False, 0, fast=True)
+    model = factory().eval()
+    if entry.source == "transformers":
+        inputs, _ = make_batch("cpu", BATCH) if entry.kind == "image" else make_batch("cpu", BATCH, None, 128)
+        named = {"pixel_values" if entry.kind == "image" else "input_ids": inputs}
+        if entry.kind == "seq2seq":
+            named["decoder_input_ids"] = inputs
+        yield "config", model.config.to_json_string
+        yield "modelsummary", lambda: printed(hierarchicalsummary, model)
+        yield "torchinfo", lambda: str(torchinfo.summary(model, input_data=named, verbose=0, depth=6))
+    else:
+        yield "torchsummary", lambda: printed(torchsummary.summary, model, (3, entry.size, entry.size), device="cpu")
+        shape = (BATCH, 3, entry.size, entry.size)
+        yield "torchinfo", lambda: str(torchinfo.summary(model, shape, verbose=0, depth=6))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("models", nargs="*", help="names; all of the list when there are none")
+    options = parser.parse_args()
+    with gzip.GzipFile(options.output, "wb", mtime=0) as file:
+        for name in options.models or list_of.MODELS:
+            done, failed = [], []
+            for dialect, text in texts(name):
+                try:
+                    line = {"model": name, "dialect": dialect, "text": text()}
+                except Exception as error:  # noqa: BLE001: another dialect may still work, and the list goes on
+                    failed.append(f"{dialect} failed: {type(error).__name__}: {error}"[:200])
+                    continue
+                file.write((json.dumps(line) + "\n").encode())
+                done.append(dialect)
+            print(f"{name}: {', '.join(done)}", *failed, sep="; ", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

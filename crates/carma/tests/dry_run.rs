@@ -1,0 +1,260 @@
+//! `carma dry-run` and `carma trace-model` on real training scripts, with a Python that has PyTorch:
+//! `CARMA_TEST_TORCH_PYTHON`, or `python3`. Without one the tests say so and pass.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// A Python with PyTorch, and what else it has.
+fn python() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let python = std::env::var("CARMA_TEST_TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+        has(&python, "torch").then_some(python)
+    });
+    if found.is_none() {
+        println!("SKIPPED: no Python with PyTorch; CARMA_TEST_TORCH_PYTHON names one");
+    }
+    found.as_deref()
+}
+
+fn has(python: &str, module: &str) -> bool {
+    Command::new(python)
+        .args(["-c", &format!("import {module}")])
+        .output()
+        .is_ok_and(|out| out.status.success())
+}
+
+fn script(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(name).display().to_string()
+}
+
+fn carma(args: &[&str], dir: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_carma")).args(args).current_dir(dir).output().unwrap()
+}
+
+/// Runs a script of the folder; standard output must be JSON and nothing else.
+fn dry_run(python: &str, name: &str, args: &[&str], options: &[&str]) -> (Option<Value>, String, i32) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = script(name);
+    let mut words = vec!["dry-run", "--gpu", "H200", "--json"];
+    words.extend_from_slice(options);
+    words.extend_from_slice(&["--", python, &path]);
+    words.extend_from_slice(args);
+    let out = carma(&words, dir.path());
+    let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+    let left: Vec<PathBuf> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert!(left.is_empty(), "{name} left {left:?} behind");
+    let value = if out.stdout.is_empty() { None } else { Some(serde_json::from_slice(&out.stdout).unwrap()) };
+    (value, stderr, out.status.code().unwrap())
+}
+
+/// A run that gives an estimate from a trace.
+fn traced(python: &str, name: &str, args: &[&str], options: &[&str]) -> Value {
+    let (value, stderr, code) = dry_run(python, name, args, options);
+    assert_eq!(code, 0, "{name}: {stderr}");
+    let value = value.unwrap();
+    let estimate = &value["estimates"][0];
+    assert_eq!(estimate["tier"], "trace", "{name}");
+    assert!(estimate["need_mib"].as_u64() <= estimate["use_mib"].as_u64(), "{name}");
+    assert!(estimate["use_mib"].as_u64() < estimate["upper_mib"].as_u64(), "{name}");
+    value
+}
+
+fn allocated(value: &Value) -> u64 {
+    value["estimates"][0]["parts"]["allocated_mib"].as_u64().unwrap()
+}
+
+#[test]
+fn a_plain_loop() {
+    let Some(python) = python() else { return };
+    let value = traced(python, "plain.py", &[], &[]);
+    let end = &value["trace"]["end"];
+    // Three batches of 64, and the 40 samples that remain of 1000.
+    assert_eq!((end["steps"].as_u64(), end["status"].as_str()), (Some(4), Some("complete")));
+    assert_eq!(end["batch_sizes"], serde_json::json!([64]));
+    // (3*32*9 + 32) + 2*32 + (8192*512 + 512) + (512*10 + 10)
+    assert_eq!(end["parameters"], 4_200_906);
+    // Weights, gradients, momentum: 48 MiB; two workspaces of 32 MiB on an H200; activations.
+    let mib = allocated(&value);
+    assert!((112..180).contains(&mib), "{mib}");
+}
+
+#[test]
+fn evaluation_counts_and_checkpoints_are_not_written() {
+    let Some(python) = python() else { return };
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("best.pt").display().to_string();
+    let args = ["--batch-size", "48", "--hidden", "8192", "--out", &file];
+    let value = traced(python, "evaluate.py", &args, &[]);
+    assert_eq!(value["trace"]["end"]["batch_sizes"], serde_json::json!([48, 192]));
+    let inference = traced(python, "evaluate.py", &[&args[..], &["--only-evaluate"]].concat(), &[]);
+    assert_eq!(inference["trace"]["end"]["steps"], 0);
+    assert!(allocated(&inference) < allocated(&value));
+    assert!(!Path::new(&file).exists());
+}
+
+#[test]
+fn mixed_precision_with_a_scaler_and_accumulated_gradients() {
+    let Some(python) = python() else { return };
+    let value = traced(python, "amp.py", &[], &[]);
+    let end = &value["trace"]["end"];
+    assert!(end["steps"].as_u64().unwrap() >= 3, "{end}");
+    // Every fourth batch steps.
+    assert!(end["backwards"].as_u64().unwrap() >= 12, "{end}");
+}
+
+#[test]
+fn failures_are_told_with_the_line_of_the_script() {
+    let Some(python) = python() else { return };
+    for (name, said) in [
+        ("extension.py", "No module named 'my_cuda_kernels' at extension.py:3"),
+        ("crash.py", "at crash.py:10"),
+        ("exits.py", "exit code 3"),
+        ("cpu_only.py", "put nothing on a GPU"),
+        ("absent.py", "absent.py"),
+    ] {
+        let (value, stderr, code) = dry_run(python, name, &[], &[]);
+        assert_eq!((value, code), (None, 1), "{name}: {stderr}");
+        let last: Vec<&str> = stderr.lines().filter(|l| l.starts_with("carma: the program failed")).collect();
+        assert!(last.len() == 1 && last[0].contains(said), "{name}: {stderr}");
+    }
+}
+
+#[test]
+fn a_failed_run_falls_back_to_what_else_is_known() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let summary = dir.path().join("model.txt");
+    std::fs::write(
+        &summary,
+        "----------------------------------------------------------------\n\
+         \x20       Layer (type)               Output Shape         Param #\n\
+         ================================================================\n\
+         \x20           Linear-1                 [-1, 4096]       4,198,400\n\
+         \x20             ReLU-2                 [-1, 4096]               0\n\
+         \x20           Linear-3                   [-1, 10]          40,970\n\
+         ================================================================\n\
+         Total params: 4,239,370\n",
+    )
+    .unwrap();
+    let summary = summary.display().to_string();
+    let (value, stderr, code) =
+        dry_run(python, "extension.py", &[], &["--summary", &summary, "--batch-size", "32"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("my_cuda_kernels"), "{stderr}");
+    let value = value.unwrap();
+    assert_eq!(value["estimates"][0]["tier"], "summary", "{value}");
+    assert!(value["trace_failed"].as_str().unwrap().contains("extension.py:3"));
+}
+
+#[test]
+fn a_program_without_end_is_stopped_and_its_estimate_is_partial() {
+    let Some(python) = python() else { return };
+    let value = traced(python, "endless.py", &[], &["--timeout", "10"]);
+    assert_eq!(value["trace"]["end"]["status"], "partial");
+    let reasons = value["estimates"][0]["reasons"].to_string();
+    assert!(reasons.contains("partial") && reasons.contains("10 s"), "{reasons}");
+}
+
+#[test]
+fn the_trainer_of_transformers() {
+    let Some(python) = python() else { return };
+    if !has(python, "transformers, accelerate") {
+        println!("SKIPPED: {python} has no transformers and accelerate");
+        return;
+    }
+    let value = traced(python, "hf_trainer.py", &[], &[]);
+    let end = &value["trace"]["end"];
+    assert_eq!(end["model"], "BertForSequenceClassification");
+    assert!(end["steps"].as_u64().unwrap() >= 3, "{end}");
+    assert_eq!(value["estimates"][0]["family"], "bert");
+}
+
+#[test]
+fn lightning() {
+    let Some(python) = python() else { return };
+    if !has(python, "lightning") && !has(python, "pytorch_lightning") {
+        println!("SKIPPED: {python} has no lightning");
+        return;
+    }
+    let value = traced(python, "lightning_fit.py", &[], &[]);
+    assert!(value["trace"]["end"]["steps"].as_u64().unwrap() >= 3);
+}
+
+#[test]
+fn a_function_that_makes_a_model() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("net.py"),
+        "import torch\n\
+         def make():\n    return torch.nn.Linear(4096, 4096), torch.zeros(1, 4096)\n\
+         def with_loss():\n    model = torch.nn.Linear(64, 10)\n    \
+         batch = torch.zeros(1, 64), torch.zeros(1, dtype=torch.long)\n    \
+         return model, batch, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=1)\n\
+         def broken():\n    raise ValueError('no such data set')\n",
+    )
+    .unwrap();
+    let run = |args: &[&str]| {
+        let start = ["trace-model", "--gpu", "A100-40GB", "--python", python, "--batch-size", "8", "--json"];
+        carma(&[&start[..], args].concat(), dir.path())
+    };
+    let value = |out: Output| -> Value {
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    // 64 MiB of weights: with gradients, Adam's two states and its temporary list five times that.
+    let adam = allocated(&value(run(&["--entry", "net:make"])));
+    assert!((320..345).contains(&adam), "{adam}");
+    let momentum = allocated(&value(run(&["--entry", "net:make", "--optimizer", "sgd-momentum"])));
+    assert!((192..215).contains(&momentum), "{momentum}");
+    let inference = allocated(&value(run(&["--entry", "net:make", "--inference", "-o", "kept.gz"])));
+    assert!((64..80).contains(&inference), "{inference}");
+    let bf16 = allocated(&value(run(&["--entry", "net:make", "--precision", "bf16"])));
+    assert!((160..185).contains(&bf16), "{bf16}");
+    let named = value(run(&["--entry", "net:with_loss"]));
+    assert_eq!(named["trace"]["end"]["steps"], 3);
+    // The log was kept, and can be estimated from again.
+    let log = std::fs::read(dir.path().join("kept.gz")).unwrap();
+    assert_eq!(log[..2], [0x1f, 0x8b]);
+
+    let failed = run(&["--entry", "net:broken"]);
+    let stderr = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(stderr.contains("ValueError: no such data set at net.py:9"), "{stderr}");
+    assert_eq!(run(&["--entry", "net"]).status.code(), Some(2));
+    assert_eq!(run(&["--entry", "net:make", "--lora", "8"]).status.code(), Some(2));
+}
+
+#[test]
+fn without_pytorch_it_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("train.py"), "print(1)\n").unwrap();
+    let run = |python: &str| {
+        let out =
+            carma(&["dry-run", "--gpu", "H200", "--python", python, "--", "python", "train.py"], dir.path());
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    let stderr = run("/nonexistent/python");
+    assert!(
+        stderr.contains("cannot start /nonexistent/python") && stderr.contains("hint: --python"),
+        "{stderr}"
+    );
+    // An interpreter without any packages.
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let bare = dir.path().join("bare");
+        std::fs::write(&bare, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&bare, mode).unwrap();
+        let stderr = run(bare.to_str().unwrap());
+        assert!(stderr.contains("PyTorch") && stderr.contains("hint: "), "{stderr}");
+    }
+    let out = carma(&["dry-run", "--gpu", "H200", "--", "bash", "train.sh"], dir.path());
+    assert_eq!(out.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no Python program"));
+}

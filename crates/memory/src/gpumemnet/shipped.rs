@@ -1,0 +1,72 @@
+//! Weights that carma brings along, and the answer that rests on them.
+
+use super::{Bundle, Ensemble, Family, Model, Network};
+use crate::summary::Summary;
+use crate::{Error, Estimate, Platform, Task};
+use std::sync::OnceLock;
+
+/// Coverage of `upper` where nothing else is asked for.
+const COVERAGE: f64 = 0.95;
+
+/// Files of weights: name, bytes. docs/results/gpumemnet.md says how each was made.
+const FILES: &[(&str, &[u8])] = &[
+    ("a100-mlp-step1-mlp.net", include_bytes!("../../weights/a100-mlp-step1-mlp.net")),
+    ("a100-mlp-step1-transformer.net", include_bytes!("../../weights/a100-mlp-step1-transformer.net")),
+    ("a100-mlp-step2-mlp.net", include_bytes!("../../weights/a100-mlp-step2-mlp.net")),
+    ("a100-mlp-step2-transformer.net", include_bytes!("../../weights/a100-mlp-step2-transformer.net")),
+];
+
+/// The weights that carma brings along, by file.
+///
+/// # Errors
+/// They do not fit this carma: a mistake of its makers, which a test finds.
+pub fn shipped() -> Result<&'static [(&'static str, Bundle)], Error> {
+    static ALL: OnceLock<Result<Vec<(&'static str, Bundle)>, String>> = OnceLock::new();
+    let read = || {
+        FILES
+            .iter()
+            .map(|(name, bytes)| Ok((*name, Bundle::read(name, bytes).map_err(|e| e.to_string())?)))
+            .collect()
+    };
+    ALL.get_or_init(read).as_deref().map_err(|e| Error::bad("weights in carma", e.as_str()))
+}
+
+/// The network that answers for a family.
+///
+/// # Errors
+/// There is none.
+pub fn network(family: Family, ensemble: Ensemble) -> Result<&'static Network, Error> {
+    let mut networks = shipped()?.iter().filter_map(|(_, bundle)| bundle.whole.as_ref());
+    networks.find(|n| n.family() == family && n.ensemble() == ensemble).ok_or_else(|| Error::Missing {
+        estimator: "gpumemnet",
+        what: format!(
+            "weights for {family} tasks, which this build has not; `carma gpumemnet train` makes some"
+        ),
+    })
+}
+
+/// How much memory a task will need, by one of our ensembles, from its summary.
+///
+/// # Errors
+/// The summary has no layer that GPUMemNet knows, or needs the sequence length.
+pub fn estimate(
+    ensemble: Ensemble,
+    summary: &Summary,
+    task: &Task,
+    platform: &Platform,
+) -> Result<Estimate, Error> {
+    estimate_model(ensemble, &Model::of_summary(summary, task)?, task, platform)
+}
+
+/// As [`estimate`], of a model that was read already ([`Model::of_graph`]).
+///
+/// # Errors
+/// No weights for its family.
+pub fn estimate_model(
+    ensemble: Ensemble,
+    model: &Model,
+    task: &Task,
+    platform: &Platform,
+) -> Result<Estimate, Error> {
+    Ok(network(model.family, ensemble)?.estimate(model, task, platform, COVERAGE))
+}

@@ -1,0 +1,173 @@
+//! Logs of traced runs: what the reader takes and refuses, and what a replay says.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use carma_memory::alloc::Event;
+use carma_memory::trace::{Replay, Status, estimate, read, replay};
+use carma_memory::{Error, MIB, Platform, Task, Tier};
+use flate2::{Compression, write::GzEncoder};
+use std::io::Write as _;
+
+fn platform() -> Platform {
+    Platform::lookup("A100-40GB", (2, 11)).unwrap()
+}
+
+const HEAD: &str = r#"{"format":"carma-trace","version":1,"torch":"2.11.0","what":"train.py"}"#;
+const COUNTED: &str = r#"{"format":"carma-trace","version":1,"ids":"counted"}"#;
+const END: &str = r#"{"end":{"status":"complete","steps":3,"backwards":3,"model":"ResNet"}}"#;
+
+fn log(head: &str, lines: &[&str]) -> String {
+    [&[head], lines].concat().join("\n") + "\n"
+}
+
+fn compress(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn play(log: &[u8]) -> Result<Replay, Error> {
+    replay(&mut read(log)?, &platform())
+}
+
+#[test]
+fn named_and_counted_storages_are_the_same_run() {
+    let named =
+        log(HEAD, &["m forward", "a 7 4194304", "a 9 100", "w 0", "f 7", "a 7 600", "c 3000000", "f 9", END]);
+    let counted =
+        log(COUNTED, &["m forward", "a 4194304", "a 100", "w 0", "f 1", "a 600", "c 3000000", "f 1", END]);
+    let (a, b) = (play(named.as_bytes()).unwrap(), play(counted.as_bytes()).unwrap());
+    assert_eq!(a.peak, b.peak);
+    assert_eq!((a.events, a.convolution_bytes), (8, 3_000_000));
+    // The workspace fits behind the first storage in its 20 MiB segment; the small ones share 2 MiB.
+    assert_eq!(a.peak.max_reserved, 22 * MIB);
+    assert_eq!(a.peak.allocated, 8_519_680 + 1024);
+    assert_eq!(play(&compress(&named)).unwrap(), a);
+    // Lines of other systems, and a last line without its end.
+    assert_eq!(play(named.replace('\n', "\r\n").trim_end().as_bytes()).unwrap(), a);
+}
+
+#[test]
+fn a_replay_becomes_an_estimate() {
+    let text = log(COUNTED, &["a 104857600", "m backward", "w 0", "w 1", "a 209715200", "c 52428800", END]);
+    let task = Task::default();
+    let e = estimate(text.as_bytes(), &task, &platform()).unwrap();
+    assert_eq!((e.tier, e.source.as_str(), e.family.as_str()), (Tier::Trace, "allocator/trace", "resnet"));
+    assert_eq!(e.use_mib, 524 + 100 + 200 + 20 + 50);
+    assert!(e.need_mib < e.use_mib && e.upper_mib > e.use_mib);
+    assert!(e.reasons.iter().any(|r| r.contains("during backward")), "{:?}", e.reasons);
+    // On a newer GPU only the workspaces differ: 32 MiB each instead of 8.1.
+    let h200 = Platform::lookup("H200", (2, 11)).unwrap();
+    let there = estimate(text.as_bytes(), &task, &h200).unwrap();
+    assert_eq!(there.parts.unwrap().reserved_mib, 100 + 200 + 64);
+}
+
+#[test]
+fn a_log_that_was_cut_off_says_so() {
+    let whole = log(HEAD, &["a 1 104857600", "a 2 1048576", "f 1", END]);
+    let line = whole.find("f 1").unwrap();
+    // A line that was cut in the middle might mean something else: it is left out.
+    let cut = play(&whole.as_bytes()[..line + 2]).unwrap();
+    assert_eq!((cut.end.status, cut.events), (Status::Partial, 2));
+    assert_eq!(cut.peak.allocated, 101 * MIB);
+    let e = cut.estimate(&Task::default(), &platform()).unwrap();
+    assert!(e.reasons.iter().any(|r| r.contains("cut off")), "{:?}", e.reasons);
+    let many: Vec<String> = (0..5000).map(|i| format!("a {i} {}", 512 + i * 37 % 9999)).collect();
+    let lines: Vec<&str> = many.iter().map(String::as_str).collect();
+    let packed = compress(&log(HEAD, &lines));
+    let half = play(&packed[..packed.len() / 2]).unwrap();
+    assert!(half.end.status == Status::Partial && half.events > 100, "{}", half.events);
+}
+
+#[test]
+fn failed_and_empty_runs_have_no_estimate() {
+    let failed = log(
+        HEAD,
+        &["a 1 104857600", r#"{"end":{"status":"failed","reason":"ImportError: flash_attn at train.py:3"}}"#],
+    );
+    let error = estimate(failed.as_bytes(), &Task::default(), &platform()).unwrap_err().to_string();
+    assert!(error.contains("flash_attn at train.py:3"), "{error}");
+    let empty = log(HEAD, &[END]);
+    assert!(estimate(empty.as_bytes(), &Task::default(), &platform()).is_err());
+}
+
+#[test]
+fn what_is_no_log_is_refused_with_its_line() {
+    for (text, said) in [
+        (String::new(), "line 1"),
+        ("\n".into(), "line 1"),
+        ("a 1 2\n".into(), "line 1"),
+        ("{}\n".into(), "line 1"),
+        (r#"{"format":"other","version":1}"#.into(), "line 1"),
+        (HEAD.replace("\"version\":1", "\"version\":2"), "version 2"),
+        (log(HEAD, &["a 1 512", "hello"]), "line 3"),
+        (log(HEAD, &["a 1 512", "a 1 512"]), "in use"),
+        (log(HEAD, &["a 1 18446744073709551615"]), "no GPU holds"),
+        (log(HEAD, &["a 1 99999999999999999999999"]), "line 2"),
+        (log(COUNTED, &["a 512", "f 1"]), "line 3"),
+        (log(HEAD, &["{\"end\":3}"]), "line 2"),
+        (format!("{HEAD}\n{}", "a".repeat(100_000)), "longer than"),
+    ] {
+        let error = play(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(said), "{said:?} is not in {error:?}");
+    }
+    let sum: Vec<String> = (0..20_000).map(|i| format!("a {i} {}", 1_u64 << 50)).collect();
+    let lines: Vec<&str> = sum.iter().map(String::as_str).collect();
+    // Each alone might pass, together they would overflow.
+    assert!(play(log(HEAD, &lines).as_bytes()).unwrap_err().to_string().contains("together"));
+    let again = ["a 1 1125899906842624", "f 1", "e"].repeat(20_000);
+    assert!(play(log(HEAD, &again).as_bytes()).unwrap_err().to_string().contains("together"));
+}
+
+#[test]
+fn empty_cache_gives_free_segments_back() {
+    let text = log(COUNTED, &["a 104857600", "a 209715200", "f 1", "e", "a 52428800", END]);
+    let run = play(text.as_bytes()).unwrap();
+    assert_eq!((run.peak.max_reserved, run.peak.reserved), (300 * MIB, 250 * MIB));
+    let mut reader = read(text.as_bytes()).unwrap();
+    let mut events = Vec::new();
+    while let Some(event) = reader.next_event().unwrap() {
+        events.push(event);
+    }
+    assert_eq!(events[3], Event::EmptyCache);
+}
+
+mod hostile {
+    use super::*;
+    use bolero::check;
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        check!().with_iterations(5000).for_each(|bytes: &[u8]| {
+            let _ = estimate(bytes, &Task::default(), &platform());
+            let mut after = HEAD.as_bytes().to_vec();
+            after.push(b'\n');
+            after.extend_from_slice(bytes);
+            let _ = estimate(&after, &Task::default(), &platform());
+            let mut packed = vec![0x1f, 0x8b, 8, 0];
+            packed.extend_from_slice(bytes);
+            let _ = estimate(&packed, &Task::default(), &platform());
+        });
+    }
+
+    #[test]
+    fn no_sequence_of_events_makes_it_panic() {
+        check!().with_iterations(2000).with_type::<Vec<(u8, u8, u64)>>().for_each(|events| {
+            let mut text = format!("{HEAD}\n");
+            for (kind, id, size) in events {
+                match kind % 6 {
+                    0 | 1 => text.push_str(&format!("a {id} {}\n", size >> (id % 48))),
+                    2 => text.push_str(&format!("f {id}\n")),
+                    3 => text.push_str(&format!("w {id}\n")),
+                    4 => text.push_str(&format!("c {size}\n")),
+                    _ => text.push_str("e\n"),
+                }
+            }
+            if let Ok(run) = play(text.as_bytes()) {
+                let peak = run.peak;
+                assert!(peak.allocated <= peak.reserved && peak.max_allocated <= peak.max_reserved);
+                let _ = run.estimate(&Task::default(), &platform());
+            }
+        });
+    }
+}
