@@ -1,6 +1,7 @@
 //! Containers: what happens at their end that no line shows (additions, products, concatenations).
 
-use super::flow::{Flow, Plan, REACH, elements};
+use super::flow::{Flow, REACH, elements};
+use super::plan::Plan;
 use super::role::Role;
 use super::row::Row;
 use crate::Error;

@@ -1,11 +1,15 @@
 //! The graph of a printed summary.
 
+mod attention;
 mod block;
+mod conv;
 mod expand;
 mod fit;
 mod flow;
 mod input;
 mod language;
+mod layers;
+mod plan;
 mod resolve;
 mod role;
 mod row;
