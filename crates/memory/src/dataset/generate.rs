@@ -72,8 +72,7 @@ const CAP_MIB: u64 = 65_536;
 const CAPPED_SHARE: f64 = 0.12;
 /// A step may take that long on an H200, roughly: thousands of rows are to be measured within minutes.
 const STEP_S: f64 = 0.08;
-const COMMON: [&str; 7] =
-    ["id", "family", "arch", "batch_size", "samples", "optimizer", "precision"];
+const COMMON: [&str; 7] = ["id", "family", "arch", "batch_size", "samples", "optimizer", "precision"];
 const LAST: [&str; 2] = ["cap_mib", "predicted_mib"];
 
 /// What a family draws: a model without its batch.
