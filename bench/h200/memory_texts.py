@@ -28,7 +28,7 @@ def printed(function, *args, **kwargs):
 
 def texts(name):
     """Pairs of a dialect and a function that returns the text."""
-    import modelsummary
+    from modelsummary.modelsummary import hierarchicalsummary
     import torchinfo
     import torchsummary
 
@@ -41,7 +41,7 @@ def texts(name):
         if entry.kind == "seq2seq":
             named["decoder_input_ids"] = inputs
         yield "config", model.config.to_json_string
-        yield "modelsummary", lambda: printed(modelsummary.summary, model, show_hierarchical=True)
+        yield "modelsummary", lambda: printed(hierarchicalsummary, model)
         yield "torchinfo", lambda: str(torchinfo.summary(model, input_data=named, verbose=0, depth=6))
     else:
         yield "torchsummary", lambda: printed(torchsummary.summary, model, (3, entry.size, entry.size), device="cpu")

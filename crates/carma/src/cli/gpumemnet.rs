@@ -14,19 +14,39 @@ pub(crate) enum GpumemnetVerb {
     Eval(GpumemnetEvalArgs),
 }
 
+/// Designs that can be trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// GPUMemNet's.
+    Gpumemnet(Ensemble),
+    /// A graph model.
+    Dnnperf,
+}
+
+impl Kind {
+    fn named(name: &str) -> Self {
+        match name {
+            "mlp" => Self::Gpumemnet(Ensemble::Mlp),
+            "transformer" => Self::Gpumemnet(Ensemble::Transformer),
+            _ => Self::Dnnperf,
+        }
+    }
+}
+
 /// `carma gpumemnet train`.
 #[derive(Debug, Args)]
 pub(crate) struct GpumemnetTrainArgs {
-    /// Measured tasks: a data set of `carma dataset`, or one of GPUMemNet's MLP sets
-    #[arg(long, value_name = "FILE")]
-    pub(crate) data: PathBuf,
+    /// Measured tasks: a data set of `carma dataset`, or one of GPUMemNet's MLP sets; dnnperf learns from several
+    /// data sets of carma together
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) data: Vec<PathBuf>,
     /// Family of the tasks; refused if the file holds another [default: the file's]
     #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "cnn", "transformer"]).map(|s| Family::named(&s).unwrap_or(Family::Mlp)))]
     pub(crate) family: Option<Family>,
-    /// Design of the networks: perceptrons over counts, or attention over layers
-    #[arg(long, default_value = "mlp", value_parser = PossibleValuesParser::new(["mlp", "transformer"])
-        .map(|s| if s == "mlp" { Ensemble::Mlp } else { Ensemble::Transformer }))]
-    pub(crate) kind: Ensemble,
+    /// Design of the networks: perceptrons over counts, attention over layers, or the graph model after DNNPerf
+    #[arg(long, default_value = "mlp", value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"])
+        .map(|s| Kind::named(&s)))]
+    pub(crate) kind: Kind,
     /// Learn classes of so many GB, as published, instead of a distribution that fits any width
     #[arg(long, value_name = "GB", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) classes: Option<u64>,

@@ -1,11 +1,13 @@
 //! `carma gpumemnet`: trains GPUMemNet's networks and compares them.
 
-use crate::cli::gpumemnet::{GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb};
+use crate::cli::gpumemnet::{GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb, Kind};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
-use carma_memory::bench;
 use carma_memory::gpumemnet::eval::{self, Report, Request, Row, Spread, Weights};
-use carma_memory::gpumemnet::{Bundle, Data, FeatureSet, Head, Options, cross_validate, shipped, train};
+use carma_memory::gpumemnet::{
+    Bundle, Data, Ensemble, FeatureSet, Head, Options, cross_validate, shipped, train,
+};
+use carma_memory::{bench, dnnperf};
 use std::fmt::Write as _;
 use std::time::Instant;
 
@@ -21,15 +23,57 @@ fn failure(error: carma_memory::Error) -> Failure {
     Failure::new(error.to_string())
 }
 
+/// What a training made.
+struct Made {
+    heading: String,
+    data: serde_json::Value,
+    rows: Vec<Row>,
+    bytes: Vec<u8>,
+}
+
 fn run_train(args: &GpumemnetTrainArgs) -> Outcome {
-    let data = Data::read(&args.data).map_err(failure)?;
+    let began = Instant::now();
+    let made = match args.kind {
+        Kind::Gpumemnet(ensemble) => train_ensemble(args, ensemble)?,
+        Kind::Dnnperf => train_graphs(args)?,
+    };
+    let took = began.elapsed();
+    std::fs::write(&args.out, &made.bytes)
+        .map_err(|e| Failure::new(format!("cannot write {}: {e}", args.out.display())))?;
+    if args.json {
+        print_json(&serde_json::json!({
+            "version": carma_api::VERSION,
+            "data": made.data,
+            "rows": made.rows,
+            "train_s": took.as_secs_f64(),
+            "bytes": made.bytes.len(),
+        }))?;
+        return Ok(0);
+    }
+    let mut text = format!("{}\n\n{}", made.heading, table(&made.rows, &Screen::stdout()));
+    let _ = writeln!(
+        text,
+        "\ntrained in {:.0} s; {} has {} KiB",
+        took.as_secs_f64(),
+        args.out.display(),
+        made.bytes.len().div_ceil(1024)
+    );
+    print(&text)?;
+    Ok(0)
+}
+
+fn train_ensemble(args: &GpumemnetTrainArgs, ensemble: Ensemble) -> Result<Made, Failure> {
+    let [file] = &args.data[..] else {
+        return Err(Failure::usage("GPUMemNet's ensembles learn from one file: give one --data"));
+    };
+    let data = Data::read(file).map_err(failure)?;
     if let Some(family) = args.family
         && family != data.family
     {
-        let what = format!("{}: tasks of the family {}, not {family}", args.data.display(), data.family);
+        let what = format!("{}: tasks of the family {}, not {family}", file.display(), data.family);
         return Err(Failure::usage(what));
     }
-    let mut options = Options::new(args.kind, args.seed);
+    let mut options = Options::new(ensemble, args.seed);
     if let Some(epochs) = args.epochs {
         options.epochs = epochs as usize;
     }
@@ -46,41 +90,41 @@ fn run_train(args: &GpumemnetTrainArgs) -> Outcome {
         }
         options.head = Head::Classes { width_mib, count };
     }
-    let began = Instant::now();
     let folds = cross_validate(&data, &options, usize::from(args.folds)).map_err(failure)?;
     let rows = eval::rows_of_folds(&data, &folds, Weights::Retrained);
     let whole = if args.folds_only { None } else { Some(train(&data, &options, &folds).map_err(failure)?) };
-    let took = began.elapsed();
-    let bytes = Bundle { whole, folds }.write();
-    std::fs::write(&args.out, &bytes)
-        .map_err(|e| Failure::new(format!("cannot write {}: {e}", args.out.display())))?;
-    if args.json {
-        print_json(&serde_json::json!({
-            "version": carma_api::VERSION,
-            "data": data.fingerprint(),
-            "rows": rows,
-            "train_s": took.as_secs_f64(),
-            "bytes": bytes.len(),
-        }))?;
-        return Ok(0);
+    let print = data.fingerprint();
+    Ok(Made {
+        heading: format!(
+            "{}: {} tasks, {} of them lower bounds, {} left out",
+            print.name, print.rows, print.lower_bounds, data.skipped
+        ),
+        data: serde_json::json!([print]),
+        rows,
+        bytes: Bundle { whole, folds }.write(),
+    })
+}
+
+fn train_graphs(args: &GpumemnetTrainArgs) -> Result<Made, Failure> {
+    if args.classes.is_some() || args.published_features || args.epochs.is_some() || args.family.is_some() {
+        let what = "dnnperf takes none of --classes, --published-features, --epochs, --family";
+        return Err(Failure::usage(what));
     }
-    let mut text = format!(
-        "{}: {} tasks, {} of them lower bounds, {} left out\n\n",
-        data.name,
-        data.samples.len(),
-        data.fingerprint().lower_bounds,
-        data.skipped
-    );
-    text.push_str(&table(&rows, &Screen::stdout()));
-    let _ = writeln!(
-        text,
-        "\ntrained in {:.0} s; {} has {} KiB",
-        took.as_secs_f64(),
-        args.out.display(),
-        bytes.len().div_ceil(1024)
-    );
-    print(&text)?;
-    Ok(0)
+    let graphs = dnnperf::read(&args.data).map_err(failure)?;
+    let folds =
+        dnnperf::cross_validate(&graphs, usize::from(args.folds), args.seed, None).map_err(failure)?;
+    let rows = eval::rows_of_graphs(&graphs, &folds, Weights::Retrained);
+    let whole = if args.folds_only {
+        None
+    } else {
+        Some(dnnperf::train(&graphs, &folds, args.seed, None).map_err(failure)?)
+    };
+    Ok(Made {
+        heading: format!("{} graphs of {} data sets", graphs.len(), graphs.files().len()),
+        data: serde_json::json!(graphs.files()),
+        rows,
+        bytes: dnnperf::Bundle { whole, folds }.write(),
+    })
 }
 
 fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
@@ -93,6 +137,7 @@ fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
         shared: found.shared,
         own: found.own,
         bundles: own.iter().map(|(_, bundle)| bundle).chain(&given).collect(),
+        graphs: dnnperf::shipped().map_err(failure)?.into_iter().collect(),
         retrain: args.retrain.then_some(args.seed),
     });
     if args.json {
@@ -201,7 +246,7 @@ fn table(rows: &[Row], screen: &Screen) -> String {
         };
         table.row([
             row.data.clone(),
-            row.ensemble.to_string(),
+            row.ensemble.clone(),
             weights.to_owned(),
             format!("{} GB", row.width_mib / 1000),
             row.tasks.to_string(),

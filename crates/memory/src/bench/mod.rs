@@ -6,6 +6,7 @@ pub mod h200;
 pub mod mlp;
 pub mod timm;
 pub mod traces;
+pub mod vectors;
 
 pub use data::Data;
 

@@ -66,12 +66,12 @@ impl Family {
 const MIB: f64 = 1_048_576.0;
 /// Context, workspaces and the smallest segments.
 const BASE_MIB: f64 = 740.0;
-/// No run may take more, and a run that would is censored there.
+/// What PyTorch's allocator may hold, MiB. No run may take more, and a run that would is censored there.
 const CAP_MIB: u64 = 65_536;
 /// One in so many rows gets a cap near its predicted size, so that some are censored at every size.
 const CAPPED_SHARE: f64 = 0.12;
-/// A step may take that long on an H200, roughly.
-const STEP_S: f64 = 0.16;
+/// A step may take that long on an H200, roughly: thousands of rows are to be measured within minutes.
+const STEP_S: f64 = 0.08;
 const COMMON: [&str; 7] = ["id", "family", "arch", "batch_size", "samples", "optimizer", "precision"];
 const LAST: [&str; 2] = ["cap_mib", "predicted_mib"];
 
@@ -254,7 +254,7 @@ fn cells(
         String::new()
     };
     let cap = if dice.chance(CAPPED_SHARE) {
-        (whole(predicted * (0.4 + 0.7 * dice.unit()) / 64.0) * 64).clamp(256, CAP_MIB)
+        (whole((predicted - BASE_MIB) * (0.3 + 0.7 * dice.unit()) / 64.0) * 64).clamp(128, CAP_MIB)
     } else {
         CAP_MIB
     };

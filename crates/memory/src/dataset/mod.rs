@@ -1,8 +1,10 @@
 //! Data sets of measured memory: random models ([`generate`]), the scripts that measure them on a GPU
 //! ([`SCRIPTS`]), and the check of what came out. docs/datasets.md describes the files.
 
+mod file;
 mod generate;
 
+pub use file::{Table, contents};
 pub use generate::{Family, generate};
 
 /// The Python files that measure, by name. They belong into one folder; `measure.py` is the one to start.

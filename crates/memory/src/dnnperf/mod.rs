@@ -9,24 +9,25 @@
 //! says. Their reported error, 13.7 % of memory, is therefore not comparable with ours.
 
 mod build;
+mod file;
 mod net;
 mod nodes;
+mod shipped;
 mod train;
 
 pub use build::{Cells, graph};
+pub use file::Bundle;
+pub use shipped::{estimate, shipped};
 pub use train::{Fold, Graphs, cross_validate, read, score, train};
 
 use crate::gpumemnet::outlook::{Coverage, Form, Outlook, Target};
 use crate::gpumemnet::{Fingerprint, net::Scaling};
 use crate::graph::Graph;
-use crate::nn::{Learner as _, Logistic, Module as _, Rng, file};
-use crate::{Error, Estimate, Parts, Platform, Task, Tier};
+use crate::nn::{Learner as _, Logistic};
+use crate::{Estimate, Parts, Platform, Task, Tier};
 use net::{GraphNet, Shape};
 use nodes::{EDGE, NODE, Numbers, SIZES, WHOLE};
 use serde::{Deserialize, Serialize};
-
-const KIND: file::Kind =
-    file::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma gpumemnet train" };
 
 /// Everything about a network but its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +42,13 @@ struct Card {
     shape: Shape,
     members: usize,
     coverage: Coverage,
+}
+
+impl Card {
+    /// Tasks of all its files.
+    fn rows(&self) -> usize {
+        self.trained_on.iter().map(|f| f.rows).sum()
+    }
 }
 
 /// A trained ensemble.
@@ -82,7 +90,7 @@ impl Perf {
         let context = platform.context_mib;
         let mib = |level: f64| context + outlook.mib(self.card.coverage.score(level));
         let use_mib = mib(0.5);
-        let rows: usize = self.card.trained_on.iter().map(|f| f.rows).sum();
+        let rows = self.card.rows();
         let mut reasons = vec![format!(
             "graph of {} nodes, {} networks trained on {rows} tasks; upper covers {:.0} % of tasks like those",
             graph.nodes.len(),
@@ -101,42 +109,6 @@ impl Perf {
             parts: Some(Parts { context_mib: context, reserved_mib: use_mib - context, ..Parts::default() }),
             reasons,
         }
-    }
-
-    /// The bytes of a file.
-    #[must_use]
-    pub fn write(&self) -> Vec<u8> {
-        // A card holds numbers and names only; writing one can't fail.
-        let header = serde_json::to_vec(&self.card).unwrap_or_default();
-        KIND.seal(&header, self.members.iter().flat_map(|m| m.clone().save()))
-    }
-
-    /// Reads a file's bytes.
-    ///
-    /// # Errors
-    /// Another kind or version, damaged, or its parts do not fit.
-    pub fn parse(place: &str, bytes: &[u8]) -> Result<Self, Error> {
-        let (header, numbers) = KIND.open(place, bytes)?;
-        let bad = |what: String| Error::bad(place, what);
-        let card: Card =
-            serde_json::from_slice(header).map_err(|e| bad(format!("its header is not understood: {e}")))?;
-        let fits = card.node.is_of(NODE) && card.edge.is_of(EDGE) && card.whole.is_of(WHOLE);
-        let small = (1..=64).contains(&card.shape.width) && card.shape.rounds <= 8 && card.members <= 16;
-        if !fits || !small || card.members == 0 {
-            return Err(bad("its parts do not fit each other".to_owned()));
-        }
-        let mut at = 0;
-        let mut members = Vec::with_capacity(card.members);
-        for _ in 0..card.members {
-            let mut member = GraphNet::new(card.shape, &mut Rng::new(0, 0));
-            let rest = numbers.get(at..).unwrap_or_default();
-            at += member.load(rest).ok_or_else(|| bad("fewer numbers than its networks have".to_owned()))?;
-            members.push(member);
-        }
-        if at != numbers.len() {
-            return Err(bad("more numbers than its networks have".to_owned()));
-        }
-        Ok(Self { card, members })
     }
 }
 

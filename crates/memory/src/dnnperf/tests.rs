@@ -94,10 +94,11 @@ fn it_learns_and_comes_back_from_its_file() {
     let one = train(&graphs, &[], 3, NonZeroUsize::new(1)).unwrap();
     let two = train(&graphs, &[], 3, NonZeroUsize::new(2)).unwrap();
     assert!(one == two, "the number of threads matters");
-    let bytes = one.write();
-    assert!(Perf::parse("p", &bytes).unwrap() == one);
+    let bundle = Bundle { whole: Some(one.clone()), folds: Vec::new() };
+    let bytes = bundle.write();
+    assert!(Bundle::read("p", &bytes).unwrap() == bundle);
     for cut in (0..bytes.len()).step_by(101) {
-        assert!(Perf::parse("p", &bytes[..cut]).is_err());
+        assert!(Bundle::read("p", &bytes[..cut]).is_err());
     }
     // 256 wide, 4 deep: 4 MiB of states, less of activations; and a hundred times as many samples.
     let platform = Platform::lookup("H200", (2, 11)).unwrap();

@@ -25,6 +25,8 @@ const VALIDATION: usize = 9;
 /// A measured graph.
 #[derive(Debug, Clone, PartialEq)]
 struct Task {
+    /// Which of the files it is from.
+    file: usize,
     numbers: Numbers,
     measured: Measured,
 }
@@ -44,6 +46,12 @@ impl Graphs {
         self.tasks.len()
     }
 
+    /// The files, in order.
+    #[must_use]
+    pub fn files(&self) -> &[Fingerprint] {
+        &self.from
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -57,10 +65,11 @@ impl Graphs {
 /// A file can't be read, or a row has no graph.
 pub fn read(files: &[impl AsRef<Path>]) -> Result<Graphs, Error> {
     let (mut tasks, mut from, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
-    for file in files {
-        let place = file.as_ref().display().to_string();
-        let bytes = std::fs::read(file).map_err(|e| Error::bad(&place, e.to_string()))?;
-        let data = Data::read(file.as_ref())?;
+    for (at, file) in files.iter().enumerate() {
+        let file = file.as_ref();
+        let place = file.display().to_string();
+        let bytes = crate::dataset::contents(file)?;
+        let data = Data::read(file)?;
         let mut cells: BTreeMap<String, Cells> = BTreeMap::new();
         for row in csv::Reader::from_reader(bytes.as_slice()).deserialize::<Cells>() {
             let row = row.map_err(|e| Error::bad(&place, e.to_string()))?;
@@ -70,7 +79,11 @@ pub fn read(files: &[impl AsRef<Path>]) -> Result<Graphs, Error> {
             let row = cells.get(&sample.id).ok_or_else(|| Error::bad(&place, "rows without an id"))?;
             let graph =
                 graph(row).map_err(|e| Error::bad(format!("{place}, row {}", sample.id), e.to_string()))?;
-            tasks.push(Task { numbers: Numbers::of(&graph, &sample.task), measured: sample.measured });
+            tasks.push(Task {
+                file: at,
+                numbers: Numbers::of(&graph, &sample.task),
+                measured: sample.measured,
+            });
         }
         contexts.push(data.context_mib);
         from.push(data.fingerprint());
@@ -128,18 +141,19 @@ pub fn train(
     Ok(perf)
 }
 
-/// How good a fold is on what it did not see, in classes of a width.
+/// How good a fold is on the tasks of one file that it did not see, in classes of a width.
 #[must_use]
-pub fn score(graphs: &Graphs, fold: &Fold, width_mib: u64, coverage: f64) -> Score {
+pub fn score(graphs: &Graphs, fold: &Fold, file: usize, width_mib: u64, coverage: f64) -> Score {
     let card = &fold.perf.card;
     let context = card.target.context_mib as f64;
-    let outlooks = outlooks(&fold.perf, graphs, &fold.test);
+    let test: Vec<usize> = fold.test.iter().copied().filter(|i| graphs.tasks[*i].file == file).collect();
+    let outlooks = outlooks(&fold.perf, graphs, &test);
     let said = outlooks.iter().map(|o| Said {
         class: o.class(width_mib, 1000),
         middle: o.at(card.coverage.score(0.5)) + context,
         upper: o.at(card.coverage.score(coverage)) + context,
     });
-    let measured: Vec<Measured> = fold.test.iter().map(|i| graphs.tasks[*i].measured).collect();
+    let measured: Vec<Measured> = test.iter().map(|i| graphs.tasks[*i].measured).collect();
     summary(said, &measured, |mib| class_of(mib, width_mib, 1000))
 }
 

@@ -21,13 +21,16 @@ pub enum FeatureSet {
     Extended,
 }
 
+/// Features of a layer, and how many such layers there are.
+type Tokens = Vec<(Vec<f32>, u32)>;
+
 /// A task as numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Features {
     /// Of the whole task.
     pub(crate) whole: Vec<f32>,
     /// One a distinct layer, and how many such layers there are. Empty for the MLP ensemble.
-    pub(crate) tokens: Vec<(Vec<f32>, u32)>,
+    pub(crate) tokens: Tokens,
 }
 
 /// How many of the extended features are sizes: memory grows at most in proportion to each, so beyond the
@@ -37,22 +40,17 @@ const SIZES: usize = 9;
 impl FeatureSet {
     /// Numbers of a task for one of the ensembles.
     pub(crate) fn of(self, ensemble: Ensemble, family: Family, model: &Model, task: &Task) -> Features {
-        let tokens = |each: fn(FeatureSet, Family, &Model, &Task) -> Vec<(Vec<f32>, u32)>| match ensemble {
-            Ensemble::Mlp => Vec::new(),
-            Ensemble::Transformer => each(self, family, model, task),
+        let tokens = match (ensemble, self) {
+            (Ensemble::Mlp, _) => Vec::new(),
+            (Ensemble::Transformer, Self::Published) => published_tokens(family, model, task),
+            (Ensemble::Transformer, Self::Extended) => extended_tokens(model, task),
         };
-        match self {
-            Self::Published => Features {
-                whole: match ensemble {
-                    Ensemble::Mlp => whole(family, model, task),
-                    Ensemble::Transformer => extras(family, model, task),
-                },
-                tokens: tokens(published_tokens),
-            },
-            Self::Extended => {
-                Features { whole: extended(family, model, task), tokens: tokens(extended_tokens) }
-            }
-        }
+        let whole = match (self, ensemble) {
+            (Self::Published, Ensemble::Mlp) => whole(family, model, task),
+            (Self::Published, Ensemble::Transformer) => extras(family, model, task),
+            (Self::Extended, _) => extended(family, model, task),
+        };
+        Features { whole, tokens }
     }
 
     /// Which features are sizes.
@@ -69,8 +67,8 @@ impl FeatureSet {
     }
 }
 
-fn published_tokens(_: FeatureSet, family: Family, model: &Model, task: &Task) -> Vec<(Vec<f32>, u32)> {
-    let mut all: Vec<(Vec<f32>, u32)> = Vec::new();
+fn published_tokens(family: Family, model: &Model, task: &Task) -> Tokens {
+    let mut all = Tokens::new();
     for token in tokens(family, model, task) {
         match all.iter_mut().find(|(t, _)| *t == token) {
             Some((_, n)) => *n += 1,
@@ -165,7 +163,7 @@ const GROUPS: [fn(Kind) -> bool; 7] = [
     |k| k == Kind::Embedding,
 ];
 
-fn extended_tokens(_: FeatureSet, _: Family, model: &Model, task: &Task) -> Vec<(Vec<f32>, u32)> {
+fn extended_tokens(model: &Model, task: &Task) -> Tokens {
     let bytes = activation_bytes(task) * task.batch_size as f64;
     let state = state_bytes(task);
     let token = |layer: &Layer| {

@@ -18,6 +18,6 @@ fn the_seed_decides() {
 #[ignore]
 fn write_out() {
     for family in Family::ALL {
-        std::fs::write(format!("/tmp/gen-{}.csv", family.as_str()), text(family, 3400, 1)).unwrap();
+        std::fs::write(format!("/tmp/gen-{}.csv", family.as_str()), text(family, 3300, 1)).unwrap();
     }
 }

@@ -26,7 +26,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULT = (
     "status reason params activations model_mib allocated_mib reserved_mib process_mib context_mib start_mib "
-    "steps_mib alloc_retries residue_mib fresh seconds layers"
+    "steps_mib alloc_retries asked_mib residue_mib fresh seconds layer_list"
 ).split()
 CONTEXT_MIB = 1100  # of an idle worker, with room for the kernels that it will load
 AHEAD = 64  # rows that may overtake one which does not fit at the moment

@@ -212,6 +212,20 @@ def compact(layers):
     return " ".join(word + (f"x{n}" if n > 1 else "") for word, n in words)
 
 
+def materialise(torch, module, device, made):
+    """As `to_empty`, in the order of `module.to`, but what was shared stays shared."""
+    for child in module.children():
+        materialise(torch, child, device, made)
+    for key, tensor in module._parameters.items():
+        if tensor is not None:
+            if id(tensor) not in made:
+                made[id(tensor)] = torch.nn.Parameter(torch.empty_like(tensor, device=device), tensor.requires_grad), tensor
+            module._parameters[key] = made[id(tensor)][0]
+    for key, tensor in module._buffers.items():
+        if tensor is not None:
+            module._buffers[key] = torch.empty_like(tensor, device=device)
+
+
 def load(torch, case, device, row, dtype):
     """The model onto the device, in the order and with the allocations of `model.to(device)`."""
     model = case.model
@@ -220,7 +234,7 @@ def load(torch, case, device, row, dtype):
     if device.name == "meta":
         return model.to("meta")
     if any(p.is_meta for p in model.parameters()):
-        model.to_empty(device=device.name)
+        materialise(torch, model, device.name, {})
         with torch.no_grad():
             for p in model.parameters():
                 p.uniform_(-0.02, 0.02)
@@ -284,7 +298,7 @@ def run(torch, row, device, builders):
     answer["params"] = sum(p.numel() for p in case.model.parameters())
     if all(p.is_meta for p in case.model.parameters()):
         layers = describe(torch, case, dtypes.get("fp32", torch.float32))
-        answer["activations"], answer["layers"] = sum(n for _, n, _ in layers), compact(layers)
+        answer["activations"], answer["layer_list"] = sum(n for _, n, _ in layers), compact(layers)
     device.cap(families.number(row, "cap_mib"))
     try:
         model = load(torch, case, device, row, dtype)
@@ -301,7 +315,7 @@ def out_of_memory(text, device, cap):
     tried = re.search(r"Tried to allocate ([\d.]+) (\w+)", text)
     asked = float(tried[1]) * {"MiB": 1, "GiB": 1024, "KiB": 1 / 1024, "bytes": 1 / MIB}.get(tried[2], 0) if tried else 0
     if cap and device.reserved() / MIB + asked > 0.97 * cap:
-        return {"status": "OOM", "reason": f"needs more than the cap of {cap} MiB"}
+        return {"status": "OOM", "reason": f"needs more than the cap of {cap} MiB", "asked_mib": round(asked, 3)}
     return {"status": "FULL", "reason": "the GPU was full: " + text.split("\n")[0][:200]}
 
 

@@ -5,10 +5,10 @@ mod authors;
 pub use authors::{AuthorsFolds, Reproduced, authors_folds, reproduce};
 
 use super::{
-    Bundle, Data, Ensemble, Family, Fold, Options, Published, Sample, Score, cross_validate, score,
-    score_published,
+    Bundle, Data, Ensemble, Fold, Options, Published, Sample, Score, cross_validate, score, score_published,
 };
 use crate::Error;
+use crate::dnnperf::{self, Graphs};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -56,10 +56,10 @@ impl Spread {
 pub struct Row {
     /// Data set.
     pub data: String,
-    /// Family.
-    pub family: Family,
-    /// Design.
-    pub ensemble: Ensemble,
+    /// Family, as the data's.
+    pub family: String,
+    /// Design: `mlp`, `transformer`, or `dnnperf`.
+    pub ensemble: String,
     /// Where the weights come from.
     pub weights: Weights,
     /// Width of a class, MiB.
@@ -85,14 +85,14 @@ pub struct Row {
 }
 
 /// A row of the scores of folds.
-fn row(data: &Data, ensemble: Ensemble, weights: Weights, width_mib: u64, scores: &[Score]) -> Row {
+fn row(data: &str, family: &str, ensemble: &str, weights: Weights, width_mib: u64, scores: &[Score]) -> Row {
     let spread = |of: fn(&Score) -> f64| Spread::of(&scores.iter().map(of).collect::<Vec<_>>());
     let bounds: usize = scores.iter().map(|s| s.lower_bounds).sum();
     let met: f64 = scores.iter().map(|s| s.bounds_met * s.lower_bounds as f64).sum();
     Row {
-        data: data.name.clone(),
-        family: data.family,
-        ensemble,
+        data: data.to_owned(),
+        family: family.to_owned(),
+        ensemble: ensemble.to_owned(),
         weights,
         width_mib,
         folds: scores.len(),
@@ -120,7 +120,8 @@ pub fn rows_of_folds(data: &Data, folds: &[Fold], weights: Weights) -> Vec<Row> 
             })
             .collect()
     };
-    WIDTHS.iter().map(|w| row(data, first.network.ensemble(), weights, *w, &scores(*w))).collect()
+    let (family, ensemble) = (data.family.as_str(), first.network.ensemble().as_str());
+    WIDTHS.iter().map(|w| row(&data.name, family, ensemble, weights, *w, &scores(*w))).collect()
 }
 
 /// Rows of stored folds.
@@ -149,12 +150,28 @@ pub fn retrained(data: &Data, options: &Options, folds: usize) -> Result<Vec<Row
     Ok(rows_of_folds(data, &cross_validate(data, options, folds)?, Weights::Retrained))
 }
 
+/// Rows of a graph model's folds, a file at a time.
+#[must_use]
+pub fn rows_of_graphs(graphs: &Graphs, folds: &[dnnperf::Fold], weights: Weights) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (at, file) in graphs.files().iter().enumerate() {
+        let family = file.name.trim_start_matches("dataset-").trim_end_matches(".csv");
+        for width in WIDTHS {
+            let scores: Vec<Score> =
+                folds.iter().map(|f| dnnperf::score(graphs, f, at, width, COVERAGE)).collect();
+            rows.push(row(&file.name, family, "dnnperf", weights, width, &scores));
+        }
+    }
+    rows
+}
+
 /// The row of an ensemble of the authors, in its own classes, on all tasks.
 #[must_use]
 pub fn published(data: &Data, network: &Published, ensemble: Ensemble) -> Row {
     let all: Vec<&Sample> = data.samples.iter().collect();
     let (low, high) = network.edges(0);
-    row(data, ensemble, Weights::Published, high - low, &[score_published(network, &all)])
+    let scores = [score_published(network, &all)];
+    row(&data.name, data.family.as_str(), ensemble.as_str(), Weights::Published, high - low, &scores)
 }
 
 /// Everything that an evaluation says.
@@ -175,10 +192,12 @@ pub struct Report {
 pub struct Request<'a> {
     /// Other people's data: the folder with `gpumemnet` and `carma`.
     pub shared: Option<PathBuf>,
-    /// Folder with our own `dataset-FAMILY.csv`.
+    /// Folder with our own `dataset-FAMILY.csv.gz`.
     pub own: Option<PathBuf>,
     /// Stored networks.
     pub bundles: Vec<&'a Bundle>,
+    /// Stored graph models.
+    pub graphs: Vec<&'a dnnperf::Bundle>,
     /// Train the folds again, from this seed, instead of asking the stored ones.
     pub retrain: Option<u64>,
 }
@@ -206,6 +225,7 @@ pub fn run(request: &Request<'_>) -> Report {
             Err(e) => report.skipped.push(e.to_string()),
         }
     }
+    on_graphs(request, &mut report);
     if let Some(shared) = &request.shared {
         match reproduce(shared) {
             Ok(all) => report.reproduced = all,
@@ -222,9 +242,9 @@ pub fn run(request: &Request<'_>) -> Report {
 /// Data sets: folder of other people's data, or empty for our own; file.
 fn files() -> [(&'static str, &'static str); 5] {
     [
-        ("", "dataset-mlp.csv"),
-        ("", "dataset-cnn.csv"),
-        ("", "dataset-transformer.csv"),
+        ("", "dataset-mlp.csv.gz"),
+        ("", "dataset-cnn.csv.gz"),
+        ("", "dataset-transformer.csv.gz"),
         ("gpumemnet", "mlp_data_step1.csv"),
         ("gpumemnet", "mlp_data_step2.csv"),
     ]
@@ -262,5 +282,33 @@ fn on(data: &Data, request: &Request<'_>, weights: Option<&Path>, report: &mut R
                 Err(e) => report.skipped.push(e.to_string()),
             }
         }
+    }
+}
+
+/// The graph model, on our own data sets together.
+fn on_graphs(request: &Request<'_>, report: &mut Report) {
+    let own = files().into_iter().filter(|(folder, _)| folder.is_empty());
+    let paths: Option<Vec<PathBuf>> =
+        own.map(|(_, name)| request.own.as_ref().map(|f| f.join(name)).filter(|p| p.exists())).collect();
+    let Some(paths) = paths else {
+        report
+            .skipped
+            .push("dnnperf: learns from our own three data sets, which are not all there".to_owned());
+        return;
+    };
+    let rows = dnnperf::read(&paths).and_then(|graphs| {
+        if let Some(seed) = request.retrain {
+            let folds = dnnperf::cross_validate(&graphs, FOLDS, seed, None)?;
+            return Ok(rows_of_graphs(&graphs, &folds, Weights::Retrained));
+        }
+        let fits = |b: &&&dnnperf::Bundle| b.any().is_some_and(|p| p.trained_on() == graphs.files());
+        let bundle = request.graphs.iter().find(fits).ok_or_else(|| {
+            Error::bad("dnnperf", "no stored networks that were trained on these measurements; --retrain")
+        })?;
+        Ok(rows_of_graphs(&graphs, &bundle.folds, Weights::Stored))
+    });
+    match rows {
+        Ok(rows) => report.rows.extend(rows),
+        Err(e) => report.skipped.push(e.to_string()),
     }
 }

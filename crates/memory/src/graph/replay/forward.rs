@@ -133,8 +133,13 @@ impl Player<'_, '_> {
         let width = self.width_in_gemm(x);
         let input = self.cast(x, width)?;
         let weights = self.weights(node, width)?;
-        self.gemm()?;
         let out = self.output(node, width)?;
+        self.gemm()?;
+        if weights.len() > 1 {
+            // The bias is added by cuBLASLt, which has a workspace of its own in older releases.
+            let workspace = self.bytes_new(self.lt_workspace)?;
+            self.store.release(workspace)?;
+        }
         if node.params.first().is_none_or(|p| self.trainable(*p)) {
             self.keep(at, input);
         }
@@ -172,8 +177,8 @@ impl Player<'_, '_> {
         let width = self.width_in_gemm(a);
         let left = self.cast(a, width)?;
         let right = self.cast(b, width)?;
-        self.gemm()?;
         let out = self.output(node, width)?;
+        self.gemm()?;
         if self.plan.needs(b) {
             self.keep(at, left);
         }
@@ -305,8 +310,8 @@ impl Player<'_, '_> {
         let features = self.graph.tensor(x).shape.last().copied().unwrap_or(1).max(1);
         let rows = self.elements_of(x) / features;
         let per_row = hidden.saturating_mul(layers).saturating_mul(gates + 2);
-        self.gemm()?;
         let out = self.output(node, width)?;
+        self.gemm()?;
         let reserve = self.bytes_new(rows.saturating_mul(per_row).saturating_mul(width))?;
         for kept in [input, out, reserve].into_iter().chain(weights.iter().copied()) {
             self.keep(at, kept);

@@ -33,13 +33,17 @@ pub struct Script {
     pub dummy_batch: Option<u64>,
     /// Steps before the partial batch, if there is one; two more follow it.
     pub steps: u64,
+    /// Whether the last step's batch is gone before the next arrives. It is where the loop's variables
+    /// take the loader's batch first (`for x, y in loader: x = x.to(device)`), and not where other names are
+    /// used for what lies on the GPU.
+    pub frees_inputs_first: bool,
 }
 
 impl Default for Script {
     /// Three steps: the optimizer's state comes in the first, and what the second leaves behind
     /// decides the third.
     fn default() -> Self {
-        Self { dummy_batch: None, steps: 3 }
+        Self { dummy_batch: None, steps: 3, frees_inputs_first: true }
     }
 }
 
@@ -123,7 +127,7 @@ pub fn replay_script(
     let mut allocator = Caching::new(platform.alloc.clone(), platform.gpu.compute_capability);
     let mut phases: Vec<Phase> = Vec::new();
     let mut current = None;
-    let (holdings, phase) = events(graph, task, script, &mut |event| {
+    let (holdings, phase) = events(graph, task, platform, script, &mut |event| {
         allocator.apply(event)?;
         if let Event::Mark { name } = event {
             let at = phases.iter().position(|phase| phase.name == *name).unwrap_or(phases.len());
@@ -157,10 +161,11 @@ pub fn replay_script(
 pub fn events(
     graph: &Graph,
     task: &Task,
+    platform: &Platform,
     script: &Script,
     sink: &mut Sink<'_>,
 ) -> Result<(Holdings, &'static str), Error> {
-    let mut player = Player::new(graph, task, sink)?;
+    let mut player = Player::new(graph, task, platform, script, sink)?;
     player.play(script)?;
     player.finish()?;
     Ok(player.highest())

@@ -5,7 +5,7 @@ use super::store::{Holdings, Kind, Storage, Store};
 use super::{Script, Sink};
 use crate::alloc::Event;
 use crate::graph::{Graph, Op, ParamId, TensorId};
-use crate::{Error, Mode, Task};
+use crate::{Error, Mode, Platform, Task};
 
 /// More than any GPU holds: a run that needs more is refused.
 const MOST_BYTES: u64 = 1 << 50;
@@ -35,6 +35,9 @@ pub(super) struct Player<'a, 's> {
     pub(super) recording: bool,
     pub(super) backward: bool,
     workspaces: [bool; 2],
+    /// Bytes of cuBLASLt's own workspace; 0 where it shares cuBLAS'.
+    pub(super) lt_workspace: u64,
+    frees_inputs_first: bool,
     /// Variables of the script that keep the last step's tensors until they are assigned again.
     inputs: Vec<Storage>,
     outputs: Vec<Storage>,
@@ -44,7 +47,13 @@ pub(super) struct Player<'a, 's> {
 }
 
 impl<'a, 's> Player<'a, 's> {
-    pub(super) fn new(graph: &'a Graph, task: &'a Task, sink: &'a mut Sink<'s>) -> Result<Self, Error> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        task: &'a Task,
+        platform: &Platform,
+        script: &Script,
+        sink: &'a mut Sink<'s>,
+    ) -> Result<Self, Error> {
         let plan = Plan::new(graph, task)?;
         let (tensors, params, nodes) = (graph.tensors.len(), graph.params.len(), graph.nodes.len());
         Ok(Self {
@@ -67,6 +76,8 @@ impl<'a, 's> Player<'a, 's> {
             recording: false,
             backward: false,
             workspaces: [false; 2],
+            lt_workspace: platform.lt_workspace_bytes(),
+            frees_inputs_first: script.frees_inputs_first,
             inputs: Vec::new(),
             outputs: Vec::new(),
             losses: Vec::new(),
@@ -140,9 +151,13 @@ impl<'a, 's> Player<'a, 's> {
         self.readers.copy_from_slice(&self.plan.readers);
     }
 
-    /// Batch and labels arrive, one by one; each takes the place of the last step's.
+    /// Batch and labels arrive, one by one; each takes the place of the last step's, if that is still
+    /// there.
     fn arrive(&mut self, batch: u64) -> Result<(), Error> {
         let mut old = std::mem::take(&mut self.inputs).into_iter();
+        if self.frees_inputs_first {
+            self.store.release_all(old.by_ref())?;
+        }
         for node in self.graph.nodes.iter().filter(|node| node.op == Op::Input) {
             for out in &node.outputs {
                 let tensor = self.graph.tensor(*out);

@@ -1,0 +1,95 @@
+//! `carma gpumemnet`: trains, writes weights, reads them back, compares, refuses.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn carma(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_carma")).current_dir(folder).args(args).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A small data set whose memory follows a rule.
+fn write_data(path: &Path) {
+    let mut text = String::from(
+        "id,family,batch_size,optimizer,status,cap_mib,reserved_mib,context_mib,params,layer_list\n",
+    );
+    for i in 0..90_u64 {
+        let (width, batch) = (128 << (i % 4), 64 * (1 + (i * 7) % 31));
+        let params = width * width;
+        let mib = 4 + ((20 * params + 8 * batch * width) >> 20);
+        let status = if i % 9 == 4 { "OOM" } else { "SUCCESSFUL" };
+        writeln!(
+            text,
+            "t{i},mlp,{batch},adam,{status},{mib},{mib},400,{params},Linear:{width}:{params} ReLU:{width}:0"
+        )
+        .unwrap();
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn trains_and_reads_its_weights_back() {
+    let dir = tempfile::tempdir().unwrap();
+    write_data(&dir.path().join("d.csv"));
+    let train = |out: &str| {
+        carma(dir.path(), &["gpumemnet", "train", "--data", "d.csv", "--epochs", "3", "--out", out, "--json"])
+    };
+    let made = json(&train("a.net"));
+    assert_eq!(made["version"], 1);
+    assert_eq!(
+        (made["data"][0]["rows"].as_u64(), made["data"][0]["lower_bounds"].as_u64()),
+        (Some(90), Some(10))
+    );
+    assert_eq!(made["rows"].as_array().unwrap().len(), 3, "a row for each width of classes");
+    json(&train("b.net"));
+    let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+    assert_eq!(read("a.net"), read("b.net"), "the same seed gives the same bytes");
+
+    // An empty folder: nothing to compare with, said so.
+    std::fs::create_dir(dir.path().join("none")).unwrap();
+    let eval =
+        |file: &str| carma(dir.path(), &["gpumemnet", "eval", "--data", "none", "--weights", file, "--json"]);
+    let report = json(&eval("a.net"));
+    let skipped = report["skipped"].to_string();
+    assert!(skipped.contains("authors' weights") && skipped.contains("mlp_data_step1.csv"), "{skipped}");
+    assert_eq!(report["retrained"], false);
+
+    let mut newer = read("a.net");
+    newer[16] = 77;
+    std::fs::write(dir.path().join("newer.net"), newer).unwrap();
+    let refused = eval("newer.net");
+    assert!(!refused.status.success() && stderr(&refused).contains("version 77"), "{}", stderr(&refused));
+}
+
+#[test]
+fn refuses_what_makes_no_sense() {
+    let dir = tempfile::tempdir().unwrap();
+    write_data(&dir.path().join("d.csv"));
+    for (args, word) in [
+        (&["--family", "cnn", "--data", "d.csv"][..], "not cnn"),
+        (&["--data", "d.csv", "--data", "d.csv"], "one --data"),
+        (&["--data", "no.csv"], "no.csv"),
+        (&["--kind", "dnnperf", "--classes", "8", "--data", "d.csv"], "none of --classes"),
+    ] {
+        let output = carma(dir.path(), &[&["gpumemnet", "train", "--out", "x.net"], args].concat());
+        assert!(!output.status.success() && stderr(&output).contains(word), "{word}: {}", stderr(&output));
+        assert!(!dir.path().join("x.net").exists());
+    }
+}

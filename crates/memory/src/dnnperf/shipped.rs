@@ -1,0 +1,38 @@
+//! The weights that carma brings along, and the answer that rests on them.
+
+use super::Bundle;
+use crate::graph::Graph;
+use crate::{Error, Estimate, Platform, Task};
+use std::sync::OnceLock;
+
+/// Coverage of `upper` where nothing else is asked for.
+const COVERAGE: f64 = 0.95;
+/// The file; docs/results/gpumemnet.md says how it was made.
+const FILE: Option<&[u8]> = None;
+
+/// The weights that carma brings along, where it does.
+///
+/// # Errors
+/// They do not fit this carma: a mistake of its makers, which a test finds.
+pub fn shipped() -> Result<Option<&'static Bundle>, Error> {
+    static BUNDLE: OnceLock<Option<Result<Bundle, String>>> = OnceLock::new();
+    let read = || FILE.map(|bytes| Bundle::read("h200-dnnperf.net", bytes).map_err(|e| e.to_string()));
+    match BUNDLE.get_or_init(read) {
+        None => Ok(None),
+        Some(Ok(bundle)) => Ok(Some(bundle)),
+        Some(Err(e)) => Err(Error::bad("weights in carma", e.as_str())),
+    }
+}
+
+/// How much memory a task will need, from its graph.
+///
+/// # Errors
+/// This build has no weights.
+pub fn estimate(graph: &Graph, task: &Task, platform: &Platform) -> Result<Estimate, Error> {
+    let perf = shipped()?.and_then(|b| b.whole.as_ref()).ok_or_else(|| Error::Missing {
+        estimator: "dnnperf",
+        what: "weights, which this build has not; `carma gpumemnet train --kind dnnperf` makes some"
+            .to_owned(),
+    })?;
+    Ok(perf.estimate(graph, task, platform, COVERAGE))
+}
