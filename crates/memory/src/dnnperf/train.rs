@@ -68,7 +68,7 @@ pub fn read(files: &[impl AsRef<Path>]) -> Result<Graphs, Error> {
     for (at, file) in files.iter().enumerate() {
         let file = file.as_ref();
         let place = file.display().to_string();
-        let bytes = std::fs::read(file).map_err(|e| Error::bad(&place, e.to_string()))?;
+        let bytes = crate::dataset::contents(file)?;
         let data = Data::read(file)?;
         let mut cells: BTreeMap<String, Cells> = BTreeMap::new();
         for row in csv::Reader::from_reader(bytes.as_slice()).deserialize::<Cells>() {

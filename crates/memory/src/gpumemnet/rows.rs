@@ -90,15 +90,14 @@ impl Data {
         }
     }
 
-    /// Reads a CSV file: carma's (docs/datasets.md) or the authors' MLP sets, told apart by their columns.
+    /// Reads a CSV file, compressed or not: carma's (docs/datasets.md) or the authors' MLP sets, told apart by their columns.
     ///
     /// # Errors
     /// The file can't be read, or a row is not as it should be; says which and why.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let place = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|e| Error::bad(&place, e.to_string()))?;
+        let bytes = crate::dataset::contents(path)?;
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        Self::parse(&name, &bytes)
+        Self::parse(name.trim_end_matches(".gz"), &bytes)
     }
 
     /// As [`Data::read`], from a file's bytes.

@@ -192,7 +192,7 @@ pub struct Report {
 pub struct Request<'a> {
     /// Other people's data: the folder with `gpumemnet` and `carma`.
     pub shared: Option<PathBuf>,
-    /// Folder with our own `dataset-FAMILY.csv`.
+    /// Folder with our own `dataset-FAMILY.csv.gz`.
     pub own: Option<PathBuf>,
     /// Stored networks.
     pub bundles: Vec<&'a Bundle>,
@@ -242,9 +242,9 @@ pub fn run(request: &Request<'_>) -> Report {
 /// Data sets: folder of other people's data, or empty for our own; file.
 fn files() -> [(&'static str, &'static str); 5] {
     [
-        ("", "dataset-mlp.csv"),
-        ("", "dataset-cnn.csv"),
-        ("", "dataset-transformer.csv"),
+        ("", "dataset-mlp.csv.gz"),
+        ("", "dataset-cnn.csv.gz"),
+        ("", "dataset-transformer.csv.gz"),
         ("gpumemnet", "mlp_data_step1.csv"),
         ("gpumemnet", "mlp_data_step2.csv"),
     ]
