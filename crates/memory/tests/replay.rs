@@ -230,7 +230,9 @@ proptest! {
             prop::collection::vec(0..4_u32, 0..3)), 0..8),
         shapes in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0, 1, 3, 1 << 20, u64::MAX]), 0..4), 8),
         task in tasks(),
+        rank in prop::option::of(0..3_u32),
     ) {
+        let task = Task { lora: rank.map(|rank| carma_memory::Lora { rank, targets: Vec::new() }), ..task };
         let ops = [
             Op::Input, Op::Linear, Op::Conv { groups: 0 }, Op::MatMul, Op::Norm(Norm::Batch), Op::Norm(Norm::Group),
             Op::Norm(Norm::Rms), Op::Activation { keeps: Keeps::Input, inplace: true }, Op::Softmax,
@@ -285,4 +287,24 @@ fn adapters_leave_the_rest_without_gradients() {
     let full = graph::replay(&network(&[0, 2, 5, 14], 4, 8, false).unwrap(), &task, &platform()).unwrap();
     assert!(frozen.peak.max_allocated < full.peak.max_allocated);
     assert!(frozen.holdings.of(graph::Kind::Gradients) < full.holdings.of(graph::Kind::Gradients).max(1));
+}
+
+#[test]
+fn adapters_are_put_beside_linear_layers() {
+    let rank = |rank| Some(carma_memory::Lora { rank, targets: Vec::new() });
+    for precision in [Precision::Fp32, Precision::Bf16Autocast, Precision::Bf16] {
+        let task = Task { batch_size: 4, precision, ..Task::default() };
+        let graph = network(&[14, 7, 14, 0], 4, 8, false).unwrap();
+        let adapted = Task { lora: rank(2), ..task.clone() };
+        let made = graph.adapted(&adapted).unwrap();
+        // Two layers get one, from 4 to 4 features; the last layer gives the model's output and gets none.
+        let trained: u64 = made.params.iter().filter(|p| p.trainable).map(graph::Param::elements).sum();
+        assert_eq!(trained, 2 * 2 * (2 * 4));
+        assert!(made.adapted(&adapted).is_none());
+        let ledger = Ledger::of(&graph, &adapted, &Script::default());
+        let frozen: u64 = graph.params.iter().map(|p| bytes_of_weight(precision) * p.elements()).sum();
+        assert_eq!(ledger.now, frozen + 3 * 4 * trained, "{precision:?}");
+        let one = Ledger::of(&graph, &Task { lora: rank(1), ..task.clone() }, &Script::default());
+        assert!(one.most < ledger.most);
+    }
 }

@@ -4,6 +4,7 @@
 //! know what autograd keeps of each, what its backward pass allocates, and what the
 //! optimizer adds (reference: PyTorch's `derivatives.yaml` and the kernels' saved tensors).
 
+mod adapters;
 mod build;
 mod replay;
 

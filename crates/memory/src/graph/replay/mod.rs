@@ -12,6 +12,7 @@ mod backward;
 mod forward;
 mod optimizer;
 mod parallel;
+mod parts;
 mod plan;
 mod player;
 mod store;
@@ -165,6 +166,9 @@ pub fn events(
     script: &Script,
     sink: &mut Sink<'_>,
 ) -> Result<(Holdings, &'static str), Error> {
+    plan::check(graph)?;
+    let adapted = graph.adapted(task);
+    let graph = adapted.as_ref().unwrap_or(graph);
     let mut player = Player::new(graph, task, platform, script, sink)?;
     player.play(script)?;
     player.finish()?;

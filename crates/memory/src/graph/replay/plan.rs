@@ -63,7 +63,6 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(graph: &Graph, task: &Task) -> Result<Self, Error> {
-        check(graph)?;
         let types = Types::of(task.precision);
         let needs = needs(graph, task);
         let mut readers = vec![0_u32; graph.tensors.len()];
@@ -155,7 +154,7 @@ fn needs(graph: &Graph, task: &Task) -> Vec<bool> {
 
 /// Everything that the run relies on: indices in range, tensors made once and before they are read,
 /// sizes that can be added up.
-fn check(graph: &Graph) -> Result<(), Error> {
+pub(super) fn check(graph: &Graph) -> Result<(), Error> {
     let mut made = vec![false; graph.tensors.len()];
     let links: usize = graph.nodes.iter().map(|n| n.inputs.len() + n.outputs.len() + n.params.len()).sum();
     if links > MOST_LINKS {

@@ -1,0 +1,118 @@
+//! Low-rank adapters put into a graph whose front end knows nothing of them (a summary, ONNX).
+//!
+//! PEFT, `tuners/lora/layer.py`: the layer is frozen; beside it the input, cast to the adapter's 32 bits,
+//! goes through two small matrices and a scaling, and is added to the layer's output.
+
+use super::{Graph, Keeps, Node, Number, Op, Param, ParamId, Tensor, TensorId};
+use crate::{Lora, Precision, Task};
+use std::collections::BTreeSet;
+
+/// Ends of names that PEFT adapts by default in one family or another.
+const USUAL: &[&str] =
+    &["q_proj", "v_proj", "query", "value", "query_key_value", "c_attn", "q_lin", "v_lin", "q", "v", "qkv"];
+
+impl Graph {
+    /// The graph with adapters as the task wants them: `None` where it wants none, or where the graph has
+    /// them already. Adapted are linear layers whose names end in one of the targets; without targets, in
+    /// a name that PEFT adapts by default; where no layer has such a name, all linear layers but those
+    /// whose output the model returns.
+    #[must_use]
+    pub fn adapted(&self, task: &Task) -> Option<Self> {
+        let lora = task.lora.as_ref()?;
+        if self.params.iter().any(|p| p.name.contains(".lora_")) {
+            return None;
+        }
+        let chosen = self.chosen(lora);
+        let mut graph = Self { nodes: Vec::with_capacity(self.nodes.len()), ..self.clone() };
+        for param in &mut graph.params {
+            param.trainable = false;
+        }
+        let pure = matches!(task.precision, Precision::Bf16 | Precision::Fp16);
+        for (at, node) in self.nodes.iter().enumerate() {
+            match (chosen.contains(&at), node.inputs.first(), node.outputs.first()) {
+                (true, Some(x), Some(y)) => graph.adapt(node, *x, *y, u64::from(lora.rank), pure),
+                _ => graph.nodes.push(node.clone()),
+            }
+        }
+        Some(graph)
+    }
+
+    fn chosen(&self, lora: &Lora) -> BTreeSet<usize> {
+        let linear = |node: &Node| node.op == Op::Linear && !node.params.is_empty();
+        let named = |node: &Node, end: &str| {
+            node.name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        let which = |wanted: &dyn Fn(&Node) -> bool| -> BTreeSet<usize> {
+            let nodes = self.nodes.iter().enumerate();
+            nodes.filter(|(_, node)| linear(node) && wanted(node)).map(|(at, _)| at).collect()
+        };
+        let by_name = if lora.targets.is_empty() {
+            which(&|node| USUAL.iter().any(|end| named(node, end)))
+        } else {
+            which(&|node| lora.targets.iter().any(|end| named(node, end)))
+        };
+        if by_name.is_empty() {
+            which(&|node| !node.outputs.iter().any(|t| self.outputs.contains(t)))
+        } else {
+            by_name
+        }
+    }
+
+    fn adapt(&mut self, node: &Node, x: TensorId, y: TensorId, rank: u64, pure: bool) {
+        let shape = self.tensor(y).shape.clone();
+        let inner = self.tensor(x).shape.clone();
+        let last = |shape: &[u64]| shape.last().copied().unwrap_or(1);
+        let number = if pure { Number::Float32 } else { Number::Float };
+        let mut low_shape = inner.clone();
+        if let Some(last) = low_shape.last_mut() {
+            *last = rank;
+        }
+        // The layer's output becomes a tensor of its own; the sum takes its name for all who read it.
+        let plain = self.tensor_of(shape.clone(), self.tensor(y).number);
+        self.nodes.push(Node { outputs: vec![plain], ..node.clone() });
+        let push = |graph: &mut Self, op: Op, inputs: Vec<TensorId>, outputs: Vec<TensorId>, param| {
+            let name = format!("{}.lora", node.name);
+            let params = Option::into_iter(param).collect();
+            graph.nodes.push(Node { name, op, inputs, outputs, params, block: node.block });
+        };
+        let mut wide = x;
+        if pure {
+            wide = self.tensor_of(inner.clone(), number);
+            push(self, Op::Copy, vec![x], vec![wide], None);
+        }
+        let low = self.tensor_of(low_shape, number);
+        let a = self.adapter(&format!("{}.lora_A.weight", node.name), [rank, last(&inner)]);
+        push(self, Op::Linear, vec![wide], vec![low], Some(a));
+        let high = self.tensor_of(shape.clone(), number);
+        let b = self.adapter(&format!("{}.lora_B.weight", node.name), [last(&shape), rank]);
+        push(self, Op::Linear, vec![low], vec![high], Some(b));
+        let scaled = self.tensor_of(shape.clone(), number);
+        let scale = Op::Activation { keeps: Keeps::Nothing, inplace: false };
+        push(self, scale, vec![high], vec![scaled], None);
+        let sum = Op::Add { inplace: false };
+        if pure {
+            let wide_sum = self.tensor_of(shape, Number::Float32);
+            push(self, sum, vec![plain, scaled], vec![wide_sum], None);
+            push(self, Op::Copy, vec![wide_sum], vec![y], None);
+        } else {
+            push(self, sum, vec![plain, scaled], vec![y], None);
+        }
+    }
+
+    fn tensor_of(&mut self, shape: Vec<u64>, number: Number) -> TensorId {
+        self.tensors.push(Tensor { shape, number });
+        TensorId((self.tensors.len() - 1) as u32)
+    }
+
+    /// Adapters stay in 32 bits when the model does not (`autocast_adapter_dtype`).
+    fn adapter(&mut self, name: &str, shape: [u64; 2]) -> ParamId {
+        self.params.push(Param {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            number: Number::Float32,
+            trainable: true,
+            buffer: false,
+        });
+        ParamId((self.params.len() - 1) as u32)
+    }
+}
