@@ -4,7 +4,7 @@ use crate::allocator::{self, Footprint};
 use crate::formula::{self, Totals, faketensor};
 use crate::graph::{Graph, Kind, Replay, replay};
 use crate::summary::Summary;
-use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, summary, trace};
+use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, onnx, summary, trace};
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +59,9 @@ impl<'a> View<'a> {
             Ok(Source { front_end, tier, graph, replay })
         };
         let mut sources = Vec::new();
+        if let Some(bytes) = &known.onnx {
+            sources.push(source("onnx", Tier::Graph, onnx::graph(bytes, task)));
+        }
         if let Some(graph) = hugging_face(known, task) {
             sources.push(source("hf-config", Tier::Config, graph));
         }
@@ -232,6 +235,17 @@ fn by_accelerate(view: &View<'_>) -> Result<Estimate, Error> {
     Ok(formula::accelerate::estimate(sizes, &graph.family, view.task, view.platform))
 }
 
+fn by_dnnmem(view: &View<'_>) -> Result<Estimate, Error> {
+    if view.known.onnx.is_none() {
+        return Err(Error::Missing { estimator: "dnnmem", what: "--onnx".into() });
+    }
+    let source = view.source("dnnmem")?;
+    if source.front_end != "onnx" {
+        return Err(Error::bad("dnnmem", "the ONNX file could not be used"));
+    }
+    Ok(formula::dnnmem::estimate(&source.graph, &source.replay, view.platform))
+}
+
 fn by_declared(view: &View<'_>) -> Result<Estimate, Error> {
     let mib = view
         .known
@@ -272,6 +286,7 @@ const ESTIMATORS: &[Estimator] = &[
     ("deepspeed", by_deepspeed),
     ("llmem", by_llmem),
     ("accelerate", by_accelerate),
+    ("dnnmem", by_dnnmem),
     ("declared", by_declared),
 ];
 

@@ -54,6 +54,47 @@ struct Segment {
 /// Free blocks in the order of the search: by size, then address.
 type Pool = BTreeSet<(u64, u64, u32)>;
 
+/// Handles below this are looked up in a list. A replay numbers its storages from 0 and has few; those of a
+/// trace may be addresses.
+const DENSE: u64 = 1 << 16;
+/// No block.
+const NONE: u32 = u32::MAX;
+
+/// Blocks by handle.
+#[derive(Debug, Clone, Default)]
+struct Live {
+    dense: Vec<u32>,
+    others: HashMap<Handle, u32>,
+}
+
+impl Live {
+    fn contains(&self, handle: Handle) -> bool {
+        match self.dense.get(handle as usize) {
+            Some(block) => *block != NONE,
+            None => self.others.contains_key(&handle),
+        }
+    }
+
+    fn insert(&mut self, handle: Handle, block: u32) {
+        if handle >= DENSE {
+            self.others.insert(handle, block);
+            return;
+        }
+        let at = handle as usize;
+        if at >= self.dense.len() {
+            self.dense.resize(at + 1, NONE);
+        }
+        self.dense[at] = block;
+    }
+
+    fn remove(&mut self, handle: Handle) -> Option<u32> {
+        match self.dense.get_mut(handle as usize) {
+            Some(block) => Some(std::mem::replace(block, NONE)).filter(|block| *block != NONE),
+            None => self.others.remove(&handle),
+        }
+    }
+}
+
 /// The allocator of one process on one device, one stream.
 #[derive(Debug, Clone, Default)]
 pub struct Caching {
@@ -65,7 +106,7 @@ pub struct Caching {
     segments: Vec<Segment>,
     small: Pool,
     large: Pool,
-    live: HashMap<Handle, u32>,
+    live: Live,
     workspaces: [bool; 2],
     workspace_bytes: u64,
     end_of_space: u64,
@@ -141,7 +182,7 @@ impl Caching {
         if bytes == 0 {
             return Ok(());
         }
-        if self.live.contains_key(&handle) {
+        if self.live.contains(handle) {
             return Err(Error::bad(format!("allocation of handle {handle}"), "the handle is in use"));
         }
         let block = self.take(bytes)?;
@@ -154,7 +195,7 @@ impl Caching {
     /// # Errors
     /// None at present; a handle that is not in use is ignored.
     pub fn free(&mut self, handle: Handle) -> Result<(), Error> {
-        if let Some(block) = self.live.remove(&handle) {
+        if let Some(block) = self.live.remove(handle) {
             self.give_back(block);
         }
         Ok(())

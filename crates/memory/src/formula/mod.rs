@@ -17,6 +17,7 @@
 
 pub mod accelerate;
 pub mod deepspeed;
+pub mod dnnmem;
 
 pub mod faketensor;
 pub mod horus;

@@ -50,7 +50,7 @@ fn check(c: &Config, task: &Task) -> Result<(), Error> {
             ));
         }
     }
-    if c.kv_heads == 0 || c.heads % c.kv_heads != 0 {
+    if c.kv_heads == 0 || !c.heads.is_multiple_of(c.kv_heads) {
         return Err(Error::bad(
             "config.json, num_key_value_heads",
             format!("{} heads of the query can't share {} of the keys", c.heads, c.kv_heads),

@@ -40,7 +40,7 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
         x = layer_of(m, layer, x, how)?;
         m.b.end_block();
     }
-    if !(c.family == Family::Opt && !c.pre_norm) {
+    if c.family != Family::Opt || c.pre_norm {
         x = m.norm("norm", x)?;
     }
     // A variable of the model's `forward`.

@@ -164,7 +164,7 @@ fn shapes(weights: &Weights, c: &mut Config) -> Result<(), Error> {
     if let (Some([out, _]), Family::Llama) = (k, c.family) {
         c.kv_heads = (out / c.head_dim.max(1)).max(1);
     }
-    if c.heads == 0 || c.kv_heads == 0 || c.heads % c.kv_heads != 0 {
+    if c.heads == 0 || c.kv_heads == 0 || !c.heads.is_multiple_of(c.kv_heads) {
         return Err(Error::bad(
             "safetensors header, q_proj and k_proj",
             format!("{} and {} heads of {} numbers don't fit together", c.heads, c.kv_heads, c.head_dim),

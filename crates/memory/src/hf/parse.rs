@@ -310,7 +310,7 @@ fn dimensions(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
             format!("{} heads share {} numbers: less than one each", c.heads, c.hidden),
         ));
     }
-    if c.heads % c.kv_heads != 0 {
+    if !c.heads.is_multiple_of(c.kv_heads) {
         return Err(Error::bad(
             "config.json, num_key_value_heads",
             format!("{} heads of the query can't share {} of the keys", c.heads, c.kv_heads),

@@ -2,7 +2,8 @@
 
 use super::proto;
 use crate::Error;
-use std::collections::{BTreeMap, HashMap};
+use prost::Message as _;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Nodes after functions were put in place.
 const MOST_NODES: usize = 400_000;
@@ -11,7 +12,11 @@ const MOST_CALLS: usize = 32;
 /// Characters of a name.
 const LONGEST_NAME: usize = 200;
 /// Elements of a constant whose values are read.
-pub(super) const MOST_KNOWN: usize = 2048;
+pub(super) const MOST_KNOWN: usize = 128;
+/// Dimensions of a tensor.
+pub(super) const MOST_DIMENSIONS: usize = 64;
+/// Bytes of attributes after functions were put in place.
+const MOST_ATTRIBUTES: usize = 256 << 20;
 
 /// A value: graph input, weight, or what a node makes.
 pub(super) type Id = usize;
@@ -44,6 +49,8 @@ pub(super) struct Constant {
     pub(super) shape: Vec<u64>,
     pub(super) kind: Kind,
     pub(super) values: Option<Vec<f64>>,
+    /// Its first and last element, as bytes, where they are in the file.
+    pub(super) ends: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A dimension of an input or of an annotated value.
@@ -102,11 +109,13 @@ impl Node {
     /// The value of a node `Constant`, in whichever attribute it stands.
     pub(super) fn constant(&self) -> Option<Constant> {
         let list = |values: Vec<f64>, kind| Constant {
+            ends: None,
             shape: vec![values.len() as u64],
             kind,
             values: Some(values),
         };
-        let scalar = |value: f64, kind| Constant { shape: Vec::new(), kind, values: Some(vec![value]) };
+        let scalar =
+            |value: f64, kind| Constant { ends: None, shape: Vec::new(), kind, values: Some(vec![value]) };
         let a = self.attributes.first()?;
         Some(match a.name.as_str() {
             "value" => constant(a.t.as_ref()?).ok()?,
@@ -147,13 +156,30 @@ pub(super) struct Model {
 
 /// Dimensions, type, and values where they are few.
 fn constant(t: &proto::Tensor) -> Result<Constant, Error> {
+    if t.dims.len() > MOST_DIMENSIONS {
+        let what = format!("{} dimensions; at most {MOST_DIMENSIONS} are believed", t.dims.len());
+        return Err(Error::bad(format!("ONNX, tensor {}", short(&t.name)), what));
+    }
     let shape =
         t.dims.iter().map(|d| u64::try_from(*d)).collect::<Result<Vec<_>, _>>().map_err(|_| {
             Error::bad(format!("ONNX, tensor {}", t.name), format!("dimensions {:?}", t.dims))
         })?;
     let elements = shape.iter().try_fold(1_u64, |n, d| n.checked_mul(*d));
     let values = elements.filter(|n| *n <= MOST_KNOWN as u64).and_then(|n| values(t, n as usize));
-    Ok(Constant { shape, kind: Kind::of(t.data_type), values })
+    Ok(Constant { shape, kind: Kind::of(t.data_type), values, ends: ends(t) })
+}
+
+/// First and last element of a tensor, of floats that are not in lists.
+fn ends(t: &proto::Tensor) -> Option<(Vec<u8>, Vec<u8>)> {
+    let width = match t.data_type {
+        1 => 4,
+        10 | 16 => 2,
+        11 => 8,
+        _ => return None,
+    };
+    let bytes = t.raw_data.as_slice();
+    let last = bytes.len().checked_sub(width)?;
+    Some((bytes[..width].to_vec(), bytes[last..].to_vec()))
 }
 
 /// The values of a small tensor, if all of them are there.
@@ -195,10 +221,11 @@ fn half(bits: u16) -> f64 {
 
 fn stated(info: &proto::ValueInfo) -> Option<Stated> {
     let tensor = info.r#type.as_ref()?.tensor_type.as_ref()?;
-    let dims = tensor
-        .shape
-        .as_ref()?
-        .dim
+    let dims = &tensor.shape.as_ref()?.dim;
+    if dims.len() > MOST_DIMENSIONS {
+        return None;
+    }
+    let dims = dims
         .iter()
         .map(|d| match &d.value {
             Some(proto::DimValue::Number(n)) => u64::try_from(*n).map_or(Dim::Unknown, Dim::Number),
@@ -226,6 +253,10 @@ struct Linker<'m> {
     model: Model,
     functions: HashMap<(&'m str, &'m str), &'m proto::Function>,
     calls: usize,
+    /// Bytes of attributes so far.
+    attributes: usize,
+    /// Values that were made or read.
+    seen: HashSet<Id>,
 }
 
 type Scope<'m> = HashMap<&'m str, Id>;
@@ -258,6 +289,13 @@ impl<'m> Linker<'m> {
                 inputs.push(if name.is_empty() { None } else { Some(self.id(scope, name, prefix)) });
             }
             let attributes = resolve(&node.attribute, caller);
+            self.attributes += attributes.iter().map(|a| a.encoded_len()).sum::<usize>();
+            if self.attributes > MOST_ATTRIBUTES {
+                return Err(Error::bad(
+                    "ONNX file",
+                    format!("more than {} MiB of attributes", MOST_ATTRIBUTES >> 20),
+                ));
+            }
             let number = self.model.nodes.len();
             let name = match node.name.as_str() {
                 "" => join(prefix, &format!("{} {number}", short(&node.op_type))),
@@ -305,6 +343,16 @@ impl<'m> Linker<'m> {
                     outputs.push(self.id(scope, out, prefix));
                 }
             }
+            // Each value is made once, before it is read: with that, no chain of nodes ends in itself.
+            self.seen.extend(inputs.iter().flatten());
+            for id in &outputs {
+                if !self.seen.insert(*id) {
+                    return Err(Error::bad(
+                        format!("ONNX, node {name}"),
+                        format!("it makes {}, which was made or read before", self.model.name(*id)),
+                    ));
+                }
+            }
             let op = match node.domain.as_str() {
                 "" | "ai.onnx" => node.op_type.clone(),
                 domain => format!("{domain}::{}", node.op_type),
@@ -349,7 +397,13 @@ impl Model {
             .find(|o| o.domain.is_empty() || o.domain == "ai.onnx")
             .map_or(1, |o| o.version);
         let functions = file.functions.iter().map(|f| ((f.domain.as_str(), f.name.as_str()), f)).collect();
-        let mut linker = Linker { model: Self { opset, ..Self::default() }, functions, calls: 0 };
+        let mut linker = Linker {
+            model: Self { opset, ..Self::default() },
+            functions,
+            calls: 0,
+            attributes: 0,
+            seen: HashSet::new(),
+        };
         let mut scope = HashMap::new();
         for tensor in &graph.initializer {
             let id = linker.id(&mut scope, &tensor.name, "");
@@ -365,6 +419,8 @@ impl Model {
                 linker.model.inputs.push((id, stated));
             }
         }
+        let given: Vec<Id> = (0..linker.model.names.len()).collect();
+        linker.seen.extend(given);
         linker.nodes(&graph.node, &mut scope, "", &[], 0)?;
         for info in &graph.value_info {
             if let (Some(id), Some(stated)) = (scope.get(info.name.as_str()), stated(info)) {

@@ -14,8 +14,13 @@
 //! its tensors.
 
 use super::model::{Id, Model};
-use super::shape::Values;
+use super::shape::{Value, Values};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Casts in a row.
+const LONGEST_CHAIN: usize = 8;
+/// Nodes before and after a softmax that may belong to an attention.
+const LONGEST_GROUP: usize = 16;
 
 /// What a group of nodes stands for.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,11 +63,18 @@ struct Net<'m> {
     values: &'m Values,
     maker: BTreeMap<Id, usize>,
     readers: BTreeMap<Id, Vec<usize>>,
+    outputs: BTreeSet<Id>,
 }
 
 /// Finds all groups. `fuse_attention`: the training will use fused attention.
 pub(super) fn find(model: &Model, values: &Values, fuse_attention: bool) -> Groups {
-    let mut net = Net { model, values, maker: BTreeMap::new(), readers: BTreeMap::new() };
+    let mut net = Net {
+        model,
+        values,
+        maker: BTreeMap::new(),
+        readers: BTreeMap::new(),
+        outputs: model.outputs.iter().copied().collect(),
+    };
     for (n, node) in model.nodes.iter().enumerate() {
         for id in &node.outputs {
             net.maker.insert(*id, n);
@@ -114,13 +126,13 @@ impl<'m> Net<'m> {
     fn next(&self, n: usize, ops: &[&str]) -> Option<usize> {
         let id = self.output(n)?;
         match self.readers.get(&id)?.as_slice() {
-            [only] if ops.contains(&self.op(*only)) && !self.model.outputs.contains(&id) => Some(*only),
+            [only] if ops.contains(&self.op(*only)) && !self.outputs.contains(&id) => Some(*only),
             _ => None,
         }
     }
 
     fn scalar(&self, id: Id) -> Option<f64> {
-        self.values.get(id).and_then(super::shape::Value::scalar)
+        self.values.get(id).and_then(Value::scalar)
     }
 
     /// Of a node with two inputs, the one that is not this one.
@@ -143,7 +155,7 @@ impl<'m> Net<'m> {
     fn closed(&self, group: &Group) -> bool {
         group.nodes.iter().filter(|n| **n != group.last).all(|n| {
             self.model.nodes[*n].outputs.iter().all(|id| {
-                !self.model.outputs.contains(id)
+                !self.outputs.contains(id)
                     && self
                         .readers
                         .get(id)
@@ -222,7 +234,8 @@ impl<'m> Net<'m> {
     /// Past casts, which autocast and older exporters put everywhere.
     fn uncast(&self, id: Id, nodes: &mut Vec<usize>) -> Id {
         let mut id = id;
-        while let Some(cast) = self.made_by(id, &["Cast"]) {
+        for _ in 0..LONGEST_CHAIN {
+            let Some(cast) = self.made_by(id, &["Cast"]) else { break };
             let Some(x) = self.input(cast, 0) else { break };
             nodes.push(cast);
             id = x;
@@ -237,7 +250,8 @@ impl<'m> Net<'m> {
             let step = || {
                 let mut at = last;
                 let mut casts = Vec::new();
-                while let Some(cast) = self.next(at, &["Cast"]) {
+                for _ in 0..LONGEST_CHAIN {
+                    let Some(cast) = self.next(at, &["Cast"]) else { break };
                     casts.push(cast);
                     at = cast;
                 }
@@ -331,6 +345,9 @@ impl<'m> Net<'m> {
         // Backwards from the softmax to the product of query and key.
         let mut id = self.input(softmax, 0)?;
         let product = loop {
+            if nodes.len() > LONGEST_GROUP {
+                return None;
+            }
             let n = *self.maker.get(&id)?;
             nodes.push(n);
             match self.op(n) {
@@ -348,9 +365,6 @@ impl<'m> Net<'m> {
                 }
                 _ => return None,
             }
-            if nodes.len() > 12 {
-                return None;
-            }
         };
         let query = self.unscaled(self.input(product, 0)?, &mut nodes);
         let key = self.unscaled(self.input(product, 1)?, &mut nodes);
@@ -366,6 +380,9 @@ impl<'m> Net<'m> {
         // Forwards to the product with the value.
         let (mut at, mut dropout) = (softmax, false);
         let last = loop {
+            if nodes.len() > 2 * LONGEST_GROUP {
+                return None;
+            }
             if let Some(n) = self.next(at, &["MatMul"]) {
                 nodes.push(n);
                 break n;
@@ -435,7 +452,7 @@ impl<'m> Net<'m> {
                         .iter()
                         .flatten()
                         .copied()
-                        .max_by_key(|id| self.values.get(*id).map_or(0, super::shape::Value::elements));
+                        .max_by_key(|id| self.values.get(*id).map_or(0, Value::elements));
                     let Some(next) = varying else { return false };
                     id = next;
                 }

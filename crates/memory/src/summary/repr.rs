@@ -76,6 +76,13 @@ pub(super) fn parse(input: &str) -> Result<Summary, Error> {
             }
             // Before the tree there may be other text: a prompt, a log.
             _ if !started => {}
+            // Arguments of a module that holds others stand on a line of their own.
+            _ if trimmed.contains('=') && !trimmed.starts_with('(') => {
+                let layer = open.last().and_then(|o| collector.summary.layers.get_mut(o.at));
+                if let Some(layer) = layer.filter(|l| l.attributes.is_empty()) {
+                    layer.attributes = arguments(trimmed);
+                }
+            }
             _ => collector.skip(number, trimmed),
         }
     }

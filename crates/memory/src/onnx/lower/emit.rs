@@ -3,6 +3,7 @@
 use super::{Lower, Source, is_param_name, union};
 use crate::graph::{Keeps, Norm, Op, ParamId, TensorId};
 use crate::onnx::model::{Id, Kind, Node};
+use crate::onnx::shape::elements;
 use crate::{Error, Mode};
 
 /// What a node reads: tensors, and weights beside them.
@@ -106,7 +107,7 @@ impl Lower<'_> {
                     return Ok(());
                 }
                 "Transpose" => {
-                    self.permuted.push(out);
+                    self.permuted.insert(out);
                     Op::View
                 }
                 "Reshape" | "Flatten" => {
@@ -125,7 +126,7 @@ impl Lower<'_> {
                 }
                 "Squeeze" | "Unsqueeze" | "Expand" | "Slice" => {
                     if first.is_some_and(|id| self.permuted.contains(&id)) {
-                        self.permuted.push(out);
+                        self.permuted.insert(out);
                     }
                     Op::View
                 }
@@ -149,7 +150,7 @@ impl Lower<'_> {
                 "Add" | "Sub" | "Sum" | "Mean" if self.kind(out) == Kind::Float => {
                     // A constant is added in place of nothing: a new tensor, nothing kept.
                     if xs.len() + o.weights.len() > 1 {
-                        Op::Add { inplace: false }
+                        Op::Add { inplace: first.is_some_and(|id| self.residual(node, id, out)) }
                     } else {
                         activation(Keeps::Nothing)
                     }
@@ -170,7 +171,7 @@ impl Lower<'_> {
                     if xs.len() + o.weights.len() > 1 { Op::Mul } else { activation(Keeps::Input) }
                 }
                 "Relu" => {
-                    let inplace = first.is_some_and(|id| self.writes_over(id));
+                    let inplace = first.is_some_and(|id| self.overwritable.contains(&id));
                     Op::Activation { keeps: Keeps::Output, inplace }
                 }
                 "Sigmoid" | "Tanh" | "Exp" | "Sqrt" | "Reciprocal" => activation(Keeps::Output),
@@ -218,12 +219,14 @@ impl Lower<'_> {
         !b.iter().filter(|d| **d > 1).all(|d| rest.next() == Some(d))
     }
 
-    /// Whether PyTorch's own models and timm write this ReLU over its input: after a convolution, a
-    /// normalisation or a sum that nobody else reads.
-    fn writes_over(&self, id: Id) -> bool {
-        let readers = self.model.nodes.iter().filter(|n| n.inputs.contains(&Some(id))).take(2).count();
-        let maker = self.model.nodes.iter().find(|n| n.outputs.first() == Some(&id));
-        readers == 1 && maker.is_some_and(|n| matches!(n.op.as_str(), "Conv" | "BatchNormalization" | "Add"))
+    /// Whether a sum is `out += identity` before a ReLU, as the residual blocks of torchvision and timm
+    /// write it: onto what a convolution or normalisation made.
+    fn residual(&self, node: &Node, first: Id, out: Id) -> bool {
+        node.op == "Add"
+            && self.overwritable.contains(&first)
+            && self.rectified.contains(&out)
+            && self.shape(first) == self.shape(out)
+            && self.tensor(first).is_some()
     }
 
     fn conv(&mut self, node: &Node, out: Id, x: TensorId) -> Result<(), Error> {
@@ -236,10 +239,7 @@ impl Lower<'_> {
                 params.extend(self.weight(id)?);
             }
         }
-        if !restored
-            && node.input(2).is_some()
-            && self.model.nodes.iter().all(|n| !n.op.ends_with("Normalization"))
-        {
+        if !restored && self.may_be_folded(node, out) {
             self.unnormed += 1;
         }
         let y = self.put(&node.name, Op::Conv { groups }, &[x], &params, out)?;
@@ -268,13 +268,25 @@ impl Lower<'_> {
         by_output || by_weights || by_bias
     }
 
+    /// Whether nothing tells that a convolution's bias was its own: neither its output's name nor its bias's.
+    fn may_be_folded(&self, node: &Node, out: Id) -> bool {
+        let Some((weight, bias)) = node.input(1).zip(node.input(2)) else { return false };
+        let own_output = self.model.name(out).rsplit('/').next().is_some_and(|n| n.starts_with("conv"));
+        let own_bias = self
+            .model
+            .name(weight)
+            .strip_suffix(".weight")
+            .is_some_and(|layer| self.model.name(bias).strip_prefix(layer) == Some(".bias"));
+        !own_output && !own_bias
+    }
+
     fn product(&mut self, node: &Node, out: Id, o: &Operands) -> Result<(), Error> {
         let weights: Vec<Id> = node
             .inputs
             .iter()
             .flatten()
             .copied()
-            .filter(|id| self.tensor(*id).is_none() && self.shape(*id).iter().product::<u64>() > 1)
+            .filter(|id| self.tensor(*id).is_none() && elements(self.shape(*id)) > 1)
             .collect();
         let op = if o.tensors.len() > 1 && node.op == "MatMul" { Op::MatMul } else { Op::Linear };
         // What a weight was reshaped from is trained, not the reshape.
@@ -312,7 +324,7 @@ impl Lower<'_> {
             };
             let params = self.weights(ids)?;
             if let ([table], [rows, width]) = (params.as_slice(), self.shape(data)) {
-                self.tables.push((*rows, *width, *table));
+                self.tables.insert((*rows, *width), (data, *table));
             }
             self.put(&node.name, Op::Embedding, &o.tensors, &params, out)?;
             return Ok(());

@@ -4,10 +4,10 @@ mod emit;
 
 use super::model::{Id, Kind, Model};
 use super::pattern::{self, Fused, Group, Groups};
-use super::shape::Values;
+use super::shape::{Values, elements};
 use crate::graph::{Builder, Graph, Norm, Number, Op, ParamId, TensorId};
 use crate::{Attention, Error, Mode, Task};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a value comes from.
 #[derive(Debug, Clone)]
@@ -27,10 +27,16 @@ struct Lower<'m> {
     b: Builder,
     sources: BTreeMap<Id, Source>,
     params: BTreeMap<Id, ParamId>,
-    /// Tables of embeddings: rows, width, number.
-    tables: Vec<(u64, u64, ParamId)>,
+    /// Tables of embeddings, by rows and width.
+    tables: BTreeMap<(u64, u64), (Id, ParamId)>,
+    /// Matrices of which it cannot be told whether they are such a table.
+    perhaps_tied: usize,
     /// Values whose elements do not lie in the order of their dimensions.
-    permuted: Vec<Id>,
+    permuted: BTreeSet<Id>,
+    /// Values that exactly one node reads, and what convolutions, batch normalisations and sums make.
+    overwritable: BTreeSet<Id>,
+    /// Values that a ReLU reads.
+    rectified: BTreeSet<Id>,
     unknown: BTreeMap<String, usize>,
     restored: usize,
     unnormed: usize,
@@ -49,8 +55,11 @@ pub(super) fn lower(model: &Model, values: &Values, task: &Task) -> Result<Graph
         b,
         sources: BTreeMap::new(),
         params: BTreeMap::new(),
-        tables: Vec::new(),
-        permuted: Vec::new(),
+        tables: BTreeMap::new(),
+        perhaps_tied: 0,
+        permuted: BTreeSet::new(),
+        overwritable: overwritable(model),
+        rectified: model.nodes.iter().filter(|n| n.op == "Relu").filter_map(|n| n.input(0)).collect(),
         unknown: BTreeMap::new(),
         restored: 0,
         unnormed: 0,
@@ -62,6 +71,18 @@ pub(super) fn lower(model: &Model, values: &Values, task: &Task) -> Result<Graph
     let returned = lower.outputs()?;
     lower.doubts();
     Ok(lower.b.finish(returned))
+}
+
+/// Values that PyTorch's own models and timm let a ReLU write over: what a convolution, a normalisation or a
+/// sum makes and nobody else reads.
+fn overwritable(model: &Model) -> BTreeSet<Id> {
+    let mut readers: BTreeMap<Id, usize> = BTreeMap::new();
+    for id in model.nodes.iter().flat_map(|n| n.inputs.iter().flatten()) {
+        *readers.entry(*id).or_default() += 1;
+    }
+    let makers =
+        model.nodes.iter().filter(|n| matches!(n.op.as_str(), "Conv" | "BatchNormalization" | "Add"));
+    makers.filter_map(|n| n.outputs.first().copied()).filter(|id| readers.get(id) == Some(&1)).collect()
 }
 
 /// The kind of model, from names and operators.
@@ -123,7 +144,7 @@ impl Lower<'_> {
             return source.clone();
         }
         match self.model.constants.get(&id) {
-            Some(c) if c.kind == Kind::Float && c.shape.iter().product::<u64>() > 1 => {
+            Some(c) if c.kind == Kind::Float && elements(&c.shape) > 1 => {
                 if is_param_name(self.model.name(id)) { Source::Weights(vec![id]) } else { Source::Constant }
             }
             _ => Source::Constant,
@@ -147,14 +168,28 @@ impl Lower<'_> {
         // A matrix that the exporter turned round is the table that it was tied to.
         if let [inner, rows] = shape[..]
             && !is_param_name(self.model.name(id))
-            && let Some((.., table)) =
-                self.tables.iter().find(|(r, w, _)| *r == rows && *w == inner && rows > 1)
+            && let Some((table, param)) = self.tables.get(&(rows, inner)).copied().filter(|_| rows > 1)
         {
-            return Ok(Some(*table));
+            match self.same_ends(id, table) {
+                Some(true) => return Ok(Some(param)),
+                Some(false) => {}
+                // Without the data: these families tie them.
+                None if matches!(family(self.model), "bert" | "gpt2") => return Ok(Some(param)),
+                None => self.perhaps_tied += 1,
+            }
         }
         let param = self.b.param(self.model.name(id), &shape)?;
         self.params.insert(id, param);
         Ok(Some(param))
+    }
+
+    /// Whether two weights begin and end with the same numbers; `None` where that is not in the file or
+    /// says nothing.
+    fn same_ends(&self, a: Id, b: Id) -> Option<bool> {
+        let ends = |id: Id| self.model.constants.get(&id)?.ends.as_ref();
+        let (a, b) = (ends(a)?, ends(b)?);
+        let zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
+        if a == b && zero(&a.0) && zero(&a.1) { None } else { Some(a == b) }
     }
 
     fn buffer(&mut self, id: Id) -> Result<Option<ParamId>, Error> {
@@ -254,7 +289,7 @@ impl Lower<'_> {
 
     fn loss(&mut self, id: Id, scores: TensorId) -> Result<(), Error> {
         let shape = self.shape(id).to_vec();
-        if shape.iter().product::<u64>() <= 1 {
+        if elements(&shape) <= 1 {
             // The file has its loss in it.
             return Ok(());
         }
@@ -293,16 +328,23 @@ impl Lower<'_> {
         if self.task.mode == Mode::Infer {
             return;
         }
+        if self.perhaps_tied > 0 {
+            self.b.doubt(
+                "an output matrix as large as the embedding, whose data is not in the file: counted apart, \
+                 though it may be tied to it",
+            );
+        }
         if self.restored > 0 {
             self.b.doubt(format!(
                 "batch normalisation was folded into {} convolutions when the file was exported; put back",
                 self.restored
             ));
         }
-        if self.unnormed >= 8 {
+        let normed = self.model.nodes.iter().any(|n| n.op.ends_with("Normalization"));
+        if self.unnormed > 1 && !normed {
             self.b.doubt(format!(
-                "{} convolutions with bias and no normalisation anywhere: if the export folded batch \
-                 normalisation into them, training takes more",
+                "{} convolutions with a bias of unknown origin and no normalisation anywhere: if batch \
+                 normalisation was folded into them, training takes more",
                 self.unnormed
             ));
         }

@@ -149,7 +149,7 @@ impl Call<'_> {
         let mut made = Value::new(shape, x.kind);
         if rank == 1 {
             let all: Option<Vec<&Vec<f64>>> =
-                self.inputs.iter().map(|v| v.as_ref().and_then(|v| v.known.as_ref())).collect();
+                self.inputs.iter().map(|v| v.and_then(|v| v.known.as_ref())).collect();
             made.known = all.map(|lists| lists.into_iter().flatten().copied().take(MOST_KNOWN).collect());
         }
         Some(made)

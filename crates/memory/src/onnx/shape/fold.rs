@@ -20,9 +20,12 @@ pub(super) fn unary(op: &str) -> Option<fn(f64) -> f64> {
     })
 }
 
+/// A function of two numbers.
+type Binary = fn(f64, f64) -> f64;
+
 /// Functions of two numbers, and whether they compare.
-pub(super) fn binary(op: &str, kind: Option<Kind>) -> Option<(fn(f64, f64) -> f64, bool)> {
-    let number: fn(f64, f64) -> f64 = match op {
+pub(super) fn binary(op: &str, kind: Option<Kind>) -> Option<(Binary, bool)> {
+    let number: Binary = match op {
         "Add" => |a, b| a + b,
         "Sub" => |a, b| a - b,
         "Mul" => |a, b| a * b,
@@ -33,7 +36,7 @@ pub(super) fn binary(op: &str, kind: Option<Kind>) -> Option<(fn(f64, f64) -> f6
         "Min" => f64::min,
         "Max" => f64::max,
         _ => {
-            let compare: fn(f64, f64) -> f64 = match op {
+            let compare: Binary = match op {
                 "Equal" => |a, b| f64::from(a == b),
                 "Less" => |a, b| f64::from(a < b),
                 "Greater" => |a, b| f64::from(a > b),

@@ -9,11 +9,14 @@
 mod arrange;
 mod fold;
 mod known;
+mod rebatch;
+mod sizes;
 mod window;
 
-use super::model::{Dim, Id, Kind, MOST_KNOWN, Model, Node, Stated};
+use super::model::{Dim, Id, Kind, MOST_DIMENSIONS, MOST_KNOWN, Model, Node};
 use crate::{Error, Task};
-use std::collections::BTreeMap;
+use sizes::Sizes;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +40,7 @@ impl Value {
 
     /// Elements; saturates.
     pub(super) fn elements(&self) -> u64 {
-        self.shape.iter().fold(1, |n: u64, d| n.saturating_mul(*d))
+        elements(&self.shape)
     }
 
     /// The one element of a scalar constant.
@@ -60,7 +63,7 @@ impl Value {
 pub(super) struct Values {
     all: BTreeMap<Id, Value>,
     /// Nodes whose operator or shape was not understood.
-    pub(super) unknown: Vec<usize>,
+    pub(super) unknown: BTreeSet<usize>,
     /// What was assumed.
     pub(super) doubts: Vec<String>,
 }
@@ -70,81 +73,21 @@ impl Values {
         self.all.get(&id)
     }
 
+    fn insert(&mut self, id: Id, mut value: Value, varies: bool) {
+        if value.shape.len() > MOST_DIMENSIONS {
+            return;
+        }
+        if value.known.as_ref().is_some_and(|k| k.len() as u64 != value.elements()) {
+            value.known = None;
+        }
+        // What comes of shapes alone does not vary, though the tensors whose shapes they are do.
+        value.varies = varies && value.known.is_none();
+        self.all.insert(id, value);
+    }
+
     /// Whether a value depends on the data.
     pub(super) fn varies(&self, id: Id) -> bool {
         self.get(id).is_some_and(|v| v.varies)
-    }
-}
-
-/// Batches and names of dimensions.
-struct Sizes<'t> {
-    task: &'t Task,
-    names: BTreeMap<String, u64>,
-    /// Batch in the file, where it is a number.
-    fixed: Option<u64>,
-    batch: u64,
-    doubts: Vec<String>,
-}
-
-/// Side of an image whose size the file leaves open.
-const USUAL_SIDE: u64 = 224;
-/// Tokens of a sequence where neither file nor task says.
-const USUAL_TOKENS: u64 = 128;
-
-impl Sizes<'_> {
-    fn named(&mut self, name: &str, input: &str, axis: usize, rank: usize, kind: Kind) -> u64 {
-        if let Some(size) = self.names.get(name) {
-            return *size;
-        }
-        let lower = name.to_lowercase();
-        let is = |words: &[&str]| words.iter().any(|w| lower.contains(w));
-        let sequence = is(&["seq", "len", "token", "time", "ctx"]);
-        let size = if is(&["batch"]) || (axis == 0 && !sequence) {
-            self.batch
-        } else if sequence || (axis == 1 && (kind != Kind::Float || rank == 3)) {
-            self.task.seq_len.unwrap_or_else(|| {
-                self.doubts.push(format!(
-                    "input {input}: dimension {name} is taken for {USUAL_TOKENS} tokens; --seq-len says it"
-                ));
-                USUAL_TOKENS
-            })
-        } else if rank >= 4 && axis == 1 {
-            self.doubts.push(format!("input {input}: dimension {name} is taken for 3 channels"));
-            3
-        } else {
-            self.doubts.push(format!("input {input}: dimension {name} is open and taken for {USUAL_SIDE}"));
-            USUAL_SIDE
-        };
-        self.names.insert(name.to_owned(), size);
-        size
-    }
-
-    /// Dimensions of an input for the task.
-    fn input(&mut self, name: &str, stated: &Stated) -> Vec<u64> {
-        let rank = stated.dims.len();
-        (0..rank)
-            .map(|axis| match &stated.dims[axis] {
-                Dim::Number(n) if axis == 0 && self.fixed == Some(*n) => self.batch,
-                Dim::Number(n) => *n,
-                Dim::Name(dim) => self.named(dim, name, axis, rank, stated.kind),
-                Dim::Unknown => self.named(&format!("{name}.{axis}"), name, axis, rank, stated.kind),
-            })
-            .collect()
-    }
-
-    /// A stated shape, if all of its names have sizes.
-    fn stated(&self, stated: &Stated) -> Option<Vec<u64>> {
-        stated
-            .dims
-            .iter()
-            .enumerate()
-            .map(|(axis, d)| match d {
-                Dim::Number(n) if axis == 0 && self.fixed == Some(*n) => Some(self.batch),
-                Dim::Number(n) => Some(*n),
-                Dim::Name(name) => self.names.get(name).copied(),
-                Dim::Unknown => None,
-            })
-            .collect()
     }
 }
 
@@ -204,55 +147,72 @@ fn pass(model: &Model, sizes: &mut Sizes<'_>, first: Option<&Values>) -> Result<
         values.all.insert(*id, Value::new(shape, stated.kind));
     }
     for (number, node) in model.nodes.iter().enumerate() {
-        let inputs: Vec<Option<Value>> =
-            node.inputs.iter().map(|id| id.and_then(|id| values.all.get(&id)).cloned()).collect();
-        let missing = node.inputs.iter().zip(&inputs).any(|(id, v)| id.is_some() && v.is_none());
-        let varies = inputs.iter().flatten().any(|v| v.varies);
-        let op = Call { node, inputs: &inputs, opset: model.opset };
-        let mut made = if missing { None } else { op.infer() };
-        if let (Some(made), Some(first)) = (&mut made, first) {
-            op.follow(made, first, sizes);
-        }
-        if made.is_none() {
-            values.unknown.push(number);
-        }
-        let made = made.unwrap_or_default();
-        for (at, id) in node.outputs.iter().enumerate() {
-            let stated = || {
-                let stated = model.stated.get(id)?;
-                Some(Value::new(sizes.stated(stated)?, stated.kind))
-            };
-            // Without anything else: as the first input, which is right for most of what has no rule.
-            let value = made.get(at).cloned().or_else(stated).or_else(|| {
-                inputs
-                    .iter()
-                    .flatten()
-                    .max_by_key(|v| v.elements())
-                    .map(|v| Value::new(v.shape.clone(), v.kind))
-            });
-            let Some(mut value) = value else { continue };
-            let few = value.known.as_ref().is_some_and(|k| k.len() as u64 == value.elements());
-            if !few {
-                value.known = None;
+        let (made, varies) = infer_node(model, node, &values, sizes, first);
+        let Some(made) = made else {
+            values.unknown.insert(number);
+            for id in &node.outputs {
+                if let Some(value) = guess(model, node, *id, &values, sizes) {
+                    values.insert(*id, value, varies);
+                }
             }
-            // What comes of shapes alone does not vary, though the tensors whose shapes they are do.
-            value.varies = varies && value.known.is_none() && !node.outputs.is_empty();
-            values.all.insert(*id, value);
+            continue;
+        };
+        for (at, id) in node.outputs.iter().enumerate() {
+            let value = match made.get(at) {
+                Some(value) => Some(value.clone()),
+                None => guess(model, node, *id, &values, sizes),
+            };
+            if let Some(value) = value {
+                values.insert(*id, value, varies);
+            }
         }
     }
     Ok(values)
 }
 
+/// What a node makes, and whether that depends on the data.
+fn infer_node(
+    model: &Model,
+    node: &Node,
+    values: &Values,
+    sizes: &Sizes<'_>,
+    first: Option<&Values>,
+) -> (Option<Vec<Value>>, bool) {
+    let inputs: Vec<Option<&Value>> = node.inputs.iter().map(|id| id.and_then(|id| values.get(id))).collect();
+    let missing = node.inputs.iter().zip(&inputs).any(|(id, v)| id.is_some() && v.is_none());
+    let varies = inputs.iter().flatten().any(|v| v.varies);
+    let call = Call { node, inputs: &inputs, opset: model.opset };
+    let mut made = if missing { None } else { call.infer() };
+    if let (Some(made), Some(first)) = (&mut made, first) {
+        call.follow(made, first, sizes);
+    }
+    (made, varies)
+}
+
+/// Without a rule: as the file states, else as the largest input, which is right for most of what has none.
+fn guess(model: &Model, node: &Node, id: Id, values: &Values, sizes: &Sizes<'_>) -> Option<Value> {
+    let stated = || {
+        let stated = model.stated.get(&id)?;
+        Some(Value::new(sizes.stated(stated)?, stated.kind))
+    };
+    let as_input = || {
+        let inputs = node.inputs.iter().flatten().filter_map(|id| values.get(*id));
+        let largest = inputs.max_by_key(|v| v.elements())?;
+        Some(Value::new(largest.shape.clone(), largest.kind))
+    };
+    stated().or_else(as_input)
+}
+
 /// A node with its inputs.
 struct Call<'c> {
     node: &'c Node,
-    inputs: &'c [Option<Value>],
+    inputs: &'c [Option<&'c Value>],
     opset: i64,
 }
 
 impl Call<'_> {
     fn input(&self, at: usize) -> Option<&Value> {
-        self.inputs.get(at)?.as_ref()
+        self.inputs.get(at).copied().flatten()
     }
 
     /// Ints from an attribute, or since some version from an input.
@@ -454,41 +414,6 @@ impl Call<'_> {
         }
         Some(vec![Value::new(shape, q.kind)])
     }
-
-    /// A model that was exported with a fixed batch: reshapes to fixed numbers follow the first pass.
-    fn follow(&self, made: &mut [Value], first: &Values, sizes: &Sizes<'_>) {
-        let Some(fixed) = sizes.fixed else { return };
-        if !matches!(self.node.op.as_str(), "Reshape" | "Expand") {
-            return;
-        }
-        let (Some(x), Some(before), Some(out), Some(made)) = (
-            self.input(0),
-            self.node.input(0).and_then(|id| first.get(id)),
-            self.node.outputs.first().and_then(|id| first.get(*id)),
-            made.first_mut(),
-        ) else {
-            return;
-        };
-        let reshape = self.node.op == "Reshape";
-        if made.known.is_some() || (reshape && x.shape == before.shape) {
-            return;
-        }
-        let mut shape = out.shape.clone();
-        let scaled = |d: u64| d.checked_mul(sizes.batch).filter(|d| d % fixed == 0).map(|d| d / fixed);
-        if reshape {
-            // The batch is in the first dimension, alone or with what it was folded with.
-            if let Some((first, size)) = shape.first_mut().and_then(|d| scaled(*d).map(|s| (d, s))) {
-                *first = size;
-            }
-            let elements = |s: &[u64]| s.iter().try_fold(1_u64, |n, d| n.checked_mul(*d));
-            if elements(&shape) == elements(&x.shape) {
-                made.shape = shape;
-            }
-        } else if shape.first() == Some(&fixed) && fixed > 1 && x.shape.first().is_none_or(|d| *d == 1) {
-            shape[0] = sizes.batch;
-            made.shape = shape;
-        }
-    }
 }
 
 /// Shape of an elementwise operator (numpy's rule).
@@ -505,6 +430,11 @@ fn broadcast(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
             }
         })
         .collect()
+}
+
+/// Elements of a shape; saturates.
+pub(super) fn elements(shape: &[u64]) -> u64 {
+    shape.iter().fold(1, |n: u64, d| n.saturating_mul(*d))
 }
 
 /// Whether so many elements are few enough to be computed.

@@ -1,6 +1,7 @@
 //! Containers: what happens at their end that no line shows (additions, products, concatenations).
 
-use super::flow::{Flow, Plan, elements};
+use super::flow::{Flow, REACH, elements};
+use super::plan::Plan;
 use super::role::Role;
 use super::row::Row;
 use crate::Error;
@@ -174,7 +175,7 @@ fn gating(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<(), Error> {
     if !row.kind.contains("GatingUnit") || elements(flow.shape(flow.cur)) != elements(out) {
         return Ok(());
     }
-    let other = (0..flow.seen.len()).rev().find(|i| {
+    let other = (0..flow.seen.len()).rev().take(REACH).find(|i| {
         let shape = flow.shape(*i);
         shape.len() == out.len() && shape.last() == out.last().map(|w| w * 2).as_ref()
     });
@@ -205,7 +206,9 @@ fn gate(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<bool, Error> {
     if out.len() < 3 || elements(cur) != each || elements(out) <= each {
         return Ok(false);
     }
-    let Some(at) = (0..flow.seen.len()).rev().find(|i| flow.shape(*i) == out) else { return Ok(false) };
+    let Some(at) = (0..flow.seen.len()).rev().take(REACH).find(|i| flow.shape(*i) == out) else {
+        return Ok(false);
+    };
     let gate = flow.read(flow.cur);
     let gate = if flow.after_product {
         // The sigmoid is a function.

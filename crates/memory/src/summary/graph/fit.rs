@@ -10,6 +10,9 @@ pub(super) struct Fit {
     pub(super) bias: bool,
 }
 
+/// Longer strides are not believed.
+const MOST_STRIDE: u64 = 64;
+
 /// Kernels up to 31 x 31 and 1 x k.
 fn area_cost(area: u64) -> Option<f64> {
     let root = area.isqrt();
@@ -87,6 +90,18 @@ pub(super) fn channels(inner: u64, outer: u64, params: u64, grouped: bool) -> Op
     best
 }
 
+/// A kernel of one cell over all channels.
+pub(super) fn pointwise(inner: u64, outer: u64, params: u64) -> Option<Fit> {
+    let weights = inner.checked_mul(outer)?;
+    let bias = params != weights;
+    (params == weights || Some(params) == weights.checked_add(outer)).then_some(Fit {
+        cost: 0.0,
+        groups: 1,
+        area: 1,
+        bias,
+    })
+}
+
 /// Whether an input of `inner` cells along a side can become `outer`; cost by how unusual.
 pub(super) fn side(inner: u64, outer: u64, area: u64) -> Option<f64> {
     let kernel = if area.isqrt().pow(2) == area { area.isqrt() } else { area };
@@ -98,6 +113,10 @@ pub(super) fn side(inner: u64, outer: u64, area: u64) -> Option<f64> {
         return (outer - inner <= kernel.max(2)).then_some(1.0);
     }
     let stride = (inner as f64 / outer as f64).round().max(1.0) as u64;
+    // A whole side in one step is a mean before a small kernel.
+    if stride > MOST_STRIDE || outer == 1 && stride > kernel.saturating_mul(4) {
+        return None;
+    }
     if inner.div_ceil(stride) == outer {
         // Strides beyond the kernel leave cells out: unusual unless 1 x 1 in a shortcut. Even kernels
         // do not keep the size.

@@ -295,7 +295,7 @@ impl View<'_> {
                 [0, hidden + 2 * kv].into_iter().find_map(|bias| {
                     let left = rest.checked_sub(2 * hidden * kv + bias)?;
                     let m = left / (3 * hidden);
-                    (left % (3 * hidden) == 0 && m > 0 && m % unit == 0).then_some((kv, m))
+                    (left % (3 * hidden) == 0 && m > 0 && m.is_multiple_of(unit)).then_some((kv, m))
                 })
             })
         })

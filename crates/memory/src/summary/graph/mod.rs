@@ -1,14 +1,19 @@
 //! The graph of a printed summary.
 
+mod attention;
 mod block;
+mod conv;
 mod expand;
 mod fit;
 mod flow;
 mod input;
 mod language;
+mod layers;
+mod plan;
 mod resolve;
 mod role;
 mod row;
+mod shapes;
 
 use super::{Dialect, Summary};
 use crate::graph::Graph;
@@ -29,6 +34,14 @@ pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     }
     if let Some(graph) = language::graph(summary, task) {
         return graph;
+    }
+    if summary.layers.iter().all(|l| l.outputs.is_empty()) {
+        let shaped = shapes::shaped(summary).ok_or_else(|| Error::Missing {
+            estimator: "summary",
+            what: "shapes, which do not follow from these modules; print it with torchinfo or torchsummary"
+                .to_owned(),
+        })?;
+        return vision(&shaped, task);
     }
     vision(summary, task)
 }

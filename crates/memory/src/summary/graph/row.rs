@@ -63,10 +63,16 @@ pub(super) fn printed_batch(summary: &Summary) -> Option<i64> {
     count.into_iter().max_by_key(|(_, n)| *n).map(|(b, _)| b).filter(|b| *b != 0)
 }
 
+/// No dimension of a tensor is longer; what is computed of two of them does not overflow.
+const LONGEST: u64 = 1 << 30;
+/// Elements of a tensor, and parameters of a layer, that are believed (as in [`crate::graph::Builder`]).
+const MOST_ELEMENTS: u64 = 1 << 44;
+
 /// Puts the task's batch into printed shapes.
 struct Batch {
     printed: Option<i64>,
     real: u64,
+    tree_of_modules: bool,
 }
 
 impl Batch {
@@ -86,10 +92,28 @@ impl Batch {
             };
             dims.push(real);
         }
+        let elements = dims.iter().try_fold(1_u64, |n, d| n.checked_mul(*d));
+        if dims.iter().any(|d| *d > LONGEST) || elements.is_none_or(|n| n > MOST_ELEMENTS) {
+            return Err(Error::Absurd {
+                layer: layer.to_owned(),
+                what: format!("shape {shape:?} with {} samples", self.real),
+            });
+        }
         Ok(dims)
     }
 
+    /// A tree of modules counts what is inside as well, or nothing at all.
+    fn params(&self, layer: &Layer) -> u64 {
+        if self.tree_of_modules { super::shapes::parameters(layer).unwrap_or(0) } else { layer.params }
+    }
+
     fn row(&self, layer: &Layer) -> Result<Row, Error> {
+        if layer.params > MOST_ELEMENTS {
+            return Err(Error::Absurd {
+                layer: layer.name.clone(),
+                what: format!("{} parameters", layer.params),
+            });
+        }
         let first = |shapes: &[Vec<i64>]| shapes.first().map(|s| self.dims(&layer.name, s)).transpose();
         Ok(Row {
             name: layer.name.clone(),
@@ -97,7 +121,7 @@ impl Batch {
             role: role(&layer.kind),
             input: first(&layer.inputs)?,
             output: first(&layer.outputs)?,
-            params: layer.params,
+            params: self.params(layer),
             frozen: layer.trainable == Some(false),
             recursive: layer.recursive,
             groups: layer.number("groups"),
@@ -112,7 +136,8 @@ impl Batch {
 
 /// The steps of a summary for a batch.
 pub(super) fn steps(summary: &Summary, batch: u64) -> Result<Vec<Step>, Error> {
-    let batch = Batch { printed: printed_batch(summary), real: batch };
+    let tree_of_modules = summary.dialect == Dialect::Modelsummary;
+    let batch = Batch { printed: printed_batch(summary), real: batch, tree_of_modules };
     let mut steps = Vec::with_capacity(summary.layers.len() * 2);
     if summary.dialect == Dialect::Torchsummary {
         for (i, layer) in summary.layers.iter().enumerate() {

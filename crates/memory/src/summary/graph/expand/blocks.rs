@@ -1,187 +1,12 @@
-//! Containers whose inside is not printed (torchinfo cuts at depth 3): the inside of the usual blocks,
-//! told by shapes and the number of parameters, which must come out exactly.
+//! Blocks of convolutions.
 
-use super::fit;
-use super::flow::elements;
-use super::role::{Role, role};
-use super::row::{Dims, Row, Step};
-
-/// Writes steps, each with its shapes.
-struct Writer<'a> {
-    name: &'a str,
-    frozen: bool,
-    steps: Vec<Step>,
-    shape: Dims,
-    act: &'a str,
-    count: usize,
-}
-
-impl<'a> Writer<'a> {
-    fn new(row: &'a Row, shape: Dims, act: &'a str) -> Self {
-        Self { name: &row.name, frozen: row.frozen, steps: Vec::new(), shape, act, count: 0 }
-    }
-
-    fn row(&mut self, kind: &str, input: Dims, output: Dims, params: u64, groups: u64) -> Row {
-        self.count += 1;
-        Row {
-            name: format!("{}/{kind}-{}", self.name, self.count),
-            kind: kind.to_owned(),
-            role: role(kind),
-            input: Some(input),
-            output: Some(output),
-            params,
-            frozen: self.frozen,
-            recursive: false,
-            groups: Some(groups),
-            attribute: String::new(),
-            pooled: false,
-            branch: false,
-            attends: false,
-            hidden: None,
-        }
-    }
-
-    fn leaf(&mut self, kind: &str, output: Dims, params: u64, groups: u64) -> &mut Self {
-        let row = self.row(kind, self.shape.clone(), output.clone(), params, groups);
-        self.steps.push(Step::Leaf(row));
-        self.shape = output;
-        self
-    }
-
-    fn same(&mut self, kind: &str, params: u64) -> &mut Self {
-        let shape = self.shape.clone();
-        self.leaf(kind, shape, params, 1)
-    }
-
-    /// Convolution to `channels` with cells of `like` beyond the channels.
-    fn conv(&mut self, channels: u64, kernel: u64, groups: u64, like: &[u64], bias: bool) -> &mut Self {
-        let inner = self.shape.get(1).copied().unwrap_or(1) / groups.max(1);
-        let mut out = like.to_vec();
-        if let Some(c) = out.get_mut(1) {
-            *c = channels;
-        }
-        let params = inner * channels * kernel * kernel + if bias { channels } else { 0 };
-        self.leaf("Conv2d", out, params, groups)
-    }
-
-    fn norm(&mut self) -> &mut Self {
-        let channels = self.shape.get(1).copied().unwrap_or(1);
-        self.same("BatchNorm2d", 2 * channels)
-    }
-
-    fn act(&mut self) -> &mut Self {
-        let act = self.act.to_owned();
-        self.same(&act, 0)
-    }
-
-    fn linear(&mut self, width: u64, bias: bool) -> &mut Self {
-        let inner = self.shape.last().copied().unwrap_or(1);
-        let mut out = self.shape.clone();
-        if let Some(last) = out.last_mut() {
-            *last = width;
-        }
-        self.leaf("Linear", out, inner * width + if bias { width } else { 0 }, 1)
-    }
-
-    fn layer_norm(&mut self) -> &mut Self {
-        let width = self.shape.last().copied().unwrap_or(1);
-        self.same("LayerNorm", 2 * width)
-    }
-
-    /// Squeeze and excitation through `inner` channels.
-    fn squeeze(&mut self, inner: u64) -> &mut Self {
-        let full = self.shape.clone();
-        let mut one = full.clone();
-        one[2..].fill(1);
-        let enter = self.row("SqueezeExcitation", full.clone(), full.clone(), 0, 1);
-        self.steps.push(Step::Enter(enter.clone()));
-        let channels = full[1];
-        self.leaf("AdaptiveAvgPool2d", one.clone(), 0, 1);
-        self.conv(inner, 1, 1, &one, true).same("ReLU", 0);
-        self.conv(channels, 1, 1, &one, true).same("Sigmoid", 0);
-        self.steps.push(Step::Exit(enter));
-        self.shape = full;
-        self
-    }
-
-    /// The way past the block: its own input.
-    fn shortcut(&mut self, from: &[u64], to: &[u64], norm: bool) -> &mut Self {
-        self.shape = from.to_vec();
-        self.conv(to[1], 1, 1, to, false);
-        if norm {
-            self.norm();
-        }
-        self
-    }
-
-    fn hidden(&mut self, kind: &str, input: Dims, output: Dims, params: u64) -> &mut Self {
-        let row = self.row(kind, input, output.clone(), params, 1);
-        self.steps.push(Step::Hidden(row));
-        self.shape = output;
-        self
-    }
-
-    fn done(self) -> Option<Vec<Step>> {
-        Some(self.steps)
-    }
-}
-
-/// The inside of a hidden container, without its end. `act` is the model's usual activation.
-pub(super) fn expand(row: &Row, input: &[u64], act: &str) -> Option<Vec<Step>> {
-    let out = row.output.clone()?;
-    let small = |s: &[u64]| s.iter().all(|d| *d > 0 && *d < 1 << 24);
-    if row.params == 0 || row.params > 1 << 40 || !small(&out) || !small(input) {
-        return None;
-    }
-    if input.len() == 4 && out.len() == 4 && row.params < 1 << 34 {
-        let found = convolutional(row, input, &out, act);
-        if found.is_some() {
-            return found;
-        }
-    }
-    // Maps with the channels last: wider than they are high.
-    let last = |s: &[u64]| s.len() != 4 || s[3] > s[1] && s[3] > s[2];
-    if input.len() >= 2 && out.len() == input.len() && last(input) && last(&out) {
-        return tokens(row, input, &out);
-    }
-    None
-}
-
-fn convolutional(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
-    let kind = row.kind.as_str();
-    let dense = kind.contains("DenseLayer");
-    let inverted =
-        ["Inverted", "MBConv", "DepthwiseSep", "EdgeRes", "UniversalInv"].iter().any(|k| kind.contains(k));
-    let in_front: &[fn(&Row, &[u64], &[u64], &str) -> Option<Vec<Step>>] = if dense {
-        &[dense_layer]
-    } else if inverted {
-        &[inverted_residual, fused, separable]
-    } else if kind.contains("SeparableConv") {
-        &[separable]
-    } else {
-        &[]
-    };
-    let all: &[fn(&Row, &[u64], &[u64], &str) -> Option<Vec<Step>>] = &[
-        squeeze_alone,
-        conv_norm,
-        separable,
-        basic,
-        bottleneck,
-        preactivated,
-        convnext,
-        fire,
-        inverted_residual,
-        fused,
-        double,
-        windows,
-        dense_layer,
-        several,
-    ];
-    in_front.iter().chain(all).find_map(|template| template(row, input, out, act))
-}
+use super::Writer;
+use crate::summary::graph::fit;
+use crate::summary::graph::role::Role;
+use crate::summary::graph::row::{Dims, Row, Step};
 
 /// One convolution, with or without norm.
-fn conv_norm(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn conv_norm(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let known = row.input.is_some();
     for norm in [true, false] {
@@ -221,7 +46,7 @@ fn conv_norm(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Ste
 }
 
 /// Squeeze and excitation alone.
-fn squeeze_alone(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn squeeze_alone(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let c = input[1];
     if input != out || !(row.kind.contains("SE") || row.kind.contains("Squeeze")) {
         return None;
@@ -236,7 +61,7 @@ fn squeeze_alone(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec
 }
 
 /// Depthwise, then pointwise; with norms, with squeeze and excitation, or bare.
-fn separable(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn separable(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     for kernel in [3, 5, 7] {
         let bare = ci * kernel * kernel + ci * co;
@@ -297,7 +122,7 @@ fn squeeze_params(channels: u64, inner: u64) -> u64 {
 }
 
 /// MobileNet's and EfficientNet's block: widen, depthwise, squeeze and excitation, narrow.
-fn inverted_residual(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn inverted_residual(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let widths = [6, 4, 3, 1, 2, 5, 8].into_iter().map(|e| ci * e);
     let others = (1..=(ci * 8 / 4).min(2048)).map(|n| n * 4);
@@ -329,7 +154,7 @@ fn inverted_residual(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option
 }
 
 /// EfficientNetV2's block: a full convolution widens, another narrows.
-fn fused(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn fused(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     for e in [4, 6, 1, 2, 3, 5, 8] {
         let hidden = ci * e;
@@ -357,7 +182,7 @@ fn shortcuts(input: &[u64], out: &[u64]) -> impl Iterator<Item = (bool, u64)> {
 }
 
 /// ResNet's block of two convolutions.
-fn basic(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn basic(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let main = 9 * ci * co + 9 * co * co + 4 * co;
     for (shortcut, cost) in shortcuts(input, out) {
@@ -380,7 +205,7 @@ fn basic(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> 
 }
 
 /// ResNet's block of three convolutions, ResNeXt's groups, RegNet's widths, squeeze and excitation.
-fn bottleneck(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn bottleneck(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     for (shortcut, cost) in shortcuts(input, out) {
         for width in [co / 4, co / 2, co, ci / 4, ci / 2, co * 2, co * 3 / 8] {
@@ -426,7 +251,7 @@ fn bottleneck(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<St
 }
 
 /// ResNet v2: norms before convolutions.
-fn preactivated(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn preactivated(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let width = co / 4;
     let main = 2 * ci + ci * width + 2 * width + 9 * width * width + 2 * width + width * co;
@@ -448,7 +273,7 @@ fn preactivated(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<
 }
 
 /// DenseNet's layer; its input is a concatenation, whose width follows from the parameters.
-fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     if !row.kind.contains("Dense") {
         return None;
     }
@@ -465,7 +290,7 @@ fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<S
 }
 
 /// SqueezeNet's Fire module.
-fn fire(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn fire(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, expand) = (input[1], out[1] / 2);
     let squeeze = row.params.checked_sub(2 * expand)? / (ci + 1 + 10 * expand);
     if squeeze == 0 || squeeze > ci || squeeze * (ci + 1 + 10 * expand) + 2 * expand != row.params {
@@ -481,7 +306,7 @@ fn fire(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
 }
 
 /// Two convolutions with norms (U-Net); the input may have been joined with a skip.
-fn double(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn double(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let co = out[1];
     for (bias, norm) in [(false, true), (true, true), (true, false)] {
         let extra = (if bias { 2 * co } else { 0 }) + if norm { 4 * co } else { 0 };
@@ -504,7 +329,7 @@ fn double(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>>
 }
 
 /// ConvNeXt's block: depthwise 7 x 7, norm, two linear layers over the channels, a factor for each.
-fn convnext(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
+pub(super) fn convnext(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
     let c = input[1];
     let block = 49 * c + c + 2 * c + 8 * c * c + 5 * c;
     let scaled = row.params == block + c;
@@ -523,7 +348,7 @@ fn convnext(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Ste
 }
 
 /// A row of equal blocks after a first one that changes the shape.
-fn several(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn several(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let first = |main: u64, own: u64| if input == out { own } else { main };
     let short = ci * co + 2 * co;
@@ -560,89 +385,6 @@ fn several(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>
             }
             return w.done();
         }
-    }
-    None
-}
-
-/// Swin's block on maps with the channels last: norm, attention in windows, norm, MLP.
-fn windows(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
-    let c = *input.last()?;
-    if input != out {
-        return None;
-    }
-    let heads = (c / 32).max(1);
-    let mlp = 8 * c * c + 5 * c;
-    let attention = 4 * c * c + 4 * c;
-    let v1 = attention + 169 * heads;
-    let v2 = attention + 3 * 512 + 512 * heads + heads;
-    for (kind, own) in [("ShiftedWindowAttention", v1), ("ShiftedWindowAttentionV2", v2)] {
-        if own + mlp + 4 * c != row.params {
-            continue;
-        }
-        let mut w = Writer::new(row, input.to_vec(), "GELU");
-        w.layer_norm().same(kind, own).same("StochasticDepth", 0);
-        w.layer_norm().linear(4 * c, true).same("GELU", 0).linear(c, true).same("StochasticDepth", 0);
-        return w.done();
-    }
-    None
-}
-
-/// Blocks over tokens `[batch, tokens, width]`: attention, MLP, both.
-fn tokens(row: &Row, input: &[u64], out: &[u64]) -> Option<Vec<Step>> {
-    let (ci, co) = (*input.last()?, *out.last()?);
-    let p = row.params;
-    let w = || Writer::new(row, input.to_vec(), "GELU");
-    // One linear layer.
-    if p == ci * co + co || p == ci * co {
-        let mut w = w();
-        w.linear(co, p > ci * co);
-        return w.done();
-    }
-    if input != out && elements(input) < elements(out) {
-        return None;
-    }
-    let c = ci;
-    let attention = 4 * c * c + 4 * c;
-    if input == out && row.kind.contains("ttention") && (p == attention || p == attention - 3 * c) {
-        let mut w = w();
-        w.same("MultiheadAttention", p);
-        return w.done();
-    }
-    // MLP: c -> m -> c.
-    let mlp = |left: u64| {
-        let m = left.checked_sub(co)? / (c + co + 1);
-        (m > 0 && m * (c + co + 1) + co == left).then_some(m)
-    };
-    if let Some(m) = mlp(p).filter(|m| *m >= c / 8 && *m <= 16 * c && !row.kind.contains("Block")) {
-        let mut w = w();
-        w.linear(m, true).same("GELU", 0).linear(co, true);
-        return w.done();
-    }
-    // The whole block, with or without layer scale and bias of query, key and value.
-    for (scale, bias) in [(0, 3 * c), (2 * c, 3 * c), (0, 0), (2 * c, 0)] {
-        let Some(m) = p.checked_sub(4 * c * c + c + bias + 4 * c + scale).and_then(mlp) else { continue };
-        if input != out || m < c / 2 || m > 16 * c {
-            continue;
-        }
-        let mut w = w();
-        w.layer_norm().same("MultiheadAttention", 4 * c * c + c + bias);
-        if scale > 0 {
-            w.same("LayerScale", c);
-        }
-        w.layer_norm().linear(m, true).same("GELU", 0).linear(c, true);
-        if scale > 0 {
-            w.same("LayerScale", c);
-        }
-        return w.done();
-    }
-    // Several of them with four times the width.
-    let one = 12 * c * c + 13 * c;
-    if input == out && p % one == 0 && p / one <= 200 && p > one {
-        let mut w = w();
-        for _ in 0..p / one {
-            w.hidden("TransformerBlock", input.to_vec(), input.to_vec(), one);
-        }
-        return w.done();
     }
     None
 }
