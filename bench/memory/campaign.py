@@ -2,7 +2,7 @@
 
 Record them all, on any machine with torch, torchvision, timm and transformers, no GPU needed:
     python bench/memory/campaign.py > specs.json
-    python crates/memory/src/trace/carma_trace.py --spec specs.json -o bench/h200/results/traces/campaign
+    python crates/memory/src/trace/python/carma_trace.py --spec specs.json -o bench/h200/results/traces/campaign
 What the scripts print (torchsummary's table) needs a forward pass of two images first. What they train is read off the campaign's summaries: `resnet50_cifar100.py` trains efficientnet_b0,
 Inception gets images of 299 x 299, CIFAR ones 32 x 32.
 """

@@ -58,8 +58,8 @@ def main():
     with open(options.plan, newline="") as file:
         rows = [row for row in csv.DictReader(file) if re.search(options.only, row["id"])]
 
-    tracer = load("carma_trace", os.path.join(MEMORY, "trace", "carma_trace.py"))
-    sys.path.insert(0, os.path.join(MEMORY, "dataset", "python"))
+    sys.path[:0] = [os.path.join(MEMORY, "trace", "python"), os.path.join(MEMORY, "dataset", "python")]
+    import carma_trace as tracer
     import torch
 
     torch.set_num_threads(1)

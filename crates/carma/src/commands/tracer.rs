@@ -1,4 +1,4 @@
-//! Runs the tracer: a Python file inside this binary that records a program's allocations without a GPU.
+//! Runs the tracer: Python files inside this binary that record a program's allocations without a GPU.
 
 use super::estimate;
 use crate::cli::memory::TracerArgs;
@@ -39,9 +39,11 @@ pub(crate) struct Launch {
 /// No Python, no PyTorch, or a program that fails; with the reason.
 pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> Result<Replay, Failure> {
     let folder = Folder::new()?;
-    let tracer = folder.0.join("carma_trace.py");
-    std::fs::write(&tracer, TRACER)
-        .map_err(|e| Failure::new(format!("cannot write {}: {e}", tracer.display())))?;
+    for (name, text) in TRACER {
+        let file = folder.0.join(name);
+        std::fs::write(&file, text)
+            .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))?;
+    }
     let log = args.output.clone().unwrap_or_else(|| folder.0.join("log"));
     // What lay there is not taken for this run's.
     File::create(&log).map_err(|e| Failure::usage(format!("cannot write {}: {e}", log.display())))?;
@@ -51,7 +53,7 @@ pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> 
         launch.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
     let child = Command::new(python)
         .args(&launch.interpreter)
-        .arg(&tracer)
+        .arg(folder.0.join(TRACER[0].0))
         .args(first)
         .arg("-o")
         .arg(&log)
@@ -139,10 +141,11 @@ pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool
 }
 
 /// A folder of our own that goes when we go.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self, Failure> {
+    /// Makes one in the temporary folder.
+    pub(super) fn new() -> Result<Self, Failure> {
         let base = std::env::temp_dir();
         let mut last = None;
         for attempt in 0..100 {

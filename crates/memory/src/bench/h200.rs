@@ -190,7 +190,10 @@ fn estimate(way: &Way, run: &Run, texts: &Texts, platform: &Platform) -> Option<
     let text = way.dialects.iter().find_map(|d| texts.get(&(run.model.clone(), (*d).to_owned())))?.clone();
     let mut known = Known::default();
     if way.dialects == ["config"] {
-        known.hf_config = Some(text);
+        // The texts were written as the Trainer sets the model up; inference kept its keys and values.
+        let infers = run.task.mode == Mode::Infer;
+        known.hf_config =
+            Some(if infers { text.replace("\"use_cache\": false", "\"use_cache\": true") } else { text });
     } else {
         known.summary = Some(text);
     }

@@ -1,6 +1,6 @@
 //! Recorded runs: the allocations of a user's own PyTorch program, replayed.
 //!
-//! [`TRACER`] is a Python file that runs a program on PyTorch's `meta` device, without a GPU, and writes
+//! [`TRACER`] is a Python program that runs a program on PyTorch's `meta` device, without a GPU, and writes
 //! a log of what it would have allocated. [`read`] streams such a log, plain or compressed by gzip,
 //! [`replay`] takes it through the allocator model.
 //!
@@ -31,8 +31,13 @@ pub use replay::{Replay, replay};
 
 use crate::{Error, Estimate, Platform, Task};
 
-/// The tracer, for `python3 carma_trace.py`.
-pub const TRACER: &str = include_str!("carma_trace.py");
+/// The tracer's files, to be written into one folder; the first is for `python3 carma_trace.py`.
+pub const TRACER: [(&str, &str); 4] = [
+    ("carma_trace.py", include_str!("python/carma_trace.py")),
+    ("carma_trace_record.py", include_str!("python/carma_trace_record.py")),
+    ("carma_trace_kernels.py", include_str!("python/carma_trace_kernels.py")),
+    ("carma_trace_cuda.py", include_str!("python/carma_trace_cuda.py")),
+];
 
 /// Estimates from a recorded log, plain or compressed.
 ///

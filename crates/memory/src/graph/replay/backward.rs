@@ -221,20 +221,30 @@ impl Player<'_, '_> {
                 Ok(())
             }
             Op::Mul => {
+                // All products first; what was broadcast is summed after the node (`validate_outputs`).
                 let width = self.width_of(node.outputs[0]);
+                let mut products = Vec::with_capacity(2);
                 for input in &node.inputs {
                     if self.plan.needs(*input) {
-                        let product = self.temporary(node.outputs[0], width)?;
-                        let storage = self.summed(node, *input, product, width)?;
-                        to.push(Gradient { target: Target::Tensor(*input), storage, width });
+                        products.push((Target::Tensor(*input), self.temporary(node.outputs[0], width)?));
                     }
                 }
                 for param in &node.params {
                     if self.trainable(*param) {
-                        let product = self.temporary(node.outputs[0], width)?;
-                        self.of_param(*param, self.param_width(*param), to)?;
+                        products.push((Target::Param(*param), self.temporary(node.outputs[0], width)?));
+                    }
+                }
+                for (target, product) in products {
+                    let elements = match target {
+                        Target::Tensor(t) => self.elements_of(t),
+                        Target::Param(p) => self.graph.param(p).elements(),
+                    };
+                    let mut storage = product;
+                    if elements < self.elements_of(node.outputs[0]) {
+                        storage = self.bytes_new(elements * width)?;
                         self.store.release(product)?;
                     }
+                    to.push(Gradient { target, storage, width });
                 }
                 Ok(())
             }
@@ -321,22 +331,6 @@ impl Player<'_, '_> {
         };
         to.push(Gradient { target: Target::Tensor(input), storage, width });
         Ok(())
-    }
-
-    /// A product of the output's size, summed to the input's where that is smaller.
-    fn summed(
-        &mut self,
-        node: &Node,
-        input: TensorId,
-        product: Storage,
-        width: u64,
-    ) -> Result<Storage, Error> {
-        if self.elements_of(input) >= self.elements_of(node.outputs[0]) {
-            return Ok(product);
-        }
-        let sum = self.temporary(input, width)?;
-        self.store.release(product)?;
-        Ok(sum)
     }
 
     fn rms_backward(&mut self, node: &Node, to: &mut Vec<Gradient>) -> Result<(), Error> {

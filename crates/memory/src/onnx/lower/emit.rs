@@ -150,7 +150,7 @@ impl Lower<'_> {
                 "Add" | "Sub" | "Sum" | "Mean" if self.kind(out) == Kind::Float => {
                     // A constant is added in place of nothing: a new tensor, nothing kept.
                     if xs.len() + o.weights.len() > 1 {
-                        Op::Add { inplace: false }
+                        Op::Add { inplace: first.is_some_and(|id| self.residual(node, id, out)) }
                     } else {
                         activation(Keeps::Nothing)
                     }
@@ -217,6 +217,16 @@ impl Lower<'_> {
         let (a, b) = (self.shape(from), self.shape(to));
         let mut rest = a.iter().filter(|d| **d > 1);
         !b.iter().filter(|d| **d > 1).all(|d| rest.next() == Some(d))
+    }
+
+    /// Whether a sum is `out += identity` before a ReLU, as the residual blocks of torchvision and timm
+    /// write it: onto what a convolution or normalisation made.
+    fn residual(&self, node: &Node, first: Id, out: Id) -> bool {
+        node.op == "Add"
+            && self.overwritable.contains(&first)
+            && self.rectified.contains(&out)
+            && self.shape(first) == self.shape(out)
+            && self.tensor(first).is_some()
     }
 
     fn conv(&mut self, node: &Node, out: Id, x: TensorId) -> Result<(), Error> {

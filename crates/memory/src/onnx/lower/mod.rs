@@ -35,6 +35,8 @@ struct Lower<'m> {
     permuted: BTreeSet<Id>,
     /// Values that exactly one node reads, and what convolutions, batch normalisations and sums make.
     overwritable: BTreeSet<Id>,
+    /// Values that a ReLU reads.
+    rectified: BTreeSet<Id>,
     unknown: BTreeMap<String, usize>,
     restored: usize,
     unnormed: usize,
@@ -57,6 +59,7 @@ pub(super) fn lower(model: &Model, values: &Values, task: &Task) -> Result<Graph
         perhaps_tied: 0,
         permuted: BTreeSet::new(),
         overwritable: overwritable(model),
+        rectified: model.nodes.iter().filter(|n| n.op == "Relu").filter_map(|n| n.input(0)).collect(),
         unknown: BTreeMap::new(),
         restored: 0,
         unnormed: 0,
