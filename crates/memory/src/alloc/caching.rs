@@ -565,4 +565,72 @@ mod tests {
     fn absurd_sizes_are_refused() {
         assert!(allocator().alloc(1, u64::MAX).is_err());
     }
+
+    /// Blocks of a segment follow each other from its start to its end, neighbours are not both free, pools
+    /// hold what is free and nothing else, and the counts agree.
+    fn check(a: &Caching) {
+        let vacant: std::collections::HashSet<u32> = a.vacant.iter().copied().collect();
+        let used = (0..a.blocks.len() as u32).filter(|at| !vacant.contains(at));
+        let (mut allocated, mut reserved, mut free) = (0, 0, 0);
+        let mut ranges = Vec::new();
+        for at in used {
+            let block = a.blocks[at as usize];
+            assert!(block.size > 0);
+            reserved += block.size;
+            ranges.push((block.address, block.address + block.size));
+            let small = a.segments[block.segment as usize].small;
+            let listed = if small { &a.small } else { &a.large }.contains(&(block.size, block.address, at));
+            assert_eq!(listed, block.free);
+            if block.free {
+                free += 1
+            } else {
+                allocated += block.size
+            }
+            if let Some(next) = block.next {
+                let next = a.blocks[next as usize];
+                assert_eq!((next.prev, next.segment), (Some(at), block.segment));
+                assert_eq!(next.address, block.address + block.size);
+                assert!(!(block.free && next.free), "free neighbours are merged");
+            }
+        }
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "blocks overlap");
+        assert_eq!(a.small.len() + a.large.len(), free);
+        assert_eq!((a.peak.allocated, a.peak.reserved), (allocated, reserved));
+        assert!(a.peak.allocated <= a.peak.max_allocated && a.peak.reserved <= a.peak.max_reserved);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn blocks_tile_their_segments(
+            steps in proptest::collection::vec((0_u64..24, 0_u32..26, 0_u64..1024), 1..120),
+            expandable in proptest::bool::ANY,
+            max_split in proptest::option::of(21_u64..64),
+            limit in proptest::option::of(64_u64..512),
+        ) {
+            let settings = Settings {
+                expandable_segments: expandable,
+                max_split_size: max_split.map(|mib| mib * MIB),
+                ..Settings::default()
+            };
+            let mut a = Caching::new(settings, (9, 0));
+            if let Some(limit) = limit {
+                a = a.with_limit(limit * MIB);
+            }
+            let mut live = std::collections::HashSet::new();
+            for (handle, exponent, offset) in steps {
+                if live.remove(&handle) {
+                    a.free(handle).unwrap();
+                } else if a.alloc(handle, (1 << exponent) + offset * 700).is_ok() {
+                    live.insert(handle);
+                }
+                check(&a);
+            }
+            for handle in live {
+                a.free(handle).unwrap();
+            }
+            check(&a);
+            assert_eq!(a.peak.allocated, 0);
+        }
+    }
 }
