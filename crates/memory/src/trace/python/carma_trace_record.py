@@ -487,13 +487,20 @@ def size_of(t):
 
 
 def convolution(name, args, out):
+    """The bytes of a convolution; without autograd also the workspace that cuDNN takes for it."""
+    x, weight = (args[0], args[1]) if name == "convolution" else args[1:3]
     groups = args[8] if name == "convolution" else args[9]
     if groups != 1:
         return  # depthwise kernels need no workspace
-    if name == "convolution":
-        LOG.convolution(size_of(args[0]) + size_of(args[1]) + size_of(out))
-    else:
-        LOG.convolution(sum(size_of(t) for t in args[:3]))
+    size = size_of(x) + size_of(weight) + size_of(out if name == "convolution" else args[0])
+    LOG.convolution(size)
+    # Tensor cores want channels last: input, weight and output are copied. Not so for products of
+    # matrices (1 x 1), for what has that layout already, and for the small first layers of images.
+    kernel = max(weight.shape[2:])
+    narrow = x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else False
+    if name == "convolution" and not torch.is_grad_enabled() and kernel > 1 and not narrow:
+        if x.size(1) > 4 or kernel > 3:
+            LOG.write("t %d" % size)
 
 
 def patch(owner, name, make):
