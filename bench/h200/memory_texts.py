@@ -26,27 +26,46 @@ def printed(function, *args, **kwargs):
     return out.getvalue()
 
 
+def tree(model):
+    """What modelsummary prints with `show_hierarchical`. Its own function also runs the model, in a way that most
+    language models refuse, and for no other purpose than the three lines at the end."""
+    from modelsummary.hierarchicalsummary import hierarchicalsummary
+
+    hierarchicalsummary(model)
+    params = {True: 0, False: 0}
+    for p in model.parameters():
+        params[p.requires_grad] += p.numel()
+    print("=" * 71)
+    print(f"Total params: {sum(params.values()):,}")
+    print(f"Trainable params: {params[True]:,}")
+    print(f"Non-trainable params: {params[False]:,}")
+    print("-" * 71)
+
+
 def texts(name):
     """Pairs of a dialect and a function that returns the text."""
-    from modelsummary.modelsummary import hierarchicalsummary
     import torchinfo
     import torchsummary
 
     entry = list_of.MODELS[name]
     factory, make_batch, _ = list_of.build(name, "sdpa", "train", False, 0, fast=True)
-    model = factory().eval()
+
+    def model():
+        # A new one for each: a library that fails leaves its hooks behind.
+        return factory().eval()
+
     if entry.source == "transformers":
         inputs, _ = make_batch("cpu", BATCH) if entry.kind == "image" else make_batch("cpu", BATCH, None, 128)
         named = {"pixel_values" if entry.kind == "image" else "input_ids": inputs}
         if entry.kind == "seq2seq":
             named["decoder_input_ids"] = inputs
-        yield "config", model.config.to_json_string
-        yield "modelsummary", lambda: printed(hierarchicalsummary, model)
-        yield "torchinfo", lambda: str(torchinfo.summary(model, input_data=named, verbose=0, depth=6))
+        yield "config", lambda: model().config.to_json_string()
+        yield "torchinfo", lambda: str(torchinfo.summary(model(), input_data=named, verbose=0, depth=6))
     else:
-        yield "torchsummary", lambda: printed(torchsummary.summary, model, (3, entry.size, entry.size), device="cpu")
         shape = (BATCH, 3, entry.size, entry.size)
-        yield "torchinfo", lambda: str(torchinfo.summary(model, shape, verbose=0, depth=6))
+        yield "torchsummary", lambda: printed(torchsummary.summary, model(), shape[1:], device="cpu")
+        yield "torchinfo", lambda: str(torchinfo.summary(model(), shape, verbose=0, depth=6))
+    yield "modelsummary", lambda: printed(tree, model())
 
 
 def main():

@@ -1,5 +1,6 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
+pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod memory;
 
@@ -18,7 +19,7 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -111,6 +112,9 @@ pub(crate) enum Verb {
     /// Train and compare GPUMemNet, the networks that say the class of a task's memory
     #[command(subcommand)]
     Gpumemnet(gpumemnet::GpumemnetVerb),
+    /// Make, measure and check data sets of GPU memory
+    #[command(subcommand)]
+    Dataset(dataset::DatasetVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed

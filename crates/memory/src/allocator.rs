@@ -34,7 +34,7 @@ pub fn estimate(footprint: &Footprint, task: &Task, platform: &Platform) -> Esti
         reserved_mib: mib(footprint.peak.max_reserved),
         workspace_mib: mib(footprint.convolution_bytes),
     };
-    let margin = Margin::of(footprint.tier, &footprint.family, task, footprint.doubts.len());
+    let margin = Margin::of(footprint.tier, footprint.convolution_bytes > 0, task, footprint.doubts.len());
     let held = parts.reserved_mib + parts.workspace_mib;
     let mut reasons = vec![
         format!(

@@ -67,7 +67,7 @@ fn graphs_take_what_traces_of_the_models_take() {
             sure.push(errors);
         } else {
             let task = task_of(&row["run"]);
-            let margin = Margin::of(Tier::Config, &graph.family, &task, graph.doubts.len());
+            let margin = Margin::of(Tier::Config, false, &task, graph.doubts.len());
             let upper = margin.upper(0, reserved as u64);
             assert!(upper as f64 >= row["reserved_mib"].as_f64().unwrap(), "{label}: {errors:?}");
             assert!(errors[1] < 0.2, "{label}: {errors:?}");

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod config;
+mod dataset;
 mod demo;
 mod doctor;
 mod drain;
@@ -105,6 +106,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::TraceModel(args) => trace_model::run(&args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
+        Verb::Dataset(verb) => dataset::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),

@@ -141,10 +141,11 @@ pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool
 }
 
 /// A folder of our own that goes when we go.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self, Failure> {
+    /// Makes one in the temporary folder.
+    pub(super) fn new() -> Result<Self, Failure> {
         let base = std::env::temp_dir();
         let mut last = None;
         for attempt in 0..100 {

@@ -8,9 +8,9 @@ mod cnn;
 mod mlp;
 mod transformer;
 
+use super::file::Table;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-use std::io::Write;
 
 /// The families of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +35,12 @@ impl Family {
             Self::Cnn => "cnn",
             Self::Transformer => "transformer",
         }
+    }
+
+    /// The family of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.as_str() == name)
     }
 
     const fn columns(self) -> &'static [&'static str] {
@@ -177,19 +183,14 @@ fn matmul_rate(precision: &str) -> f64 {
     if precision == "fp32" { 40e12 } else { 300e12 }
 }
 
-/// Writes `count` rows of a family as CSV. The same seed gives the same rows.
-///
-/// # Errors
-/// What writing fails of.
-pub fn generate(family: Family, count: usize, seed: u64, out: impl Write) -> Result<(), csv::Error> {
+/// Draws `count` rows of a family. The same seed gives the same rows, whatever the count.
+#[must_use]
+pub fn generate(family: Family, count: usize, seed: u64) -> Table {
     let mut dice = Dice(Pcg64::seed_from_u64(seed));
-    let mut writer = csv::Writer::from_writer(out);
-    writer.write_record(COMMON.iter().chain(family.columns()).chain(&LAST))?;
-    for number in 1..=count {
-        writer.write_record(row(family, number, &mut dice))?;
+    Table {
+        columns: COMMON.iter().chain(family.columns()).chain(&LAST).map(|c| (*c).to_owned()).collect(),
+        rows: (1..=count).map(|number| row(family, number, &mut dice)).collect(),
     }
-    writer.flush()?;
-    Ok(())
 }
 
 fn row(family: Family, number: usize, dice: &mut Dice) -> Vec<String> {
