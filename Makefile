@@ -21,7 +21,8 @@ setup:
 test: setup lint
 	@echo "not run here, since they need an NVIDIA GPU (cargo test -p carma-gpu -- --ignored):"
 	@grep -rh -A2 '^#\[ignore' crates/*/tests | grep -oE 'fn [a-z_0-9]+' | sed 's/^fn /  /'
-	CARMA_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python3 $(CARGO) nextest run --workspace
+	CARMA_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python3 \
+	CARMA_TEST_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 $(CARGO) nextest run --workspace
 
 lint:
 	$(CARGO) fmt --all --check

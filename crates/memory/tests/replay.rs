@@ -1,7 +1,7 @@
 //! The rules on random graphs: whatever is allocated is freed, nothing twice; more samples take more; no
 //! graph, however wrong, ends in a panic.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use carma_memory::alloc::{Caching, Event, Settings};
 use carma_memory::graph::{self, Builder, Graph, Keeps, Node, Norm, Number, Op, Script, Tensor, TensorId};

@@ -75,6 +75,9 @@ pub(crate) struct DatasetCleanArgs {
     /// What was measured; several files become one
     #[arg(value_name = "FILE.csv", required = true)]
     pub(crate) files: Vec<PathBuf>,
+    /// Some of the same runs, measured with `measure --fresh`: what CUDA contexts take without a worker's past
+    #[arg(long, value_name = "FILE.csv")]
+    pub(crate) fresh: Option<PathBuf>,
     /// Where to write what is left; compressed if the name ends in .gz
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) out: Option<PathBuf>,

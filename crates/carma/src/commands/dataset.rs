@@ -91,7 +91,8 @@ fn clean(args: &DatasetCleanArgs) -> Outcome {
     for file in &args.files {
         table.append(Table::read(file).map_err(failure)?);
     }
-    let cleaned = dataset::clean(table).map_err(failure)?;
+    let alone = args.fresh.as_deref().map(Table::read).transpose().map_err(failure)?.unwrap_or_default();
+    let cleaned = dataset::clean(table, &alone).map_err(failure)?;
     if let Some(out) = &args.out {
         cleaned.table.write(out).map_err(failure)?;
     }
@@ -140,21 +141,10 @@ fn render(found: &Description, dropped: &[Dropped], screen: &Screen) -> String {
             "CUDA context, MiB: {low:.0} to {high:.0} in a fresh process; {worker_low:.0} to {worker_high:.0} in the workers"
         );
     }
-    let mut classes = Listing::new(
-        vec![Column::Right("CLASSES OF"), Column::Right("FROM"), Column::Right("TO"), Column::Right("TASKS")],
-        screen,
-    );
     for (width, members) in &found.classes {
-        for class in members {
-            classes.row([
-                format!("{width} GB"),
-                class.from_gb.to_string(),
-                (class.from_gb + width).to_string(),
-                class.tasks.to_string(),
-            ]);
-        }
+        let classes: Vec<String> = members.iter().map(|c| format!("{}: {}", c.from_gb, c.tasks)).collect();
+        let _ = writeln!(text, "classes of {width} GB, from GB: tasks: {}", classes.join(", "));
     }
-    let _ = write!(text, "\n{}\n", classes.render());
     for (column, values) in &found.words {
         let values: Vec<String> = values
             .iter()

@@ -166,6 +166,12 @@ impl Caching {
                 self.convolution_bytes = self.convolution_bytes.max(*bytes);
                 Ok(())
             }
+            Event::Transient { bytes: 0 } => Ok(()),
+            Event::Transient { bytes } => {
+                let block = self.take(*bytes)?;
+                self.give_back(block);
+                Ok(())
+            }
             Event::EmptyCache => {
                 self.release_free_segments();
                 Ok(())

@@ -39,6 +39,11 @@ pub enum Event {
         /// Input, output and weight, bytes.
         bytes: u64,
     },
+    /// So many bytes are taken and given back at once: a workspace of a kernel.
+    Transient {
+        /// Size, bytes.
+        bytes: u64,
+    },
     /// The program gives cached segments back (`torch.cuda.empty_cache()`).
     EmptyCache,
     /// A point in the run, for people and for peaks by phase: `model`, `forward`, `backward`, `step`.

@@ -5,9 +5,10 @@
 //! memory back to stay below its cap (`alloc_retries` above 0) would have taken more.
 //!
 //! Resident workers' CUDA contexts grow with the kernels of earlier runs. A fresh process has none of them, so
-//! `context_mib` becomes the least context among runs of the same kind (family, source of the model, mode,
-//! precision, attention), `process_mib` that plus `reserved_mib`, and the readings move to `worker_context_mib`
-//! and `worker_process_mib`.
+//! `context_mib` becomes the median of runs of the same kind (family, source of the model, mode, precision,
+//! attention) that had a process of their own; where there are none, the least context of the kind's runs in
+//! workers. `process_mib` becomes that plus `reserved_mib`, and the readings move to `worker_context_mib` and
+//! `worker_process_mib`.
 
 use super::file::Table;
 use crate::Error;
@@ -91,11 +92,12 @@ fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
-/// Checks a table and takes the workers' contexts out of it.
+/// Checks a table and takes the workers' contexts out of it; `alone` holds runs that had a process of their own
+/// (`carma dataset measure --fresh`), perhaps none.
 ///
 /// # Errors
 /// A column that every data set has is missing.
-pub fn clean(mut table: Table) -> Result<Cleaned, Error> {
+pub fn clean(mut table: Table, alone: &Table) -> Result<Cleaned, Error> {
     for needed in ["id", "family", "batch_size", "status", "params", "allocated_mib", "reserved_mib"] {
         if !table.columns.iter().any(|c| c == needed) {
             let what = format!("no column `{needed}`; `carma dataset measure` writes such files");
@@ -105,7 +107,10 @@ pub fn clean(mut table: Table) -> Result<Cleaned, Error> {
     for added in ["process_mib", "context_mib", "worker_process_mib", "worker_context_mib"] {
         table.column(added);
     }
-    let contexts = contexts(&table);
+    let mut contexts = contexts(&table);
+    for (kind, (_, median)) in self::contexts(alone) {
+        contexts.entry(kind).or_insert((median, median)).0 = median;
+    }
     let configuration: Vec<usize> = (0..table.columns.len())
         .filter(|at| {
             let name = table.columns[*at].as_str();
@@ -142,7 +147,7 @@ fn contexts(table: &Table) -> BTreeMap<String, (f64, f64)> {
     let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for at in 0..table.rows.len() {
         let row = table.row(at);
-        if row["status"] == "SUCCESSFUL"
+        if row.get("status") == Some(&"SUCCESSFUL")
             && let Some(context) = reading(&row, "context_mib")
         {
             all.entry(kind(&row)).or_default().push(context);

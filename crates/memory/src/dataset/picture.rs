@@ -171,12 +171,12 @@ fn svg(points: &[Point], components: &Components, width_gb: u64) -> String {
     }
     let most = places.iter().map(|p| p.2).max().unwrap_or(0);
     let shown = |class: u64| usize::try_from(class).unwrap_or(usize::MAX).min(COLOURS.len() - 1);
-    for group in 0..COLOURS.len() {
+    for (group, colour) in COLOURS.iter().enumerate() {
         let members: Vec<_> = places.iter().filter(|p| shown(p.2) == group).collect();
         if members.is_empty() {
             continue;
         }
-        let _ = writeln!(out, r#"<g fill="{}" fill-opacity="0.55">"#, COLOURS[group]);
+        let _ = writeln!(out, r#"<g fill="{}" fill-opacity="0.55">"#, colour);
         for (a, b, _) in &members {
             let _ = writeln!(
                 out,

@@ -12,6 +12,7 @@
 //! f 0              the storage that came into being so many allocations ago (0: the last) is let go of
 //! w 1              first matrix product on a thread (0 forward, 1 backward): a cuBLAS workspace
 //! c 9502720        a convolution with so many bytes of input, output and weight
+//! t 784            so many bytes are taken and given back at once: a workspace in a pass without autograd
 //! e                torch.cuda.empty_cache()
 //! m backward       a point in the run: batch, forward, backward, step
 //! {"end":{"status":"complete","steps":3,"parameters":25557032}}

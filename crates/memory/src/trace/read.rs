@@ -207,6 +207,7 @@ fn event(line: &[u8], allocations: Option<&mut u64>) -> Option<Event> {
         b'f' => Some(Event::Free { handle: number(rest)? }),
         b'w' => Some(Event::CublasWorkspace { thread: u8::try_from(number(rest)?).ok()? }),
         b'c' => Some(Event::Convolution { bytes: number(rest)? }),
+        b't' => Some(Event::Transient { bytes: number(rest)? }),
         b'e' if rest.is_empty() => Some(Event::EmptyCache),
         b'm' => Some(Event::Mark { name: std::str::from_utf8(rest).ok()?.to_owned() }),
         _ => None,
@@ -234,6 +235,7 @@ mod tests {
         assert_eq!(event(b"a 12 4096"), Some(Event::Alloc { handle: 12, bytes: 4096 }));
         assert_eq!(event(b"f 12"), Some(Event::Free { handle: 12 }));
         assert_eq!(event(b"w 1"), Some(Event::CublasWorkspace { thread: 1 }));
+        assert_eq!(event(b"t 64"), Some(Event::Transient { bytes: 64 }));
         assert_eq!(event(b"e"), Some(Event::EmptyCache));
         assert_eq!(event(b"m step"), Some(Event::Mark { name: "step".into() }));
         for bad in [

@@ -87,7 +87,8 @@ impl Replay {
             tier: Tier::Trace,
             family: end.family(self.convolution_bytes > 0).to_owned(),
             peak: self.peak,
-            convolution_bytes: self.convolution_bytes,
+            // Without a backward pass the workspaces are events of their own.
+            convolution_bytes: if end.backwards == 0 { 0 } else { self.convolution_bytes },
             doubts,
             notes,
         }

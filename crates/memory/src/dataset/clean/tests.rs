@@ -72,7 +72,7 @@ fn every_kind_of_bad_row_is_dropped_with_its_reason() {
     ];
     let mut rows: Vec<Vec<String>> = (0..20).map(|n| row(&format!("good-{n:02}"), &[])).collect();
     rows.extend(cases.iter().enumerate().map(|(n, (changes, _))| row(&format!("bad-{n:02}"), changes)));
-    let cleaned = clean(table(rows)).unwrap();
+    let cleaned = clean(table(rows), &Table::default()).unwrap();
     assert_eq!(cleaned.table.rows.len(), 20);
     assert_eq!(cleaned.dropped.len(), cases.len());
     for (dropped, (changes, reason)) in cleaned.dropped.iter().zip(cases) {
@@ -82,12 +82,15 @@ fn every_kind_of_bad_row_is_dropped_with_its_reason() {
 
 #[test]
 fn the_same_twice_is_kept_once() {
-    let cleaned = clean(table(vec![
-        row("a", &[]),
-        row("a", &[("widths", "other")]),
-        row("b", &[("widths", "a"), ("cap_mib", "300"), ("reserved_mib", "122")]),
-        row("c", &[]),
-    ]))
+    let cleaned = clean(
+        table(vec![
+            row("a", &[]),
+            row("a", &[("widths", "other")]),
+            row("b", &[("widths", "a"), ("cap_mib", "300"), ("reserved_mib", "122")]),
+            row("c", &[]),
+        ]),
+        &Table::default(),
+    )
     .unwrap();
     let ids: Vec<&str> = cleaned.table.rows.iter().map(|r| r[0].as_str()).collect();
     assert_eq!(ids, ["a", "c"]);
@@ -97,20 +100,23 @@ fn the_same_twice_is_kept_once() {
 
 #[test]
 fn what_is_a_lower_bound_stays() {
-    let cleaned = clean(table(vec![
-        // Ended before its first step; its context had not grown to that of the others.
-        row(
-            "oom",
-            &[
-                ("status", "OOM"),
-                ("cap_mib", "128"),
-                ("steps_mib", ""),
-                ("process_mib", "800"),
-                ("context_mib", "680"),
-            ],
-        ),
-        row("squeezed", &[("cap_mib", "128"), ("alloc_retries", "3")]),
-    ]))
+    let cleaned = clean(
+        table(vec![
+            // Ended before its first step; its context had not grown to that of the others.
+            row(
+                "oom",
+                &[
+                    ("status", "OOM"),
+                    ("cap_mib", "128"),
+                    ("steps_mib", ""),
+                    ("process_mib", "800"),
+                    ("context_mib", "680"),
+                ],
+            ),
+            row("squeezed", &[("cap_mib", "128"), ("alloc_retries", "3")]),
+        ]),
+        &Table::default(),
+    )
     .unwrap();
     assert_eq!((cleaned.table.rows.len(), cleaned.dropped.len()), (2, 0));
     let row = cleaned.table.row(0);
@@ -127,7 +133,7 @@ fn contexts_are_those_of_a_fresh_process() {
         .collect();
     // Another kind has its own.
     rows.push(row("x", &[("precision", "bf16"), ("context_mib", "760"), ("process_mib", "880")]));
-    let once = clean(table(rows)).unwrap();
+    let once = clean(table(rows), &Table::default()).unwrap();
     for at in 0..9 {
         let row = once.table.row(at);
         assert_eq!((row["context_mib"], row["process_mib"]), ("742", "862"), "{row:?}");
@@ -135,8 +141,13 @@ fn contexts_are_those_of_a_fresh_process() {
         assert_eq!(row["worker_process_mib"], (862 + 10 * at).to_string());
     }
     assert_eq!(once.table.row(9)["context_mib"], "760");
+    // Runs in processes of their own know better, of their kind.
+    let alone = table(["730", "734", "736"].map(|c| row(c, &[("context_mib", c)])).to_vec());
+    let better = clean(once.table.clone(), &alone).unwrap();
+    assert_eq!((better.table.row(3)["context_mib"], better.table.row(3)["process_mib"]), ("734", "854"));
+    assert_eq!(better.table.row(9)["context_mib"], "760");
     // What is clean stays as it is.
-    let twice = clean(once.table.clone()).unwrap();
+    let twice = clean(once.table.clone(), &Table::default()).unwrap();
     assert_eq!((twice.table, twice.dropped), (once.table, vec![]));
 }
 
@@ -153,7 +164,7 @@ fn inference_and_adapters_hold_no_gradients() {
             row[at] = value.to_owned();
         }
     }
-    let cleaned = clean(base).unwrap();
+    let cleaned = clean(base, &Table::default()).unwrap();
     let ids: Vec<&str> = cleaned.table.rows.iter().map(|r| r[0].as_str()).collect();
     // 15 million parameters take 57 MiB; with their gradients 114, more than the 90.5 that were allocated.
     assert_eq!(ids, ["b", "c"]);
@@ -161,7 +172,8 @@ fn inference_and_adapters_hold_no_gradients() {
 
 #[test]
 fn other_files_are_refused() {
-    let error = clean(Table::parse("f", b"id,family\n1,2\n").unwrap()).unwrap_err().to_string();
+    let error =
+        clean(Table::parse("f", b"id,family\n1,2\n").unwrap(), &Table::default()).unwrap_err().to_string();
     assert!(error.contains("no column `batch_size`"), "{error}");
 }
 
@@ -174,7 +186,7 @@ fn any_bytes() {
         text.extend(bytes);
         if let Ok(table) = Table::parse("any", &text) {
             let rows = table.rows.len();
-            let cleaned = clean(table).unwrap();
+            let cleaned = clean(table, &Table::default()).unwrap();
             assert_eq!(cleaned.table.rows.len() + cleaned.dropped.len(), rows);
             let _ = super::super::describe(&cleaned.table);
             let _ = super::super::picture(&cleaned.table, 8);

@@ -27,7 +27,8 @@ pub(super) fn draw(dice: &mut Dice) -> Model {
     let head_dim = dice.weighted(&[(32, 0.25), (64, 0.55), (128, 0.20)]);
     let heads = dice.size(1.0, 2_048.0 / float(head_dim)).max(1);
     let embedding = heads * head_dim;
-    let kv_heads = if arch == "llama" && heads % 4 == 0 { heads / dice.pick(&[1, 2, 4]) } else { heads };
+    let kv_heads =
+        if arch == "llama" && heads.is_multiple_of(4) { heads / dice.pick(&[1, 2, 4]) } else { heads };
     let layers = dice.size(1.0, if arch == "encoder-decoder" { 12.0 } else { 36.0 });
     let ff = match dice.int(0, 3) {
         0 => embedding * 2,

@@ -66,8 +66,11 @@ def done_before(path, columns):
         return set()
     with open(path, "rb+") as file:
         text = file.read()
-        if not text.endswith(b"\n"):
-            file.truncate(text.rfind(b"\n") + 1)
+        # Our rows end in CR LF; a line feed alone may stand within a cell.
+        end = b"\r\n" if b"\r\n" in text else b"\n"
+        if not text.endswith(end):
+            file.truncate(text.rfind(end) + len(end) if end in text else 0)
+            return done_before(path, columns)
     found, rows = read_rows(path)
     if found != columns:
         raise Bad(f"{path}: its columns are not those of this file of rows; give another name with -o")

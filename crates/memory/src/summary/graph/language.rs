@@ -315,7 +315,14 @@ impl View<'_> {
         let encoder = self.layers.iter().find(|l| l.kind.ends_with("Encoder") || l.kind.ends_with("Model"));
         let printed =
             encoder.and_then(|l| u64::try_from(*l.outputs.first().filter(|s| s.len() == 3)?.last()?).ok());
-        norm.or(printed).or(table).filter(|h| *h > 0 && *h < 1 << 20)
+        // Layers wider than what goes in and out (OPT-350m): a list of them has that many parameters.
+        let fits = |h: &u64| {
+            let block = layer_params(*h);
+            self.layers.iter().any(|l| block > 0 && l.params >= block && l.params.is_multiple_of(block))
+        };
+        let wider = printed.or(table).filter(|_| layer.is_none());
+        let wider = wider.and_then(|h| [h, 2 * h, 4 * h].into_iter().find(fits));
+        norm.or(wider).or(printed).or(table).filter(|h| *h > 0 && *h < 1 << 20)
     }
 
     /// Layers and the width of their MLP; of encoder and decoder where there are two stacks.
@@ -346,10 +353,8 @@ impl View<'_> {
             }
         }
         // A tree cut above the layers tells only their parameters; those of BERT's and GPT-2's kind follow.
-        let block = hidden.checked_mul(12 * hidden + 13);
-        if count[0] == 0
-            && let Some(block) = block.filter(|b| *b > 0)
-        {
+        let block = layer_params(hidden);
+        if count[0] == 0 && block > 0 {
             let whole = self.layers.iter().find(|l| l.params >= block && l.params.is_multiple_of(block));
             if let Some(list) = whole {
                 count[0] = list.params / block;
@@ -434,6 +439,11 @@ impl View<'_> {
         let at = usize::from(!self.layers.iter().any(|l| l.kind.starts_with("XLNet")));
         u64::try_from(shape[at]).ok().filter(|n| *n > 0)
     }
+}
+
+/// Parameters of a layer of BERT's or GPT-2's kind, with an MLP of four times the width; 0 beyond belief.
+fn layer_params(hidden: u64) -> u64 {
+    if hidden < 1 << 24 { hidden * (12 * hidden + 13) } else { 0 }
 }
 
 /// Llama and its relatives.

@@ -293,6 +293,10 @@ impl Flow<'_> {
         {
             return self.pool(row, Op::AvgPool);
         }
+        if row.output.is_some() && row.params == 0 && self.shrinks(&out) {
+            // A shortcut without weights into a smaller map.
+            return self.pool(row, Op::AvgPool);
+        }
         if row.params == 0 && out == self.shape(self.cur) {
             self.doubt(format!("{}: {} is not known; taken for nothing", row.name, row.kind));
             return Ok(());
@@ -311,6 +315,14 @@ impl Flow<'_> {
         let id = self.b.node(&row.name, Op::Unknown, &[x], &params, &out, Number::Float)?;
         self.push(id);
         Ok(())
+    }
+
+    /// The same channels on a smaller map.
+    fn shrinks(&self, out: &[u64]) -> bool {
+        let cur = self.shape(self.cur);
+        let smaller =
+            cur.len() == 4 && out.len() == 4 && cur[..2] == out[..2] && cur[2] > out[2] && cur[3] > out[3];
+        smaller && out[2] > 0 && out[3] > 0
     }
 
     /// The loss, unless the task only infers.

@@ -22,6 +22,8 @@ pub(super) enum Plan {
     Weighted(usize, usize),
     Pool(usize),
     Resize(usize),
+    /// Made as large as an older one and put beside it (U-Net).
+    Joined(usize, usize),
     /// Tokens are put in front.
     Token(usize),
     Unknown(usize),
@@ -55,6 +57,9 @@ impl Flow<'_> {
         }
         if size == wanted.saturating_mul(2) {
             return (3.3, Plan::Part(self.cur));
+        }
+        if let Some(skip) = self.skip_of(want) {
+            return (3.4, Plan::Joined(self.cur, skip));
         }
         if let Some(plan) = self.functional(want) {
             return plan;
@@ -137,6 +142,19 @@ impl Flow<'_> {
             return Some(Plan::Part(self.cur));
         }
         None
+    }
+
+    /// The older map that makes up the channels of a larger one (U-Net's skip).
+    fn skip_of(&self, want: &[u64]) -> Option<usize> {
+        let cur = self.shape(self.cur);
+        if cur.len() != 4 || want.len() != 4 || cur[1] >= want[1] || cur[2] >= want[2] || cur[3] >= want[3] {
+            return None;
+        }
+        let missing = want[1] - cur[1];
+        self.recent().find(|i| {
+            let s = self.shape(*i);
+            s.len() == 4 && s[1] == missing && s[0] == want[0] && s[2..] == want[2..]
+        })
     }
 
     /// What a functional pool, interpolation or class token would make of the last tensor.
@@ -309,6 +327,18 @@ impl Flow<'_> {
                 let x = self.read(*at);
                 let id =
                     self.b.node(&format!("{name} (resize)"), Op::Copy, &[x], &[], want, Number::Float)?;
+                Ok(self.push(id))
+            }
+            Plan::Joined(at, skip) => {
+                let mut large = want.to_vec();
+                if let (Some(to), Some(from)) = (large.get_mut(1), self.shape(*at).get(1)) {
+                    *to = *from;
+                }
+                let (x, y) = (self.read(*at), self.read(*skip));
+                let x =
+                    self.b.node(&format!("{name} (resize)"), Op::Copy, &[x], &[], &large, Number::Float)?;
+                let name = format!("{name} (concatenation)");
+                let id = self.b.node(&name, Op::Cat, &[x, y], &[], want, Number::Float)?;
                 Ok(self.push(id))
             }
             Plan::Token(at) => {

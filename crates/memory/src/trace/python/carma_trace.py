@@ -16,6 +16,7 @@ The log: one event a line; lines that begin with `{` are JSON.
     f N          the storage that came into being N allocations ago (0: the last) is let go of
     w THREAD     first matrix product on a thread: 0 forward, 1 backward (a cuBLAS workspace)
     c BYTES      a convolution with so many bytes of input, output and weight
+    t BYTES      so many bytes are taken and given back at once: a workspace in a pass without autograd
     e            torch.cuda.empty_cache()          m NAME   a point in the run
     {"end":{...}}                                last line: what ran, what is doubtful, why it stopped
 Works with PyTorch 2.1 and newer, Python 3.8 and newer; needs nothing else.

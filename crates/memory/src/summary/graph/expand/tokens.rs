@@ -43,7 +43,11 @@ pub(super) fn tokens(row: &Row, input: &[u64], out: &[u64]) -> Option<Vec<Step>>
     }
     let c = ci;
     let attention = 4 * c * c + 4 * c;
-    if input == out && row.kind.contains("ttention") && (p == attention || p == attention - 3 * c) {
+    // Query, key, value and output, with or without bias; a table of positions beside them. The output may
+    // be printed as windows.
+    let whole = elements(input) == elements(out) && ci == co;
+    let table = p > attention && p < attention + attention / 4;
+    if whole && row.kind.contains("ttention") && (p == attention || p == attention - 3 * c || table) {
         let mut w = w();
         w.same("MultiheadAttention", p);
         return w.done();
