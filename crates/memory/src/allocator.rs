@@ -18,6 +18,8 @@ pub struct Footprint {
     /// Input, output and weight of the largest convolution, bytes: bounds cuDNN's workspace
     /// (reference, section 3.3: the copies that TF32 kernels make).
     pub convolution_bytes: u64,
+    /// Whether workspaces of convolutions are in doubt, whatever their bound.
+    pub convolutional: bool,
     /// What was not understood.
     pub doubts: Vec<String>,
     /// What people should know of the replay: where its peak is.
@@ -34,7 +36,7 @@ pub fn estimate(footprint: &Footprint, task: &Task, platform: &Platform) -> Esti
         reserved_mib: mib(footprint.peak.max_reserved),
         workspace_mib: mib(footprint.convolution_bytes),
     };
-    let margin = Margin::of(footprint.tier, footprint.convolution_bytes > 0, task, footprint.doubts.len());
+    let margin = Margin::of(footprint.tier, footprint.convolutional, task, footprint.doubts.len());
     let held = parts.reserved_mib + parts.workspace_mib;
     let mut reasons = vec![
         format!(

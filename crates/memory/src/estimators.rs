@@ -99,6 +99,7 @@ impl<'a> View<'a> {
             family: source.graph.family.clone(),
             peak: source.replay.peak,
             convolution_bytes: source.replay.convolution_bytes,
+            convolutional: source.replay.convolution_bytes > 0,
             doubts: source.graph.doubts.clone(),
             notes: source.replay.notes(),
         };

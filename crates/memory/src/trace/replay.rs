@@ -88,6 +88,7 @@ impl Replay {
             family: end.family(self.convolution_bytes > 0).to_owned(),
             peak: self.peak,
             // Without a backward pass the workspaces are events of their own.
+            convolutional: self.convolution_bytes > 0,
             convolution_bytes: if end.backwards == 0 { 0 } else { self.convolution_bytes },
             doubts,
             notes,
