@@ -7,7 +7,7 @@ use bolero::check;
 use carma_memory::gpumemnet::{
     Bundle, Data, Ensemble, Family, Head, Kind, Layer, Measured, Model, Options, Sample, checkpoint, train,
 };
-use carma_memory::{Error, Task};
+use carma_memory::{Error, Task, dnnperf};
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
@@ -191,5 +191,82 @@ fn any_bytes_as_weights_and_as_data() {
         ] {
             let _ = Data::parse("d.csv", &[columns.as_bytes(), b"\nmlp,SUCCESSFUL,", bytes].concat());
         }
+    });
+}
+
+/// Words of rows, good and bad.
+const WORDS: &[&str] = &[
+    "mlp",
+    "cnn",
+    "transformer",
+    "",
+    "0",
+    "1",
+    "7",
+    "64",
+    "100000000000",
+    "18446744073709551615",
+    "-3",
+    "x",
+    "true",
+    "c16k3s1-r16-d8-t4-p-s9k5s2",
+    "p-p-p-p-p-p-p-p",
+    "c0k0s0",
+    "c99999999999k9s1",
+    "16-32",
+    "-",
+    "llama",
+    "decoder",
+    "encoder-decoder",
+    "PReLU",
+    "ReLU",
+];
+const COLUMNS: &[&str] = &[
+    "batch_size",
+    "inputs",
+    "outputs",
+    "widths",
+    "activation",
+    "inplace",
+    "batch_norm",
+    "dropout",
+    "image",
+    "in_channels",
+    "classes",
+    "blocks",
+    "head",
+    "vocab",
+    "seq_len",
+    "embedding",
+    "layers",
+    "heads",
+    "kv_heads",
+    "ff",
+    "norm_first",
+    "tied",
+    "arch",
+];
+
+#[test]
+fn any_row_as_a_graph() {
+    check!().with_iterations(ITERATIONS).with_type::<(u8, Vec<u8>)>().for_each(|(family, choices)| {
+        let mut cells: dnnperf::Cells = COLUMNS
+            .iter()
+            .zip(choices)
+            .map(|(c, w)| ((*c).to_owned(), WORDS[usize::from(*w) % WORDS.len()].to_owned()))
+            .collect();
+        cells.insert("family".to_owned(), WORDS[usize::from(*family) % 3].to_owned());
+        let _ = dnnperf::graph(&cells);
+    });
+}
+
+#[test]
+fn any_bytes_as_a_graph_model() {
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let _ = dnnperf::Bundle::read("w", bytes);
+        let sealed =
+            [b"carma-dnnperf-g\n\x01\0\0\0", &(bytes.len() as u32).to_le_bytes()[..], bytes, &[0; 4]]
+                .concat();
+        let _ = dnnperf::Bundle::read("w", &resealed(sealed));
     });
 }

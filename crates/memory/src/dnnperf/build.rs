@@ -56,6 +56,16 @@ fn keeps(function: &str) -> Keeps {
     }
 }
 
+/// An elementwise function; PReLU has a parameter.
+fn act(b: &mut Builder, function: &str, inplace: bool, x: TensorId) -> Result<TensorId, Error> {
+    let keeps = keeps(function);
+    if function != "PReLU" {
+        return b.activation("act", keeps, inplace, x);
+    }
+    let (slope, shape) = (b.param("act.weight", &[1])?, b.shape(x).to_vec());
+    b.node("act", Op::Activation { keeps, inplace }, &[x], &[slope], &shape, Number::Float)
+}
+
 /// The loop around a model: labels, cross entropy.
 fn finish(mut b: Builder, out: TensorId) -> Result<Graph, Error> {
     let mut labels = b.shape(out).to_vec();
@@ -76,7 +86,7 @@ fn mlp(row: &Row<'_>) -> Result<Graph, Error> {
         if row.flag("batch_norm") {
             x = b.norm(&format!("norm{i}"), Norm::Batch, x, width, true)?;
         }
-        x = b.activation(&format!("act{i}"), keeps(function), row.flag("inplace"), x)?;
+        x = act(&mut b, function, row.flag("inplace"), x)?;
         if row.dropout() {
             x = b.like(&format!("drop{i}"), Op::Dropout { inplace: false }, &[x])?;
         }
@@ -117,7 +127,7 @@ impl Cnn<'_> {
     }
 
     fn act(&mut self, x: TensorId, inplace: bool) -> Result<TensorId, Error> {
-        self.b.activation("act", keeps(self.function), inplace, x)
+        act(&mut self.b, self.function, inplace, x)
     }
 
     fn pool(&mut self, op: Op, x: TensorId) -> Result<TensorId, Error> {
@@ -271,7 +281,6 @@ impl Blocks<'_> {
     }
 
     fn feed(&mut self, x: TensorId) -> Result<TensorId, Error> {
-        let act = keeps(self.function);
         if self.modern {
             let gate = self.b.linear("gate", x, self.inner, false)?;
             let gate = self.b.activation("silu", Keeps::Input, false, gate)?;
@@ -280,7 +289,7 @@ impl Blocks<'_> {
             return self.b.linear("down", y, self.wide, false);
         }
         let y = self.b.linear("wide", x, self.inner, true)?;
-        let y = self.b.activation("act", act, false, y)?;
+        let y = act(&mut self.b, self.function, false, y)?;
         self.b.linear("narrow", y, self.wide, true)
     }
 

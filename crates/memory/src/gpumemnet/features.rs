@@ -35,7 +35,7 @@ pub(crate) struct Features {
 
 /// How many of the extended features are sizes: memory grows at most in proportion to each, so beyond the
 /// largest of the training data a prediction can be extended honestly.
-const SIZES: usize = 9;
+const SIZES: usize = 10;
 
 impl FeatureSet {
     /// Numbers of a task for one of the ensembles.
@@ -104,13 +104,23 @@ fn activation_bytes(task: &Task) -> f64 {
     if task.precision == Precision::Fp32 { 4.0 } else { 2.0 }
 }
 
+/// Features of a sample, where the first layer tells: a linear layer's parameters are its outputs times
+/// its inputs. Autograd keeps them, and no layer lists them.
+fn inputs(model: &Model) -> f64 {
+    match model.layers.iter().find(|l| l.params > 0) {
+        Some(l) if l.kind == Kind::Linear && l.activations > 0 => (l.params / l.activations) as f64,
+        _ => 0.0,
+    }
+}
+
 fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
     let any = model.activations(|_| true) as f64;
     let batch = task.batch_size as f64;
     let params = model.params as f64;
     let bytes = activation_bytes(task);
     let state = params * state_bytes(task);
-    let saved = any * batch * bytes;
+    let input = inputs(model) * batch * bytes;
+    let saved = any * batch * bytes + input;
     let largest = |of: fn(&Layer) -> u64| model.layers.iter().map(of).max().unwrap_or(0) as f64;
     let last = model.layers.iter().rev().find(|l| l.activations > 0).map_or(0, |l| l.activations) as f64;
     let mut all = vec![
@@ -122,6 +132,7 @@ fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
         log(state),
         log(saved),
         log(state + saved),
+        log(input),
         log(largest(|l| l.activations) * batch * bytes),
         log(largest(|l| l.params) * bytes),
         // The rest.

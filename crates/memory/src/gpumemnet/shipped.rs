@@ -8,12 +8,20 @@ use std::sync::OnceLock;
 /// Coverage of `upper` where nothing else is asked for.
 const COVERAGE: f64 = 0.95;
 
-/// Files of weights: name, bytes. docs/results/gpumemnet.md says how each was made.
+/// Name and bytes of a file of weights.
+macro_rules! file {
+    ($name:literal) => {
+        ($name, include_bytes!(concat!("../../weights/", $name)))
+    };
+}
+
+/// Files of weights. docs/gpumemnet.md says how they were made.
 const FILES: &[(&str, &[u8])] = &[
-    ("a100-mlp-step1-mlp.net", include_bytes!("../../weights/a100-mlp-step1-mlp.net")),
-    ("a100-mlp-step1-transformer.net", include_bytes!("../../weights/a100-mlp-step1-transformer.net")),
-    ("a100-mlp-step2-mlp.net", include_bytes!("../../weights/a100-mlp-step2-mlp.net")),
-    ("a100-mlp-step2-transformer.net", include_bytes!("../../weights/a100-mlp-step2-transformer.net")),
+    file!("h200-mlp-mlp.net"),
+    file!("h200-cnn-mlp.net"),
+    file!("h200-transformer-mlp.net"),
+    file!("a100-mlp-step1-mlp.net"),
+    file!("a100-mlp-step2-mlp.net"),
 ];
 
 /// The weights that carma brings along, by file.

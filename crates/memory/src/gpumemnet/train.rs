@@ -53,9 +53,12 @@ impl Options {
             seed,
             epochs: match ensemble {
                 Ensemble::Mlp => 250,
-                Ensemble::Transformer => 120,
+                Ensemble::Transformer => 60,
             },
-            patience: 60,
+            patience: match ensemble {
+                Ensemble::Mlp => 60,
+                Ensemble::Transformer => 20,
+            },
             rate: 0.01,
             batch: 64,
             first: 8,

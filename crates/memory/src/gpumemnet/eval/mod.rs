@@ -155,7 +155,7 @@ pub fn retrained(data: &Data, options: &Options, folds: usize) -> Result<Vec<Row
 pub fn rows_of_graphs(graphs: &Graphs, folds: &[dnnperf::Fold], weights: Weights) -> Vec<Row> {
     let mut rows = Vec::new();
     for (at, file) in graphs.files().iter().enumerate() {
-        let family = file.name.trim_start_matches("dataset-").trim_end_matches(".csv");
+        let family = file.name.trim_start_matches("dataset-").split('.').next().unwrap_or_default();
         for width in WIDTHS {
             let scores: Vec<Score> =
                 folds.iter().map(|f| dnnperf::score(graphs, f, at, width, COVERAGE)).collect();
