@@ -5,7 +5,6 @@ use super::net::{Batch, GraphNet, Shape};
 use super::nodes::Numbers;
 use super::{Card, Perf};
 use crate::Error;
-use crate::dataset::contents;
 use crate::gpumemnet::net::Scaling;
 use crate::gpumemnet::outlook::{Coverage, Target};
 use crate::gpumemnet::score::{Said, Score, summary};

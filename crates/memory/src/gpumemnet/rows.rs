@@ -1,7 +1,6 @@
 //! Measured tasks: carma's own data sets, and the authors' MLP sets.
 
 use super::model::{Family, Kind, Layer, Model};
-use crate::dataset::contents;
 use crate::{Attention, Error, Task};
 use csv::StringRecord;
 use serde::de::DeserializeOwned;
