@@ -61,11 +61,11 @@ def texts(name):
             named["decoder_input_ids"] = inputs
         yield "config", lambda: model().config.to_json_string()
         yield "torchinfo", lambda: str(torchinfo.summary(model(), input_data=named, verbose=0, depth=6))
+        yield "modelsummary", lambda: printed(tree, model())
     else:
         shape = (BATCH, 3, entry.size, entry.size)
         yield "torchsummary", lambda: printed(torchsummary.summary, model(), shape[1:], device="cpu")
         yield "torchinfo", lambda: str(torchinfo.summary(model(), shape, verbose=0, depth=6))
-    yield "modelsummary", lambda: printed(tree, model())
 
 
 def main():

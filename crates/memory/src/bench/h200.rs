@@ -5,8 +5,8 @@
 //! for the test. What was tuned on the first half is the factor of convolution workspaces on this GPU and
 //! the margins of [`crate::margin`]; rules and templates come from PyTorch's and the models' sources.
 //!
-//! **Measured** is what NVML said of the process at its peak. The workers had run other models before, so
-//! their CUDA contexts were up to 50 MiB larger than that of a fresh process.
+//! **Measured** is the most that the allocator held, and the CUDA context that a fresh process of the kind has
+//! by NVML; the workers' own contexts were up to 120 MiB larger, since they had run other models before.
 
 use super::{Data, Pair, Score, Target, Test};
 use crate::estimators::{self, Known};
