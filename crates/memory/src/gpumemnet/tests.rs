@@ -247,7 +247,7 @@ Total params: 4,216,842
 ----------------------------------------------------------------";
     let summary = crate::summary::parse(text).unwrap();
     let task = Task { batch_size: 512, ..Task::default() };
-    for ensemble in [Ensemble::Mlp] {
+    for ensemble in Ensemble::ALL {
         let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
         // 80 MiB of parameters and states, some activations, 500 MiB of context.
         assert!((560..800).contains(&small.use_mib), "{small:?}");
