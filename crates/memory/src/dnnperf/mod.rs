@@ -78,7 +78,7 @@ impl Perf {
         let one = |(s, numbers): (usize, &&Numbers)| Outlook {
             form: Form::pooled(outputs.iter().map(|o| Logistic::of(o, s))),
             target: self.card.target,
-            beyond: f64::from(self.card.whole.excess(&numbers.whole, SIZES)),
+            beyond: self.card.whole.beyond(&numbers.whole, SIZES),
         };
         graphs.iter().enumerate().map(one).collect()
     }

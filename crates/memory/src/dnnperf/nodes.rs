@@ -1,5 +1,6 @@
 //! A graph as numbers: features of nodes, of edges, and of the whole.
 
+use crate::gpumemnet::net::Sizes;
 use crate::graph::{Graph, Keeps, Norm, Op, Tensor, TensorId};
 use crate::{Mode, Optimizer, Precision, Task};
 
@@ -11,10 +12,10 @@ const GROUPS: usize = 16;
 pub(crate) const NODE: usize = GROUPS + 6;
 /// Features of an edge: bytes of its tensor, and whether it is followed forwards or backwards.
 pub(crate) const EDGE: usize = 2;
-/// Features of the whole: the first are sizes, in proportion to which memory grows at most.
+/// Features of the whole.
 pub(crate) const WHOLE: usize = 13;
-/// How many of them are sizes.
-pub(crate) const SIZES: usize = 6;
+/// Places of bytes among them.
+pub(crate) const SIZES: Sizes = Sizes { activations: &[1, 3], states: Some(0) };
 
 /// A graph as numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,14 +159,13 @@ impl Numbers {
         let flag = |is: bool| f32::from(u8::from(is));
         let half = matches!(task.precision, Precision::Bf16 | Precision::Fp16);
         let whole = [
-            // Sizes: as many as SIZES says.
+            // SIZES knows these by their places.
             log(held),
             log(kept),
             log(held + kept),
             log(largest * bytes),
             log(all_flops),
             log(task.batch_size as f64),
-            // The rest.
             log(last * 4.0),
             log(nodes.len() as f64),
             flag(half),

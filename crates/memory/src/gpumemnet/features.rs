@@ -5,6 +5,7 @@
 //! models), in logarithms, because memory is a sum of products of these numbers and they span six powers of ten.
 
 use super::model::{Kind, Layer, Model};
+use super::net::Sizes;
 use super::published::{circle, extras, tokens, whole};
 use super::{Ensemble, Family};
 use crate::{Attention, Mode, Optimizer, Precision, Task};
@@ -33,9 +34,8 @@ pub(crate) struct Features {
     pub(crate) tokens: Tokens,
 }
 
-/// How many of the extended features are sizes: memory grows at most in proportion to each, so beyond the
-/// largest of the training data a prediction can be extended honestly.
-const SIZES: usize = 10;
+/// Places of bytes among the extended features.
+const SIZES: Sizes = Sizes { activations: &[5, 7, 8], states: Some(4) };
 
 impl FeatureSet {
     /// Numbers of a task for one of the ensembles.
@@ -53,10 +53,10 @@ impl FeatureSet {
         Features { whole, tokens }
     }
 
-    /// Which features are sizes.
-    pub(crate) fn sizes(self) -> usize {
+    /// Which features are bytes.
+    pub(crate) const fn sizes(self) -> Sizes {
         match self {
-            Self::Published => 0,
+            Self::Published => Sizes { activations: &[], states: None },
             Self::Extended => SIZES,
         }
     }
@@ -124,7 +124,7 @@ fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
     let largest = |of: fn(&Layer) -> u64| model.layers.iter().map(of).max().unwrap_or(0) as f64;
     let last = model.layers.iter().rev().find(|l| l.activations > 0).map_or(0, |l| l.activations) as f64;
     let mut all = vec![
-        // Sizes: as many as SIZES says.
+        // SIZES knows these by their places.
         log(params),
         log(any),
         log(any * batch),
@@ -135,7 +135,6 @@ fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
         log(input),
         log(largest(|l| l.activations) * batch * bytes),
         log(largest(|l| l.params) * bytes),
-        // The rest.
         log(last * batch * 4.0),
         log(model.layers.len() as f64),
     ];

@@ -148,6 +148,9 @@ pub struct Model {
     pub layers: Vec<Layer>,
     /// All parameters; a parameter used twice counts once.
     pub params: u64,
+    /// What a summary prints as their total, where it does. modelsummary counts the replicas of `DataParallel`;
+    /// the authors' networks are fed this.
+    pub printed_params: Option<u64>,
 }
 
 impl Model {
@@ -155,7 +158,7 @@ impl Model {
     #[must_use]
     pub fn new(family: Family, layers: Vec<Layer>) -> Self {
         let params = layers.iter().fold(0_u64, |n, l| n.saturating_add(l.params));
-        Self { family, layers, params }
+        Self { family, layers, params, printed_params: None }
     }
 
     /// How many layers are of a kind.

@@ -70,10 +70,33 @@ impl Scaling {
             && self.least.iter().zip(&self.most).all(|(a, b)| a <= b)
     }
 
-    /// By how much the first `sizes` features exceed the training data, at most; 0 if none does.
-    pub(crate) fn excess(&self, row: &[f32], sizes: usize) -> f32 {
-        row.iter().zip(&self.most).take(sizes).map(|(v, most)| v - most).fold(0.0, f32::max)
+    /// How far a row lies beyond the training data, given which features are logarithms of bytes.
+    pub(crate) fn beyond(&self, row: &[f32], sizes: Sizes) -> Beyond {
+        let excess = |f: &usize| row[*f] - self.most[*f];
+        let log = sizes.activations.iter().map(excess).fold(0.0, f32::max);
+        let more =
+            sizes.states.map_or(0.0, |f| f64::from(row[f]).exp_m1() - f64::from(self.most[f]).exp_m1());
+        Beyond { log: f64::from(log), more_mib: more.max(0.0) / crate::MIB as f64 }
     }
+}
+
+/// Features that are logarithms of bytes, by their places.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Of activations.
+    pub(crate) activations: &'static [usize],
+    /// Of parameters, gradients and states of the optimizer.
+    pub(crate) states: Option<usize>,
+}
+
+/// How far a task lies beyond the training data. Networks are asked about the nearest that they know; what
+/// is missing is added: memory grows at most in proportion to the activations, and by the bytes of the states.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Beyond {
+    /// Logarithm of the factor.
+    pub(crate) log: f64,
+    /// MiB on top.
+    pub(crate) more_mib: f64,
 }
 
 /// Tasks as matrices: `[features, tasks]`, `[token features, tokens]`.

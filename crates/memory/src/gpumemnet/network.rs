@@ -93,7 +93,7 @@ impl Network {
         let one = |(s, features): (usize, &Features)| Outlook {
             form: combine(self.card.head, &outputs, s),
             target: self.card.target,
-            beyond: f64::from(self.card.whole.excess(&features.whole, sizes)),
+            beyond: self.card.whole.beyond(&features.whole, sizes),
         };
         features.iter().enumerate().map(one).collect()
     }

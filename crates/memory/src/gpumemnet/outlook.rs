@@ -1,5 +1,6 @@
 //! What an ensemble says of one task: a distribution over memory.
 
+use super::net::Beyond;
 use crate::nn::Logistic;
 use serde::{Deserialize, Serialize};
 
@@ -62,8 +63,8 @@ fn excess(mib: u64, context_mib: u64) -> f64 {
 pub struct Outlook {
     pub(crate) form: Form,
     pub(crate) target: Target,
-    /// By what logarithm the task exceeds the training data; memory is extended by as much.
-    pub(crate) beyond: f64,
+    /// How far the task lies beyond the training data.
+    pub(crate) beyond: Beyond,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -92,10 +93,12 @@ impl Outlook {
 
     /// What to say of a task beyond the training data.
     pub(crate) fn beyond_reason(&self) -> Option<String> {
-        (self.beyond > 0.0).then(|| {
-            let factor = self.beyond.exp();
+        let Beyond { log, more_mib } = self.beyond;
+        (log > 0.0 || more_mib > 0.0).then(|| {
+            let factor = log.exp();
             format!(
-                "larger than anything it was trained on; extended in proportion, by a factor of {factor:.2}"
+                "larger than anything it was trained on: extended by a factor of {factor:.2} for its activations and \
+                 {more_mib:.0} MiB for its parameters"
             )
         })
     }
@@ -104,7 +107,8 @@ impl Outlook {
     /// tasks, and what coverage is calibrated on. MiB with context.
     #[must_use]
     pub fn score(&self, mib: u64) -> f64 {
-        let inner = excess(mib, self.target.context_mib) / self.beyond.exp();
+        let inner = (excess(mib, self.target.context_mib) - self.beyond.more_mib).max(1.0);
+        let inner = inner / self.beyond.log.exp();
         match &self.form {
             Form::Logistic { middle, scale } => {
                 ((inner.ln() - self.target.center) / self.target.spread - middle) / scale
@@ -134,7 +138,7 @@ impl Outlook {
                 ((k as f64 + part) * width - self.target.context_mib as f64).max(1.0)
             }
         };
-        inner * self.beyond.exp()
+        inner * self.beyond.log.exp() + self.beyond.more_mib
     }
 
     /// Probability of at most this memory, MiB with context.

@@ -229,7 +229,7 @@ pub(crate) fn whole(family: Family, model: &Model, task: &Task) -> Vec<f32> {
     let count = |of: fn(Kind) -> bool| model.count(of) as f32;
     let linear = count(|k| k == Kind::Linear);
     let batch = task.batch_size as f32;
-    let params = model.params as f32;
+    let params = model.printed_params.unwrap_or(model.params) as f32;
     let acts = total_activations(family, model, task);
     let both = (acts * task.batch_size as f64) as f32;
     let acts = acts as f32;

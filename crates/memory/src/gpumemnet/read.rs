@@ -45,11 +45,11 @@ impl Model {
         }
         let family = family(&layers);
         let mut model = Self::new(family, layers);
-        if let Some(total) = summary.totals.params {
-            // Parameters that belong to no leaf (position tables) count as well.
+        // Parameters that belong to no leaf (position tables) count as well.
+        model.printed_params = summary.totals.params;
+        let root = summary.layers.first().filter(|root| !shapes && root.params > 0);
+        if let Some(total) = root.map(|root| root.params).or(summary.totals.params) {
             model.params = total;
-        } else if !shapes && let Some(root) = summary.layers.first() {
-            model.params = model.params.max(root.params);
         }
         Ok(model)
     }

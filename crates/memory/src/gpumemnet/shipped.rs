@@ -18,10 +18,15 @@ macro_rules! file {
 /// Files of weights. docs/gpumemnet.md says how they were made.
 const FILES: &[(&str, &[u8])] = &[
     file!("h200-mlp-mlp.net"),
+    file!("h200-mlp-transformer.net"),
     file!("h200-cnn-mlp.net"),
+    file!("h200-cnn-transformer.net"),
     file!("h200-transformer-mlp.net"),
+    file!("h200-transformer-transformer.net"),
     file!("a100-mlp-step1-mlp.net"),
+    file!("a100-mlp-step1-transformer.net"),
     file!("a100-mlp-step2-mlp.net"),
+    file!("a100-mlp-step2-transformer.net"),
 ];
 
 /// The weights that carma brings along, by file.

@@ -247,11 +247,13 @@ Total params: 4,216,842
 ----------------------------------------------------------------";
     let summary = crate::summary::parse(text).unwrap();
     let task = Task { batch_size: 512, ..Task::default() };
-    let small = estimate(Ensemble::Mlp, &summary, &task, &platform()).unwrap();
-    // 80 MiB of parameters and states, some activations, 500 MiB of context.
-    assert!((560..800).contains(&small.use_mib), "{small:?}");
-    assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
-    let large = Task { batch_size: 512 * 64, ..task.clone() };
-    let large = estimate(Ensemble::Mlp, &summary, &large, &platform()).unwrap();
-    assert!(large.upper_mib > small.upper_mib + 500, "{large:?}");
+    for ensemble in Ensemble::ALL {
+        let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
+        // 80 MiB of parameters and states, some activations, 500 MiB of context.
+        assert!((560..800).contains(&small.use_mib), "{small:?}");
+        assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
+        let large = Task { batch_size: 512 * 64, ..task.clone() };
+        let large = estimate(ensemble, &summary, &large, &platform()).unwrap();
+        assert!(large.upper_mib > small.upper_mib + 500, "{large:?}");
+    }
 }
