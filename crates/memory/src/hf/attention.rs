@@ -23,6 +23,8 @@ pub(super) struct How {
     pub(super) dropout: bool,
     /// Scores are scaled after the product (else the query was, or a fused kernel does it).
     pub(super) scaled: bool,
+    /// No fused kernel takes the mask: `scaled_dot_product_attention` falls back to its own mathematics.
+    pub(super) fallback: bool,
 }
 
 /// Largest head that fused kernels take (`sdpa_attention.py`).
@@ -89,9 +91,11 @@ impl Maker<'_> {
         let [batch, heads, seq, d] = self.four(q);
         let [_, kv_heads, keys, _] = self.four(k);
         let grouped = kv_heads != heads;
-        let made = if self.eager() {
+        // In 32 bits no fused kernel takes fewer heads of keys than of queries (PyTorch's `sdp_utils.cpp`).
+        let ungrouped = grouped && how.mask.is_none() && !self.half() && d <= FUSED_HEAD;
+        let made = if self.eager() || (how.fallback && self.half()) {
             self.written_out(q, k, v, how)?
-        } else if grouped && how.mask.is_none() && !self.half() && d <= FUSED_HEAD {
+        } else if how.fallback || ungrouped {
             self.math(q, k, v, how)?
         } else {
             let (mut k, mut v) = (k, v);
@@ -172,16 +176,21 @@ impl Maker<'_> {
         self.b.like("contiguous", Op::Copy, &[out])
     }
 
-    /// In 32 bits no fused kernel takes fewer heads of keys than of queries (PyTorch's `sdp_utils.cpp`), and
-    /// `scaled_dot_product_attention` falls back to its own mathematics without a word.
+    /// What `scaled_dot_product_attention` falls back to, without a word, where no fused kernel fits.
     fn math(&mut self, q: TensorId, k: TensorId, v: TensorId, how: How) -> Result<TensorId, Error> {
         let [batch, heads, seq, d] = self.four(q);
-        let [_, _, keys, _] = self.four(k);
+        let [_, kv_heads, keys, _] = self.four(k);
         let q = self.scale("query_scaled", q)?;
-        let mask = if how.causal { Some(self.mask(&[seq, keys])?) } else { None };
-        let shape = [batch, heads, keys, d];
-        let k = self.b.node("repeat_k", Op::Copy, &[k], &[], &shape, Number::Float)?;
-        let v = self.b.node("repeat_v", Op::Copy, &[v], &[], &shape, Number::Float)?;
+        let (mut k, mut v) = (k, v);
+        let mask = match how.mask {
+            None if how.causal => Some(self.mask(&[seq, keys])?),
+            given => given,
+        };
+        if kv_heads != heads {
+            let shape = [batch, heads, keys, d];
+            k = self.b.node("repeat_k", Op::Copy, &[k], &[], &shape, Number::Float)?;
+            v = self.b.node("repeat_v", Op::Copy, &[v], &[], &shape, Number::Float)?;
+        }
         let k = self.scale("key_scaled", k)?;
         let q = self.in_order(q)?;
         let square = [batch, heads, seq, keys];

@@ -70,9 +70,6 @@ impl<'a> Maker<'a> {
             || self.c.attention == Some(Attention::Eager)
             || self.c.scores_softcap
             || matches!(self.c.family, Family::GptJ | Family::GptNeo | Family::Bloom)
-            // No fused kernel took T5's trained bias: on an H200 (PyTorch 2.11) training with SDPA held as much as
-            // written out, 5 bytes an element of the square matrices above what a fused kernel keeps.
-            || (self.c.family == Family::T5 && self.training())
             || matches!(
                 self.c.model_type.as_str(),
                 "megatron-bert"

@@ -94,11 +94,19 @@ fn relative(m: &mut Maker<'_>, at: &str) -> Made {
     m.b.view("position_bias", bias, &[1, heads, seq, seq])
 }
 
-/// For a fused kernel each layer makes its own copy of the bias, in order, with minus infinity where a
-/// decoder must not look (`sdpa_attention.py`).
+/// The bias becomes the mask of a fused kernel: each layer makes its own, with minus infinity where a decoder
+/// must not look (`sdpa_attention.py`).
+///
+/// While it is trained no kernel takes it as it lies in memory, its heads last. Seen on an H200 with
+/// transformers 5.17 and PyTorch 2.11, in encoder and decoder; the zeros of the cross-attention are taken.
+/// transformers 5.23 puts it in order first, and a fused kernel takes it. Which release will run is not known
+/// here: the larger of the two is what counts.
 fn with_bias(m: &mut Maker<'_>, how: How) -> Result<How, Error> {
     let Some(bias) = how.bias.filter(|_| !m.eager()) else { return Ok(how) };
     let masked = if how.causal { m.scale("bias_masked", bias)? } else { bias };
+    if m.training() {
+        return Ok(How { mask: Some(masked), bias: None, fallback: true, ..how });
+    }
     let copied = m.b.like("bias_contiguous", Op::Copy, &[masked])?;
     Ok(How { mask: Some(copied), bias: None, ..how })
 }
@@ -118,7 +126,7 @@ fn layer_of(
     let x = match states {
         None => x,
         Some(states) => sublayer(m, &format!("{at}.encoder_attn_layer_norm"), x, |m, y| {
-            let how = How { mask: cross, bias: None, causal: false, ..how };
+            let how = How { mask: cross, bias: None, causal: false, fallback: false, ..how };
             attention(m, &format!("{at}.encoder_attn"), y, states, how)
         })?,
     };
