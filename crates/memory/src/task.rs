@@ -1,6 +1,7 @@
 //! How a model will be run: what decides memory beside the model itself.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Training or inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,6 +52,18 @@ pub enum Precision {
     Bf16,
     /// Weights, gradients and activations in float16.
     Fp16,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fp32 => "fp32",
+            Self::Bf16Autocast => "bf16-autocast",
+            Self::Fp16Autocast => "fp16-autocast",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+        })
+    }
 }
 
 /// Kernel of the attention.

@@ -1,5 +1,6 @@
 //! `carma dry-run`: the user's unmodified script for a few steps, without a GPU.
 
+use super::Context;
 use super::estimate::{self, platform};
 use super::tracer::{self, Launch, option};
 use crate::cli::memory::DryRunArgs;
@@ -13,8 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
-pub(crate) fn run(args: &DryRunArgs) -> Outcome {
-    let platform = platform(&args.platform)?;
+pub(crate) fn run(context: &Context, args: &DryRunArgs) -> Outcome {
+    let platform = platform(context, &args.platform)?;
     let known = estimate::read(&args.model)?;
     let task = args.task.task(args.gpus);
     let mut launch = launch(&args.command, std::env::var_os("PATH").as_deref())?;

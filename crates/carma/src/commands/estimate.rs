@@ -1,13 +1,17 @@
 //! `carma estimate`: how much GPU memory a task will need.
 
+use super::Context;
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
+use carma_api::Client;
+use carma_api::wire::{GpusReply, MemoryReply};
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
+use carma_memory::hf::Config;
 use carma_memory::hf::safetensors::Weights;
-use carma_memory::{Estimate, Platform, Task};
+use carma_memory::{Estimate, Platform, Precision, Task};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -15,14 +19,18 @@ use std::path::Path;
 const MOST_BYTES: u64 = 2 << 30;
 
 /// Runs the verb.
-pub(crate) fn run(args: &EstimateArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     let mut known = read(&args.model)?;
     known.declared_mib = args.gpu_memory.map(|m| m.0);
     known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
     let task = args.task.task(args.gpus);
-    let platform = platform(&args.platform)?;
-    let answers = estimators::run(&args.estimator, &known, &task, &platform)
+    let platform = platform(context, &args.platform)?;
+    let mut answers = estimators::run(&args.estimator, &known, &task, &platform)
         .map_err(|e| Failure::usage(e.to_string()))?;
+    if let Some(note) = other_type(&known, args.task.precision) {
+        let estimates = answers.iter_mut().filter_map(|answer| answer.result.as_mut().ok());
+        estimates.for_each(|estimate| estimate.reasons.push(note.clone()));
+    }
     if let [Answer { result: Err(error), .. }] = &answers[..] {
         return Err(Failure::new(error.to_string()));
     }
@@ -71,20 +79,32 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|e| fail(e.to_string()))
 }
 
-/// The platform that the options name.
+/// The platform that the options name. A daemon that answers knows the type of GPU 0, and contexts that it
+/// learned or that were probed; without one the type must be said, and the context is the table's.
 ///
 /// # Errors
 /// An unknown GPU type, settings that PyTorch would refuse.
-pub(crate) fn platform(args: &PlatformArgs) -> Result<Platform, Failure> {
+pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platform, Failure> {
     let usage = |e: carma_memory::Error| Failure::usage(e.to_string());
-    let name = args
-        .gpu
-        .as_deref()
-        .ok_or_else(|| Failure::usage("which type of GPU?").hint("say --gpu H200 or another type"))?;
-    let mut platform = Platform::lookup(name, args.torch.unwrap_or((2, 11))).map_err(usage)?;
+    let torch = args.torch.unwrap_or((2, 11));
+    let mut daemon = context.client().ok();
+    let mut platform = if let Some(name) = &args.gpu {
+        Platform::lookup(name, torch).map_err(usage)?
+    } else {
+        let gpus: Option<GpusReply> = daemon.as_mut().and_then(|daemon| daemon.get("/v1/gpus").ok());
+        let first = gpus.and_then(|reply| reply.gpus.into_iter().next());
+        let first = first.ok_or_else(|| {
+            Failure::usage("which type of GPU? no daemon answers that could say")
+                .hint("say --gpu H200 or another type")
+        })?;
+        super::expect::platform_named(&first.name, first.memory_mib, torch)
+    };
     if let Some(mib) = args.context_mib {
         platform.context_mib = mib;
         platform.context_source = "as given".to_owned();
+    } else if let Some(mib) = daemon.as_mut().and_then(|daemon| learned(daemon, &platform)) {
+        platform.context_mib = mib;
+        platform.context_source = "as the daemon measured it on this machine".to_owned();
     }
     let variable =
         || std::env::var("PYTORCH_ALLOC_CONF").or_else(|_| std::env::var("PYTORCH_CUDA_ALLOC_CONF")).ok();
@@ -92,6 +112,30 @@ pub(crate) fn platform(args: &PlatformArgs) -> Result<Platform, Failure> {
         platform.alloc = Settings::parse(&text).map_err(usage)?;
     }
     Ok(platform)
+}
+
+/// The context that the daemon knows for this type of GPU and framework; the largest of its drivers'.
+fn learned(daemon: &mut Client, platform: &Platform) -> Option<u64> {
+    let reply: MemoryReply = daemon.get("/v1/memory").ok()?;
+    let (major, minor) = platform.torch;
+    let framework = format!("torch {major}.{minor}");
+    let here = |name: &str| super::expect::platform_named(name, platform.gpu.total_mib, platform.torch).gpu;
+    let known = reply.contexts.iter().filter(|c| c.framework == framework && here(&c.gpu) == platform.gpu);
+    known.filter_map(|c| c.mib).max()
+}
+
+/// What to say where the numbers' type was not given and the configuration has another than the default.
+fn other_type(known: &Known, said: Option<Precision>) -> Option<String> {
+    if said.is_some() {
+        return None;
+    }
+    let stored = Config::parse(known.hf_config.as_deref()?).ok()?.dtype?;
+    (stored != Precision::default()).then(|| {
+        format!(
+            "reckoned in 32 bits; the configuration is in {stored}, as which transformers 5 loads it unless told \
+             otherwise: --precision {stored}"
+        )
+    })
 }
 
 /// The answers as `--json` prints them.

@@ -313,23 +313,28 @@ fn framework(request: &SubmitRequest) -> Option<String> {
     })
 }
 
-/// The platform of a type of GPU: as in the table, or with cautious guesses where that lacks it.
-fn platform(name: &str, total_mib: u64, request: &SubmitRequest) -> Platform {
-    let torch = request.task.framework.as_deref().and_then(|text| {
-        let (major, minor) = text.strip_prefix("torch ")?.split_once('.')?;
-        Some((major.parse().ok()?, minor.parse().ok()?))
-    });
-    let torch = torch.unwrap_or((2, 11));
+/// As in the table, whether the name is the driver's or a virtual GPU's; with cautious guesses where that lacks it.
+pub(crate) fn platform_named(name: &str, total_mib: u64, torch: (u32, u32)) -> Platform {
     let short = ["NVIDIA ", "Virtual "].iter().find_map(|maker| name.strip_prefix(maker)).unwrap_or(name);
     let known = Platform::lookup(name, torch).or_else(|_| Platform::lookup(short, torch));
-    let mut platform = known.unwrap_or_else(|_| Platform {
+    known.unwrap_or_else(|_| Platform {
         // The larger workspaces, and a context as of the largest GPUs: rather too much than too little.
         gpu: Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib },
         torch,
         context_mib: 700,
         context_source: format!("a cautious guess, since {name} is not in the table"),
         alloc: Settings::default(),
+    })
+}
+
+/// The platform of a type of GPU, with the framework and the settings that the job has.
+fn platform(name: &str, total_mib: u64, request: &SubmitRequest) -> Platform {
+    let torch = request.task.framework.as_deref().and_then(|text| {
+        let (major, minor) = text.strip_prefix("torch ")?.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
     });
+    let torch = torch.unwrap_or((2, 11));
+    let mut platform = platform_named(name, total_mib, torch);
     let conf = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
     let conf = conf.iter().find_map(|key| request.env.get(*key));
     if let Some(settings) = conf.and_then(|text| Settings::parse(text).ok()) {

@@ -1,5 +1,6 @@
 //! `carma trace-model`: a model from a function of the user's, traced without a GPU.
 
+use super::Context;
 use super::estimate::platform;
 use super::tracer::{self, Launch, option};
 use crate::cli::memory::TraceModelArgs;
@@ -8,8 +9,8 @@ use carma_memory::{Mode, Parallel};
 use std::ffi::OsString;
 
 /// Runs the verb.
-pub(crate) fn run(args: &TraceModelArgs) -> Outcome {
-    let platform = platform(&args.platform)?;
+pub(crate) fn run(context: &Context, args: &TraceModelArgs) -> Outcome {
+    let platform = platform(context, &args.platform)?;
     let task = args.task.task(1);
     for (given, what) in [
         (args.task.lora.is_some(), "--lora"),

@@ -229,6 +229,19 @@ fn contexts_are_told_by_the_administrator_only() {
     let contexts = learned(&daemon).contexts;
     assert_eq!((contexts[0].mib, contexts[0].probed), (Some(530), true));
     assert_eq!(contexts[0].framework, "torch 2.11");
+    // An estimate by hand takes the type of the GPU and the context from the daemon.
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.json");
+    std::fs::write(&config, r#"{"model_type": "bert", "num_hidden_layers": 2, "torch_dtype": "bfloat16"}"#)
+        .unwrap();
+    let asked = ["estimate", "--json", "--seq-len", "128", "--hf-config", config.to_str().unwrap()];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&daemon.carma(&asked))).unwrap();
+    assert_eq!((&json["gpu"], &json["context_mib"]), (&"A100-40GB".into(), &530.into()), "{json}");
+    let reasons = json["estimates"][0]["reasons"].to_string();
+    assert!(
+        reasons.contains("measured it on this machine") && reasons.contains("--precision bf16"),
+        "{reasons}"
+    );
     let doctor = stdout(&daemon.carma(&["doctor", "--probe-context"]));
     assert!(doctor.contains("context"), "{doctor}");
 }
