@@ -12,7 +12,10 @@ fn answerable(estimator: &'static str, task: &Task) -> Result<(), Error> {
         Task { lora: Some(_), .. } => "adapters beside frozen weights",
         _ => return Ok(()),
     };
-    Err(Error::bad(estimator, format!("cannot answer for {what}: it learned from runs that train all weights")))
+    Err(Error::bad(
+        estimator,
+        format!("cannot answer for {what}: it learned from runs that train all weights"),
+    ))
 }
 
 /// The model as GPUMemNet sees it, and where it is from. A summary lists what the networks learned from; the
@@ -37,7 +40,9 @@ fn model(view: &View<'_>, estimator: &'static str) -> Result<(Model, &'static st
 fn remarks(view: &View<'_>, front_end: &str) -> Vec<String> {
     let mut remarks = Vec::new();
     if front_end != "summary" {
-        remarks.push(format!("layers are the operators of the graph by {front_end}, not the modules of a summary"));
+        remarks.push(format!(
+            "layers are the operators of the graph by {front_end}, not the modules of a summary"
+        ));
     }
     if view.task.gpus > 1 || view.task.parallel != Parallel::None {
         remarks.push("as on one GPU: it knows nothing of several".to_owned());
@@ -67,7 +72,8 @@ pub(super) fn by_published(view: &View<'_>, ensemble: Ensemble) -> Result<Estima
     };
     let folder = view.known.gpumemnet_weights.as_deref().ok_or_else(|| Error::Missing {
         estimator: name,
-        what: "--gpumemnet-weights, the folder of the authors' checkpoints (mlp4cnn.ckpt and so on)".to_owned(),
+        what: "--gpumemnet-weights, the folder of the authors' checkpoints (mlp4cnn.ckpt and so on)"
+            .to_owned(),
     })?;
     answerable(name, view.task)?;
     let (model, front_end) = model(view, name)?;
