@@ -64,8 +64,9 @@ fn trains_and_reads_its_weights_back() {
 
     // An empty folder: nothing to compare with, said so.
     std::fs::create_dir(dir.path().join("none")).unwrap();
-    let eval =
-        |file: &str| carma(dir.path(), &["gpumemnet", "eval", "--data", "none", "--weights", file, "--json"]);
+    let eval = |file: &str| {
+        carma(dir.path(), &["gpumemnet", "eval", "--stored", "--data", "none", "--weights", file, "--json"])
+    };
     let report = json(&eval("a.net"));
     let skipped = report["skipped"].to_string();
     assert!(skipped.contains("authors' weights") && skipped.contains("mlp_data_step1.csv"), "{skipped}");

@@ -1,10 +1,14 @@
 //! All estimators by name, over whatever is known of a task.
 
+mod learned;
+
 use crate::allocator::{self, Footprint};
 use crate::formula::{self, Totals, faketensor};
+use crate::gpumemnet::Ensemble;
 use crate::graph::{Graph, Kind, Replay, replay};
 use crate::summary::Summary;
 use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, onnx, summary, trace};
+use std::path::PathBuf;
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +27,8 @@ pub struct Known {
     pub declared_mib: Option<u64>,
     /// Peak under FakeTensorMode, MiB.
     pub faketensor_mib: Option<f64>,
+    /// Folder with the checkpoints of GPUMemNet's authors.
+    pub gpumemnet_weights: Option<PathBuf>,
 }
 
 /// An estimator's name and its answer.
@@ -288,6 +294,11 @@ const ESTIMATORS: &[Estimator] = &[
     ("llmem", by_llmem),
     ("accelerate", by_accelerate),
     ("dnnmem", by_dnnmem),
+    ("gpumemnet", |view| learned::by_gpumemnet(view, Ensemble::Mlp)),
+    ("gpumemnet-transformer", |view| learned::by_gpumemnet(view, Ensemble::Transformer)),
+    ("gpumemnet-published", |view| learned::by_published(view, Ensemble::Mlp)),
+    ("gpumemnet-published-transformer", |view| learned::by_published(view, Ensemble::Transformer)),
+    ("dnnperf", learned::by_dnnperf),
     ("declared", by_declared),
 ];
 

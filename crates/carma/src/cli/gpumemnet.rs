@@ -82,12 +82,24 @@ pub(crate) struct GpumemnetEvalArgs {
     /// Weights of `carma gpumemnet train`, beside those that carma brings along
     #[arg(long, value_name = "FILE")]
     pub(crate) weights: Vec<PathBuf>,
-    /// Train the networks of the folds again instead of asking those that carma brings along (minutes)
-    #[arg(long)]
-    pub(crate) retrain: bool,
-    /// Seed of --retrain
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "retrain")]
+    /// Ask the networks that carma brings along alone, those of their folds; train none now
+    #[arg(long, conflicts_with_all = ["folds", "seed", "epochs"])]
+    pub(crate) stored: bool,
+    /// Tasks of this family alone
+    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "cnn", "transformer"]).map(|s| Family::named(&s).unwrap_or(Family::Mlp)))]
+    pub(crate) family: Option<Family>,
+    /// This design alone [default: both of GPUMemNet, and dnnperf without training it: that takes long]
+    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"]).map(|s| Kind::named(&s)))]
+    pub(crate) ensemble: Option<Kind>,
+    /// Folds of the cross-validation
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=20))]
+    pub(crate) folds: u8,
+    /// Everything random comes from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Most passes over the data [default: 120 for perceptrons, 20 for attention, half of what `train` takes or less]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) epochs: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

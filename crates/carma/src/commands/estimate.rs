@@ -23,6 +23,7 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     let mut known = read(&args.model)?;
     known.declared_mib = args.gpu_memory.map(|m| m.0);
     known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
+    known.gpumemnet_weights.clone_from(&args.gpumemnet_weights);
     let task = args.task.task(args.gpus);
     let platform = platform(context, &args.platform)?;
     let mut answers = estimators::run(&args.estimator, &known, &task, &platform)

@@ -19,21 +19,24 @@ pub(crate) fn run(args: &EstimateBenchArgs) -> Outcome {
     Ok(u8::from(tests.iter().any(|t| t.targets.iter().any(|target| !target.holds))))
 }
 
-/// The cells of a test: test, estimator, n, MRE, median, worst, covered, upper/measured, target.
-fn cells(test: &Test) -> [String; 9] {
+/// The cells of a test: test, estimator, n, MRE, median, worst, under, covered, upper/measured, target.
+fn cells(test: &Test) -> [String; 10] {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let bound = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
     let dash = || "-".to_owned();
-    let (n, mre, median, worst, covered, tightness) = match &test.outcome {
-        Came::Score(Score { n, mre, median, worst, covered, tightness, .. }) => (
+    let (n, mre, median, worst, under, covered, tightness) = match &test.outcome {
+        Came::Score(Score { n, mre, median, worst, under, covered, tightness, .. }) => (
             n.to_string(),
             percent(*mre),
             percent(*median),
             format!("{:+.1} %", worst * 100.0),
+            percent(*under),
             bound(*covered, |v| format!("{:.1} %", v * 100.0)),
             bound(*tightness, |v| format!("{v:.2}")),
         ),
-        Came::Figures { .. } | Came::Skipped { .. } => (dash(), dash(), dash(), dash(), dash(), dash()),
+        Came::Figures { .. } | Came::Skipped { .. } => {
+            (dash(), dash(), dash(), dash(), dash(), dash(), dash())
+        }
     };
     let mut said: Vec<String> = match &test.outcome {
         Came::Figures { figures } => figures.iter().map(|(name, value)| format!("{name} {value}")).collect(),
@@ -41,15 +44,26 @@ fn cells(test: &Test) -> [String; 9] {
         Came::Score(_) => Vec::new(),
     };
     said.extend(test.targets.iter().map(|t| format!("{}: {}", t.text, if t.holds { "yes" } else { "NO" })));
-    [test.name.clone(), test.estimator.clone(), n, mre, median, worst, covered, tightness, said.join("; ")]
+    [
+        test.name.clone(),
+        test.estimator.clone(),
+        n,
+        mre,
+        median,
+        worst,
+        under,
+        covered,
+        tightness,
+        said.join("; "),
+    ]
 }
 
-const TITLES: [&str; 9] =
-    ["TEST", "ESTIMATOR", "N", "MRE", "MEDIAN", "WORST", "COVERED", "UPPER/TRUE", "TARGET"];
+const TITLES: [&str; 10] =
+    ["TEST", "ESTIMATOR", "N", "MRE", "MEDIAN", "WORST", "UNDER", "COVERED", "UPPER/TRUE", "TARGET"];
 
 fn render(tests: &[Test], screen: &Screen) -> String {
     let columns = TITLES.iter().enumerate().map(|(i, title)| match i {
-        2..=7 => Column::Right(title),
+        2..=8 => Column::Right(title),
         _ => Column::Left(title),
     });
     let mut table = Table::new(columns.collect(), screen);

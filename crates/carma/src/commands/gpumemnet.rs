@@ -3,11 +3,12 @@
 use crate::cli::gpumemnet::{GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb, Kind};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
-use carma_memory::gpumemnet::eval::{self, Report, Request, Row, Spread, Weights};
+use carma_memory::gpumemnet::eval::{self, Asked, Report, Request, Row, Spread, Training, Weights};
 use carma_memory::gpumemnet::{
     Bundle, Data, Ensemble, FeatureSet, Head, Options, cross_validate, shipped, train,
 };
 use carma_memory::{bench, dnnperf};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::time::Instant;
 
@@ -133,22 +134,45 @@ fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
         args.weights.iter().map(|f| Bundle::read_file(f)).collect::<Result<_, _>>().map_err(failure)?;
     let own = shipped().map_err(failure)?;
     let began = Instant::now();
-    let report = eval::run(&Request {
-        shared: found.shared,
-        own: found.own,
-        bundles: own.iter().map(|(_, bundle)| bundle).chain(&given).collect(),
-        graphs: dnnperf::shipped().map_err(failure)?.into_iter().collect(),
-        retrain: args.retrain.then_some(args.seed),
-    });
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{bar:40} {percent} % trained, {eta} left")
+        .map_err(|e| Failure::new(e.to_string()))?;
+    bar.set_style(style);
+    let (ensembles, asked) = match args.ensemble {
+        None => (Ensemble::ALL.to_vec(), Asked::Stored),
+        Some(Kind::Gpumemnet(ensemble)) => (vec![ensemble], Asked::No),
+        Some(Kind::Dnnperf) => (Vec::new(), Asked::LikeOthers),
+    };
+    let report = eval::run(
+        &Request {
+            shared: found.shared,
+            own: found.own,
+            bundles: own.iter().map(|(_, bundle)| bundle).filter(|_| args.stored).chain(&given).collect(),
+            graphs: dnnperf::shipped().map_err(failure)?.into_iter().collect(),
+            train: (!args.stored).then_some(Training {
+                seed: args.seed,
+                folds: usize::from(args.folds),
+                epochs: args.epochs.map(|n| n as usize),
+            }),
+            family: args.family,
+            ensembles,
+            dnnperf: asked,
+        },
+        &|done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+        },
+    );
+    bar.finish_and_clear();
     if args.json {
         let mut value = serde_json::json!(report);
         value["version"] = carma_api::VERSION.into();
         value["coverage"] = eval::COVERAGE.into();
-        value["retrained"] = args.retrain.into();
+        value["retrained"] = (!args.stored).into();
         value["took_s"] = began.elapsed().as_secs_f64().into();
         print_json(&value)?;
     } else {
-        print(&render(&report, args.retrain, &Screen::stdout()))?;
+        print(&render(&report, !args.stored, &Screen::stdout()))?;
     }
     Ok(0)
 }
@@ -157,8 +181,7 @@ fn render(report: &Report, retrained: bool, screen: &Screen) -> String {
     let mut text = String::from(if retrained {
         "Networks of the folds trained just now; each asked about the tasks that it did not see.\n\n"
     } else {
-        "Stored networks of the folds, not trained again (--retrain does that); each asked about the tasks that \
-         it did not see.\n\n"
+        "Stored networks of the folds, not trained again; each asked about the tasks that it did not see.\n\n"
     });
     text.push_str(&table(&report.rows, screen));
     if report.rows.iter().any(|r| r.weights == Weights::Published) {

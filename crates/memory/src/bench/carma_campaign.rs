@@ -5,7 +5,7 @@
 //! the text `mobilenet_cifar100.model` is that of EfficientNet-B0, so its three tasks cannot come out right;
 //! and the efficientNet tasks name a file that is not there, for which `efficientnet_*.model` stands in.
 
-use super::{Data, Pair, Target, Test};
+use super::{Data, Pair, RIVALS, Target, Test, published_weights};
 use crate::alloc::Settings;
 use crate::estimators::{self, Known};
 use crate::{Error, Gpu, Parallel, Platform, Task};
@@ -36,11 +36,29 @@ fn platform(context_mib: u64) -> Platform {
     }
 }
 
-fn estimate(label: String, file: &Path, task: &Task, context: u64, measured: f64) -> Result<Pair, Error> {
+/// The allocator model.
+const OURS: Asked<'static> = Asked { estimator: "allocator", gpumemnet_weights: None };
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    estimator: &'a str,
+    gpumemnet_weights: Option<&'a Path>,
+}
+
+fn estimate(
+    asked: Asked<'_>,
+    label: String,
+    file: &Path,
+    task: &Task,
+    context: u64,
+    measured: f64,
+) -> Result<Pair, Error> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| Error::bad(file.display().to_string(), format!("cannot be read: {e}")))?;
-    let known = Known { summary: Some(text), ..Known::default() };
-    let answers = estimators::run("allocator", &known, task, &platform(context))?;
+    let gpumemnet_weights = asked.gpumemnet_weights.map(Path::to_owned);
+    let known = Known { summary: Some(text), gpumemnet_weights, ..Known::default() };
+    let answers = estimators::run(asked.estimator, &known, task, &platform(context))?;
     let answer = answers.into_iter().next().map(|a| a.result);
     let estimate = answer.unwrap_or_else(|| Err(Error::bad(label.clone(), "no answer")))?;
     Ok(Pair {
@@ -51,11 +69,15 @@ fn estimate(label: String, file: &Path, task: &Task, context: u64, measured: f64
     })
 }
 
-/// The 30 convolutional tasks.
+/// The 30 convolutional tasks, by the allocator model.
 ///
 /// # Errors
 /// A file that cannot be read, or a summary that cannot.
 pub fn convolutional(rows: &Path, summaries: &Path) -> Result<Vec<Pair>, Error> {
+    convolutional_by(OURS, rows, summaries)
+}
+
+fn convolutional_by(asked: Asked<'_>, rows: &Path, summaries: &Path) -> Result<Vec<Pair>, Error> {
     let place = |e: csv::Error| Error::bad(rows.display().to_string(), e.to_string());
     let mut reader = csv::Reader::from_path(rows).map_err(place)?;
     let mut pairs = Vec::new();
@@ -69,7 +91,7 @@ pub fn convolutional(rows: &Path, summaries: &Path) -> Result<Vec<Pair>, Error> 
         };
         let task = Task { batch_size: batch, ..Task::default() };
         let label = format!("{workload}, batch {batch}");
-        pairs.push(estimate(label, &summaries.join(file), &task, CONTEXT_MIB, measured_mib)?);
+        pairs.push(estimate(asked, label, &summaries.join(file), &task, CONTEXT_MIB, measured_mib)?);
     }
     Ok(pairs)
 }
@@ -148,7 +170,8 @@ fn language(models: &[Language], summaries: &Path, variable_length: bool) -> Res
                 ..Task::default()
             };
             let file = summaries.join(format!("{}.model", m.file));
-            estimate(format!("{}, batch {}", m.file, m.batch), &file, &task, m.context_mib, m.measured_mib)
+            let label = format!("{}, batch {}", m.file, m.batch);
+            estimate(OURS, label, &file, &task, m.context_mib, m.measured_mib)
         })
         .collect()
 }
@@ -166,7 +189,7 @@ pub fn tests(data: &Data) -> Vec<Test> {
         let rows = data.shared("gpumemnet/proto_eval_carma.csv")?;
         let summaries = data.shared("carma/summaries")?;
         let text = |e: Error| e.to_string();
-        Ok(vec![
+        let mut tests = vec![
             Test::of(NAMES[0], "allocator", &convolutional(&rows, &summaries).map_err(text)?, |score| {
                 vec![
                     Target::new("MRE <= 8 %", score.mre <= 0.08),
@@ -179,7 +202,16 @@ pub fn tests(data: &Data) -> Vec<Test> {
             Test::of(NAMES[2], "allocator", &language(VARIABLE, &summaries, true).map_err(text)?, |score| {
                 vec![Target::new("none above its bound", score.covered == Some(1.0))]
             }),
-        ])
+        ];
+        let weights = published_weights(data);
+        for estimator in RIVALS {
+            let asked = Asked { estimator, gpumemnet_weights: weights.as_deref() };
+            tests.push(match convolutional_by(asked, &rows, &summaries) {
+                Ok(pairs) => Test::of(NAMES[0], estimator, &pairs, |_| Vec::new()),
+                Err(error) => Test::skipped(NAMES[0], estimator, error.to_string()),
+            });
+        }
+        Ok(tests)
     };
     run().unwrap_or_else(|reason| NAMES.iter().map(|n| Test::skipped(n, "allocator", &reason)).collect())
 }

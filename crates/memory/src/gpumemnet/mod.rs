@@ -40,7 +40,7 @@ pub use rows::{Data, Fingerprint, Measured, Sample};
 pub use score::{Score, score, score_published};
 pub use shipped::{estimate, estimate_model, network, shipped};
 pub(crate) use train::parallel;
-pub use train::{Fold, Options, cross_validate, folds, train};
+pub use train::{Fold, Options, cross_validate, cross_validate_with, folds, train};
 
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,15 @@ impl Ensemble {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Mlp, Self::Transformer];
 
+    /// Networks of an ensemble of ours.
+    #[must_use]
+    pub const fn members(self) -> usize {
+        match self {
+            Self::Mlp => 13,
+            Self::Transformer => 4,
+        }
+    }
+
     /// As on the command line and in files.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

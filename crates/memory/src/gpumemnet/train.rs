@@ -43,6 +43,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// With fewer passes, for a comparison that does not take long; a little worse than [`Options::new`].
+    #[must_use]
+    pub const fn brief(ensemble: Ensemble, seed: u64) -> Self {
+        let epochs = match ensemble {
+            Ensemble::Mlp => 120,
+            Ensemble::Transformer => 20,
+        };
+        Self { epochs, ..Self::new(ensemble, seed) }
+    }
+
     /// As shipped: extended features, logistic.
     #[must_use]
     pub const fn new(ensemble: Ensemble, seed: u64) -> Self {
@@ -90,6 +100,20 @@ pub fn folds(tasks: usize, folds: usize, seed: u64) -> Vec<Vec<usize>> {
 /// # Errors
 /// Too few tasks.
 pub fn cross_validate(data: &Data, options: &Options, count: usize) -> Result<Vec<Fold>, Error> {
+    cross_validate_with(data, options, count, &|| {})
+}
+
+/// As [`cross_validate`]; `tick` is called for each network that is trained, of which a fold has
+/// [`Ensemble::members`].
+///
+/// # Errors
+/// As there.
+pub fn cross_validate_with(
+    data: &Data,
+    options: &Options,
+    count: usize,
+    tick: &(dyn Fn() + Sync),
+) -> Result<Vec<Fold>, Error> {
     let tests = folds(data.samples.len(), count, options.seed);
     let mut plans = Vec::with_capacity(count);
     for test in &tests {
@@ -98,7 +122,7 @@ pub fn cross_validate(data: &Data, options: &Options, count: usize) -> Result<Ve
         let rest: Vec<usize> = (0..data.samples.len()).filter(|i| !is_test[*i]).collect();
         plans.push(Plan::new(data, options, rest)?);
     }
-    let networks = run(data, options, &plans);
+    let networks = run(data, options, &plans, tick);
     Ok(tests.into_iter().zip(networks).map(|(test, network)| Fold { test, network }).collect())
 }
 
@@ -109,16 +133,21 @@ pub fn cross_validate(data: &Data, options: &Options, count: usize) -> Result<Ve
 /// Too few tasks.
 pub fn train(data: &Data, options: &Options, folds: &[Fold]) -> Result<Network, Error> {
     let plan = Plan::new(data, options, (0..data.samples.len()).collect())?;
-    let mut network = run(data, options, &[plan]).swap_remove(0);
+    let mut network = run(data, options, &[plan], &|| {}).swap_remove(0);
     if !folds.is_empty() {
-        let mut scores = Vec::with_capacity(data.samples.len());
-        for fold in folds {
-            let test: Vec<&Sample> = fold.test.iter().map(|i| &data.samples[*i]).collect();
-            scores.extend(scores_of(&fold.network, &test));
-        }
-        network.card.coverage = Coverage::fit(scores);
+        network.card.coverage = calibrate(data, folds);
     }
     Ok(network)
+}
+
+/// Coverage of a network trained on all tasks: from those of the folds, asked about tasks they did not see.
+pub(super) fn calibrate(data: &Data, folds: &[Fold]) -> Coverage {
+    let mut scores = Vec::with_capacity(data.samples.len());
+    for fold in folds {
+        let test: Vec<&Sample> = fold.test.iter().map(|i| &data.samples[*i]).collect();
+        scores.extend(scores_of(&fold.network, &test));
+    }
+    Coverage::fit(scores)
 }
 
 /// Scores of what was measured; a lower bound counts as if it were the value, which a larger one would only
@@ -179,7 +208,7 @@ impl Plan {
 }
 
 /// Trains all members of all plans, several at once.
-fn run(data: &Data, options: &Options, plans: &[Plan]) -> Vec<Network> {
+fn run(data: &Data, options: &Options, plans: &[Plan], tick: &(dyn Fn() + Sync)) -> Vec<Network> {
     let tables: Vec<Table> =
         plans.iter().map(|p| Table::new(p.features.iter(), &p.card.whole, &p.card.tokens)).collect();
     let jobs: Vec<(usize, usize)> = plans
@@ -189,7 +218,9 @@ fn run(data: &Data, options: &Options, plans: &[Plan]) -> Vec<Network> {
         .collect();
     let mut members = parallel(jobs.len(), options.threads, |job| {
         let (p, m) = jobs[job];
-        train_member(data, options, &plans[p], &tables[p], m)
+        let member = train_member(data, options, &plans[p], &tables[p], m);
+        tick();
+        member
     })
     .into_iter();
     let mut networks = Vec::with_capacity(plans.len());

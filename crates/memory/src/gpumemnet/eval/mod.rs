@@ -1,16 +1,21 @@
-//! Evaluation of all ensembles on all data that is at hand: what `carma gpumemnet eval` prints.
+//! Evaluation of the ensembles on the data that is at hand: what `carma gpumemnet eval` prints.
+//!
+//! The networks of the folds are trained on the spot, or are those that carma brings along: either way each is
+//! asked about tasks that it did not see.
 
 mod authors;
 
 pub use authors::{AuthorsFolds, Reproduced, authors_folds, reproduce};
 
 use super::{
-    Bundle, Data, Ensemble, Fold, Options, Published, Sample, Score, cross_validate, score, score_published,
+    Bundle, Data, Ensemble, Family, Fold, Options, Published, Sample, Score, cross_validate_with, score,
+    score_published,
 };
 use crate::Error;
 use crate::dnnperf::{self, Graphs};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Widths of classes, MiB.
 pub const WIDTHS: [u64; 3] = [1000, 2000, 8000];
@@ -134,20 +139,12 @@ pub fn stored(data: &Data, bundle: &Bundle) -> Result<Vec<Row>, Error> {
         return Err(Error::bad(
             &data.name,
             format!(
-                "the stored networks were trained on other measurements ({}); --retrain trains them again",
+                "the stored networks were trained on other measurements ({}); without --stored they are trained again",
                 before.map_or_else(|| "none".to_owned(), |b| format!("{} of {} tasks", b.name, b.rows))
             ),
         ));
     }
     Ok(rows_of_folds(data, &bundle.folds, Weights::Stored))
-}
-
-/// Rows of folds trained now.
-///
-/// # Errors
-/// Too few tasks.
-pub fn retrained(data: &Data, options: &Options, folds: usize) -> Result<Vec<Row>, Error> {
-    Ok(rows_of_folds(data, &cross_validate(data, options, folds)?, Weights::Retrained))
 }
 
 /// Rows of a graph model's folds, a file at a time.
@@ -187,6 +184,17 @@ pub struct Report {
     pub skipped: Vec<String>,
 }
 
+/// How the networks of the folds are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Training {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Folds of the cross-validation.
+    pub folds: usize,
+    /// Passes over the data; `None`: as [`Options::brief`] has them.
+    pub epochs: Option<usize>,
+}
+
 /// What to evaluate.
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
@@ -198,35 +206,85 @@ pub struct Request<'a> {
     pub bundles: Vec<&'a Bundle>,
     /// Stored graph models.
     pub graphs: Vec<&'a dnnperf::Bundle>,
-    /// Train the folds again, from this seed, instead of asking the stored ones.
-    pub retrain: Option<u64>,
+    /// Train the folds now; `None`: the stored ones are asked.
+    pub train: Option<Training>,
+    /// Tasks of this family alone.
+    pub family: Option<Family>,
+    /// Which designs of GPUMemNet.
+    pub ensembles: Vec<Ensemble>,
+    /// Whether the graph model is asked, and whether it is trained now where others are: that takes minutes.
+    pub dnnperf: Asked,
 }
 
-/// Evaluates all ensembles on all data that is there.
+/// Whether and how a model is evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Asked {
+    /// Not at all.
+    #[default]
+    No,
+    /// By its stored folds.
+    Stored,
+    /// As the others are.
+    LikeOthers,
+}
+
+/// What a step of training costs, in units of progress: a network of each design.
+const fn weight(ensemble: Ensemble) -> u64 {
+    match ensemble {
+        Ensemble::Mlp => 1,
+        Ensemble::Transformer => 8,
+    }
+}
+
+/// Counts trained networks, and tells of them.
+struct Progress<'a> {
+    done: AtomicU64,
+    of: u64,
+    tell: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl Progress<'_> {
+    fn tick(&self, units: u64) {
+        (self.tell)(self.done.fetch_add(units, Ordering::Relaxed) + units, self.of);
+    }
+}
+
+/// Evaluates the ensembles on all data that is there. `tell` hears how much of how much is done.
 #[must_use]
-pub fn run(request: &Request<'_>) -> Report {
+pub fn run(request: &Request<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> Report {
     let mut report = Report::default();
     let weights = request.shared.as_ref().map(|s| s.join("gpumemnet/weights")).filter(|w| w.is_dir());
-    if weights.is_none() {
+    if weights.is_none() && !request.ensembles.is_empty() {
         report.skipped.push(
             "the authors' weights: ../shared/data/gpumemnet/weights is not there (--data names its folder)"
                 .to_owned(),
         );
     }
-    for (folder, name) in files() {
-        let folder = if folder.is_empty() { request.own.clone() } else { shared(request, folder) };
-        let path = folder.map(|f| f.join(name)).filter(|p| p.exists());
-        let Some(path) = path else {
-            report.skipped.push(format!("{name}: not there"));
+    let mut sets = Vec::new();
+    for (folder, name, family) in files() {
+        if request.ensembles.is_empty() || request.family.is_some_and(|f| f != family) {
             continue;
-        };
-        match Data::read(&path) {
-            Ok(data) => on(&data, request, weights.as_deref(), &mut report),
-            Err(e) => report.skipped.push(e.to_string()),
+        }
+        let folder = if folder.is_empty() { request.own.clone() } else { shared(request, folder) };
+        match folder.map(|f| f.join(name)).filter(|p| p.exists()) {
+            None => report.skipped.push(format!("{name}: not there")),
+            Some(path) => match Data::read(&path) {
+                Ok(data) => sets.push(data),
+                Err(e) => report.skipped.push(e.to_string()),
+            },
         }
     }
-    on_graphs(request, &mut report);
-    if let Some(shared) = &request.shared {
+    let folds = request.train.map_or(0, |t| t.folds as u64);
+    let cost = |e: &Ensemble| folds * e.members() as u64 * weight(*e);
+    let of = sets.len() as u64 * request.ensembles.iter().map(cost).sum::<u64>();
+    let progress = Progress { done: AtomicU64::new(0), of, tell };
+    for data in &sets {
+        on(data, request, weights.as_deref(), &progress, &mut report);
+    }
+    if request.dnnperf != Asked::No {
+        on_graphs(request, &mut report);
+    }
+    if let Some(shared) = request.shared.as_ref().filter(|_| !request.ensembles.is_empty()) {
         match reproduce(shared) {
             Ok(all) => report.reproduced = all,
             Err(e) => report.skipped.push(format!("the authors' real models: {e}")),
@@ -239,14 +297,14 @@ pub fn run(request: &Request<'_>) -> Report {
     report
 }
 
-/// Data sets: folder of other people's data, or empty for our own; file.
-fn files() -> [(&'static str, &'static str); 5] {
+/// Data sets: folder of other people's data, or empty for our own; file; family.
+fn files() -> [(&'static str, &'static str, Family); 5] {
     [
-        ("", "dataset-mlp.csv.gz"),
-        ("", "dataset-cnn.csv.gz"),
-        ("", "dataset-transformer.csv.gz"),
-        ("gpumemnet", "mlp_data_step1.csv"),
-        ("gpumemnet", "mlp_data_step2.csv"),
+        ("gpumemnet", "mlp_data_step1.csv", Family::Mlp),
+        ("gpumemnet", "mlp_data_step2.csv", Family::Mlp),
+        ("", "dataset-mlp.csv.gz", Family::Mlp),
+        ("", "dataset-cnn.csv.gz", Family::Cnn),
+        ("", "dataset-transformer.csv.gz", Family::Transformer),
     ]
 }
 
@@ -254,26 +312,34 @@ fn shared(request: &Request<'_>, folder: &str) -> Option<PathBuf> {
     request.shared.as_ref().map(|s| s.join(folder))
 }
 
-fn on(data: &Data, request: &Request<'_>, weights: Option<&Path>, report: &mut Report) {
-    for ensemble in Ensemble::ALL {
-        if let Some(seed) = request.retrain {
-            match retrained(data, &Options::new(ensemble, seed), FOLDS) {
-                Ok(rows) => report.rows.extend(rows),
+fn on(
+    data: &Data,
+    request: &Request<'_>,
+    weights: Option<&Path>,
+    progress: &Progress<'_>,
+    report: &mut Report,
+) {
+    for ensemble in request.ensembles.iter().copied() {
+        if let Some(training) = request.train {
+            let mut options = Options::brief(ensemble, training.seed);
+            options.epochs = training.epochs.unwrap_or(options.epochs);
+            let tick = || progress.tick(weight(ensemble));
+            match cross_validate_with(data, &options, training.folds, &tick) {
+                Ok(folds) => report.rows.extend(rows_of_folds(data, &folds, Weights::Retrained)),
                 Err(e) => report.skipped.push(e.to_string()),
             }
-        } else {
-            let of = |b: &&&Bundle| {
-                b.any().is_some_and(|n| n.ensemble() == ensemble && n.trained_on().name == data.name)
-            };
-            let mut found = request.bundles.iter().filter(of).peekable();
-            if found.peek().is_none() {
-                report.skipped.push(format!("{}: no stored {ensemble} ensemble; --retrain", data.name));
-            }
-            for bundle in found {
-                match stored(data, bundle) {
-                    Ok(rows) => report.rows.extend(rows),
-                    Err(e) => report.skipped.push(e.to_string()),
-                }
+        }
+        let of = |b: &&&Bundle| {
+            b.any().is_some_and(|n| n.ensemble() == ensemble && n.trained_on().name == data.name)
+        };
+        let mut found = request.bundles.iter().filter(of).peekable();
+        if found.peek().is_none() && request.train.is_none() {
+            report.skipped.push(format!("{}: no stored {ensemble} ensemble", data.name));
+        }
+        for bundle in found {
+            match stored(data, bundle) {
+                Ok(rows) => report.rows.extend(rows),
+                Err(e) => report.skipped.push(e.to_string()),
             }
         }
         if let Some(weights) = weights {
@@ -287,9 +353,9 @@ fn on(data: &Data, request: &Request<'_>, weights: Option<&Path>, report: &mut R
 
 /// The graph model, on our own data sets together.
 fn on_graphs(request: &Request<'_>, report: &mut Report) {
-    let own = files().into_iter().filter(|(folder, _)| folder.is_empty());
+    let own = files().into_iter().filter(|(folder, ..)| folder.is_empty());
     let paths: Option<Vec<PathBuf>> =
-        own.map(|(_, name)| request.own.as_ref().map(|f| f.join(name)).filter(|p| p.exists())).collect();
+        own.map(|(_, name, _)| request.own.as_ref().map(|f| f.join(name)).filter(|p| p.exists())).collect();
     let Some(paths) = paths else {
         report
             .skipped
@@ -297,18 +363,21 @@ fn on_graphs(request: &Request<'_>, report: &mut Report) {
         return;
     };
     let rows = dnnperf::read(&paths).and_then(|graphs| {
-        if let Some(seed) = request.retrain {
-            let folds = dnnperf::cross_validate(&graphs, FOLDS, seed, None)?;
+        if let (Some(training), Asked::LikeOthers) = (request.train, request.dnnperf) {
+            let folds = dnnperf::cross_validate(&graphs, training.folds, training.seed, None)?;
             return Ok(rows_of_graphs(&graphs, &folds, Weights::Retrained));
         }
         let fits = |b: &&&dnnperf::Bundle| b.any().is_some_and(|p| p.trained_on() == graphs.files());
         let bundle = request.graphs.iter().find(fits).ok_or_else(|| {
-            Error::bad("dnnperf", "no stored networks that were trained on these measurements; --retrain")
+            Error::bad("dnnperf", "no stored networks that were trained on these measurements")
         })?;
         Ok(rows_of_graphs(&graphs, &bundle.folds, Weights::Stored))
     });
     match rows {
-        Ok(rows) => report.rows.extend(rows),
+        Ok(rows) => {
+            let of_family = |r: &Row| request.family.is_none_or(|f| f.as_str() == r.family);
+            report.rows.extend(rows.into_iter().filter(of_family));
+        }
         Err(e) => report.skipped.push(e.to_string()),
     }
 }
