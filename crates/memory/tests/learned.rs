@@ -1,5 +1,7 @@
 //! GPUMemNet and DNNPerf among the other estimators: an answer, or why there is none.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 use carma_memory::bench::{Data, h200};
 use carma_memory::estimators::{Known, run};
 use carma_memory::{Lora, Mode, Platform, Task};
