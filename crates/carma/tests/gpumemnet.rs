@@ -80,6 +80,25 @@ fn trains_and_reads_its_weights_back() {
 }
 
 #[test]
+fn trains_the_folds_when_asked_for_a_comparison() {
+    let dir = tempfile::tempdir().unwrap();
+    // Our own measurements are found where carma was built; others' are not in this folder.
+    let args =
+        ["--data", ".", "--family", "mlp", "--ensemble", "mlp", "--epochs", "1", "--folds", "2", "--json"];
+    let report = json(&carma(dir.path(), &[&["gpumemnet", "eval"], &args[..]].concat()));
+    assert_eq!(report["retrained"], true);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "a row for each width of classes: {rows:?}");
+    for row in rows {
+        assert_eq!((&row["data"], &row["weights"]), (&"dataset-mlp.csv".into(), &"retrained".into()));
+        assert_eq!(row["folds"], 2);
+        assert!(row["under"]["mean"].as_f64().is_some_and(|u| (0.0..1.0).contains(&u)));
+    }
+    let skipped = report["skipped"].to_string();
+    assert!(skipped.contains("mlp_data_step1.csv") && skipped.contains("mlp_data_step2.csv"), "{skipped}");
+}
+
+#[test]
 fn refuses_what_makes_no_sense() {
     let dir = tempfile::tempdir().unwrap();
     write_data(&dir.path().join("d.csv"));

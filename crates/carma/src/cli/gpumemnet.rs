@@ -97,7 +97,7 @@ pub(crate) struct GpumemnetEvalArgs {
     /// Everything random comes from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Most passes over the data [default: 120 for perceptrons, 20 for attention, half of what `train` takes or less]
+    /// Most passes over the data [default: 250 for perceptrons as in `train`, 20 for attention instead of 60]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) epochs: Option<u32>,
     /// Print JSON

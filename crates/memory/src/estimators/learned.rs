@@ -1,7 +1,7 @@
 //! Estimators that learned from measured runs: GPUMemNet with our weights and with its authors', and DNNPerf.
 
 use super::View;
-use crate::gpumemnet::{self, Ensemble, Model, Published};
+use crate::gpumemnet::{self, Ensemble, Family, Model, Published};
 use crate::{Error, Estimate, Mode, Optimizer, Parallel, Precision, Task, dnnperf, summary};
 
 /// What none of them can answer: no run of such a kind was among those that they learned from, and no feature of
@@ -18,31 +18,60 @@ fn answerable(estimator: &'static str, task: &Task) -> Result<(), Error> {
     ))
 }
 
-/// The model as GPUMemNet sees it, and where it is from. A summary lists what the networks learned from; the
-/// operators of a graph stand for it.
-fn model(view: &View<'_>, estimator: &'static str) -> Result<(Model, &'static str), Error> {
-    let printed = view.known.summary.as_deref().map(|text| {
-        let printed = summary::parse(text)?;
-        Model::of_summary(&printed, view.task)
-    });
-    match printed {
-        Some(Ok(model)) => Ok((model, "summary")),
-        // A graph of the same summary would know no more.
-        Some(Err(error)) if view.sources.iter().flatten().all(|s| s.front_end == "summary") => Err(error),
-        Some(Err(_)) | None => {
-            let source = view.source(estimator)?;
-            Ok((Model::of_graph(&source.graph, view.task)?, source.front_end))
+/// Where the networks' view of a model is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// The modules that a summary lists, as in the data that the networks learned from.
+    Modules,
+    /// The operators of a graph, which stand for modules.
+    Operators(&'static str),
+}
+
+impl From {
+    const fn front_end(self) -> &'static str {
+        match self {
+            Self::Modules => "summary",
+            Self::Operators(front_end) => front_end,
         }
     }
 }
 
+/// The model as GPUMemNet sees it. A summary with shapes shows a language model with the length of the sample that it
+/// was made with, some with tokens and samples in one dimension, and counts shared tables twice: the graph
+/// knows better.
+fn model(view: &View<'_>, estimator: &'static str) -> Result<(Model, From), Error> {
+    let by_graph = || {
+        let source = view.source(estimator)?;
+        Ok((Model::of_graph(&source.graph, view.task)?, From::Operators(source.front_end)))
+    };
+    let Some(text) = view.known.summary.as_deref() else { return by_graph() };
+    let printed = summary::parse(text).and_then(|printed| {
+        let sized = printed.layers.iter().any(|layer| !layer.outputs.is_empty());
+        Ok((Model::of_summary(&printed, view.task)?, sized))
+    });
+    match printed {
+        Ok((model, sized)) => {
+            if model.family == Family::Transformer
+                && sized
+                && view.task.seq_len.is_some()
+                && let Ok(found) = by_graph()
+            {
+                return Ok(found);
+            }
+            Ok((model, From::Modules))
+        }
+        // A graph of the same summary would know no more.
+        Err(error) if view.sources.iter().flatten().all(|s| s.front_end == "summary") => Err(error),
+        Err(_) => by_graph(),
+    }
+}
+
 /// What the answer leaves out.
-fn remarks(view: &View<'_>, front_end: &str) -> Vec<String> {
+fn remarks(view: &View<'_>, from: From) -> Vec<String> {
     let mut remarks = Vec::new();
-    if front_end != "summary" {
-        remarks.push(format!(
-            "layers are the operators of the graph by {front_end}, not the modules of a summary"
-        ));
+    if let From::Operators(front_end) = from {
+        remarks
+            .push(format!("layers are the operators of the graph by {front_end}, which stand for modules"));
     }
     if view.task.gpus > 1 || view.task.parallel != Parallel::None {
         remarks.push("as on one GPU: it knows nothing of several".to_owned());
@@ -57,10 +86,10 @@ pub(super) fn by_gpumemnet(view: &View<'_>, ensemble: Ensemble) -> Result<Estima
         Ensemble::Transformer => "gpumemnet-transformer",
     };
     answerable(name, view.task)?;
-    let (model, front_end) = model(view, name)?;
+    let (model, from) = model(view, name)?;
     let mut estimate = gpumemnet::estimate_model(ensemble, &model, view.task, view.platform)?;
-    estimate.source = format!("{name}/{front_end}");
-    estimate.reasons.extend(remarks(view, front_end));
+    estimate.source = format!("{name}/{}", from.front_end());
+    estimate.reasons.extend(remarks(view, from));
     Ok(estimate)
 }
 
@@ -76,13 +105,13 @@ pub(super) fn by_published(view: &View<'_>, ensemble: Ensemble) -> Result<Estima
             .to_owned(),
     })?;
     answerable(name, view.task)?;
-    let (model, front_end) = model(view, name)?;
+    let (model, from) = model(view, name)?;
     let mut estimate = Published::read(folder, model.family, ensemble)?.estimate(&model, view.task);
-    estimate.source = format!("{name}/{front_end}");
+    estimate.source = format!("{name}/{}", from.front_end());
     if view.task.precision != Precision::Fp32 || view.task.optimizer != Optimizer::Adam {
         estimate.reasons.push("as with Adam in fp32: it knows neither optimizer nor precision".to_owned());
     }
-    estimate.reasons.extend(remarks(view, front_end));
+    estimate.reasons.extend(remarks(view, from));
     Ok(estimate)
 }
 

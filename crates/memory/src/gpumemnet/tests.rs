@@ -233,6 +233,64 @@ fn the_weights_in_the_repository_fit_this_carma() {
     }
 }
 
+/// Our own measurements of a family, as they are in the repository.
+fn committed(family: Family) -> std::path::PathBuf {
+    let file = format!("../../bench/h200/results/dataset-{family}.csv.gz");
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+#[test]
+fn the_weights_are_of_the_measurements_in_the_repository_and_calibrated_on_them() {
+    for family in Family::ALL {
+        let data = Data::read(&committed(family)).unwrap();
+        for (name, bundle) in shipped().unwrap() {
+            let Some(whole) = bundle.whole.as_ref().filter(|n| n.family() == family) else { continue };
+            assert_eq!(whole.trained_on(), &data.fingerprint(), "{name} is stale: train it again");
+            let now = train::calibrate(&data, &bundle.folds);
+            for ((level, now), (_, then)) in now.levels.iter().zip(&whole.card.coverage.levels) {
+                assert!(
+                    (now - then).abs() < 1e-3,
+                    "{name}, {level}: calibrated {then}, now {now}; train it again"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_operators_of_a_graph_stand_for_modules() {
+    // Language models: what the networks say by the list of modules and by our graph of the same row.
+    for family in [Family::Cnn, Family::Transformer] {
+        let file = committed(family);
+        let data = Data::read(&file).unwrap();
+        let bytes = crate::dataset::contents(&file).unwrap();
+        let rows: std::collections::BTreeMap<String, crate::dnnperf::Cells> =
+            csv::Reader::from_reader(bytes.as_slice())
+                .deserialize::<crate::dnnperf::Cells>()
+                .map(|row| row.unwrap())
+                .map(|row| (row["id"].clone(), row))
+                .collect();
+        let network = network(family, Ensemble::Mlp).unwrap();
+        let mut ratios: Vec<f64> = data
+            .samples
+            .iter()
+            .step_by(37)
+            .map(|s| {
+                let graph = crate::dnnperf::graph(&rows[&s.id]).unwrap();
+                let model = Model::of_graph(&graph, &s.task).unwrap();
+                assert_eq!(model.family, family, "{}", s.id);
+                assert_eq!(model.params, s.model.params, "{}", s.id);
+                network.outlook(&model, &s.task).at(0.0) / network.outlook(&s.model, &s.task).at(0.0)
+            })
+            .collect();
+        ratios.sort_by(f64::total_cmp);
+        let (low, middle, high) =
+            (ratios[ratios.len() / 10], ratios[ratios.len() / 2], ratios[ratios.len() * 9 / 10]);
+        println!("{family}: {low:.3} {middle:.3} {high:.3} of {}", ratios.len());
+        assert!((0.9..1.1).contains(&middle) && low > 0.75 && high < 1.35, "{family}: {low} {middle} {high}");
+    }
+}
+
 #[test]
 fn a_summary_gets_an_answer() {
     let text = "\

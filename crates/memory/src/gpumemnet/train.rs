@@ -43,11 +43,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// With fewer passes, for a comparison that does not take long; a little worse than [`Options::new`].
+    /// With fewer passes for attention, for a comparison that does not take long; a little worse than
+    /// [`Options::new`]. Perceptrons are quick, and need theirs.
     #[must_use]
     pub const fn brief(ensemble: Ensemble, seed: u64) -> Self {
         let epochs = match ensemble {
-            Ensemble::Mlp => 120,
+            Ensemble::Mlp => 250,
             Ensemble::Transformer => 20,
         };
         Self { epochs, ..Self::new(ensemble, seed) }
