@@ -1,7 +1,8 @@
 //! Forward rules: what each operator allocates, keeps for its backward pass, and lets go.
 //!
 //! Source: `derivatives.yaml` for what is kept, the CUDA kernels for what else they allocate,
-//! `autocast_mode.h` for types under autocast; checked with `torch.autograd.graph.saved_tensors_hooks`.
+//! `autocast_mode.h` for types under autocast. Checked against what whole runs held at their peak (`tests/replay.rs`,
+//! `carma estimate-bench`), not operator by operator.
 
 use super::player::Player;
 use super::store::Storage;
