@@ -93,7 +93,7 @@ impl Maker<'_> {
         let grouped = kv_heads != heads;
         // In 32 bits no fused kernel takes fewer heads of keys than of queries (PyTorch's `sdp_utils.cpp`).
         let ungrouped = grouped && how.mask.is_none() && !self.half() && d <= FUSED_HEAD;
-        let made = if self.eager() || (how.fallback && self.half()) {
+        let made = if self.eager() {
             self.written_out(q, k, v, how)?
         } else if how.fallback || ungrouped {
             self.math(q, k, v, how)?
@@ -176,38 +176,43 @@ impl Maker<'_> {
         self.b.like("contiguous", Op::Copy, &[out])
     }
 
-    /// What `scaled_dot_product_attention` falls back to, without a word, where no fused kernel fits.
+    /// What `scaled_dot_product_attention` falls back to, without a word, where no fused kernel fits: its own
+    /// mathematics, in 32 bits throughout (PyTorch's `attention.cpp`).
     fn math(&mut self, q: TensorId, k: TensorId, v: TensorId, how: How) -> Result<TensorId, Error> {
         let [batch, heads, seq, d] = self.four(q);
         let [_, kv_heads, keys, _] = self.four(k);
-        let q = self.scale("query_scaled", q)?;
-        let (mut k, mut v) = (k, v);
+        let (mut q, mut k, mut v) = (q, k, v);
         let mask = match how.mask {
             None if how.causal => Some(self.mask(&[seq, keys])?),
             given => given,
         };
+        if self.half() {
+            for x in [&mut q, &mut k, &mut v] {
+                let shape = self.b.shape(*x).to_vec();
+                *x = self.b.node("widened", Op::Copy, &[*x], &[], &shape, Number::Float32)?;
+            }
+        }
+        let wide = if self.half() { Number::Float32 } else { Number::Float };
         if kv_heads != heads {
             let shape = [batch, heads, keys, d];
-            k = self.b.node("repeat_k", Op::Copy, &[k], &[], &shape, Number::Float)?;
-            v = self.b.node("repeat_v", Op::Copy, &[v], &[], &shape, Number::Float)?;
+            k = self.b.node("repeat_k", Op::Copy, &[k], &[], &shape, wide)?;
+            v = self.b.node("repeat_v", Op::Copy, &[v], &[], &shape, wide)?;
         }
+        let q = self.scale("query_scaled", q)?;
         let k = self.scale("key_scaled", k)?;
         let q = self.in_order(q)?;
         let square = [batch, heads, seq, keys];
-        let mut scores = self.b.node("scores", Op::MatMul, &[q, k], &[], &square, Number::Float)?;
+        let mut scores = self.b.node("scores", Op::MatMul, &[q, k], &[], &square, wide)?;
         if let Some(mask) = mask {
             scores = self.add("scores_masked", scores, mask)?;
         }
         let chances = self.b.like("softmax", Op::Softmax, &[scores])?;
         let chances = self.dropout(how.dropout, chances)?;
-        let out = self.b.node(
-            "weighted",
-            Op::MatMul,
-            &[chances, v],
-            &[],
-            &[batch, heads, seq, d],
-            Number::Float,
-        )?;
+        let shape = [batch, heads, seq, d];
+        let mut out = self.b.node("weighted", Op::MatMul, &[chances, v], &[], &shape, wide)?;
+        if self.half() {
+            out = self.b.node("narrowed", Op::Copy, &[out], &[], &shape, Number::Float)?;
+        }
         self.b.like("contiguous", Op::Copy, &[out])
     }
 }

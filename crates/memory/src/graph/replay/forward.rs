@@ -1,8 +1,10 @@
 //! Forward rules: what each operator allocates, keeps for its backward pass, and lets go.
 //!
 //! Source: `derivatives.yaml` for what is kept, the CUDA kernels for what else they allocate,
-//! `autocast_mode.h` for types under autocast; checked with `torch.autograd.graph.saved_tensors_hooks`.
+//! `autocast_mode.h` for types under autocast. Checked against what whole runs held at their peak (`tests/replay.rs`,
+//! `carma estimate-bench`), not operator by operator.
 
+use super::plan::Types;
 use super::player::Player;
 use super::store::Storage;
 use crate::Error;
@@ -207,7 +209,9 @@ impl Player<'_, '_> {
 
     fn matmul(&mut self, at: usize, node: &Node) -> Result<(), Error> {
         let (a, b) = (node.inputs[0], node.inputs[1]);
-        let width = self.width_in_gemm(a);
+        // A product inside of an operator is out of autocast's reach; its type is written down.
+        let said = Types::fixed(self.graph.tensor(node.outputs[0]).number);
+        let width = said.unwrap_or_else(|| self.width_in_gemm(a));
         let left = self.cast(a, width)?;
         let right = self.cast(b, width)?;
         let out = self.output(node, width)?;

@@ -55,7 +55,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_methods
 from carma_trace_kernels import fake_kernels
-from carma_trace_record import LOG, NOW, Record, Stop, Tensor, answer, foreign, map_tensors, patch
+from carma_trace_record import LOG, NOW, Record, Stop, Tensor, answer, foreign, learn_references, map_tensors, patch
 
 BATCHES = 3  # of a data loader, and optimizer steps
 MOST_BATCHES = 512  # of a data loader whose program steps rarely (accumulated gradients)
@@ -234,6 +234,7 @@ def watch_models():
 
 
 def install(options):
+    learn_references()
     without_dynamo(Record, TorchDispatchMode, torch.optim.Optimizer, torch.utils.checkpoint, torch.autograd.function)
     fake_cuda(options)
     fake_tensor_methods()

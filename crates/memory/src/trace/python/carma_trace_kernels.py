@@ -26,6 +26,7 @@ def cast(t, dtype):
     keep = (
         t.requires_grad and t.is_leaf and not t._is_view() and t.dtype == torch.float32
         and dtype != torch.float32 and torch.is_autocast_cache_enabled()
+        and not torch.is_inference_mode_enabled()  # there each use converts the weight again
     )
     if not keep:
         return t.to(dtype)
@@ -83,7 +84,9 @@ def cross_entropy(original):
         if target.is_floating_point() or label_smoothing or input.dim() < 2:
             return original(input.float(), target, weight, size_average, ignore_index, reduce, reduction,
                             label_smoothing)
-        return F.nll_loss(F.log_softmax(input, 1), target, weight, ignore_index=ignore_index, reduction=reduction)
+        # It asks log_softmax for the type of its input, so that autocast leaves that; nll_loss gets 32 bits.
+        logarithms = torch.log_softmax(input, 1, dtype=input.dtype)
+        return F.nll_loss(logarithms, target, weight, ignore_index=ignore_index, reduction=reduction)
     return loss
 
 
@@ -126,10 +129,40 @@ class Attention(torch.autograd.Function):
             )
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         if ctx.needs_input_grad[3]:
-            # For each sample and head, then summed over what the mask is shared by.
-            bias = q.new_empty(batch, heads, rows, mask.size(-1)).sum_to_size(mask.shape)
-        del delta, accumulated
+            # For each sample and head, in rows of a multiple of sixteen.
+            columns = mask.size(-1)
+            bias = q.new_empty(batch, heads, rows, -(-columns // 16) * 16)[..., :columns]
+        if not ctx.flash:
+            # As seen on an H200: in 32 bits the product of gradient and output for a moment, then tiles of 64 rows
+            # in which the gradient of q is summed, each with a lock.
+            if q.dtype == torch.float32:
+                torch.empty_like(out)
+            tiles = -(-rows // 64) * (64 * (-(-dim // 64) * 64) * 4 + 16)
+            accumulated = torch.empty(batch * heads * tiles, dtype=torch.uint8, device=q.device)
+        del accumulated
+        if bias is not None:
+            bias = bias.sum_to_size(mask.shape)  # over what the mask is shared by
+        del delta
         return grads + (bias, None)
+
+
+def attention_by_parts(query, key, value, mask, dropout_p, is_causal, scale):
+    """Where no fused kernel takes the tensors: probabilities are kept, and half precision is calculated in 32 bits."""
+    kind = query.dtype
+    scale = (query.size(-1) ** -0.5 if scale is None else scale) ** 0.5
+    if kind in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+        mask = None if mask is None else mask.float()
+    scores = torch.matmul(query * scale, key.transpose(-2, -1) * scale)
+    if is_causal:
+        mask = torch.zeros(scores.shape[-2:], dtype=scores.dtype, device=scores.device)
+    if mask is not None:
+        scores.add_(mask)
+    shares = torch.softmax(scores, -1)
+    if mask is not None:
+        torch.empty_like(scores, dtype=torch.bool)  # which rows have nothing to look at
+    del scores
+    return torch.matmul(torch.dropout(shares, dropout_p, dropout_p > 0), value).to(kind)
 
 
 def attention(original):
@@ -146,10 +179,19 @@ def attention(original):
         flash = half and attn_mask is None and dim <= 256 and allowed.flash_sdp_enabled()
         efficient = dim % (8 if half else 4) == 0 and allowed.mem_efficient_sdp_enabled()
         same_heads = query.dim() == 4 and query.size(1) == key.size(1)
-        if (
-            not query.is_cuda or query.dim() != 4 or query.dtype == torch.float64
-            or not (flash or (efficient and same_heads))
-        ):
+        if attn_mask is not None and attn_mask.size(-1) > 1 and attn_mask.stride(-1) != 1:
+            efficient = False  # T5's bias lies head by head
+        if not query.is_cuda or query.dim() != 4 or query.dtype == torch.float64:
+            return original(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
+        if not (flash or efficient) and same_heads:
+            if attn_mask is not None and attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+            # Autocast has done its part.
+            with torch.autocast("cuda", enabled=False):
+                return attention_by_parts(
+                    query, key, value, attn_mask, dropout_p, is_causal, kwargs.get("scale")
+                )
+        if not (flash or (efficient and same_heads)):
             return original(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)

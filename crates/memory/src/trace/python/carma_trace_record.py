@@ -95,7 +95,7 @@ NOW = types.SimpleNamespace(inside=0, applying=0, want=None)
 
 
 class Storage:
-    __slots__ = ("number", "size", "device", "ref")
+    __slots__ = ("number", "size", "device", "ref", "node")  # node: at whose work it was made
 
 
 def in_backward():
@@ -159,7 +159,7 @@ def register(t, device):
     seen = SEEN.get(key)
     if seen is None:
         seen = Storage()
-        seen.device, seen.size, seen.number = device, size, None
+        seen.device, seen.size, seen.number, seen.node = device, size, None, node_at_work()
         seen.ref = weakref.ref(st, functools.partial(forget, key))
         SEEN[key] = seen
         if device.type == "cuda" and size:
@@ -319,6 +319,80 @@ def to_cpu(t):
 
 # --- the dispatch mode ---------------------------------------------------------------------------
 
+
+
+def dense(t):
+    """No gaps, no element twice, in whatever order of the dimensions."""
+    expected = 1
+    for stride, size in sorted((s, n) for n, s in zip(t.size(), t.stride()) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def references(t):
+    """Those to the tensor, and those to its storage; `None` where this release does not tell."""
+    try:
+        return t._use_count(), torch._C._storage_Use_Count(storage_key(t))
+    except AttributeError:
+        return None
+
+
+def node_at_work():
+    """What the engine runs now, by its number; `None` outside of a backward pass."""
+    try:
+        node = torch._C._current_autograd_node()
+        return None if node is None else node._sequence_nr()
+    except AttributeError:
+        return None
+
+
+def accumulates(t):
+    """Whether this sum is the engine's own, of two gradients of one tensor, and not part of a formula.
+
+    The node whose result is added last is still at work then. What its formula adds it has made itself; what the
+    engine has kept comes from a node before, or the node's results go to one place, as those of `x * x`.
+    """
+    now = node_at_work()
+    if now is None or not in_backward() or torch.is_grad_enabled():
+        return False
+    seen = SEEN.get(storage_key(t))
+    if seen is None or seen.node != now:
+        return True
+    edges = [(f._sequence_nr(), f.name(), i) for f, i in torch._C._current_autograd_node().next_functions if f is not None]
+    return len(set(edges)) < len(edges)
+
+
+class Alone(TorchDispatchMode):
+    """Learns how many references the first of two summed gradients has when nobody but the engine holds it."""
+
+    counts = None
+
+    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        if func is aten.add.Tensor and in_backward():
+            Alone.counts = references(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def learn_references():
+    with torch.enable_grad(), Alone():
+        x = torch.empty(2, device=META, requires_grad=True)
+        y = x * 2
+        (torch.exp(y) * torch.tanh(y)).sum().backward()
+
+
+def in_place(func, args):
+    """The engine adds to a gradient that only it holds in place, but for one thing: not under a dispatch mode.
+
+    The conditions are those of PyTorch's input buffer (torch/csrc/autograd/input_buffer.cpp).
+    """
+    return (
+        func is aten.add.Tensor and Alone.counts is not None and references(args[0]) == Alone.counts
+        and dense(args[0]) and accumulates(args[0])
+    )
+
+
 GEMMS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "_scaled_mm", "addmv", "mv", "_addmm_activation"}
 
 
@@ -463,6 +537,8 @@ class Record(TorchDispatchMode):
                 args = original
         if name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"):
             args = (args[0], by_mask(args[1])) + tuple(args[2:])
+        if in_place(func, args):
+            func, name = aten.add_.Tensor, "add_"
 
         out = dynamic(name, func, args, kwargs)
         if out is None:

@@ -1,0 +1,170 @@
+//! The tracer on functions whose peaks are known by arithmetic, with a Python that has PyTorch:
+//! `CARMA_TEST_TORCH_PYTHON`, or `python3`. Without one the tests say so and pass.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use carma_memory::trace::{Replay, Status, TRACER, read, replay};
+use carma_memory::{MIB, Platform};
+use std::path::PathBuf;
+use std::process::Command;
+
+fn python() -> Option<String> {
+    let python = std::env::var("CARMA_TEST_TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    let found = Command::new(&python).args(["-c", "import torch"]).output().is_ok_and(|o| o.status.success());
+    if !found {
+        println!("SKIPPED: no Python with PyTorch; CARMA_TEST_TORCH_PYTHON names one");
+    }
+    found.then_some(python)
+}
+
+/// A folder of the test's own, gone with it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Traces `make()` of a module and replays its log.
+fn traced(name: &str, module: &str, options: &[&str]) -> Option<Replay> {
+    let python = python()?;
+    let folder = Folder(std::env::temp_dir().join(format!("carma-tracer-{name}-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    for (file, text) in TRACER {
+        std::fs::write(folder.0.join(file), text).unwrap();
+    }
+    std::fs::write(folder.0.join("net.py"), module).unwrap();
+    let out = Command::new(python)
+        .current_dir(&folder.0)
+        .args(["carma_trace.py", "entry", "-o", "log"])
+        .args(options)
+        .arg("net.py:make")
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let log = std::fs::read(folder.0.join("log")).unwrap();
+    let run = replay(&mut read(&log[..]).unwrap(), &Platform::lookup("H200", (2, 11)).unwrap()).unwrap();
+    assert_eq!(run.end.status, Status::Complete);
+    Some(run)
+}
+
+/// Tensors of 64 MiB: one weight, and what is made of it.
+fn accumulating(body: &str) -> String {
+    format!(
+        "import torch\n\
+         class Twice(torch.autograd.Function):\n    \
+             @staticmethod\n    \
+             def forward(ctx, x): return x * 2\n    \
+             @staticmethod\n    \
+             def backward(ctx, g):\n        \
+                 a = g * 3\n        \
+                 return a + g * 4\n\
+         class Net(torch.nn.Module):\n    \
+             def __init__(self):\n        \
+                 super().__init__()\n        \
+                 self.weight = torch.nn.Parameter(torch.empty(4096, 4096))\n    \
+             def forward(self, x):\n        \
+                 h = self.weight * 2\n        \
+                 {body}\n\
+         def make():\n    \
+             model = Net()\n    \
+             return model, torch.zeros(1), None, torch.optim.SGD(model.parameters(), lr=1)\n"
+    )
+}
+
+#[test]
+fn the_engine_adds_gradients_in_place() {
+    // Three uses of `h`. The weight, the sum so far, the next part: 192 MiB; 256 if each sum were a new tensor.
+    let sum = "return (h * 3).sum() + (h * 4).sum() + (h * 5).sum()";
+    let Some(run) = traced("sum", &accumulating(sum), &[]) else { return };
+    assert_eq!(run.peak.max_allocated / MIB, 192);
+    assert!(run.peak.allocated < MIB, "{} bytes left", run.peak.allocated);
+}
+
+#[test]
+fn sums_that_a_formula_makes_are_new_tensors() {
+    // The weight, both products and their sum. The incoming gradient is one number, expanded.
+    let Some(run) = traced("formula", &accumulating("return Twice.apply(h).sum()"), &[]) else { return };
+    assert_eq!(run.peak.max_allocated / MIB, 256);
+}
+
+#[test]
+fn a_gradient_that_somebody_holds_is_left_alone() {
+    // One part of the sum is kept: the weight, that part, the other, and their sum.
+    let held = "return Hold.apply(h).sum() + (h * 4).sum()";
+    let hold = "class Hold(torch.autograd.Function):\n    \
+                    @staticmethod\n    \
+                    def forward(ctx, x): return x * 2\n    \
+                    @staticmethod\n    \
+                    def backward(ctx, g):\n        \
+                        Hold.kept = g * 3\n        \
+                        return Hold.kept\n";
+    let module = accumulating(held).replacen("class Twice", &format!("{hold}class Twice"), 1);
+    let Some(run) = traced("held", &module, &[]) else { return };
+    assert_eq!(run.peak.max_allocated / MIB, 256);
+}
+
+#[test]
+fn cross_entropy_under_autocast_keeps_half_precision() {
+    // 4096 rows, 8192 classes: 64 MiB in bf16, 128 in fp32.
+    let module = "import torch\n\
+                  def make():\n    \
+                      model = torch.nn.Linear(16, 8192)\n    \
+                      batch = torch.zeros(4096, 16), torch.zeros(4096, dtype=torch.long)\n    \
+                      return model, batch, torch.nn.CrossEntropyLoss()\n";
+    let Some(run) = traced("loss", module, &["--precision", "bf16-autocast", "--optimizer", "sgd"]) else {
+        return;
+    };
+    // Logits, logarithms, their copy in fp32 for the loss, its gradient in fp32; and two workspaces of 32 MiB.
+    // Logarithms in fp32 would make it 512.
+    assert_eq!(run.peak.max_allocated / MIB, 64 + 64 + 128 + 128 + 64);
+}
+
+#[test]
+fn attention_whose_mask_lies_otherwise_keeps_its_scores() {
+    // 4 samples, 8 heads, 1024 rows: scores of 128 MiB in fp32, the mask of dropout 32.
+    let module = |mask: &str| {
+        format!(
+            "import torch\n\
+             class Net(torch.nn.Module):\n    \
+                 def __init__(self):\n        \
+                     super().__init__()\n        \
+                     self.bias = torch.nn.Parameter(torch.zeros(1024, 1024, 8))\n    \
+                 def forward(self, x):\n        \
+                     mask = self.bias.permute(2, 0, 1).unsqueeze(0){mask}\n        \
+                     for _ in range(2):\n            \
+                         x = torch.nn.functional.scaled_dot_product_attention(x, x, x, mask, 0.1)\n        \
+                     return x.mean()\n\
+             def make():\n    \
+                 return Net(), torch.zeros(4, 8, 1024, 64)\n"
+        )
+    };
+    let options = ["--optimizer", "sgd"];
+    let Some(parts) = traced("parts", &module(""), &options) else { return };
+    let Some(fused) = traced("fused", &module(".contiguous()"), &options) else { return };
+    // Kept twice: probabilities, the mask of dropout, what is left of them. The fused kernel keeps none of it.
+    assert!(parts.peak.max_allocated > 2 * (128 + 32 + 128) * MIB, "{}", parts.peak.max_allocated / MIB);
+    assert!(fused.peak.max_allocated < 2 * (128 + 32 + 128) * MIB, "{}", fused.peak.max_allocated / MIB);
+}
+
+#[test]
+fn weights_are_converted_for_each_use_in_inference_mode() {
+    // Eight layers of 64 MiB; converted ones are 32 MiB each, and all of them are kept outside of inference mode.
+    let module = |mode: &str| {
+        format!(
+            "import torch\n\
+             class Net(torch.nn.Sequential):\n    \
+                 def forward(self, x):\n        \
+                     with torch.{mode}():\n            \
+                         return super().forward(x)\n\
+             def make():\n    \
+                 return Net(*[torch.nn.Linear(4096, 4096, bias=False) for _ in range(8)]), torch.zeros(1, 4096)\n"
+        )
+    };
+    let options = ["--precision", "bf16-autocast", "--mode", "infer"];
+    let Some(inference) = traced("inference", &module("inference_mode"), &options) else { return };
+    let Some(plain) = traced("no-grad", &module("no_grad"), &options) else { return };
+    assert_eq!(inference.peak.max_allocated / MIB, 8 * 64 + 32 + 32);
+    assert_eq!(plain.peak.max_allocated / MIB, 8 * 64 + 8 * 32 + 32);
+}
