@@ -1,4 +1,5 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
 pub mod power;
+pub mod profile;
 pub mod share;

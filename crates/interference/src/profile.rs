@@ -1,0 +1,409 @@
+//! Solo profiles: what a task does to a GPU that it has for itself, and how fast it goes then.
+//!
+//! The file format (`docs/interference.md` shows one whole) is JSON:
+//!
+//! ```json
+//! {
+//!   "version": 1,
+//!   "gpu": "NVIDIA H200",
+//!   "tasks": [
+//!     { "name": "a", "rate": 12.5, "metrics": { "smact_pct": 41.2, "smocc_pct": { "mean": 17.0, "p95": 20.1 } } }
+//!   ]
+//! }
+//! ```
+
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Version of the file format that this program writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+
+/// A file of solo profiles.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Profiles {
+    /// Version of the format.
+    pub version: u32,
+    /// Product name of the GPU that they were measured on, for those that do not say it themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// One entry a task; names differ.
+    pub tasks: Vec<Profile>,
+}
+
+/// What one task does alone.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Profile {
+    /// Its name, unique in a file.
+    pub name: String,
+    /// Tasks of one class share what is learned of them; `None`: its name is its class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// GPU that it was measured on; `None`: the file's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// How fast it goes alone; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// What it uses alone.
+    #[serde(default)]
+    pub metrics: Metrics,
+    /// Its speed alone at a share of the SMs' threads (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`): percent to
+    /// rate, in the unit of `rate`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rate_by_threads_pct: BTreeMap<u8, f64>,
+    /// What Nsight Compute saw of its kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<Kernels>,
+    /// How long it was watched, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched_s: Option<f64>,
+    /// What the reader should know, e.g. gaps in the samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+}
+
+/// How fast a task goes. In a file a plain number is a rate of unknown unit and source.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rate {
+    /// Units of work a second.
+    pub per_s: f64,
+    /// What is counted: `steps`, `it`, `epochs`, `SM-seconds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// Where the number comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<RateSource>,
+}
+
+/// Where a rate comes from, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RateSource {
+    /// The task counts its steps: a heartbeat file or the `CARMA_PROGRESS` socket.
+    Heartbeat,
+    /// What the task prints.
+    Printed,
+    /// Nothing of the task's own: how busy the SMs are stands for how fast it goes.
+    Activity,
+}
+
+impl fmt::Display for RateSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Heartbeat => "heartbeat",
+            Self::Printed => "printed progress",
+            Self::Activity => "activity of the GPU",
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(f64),
+            Whole {
+                per_s: f64,
+                #[serde(default)]
+                unit: Option<String>,
+                #[serde(default)]
+                source: Option<RateSource>,
+            },
+        }
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Number(per_s) => Self { per_s, unit: None, source: None },
+            Written::Whole { per_s, unit, source } => Self { per_s, unit, source },
+        })
+    }
+}
+
+/// One metric over a window. In a file a plain number is a mean.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Stat {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// 95th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p95: Option<f64>,
+    /// Coefficient of variation: standard deviation over mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
+}
+
+impl Stat {
+    /// A mean of which no more is known.
+    #[must_use]
+    pub const fn of(mean: f64) -> Self {
+        Self { mean, p95: None, cv: None }
+    }
+}
+
+impl<'de> Deserialize<'de> for Stat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(f64),
+            Whole {
+                mean: f64,
+                #[serde(default)]
+                p95: Option<f64>,
+                #[serde(default)]
+                cv: Option<f64>,
+            },
+        }
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Number(mean) => Self::of(mean),
+            Written::Whole { mean, p95, cv } => Self { mean, p95, cv },
+        })
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[doc = $doc:literal])+ $name:ident $([$alias:literal])? ..= $most:literal),+ $(,)?) => {
+        /// What a task uses of its GPU and host when it is alone. `None`: not measured. Percentages are of the
+        /// device's peak (DCGM's fields 1001-1008, NVML's GPM metrics), 0 to 100.
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+        pub struct Metrics {
+            $($(#[doc = $doc])+
+            #[serde(default, skip_serializing_if = "Option::is_none" $(, alias = $alias)?)]
+            pub $name: Option<Stat>,)+
+        }
+
+        impl Metrics {
+            /// Names in a file.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+            /// Name, value and the largest sensible mean of each metric.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, Option<Stat>, f64)> {
+                [$((stringify!($name), self.$name, $most)),+].into_iter()
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Graphics or compute engine active.
+    gract_pct ..= 100.0,
+    /// SMACT: SM active, mean over the SMs.
+    smact_pct ["sm_active_pct"] ..= 100.0,
+    /// SMOCC: resident warps over the most that fit, mean over the SMs.
+    smocc_pct ["sm_occupancy_pct"] ..= 100.0,
+    /// DRAM active, of the theoretical bandwidth.
+    drama_pct ["dram_active_pct"] ..= 100.0,
+    /// Any tensor pipe active.
+    tensor_pct ["tensor_active_pct"] ..= 100.0,
+    /// FP64 pipe active.
+    fp64_pct ..= 100.0,
+    /// FP32 pipe active.
+    fp32_pct ..= 100.0,
+    /// FP16 pipe active.
+    fp16_pct ..= 100.0,
+    /// PCIe traffic to the GPU, MiB/s.
+    pcie_rx_mib_s ..= 1e6,
+    /// PCIe traffic from the GPU, MiB/s.
+    pcie_tx_mib_s ..= 1e6,
+    /// Power of the board.
+    power_w ..= 1e5,
+    /// Clock of the SMs.
+    sm_clock_mhz ..= 1e5,
+    /// `nvidia-smi`'s GPU utilisation: time with any kernel resident.
+    gpu_util_pct ..= 100.0,
+    /// `nvidia-smi`'s memory utilisation: time in which DRAM was read or written.
+    mem_util_pct ..= 100.0,
+    /// GPU memory of the task.
+    memory_mib ..= 1e9,
+    /// Host CPU of the task, 100 for one core.
+    cpu_pct ..= 1e6,
+    /// Host memory of the task.
+    host_memory_mib ..= 1e9,
+}
+
+/// What Nsight Compute saw: means over kernels, weighted by their duration. KACE's feature set (SoCC 2024).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Kernels {
+    /// Threads of a launch: grid times block.
+    pub threads: f64,
+    /// Compute (SM) throughput, percent of the peak.
+    pub sm_throughput_pct: f64,
+    /// DRAM throughput, percent of the peak.
+    pub dram_throughput_pct: f64,
+    /// Memory throughput, percent of the peak of its busiest unit.
+    pub memory_throughput_pct: f64,
+    /// Registers of a launch: threads times registers a thread.
+    pub registers: f64,
+    /// Static shared memory of a launch, bytes: grid times bytes a block.
+    pub static_shared_memory: f64,
+}
+
+/// Why a profile cannot be used: which task, what is wrong, what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadProfile(pub String);
+
+impl fmt::Display for BadProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadProfile {}
+
+impl Profile {
+    /// Class under which it is learned.
+    #[must_use]
+    pub fn class(&self) -> &str {
+        self.class.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Its speed alone by thread percentage over its speed without a limit, for
+    /// [`crate::share::curve_at`]: (percent, share), ascending. Empty where it was not measured.
+    #[must_use]
+    pub fn curve(&self) -> Vec<(f64, f64)> {
+        let full = self.rate_by_threads_pct.get(&100).copied().or(self.rate.as_ref().map(|r| r.per_s));
+        let Some(full) = full.filter(|full| *full > 0.0) else { return Vec::new() };
+        self.rate_by_threads_pct.iter().map(|(pct, rate)| (f64::from(*pct), rate / full)).collect()
+    }
+
+    /// Numbers that make no sense are named.
+    ///
+    /// # Errors
+    /// A name that is empty, a rate that is not above 0, a metric outside its range, a thread percentage outside 1
+    /// to 100.
+    pub fn check(&self) -> Result<(), BadProfile> {
+        let bad = |what: String| Err(BadProfile(format!("task `{}`: {what}", self.name)));
+        if self.name.trim().is_empty() {
+            return Err(BadProfile("a task has no name; give each one of its own".into()));
+        }
+        if let Some(rate) = &self.rate
+            && !(rate.per_s.is_finite() && rate.per_s > 0.0)
+        {
+            return bad(format!(
+                "its rate alone is {}: a task that makes no progress alone has no slowdown; profile it again over a \
+                 longer window, or leave `rate` out",
+                rate.per_s
+            ));
+        }
+        for (name, stat, most) in self.metrics.iter() {
+            let Some(stat) = stat else { continue };
+            let parts = [("", Some(stat.mean)), (".p95", stat.p95)];
+            for (part, value) in parts.into_iter().filter_map(|(part, value)| Some((part, value?))) {
+                // Counters that are read a little apart overshoot by a few per cent.
+                if !(value.is_finite() && (0.0..=most * 1.05).contains(&value)) {
+                    return bad(format!("{name}{part} is {value}, expected 0 to {most}"));
+                }
+            }
+            if let Some(cv) = stat.cv
+                && !(cv.is_finite() && cv >= 0.0)
+            {
+                return bad(format!("{name}.cv is {cv}, expected 0 or more"));
+            }
+        }
+        for (pct, rate) in &self.rate_by_threads_pct {
+            if !((1..=100).contains(pct) && rate.is_finite() && *rate > 0.0) {
+                return bad(format!(
+                    "rate_by_threads_pct has {pct}: {rate}, expected a percentage from 1 to 100 and a rate above 0"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Profiles {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Text that is not JSON of this form, a newer version, two tasks of one name, or a task that
+    /// [`Profile::check`] refuses.
+    pub fn read(text: &str) -> Result<Self, BadProfile> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let form = |e: serde_json::Error| {
+            BadProfile(format!("not a file of solo profiles: {e}; `carma profile` writes such files"))
+        };
+        let Versioned { version } = serde_json::from_str(text).map_err(form)?;
+        if version == 0 || version > VERSION {
+            return Err(BadProfile(format!(
+                "version {version} of the format is not known to this program, which reads version {VERSION}"
+            )));
+        }
+        let mut profiles: Self = serde_json::from_str(text).map_err(form)?;
+        let mut names = BTreeSet::new();
+        for task in &mut profiles.tasks {
+            task.check()?;
+            if !names.insert(task.name.clone()) {
+                return Err(BadProfile(format!("two tasks are named `{}`; names must differ", task.name)));
+            }
+            if task.gpu.is_none() {
+                task.gpu.clone_from(&profiles.gpu);
+            }
+        }
+        Ok(profiles)
+    }
+
+    /// The task of that name.
+    ///
+    /// # Errors
+    /// There is none; the message names those that there are.
+    pub fn task(&self, name: &str) -> Result<&Profile, BadProfile> {
+        self.tasks.iter().find(|task| task.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.tasks.iter().map(|task| task.name.as_str()).collect();
+            BadProfile(format!("no task is named `{name}`; there are: {}", known.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(tasks: &str) -> Result<Profiles, BadProfile> {
+        Profiles::read(&format!(r#"{{"version": 1, "gpu": "NVIDIA H200", "tasks": [{tasks}]}}"#))
+    }
+
+    #[test]
+    fn numbers_and_objects_are_read_alike() {
+        let profiles = read(
+            r#"{"name": "a", "rate": 12.5, "metrics": {"smact_pct": 41, "sm_occupancy_pct": {"mean": 17, "p95": 20}},
+                "rate_by_threads_pct": {"50": 10.0, "100": 12.5}},
+               {"name": "b", "rate": {"per_s": 3.0, "unit": "steps", "source": "heartbeat"}, "gpu": "A100"}"#,
+        )
+        .unwrap();
+        let a = profiles.task("a").unwrap();
+        assert_eq!(a.metrics.smact_pct, Some(Stat::of(41.0)));
+        assert_eq!(a.metrics.smocc_pct, Some(Stat { mean: 17.0, p95: Some(20.0), cv: None }));
+        assert_eq!(a.metrics.drama_pct, None);
+        assert_eq!(a.curve(), [(50.0, 0.8), (100.0, 1.0)]);
+        assert_eq!(a.gpu.as_deref(), Some("NVIDIA H200"));
+        let b = profiles.task("b").unwrap();
+        assert_eq!(b.rate.as_ref().unwrap().source, Some(RateSource::Heartbeat));
+        assert_eq!(b.gpu.as_deref(), Some("A100"));
+        let again = Profiles::read(&serde_json::to_string(&profiles).unwrap()).unwrap();
+        assert_eq!(again, profiles);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (tasks, said) in [
+            (r#"{"name": "a", "rate": 0}"#, "rate alone is 0"),
+            (r#"{"name": "a", "metrics": {"smact_pct": 180}}"#, "smact_pct is 180, expected 0 to 100"),
+            (r#"{"name": "a", "metrics": {"smact_pct": {"mean": 1, "p95": -3}}}"#, "smact_pct.p95 is -3"),
+            (r#"{"name": "a", "metrics": {"smact_pct": {"mean": 1, "cv": -3}}}"#, "smact_pct.cv is -3"),
+            (r#"{"name": "a"}, {"name": "a"}"#, "two tasks are named `a`"),
+            (r#"{"name": " "}"#, "has no name"),
+            (r#"{"name": "a", "rate_by_threads_pct": {"0": 1}}"#, "expected a percentage"),
+            (r#"{"name": "a", "rate": "fast"}"#, "not a file of solo profiles"),
+        ] {
+            let error = read(tasks).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let newer = Profiles::read(r#"{"version": 7, "tasks": []}"#).unwrap_err().to_string();
+        assert!(newer.contains("version 7"), "{newer}");
+        let error = read(r#"{"name": "a"}"#).unwrap().task("x").unwrap_err().to_string();
+        assert!(error.contains("`x`; there are: a"), "{error}");
+    }
+}
