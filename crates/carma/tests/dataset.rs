@@ -25,6 +25,14 @@ fn carma(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
+/// `rows.csv` of the folder, measured into `out.csv`.
+fn measure(folder: &Path, python: &str, options: &[&str]) -> Output {
+    carma(
+        folder,
+        &[&["dataset", "measure", "rows.csv", "-o", "out.csv", "--python", python], options].concat(),
+    )
+}
+
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -99,9 +107,8 @@ fn measures_with_workers_that_misbehave_and_goes_on_where_it_stopped() {
     let rows: String = acts.iter().map(|(id, act)| format!("{id},mlp,\"1\n2\",1000,{act}\n")).collect();
     fs::write(dir.path().join("rows.csv"), format!("id,family,note,predicted_mib,act\n{rows}")).unwrap();
     let worker = format!("{python} {}", script.display());
-    let args = ["dataset", "measure", "rows.csv", "-o", "out.csv", "--python", &python, "--workers", "2"];
-    let measure = || carma(dir.path(), &[&args[..], &["--worker-command", &worker]].concat());
-    good(&measure());
+    let run = || measure(dir.path(), &python, &["--workers", "2", "--worker-command", &worker]);
+    good(&run());
     let out = dir.path().join("out.csv");
     let found = read(&out);
     assert_eq!(found.len(), acts.len());
@@ -122,20 +129,20 @@ fn measures_with_workers_that_misbehave_and_goes_on_where_it_stopped() {
 
     // Nothing is left to do.
     let whole = fs::read(&out).unwrap();
-    let again = measure();
+    let again = run();
     good(&again);
     assert!(stderr(&again).contains("8 rows are in out.csv already; 0 to go"), "{}", stderr(&again));
     assert_eq!(fs::read(&out).unwrap(), whole);
 
     // Cut off within the last row, as by a power failure: that row is measured again, the others are not.
     fs::write(&out, &whole[..whole.len() - 4]).unwrap();
-    good(&measure());
+    good(&run());
     assert_eq!(read(&out).len(), acts.len());
     assert_eq!(tries("a"), 1);
 
     // Rows of another shape do not go into the same file.
     fs::write(dir.path().join("rows.csv"), "id,family\nz,mlp\n").unwrap();
-    let other = measure();
+    let other = run();
     assert_eq!(other.status.code(), Some(2));
     assert!(stderr(&other).contains("its columns are not those"), "{}", stderr(&other));
 }
@@ -149,24 +156,8 @@ fn stops_in_time_and_says_what_is_left() {
     let rows: String = (0..60).map(|n| format!("r{n},mlp,slow\n")).collect();
     fs::write(dir.path().join("rows.csv"), format!("id,family,act\n{rows}")).unwrap();
     let worker = format!("{python} {}", script.display());
-    let output = carma(
-        dir.path(),
-        &[
-            "dataset",
-            "measure",
-            "rows.csv",
-            "-o",
-            "out.csv",
-            "--python",
-            &python,
-            "--workers",
-            "1",
-            "--budget",
-            "2",
-            "--worker-command",
-            &worker,
-        ],
-    );
+    let output =
+        measure(dir.path(), &python, &["--workers", "1", "--budget", "2", "--worker-command", &worker]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("the same command goes on with them"), "{}", stderr(&output));
     let done = read(&dir.path().join("out.csv")).len();
@@ -204,22 +195,7 @@ fn a_rehearsal_trains_every_family() {
         all.append(carma_memory::dataset::Table::read(&dir.path().join("g.csv")).unwrap());
     }
     all.write(&dir.path().join("rows.csv")).unwrap();
-    good(&carma(
-        dir.path(),
-        &[
-            "dataset",
-            "measure",
-            "rows.csv",
-            "-o",
-            "out.csv",
-            "--python",
-            &python,
-            "--workers",
-            "1",
-            "--rehearse",
-            "meta",
-        ],
-    ));
+    good(&measure(dir.path(), &python, &["--workers", "1", "--rehearse", "meta"]));
     let found = read(&dir.path().join("out.csv"));
     assert_eq!(found.len(), 18);
     for (id, row) in &found {

@@ -9,6 +9,8 @@
     reason = "a benchmark reads the clock; a failure may end it"
 )]
 
+mod timing;
+
 use carma_memory::gpumemnet::{self, Ensemble, Model, Published};
 use carma_memory::{Platform, Task, dnnperf, summary};
 use flate2::read::MultiGzDecoder;
@@ -16,20 +18,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use timing::median;
 
 const REPEATS: usize = 11;
-
-fn median(mut run: impl FnMut()) -> Duration {
-    let mut times: Vec<Duration> = (0..REPEATS)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            start.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    times[REPEATS / 2]
-}
 
 /// Prints the median over models, and the slowest.
 fn line(what: &str, mut times: Vec<(Duration, &str)>) {
@@ -49,10 +40,7 @@ fn line(what: &str, mut times: Vec<(Duration, &str)>) {
 }
 
 fn main() {
-    println!(
-        "one core; profile {}; medians of {REPEATS} runs a model",
-        if cfg!(debug_assertions) { "debug" } else { "release" }
-    );
+    timing::header(REPEATS);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let file = File::open(root.join("bench/h200/results/memory-texts.jsonl.gz")).unwrap();
     let texts: Vec<(String, String)> = BufReader::new(MultiGzDecoder::new(file))
@@ -72,7 +60,10 @@ fn main() {
     let models: Vec<(&str, &str, Model)> =
         texts.iter().map(|(name, text)| (name.as_str(), text.as_str(), read(text))).collect();
     let over = |what: &str, run: &dyn Fn(&str, &Model)| {
-        line(what, models.iter().map(|(name, text, model)| (median(|| run(text, model)), *name)).collect());
+        line(
+            what,
+            models.iter().map(|(name, text, model)| (median(REPEATS, || run(text, model)), *name)).collect(),
+        );
     };
     over("summary to the networks' view of the model", &|text, _| {
         read(text);
@@ -87,7 +78,7 @@ fn main() {
         .filter_map(|(name, text)| Some((name, summary::graph(&summary::parse(text).ok()?, &task).ok()?)))
         .collect();
     let times = graphs.iter().map(|(name, graph)| {
-        (median(|| drop(dnnperf::estimate(graph, &task, &platform).unwrap())), name.as_str())
+        (median(REPEATS, || drop(dnnperf::estimate(graph, &task, &platform).unwrap())), name.as_str())
     });
     line("dnnperf, from a graph", times.collect());
     let weights = root.join("../shared/data/gpumemnet/weights");
@@ -100,7 +91,9 @@ fn main() {
         for family in gpumemnet::Family::ALL {
             let network = Published::read(&weights, family, ensemble).unwrap();
             let of_family = models.iter().filter(|(_, _, m)| m.family == family);
-            times.extend(of_family.map(|(name, _, m)| (median(|| drop(network.estimate(m, &task))), *name)));
+            times.extend(
+                of_family.map(|(name, _, m)| (median(REPEATS, || drop(network.estimate(m, &task))), *name)),
+            );
         }
         line(&format!("published {ensemble} ensemble (target 1 ms)"), times);
     }

@@ -10,10 +10,13 @@
     reason = "a benchmark reads the clock and the machine's name; a failure may end it"
 )]
 
+mod timing;
+
 use carma_memory::alloc::{Caching, Event};
 use carma_memory::graph::{self, Builder, Graph, Keeps, Norm, Number, Op, Script};
 use carma_memory::{Error, Optimizer, Platform, Task, hf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
+use timing::median;
 
 const REPEATS: usize = 31;
 const EVENTS: usize = 22_000;
@@ -42,52 +45,12 @@ fn residual(blocks: u64, batch: u64) -> Result<Graph, Error> {
     Ok(b.finish(vec![logits]))
 }
 
-fn median(repeats: usize, mut run: impl FnMut()) -> Duration {
-    let mut times: Vec<Duration> = (0..repeats)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            start.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    times[repeats / 2]
-}
-
-/// Year, month and day of a number of days since 1970 (proleptic Gregorian).
-fn date(days: u64) -> String {
-    let mut year = 1970;
-    let mut rest = days;
-    let leap = |y: u64| y.is_multiple_of(4) && !y.is_multiple_of(100) || y.is_multiple_of(400);
-    while rest >= 365 + u64::from(leap(year)) {
-        rest -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while rest >= lengths[month] {
-        rest -= lengths[month];
-        month += 1;
-    }
-    format!("{year}-{:02}-{:02}", month + 1, rest + 1)
-}
-
 fn line(what: &str, time: Duration, more: &str) {
     println!("{what:<58} {:>8.3} ms  {more}", time.as_secs_f64() * 1e3);
 }
 
 fn main() {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name"));
-    let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 86_400;
-    println!(
-        "machine: {}, one core of {}; {}; carma {}; profile {}; medians of {REPEATS} runs",
-        model.map_or("unknown", |m| m.trim_start_matches([' ', '\t', ':'])),
-        std::thread::available_parallelism().map_or(0, usize::from),
-        date(today),
-        env!("CARGO_PKG_VERSION"),
-        if cfg!(debug_assertions) { "debug" } else { "release" },
-    );
+    timing::header(REPEATS);
     let platform = Platform::lookup("H200", (2, 11)).unwrap();
     let task = Task { batch_size: 32, optimizer: Optimizer::SgdMomentum, ..Task::default() };
 

@@ -31,6 +31,18 @@ pub struct Known {
     pub gpumemnet_weights: Option<PathBuf>,
 }
 
+impl Known {
+    /// Whether anything describes the model.
+    #[must_use]
+    pub fn has_model(&self) -> bool {
+        self.summary.is_some()
+            || self.hf_config.is_some()
+            || self.safetensors.is_some()
+            || self.onnx.is_some()
+            || self.trace.is_some()
+    }
+}
+
 /// An estimator's name and its answer.
 #[derive(Debug)]
 pub struct Answer {

@@ -1,7 +1,7 @@
 //! Options of `carma dataset`.
 
+use super::memory::family;
 use carma_memory::dataset::Family;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) enum DatasetVerb {
 #[derive(Debug, Args)]
 pub(crate) struct DatasetGenerateArgs {
     /// Family of the models
-    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "cnn", "transformer"]).map(|s| Family::named(&s).unwrap_or(Family::Mlp)))]
+    #[arg(long, value_parser = family())]
     pub(crate) family: Family,
     /// How many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -1,5 +1,6 @@
 //! Options of `carma gpumemnet`.
 
+use super::memory::family;
 use carma_memory::gpumemnet::{Ensemble, Family};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -41,7 +42,7 @@ pub(crate) struct GpumemnetTrainArgs {
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) data: Vec<PathBuf>,
     /// Family of the tasks; refused if the file holds another [default: the file's]
-    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "cnn", "transformer"]).map(|s| Family::named(&s).unwrap_or(Family::Mlp)))]
+    #[arg(long, value_parser = family())]
     pub(crate) family: Option<Family>,
     /// Design of the networks: perceptrons over counts, attention over layers, or the graph model after DNNPerf
     #[arg(long, default_value = "mlp", value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"])
@@ -86,7 +87,7 @@ pub(crate) struct GpumemnetEvalArgs {
     #[arg(long, conflicts_with_all = ["folds", "seed", "epochs"])]
     pub(crate) stored: bool,
     /// Tasks of this family alone
-    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "cnn", "transformer"]).map(|s| Family::named(&s).unwrap_or(Family::Mlp)))]
+    #[arg(long, value_parser = family())]
     pub(crate) family: Option<Family>,
     /// This design alone [default: both of GPUMemNet, and dnnperf without training it: that takes long]
     #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"]).map(|s| Kind::named(&s)))]

@@ -1,6 +1,7 @@
 //! Options that say what model a task trains, how, and where: shared by `estimate`, `submit`, `run`,
 //! `trace-model` and `dry-run`.
 
+use carma_memory::gpumemnet::Family;
 use carma_memory::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -44,16 +45,16 @@ pub(crate) struct TaskArgs {
     pub(crate) samples: Option<u64>,
     /// Optimizer [default: adam]
     #[arg(long, value_parser = words::<Optimizer>(
-        &["sgd", "sgd-momentum", "adam", "adamw", "adam-fused", "adam8bit", "rmsprop", "adagrad"]))]
+        ["sgd", "sgd-momentum", "adam", "adamw", "adam-fused", "adam8bit", "rmsprop", "adagrad"]))]
     pub(crate) optimizer: Option<Optimizer>,
     /// Types of numbers [default: fp32]
-    #[arg(long, value_parser = words::<Precision>(&["fp32", "bf16-autocast", "fp16-autocast", "bf16", "fp16"]))]
+    #[arg(long, value_parser = words::<Precision>(["fp32", "bf16-autocast", "fp16-autocast", "bf16", "fp16"]))]
     pub(crate) precision: Option<Precision>,
     /// Inference: no gradients, no optimizer
     #[arg(long)]
     pub(crate) inference: bool,
     /// Kernel of the attention [default: what the model says, else sdpa]
-    #[arg(long, value_parser = words::<Attention>(&["sdpa", "eager"]))]
+    #[arg(long, value_parser = words::<Attention>(["sdpa", "eager"]))]
     pub(crate) attention: Option<Attention>,
     /// Blocks keep only their inputs and run again in the backward pass
     #[arg(long)]
@@ -74,7 +75,7 @@ pub(crate) struct TaskArgs {
     #[arg(long)]
     pub(crate) variable_length: bool,
     /// How several GPUs are used [default: none]
-    #[arg(long, value_parser = words::<Parallel>(&["none", "data-parallel", "ddp", "zero2", "zero3"]))]
+    #[arg(long, value_parser = words::<Parallel>(["none", "data-parallel", "ddp", "zero2", "zero3"]))]
     pub(crate) parallel: Option<Parallel>,
 }
 
@@ -192,9 +193,14 @@ fn version(text: &str) -> Result<(u32, u32), String> {
     }
 }
 
+/// A family of models.
+pub(super) fn family() -> impl TypedValueParser<Value = Family> {
+    words(Family::ALL.map(Family::as_str))
+}
+
 /// The words of a type's serde representation.
 fn words<T: DeserializeOwned + Clone + Send + Sync + 'static>(
-    words: &'static [&'static str],
+    words: impl IntoIterator<Item = &'static str>,
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(words).try_map(|word| serde_json::from_value::<T>(word.into()))
 }

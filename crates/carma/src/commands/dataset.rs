@@ -7,7 +7,7 @@ use crate::output::{Column, Screen, Table as Listing, print, print_json};
 use carma_memory::dataset::{self, Description, Dropped, SCRIPTS, Table};
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Runs the verb.
@@ -44,16 +44,7 @@ fn measure(args: &DatasetMeasureArgs) -> Outcome {
         let what = format!("{}: rows of the family `model`", args.rows.display());
         return Err(Failure::usage(what).hint("--models names the Python file that builds them"));
     }
-    let folder = Folder::new()?;
-    let write = |name: &str, text: &[u8]| -> Result<PathBuf, Failure> {
-        let path = folder.0.join(name);
-        std::fs::write(&path, text)
-            .map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))?;
-        Ok(path)
-    };
-    for (name, text) in SCRIPTS {
-        write(name, text.as_bytes())?;
-    }
+    let folder = Folder::with(&SCRIPTS)?;
     // Python reads plain text; a compressed file of rows is as good to the user.
     let rows = folder.0.join("rows.csv");
     table.write(&rows).map_err(failure)?;

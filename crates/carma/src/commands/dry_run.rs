@@ -31,12 +31,7 @@ pub(crate) fn run(context: &Context, args: &DryRunArgs) -> Outcome {
 
 /// With something else known of the model, that is estimated from; the trace's failure is told anyway.
 fn fall_back(failure: Failure, known: &Known, task: &Task, platform: &Platform, json: bool) -> Outcome {
-    let none = known.summary.is_none()
-        && known.hf_config.is_none()
-        && known.safetensors.is_none()
-        && known.onnx.is_none()
-        && known.trace.is_none();
-    if none {
+    if !known.has_model() {
         return Err(match failure.hint {
             Some(_) => failure,
             None => failure.hint("`carma estimate --help` says from what else an estimate can be made"),

@@ -88,7 +88,8 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
 pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platform, Failure> {
     let usage = |e: carma_memory::Error| Failure::usage(e.to_string());
     let torch = args.torch.unwrap_or((2, 11));
-    let mut daemon = context.client().ok();
+    let unsaid = args.gpu.is_none() || args.context_mib.is_none();
+    let mut daemon = if unsaid { context.client().ok() } else { None };
     let mut platform = if let Some(name) = &args.gpu {
         Platform::lookup(name, torch).map_err(usage)?
     } else {

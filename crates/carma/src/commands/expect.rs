@@ -102,7 +102,7 @@ pub(crate) fn gather(
         elastic: run.cudnn_benchmark,
     };
     let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
-        if is_known(&known) {
+        if known.has_model() {
             // One sample would be a guess, and on the wrong side.
             tell("no estimate from the model, for the batch size is not known; give --batch-size".into());
         }
@@ -121,7 +121,7 @@ pub(crate) fn fill(
     request: &mut SubmitRequest,
     modelled: &Modelled,
 ) -> Result<(), Failure> {
-    if !is_known(&modelled.known) {
+    if !modelled.known.has_model() {
         return Ok(());
     }
     let gpus: GpusReply = client.get("/v1/gpus")?;
@@ -160,14 +160,6 @@ pub(crate) fn fill(
     sent.sort_by(|a, b| a.source.cmp(&b.source));
     request.estimates = sent;
     Ok(())
-}
-
-fn is_known(known: &Known) -> bool {
-    known.summary.is_some()
-        || known.hf_config.is_some()
-        || known.safetensors.is_some()
-        || known.onnx.is_some()
-        || known.trace.is_some()
 }
 
 fn tell(text: String) {
@@ -317,13 +309,10 @@ fn framework(request: &SubmitRequest) -> Option<String> {
 pub(crate) fn platform_named(name: &str, total_mib: u64, torch: (u32, u32)) -> Platform {
     let short = ["NVIDIA ", "Virtual "].iter().find_map(|maker| name.strip_prefix(maker)).unwrap_or(name);
     let known = Platform::lookup(name, torch).or_else(|_| Platform::lookup(short, torch));
-    known.unwrap_or_else(|_| Platform {
-        // The larger workspaces, and a context as of the largest GPUs: rather too much than too little.
-        gpu: Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib },
-        torch,
-        context_mib: 700,
-        context_source: format!("a cautious guess, since {name} is not in the table"),
-        alloc: Settings::default(),
+    known.unwrap_or_else(|_| {
+        // The larger workspaces: rather too much than too little.
+        let gpu = Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib };
+        Platform::unknown(gpu, torch)
     })
 }
 
@@ -416,7 +405,7 @@ mod tests {
             let mut job = request(line, dir.path());
             gather(&mut job, Source::Options, &model, &TaskArgs::default(), Path::new("/")).unwrap()
         };
-        assert!(!is_known(&gathered("python x.py").known));
+        assert!(!gathered("python x.py").known.has_model());
         assert_eq!(gathered("python x.py --batch-size 8").task.batch_size, 8);
     }
 

@@ -38,12 +38,7 @@ pub(crate) struct Launch {
 /// # Errors
 /// No Python, no PyTorch, or a program that fails; with the reason.
 pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> Result<Replay, Failure> {
-    let folder = Folder::new()?;
-    for (name, text) in TRACER {
-        let file = folder.0.join(name);
-        std::fs::write(&file, text)
-            .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))?;
-    }
+    let folder = Folder::with(&TRACER)?;
     let log = args.output.clone().unwrap_or_else(|| folder.0.join("log"));
     // What lay there is not taken for this run's.
     File::create(&log).map_err(|e| Failure::usage(format!("cannot write {}: {e}", log.display())))?;
@@ -144,8 +139,18 @@ pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    /// Makes one in the temporary folder.
-    pub(super) fn new() -> Result<Self, Failure> {
+    /// Makes one in the temporary folder, with files of these names and texts.
+    pub(super) fn with(files: &[(&str, &str)]) -> Result<Self, Failure> {
+        let folder = Self::new()?;
+        for (name, text) in files {
+            let file = folder.0.join(name);
+            std::fs::write(&file, text)
+                .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))?;
+        }
+        Ok(folder)
+    }
+
+    fn new() -> Result<Self, Failure> {
         let base = std::env::temp_dir();
         let mut last = None;
         for attempt in 0..100 {

@@ -20,7 +20,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// Runs with cudnn.benchmark have no bound that could be told beforehand; they stand apart.
-const NAME: &str = "real models on an H200";
+pub(super) const NAME: &str = "real models on an H200";
 
 /// One measured run.
 #[derive(Debug, Clone)]
@@ -144,7 +144,7 @@ fn none(_: &Score) -> Vec<Target> {
 }
 
 /// The limits: mean error, coverage and tightness of the bound.
-fn limits(score: &Score, mre: f64) -> Vec<Target> {
+pub(super) fn limits(score: &Score, mre: f64) -> Vec<Target> {
     vec![
         Target::new(format!("MRE <= {:.0} %", mre * 100.0), score.mre <= mre),
         Target::new("covered >= 95 %", score.covered.is_some_and(|share| share >= 0.95)),

@@ -5,7 +5,7 @@
 //! the 30 rows of the campaign (reference, section 5): its figures are in-sample, those without the bound
 //! are not and stand beside them. Everything else is the allocator model and the context of the table.
 
-use super::{Data, Outcome, Pair, Score, Target, Test, h200};
+use super::{Data, Outcome, Pair, Target, Test, h200};
 use crate::trace::{Replay, read, replay};
 use crate::{Error, Estimate, Platform, Task};
 use serde::Deserialize;
@@ -16,7 +16,6 @@ use std::time::Instant;
 
 const CNN: &str = "30 CNN tasks of the CARMA campaign, A100-40GB";
 const LANGUAGE: &str = "Language models of the CARMA campaign with fixed length, A100-40GB";
-const H200: &str = "real models on an H200";
 const TIME: &str = "Replay of a trace";
 const ESTIMATOR: &str = "allocator/trace";
 
@@ -29,7 +28,7 @@ const LANGUAGE_TASKS: [(&str, &str); 3] =
 pub fn run(data: &Data) -> Vec<Test> {
     let mut tests = cnn(data).unwrap_or_else(|why| vec![Test::skipped(CNN, ESTIMATOR, why)]);
     tests.push(language(data).unwrap_or_else(|why| Test::skipped(LANGUAGE, ESTIMATOR, why)));
-    tests.extend(models(data).unwrap_or_else(|why| vec![Test::skipped(H200, ESTIMATOR, why)]));
+    tests.extend(models(data).unwrap_or_else(|why| vec![Test::skipped(h200::NAME, ESTIMATOR, why)]));
     tests.push(time(data).unwrap_or_else(|why| Test::skipped(TIME, ESTIMATOR, why)));
     tests
 }
@@ -120,15 +119,6 @@ fn language(data: &Data) -> Result<Test, String> {
     Ok(Test::of(LANGUAGE, ESTIMATOR, &pairs, |s| vec![Target::new("MRE <= 5 %", s.mre <= 0.05)]))
 }
 
-/// The limits on the H200 set.
-fn limits(score: &Score) -> Vec<Target> {
-    vec![
-        Target::new("MRE <= 5 %", score.mre <= 0.05),
-        Target::new("covered >= 95 %", score.covered.is_some_and(|share| share >= 0.95)),
-        Target::new("median of upper/measured <= 1.25", score.tightness.is_some_and(|ratio| ratio <= 1.25)),
-    ]
-}
-
 /// The real models that were measured on an H200, traced by the code that measured them.
 fn models(data: &Data) -> Result<Vec<Test>, String> {
     let all = h200::runs(&data.own("memory-models.csv.gz")?).map_err(|e| e.to_string())?;
@@ -149,9 +139,9 @@ fn models(data: &Data) -> Result<Vec<Test>, String> {
         };
         pairs.push(pair(run.id.clone(), run.measured_mib, &estimate));
     }
-    let name = |what: &str| format!("{H200}, {what}, trace");
+    let name = |what: &str| format!("{}, {what}, trace", h200::NAME);
     Ok(vec![
-        Test::of(&name("held out"), ESTIMATOR, &held_out, limits),
+        Test::of(&name("held out"), ESTIMATOR, &held_out, |s| h200::limits(s, 0.05)),
         Test::of(&name("tuned on"), ESTIMATOR, &tuned_on, |_| Vec::new()),
         Test::of(&name("cudnn.benchmark"), ESTIMATOR, &elastic, |_| Vec::new()),
     ])

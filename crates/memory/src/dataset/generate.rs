@@ -9,40 +9,11 @@ mod mlp;
 mod transformer;
 
 use super::file::Table;
+pub use crate::gpumemnet::Family;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// The families of models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// Fully connected layers.
-    Mlp,
-    /// Convolutions.
-    Cnn,
-    /// Attention.
-    Transformer,
-}
-
 impl Family {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Mlp, Self::Cnn, Self::Transformer];
-
-    /// Its name, in files and on the command line.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Mlp => "mlp",
-            Self::Cnn => "cnn",
-            Self::Transformer => "transformer",
-        }
-    }
-
-    /// The family of a name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|family| family.as_str() == name)
-    }
-
     const fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Mlp => &mlp::COLUMNS,

@@ -66,6 +66,12 @@ fn model(view: &View<'_>, estimator: &'static str) -> Result<(Model, From), Erro
     }
 }
 
+/// What to say of a task on several GPUs.
+fn several(task: &Task) -> Option<String> {
+    let several = task.gpus > 1 || task.parallel != Parallel::None;
+    several.then(|| "as on one GPU: it knows nothing of several".to_owned())
+}
+
 /// What the answer leaves out.
 fn remarks(view: &View<'_>, from: From) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -73,9 +79,7 @@ fn remarks(view: &View<'_>, from: From) -> Vec<String> {
         remarks
             .push(format!("layers are the operators of the graph by {front_end}, which stand for modules"));
     }
-    if view.task.gpus > 1 || view.task.parallel != Parallel::None {
-        remarks.push("as on one GPU: it knows nothing of several".to_owned());
-    }
+    remarks.extend(several(view.task));
     remarks
 }
 
@@ -121,8 +125,6 @@ pub(super) fn by_dnnperf(view: &View<'_>) -> Result<Estimate, Error> {
     let source = view.source("dnnperf")?;
     let mut estimate = dnnperf::estimate(&source.graph, view.task, view.platform)?;
     estimate.source = format!("dnnperf/{}", source.front_end);
-    if view.task.gpus > 1 || view.task.parallel != Parallel::None {
-        estimate.reasons.push("as on one GPU: it knows nothing of several".to_owned());
-    }
+    estimate.reasons.extend(several(view.task));
     Ok(estimate)
 }

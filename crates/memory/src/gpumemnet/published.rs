@@ -8,6 +8,7 @@
 
 use super::checkpoint::{Tensor, Tensors};
 use super::model::{FUNCTIONS, Family, Kind, Model};
+use super::net::Shape;
 use crate::nn::{BatchNorm, Encoder, LayerNorm, Linear, Mat, Mlp, Segments, Weights, relu};
 use crate::{Error, Estimate, Task, Tier};
 use std::f64::consts::PI;
@@ -32,11 +33,8 @@ impl Ensemble {
 
     /// Networks of an ensemble of ours.
     #[must_use]
-    pub const fn members(self) -> usize {
-        match self {
-            Self::Mlp => 13,
-            Self::Transformer => 4,
-        }
+    pub fn members(self) -> usize {
+        Shape::members(self, 0, 0, 1, 1).len()
     }
 
     /// As on the command line and in files.
