@@ -466,6 +466,7 @@ mod tests {
                 time_limit: None,
                 priority: 0,
                 max_retries: None,
+                max_slowdown: None,
             },
             forecasts: Forecasts::default(),
             profile: carma_core::model::Profile::default(),
