@@ -106,6 +106,8 @@ fn memory_in_use_is_all_that_a_job_cannot_have() {
         power_mw: Some(523_400),
         energy_mj: Some(9_000_000_000_000),
         utilization: Some(100),
+        memory_utilization: 40,
+        sm_clock_mhz: Some(1_980),
         ..gpu("GPU-a")
     };
     let state = State::of(vec![busy]);
@@ -119,7 +121,9 @@ fn memory_in_use_is_all_that_a_job_cannot_have() {
     assert_eq!(reading.memory_used, Some(MiB(20_600)));
     assert_eq!(reading.power_mw, Some(523_400));
     assert_eq!(reading.energy_mj, Some(9_000_000_000_000));
+    assert_eq!(reading.sm_clock_mhz, Some(1_980));
     assert_eq!(reading.activity.gpu_util, Some(Fraction::ONE));
+    assert_eq!(reading.activity.mem_util, Some(Fraction(4_000)));
     assert_eq!(reading.processes, Some(vec![]));
 
     // A driver that has only the older call tells the same.
@@ -181,7 +185,8 @@ fn activity_is_the_difference_to_the_tick_before() {
     let machine = Machine::with(&at(20.0));
     let mut probe = machine.open();
     let mut activity = || read(&mut probe)[0].activity;
-    let nothing_yet = Activity { gpu_util: Some(Fraction::percent(40)), ..Activity::default() };
+    let (gpu_util, mem_util) = (Some(Fraction::percent(40)), Some(Fraction(0)));
+    let nothing_yet = Activity { gpu_util, mem_util, ..Activity::default() };
     assert_eq!(activity(), nothing_yet);
 
     machine.now(&at(60.0));

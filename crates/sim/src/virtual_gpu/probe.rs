@@ -62,6 +62,7 @@ fn reading(uuid: Arc<str>, sample: &Sample, last: (f64, Totals)) -> GpuReading {
             ..Activity::default()
         },
         power_mw: Some((mean.power_w * 1000.0).round() as u32),
+        sm_clock_mhz: None,
         energy_mj: Some((sample.totals.energy_j * 1000.0).round() as u64),
         processes: Some(
             sample
