@@ -1,5 +1,6 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
+pub mod kace;
 pub mod power;
 pub mod profile;
 pub mod share;
