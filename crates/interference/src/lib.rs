@@ -2,4 +2,5 @@
 
 pub mod power;
 pub mod profile;
+pub mod rate;
 pub mod share;
