@@ -4,4 +4,5 @@ pub mod kace;
 pub mod measured;
 pub mod power;
 pub mod profile;
+pub mod rate;
 pub mod share;
