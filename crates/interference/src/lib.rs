@@ -1,6 +1,8 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
 pub mod measured;
+pub mod online;
 pub mod power;
+pub mod predict;
 pub mod profile;
 pub mod share;
