@@ -1,5 +1,7 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
+pub mod bench;
+pub mod kace;
 pub mod measured;
 pub mod online;
 pub mod power;
