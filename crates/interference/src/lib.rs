@@ -2,7 +2,12 @@
 
 pub mod kace;
 pub mod measured;
+pub mod bench;
+pub mod kace;
+pub mod measured;
+pub mod online;
 pub mod power;
+pub mod predict;
 pub mod profile;
 pub mod rate;
 pub mod share;
