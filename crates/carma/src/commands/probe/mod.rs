@@ -141,6 +141,7 @@ mod tests {
                 activity: Activity::default(),
                 power_mw: None,
                 energy_mj: None,
+                sm_clock_mhz: None,
                 processes: Some(processes),
             };
             Snapshot { at, gpus: vec![gpu] }
