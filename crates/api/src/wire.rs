@@ -42,6 +42,10 @@ pub struct SubmitRequest {
     /// Out-of-memory retries; the daemon's number when absent.
     #[serde(default)]
     pub max_retries: Option<u32>,
+    /// How much neighbours may slow it down, percent: 130 is 1.3 times its time alone. The daemon's number when
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_pct: Option<u32>,
     /// Accept, but do not start before it is released.
     #[serde(default)]
     pub hold: bool,
@@ -193,6 +197,12 @@ pub struct JobView {
     pub attempts: u32,
     /// Priority.
     pub priority: i32,
+    /// The slowdown by neighbours that it is promised at most, percent: 130 is 1.3 times its time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_pct: Option<u32>,
+    /// Its speed beside its neighbours over its speed alone, percent, as measured last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_pct: Option<u32>,
     /// Acceptance, Unix time.
     pub submitted_ms: u64,
     /// Start of the current or last attempt, Unix time.

@@ -215,6 +215,9 @@ pub(crate) struct JobArgs {
     /// How often running out of GPU memory may be retried with more
     #[arg(long, value_name = "N")]
     pub(crate) max_retries: Option<u32>,
+    /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Kept, or undone
+    #[arg(long, value_name = "FACTOR", value_parser = parse::slowdown)]
+    pub(crate) max_slowdown: Option<u32>,
     /// Number of GPUs, all given at once [default: 1]
     #[arg(long, short = 'G', value_name = "N", help_heading = "GPUs", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,

@@ -18,7 +18,7 @@ use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, MemoryReply, SubmitR
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::model::{Computed, Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User};
 use carma_core::state::State;
-use carma_core::units::{MiB, Millis};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Metric;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -771,6 +771,12 @@ fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     {
         return bad(format!("the output file must be an absolute path, not '{output}'"));
     }
+    if let Some(pct) = request.max_slowdown_pct.filter(|pct| !(100..=100_000).contains(pct)) {
+        return bad(format!(
+            "a slowdown of at most {:.2} cannot be promised; give 1 (nothing may slow it down) to 1000",
+            f64::from(pct) / 100.0
+        ));
+    }
     if request.name.as_ref().is_some_and(|n| n.len() > 200) {
         return bad("the name is longer than 200 bytes".into());
     }
@@ -797,6 +803,7 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
             time_limit: request.time_limit_ms.map(Millis),
             priority: request.priority,
             max_retries: request.max_retries,
+            max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
         },
         profile: carma_core::model::Profile::default(),
         forecasts: Forecasts {

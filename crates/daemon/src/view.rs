@@ -74,6 +74,8 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         memory_peak_mib: peak.map(|m| m.0),
         attempts: job.attempts,
         priority: job.spec.request.priority,
+        max_slowdown_pct: job.spec.request.max_slowdown.or(state.options().max_slowdown).map(|f| f.0 / 100),
+        progress_pct: job.measured.map(|m| m.progress.0 / 100),
         submitted_ms: job.submitted.0,
         started_ms: started,
         ended_ms: None,

@@ -138,6 +138,26 @@ impl Stat {
     pub const fn of(mean: f64) -> Self {
         Self { mean, p95: None, cv: None }
     }
+
+    /// Of a window's samples: mean, 95th percentile (linear interpolation) and population CV. What is not a number is
+    /// left out; `None` when nothing is left.
+    #[must_use]
+    pub fn from_values(values: &[f64]) -> Option<Self> {
+        let mut values: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
+        if values.is_empty() {
+            return None;
+        }
+        values.sort_by(f64::total_cmp);
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+        let at = 0.95 * (n - 1.0);
+        let (low, high) = (at.floor(), at.ceil());
+        let value = |at: f64| values.get(at as usize).copied().unwrap_or(mean);
+        let p95 = value(low) + (value(high) - value(low)) * (at - low);
+        let cv = if mean == 0.0 { 0.0 } else { variance.sqrt() / mean.abs() };
+        Some(Self { mean, p95: Some(p95), cv: Some(cv) })
+    }
 }
 
 impl<'de> Deserialize<'de> for Stat {

@@ -12,6 +12,7 @@
 pub mod adopt;
 pub mod launch;
 pub mod process;
+pub mod progress;
 pub mod record;
 pub mod supervise;
 pub mod watch;
