@@ -1,9 +1,8 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
-pub mod kace;
-pub mod measured;
 pub mod bench;
 pub mod kace;
+pub mod kernels;
 pub mod measured;
 pub mod online;
 pub mod power;
@@ -11,3 +10,4 @@ pub mod predict;
 pub mod profile;
 pub mod rate;
 pub mod share;
+pub mod solo;
