@@ -27,6 +27,11 @@ impl Rng {
         (0..n).map(|_| self.around_zero(bound)).collect()
     }
 
+    /// A whole number below `n`; 0 if `n` is 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { self.0.random_range(0..n) }
+    }
+
     /// Fisher and Yates.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {

@@ -6,6 +6,9 @@ use super::table::Table;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// Numbers by workload.
+pub type ByWorkload = BTreeMap<String, Vec<f64>>;
+
 /// A copy of KACE's artifact: `orig/` as published, and what was derived from it.
 #[derive(Debug, Clone)]
 pub struct Artifact {
@@ -104,12 +107,33 @@ impl Artifact {
         self.table("orig/comb2_0912_autoregression_gpt2xl_labels_targetMPS100.csv", 2)
     }
 
-    /// The pairs with the features of Xu et al. (HotCloud 2019).
+    /// Features of Xu et al. (HotCloud 2019) and their values by workload, alone.
     ///
     /// # Errors
-    /// As [`Table::read`].
-    pub fn pairs_hotcloud(&self) -> Result<Table, Error> {
-        self.table("orig/hotcloud_comb2_combined_labels_targetMPS100.csv", 2)
+    /// The files are absent or wrong.
+    pub fn solo_hotcloud(&self) -> Result<(Vec<String>, ByWorkload), Error> {
+        const KERNELS: [&str; 6] = [
+            "PCIe read bandwidth",
+            "PCIe write bandwidth",
+            "Long_Kernel",
+            "ave_Kernel_Length",
+            "long/short_Ratio",
+            "avg_Thread",
+        ];
+        // Column, and its name beside the others: the `%` makes it a mean in collocations.
+        const SYSTEM: [(&str, &str); 4] =
+            [("sm%", "sm%"), ("mem%", "mem%"), ("AvgCPU", "CPU%"), ("AvgMem", "MainMem%")];
+        let system = self.cells("orig/hotcloud_baseline_labels.csv")?;
+        let system = by_workload(&system, &SYSTEM.map(|(column, _)| column))?;
+        let kernels = self.cells("ncu_solo_features_hotcloud.csv")?;
+        let mut all = by_workload(&kernels, &KERNELS)?;
+        all.retain(|workload, _| system.contains_key(workload));
+        for (workload, values) in &mut all {
+            values.extend(system.get(workload).into_iter().flatten());
+        }
+        let names =
+            KERNELS.iter().map(|k| format!("_{k}")).chain(SYSTEM.iter().map(|(_, n)| (*n).to_owned()));
+        Ok((names.collect(), all))
     }
 
     /// The 45 divisions of `pairs`.
@@ -127,6 +151,18 @@ impl Artifact {
     pub fn reported(&self) -> Result<Vec<Reported>, Error> {
         read_reported(&self.cells("kace_reported_results.csv")?)
     }
+}
+
+/// Columns of numbers by the workload in the column `Type`.
+fn by_workload(cells: &Cells, columns: &[&str]) -> Result<ByWorkload, Error> {
+    let name = cells.column("Type")?;
+    let columns: Vec<usize> = columns.iter().map(|c| cells.column(c)).collect::<Result<_, _>>()?;
+    let mut all = BTreeMap::new();
+    for row in cells.rows() {
+        let values = columns.iter().map(|c| row.number(*c)).collect::<Result<Vec<f64>, _>>()?;
+        all.insert(row.text(name)?.to_owned(), values);
+    }
+    Ok(all)
 }
 
 fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
@@ -202,7 +238,6 @@ fn read_reported(cells: &Cells) -> Result<Vec<Reported>, Error> {
     cells.rows().map(line).collect()
 }
 
-/// Both readers of derived tables, for fuzzing.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,11 +28,18 @@
 
 mod artifact;
 pub(crate) mod cells;
+pub mod features;
+pub mod forest;
+pub mod linear;
+pub mod network;
+pub mod predictor;
 pub mod protocol;
+pub mod rules;
 pub mod score;
+mod shuffle;
 pub mod table;
 
-pub use artifact::{Artifact, PairSplit, Reported};
+pub use artifact::{Artifact, ByWorkload, PairSplit, Reported};
 
 /// What is wrong with a file or with what is asked of it: where, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
