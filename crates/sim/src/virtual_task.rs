@@ -781,7 +781,7 @@ impl<'a> Task<'a> {
         self.told = done;
         match &self.spec.progress {
             Progress::Bar => {
-                let pace = self.pace() * STEPS_PER_SECOND * self.speed;
+                let pace = self.speed_now() * STEPS_PER_SECOND * self.speed;
                 let bar = "\u{2588}".repeat((done / steps * 10.0) as usize);
                 let clock = |s: f64| format!("{:02}:{:02}", (s / 60.0) as u64, (s % 60.0) as u64);
                 let left = if pace > 0.0 { clock((steps - done) / pace) } else { "?".to_owned() };

@@ -286,15 +286,16 @@ fn understand(line: &[u8]) -> Result<News, String> {
     }
 }
 
-/// The last lines that a task printed.
+/// What a task printed last: from its last error on, or its last lines.
 fn last_words(output: &Path) -> Option<String> {
     const MOST: usize = 400;
     let bytes = std::fs::read(output).ok()?;
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(8 << 10)..]).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let words = lines[lines.len().saturating_sub(3)..].join(" | ");
-    let begin = words.char_indices().rev().nth(MOST).map_or(0, |(at, _)| at);
-    (!words.is_empty()).then(|| words[begin..].to_owned())
+    let is_error = |line: &&str| line.contains("Error:") || line.contains("error:");
+    let begin = lines.iter().rposition(is_error).unwrap_or(lines.len().saturating_sub(3));
+    let words: String = lines[begin..].join(" | ").chars().take(MOST).collect();
+    (!words.is_empty()).then_some(words)
 }
 
 #[cfg(test)]
@@ -311,6 +312,20 @@ mod tests {
         assert!(said("{}").unwrap_err().contains("without `hello`"));
         assert!(said("nonsense").unwrap_err().contains("no message"));
         assert!(said(r#"{"times_us": ["x"]}"#).is_err());
+    }
+
+    #[test]
+    fn the_last_words_are_the_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let words = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            last_words(file.path())
+        };
+        let error = "RuntimeError: CUDA error: out of luck";
+        let long = format!("Traceback\n  main()\n{error}\nFor debugging\nconsider\nsomething\n\n");
+        assert_eq!(words(&long).unwrap(), format!("{error} | For debugging | consider | something"));
+        assert_eq!(words("a\nb\nc\nd\n").unwrap(), "b | c | d");
+        assert_eq!(words("\n"), None);
     }
 
     #[test]

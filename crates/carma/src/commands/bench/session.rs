@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A task that was started so often is given up.
+/// A task that was started so often without a good window in between is given up.
 const MOST_STARTS: u32 = 3;
 /// Time to end processes and to write the results.
 const CLEAN_UP: Duration = Duration::from_secs(8);
@@ -46,7 +46,7 @@ struct Session<'s, 'a> {
     number: u32,
     began: Instant,
     alive: BTreeMap<Member, Resident>,
-    /// Starts so far.
+    /// Starts since the last good window.
     starts: BTreeMap<Member, u32>,
     /// Why a task is not there.
     lost: BTreeMap<Member, String>,
@@ -172,7 +172,7 @@ impl Session<'_, '_> {
             .iter()
             .filter(|member| !self.alive.contains_key(member))
             .map(|member| {
-                let why = self.lost.get(member).map_or("it was not started", String::as_str);
+                let why = self.lost.get(member).map_or("there was no time to start it", String::as_str);
                 format!("{} is not there: {why}", self.name(*member))
             })
             .collect();
@@ -210,6 +210,9 @@ impl Session<'_, '_> {
         if let Some(why) = &measured.failed {
             eprintln!("{} {}: {why}", self.phase.sharing, measured.members.join(" + "));
         } else {
+            for member in &window.members {
+                self.starts.remove(member);
+            }
             let took = began.elapsed().as_secs_f64() - timing.settle - timing.window;
             self.overhead += (took.max(0.0) - self.overhead) * 0.2;
         }
