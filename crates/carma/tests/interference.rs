@@ -380,6 +380,53 @@ fn a_program_that_does_not_take_part_is_named() {
         window.failed.clone().unwrap_or_default()
     };
     assert_eq!(why("small"), "");
-    assert!(why("mute").contains("did not connect to CARMA_BENCH within 1 s"), "{}", why("mute"));
+    assert!(why("mute").contains("did not connect to CARMA_BENCH within 1 s (startup_s)"), "{}", why("mute"));
     assert!(why("none").contains("/nonexistent/program cannot be started"), "{}", why("none"));
+}
+
+/// Counts on its own: by what it prints or by datagrams.
+const STRANGER: &str = r#"
+import os, socket, sys, time
+beats = None
+if "beats" in sys.argv:
+    beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for step in range(1, 1000000):
+    time.sleep(0.02)
+    if beats:
+        beats.sendto(b"", socket.MSG_DONTWAIT, os.environ["CARMA_PROGRESS"])
+    else:
+        print(f"step {step}/1000000", flush=True)
+"#;
+
+#[test]
+fn programs_that_know_nothing_of_carma_are_stopped_and_continued() {
+    let task = |name: &str, word: &str| {
+        format!("[[task]]\nname = '{name}'\nhold = 'stop'\ncommand = ['python3', 'stranger.py', '{word}']\n")
+    };
+    let silent = "[[task]]\nname = 'silent'\nhold = 'stop'\ncommand = ['/bin/sleep', '600']\n";
+    let tasks = format!(
+        "window_s = 1\nsettle_s = 0.1\nstartup_s = 20\n{}{}{}",
+        task("prints", "lines"),
+        task("beats", "beats"),
+        silent
+    );
+    let bench = Bench::new(&tasks.replace("startup_s = 20", "startup_s = 8"));
+    fs::write(bench.path("stranger.py"), STRANGER).unwrap();
+    let (measured, _) = bench.run(&["--pairs"]);
+    let pairs = of(&measured, 2, Mode::TimeSlice);
+    assert_eq!(pairs.len(), 3);
+    for window in pairs {
+        if window.members.contains(&"silent".to_owned()) {
+            let why = window.failed.as_deref().unwrap();
+            assert!(why.contains("silent is not there: it told of no progress"), "{why}");
+            continue;
+        }
+        assert_eq!(window.failed, None);
+        // Fifty a second at most: had the pauses counted, it would be far more or far fewer.
+        assert!(window.rates.iter().all(|rate| *rate > 5.0 && *rate < 55.0), "{window:?}");
+    }
+    for name in ["prints", "beats"] {
+        let cpu = measured.profiles.task(name).unwrap().rate.clone().unwrap();
+        assert!(cpu.per_s > 5.0 && cpu.per_s < 55.0, "{cpu:?}");
+    }
 }

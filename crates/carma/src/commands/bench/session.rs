@@ -4,7 +4,7 @@ use super::book::Book;
 use super::machine::Gpu;
 use super::plan::{ALL, Member, Phase, Window};
 use super::resident::{Launch, News, Resident, end_all};
-use super::tasks::TaskFile;
+use super::tasks::{Hold, TaskFile};
 use super::window::{self, Timing};
 use crate::failure::Failure;
 use carma_interference::measured::Combination;
@@ -276,7 +276,8 @@ impl Session<'_, '_> {
             command: &task.command,
             cwd: task.cwd.as_deref().unwrap_or(Path::new(".")),
             env,
-            socket: self.stage.folder.join(format!("{}.sock", self.sockets)),
+            hold: task.hold,
+            folder: self.stage.folder.join(self.sockets.to_string()),
             output: self.output(&name),
             name,
         };
@@ -323,7 +324,12 @@ impl Session<'_, '_> {
                     }
                     _ if resident.started.elapsed() > patience => {
                         let why = format!(
-                            "it did not connect to CARMA_BENCH within {:.0} s (startup_s): does it use carma_bench?",
+                            "{} within {:.0} s (startup_s)",
+                            match self.stage.file.tasks[resident.member.task].hold {
+                                Hold::Pace =>
+                                    "it does not use carma_bench: it did not connect to CARMA_BENCH",
+                                Hold::Stop => "it told of no progress, by heartbeats or in what it prints,",
+                            },
                             patience.as_secs_f64()
                         );
                         self.lose(resident.member, &why);

@@ -1,6 +1,6 @@
 //! One window: the members run together from a common start, the GPU is read meanwhile.
 
-use super::count::count;
+use super::count::{Counted, count};
 use super::machine::Gpu;
 use super::processes;
 use super::resident::{News, Resident};
@@ -26,7 +26,7 @@ pub(super) struct Timing {
 }
 
 /// Seconds of `CLOCK_MONOTONIC`, which tasks read too.
-fn monotonic() -> f64 {
+pub(super) fn monotonic() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
@@ -48,7 +48,7 @@ pub(super) fn run(
     let start = monotonic() + LEAD_S;
     let (from, until) = (start + timing.settle, start + timing.settle + timing.window);
     for member in members.iter() {
-        member.go(start, until);
+        member.go(start, from, until);
     }
     sleep_until(from);
     let groups: Vec<u32> = members.iter().map(|member| member.group()).collect();
@@ -68,7 +68,7 @@ pub(super) fn run(
     let mut failures = Vec::new();
     for (at, member) in members.iter_mut().enumerate() {
         match answer(member, deadline) {
-            Ok(times) => match count(&times, timing.settle, timing.settle + timing.window) {
+            Ok(answer) => match answer.count(timing) {
                 Ok(counted) => {
                     window.steps.push(rounded(counted.steps));
                     window.rates.push(rounded(counted.per_s));
@@ -99,12 +99,28 @@ pub(super) fn run(
     (window, gone)
 }
 
-/// The times of a member's steps.
-fn answer(member: &mut Resident, deadline: Instant) -> Result<Vec<f64>, String> {
+/// What a member says of a window.
+enum Answer {
+    /// When it finished its steps, seconds after the common start.
+    Times(Vec<f64>),
+    Counted(Result<Counted, String>),
+}
+
+impl Answer {
+    fn count(self, timing: Timing) -> Result<Counted, String> {
+        match self {
+            Self::Times(times) => count(&times, timing.settle, timing.settle + timing.window),
+            Self::Counted(counted) => counted,
+        }
+    }
+}
+
+fn answer(member: &mut Resident, deadline: Instant) -> Result<Answer, String> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match member.hear(left) {
-            Some(News::Times(times)) => return Ok(times),
+            Some(News::Times(times)) => return Ok(Answer::Times(times)),
+            Some(News::Counted(counted)) => return Ok(Answer::Counted(counted)),
             Some(News::Gone(why)) => return Err(why),
             Some(News::Hello | News::Ready) => {}
             None if left.is_zero() => return Err("no answer in time; is one of its steps so long?".into()),
