@@ -100,8 +100,8 @@ pub(super) fn phases(tasks: &[Task], wanted: &Wanted) -> Vec<Phase> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let n = tasks.len();
     if wanted.pairs {
-        for a in 0..n {
-            groups.extend((a..n).filter(|&b| a != b || tasks[a].copies > 1).map(|b| vec![a, b]));
+        for (a, task) in tasks.iter().enumerate() {
+            groups.extend((a..n).filter(|&b| a != b || task.copies > 1).map(|b| vec![a, b]));
         }
     }
     groups.extend(draw(n, 3, wanted.triples, wanted.seed));

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | task | `{"hello": 1, "pid": 7}` | its model is built; 1 is the version of this protocol |
 //! | carma | `{"warm": 1}` | its turn to warm up |
-//! | task | `{"ready": 1}` | it has, and is idle |
+//! | task | `{"ready": 1, "memory_mib": 700}` | it has, and is idle; what its tensors hold, if it knows |
 //! | carma | `{"go": {"from_s": 12.5, "until_s": 14.8}}` | do steps between these times of `CLOCK_MONOTONIC` |
 //! | task | `{"times_us": [2100, 4150]}` | the window is over, it is idle: when each step was finished, after `from_s` |
 //! | carma | `{"quit": 1}` | the end |
@@ -45,6 +45,8 @@ struct Said {
     #[serde(default)]
     ready: Option<u32>,
     #[serde(default)]
+    memory_mib: Option<u64>,
+    #[serde(default)]
     times_us: Option<Vec<i64>>,
 }
 
@@ -62,8 +64,8 @@ enum Order {
 pub(super) enum News {
     /// It is loaded, and waits for its turn to warm up.
     Hello,
-    /// It is warm and idle.
-    Ready,
+    /// It is warm and idle; memory that its tensors hold, MiB, if it says so.
+    Ready(Option<u64>),
     /// When it finished its steps, seconds after the start.
     Times(Vec<f64>),
     /// What was counted of a program that is stopped and continued, or why nothing was.
@@ -92,6 +94,8 @@ pub(super) struct Resident {
     /// As people know it: `name`, `name#1`, `name@25%`.
     pub(super) name: String,
     pub(super) started: Instant,
+    /// Memory that its tensors hold, MiB, by its own word.
+    pub(super) memory_mib: Option<u64>,
     child: Child,
     output: PathBuf,
     news: Receiver<News>,
@@ -155,7 +159,17 @@ impl Resident {
                 (child, Orders::Thread(Some(orders)))
             }
         };
-        Ok(Self { member, name, started: Instant::now(), child, output, news, orders, closing })
+        Ok(Self {
+            member,
+            name,
+            started: Instant::now(),
+            memory_mib: None,
+            child,
+            output,
+            news,
+            orders,
+            closing,
+        })
     }
 
     /// Its process group.
@@ -334,7 +348,7 @@ fn understand(line: &[u8]) -> Result<News, String> {
         Said { hello: Some(other), .. } => {
             Err(format!("it speaks version {other} of the protocol, carma speaks {PROTOCOL}"))
         }
-        Said { ready: Some(_), .. } => Ok(News::Ready),
+        Said { ready: Some(_), memory_mib, .. } => Ok(News::Ready(memory_mib)),
         Said { times_us: Some(times), .. } => {
             Ok(News::Times(times.into_iter().map(|us| us as f64 / 1e6).collect()))
         }
@@ -362,7 +376,8 @@ mod tests {
     fn messages_are_understood_or_named() {
         let said = |line: &str| understand(line.as_bytes());
         assert_eq!(said(r#"{"hello": 1, "pid": 3}"#), Ok(News::Hello));
-        assert_eq!(said(r#"{"ready": 1}"#), Ok(News::Ready));
+        assert_eq!(said(r#"{"ready": 1}"#), Ok(News::Ready(None)));
+        assert_eq!(said(r#"{"ready": 1, "memory_mib": 700}"#), Ok(News::Ready(Some(700))));
         assert_eq!(said(r#"{"times_us": [500, 1500000]}"#), Ok(News::Times(vec![0.0005, 1.5])));
         assert!(said(r#"{"hello": 2}"#).unwrap_err().contains("version 2"));
         assert!(said("{}").unwrap_err().contains("without `hello`"));

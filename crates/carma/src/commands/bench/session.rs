@@ -347,7 +347,8 @@ impl Session<'_, '_> {
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
                 Some((mut resident, since)) => match resident.hear(Duration::from_millis(5)) {
-                    Some(News::Ready) => {
+                    Some(News::Ready(memory_mib)) => {
+                        resident.memory_mib = memory_mib;
                         self.lost.remove(&resident.member);
                         self.alive.insert(resident.member, resident);
                     }

@@ -7,6 +7,7 @@ use super::count::Counted;
 use super::resident::News;
 use super::window::monotonic;
 use carma_daemon::run::progress::{Meter, Output};
+use carma_interference::profile::RateSource;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -69,7 +70,7 @@ impl Stopped {
             }
         }
         self.stop();
-        let mut answer = News::Ready;
+        let mut answer = News::Ready(None);
         loop {
             if news.send(answer).is_err() {
                 return String::new();
@@ -103,7 +104,11 @@ impl Stopped {
         let told = self.meter.tally().best(from, until);
         // A count before the start was among other neighbours.
         match told.filter(|told| !told.is_average && told.span_s.0 >= start) {
-            Some(told) => Ok(Counted { steps: told.rate.per_s * (until - from), per_s: told.rate.per_s }),
+            Some(told) => {
+                let per_s = told.rate.per_s;
+                let source = told.rate.source.unwrap_or(RateSource::Printed);
+                Ok(Counted { steps: per_s * (until - from), per_s, source })
+            }
             None => {
                 Err("it told of no two steps in the window; longer windows, heartbeats (CARMA_PROGRESS) or \
                          carma_bench count finer"

@@ -7,7 +7,7 @@ use super::resident::{News, Resident};
 use carma_core::reading::{Activity, GpuReading};
 use carma_core::units::Fraction;
 use carma_interference::measured::Combination;
-use carma_interference::profile::{Metrics, Stat};
+use carma_interference::profile::{Metrics, RateSource, Stat};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,7 @@ pub(super) fn run(
                 Ok(counted) => {
                     window.steps.push(rounded(counted.steps));
                     window.rates.push(rounded(counted.per_s));
+                    window.rate_sources.push(counted.source);
                 }
                 Err(why) => failures.push(format!("{}: {why}", member.name)),
             },
@@ -84,10 +85,20 @@ pub(super) fn run(
     if !failures.is_empty() {
         window.failed = Some(failures.join("; "));
         (window.steps, window.rates) = (Vec::new(), Vec::new());
+        window.rate_sources.clear();
+    }
+    if window.rate_sources.iter().all(|source| *source == RateSource::Heartbeat) {
+        window.rate_sources.clear();
     }
     let span = after.0.duration_since(before.0).as_secs_f64();
     for ((member, before), after) in members.iter().zip(&before.1).zip(&after.1) {
-        window.memory_mib.push(samples.memory_of(&after.pids));
+        let memory = samples.memory_of(&after.pids);
+        if memory.is_none() && member.memory_mib.is_some() {
+            window
+                .remarks
+                .push(format!("{}: its memory is by its own word, without its context", member.name));
+        }
+        window.memory_mib.push(memory.or(member.memory_mib));
         let cpu = (span > 0.0 && !after.pids.is_empty()).then(|| (after.cpu_s - before.cpu_s) / span * 100.0);
         window.cpu_pct.push(cpu.map(|pct| rounded(pct.max(0.0))));
         window.host_memory_mib.push((!after.pids.is_empty()).then_some(after.memory_mib));
@@ -122,7 +133,7 @@ fn answer(member: &mut Resident, deadline: Instant) -> Result<Answer, String> {
             Some(News::Times(times)) => return Ok(Answer::Times(times)),
             Some(News::Counted(counted)) => return Ok(Answer::Counted(counted)),
             Some(News::Gone(why)) => return Err(why),
-            Some(News::Hello | News::Ready) => {}
+            Some(News::Hello | News::Ready(_)) => {}
             None if left.is_zero() => return Err("no answer in time; is one of its steps so long?".into()),
             None => {}
         }
