@@ -145,6 +145,9 @@ fn what_is_measured_is_what_the_model_of_the_virtual_gpu_says() {
     let wanted = ["--sharing", "time-slice,mps", "--pairs", "--triples", "3", "--quads", "1"];
     let (measured, out) = bench.run(&wanted);
     assert_eq!((measured.left, measured.sessions.len()), (0, 2));
+    assert_eq!(measured.combinations.iter().find_map(|w| w.failed.clone()), None);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(said.lines().count(), 4, "of each mode that it starts and that it is ready, no more: {said}");
     for sharing in [Mode::TimeSlice, Mode::Mps] {
         let counts = [1, 2, 3, 4].map(|k| of(&measured, k, sharing).len());
         assert_eq!(counts, [12, 6, 3, 1], "solos at the start, in the middle and at the end");
@@ -184,6 +187,7 @@ fn threads_are_limited_alone_and_in_pairs() {
         "--only",
     ];
     let (measured, _) = bench.run(&[&wanted[..], &["half,big,dram"]].concat());
+    assert_eq!(measured.combinations.iter().find_map(|w| w.failed.clone()), None);
     let split: Vec<&Combination> = measured.combinations.iter().filter(|w| w.is_split()).collect();
     assert_eq!(split.iter().filter(|w| w.k() == 1).count(), 3);
     assert_eq!(split.iter().filter(|w| w.k() == 2).count(), 6);

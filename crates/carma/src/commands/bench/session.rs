@@ -277,7 +277,7 @@ impl Session<'_, '_> {
             cwd: task.cwd.as_deref().unwrap_or(Path::new(".")),
             env,
             hold: task.hold,
-            folder: self.stage.folder.join(self.sockets.to_string()),
+            folder: self.stage.folder.join(format!("{}.{}", self.number, self.sockets)),
             output: self.output(&name),
             name,
         };
