@@ -1,7 +1,5 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
-pub mod kace;
-pub mod measured;
 pub mod bench;
 pub mod kace;
 pub mod measured;

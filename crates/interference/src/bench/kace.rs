@@ -54,7 +54,11 @@ impl Columns {
         Profile {
             name: workload.to_owned(),
             // Where it was measured is not known: the learner may doubt it.
-            rate: positive(at(self.solo)).map(|per_s| Rate { per_s, unit: Some("items".into()), source: None }),
+            rate: positive(at(self.solo)).map(|per_s| Rate {
+                per_s,
+                unit: Some("items".into()),
+                source: None,
+            }),
             metrics: Metrics {
                 gpu_util_pct: positive(at(self.sm)).map(Stat::of),
                 mem_util_pct: positive(at(self.mem)).map(Stat::of),
@@ -160,6 +164,10 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn read(artifact: &Artifact) -> Result<Self, Error> {
-        Ok(Self { pairs: artifact.pairs()?, triples: artifact.triples()?, quadruples: artifact.quadruples()? })
+        Ok(Self {
+            pairs: artifact.pairs()?,
+            triples: artifact.triples()?,
+            quadruples: artifact.quadruples()?,
+        })
     }
 }

@@ -207,7 +207,10 @@ impl Set {
                         .filter(|(_, s)| **s >= top - 1e-12)
                         .map(|(r, _)| value(r) / best)
                         .collect();
-                    out.push((self.tasks[target].name.clone(), equal.iter().sum::<f64>() / equal.len() as f64));
+                    out.push((
+                        self.tasks[target].name.clone(),
+                        equal.iter().sum::<f64>() / equal.len() as f64,
+                    ));
                 }
             }
         }

@@ -28,10 +28,12 @@
 
 mod artifact;
 mod cells;
+pub mod eval;
 pub mod features;
 pub mod forest;
 pub mod linear;
 pub mod network;
+pub mod partition;
 pub mod predictor;
 pub mod protocol;
 pub mod rules;
