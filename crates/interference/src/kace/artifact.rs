@@ -201,7 +201,7 @@ fn by_workload(cells: &Cells, columns: &[&str]) -> Result<ByWorkload, Error> {
     Ok(all)
 }
 
-fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
+pub(super) fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
     let [n_occur, seed, first, second, in_train] =
         ["n_occur", "seed", "workload1", "workload2", "in_train"].map(|name| cells.column(name));
     let (n_occur, seed, first, second, in_train) = (n_occur?, seed?, first?, second?, in_train?);
@@ -237,7 +237,7 @@ fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
     Ok(splits)
 }
 
-fn read_reported(cells: &Cells) -> Result<Vec<Reported>, Error> {
+pub(super) fn read_reported(cells: &Cells) -> Result<Vec<Reported>, Error> {
     const RULES: [&str; 6] = [
         "random_over_oracle",
         "rule_ncu_sm_thr",

@@ -31,6 +31,8 @@ mod cells;
 pub mod eval;
 pub mod features;
 pub mod forest;
+#[cfg(test)]
+mod fuzz;
 pub mod linear;
 pub mod network;
 pub mod partition;
