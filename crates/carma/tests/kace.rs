@@ -52,6 +52,34 @@ fn trains_on_a_users_table() {
 }
 
 #[test]
+fn predicts_with_its_model_and_refuses_others() {
+    let dir = tempfile::tempdir().unwrap();
+    write_table(&dir.path().join("t.csv"));
+    assert!(carma(dir.path(), &["kace", "train", "--data", "t.csv", "-o", "m.json"]).status.success());
+    // Columns in another order, throughput not measured.
+    let table = "w1exclusive_throughput,w2exclusive_throughput,workload1,workload2,w1sm%,w2sm%\n\
+        2,3,a,b,20,24\n7,9,a,c,70,72\n1,1,b,c,10,8\n";
+    std::fs::write(dir.path().join("c.csv"), table).unwrap();
+    let args = ["kace", "predict", "--model", "m.json", "--data", "c.csv", "--target", "a", "--json"];
+    let predicted = carma(dir.path(), &args);
+    assert!(predicted.status.success(), "{}", stderr(&predicted));
+    let predicted: Value = serde_json::from_slice(&predicted.stdout).unwrap();
+    let rows = predicted["collocations"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0]["workloads"], serde_json::json!(["a", "c"]));
+    assert!((rows[0]["predicted_sum"].as_f64().unwrap() - 8.0).abs() < 0.1, "{predicted}");
+    let model = std::fs::read_to_string(dir.path().join("m.json")).unwrap();
+    std::fs::write(dir.path().join("m.json"), model.replacen("\"version\":1", "\"version\":7", 1)).unwrap();
+    let refused = carma(dir.path(), &args);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = stderr(&refused);
+    assert!(
+        said.contains("m.json: a model of version 7, this carma reads version 1; train it again"),
+        "{said}"
+    );
+}
+
+#[test]
 fn says_which_cell_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let table = "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%\na,b,1,2,3,4\na,c,1,2,,4\n";

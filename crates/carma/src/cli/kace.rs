@@ -11,6 +11,8 @@ use std::path::PathBuf;
 pub(crate) enum KaceVerb {
     /// Learn the sum of throughput of collocations from measured ones
     Train(KaceTrainArgs),
+    /// Predict the throughput of collocations with a model of `train`, the best first
+    Predict(KacePredictArgs),
     /// Repeat the experiments of KACE's artifact: every policy, protocol and size, beside what was published
     Eval(KaceEvalArgs),
 }
@@ -90,6 +92,23 @@ pub(crate) struct KaceTrainArgs {
     /// Everything random comes from it
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub(crate) seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma kace predict`.
+#[derive(Debug, Args)]
+pub(crate) struct KacePredictArgs {
+    /// Model that `carma kace train` wrote
+    #[arg(long, value_name = "MODEL.json")]
+    pub(crate) model: PathBuf,
+    /// CSV table of collocations in the format of `train`; throughput may be left out
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: PathBuf,
+    /// Only collocations with this workload: its partners, ranked
+    #[arg(long, value_name = "WORKLOAD")]
+    pub(crate) target: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

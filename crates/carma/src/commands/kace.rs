@@ -1,6 +1,6 @@
 //! `carma kace`: trains KACE, and repeats what its artifact did.
 
-use crate::cli::kace::{KaceEvalArgs, KaceTrainArgs, KaceVerb, Splits};
+use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
 use carma_interference::kace::eval::{self, Percent, Report, Request};
@@ -20,6 +20,7 @@ const GPU: &str = "V100-32GB";
 pub(crate) fn run(verb: &KaceVerb) -> Outcome {
     match verb {
         KaceVerb::Train(args) => run_train(args),
+        KaceVerb::Predict(args) => run_predict(args),
         KaceVerb::Eval(args) => run_eval(args),
     }
 }
@@ -71,10 +72,7 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
         }))?;
         return Ok(0);
     }
-    let unit = match args.target {
-        Target::SumThroughput => "items/s",
-        Target::SumProgress => "progress",
-    };
+    let unit = unit(args.target);
     print(&format!(
         "{name}: {} collocations of {}, {} features\nlearned from {}; explains {:.1} % of the variance of summed \
          {unit} on the rows of the table (no test: it learned from them)\ntrained in {took:.1} s; {} has {} KiB\n",
@@ -86,6 +84,52 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
         args.out.display(),
         text.len().div_ceil(1024)
     ))?;
+    Ok(0)
+}
+
+const fn unit(target: Target) -> &'static str {
+    match target {
+        Target::SumThroughput => "items/s",
+        Target::SumProgress => "progress",
+    }
+}
+
+fn run_predict(args: &KacePredictArgs) -> Outcome {
+    let place = args.model.display().to_string();
+    let text = std::fs::read_to_string(&args.model)
+        .map_err(|e| Failure::new(format!("cannot read {place}: {e}")))?;
+    let trained = Trained::read(&place, &text).map_err(failure)?;
+    let table = table::Table::read_candidates(&args.data).map_err(failure)?;
+    let table = table.with_features(&trained.features).map_err(failure)?;
+    let wanted = |row: &&Row| args.target.as_ref().is_none_or(|t| row.has(t));
+    let mut predicted: Vec<(Vec<&str>, f64)> = table
+        .rows
+        .iter()
+        .filter(wanted)
+        .map(|r| (r.members.iter().map(|m| m.workload.as_str()).collect(), trained.predict(r)))
+        .collect();
+    if predicted.is_empty() {
+        let target = args.target.as_deref().unwrap_or_default();
+        return Err(Failure::new(format!("no collocation with `{target}` in {}", args.data.display())));
+    }
+    predicted.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let unit = unit(trained.target);
+    if args.json {
+        let rows: Vec<_> = predicted
+            .iter()
+            .map(|(workloads, sum)| serde_json::json!({ "workloads": workloads, "predicted_sum": sum }))
+            .collect();
+        print_json(
+            &serde_json::json!({ "version": carma_api::VERSION, "unit": unit, "collocations": rows }),
+        )?;
+        return Ok(0);
+    }
+    let screen = Screen::stdout();
+    let mut table = Table::new(vec![Column::Right("PREDICTED SUM"), Column::Left("COLLOCATION")], &screen);
+    for (workloads, sum) in predicted {
+        table.row([format!("{sum:.2} {unit}"), workloads.join(" + ")]);
+    }
+    print(&table.render())?;
     Ok(0)
 }
 
