@@ -503,6 +503,11 @@ pub(crate) struct VirtualTaskArgs {
     /// Exit code at the end; other than 0 it comes with a Python traceback
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub(crate) exit_code: u8,
+    /// How it tells of its steps, ten a second of work when alone: lines now and then, a bar, a datagram each to
+    /// CARMA_PROGRESS, the count in the file CARMA_HEARTBEAT, or not at all
+    #[arg(long, value_name = "HOW", default_value = "lines",
+        value_parser = PossibleValuesParser::new(["lines", "bar", "datagrams", "file", "silent"]))]
+    pub(crate) progress: String,
     /// Let SIGTERM pass without effect
     #[arg(long)]
     pub(crate) ignore_term: bool,

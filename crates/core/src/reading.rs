@@ -65,8 +65,9 @@ pub struct Activity {
     pub pcie_rx_mib_s: Option<u32>,
     /// NVML's coarse "GPU utilisation": time with any kernel resident. Shown, never used as demand.
     pub gpu_util: Option<Fraction>,
-    /// NVML's coarse "memory utilisation": time in which device memory was read or written. As above.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// NVML's coarse "memory utilisation": time in which device memory was read or written. Shown, never used as
+    /// demand.
+    #[serde(default)]
     pub mem_util: Option<Fraction>,
 }
 
@@ -105,11 +106,11 @@ pub struct GpuReading {
     pub activity: Activity,
     /// Power draw, milliwatts.
     pub power_mw: Option<u32>,
-    /// Clock of the SMs, MHz.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sm_clock_mhz: Option<u32>,
     /// Energy counter, millijoules since some fixed start; only differences mean anything.
     pub energy_mj: Option<u64>,
+    /// Clock of the SMs at this instant, MHz.
+    #[serde(default)]
+    pub sm_clock_mhz: Option<u32>,
     /// Processes on the device; `None` where the list could not be read. The MPS server itself is
     /// not listed: it is not a task.
     pub processes: Option<Vec<ProcessReading>>,
@@ -125,8 +126,8 @@ impl GpuReading {
             memory_used: None,
             activity: Activity::default(),
             power_mw: None,
-            sm_clock_mhz: None,
             energy_mj: None,
+            sm_clock_mhz: None,
             processes: None,
         }
     }

@@ -5,7 +5,7 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, JobDetail, JobView, JobsReply,
-    ReasonView, TenantView,
+    RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
@@ -177,6 +177,7 @@ pub fn detail(
     now: Millis,
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
+    rate: Option<RateView>,
     may_read: bool,
 ) -> JobDetail {
     let job = subject.job();
@@ -204,6 +205,7 @@ pub fn detail(
         pid,
         forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
         estimate: stored_estimate,
+        rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
         attempts: attempts(state, job, &row),
         job: row,

@@ -374,19 +374,19 @@ export! {
     nvmlDeviceGetPowerUsage = (handle: nvmlDevice_t, out: *mut c_uint) {
         put(out, device(FUNCTION, handle)?.whole()?.power_mw.ok_or(NOT_SUPPORTED)?)
     }
-    nvmlDeviceGetClockInfo = (handle: nvmlDevice_t, domain: c_uint, out: *mut c_uint) {
-        let clock = device(FUNCTION, handle)?.whole()?.sm_clock_mhz;
-        // 1: the SMs.
-        put(out, clock.filter(|_| domain == 1).ok_or(NOT_SUPPORTED)?)
-    }
     nvmlDeviceGetTotalEnergyConsumption = (handle: nvmlDevice_t, out: *mut c_ulonglong) {
         put(out, device(FUNCTION, handle)?.whole()?.energy_mj.ok_or(NOT_SUPPORTED)?)
     }
     nvmlDeviceGetUtilizationRates = (handle: nvmlDevice_t, out: *mut nvmlUtilization_t) {
         let device = device(FUNCTION, handle)?;
-        let gpu = device.whole()?;
-        let memory = gpu.memory_utilization;
-        put(out, nvmlUtilization_t { gpu: gpu.utilization.ok_or(NOT_SUPPORTED)?, memory })
+        let whole = device.whole()?;
+        let gpu = whole.utilization.ok_or(NOT_SUPPORTED)?;
+        put(out, nvmlUtilization_t { gpu, memory: whole.memory_utilization })
+    }
+    nvmlDeviceGetClockInfo = (handle: nvmlDevice_t, clock: nvmlClockType_t, out: *mut c_uint) {
+        let device = device(FUNCTION, handle)?;
+        let mhz = device.whole()?.sm_clock_mhz.filter(|_| clock == nvmlClockType_enum_NVML_CLOCK_SM);
+        put(out, mhz.ok_or(NOT_SUPPORTED)?)
     }
     nvmlDeviceGetTemperature = (handle: nvmlDevice_t, _sensor: c_uint, out: *mut c_uint) {
         put(out, device(FUNCTION, handle)?.whole()?.temperature.ok_or(NOT_SUPPORTED)?)

@@ -52,14 +52,14 @@ pub struct FakeGpu {
     pub reserved_mib: u64,
     /// Power draw, milliwatts.
     pub power_mw: Option<u32>,
-    /// Clock of the SMs, MHz.
-    pub sm_clock_mhz: Option<u32>,
     /// Energy counter, millijoules.
     pub energy_mj: Option<u64>,
     /// "GPU utilisation", percent.
     pub utilization: Option<u32>,
-    /// "Memory utilisation", percent; only where there is "GPU utilisation".
+    /// "Memory utilisation", percent; told together with the other.
     pub memory_utilization: u32,
+    /// Clock of the SMs, MHz.
+    pub sm_clock_mhz: Option<u32>,
     /// Temperature, degrees Celsius.
     pub temperature: Option<u32>,
     /// Who holds memory on it.
@@ -138,10 +138,10 @@ impl Default for FakeGpu {
             memory_used_mib: None,
             reserved_mib: 608,
             power_mw: Some(75_000),
-            sm_clock_mhz: Some(345),
             energy_mj: Some(0),
             utilization: Some(0),
             memory_utilization: 0,
+            sm_clock_mhz: Some(1_980),
             temperature: Some(30),
             processes: Vec::new(),
             gpm: Some(FakeGpm::all(0.0)),

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod kace;
+pub mod kernels;
 pub mod measured;
 pub mod online;
 pub mod power;
@@ -9,3 +10,4 @@ pub mod predict;
 pub mod profile;
 pub mod rate;
 pub mod share;
+pub mod solo;

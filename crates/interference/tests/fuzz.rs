@@ -2,6 +2,7 @@
 //! libFuzzer with `cargo bolero test`.
 
 use bolero::{TypeGenerator, check};
+use carma_interference::kernels;
 use carma_interference::profile::Profiles;
 use carma_interference::rate::beat;
 use carma_interference::rate::printed::Printed;
@@ -122,6 +123,48 @@ fn heartbeats() {
             tally.beat(0.0, "7", &beat);
         }
         let _ = beat::file(&bytes, *is_start);
+    });
+}
+
+#[test]
+fn tables_of_nsight_compute() {
+    const CELLS: &[&str] = &[
+        "0",
+        "1",
+        "Duration",
+        "us",
+        "nsecond",
+        "3.00",
+        "1,234.5",
+        "n/a",
+        "Grid Size",
+        "Block Size",
+        "%",
+        "",
+        "\"",
+        "\n",
+        "(256, 1, 1)",
+        "Compute (SM) Throughput",
+        "DRAM Throughput",
+        "Memory Throughput",
+        "Registers Per Thread",
+        "Static Shared Memory Per Block",
+        "Kbyte/block",
+        "1e308",
+        "ID",
+        "Metric Name",
+    ];
+    check!().with_type::<Vec<(u8, u8, u8, u8, u8)>>().with_iterations(ITERATIONS).for_each(|rows| {
+        let cell = |at: u8| CELLS[usize::from(at) % CELLS.len()];
+        let mut log = "\"ID\",\"Grid Size\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n".to_owned();
+        for (a, b, c, d, e) in rows {
+            let cells: Vec<String> = [a, b, c, d, e].iter().map(|at| format!("\"{}\"", cell(**at))).collect();
+            log.push_str(&cells.join(","));
+            log.push('\n');
+        }
+        if let Ok(summary) = kernels::read(&log) {
+            assert!(summary.kernels.threads.is_finite() && summary.kernels.sm_throughput_pct.is_finite());
+        }
     });
 }
 

@@ -13,7 +13,7 @@ use pace::{ENV_BENCH, Pace};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub struct TaskSpec {
     pub grow: Option<Growth>,
     /// Exit code at the end of the work. Other than 0 it comes with a Python traceback.
     pub exit_code: u8,
+    /// How it tells of its steps.
+    pub progress: Progress,
     /// Lets SIGTERM pass without effect. Works when no other thread of the process takes signals:
     /// call [`run`] before any is started.
     pub ignore_term: bool,
@@ -68,9 +70,25 @@ impl Default for TaskSpec {
             fault_after: None,
             grow: None,
             exit_code: 0,
+            progress: Progress::Lines,
             ignore_term: false,
         }
     }
+}
+
+/// How a task tells of its steps, ten a second of work when alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// A line now and then: `step 50/300  10.0 it/s`.
+    Lines,
+    /// A bar that is drawn anew at each step, as tqdm does.
+    Bar,
+    /// An empty datagram a step to this socket (`CARMA_PROGRESS`).
+    Datagrams(PathBuf),
+    /// The count, written over itself in this file (`CARMA_HEARTBEAT`).
+    File(PathBuf),
+    /// Not at all.
+    Silent,
 }
 
 /// Memory that a task takes later, as one with a larger batch or a fragmented heap does.
@@ -379,6 +397,10 @@ struct Task<'a> {
     grown: bool,
     next_line: f64,
     last_line: (f64, f64),
+    /// Steps that were told of.
+    told: f64,
+    /// What heartbeats go out by; made with the first.
+    beats: Option<Option<UnixDatagram>>,
 }
 
 impl<'a> Task<'a> {
@@ -406,6 +428,8 @@ impl<'a> Task<'a> {
             grown: false,
             next_line: 0.0,
             last_line: (0.0, 0.0),
+            told: 0.0,
+            beats: None,
         };
         task.plan_fill();
         task
@@ -751,6 +775,37 @@ impl<'a> Task<'a> {
         }
     }
 
+    /// Tells that this many steps are done. That nobody listens stops nothing.
+    fn tell_steps(&mut self, done: f64, steps: f64) {
+        let new = (done - self.told).max(0.0);
+        self.told = done;
+        match &self.spec.progress {
+            Progress::Bar => {
+                let pace = self.speed_now() * STEPS_PER_SECOND * self.speed;
+                let bar = "\u{2588}".repeat((done / steps * 10.0) as usize);
+                let clock = |s: f64| format!("{:02}:{:02}", (s / 60.0) as u64, (s % 60.0) as u64);
+                let left = if pace > 0.0 { clock((steps - done) / pace) } else { "?".to_owned() };
+                let _ = write!(
+                    self.out,
+                    "\r{:3.0}%|{bar:<10}| {done:.0}/{steps:.0} [{}<{left}, {pace:5.2}it/s]",
+                    done / steps * 100.0,
+                    clock(self.elapsed / self.speed),
+                );
+                let _ = self.out.flush();
+            }
+            Progress::Datagrams(socket) => {
+                let sender = self.beats.get_or_insert_with(|| UnixDatagram::unbound().ok());
+                for _ in 0..new as u64 {
+                    let _ = sender.as_ref().map(|sender| sender.send_to(b"", socket));
+                }
+            }
+            Progress::File(file) => {
+                let _ = std::fs::write(file, format!("{done:.0}"));
+            }
+            Progress::Lines | Progress::Silent => {}
+        }
+    }
+
     fn print_start(&mut self) {
         let names: Vec<&str> = self.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
         let name = self.gpus.first().map_or("", |gpu| gpu.name.as_str());
@@ -771,6 +826,13 @@ impl<'a> Task<'a> {
         }
         let steps = (self.spec.work_s * STEPS_PER_SECOND).ceil().max(1.0);
         let share = if self.spec.work_s > 0.0 { (self.work / self.spec.work_s).min(1.0) } else { 1.0 };
+        if self.spec.progress != Progress::Lines {
+            // Waking late, it may have done several at once.
+            let done = (self.work * STEPS_PER_SECOND + REACHED).floor();
+            self.tell_steps(done.min(steps), steps);
+            self.next_line = (done + 1.0) / STEPS_PER_SECOND;
+            return;
+        }
         let (since, before) = self.last_line;
         let span = self.elapsed - since;
         let pace = if span > 0.0 { (self.work - before) / span } else { self.speed_now() };

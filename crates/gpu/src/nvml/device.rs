@@ -104,12 +104,12 @@ impl<'n> Device<'n> {
             memory_used: Some(MiB::from_bytes(total.saturating_sub(free))),
             activity: Activity {
                 gpu_util: utilization.as_ref().and_then(|rates| share(f64::from(rates.gpu))),
-                mem_util: utilization.and_then(|rates| share(f64::from(rates.memory))),
+                mem_util: utilization.as_ref().and_then(|rates| share(f64::from(rates.memory))),
                 ..activity
             },
             power_mw: optional(self.nvml.power_usage())?,
-            sm_clock_mhz: optional(self.nvml.clock_info(Clock::SM))?,
             energy_mj: optional(self.nvml.total_energy_consumption())?,
+            sm_clock_mhz: optional(self.nvml.clock_info(Clock::SM))?,
             processes: optional(processes(&self.nvml))?,
         })
     }

@@ -9,37 +9,37 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// A file as rows of text, all as long as the header.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(crate) struct Cells {
     /// Its name, for errors.
-    pub(super) file: String,
+    pub(crate) file: String,
     /// The names of the columns.
-    pub(super) header: Vec<String>,
+    pub(crate) header: Vec<String>,
     /// Row by row.
     rows: Vec<csv::StringRecord>,
 }
 
 /// A row of [`Cells`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CellRow<'a> {
+pub(crate) struct CellRow<'a> {
     cells: &'a Cells,
     at: usize,
 }
 
 impl Cells {
     /// Reads a file; of `name.gz` and `name` the one that is there.
-    pub(super) fn read(folder: &Path, name: &str) -> Result<Self, Error> {
+    pub(crate) fn read(folder: &Path, name: &str) -> Result<Self, Error> {
         Self::find(folder, name)?.whole()
     }
 
     /// As [`Cells::read`], but rows may be shorter or longer than the header: what is missing is empty.
-    pub(super) fn find(folder: &Path, name: &str) -> Result<Self, Error> {
+    pub(crate) fn find(folder: &Path, name: &str) -> Result<Self, Error> {
         let plain = folder.join(name.trim_end_matches(".gz"));
         let packed = folder.join(format!("{}.gz", name.trim_end_matches(".gz")));
         Self::ragged(if packed.is_file() { &packed } else { &plain })
     }
 
     /// Reads the file at a path.
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         Self::ragged(path)?.whole()
     }
 
@@ -52,7 +52,7 @@ impl Cells {
     }
 
     /// Reads bytes, unpacked first when they are gzip.
-    pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         Self::parse_ragged(file, bytes)?.whole()
     }
 
@@ -71,7 +71,8 @@ impl Cells {
         }
     }
 
-    pub(super) fn parse_ragged(file: &str, bytes: &[u8]) -> Result<Self, Error> {
+    /// As [`Cells::parse`], but rows may be shorter or longer than the header.
+    pub(crate) fn parse_ragged(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         let mut text = Vec::new();
         let text = if bytes.starts_with(&[0x1f, 0x8b]) {
             let taken = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut text);
@@ -94,12 +95,12 @@ impl Cells {
     }
 
     /// Its rows.
-    pub(super) fn rows(&self) -> impl Iterator<Item = CellRow<'_>> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = CellRow<'_>> {
         (0..self.rows.len()).map(|at| CellRow { cells: self, at })
     }
 
     /// The column of a name.
-    pub(super) fn column(&self, name: &str) -> Result<usize, Error> {
+    pub(crate) fn column(&self, name: &str) -> Result<usize, Error> {
         self.header.iter().position(|c| c == name).ok_or_else(|| {
             let known: Vec<&str> = self.header.iter().take(60).map(String::as_str).collect();
             Error::new(&self.file, format!("no column `{name}`; there are: {}", known.join(", ")))
@@ -109,24 +110,24 @@ impl Cells {
 
 impl<'a> CellRow<'a> {
     /// File, row (1 is the first under the header) and column.
-    pub(super) fn place(&self, column: usize) -> String {
+    pub(crate) fn place(&self, column: usize) -> String {
         let name = self.cells.header.get(column).map_or("", String::as_str);
         format!("{}, row {}, column `{name}`", self.cells.file, self.at + 1)
     }
 
     /// The text of a cell; it may be empty.
-    pub(super) fn maybe(&self, column: usize) -> Option<&'a str> {
+    pub(crate) fn maybe(&self, column: usize) -> Option<&'a str> {
         self.cells.rows[self.at].get(column).filter(|cell| !cell.is_empty())
     }
 
     /// The text of a cell.
-    pub(super) fn text(&self, column: usize) -> Result<&'a str, Error> {
+    pub(crate) fn text(&self, column: usize) -> Result<&'a str, Error> {
         self.maybe(column)
             .ok_or_else(|| Error::new(self.place(column), "empty; fill it in, or delete the row"))
     }
 
     /// A number.
-    pub(super) fn number(&self, column: usize) -> Result<f64, Error> {
+    pub(crate) fn number(&self, column: usize) -> Result<f64, Error> {
         let text = self.text(column)?;
         let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
         number.ok_or_else(|| {
@@ -137,7 +138,7 @@ impl<'a> CellRow<'a> {
     }
 
     /// A number of 0 or more; `above`: of more than 0.
-    pub(super) fn positive(&self, column: usize, above: bool) -> Result<f64, Error> {
+    pub(crate) fn positive(&self, column: usize, above: bool) -> Result<f64, Error> {
         let number = self.number(column)?;
         if number < 0.0 || (above && number == 0.0) {
             let what = format!(
@@ -150,7 +151,7 @@ impl<'a> CellRow<'a> {
     }
 
     /// A whole number of 0 or more.
-    pub(super) fn whole(&self, column: usize) -> Result<u32, Error> {
+    pub(crate) fn whole(&self, column: usize) -> Result<u32, Error> {
         let text = self.text(column)?;
         text.parse().map_err(|_| {
             let text: String = text.chars().take(40).collect();

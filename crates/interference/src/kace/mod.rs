@@ -27,7 +27,7 @@
 //! A scorer must not look at the throughput of test rows; [`score::oracle`] does.
 
 mod artifact;
-mod cells;
+pub(crate) mod cells;
 pub mod eval;
 pub mod features;
 pub mod forest;

@@ -81,6 +81,9 @@ pub(crate) struct Domain {
     prior_mean: [f64; GLOBALS],
     prior_var: [f64; GLOBALS],
     pub(crate) classes: BTreeMap<String, Class>,
+    /// How much wider classes turned out to differ than the prior has it: factor of the first four standard
+    /// deviations of a class that is new.
+    spread: [f64; SOLO],
     scores: Scores,
     /// Groups observed.
     pub(crate) seen: u64,
@@ -144,15 +147,21 @@ fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], [f64; GLOBA
     (mean, sd)
 }
 
-/// Prior standard deviation of a class' numbers.
-fn class_sd(features: &Features) -> [f64; CLASS] {
+/// Prior standard deviations of a class' numbers, but for the solo rate's, of a task whose profile is whole.
+const CLASS_SD: [f64; SOLO] = [0.5, 0.3, 1.0, 0.08];
+/// The prior counts as much as this many classes in [`Domain::spread`].
+const SPREAD_COUNTS: f64 = 4.0;
+
+/// Prior standard deviations of a class' numbers.
+fn class_sd(features: &Features, spread: &[f64; SOLO]) -> [f64; CLASS] {
     let doubt = features.doubt;
-    [0.5 * doubt, 0.3 * doubt, 1.0, 0.08 * doubt.min(1.5), features.rate.map_or(0.0, |(_, sd)| sd)]
+    let [u, d, v, b] = [0, 1, 2, 3].map(|a| CLASS_SD[a] * spread[a]);
+    [u * doubt, d * doubt, v, b * doubt.min(1.5), features.rate.map_or(0.0, |(_, sd)| sd)]
 }
 
-fn fresh(features: &Features) -> Class {
+fn fresh(features: &Features, spread: &[f64; SOLO]) -> Class {
     let mut cov = [[0.0; CLASS]; CLASS];
-    for (at, sd) in class_sd(features).into_iter().enumerate() {
+    for (at, sd) in class_sd(features, spread).into_iter().enumerate() {
         cov[at][at] = sd * sd;
     }
     Class {
@@ -194,6 +203,7 @@ impl Domain {
             prior_mean: mean,
             prior_var: sd.map(|sd| sd * sd),
             classes: BTreeMap::new(),
+            spread: [1.0; SOLO],
             scores: Scores::default(),
             seen: 0,
         }
@@ -213,7 +223,9 @@ impl Domain {
         for s in seats {
             let at = names.iter().position(|name| *name == s.class).unwrap_or_else(|| {
                 names.push(s.class);
-                classes.push(self.classes.get(s.class).cloned().unwrap_or_else(|| fresh(s.features)));
+                classes.push(
+                    self.classes.get(s.class).cloned().unwrap_or_else(|| fresh(s.features, &self.spread)),
+                );
                 names.len() - 1
             });
             seat.push(at);
@@ -396,8 +408,8 @@ impl Domain {
     }
 
     /// Factor of the standard deviation for 90 % bounds.
-    pub(crate) fn bounds(&self, members: usize) -> (f64, usize) {
-        self.scores.factor(members)
+    pub(crate) fn bounds(&self, members: usize, seen: u32) -> (f64, usize) {
+        self.scores.factor(members, seen)
     }
 
     /// Learns from what was measured of the members; `None`: that one was not.
@@ -449,7 +461,8 @@ impl Domain {
         let mut weights = Vec::with_capacity(rows.len());
         for (r, &(i, error)) in rows.iter().enumerate() {
             let score = error / spread(r, &through, &slope);
-            self.scores.add(seats.len(), score);
+            let known = local.classes[local.seat[i]].seen;
+            self.scores.add(seats.len(), known, score);
             let class = &mut local.classes[local.seat[i]];
             class.against = if score.abs() < CONTRADICTED {
                 0
@@ -500,13 +513,18 @@ impl Domain {
     }
 
     fn forget(&mut self, seats: &[Seat<'_>]) {
-        let room =
-            (0..GLOBALS).map(|i| self.prior_var[i] / self.cov[i][i].max(1e-12)).fold(f64::INFINITY, f64::min);
-        let factor = (1.0 / FORGET).min(room).max(1.0);
-        self.cov.iter_mut().flatten().for_each(|v| *v *= factor);
+        // Each number forgets up to its prior and no further.
+        for i in 0..GLOBALS {
+            let room = self.prior_var[i] / self.cov[i][i].max(1e-12);
+            let root = (1.0 / FORGET).min(room).max(1.0).sqrt();
+            for j in 0..GLOBALS {
+                self.cov[i][j] *= root;
+                self.cov[j][i] *= root;
+            }
+        }
         for seat in seats {
             if let Some(class) = self.classes.get_mut(seat.class) {
-                let sd = class_sd(seat.features);
+                let sd = class_sd(seat.features, &self.spread);
                 // A task's own solo rate does not age: it was measured, or is learned anew each time.
                 for a in 0..SOLO {
                     let room = sd[a] * sd[a] / class.cov[a][a].max(1e-12);
@@ -563,6 +581,21 @@ impl Domain {
             }
         }
         self.seen += 1;
+        self.widen();
+    }
+
+    /// Learns from the classes known how far a new one may lie from the prior.
+    fn widen(&mut self) {
+        for a in 0..SOLO {
+            let (mut sum, mut count) = (SPREAD_COUNTS, SPREAD_COUNTS);
+            for class in self.classes.values() {
+                let shift: f64 = class.slope[a].iter().zip(&self.mean).map(|(k, g)| k * g).sum();
+                let mean = class.intercept[a] + shift;
+                sum += (mean * mean + class.cov[a][a]) / (CLASS_SD[a] * CLASS_SD[a]);
+                count += 1.0;
+            }
+            self.spread[a] = (sum / count).sqrt().clamp(0.3, 5.0);
+        }
     }
 
     /// Whether numbers from a file can be worked with.
@@ -577,6 +610,7 @@ impl Domain {
         finite(&self.mean)
             && finite(&self.prior_mean)
             && finite(&self.prior_var)
+            && self.spread.iter().all(|v| (0.01..=100.0).contains(v))
             && self.prior_var.iter().all(|v| *v > 0.0)
             && finite(self.cov.as_flattened())
             && positive(&rows)

@@ -158,13 +158,15 @@ impl Model {
         };
         let seats = seats(group, &ready.features);
         let guesses = domain.guess(group.sharing, &seats, group.is_split(), &ready.clock);
-        let (factor, scores) = domain.bounds(group.members.len());
+        let k = group.members.len();
+        let (factor, scores) = domain.bounds(k, guesses.iter().map(|g| g.seen).min().unwrap_or(0));
         let mut reasons = reasons(group, domain, &ready, factor, scores);
         let tasks: Vec<TaskForecast> = group
             .members
             .iter()
             .zip(&guesses)
             .map(|(member, guess)| {
+                let (factor, _) = domain.bounds(k, guess.seen);
                 let bounded = |(mean, sd): (f64, f64), least: f64, most: f64| {
                     let at = |log: f64| log.clamp(-500.0, 500.0).exp().clamp(least, most);
                     Bounded { expected: at(mean), lower: at(mean - factor * sd), upper: at(mean + factor * sd) }

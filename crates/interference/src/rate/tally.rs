@@ -161,12 +161,12 @@ impl Tally {
         self.count(at, report.at_s, said.count, said.total);
     }
 
-    /// How much the GPU has done for the task so far, in SM-seconds: the integral of SMACT.
-    pub fn activity(&mut self, at_s: f64, sm_seconds: f64) {
+    /// How much the GPU has done for the task so far: the integral of an activity over time, e.g. SM-seconds.
+    pub fn activity(&mut self, at_s: f64, unit: &str, done: f64) {
         let said =
-            Said { unit: "SM-seconds".into(), count: None, total: None, per_s: None, label: String::new() };
-        let at = self.stream(at_s, RateSource::Activity, String::new(), &said);
-        self.count(at, at_s, Some(sm_seconds), None);
+            Said { unit: unit.to_owned(), count: None, total: None, per_s: None, label: String::new() };
+        let at = self.stream(at_s, RateSource::Activity, unit.to_owned(), &said);
+        self.count(at, at_s, Some(done), None);
     }
 
     /// Index of the stream, made if need be.
@@ -569,7 +569,7 @@ mod tests {
     fn what_is_stuck_slows_down() {
         let mut tally = Tally::new();
         for i in 0..=10 {
-            tally.activity(f64::from(i), f64::from(i) * 0.5);
+            tally.activity(f64::from(i), "SM-seconds", f64::from(i) * 0.5);
         }
         assert!(near(tally.best(0.0, 10.5).unwrap().rate.per_s, 0.5));
         let stuck = tally.best(0.0, 22.0).unwrap().rate.per_s;

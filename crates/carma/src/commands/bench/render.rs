@@ -29,7 +29,9 @@ pub(super) fn render(measured: &Measured, output: &Path, screen: &Screen) -> Str
             let _ = write!(text, "\nPairs under {sharing}, least and most work together\n{pairs}");
         }
     }
-    let _ = write!(text, "\n{}", sums(measured, screen));
+    if measured.combinations.iter().any(|w| w.k() > 1 || w.is_split()) {
+        let _ = write!(text, "\n{}", sums(measured, screen));
+    }
     let failed: Vec<&Combination> = measured.combinations.iter().filter(|w| w.failed.is_some()).collect();
     if !failed.is_empty() {
         let _ = writeln!(text, "\n{} windows failed", failed.len());

@@ -118,10 +118,10 @@ impl Meter {
         self.count();
     }
 
-    /// Takes in how much the GPU has done for the task so far, SM-seconds: what stands for progress where the task
-    /// says nothing.
-    pub fn activity(&mut self, at_s: f64, sm_seconds: f64) {
-        self.tally.activity(at_s, sm_seconds);
+    /// Takes in how much the GPU has done for the task so far ([`Tally::activity`]): what stands for progress where
+    /// the task says nothing.
+    pub fn activity(&mut self, at_s: f64, unit: &str, done: f64) {
+        self.tally.activity(at_s, unit, done);
     }
 
     /// The counts.
