@@ -229,7 +229,9 @@ fn render(report: &Report, screen: &Screen) -> String {
                 one(Some(policy.pct.mean_pct)),
                 range(&policy.pct),
                 one(policy.published_pct),
-                policy.difference_points.map_or_else(|| "-".to_owned(), |d| format!("{:+.1}", d + 0.0)),
+                policy
+                    .difference_points
+                    .map_or_else(|| "-".to_owned(), |d| format!("{:+.1}", (d * 10.0).round() / 10.0 + 0.0)),
                 policy.same_as_logged.map_or_else(|| "-".to_owned(), |(of, same)| format!("{same} of {of}")),
                 if policy.by_seed_pct.len() > 1 { format!("{low:.1} to {high:.1}") } else { "-".to_owned() },
             ]);
