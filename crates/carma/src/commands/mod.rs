@@ -18,6 +18,7 @@ mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
+mod kace;
 mod logs;
 mod order;
 mod probe;
@@ -107,6 +108,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::TraceModel(args) => trace_model::run(&context, &args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
+        Verb::Kace(verb) => kace::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
         Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
