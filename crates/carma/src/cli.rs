@@ -3,6 +3,7 @@
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod memory;
+pub(crate) mod profile;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
@@ -16,10 +17,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The verbs by what people want to do, in the order of the help.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
+    ("Interference", &["profile"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -115,6 +117,8 @@ pub(crate) enum Verb {
     /// Make, measure and check data sets of GPU memory
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Measure what a task does alone on a GPU, and how fast it goes
+    Profile(Box<profile::ProfileArgs>),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed

@@ -506,7 +506,7 @@ mod tests {
                     ..Look::default()
                 });
             }
-            Some(look(at, if (at * 10.0) as u32 % 7 == 0 { f64::NAN } else { 40.0 }, f64::NAN))
+            Some(look(at, if at % 0.7 < 0.1 { f64::NAN } else { 40.0 }, f64::NAN))
         });
         let profile = recorder.profile("a", &tally).unwrap();
         let said = profile.remarks.join("; ");

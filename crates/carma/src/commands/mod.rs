@@ -20,6 +20,7 @@ mod hold;
 mod logs;
 mod order;
 mod probe;
+mod profile;
 mod queue;
 mod release;
 mod report;
@@ -107,6 +108,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::Profile(args) => profile::run(&context, &args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),
