@@ -304,7 +304,9 @@ impl Recorder {
                 from - began
             ));
         }
-        let inside: Vec<&Look> = self.looks.iter().filter(|look| (from..=to).contains(&look.at_s)).collect();
+        // What a look tells is of the time before it.
+        let inside: Vec<&Look> =
+            self.looks.iter().filter(|look| look.at_s > from && look.at_s <= to).collect();
         let unseen = self.unseen_s(&inside, from, to);
         if unseen > 0.05 * (to - from) {
             let why = self.trouble.as_deref().map_or_else(String::new, |why| format!(": {why}"));

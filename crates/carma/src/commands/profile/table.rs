@@ -168,7 +168,36 @@ mod tests {
 
     #[test]
     fn a_profile_for_people() {
-        insta::assert_snapshot!(text(&profile(), Some(80)));
+        insta::assert_snapshot!(text(&profile(), Some(80)), @r"
+        task:    resnet50
+        command: python train.py '--note=a b'
+        GPU:     0 NVIDIA H200
+        watched: 20.0 s
+        rate:    36.21 it/s (printed progress)
+
+        METRIC             MEAN    P95    CV  UNIT
+        GRACT              97.3   99.0  0.02  %
+        SMACT              71.5   74.9  0.05  %
+        power             412.3  431.0  0.03  W
+        SM clock           1980   1980  0.00  MHz
+        GPU memory, peak   5231      -     -  MiB
+        host CPU            131    160  0.12  % of a core
+
+        THREADS   RATE  OF ALONE
+           25 %  14.51      0.40
+           50 %  25.34      0.70
+
+        KERNELS                  MEAN  UNIT
+        threads                262144
+        registers             8388621
+        static shared memory  1024000  bytes
+        SM throughput            61.2  %
+        DRAM throughput          30.0  %
+        memory throughput        45.1  %
+
+        note: the rate comes from 2 advances of the task's counter only; a longer window
+        gives a better one
+        ");
     }
 
     #[test]
