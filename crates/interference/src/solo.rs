@@ -17,6 +17,11 @@ const BLOCK_S: f64 = 2.0;
 const STEADY: (f64, f64) = (0.10, 2.0);
 /// Memory that changes by less than this share is steady.
 const STEADY_MEMORY: f64 = 0.02;
+/// A GPU that is idle for so long during the warm-up was only touched, by the making of a context say, and what
+/// follows is a new beginning, seconds.
+const IDLE_S: f64 = 5.0;
+/// After so many times the longest warm-up since the very first activity there are no more new beginnings.
+const MOST_BEGINNINGS: f64 = 5.0;
 /// Shortest window that makes a profile, seconds.
 const SHORTEST_S: f64 = 2.0;
 /// Most points of memory over time.
@@ -106,6 +111,8 @@ pub struct Recorder {
     /// All from the first activity on.
     looks: Vec<Look>,
     began_s: Option<f64>,
+    /// The very first and the last activity.
+    active_s: Option<(f64, f64)>,
     /// Whether the window began because the activity was steady, and when.
     window: Option<(bool, f64)>,
     over_s: Option<f64>,
@@ -128,6 +135,7 @@ impl Recorder {
             started_s: now_s,
             looks: Vec::new(),
             began_s: None,
+            active_s: None,
             window: None,
             over_s: None,
             ended: false,
@@ -161,9 +169,11 @@ impl Recorder {
             self.work = Some((unit, done + pct / 100.0 * span));
             if pct >= ACTIVE_PCT {
                 self.began_s.get_or_insert(look.at_s);
+                self.active_s = Some((self.active_s.map_or(look.at_s, |(first, _)| first), look.at_s));
             }
         }
         let now = look.at_s;
+        self.begin_anew_if_idle(now);
         let Some(began) = self.began_s else { return };
         self.looks.push(look);
         if self.window.is_none() {
@@ -177,6 +187,24 @@ impl Recorder {
         if self.window.is_some_and(|(_, from)| now - from >= self.options.window_s) {
             self.over_s = Some(now);
         }
+    }
+
+    fn begin_anew_if_idle(&mut self, now: f64) {
+        let Some((first, last)) = self.active_s else { return };
+        let late = now - first >= MOST_BEGINNINGS * self.options.most_warm_up_s;
+        if late {
+            // It is as active as it will ever be.
+            self.began_s.get_or_insert(first);
+        } else if self.window.is_none() && self.options.warm_up_s.is_none() && now - last >= IDLE_S {
+            self.began_s = None;
+            self.looks.clear();
+        }
+    }
+
+    /// Whether the GPU has ever been active.
+    #[must_use]
+    pub const fn was_active(&self) -> bool {
+        self.active_s.is_some()
     }
 
     /// The task has ended by itself.
@@ -273,8 +301,12 @@ impl Recorder {
             let why = self.trouble.clone().unwrap_or_else(|| "there was no time for a look".to_owned());
             return Err(NoProfile::Blind(why));
         }
-        let Some(began) = self.began_s else {
+        let Some((first, last)) = self.active_s else {
             return Err(NoProfile::NeverUsed { watched_s: end - self.started_s });
+        };
+        let Some(began) = self.began_s.filter(|_| self.looks.iter().any(|look| is_active(&look.metrics)))
+        else {
+            return Err(NoProfile::TooShort { active_s: last - first });
         };
         let mut remarks = Vec::new();
         let active =
@@ -437,6 +469,45 @@ mod tests {
         assert!((rate.per_s - 0.4).abs() < 0.01, "{rate:?}");
         assert!(profile.memory_over_time.len() > 10 && profile.memory_over_time.len() <= MOST_POINTS);
         profile.check().unwrap();
+    }
+
+    #[test]
+    fn a_context_is_no_beginning() {
+        let (mut recorder, mut tally) = new(Options::default());
+        // A context at 1 s, two minutes of reading data, then work.
+        let end = watch(&mut recorder, &mut tally, 300.0, |at| {
+            let smact = if (1.0..1.5).contains(&at) {
+                3.0
+            } else if at < 120.0 {
+                0.0
+            } else {
+                70.0
+            };
+            Some(look(at, smact, 600.0))
+        });
+        assert!((145.0..148.0).contains(&end), "{end}");
+        let profile = recorder.profile("a", &tally).unwrap();
+        assert_eq!(
+            (profile.metrics.smact_pct.unwrap().mean.round(), profile.remarks),
+            (70.0, Vec::<String>::new())
+        );
+        // Nothing follows.
+        let (mut recorder, mut tally) = new(Options::default());
+        let end = watch(&mut recorder, &mut tally, 600.0, |at| {
+            Some(look(at, if at < 1.0 { 3.0 } else { 0.0 }, 600.0))
+        });
+        assert!((300.0..400.0).contains(&end), "{end}");
+        assert!(
+            matches!(recorder.profile("a", &tally), Err(NoProfile::TooShort { active_s }) if active_s < 1.0)
+        );
+    }
+
+    #[test]
+    fn the_example_of_the_manual_reads() {
+        let manual = include_str!("../../../docs/profiling.md");
+        let (_, rest) = manual.split_once("```json\n").unwrap();
+        let profiles = crate::profile::Profiles::read(rest.split_once("```").unwrap().0).unwrap();
+        assert_eq!(profiles.tasks[0].rate.as_ref().unwrap().source, Some(RateSource::Printed));
     }
 
     #[test]

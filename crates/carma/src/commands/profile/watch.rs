@@ -182,7 +182,7 @@ impl Watcher<'_> {
             while let Ok((at, reading)) = readings.try_recv() {
                 self.look(at, &reading);
             }
-            if self.recorder.phase() == Phase::Waiting && self.at_s(now) > self.request.patience_s {
+            if !self.recorder.was_active() && self.at_s(now) > self.request.patience_s {
                 self.recorder.stop(self.at_s(now));
             }
             if let Some(status) = self.task.status() {
