@@ -1,5 +1,6 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
+pub(crate) mod bench;
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod memory;
@@ -21,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
-    ("Interference", &["profile"]),
+    ("What tasks do to each other", &["profile", "bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -119,6 +120,9 @@ pub(crate) enum Verb {
     Dataset(dataset::DatasetVerb),
     /// Measure what a task does alone on a GPU, and how fast it goes
     Profile(Box<profile::ProfileArgs>),
+    /// Measure GPUs and tasks
+    #[command(subcommand)]
+    Bench(bench::BenchVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed
@@ -214,6 +218,9 @@ pub(crate) struct JobArgs {
     /// How often running out of GPU memory may be retried with more
     #[arg(long, value_name = "N")]
     pub(crate) max_retries: Option<u32>,
+    /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Kept, or undone
+    #[arg(long, value_name = "FACTOR", value_parser = parse::slowdown)]
+    pub(crate) max_slowdown: Option<u32>,
     /// Number of GPUs, all given at once [default: 1]
     #[arg(long, short = 'G', value_name = "N", help_heading = "GPUs", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,

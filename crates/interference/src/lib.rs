@@ -1,7 +1,12 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
+pub mod bench;
+pub mod kace;
 pub mod kernels;
+pub mod measured;
+pub mod online;
 pub mod power;
+pub mod predict;
 pub mod profile;
 pub mod rate;
 pub mod share;

@@ -22,12 +22,12 @@ pub mod graph;
 pub mod hf;
 pub mod history;
 pub mod margin;
-mod nn;
 pub mod onnx;
 mod platform;
 pub mod summary;
 mod task;
 pub mod trace;
+mod weights;
 
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};

@@ -11,6 +11,7 @@
 
 pub mod adopt;
 pub mod launch;
+pub mod pace;
 pub mod process;
 pub mod progress;
 pub mod record;

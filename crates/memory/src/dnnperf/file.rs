@@ -2,14 +2,14 @@
 
 use super::nodes::{EDGE, NODE, WHOLE};
 use super::{Card, Fold, GraphNet, Perf};
-use crate::Error;
 use crate::gpumemnet::folds;
-use crate::nn::{Module as _, Rng, file};
+use crate::{Error, weights};
+use carma_nn::{Module as _, Rng};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-const KIND: file::Kind =
-    file::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma gpumemnet train --kind dnnperf" };
+const KIND: weights::Kind =
+    weights::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma gpumemnet train --kind dnnperf" };
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
 

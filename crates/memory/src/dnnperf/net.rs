@@ -1,8 +1,8 @@
 //! The network: rounds of attention between neighbours, the mean over nodes, a perceptron.
 
 use super::nodes::{EDGE, NODE, WHOLE};
-use crate::nn::{LayerNorm, Learner, Linear, Mat, Mlp, MlpCache, Module, NormCache, Rng, Segments, Weights};
-use crate::nn::{relu, relu_backward};
+use carma_nn::{LayerNorm, Learner, Linear, Mat, Mlp, MlpCache, Module, NormCache, Rng, Segments, Weights};
+use carma_nn::{relu, relu_backward};
 use serde::{Deserialize, Serialize};
 
 /// Graphs as one: nodes and edges of all.
@@ -265,7 +265,7 @@ impl Module for GraphNet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::{Logistic, Seen, check_gradients};
+    use carma_nn::{Logistic, Seen, check::compare_gradients};
 
     /// Two graphs: a chain of three with a shortcut, and a pair.
     fn two(rng: &mut Rng) -> Batch {
@@ -288,7 +288,7 @@ mod tests {
         net.head.hidden.clear();
         net.head.last = Linear::new(4 + WHOLE, 2, &mut rng);
         let seen = [Seen::Value(0.4), Seen::AtLeast(-0.3)];
-        check_gradients(&mut net, |net, back| {
+        let compared = compare_gradients(&mut net, |net, back| {
             let (y, cache) = net.train(&batch);
             let (loss, grad) = Logistic::loss(&y, &seen);
             if back {
@@ -296,6 +296,7 @@ mod tests {
             }
             loss
         });
+        assert!(compared.agree(), "{compared:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::gpumemnet::net::Scaling;
 use crate::gpumemnet::outlook::{Coverage, Target};
 use crate::gpumemnet::score::{Said, Score, summary};
 use crate::gpumemnet::{Data, Fingerprint, Measured, class_of, folds, parallel};
-use crate::nn::{Logistic, Mat, Pace, Rng, Seen, Segments, descend};
+use carma_nn::{Logistic, Mat, Pace, Rng, Seen, Segments, descend};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -6,13 +6,13 @@ use super::network::{Card, Network};
 use super::outlook::Head;
 use super::train::Fold;
 use super::{Ensemble, Family, Layer, Model};
-use crate::nn::{Module, Rng, file};
-use crate::{Error, Task};
+use crate::{Error, Task, weights};
+use carma_nn::{Module, Rng};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-const KIND: file::Kind =
-    file::Kind { magic: b"carma-gpumemnet\n", version: 1, maker: "carma gpumemnet train" };
+const KIND: weights::Kind =
+    weights::Kind { magic: b"carma-gpumemnet\n", version: 1, maker: "carma gpumemnet train" };
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
 

@@ -2,7 +2,7 @@
 
 use super::Ensemble;
 use super::features::Features;
-use crate::nn::{
+use carma_nn::{
     Encoder, EncoderCache, Learner, Linear, Mat, Mlp, MlpCache, Module, Rng, Segments, Weights, relu,
     relu_backward,
 };

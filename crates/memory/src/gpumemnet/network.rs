@@ -5,8 +5,8 @@ use super::net::{Batch, Member, Scaling, Shape, Table};
 use super::outlook::{Coverage, Form, Head, Outlook, Target};
 use super::rows::{Fingerprint, Sample};
 use super::{Ensemble, Family, Model};
-use crate::nn::{Learner as _, Logistic, Mat, softmax_class};
 use crate::{Estimate, Parts, Platform, Task, Tier};
+use carma_nn::{Learner as _, Logistic, Mat, softmax_class};
 use serde::{Deserialize, Serialize};
 
 /// Everything about an ensemble but its numbers.

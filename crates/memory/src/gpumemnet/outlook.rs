@@ -1,7 +1,7 @@
 //! What an ensemble says of one task: a distribution over memory.
 
 use super::net::Beyond;
-use crate::nn::Logistic;
+use carma_nn::Logistic;
 use serde::{Deserialize, Serialize};
 
 /// What the last layer of the networks says.

@@ -9,8 +9,8 @@
 use super::checkpoint::{Tensor, Tensors};
 use super::model::{FUNCTIONS, Family, Kind, Model};
 use super::net::Shape;
-use crate::nn::{BatchNorm, Encoder, LayerNorm, Linear, Mat, Mlp, Segments, Weights, relu};
 use crate::{Error, Estimate, Task, Tier};
+use carma_nn::{BatchNorm, Encoder, LayerNorm, Linear, Mat, Mlp, Segments, Weights, relu};
 use std::f64::consts::PI;
 use std::path::Path;
 
@@ -406,7 +406,7 @@ fn mlps(tensors: &Tensors, under: &str, inp: usize) -> Result<Vec<Mlp>, Error> {
             let linear = named(tensors, &format!("{root}.{at}"), width)?;
             width = linear.out;
             let norm = batch_norm(tensors, &format!("{root}.{}", at + 1), width)?;
-            hidden.push(crate::nn::Hidden { linear, norm });
+            hidden.push(carma_nn::Hidden { linear, norm });
             at += 3;
         }
         let last = named(tensors, &format!("{root}.{at}"), width)?;
@@ -451,7 +451,7 @@ fn classifier(tensors: &Tensors, number: usize, family: Family) -> Result<Classi
             return Err(Error::bad(layer, format!("its layers do not fit a width of {width}")));
         }
         encoders.push(Encoder {
-            attention: crate::nn::Attention { heads: 1, qkv, out },
+            attention: carma_nn::Attention { heads: 1, qkv, out },
             first: layer_norm(tensors, &format!("{layer}.norm1"), width)?,
             widen,
             narrow,

@@ -7,7 +7,7 @@ use super::network::{Card, Network};
 use super::outlook::{Coverage, Head, Target, class_of};
 use super::rows::{Data, Measured, Sample};
 use crate::Error;
-use crate::nn::{Logistic, Mat, Pace, Rng, Seen, descend, softmax_loss};
+use carma_nn::{Logistic, Mat, Pace, Rng, Seen, descend, softmax_loss};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -140,8 +140,8 @@ mod tests {
                 memory_used: Some(MiB(2000)),
                 activity: Activity::default(),
                 power_mw: None,
-                energy_mj: None,
                 sm_clock_mhz: None,
+                energy_mj: None,
                 processes: Some(processes),
             };
             Snapshot { at, gpus: vec![gpu] }

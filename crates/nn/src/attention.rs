@@ -11,16 +11,16 @@ use std::ops::Range;
 /// them alike, so one column with the logarithm of 24 added to its score gives exactly the same result as
 /// 24 columns; [`Segments::pool`] weighs it 24-fold.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Segments {
+pub struct Segments {
     /// Columns of each sample.
-    pub(crate) ranges: Vec<Range<usize>>,
+    pub ranges: Vec<Range<usize>>,
     /// How many tokens each column stands for, at least 1.
-    pub(crate) count: Vec<f32>,
+    pub count: Vec<f32>,
 }
 
 impl Segments {
     /// Mean over the tokens of each sample: `[features, tokens]` to `[features, samples]`.
-    pub(crate) fn pool(&self, x: &Mat) -> Mat {
+    pub fn pool(&self, x: &Mat) -> Mat {
         let mut y = Mat::zeros(x.rows, self.ranges.len());
         for r in 0..x.rows {
             for (s, range) in self.ranges.iter().enumerate() {
@@ -33,7 +33,7 @@ impl Segments {
     }
 
     /// Gradient through [`Segments::pool`].
-    pub(crate) fn spread(&self, dy: &Mat) -> Mat {
+    pub fn spread(&self, dy: &Mat) -> Mat {
         let mut dx = Mat::zeros(dy.rows, self.count.len());
         for r in 0..dy.rows {
             for (s, range) in self.ranges.iter().enumerate() {
@@ -50,11 +50,13 @@ impl Segments {
 
 /// Multi-head self-attention within each sample.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Attention {
-    pub(crate) heads: usize,
+pub struct Attention {
+    /// Divides the width.
+    pub heads: usize,
     /// Query, key and value, one below the other.
-    pub(crate) qkv: Linear,
-    pub(crate) out: Linear,
+    pub qkv: Linear,
+    /// Mixes the heads.
+    pub out: Linear,
 }
 
 /// What the backward pass needs.
@@ -140,17 +142,22 @@ impl Attention {
 /// Attention, sum, normalisation; two linear layers, sum, normalisation (as PyTorch's
 /// `TransformerEncoderLayer` without dropout), within each sample.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Encoder {
-    pub(crate) attention: Attention,
-    pub(crate) first: LayerNorm,
-    pub(crate) widen: Linear,
-    pub(crate) narrow: Linear,
-    pub(crate) second: LayerNorm,
+pub struct Encoder {
+    /// Over the tokens.
+    pub attention: Attention,
+    /// After the attention.
+    pub first: LayerNorm,
+    /// To the wide layer.
+    pub widen: Linear,
+    /// Back.
+    pub narrow: Linear,
+    /// At the end.
+    pub second: LayerNorm,
 }
 
 /// What the backward pass needs.
 #[derive(Debug)]
-pub(crate) struct EncoderCache {
+pub struct EncoderCache {
     x: Mat,
     attention: AttentionCache,
     first: NormCache,
@@ -160,7 +167,8 @@ pub(crate) struct EncoderCache {
 }
 
 impl Encoder {
-    pub(crate) fn new(width: usize, heads: usize, wide: usize, rng: &mut Rng) -> Self {
+    /// Features of a token, heads, features of the wide layer.
+    pub fn new(width: usize, heads: usize, wide: usize, rng: &mut Rng) -> Self {
         Self {
             attention: Attention::new(width, heads, rng),
             first: LayerNorm::new(width),
@@ -171,7 +179,7 @@ impl Encoder {
     }
 
     /// `[width, tokens]` to the same shape.
-    pub(crate) fn forward(&self, x: Mat, segments: &Segments) -> (Mat, EncoderCache) {
+    pub fn forward(&self, x: Mat, segments: &Segments) -> (Mat, EncoderCache) {
         let (mut y, attention) = self.attention.forward(&x, segments);
         y.add(&x);
         let (between, first) = self.first.forward(&y);
@@ -184,7 +192,7 @@ impl Encoder {
     }
 
     /// Adds to the gradients; gives that of the input.
-    pub(crate) fn backward(&mut self, segments: &Segments, cache: &EncoderCache, dy: &Mat) -> Mat {
+    pub fn backward(&mut self, segments: &Segments, cache: &EncoderCache, dy: &Mat) -> Mat {
         let dsum = self.second.backward(&cache.second, dy);
         let mut dwide = self.narrow.backward(&cache.wide, &dsum);
         relu_backward(&cache.wide, &mut dwide);

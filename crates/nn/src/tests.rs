@@ -2,38 +2,9 @@
 
 use super::*;
 
-/// Compares the gradients that `run(module, true)` adds up with differences of the loss that it returns.
-pub(crate) fn check_gradients<M: Module>(module: &mut M, mut run: impl FnMut(&mut M, bool) -> f32) {
-    module.zero_grad();
-    run(module, true);
-    let mut analytic = Vec::new();
-    module.weights(&mut |w| analytic.extend_from_slice(&w.grad));
-    let scale = analytic.iter().fold(0.0_f32, |a, g| a.max(g.abs()));
-    assert!(scale > 0.0, "no gradient at all");
-    let nudge = |module: &mut M, i: usize, by: f32| {
-        let mut at = 0;
-        module.weights(&mut |w| {
-            if (at..at + w.value.len()).contains(&i) {
-                w.value[i - at] += by;
-            }
-            at += w.value.len();
-        });
-    };
-    let mut off = Vec::new();
-    for (i, analytic) in analytic.iter().enumerate() {
-        let h = 1e-3;
-        nudge(module, i, h);
-        let up = run(module, false);
-        nudge(module, i, -2.0 * h);
-        let down = run(module, false);
-        nudge(module, i, h);
-        let numeric = (up - down) / (2.0 * h);
-        if (numeric - analytic).abs() > 0.01 * scale + 0.02 * numeric.abs() {
-            off.push((i, numeric, *analytic));
-        }
-    }
-    // A difference across the kink of a ReLU is wrong; that is rare.
-    assert!(off.len() * 50 <= analytic.len(), "of {} (largest {scale}): {off:?}", analytic.len());
+fn check_gradients<M: Module>(module: &mut M, run: impl FnMut(&mut M, bool) -> f32) {
+    let compared = check::compare_gradients(module, run);
+    assert!(compared.agree(), "{compared:?}");
 }
 
 fn some(rows: usize, cols: usize, seed: u64) -> Mat {

@@ -11,22 +11,27 @@ const MOMENTUM: f32 = 0.1;
 /// Normalises each feature over the batch while training, by running statistics afterwards: a
 /// prediction never depends on what else is in its batch.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct BatchNorm {
-    pub(crate) scale: Weights,
-    pub(crate) shift: Weights,
-    pub(crate) mean: Vec<f32>,
-    pub(crate) var: Vec<f32>,
+pub struct BatchNorm {
+    /// Factor of each feature.
+    pub scale: Weights,
+    /// Added to each feature.
+    pub shift: Weights,
+    /// Running mean.
+    pub mean: Vec<f32>,
+    /// Running variance.
+    pub var: Vec<f32>,
 }
 
 /// What the backward pass of a normalisation needs.
 #[derive(Debug)]
-pub(crate) struct NormCache {
+pub struct NormCache {
     normed: Mat,
     inverse: Vec<f32>,
 }
 
 impl BatchNorm {
-    pub(crate) fn new(features: usize) -> Self {
+    /// Scale 1, shift 0.
+    pub fn new(features: usize) -> Self {
         Self {
             scale: Weights::new(vec![1.0; features]),
             shift: Weights::new(vec![0.0; features]),
@@ -36,7 +41,7 @@ impl BatchNorm {
     }
 
     /// By the statistics of this batch, which enter the running ones.
-    pub(crate) fn train(&mut self, x: &Mat) -> (Mat, NormCache) {
+    pub fn train(&mut self, x: &Mat) -> (Mat, NormCache) {
         let n = x.cols as f32;
         let mut normed = x.clone();
         let mut inverse = Vec::with_capacity(x.rows);
@@ -61,7 +66,7 @@ impl BatchNorm {
     }
 
     /// By the running statistics.
-    pub(crate) fn infer(&self, x: &Mat) -> Mat {
+    pub fn infer(&self, x: &Mat) -> Mat {
         let mut y = x.clone();
         for r in 0..y.rows {
             let scale = self.scale.value[r] / (self.var[r] + EPS).sqrt();
@@ -71,7 +76,8 @@ impl BatchNorm {
         y
     }
 
-    pub(crate) fn backward(&mut self, cache: &NormCache, dy: &Mat) -> Mat {
+    /// Adds to the gradients; gives that of the input.
+    pub fn backward(&mut self, cache: &NormCache, dy: &Mat) -> Mat {
         let n = dy.cols as f32;
         let mut dx = dy.clone();
         for r in 0..dy.rows {
@@ -104,17 +110,21 @@ impl Module for BatchNorm {
 
 /// Normalises each sample over its features.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LayerNorm {
-    pub(crate) scale: Weights,
-    pub(crate) shift: Weights,
+pub struct LayerNorm {
+    /// Factor of each feature.
+    pub scale: Weights,
+    /// Added to each feature.
+    pub shift: Weights,
 }
 
 impl LayerNorm {
-    pub(crate) fn new(features: usize) -> Self {
+    /// Scale 1, shift 0.
+    pub fn new(features: usize) -> Self {
         Self { scale: Weights::new(vec![1.0; features]), shift: Weights::new(vec![0.0; features]) }
     }
 
-    pub(crate) fn forward(&self, x: &Mat) -> (Mat, NormCache) {
+    /// The same shape.
+    pub fn forward(&self, x: &Mat) -> (Mat, NormCache) {
         let n = x.rows as f32;
         let mut mean = vec![0.0; x.cols];
         for r in 0..x.rows {
@@ -142,7 +152,8 @@ impl LayerNorm {
         (y, NormCache { normed, inverse })
     }
 
-    pub(crate) fn backward(&mut self, cache: &NormCache, dy: &Mat) -> Mat {
+    /// Adds to the gradients; gives that of the input.
+    pub fn backward(&mut self, cache: &NormCache, dy: &Mat) -> Mat {
         let n = dy.rows as f32;
         let mut dx = dy.clone();
         let (mut total, mut along) = (vec![0.0; dy.cols], vec![0.0; dy.cols]);

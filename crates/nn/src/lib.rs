@@ -1,8 +1,8 @@
 //! Neural networks of a few thousand parameters: layers with forward and backward passes, Adam, losses.
 //!
-//! Written here and not taken from a framework: what GPUMemNet and DNNPerf need is six layers, in 32 bits,
+//! Written here and not taken from a framework: what GPUMemNet, DNNPerf and KACE need is six layers, in 32 bits,
 //! on a CPU. candle and burn, which have far more, bring more than 125 crates and minutes of compilation
-//! into everyone's build; this module has no dependency beyond a random number generator, trains the
+//! into everyone's build; this crate has no dependency beyond a random number generator, trains the
 //! largest network here in minutes, and answers in microseconds. Gradients are checked against finite
 //! differences in its tests.
 //!
@@ -12,55 +12,51 @@
 
 mod adam;
 mod attention;
+pub mod check;
 mod dense;
 mod descend;
-pub(crate) mod file;
 mod loss;
 mod mat;
 mod mlp;
 mod norm;
 mod rng;
 
-pub(crate) use adam::Adam;
-pub(crate) use attention::{Attention, Encoder, EncoderCache, Segments};
-pub(crate) use dense::Linear;
-pub(crate) use descend::{Learner, Pace, descend};
-pub(crate) use loss::{Logistic, Seen, softmax_class, softmax_loss};
-pub(crate) use mat::Mat;
-pub(crate) use mlp::{Hidden, Mlp, MlpCache};
-pub(crate) use norm::{BatchNorm, LayerNorm, NormCache};
-pub(crate) use rng::Rng;
+pub use adam::Adam;
+pub use attention::{Attention, Encoder, EncoderCache, Segments};
+pub use dense::Linear;
+pub use descend::{Learner, Pace, descend};
+pub use loss::{Logistic, Seen, softmax_class, softmax_loss};
+pub use mat::Mat;
+pub use mlp::{Hidden, Mlp, MlpCache};
+pub use norm::{BatchNorm, LayerNorm, NormCache};
+pub use rng::Rng;
 
 /// Numbers that are trained, with their gradient.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Weights {
+pub struct Weights {
     /// The numbers.
-    pub(crate) value: Vec<f32>,
+    pub value: Vec<f32>,
     /// Gradient of the loss, added up until the optimizer's next step.
-    pub(crate) grad: Vec<f32>,
+    pub grad: Vec<f32>,
 }
 
 impl Weights {
-    pub(crate) fn new(value: Vec<f32>) -> Self {
+    /// With gradients of 0.
+    #[must_use]
+    pub fn new(value: Vec<f32>) -> Self {
         let grad = vec![0.0; value.len()];
         Self { value, grad }
     }
 }
 
 /// Something with numbers: visited in a fixed order, by the optimizer and by what saves and loads.
-pub(crate) trait Module {
+pub trait Module {
     /// Visits what is trained.
     fn weights(&mut self, visit: &mut dyn FnMut(&mut Weights));
 
     /// Visits everything that must be saved: what is trained, and running statistics.
     fn state(&mut self, visit: &mut dyn FnMut(&mut Vec<f32>)) {
         self.weights(&mut |w| visit(&mut w.value));
-    }
-
-    /// Forgets the gradients.
-    #[cfg(test)]
-    fn zero_grad(&mut self) {
-        self.weights(&mut |w| w.grad.fill(0.0));
     }
 
     /// All state in one list.
@@ -87,21 +83,18 @@ pub(crate) trait Module {
 }
 
 /// Negative numbers become 0.
-pub(crate) fn relu(x: &mut Mat) {
+pub fn relu(x: &mut Mat) {
     x.data.iter_mut().for_each(|v| *v = v.max(0.0));
 }
 
 /// Gradient through [`relu`], given its output.
-pub(crate) fn relu_backward(output: &Mat, grad: &mut Mat) {
+pub fn relu_backward(output: &Mat, grad: &mut Mat) {
     for (g, y) in grad.data.iter_mut().zip(&output.data) {
         if *y <= 0.0 {
             *g = 0.0;
         }
     }
 }
-
-#[cfg(test)]
-pub(crate) use tests::check_gradients;
 
 #[cfg(test)]
 mod tests;

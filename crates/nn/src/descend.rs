@@ -4,7 +4,7 @@ use super::{Adam, Mat, Module, Rng};
 use std::f32::consts::PI;
 
 /// A network that learns from batches of some kind.
-pub(crate) trait Learner: Module {
+pub trait Learner: Module {
     /// Inputs of some samples.
     type Batch;
     /// What its backward pass needs.
@@ -20,15 +20,15 @@ pub(crate) trait Learner: Module {
 
 /// How long and how fast.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Most passes over the data.
-    pub(crate) epochs: usize,
+    pub epochs: usize,
     /// Passes without a better validation loss before it stops.
-    pub(crate) patience: usize,
+    pub patience: usize,
     /// Adam's rate at the start; it falls to a fiftieth.
-    pub(crate) rate: f32,
+    pub rate: f32,
     /// Samples a step.
-    pub(crate) batch: usize,
+    pub batch: usize,
 }
 
 /// Batch normalisation says nothing about a handful: a rest smaller than this waits for the next pass.
@@ -36,7 +36,7 @@ const FEWEST: usize = 8;
 
 /// Trains on the samples `fit` until the loss on `validation` stops falling. `batch` makes the inputs of some
 /// samples, `loss` says how wrong outputs are for them, summed, with the gradient.
-pub(crate) fn descend<L: Learner>(
+pub fn descend<L: Learner>(
     learner: &mut L,
     pace: Pace,
     rng: &mut Rng,

@@ -8,7 +8,7 @@ const EPS: f32 = 1e-8;
 
 /// Moments of every weight, in the order in which a module shows them.
 #[derive(Debug, Default)]
-pub(crate) struct Adam {
+pub struct Adam {
     first: Vec<f32>,
     second: Vec<f32>,
     steps: i32,
@@ -16,7 +16,7 @@ pub(crate) struct Adam {
 
 impl Adam {
     /// One step along the gradients, which are forgotten.
-    pub(crate) fn step(&mut self, module: &mut impl Module, rate: f32) {
+    pub fn step(&mut self, module: &mut impl Module, rate: f32) {
         self.steps += 1;
         let correct1 = 1.0 - BETA1.powi(self.steps);
         let correct2 = (1.0 - BETA2.powi(self.steps)).sqrt();

@@ -2,20 +2,23 @@
 
 /// `rows` features of `cols` samples, feature by feature.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Mat {
-    pub(crate) rows: usize,
-    pub(crate) cols: usize,
-    pub(crate) data: Vec<f32>,
+pub struct Mat {
+    /// Features.
+    pub rows: usize,
+    /// Samples.
+    pub cols: usize,
+    /// Feature by feature.
+    pub data: Vec<f32>,
 }
 
 impl Mat {
     /// All zero.
-    pub(crate) fn zeros(rows: usize, cols: usize) -> Self {
+    pub fn zeros(rows: usize, cols: usize) -> Self {
         Self { rows, cols, data: vec![0.0; rows * cols] }
     }
 
     /// From samples, each a list of `rows` features; missing ones are 0.
-    pub(crate) fn from_samples<'a>(rows: usize, samples: impl ExactSizeIterator<Item = &'a [f32]>) -> Self {
+    pub fn from_samples<'a>(rows: usize, samples: impl ExactSizeIterator<Item = &'a [f32]>) -> Self {
         let mut mat = Self::zeros(rows, samples.len());
         for (s, sample) in samples.enumerate() {
             for (f, v) in sample.iter().take(rows).enumerate() {
@@ -26,36 +29,36 @@ impl Mat {
     }
 
     /// One feature of all samples.
-    pub(crate) fn row(&self, r: usize) -> &[f32] {
+    pub fn row(&self, r: usize) -> &[f32] {
         &self.data[r * self.cols..(r + 1) * self.cols]
     }
 
     /// One feature of all samples.
-    pub(crate) fn row_mut(&mut self, r: usize) -> &mut [f32] {
+    pub fn row_mut(&mut self, r: usize) -> &mut [f32] {
         &mut self.data[r * self.cols..(r + 1) * self.cols]
     }
 
     /// One number.
-    pub(crate) fn at(&self, r: usize, c: usize) -> f32 {
+    pub fn at(&self, r: usize, c: usize) -> f32 {
         self.data[r * self.cols + c]
     }
 
     /// Adds another of the same shape.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         for (a, b) in self.data.iter_mut().zip(&other.data) {
             *a += b;
         }
     }
 
     /// Features of `self` above those of `below`.
-    pub(crate) fn stack(mut self, below: &Self) -> Self {
+    pub fn stack(mut self, below: &Self) -> Self {
         self.data.extend_from_slice(&below.data);
         self.rows += below.rows;
         self
     }
 
     /// The first `n` features.
-    pub(crate) fn top(&self, n: usize) -> Self {
+    pub fn top(&self, n: usize) -> Self {
         Self { rows: n, cols: self.cols, data: self.data[..n * self.cols].to_vec() }
     }
 }

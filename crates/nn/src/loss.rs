@@ -4,7 +4,7 @@ use super::Mat;
 
 /// A value that was seen, or the bound below which it does not lie (a run that ended out of memory).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Seen<T> {
+pub enum Seen<T> {
     /// This value.
     Value(T),
     /// This or more.
@@ -16,22 +16,22 @@ const SCALE: (f32, f32) = (-6.0, 3.0);
 
 /// A logistic distribution: its middle and the logarithm of its scale, the two outputs of a network.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Logistic {
+pub struct Logistic {
     /// Median and mean.
-    pub(crate) middle: f32,
+    pub middle: f32,
     /// Logarithm of the scale.
-    pub(crate) log_scale: f32,
+    pub log_scale: f32,
 }
 
 impl Logistic {
     /// Of a network's outputs: two rows.
-    pub(crate) fn of(output: &Mat, sample: usize) -> Self {
+    pub fn of(output: &Mat, sample: usize) -> Self {
         Self { middle: output.at(0, sample), log_scale: output.at(1, sample).clamp(SCALE.0, SCALE.1) }
     }
 
     /// Negative log-likelihood, summed over samples, and its gradient by the two outputs: density at a
     /// value, probability of more at a lower bound.
-    pub(crate) fn loss(output: &Mat, seen: &[Seen<f32>]) -> (f32, Mat) {
+    pub fn loss(output: &Mat, seen: &[Seen<f32>]) -> (f32, Mat) {
         let mut grad = Mat::zeros(2, output.cols);
         let mut loss = 0.0;
         for (s, seen) in seen.iter().enumerate() {
@@ -66,7 +66,7 @@ pub(crate) fn sigmoid(u: f32) -> f32 {
 
 /// Cross entropy of classes, summed over samples, and its gradient: of the class, or of that class or
 /// any above it.
-pub(crate) fn softmax_loss(output: &Mat, seen: &[Seen<usize>]) -> (f32, Mat) {
+pub fn softmax_loss(output: &Mat, seen: &[Seen<usize>]) -> (f32, Mat) {
     let mut grad = Mat::zeros(output.rows, output.cols);
     let mut loss = 0.0;
     for (s, seen) in seen.iter().enumerate() {
@@ -86,7 +86,7 @@ pub(crate) fn softmax_loss(output: &Mat, seen: &[Seen<usize>]) -> (f32, Mat) {
 }
 
 /// Probabilities of the classes of one sample.
-pub(crate) fn softmax_class(output: &Mat, sample: usize) -> Vec<f32> {
+pub fn softmax_class(output: &Mat, sample: usize) -> Vec<f32> {
     let most = (0..output.rows).map(|k| output.at(k, sample)).fold(f32::NEG_INFINITY, f32::max);
     let mut p: Vec<f32> = (0..output.rows).map(|k| (output.at(k, sample) - most).exp()).collect();
     let total: f32 = p.iter().sum();

@@ -5,28 +5,32 @@ use super::{BatchNorm, Linear, Mat, Module, Rng, Weights, relu, relu_backward};
 
 /// One hidden layer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Hidden {
-    pub(crate) linear: Linear,
-    pub(crate) norm: BatchNorm,
+pub struct Hidden {
+    /// Its weights.
+    pub linear: Linear,
+    /// Its normalisation.
+    pub norm: BatchNorm,
 }
 
 /// A multi-layer perceptron as in GPUMemNet's ensembles.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Mlp {
-    pub(crate) hidden: Vec<Hidden>,
-    pub(crate) last: Linear,
+pub struct Mlp {
+    /// In order.
+    pub hidden: Vec<Hidden>,
+    /// The outputs.
+    pub last: Linear,
 }
 
 /// What the backward pass needs: of each hidden layer its input, its normalisation and its output.
 #[derive(Debug)]
-pub(crate) struct MlpCache {
+pub struct MlpCache {
     inputs: Vec<Mat>,
     norms: Vec<NormCache>,
 }
 
 impl Mlp {
     /// Hidden layers of these widths.
-    pub(crate) fn new(inp: usize, widths: &[usize], out: usize, rng: &mut Rng) -> Self {
+    pub fn new(inp: usize, widths: &[usize], out: usize, rng: &mut Rng) -> Self {
         let mut from = inp;
         let mut hidden = Vec::with_capacity(widths.len());
         for width in widths {
@@ -37,7 +41,7 @@ impl Mlp {
     }
 
     /// `[inp, n]` to `[out, n]`, by running statistics.
-    pub(crate) fn infer(&self, x: &Mat) -> Mat {
+    pub fn infer(&self, x: &Mat) -> Mat {
         let mut owned: Option<Mat> = None;
         for h in &self.hidden {
             let mut y = h.norm.infer(&h.linear.forward(owned.as_ref().unwrap_or(x)));
@@ -48,7 +52,7 @@ impl Mlp {
     }
 
     /// `[inp, n]` to `[out, n]`, by the batch's statistics.
-    pub(crate) fn train(&mut self, x: Mat) -> (Mat, MlpCache) {
+    pub fn train(&mut self, x: Mat) -> (Mat, MlpCache) {
         let mut inputs = vec![x];
         let mut norms = Vec::with_capacity(self.hidden.len());
         for (i, h) in self.hidden.iter_mut().enumerate() {
@@ -62,7 +66,7 @@ impl Mlp {
     }
 
     /// Adds to the gradients; gives that of the input.
-    pub(crate) fn backward(&mut self, cache: &MlpCache, dy: &Mat) -> Mat {
+    pub fn backward(&mut self, cache: &MlpCache, dy: &Mat) -> Mat {
         let depth = self.hidden.len();
         let mut grad = self.last.backward(&cache.inputs[depth], dy);
         for i in (0..depth).rev() {

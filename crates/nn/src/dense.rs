@@ -5,16 +5,20 @@ use super::{Mat, Module, Rng, Weights};
 
 /// `y = W x + b`, `W` of `out` by `inp`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Linear {
-    pub(crate) inp: usize,
-    pub(crate) out: usize,
-    pub(crate) weight: Weights,
-    pub(crate) bias: Weights,
+pub struct Linear {
+    /// Inputs.
+    pub inp: usize,
+    /// Outputs.
+    pub out: usize,
+    /// `out` by `inp`, row by row.
+    pub weight: Weights,
+    /// One an output.
+    pub bias: Weights,
 }
 
 impl Linear {
     /// Initialised as PyTorch does: uniform within `1/sqrt(inp)`.
-    pub(crate) fn new(inp: usize, out: usize, rng: &mut Rng) -> Self {
+    pub fn new(inp: usize, out: usize, rng: &mut Rng) -> Self {
         let bound = 1.0 / (inp.max(1) as f32).sqrt();
         Self {
             inp,
@@ -25,7 +29,7 @@ impl Linear {
     }
 
     /// `[inp, n]` to `[out, n]`.
-    pub(crate) fn forward(&self, x: &Mat) -> Mat {
+    pub fn forward(&self, x: &Mat) -> Mat {
         let mut y = Mat::zeros(self.out, x.cols);
         for o in 0..self.out {
             let row = y.row_mut(o);
@@ -38,7 +42,7 @@ impl Linear {
     }
 
     /// Adds to the gradients; gives that of the input.
-    pub(crate) fn backward(&mut self, x: &Mat, dy: &Mat) -> Mat {
+    pub fn backward(&mut self, x: &Mat, dy: &Mat) -> Mat {
         let mut dx = Mat::zeros(self.inp, x.cols);
         for o in 0..self.out {
             let grad = dy.row(o);

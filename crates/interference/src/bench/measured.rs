@@ -1,0 +1,170 @@
+//! Our own measurements as data sets: files of `carma bench interference`, and the older tables of eight
+//! tasks (`bench/h200/collocation.py`).
+
+use super::set::{Set, Together};
+use crate::kace::Error;
+use crate::measured::Measured;
+use crate::predict::{GpuType, Mode};
+use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Files of a folder with that beginning, sorted.
+pub(crate) fn files(folder: &Path, begins: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut all: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    all.retain(|path| {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with(begins) && name.ends_with(".json")
+    });
+    all.sort();
+    all
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path)
+        .map_err(|e| Error::new(path.display().to_string(), format!("cannot be read: {e}")))
+}
+
+/// A file of `carma bench interference`. Repeats of one combination become one row, by the mean of progress;
+/// windows that failed, and those without a solo rate, are left out.
+pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
+    let place = path.display().to_string();
+    let measured = Measured::read(&read(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+    Ok(of_measured(&measured))
+}
+
+pub(crate) fn of_measured(measured: &Measured) -> Set {
+    let at: BTreeMap<&str, usize> =
+        measured.tasks.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+    let bare = |name: &str| Profile { name: name.to_owned(), ..Profile::default() };
+    let tasks: Vec<Profile> = measured
+        .tasks
+        .iter()
+        .map(|t| measured.profiles.task(&t.name).cloned().unwrap_or_else(|_| bare(&t.name)))
+        .collect();
+    let families = measured.tasks.iter().map(|t| t.family().to_owned()).collect();
+    let mut groups: BTreeMap<(Mode, Vec<(usize, u8)>), Vec<Vec<f64>>> = BTreeMap::new();
+    for window in &measured.combinations {
+        if window.failed.is_some() || window.k() < 2 || window.progress.len() != window.k() {
+            continue;
+        }
+        let indices: Option<Vec<usize>> = window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
+        let Some(indices) = indices else { continue };
+        let pct = |i: usize| window.threads_pct.get(i).copied().filter(|_| window.is_split()).unwrap_or(100);
+        let mut members: Vec<(usize, u8, f64)> =
+            indices.iter().enumerate().map(|(i, t)| (*t, pct(i), window.progress[i])).collect();
+        members.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        // Without any progress in the window there is no ratio to predict.
+        if members.iter().all(|m| m.2 > 0.0) {
+            let key = (window.sharing, members.iter().map(|m| (m.0, m.1)).collect());
+            groups.entry(key).or_default().push(members.iter().map(|m| m.2).collect());
+        }
+    }
+    let rows = groups.into_iter().map(|((sharing, members), repeats)| {
+        let n = repeats.len() as f64;
+        let progress = (0..members.len()).map(|i| repeats.iter().map(|r| r[i]).sum::<f64>() / n).collect();
+        let split = members.iter().any(|m| m.1 < 100);
+        let threads = if split { members.iter().map(|m| f64::from(m.1)).collect() } else { Vec::new() };
+        Together { tasks: members.into_iter().map(|m| m.0).collect(), sharing, threads, progress }
+    });
+    Set { gpu: GpuType::named(&measured.machine.gpu), tasks, families, rows: rows.collect() }
+}
+
+#[derive(Deserialize)]
+struct Older {
+    groups: Vec<OlderWindow>,
+}
+
+/// Shares are 0 to 1 here.
+#[derive(Deserialize)]
+struct OlderWindow {
+    mode: String,
+    kind: String,
+    tasks: Vec<String>,
+    rates: Vec<f64>,
+    gract: f64,
+    smact: f64,
+    smocc: f64,
+    tensor: f64,
+    dram: f64,
+    pcie_rx_mib_s: f64,
+    pcie_tx_mib_s: f64,
+    memory_mib: f64,
+}
+
+/// The older tables of these files together: solos by their median, repeats by their mean.
+pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
+    let mut windows = Vec::new();
+    for path in paths {
+        let place = path.display().to_string();
+        let file: Older = serde_json::from_str(&read(path)?)
+            .map_err(|e| Error::new(&place, format!("not a table of collocation.py: {e}")))?;
+        windows.extend(file.groups);
+    }
+    let mut solo: BTreeMap<&str, Vec<&OlderWindow>> = BTreeMap::new();
+    for window in windows.iter().filter(|w| w.kind.starts_with("solo")) {
+        if let [task] = &window.tasks[..] {
+            solo.entry(task).or_default().push(window);
+        }
+    }
+    let middle = |values: Vec<f64>| {
+        let mut values = values;
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    // By the sharing in which it ran: their solo rates differ by some per cent.
+    let mode_of = |w: &OlderWindow| if w.mode == "mps" { Mode::Mps } else { Mode::TimeSlice };
+    let alone = |task: &str, mode: Mode| {
+        let here = solo.get(task).into_iter().flatten().filter(|w| mode_of(w) == mode);
+        middle(here.filter_map(|w| w.rates.first().copied()).collect())
+    };
+    let names: Vec<&str> = solo.keys().copied().collect();
+    let tasks = names.iter().map(|name| {
+        let of = |pick: fn(&OlderWindow) -> f64| {
+            let all = solo.get(name).into_iter().flatten().map(|w| pick(w)).collect();
+            Some(Stat::of(middle(all)))
+        };
+        Profile {
+            name: (*name).to_owned(),
+            rate: Some(Rate { per_s: alone(name, Mode::TimeSlice), unit: None, source: Some(RateSource::Heartbeat) }),
+            metrics: Metrics {
+                gract_pct: of(|w| w.gract * 100.0),
+                smact_pct: of(|w| w.smact * 100.0),
+                smocc_pct: of(|w| w.smocc * 100.0),
+                tensor_pct: of(|w| w.tensor * 100.0),
+                drama_pct: of(|w| w.dram * 100.0),
+                pcie_rx_mib_s: of(|w| w.pcie_rx_mib_s),
+                pcie_tx_mib_s: of(|w| w.pcie_tx_mib_s),
+                memory_mib: of(|w| w.memory_mib),
+                ..Metrics::default()
+            },
+            ..Profile::default()
+        }
+    });
+    let tasks: Vec<Profile> = tasks.collect();
+    let mut groups: BTreeMap<(Mode, Vec<usize>), Vec<Vec<f64>>> = BTreeMap::new();
+    for window in windows.iter().filter(|w| w.tasks.len() > 1) {
+        let mode = mode_of(window);
+        let mut members: Vec<(usize, f64)> = window
+            .tasks
+            .iter()
+            .zip(&window.rates)
+            .filter_map(|(t, r)| Some((names.iter().position(|n| n == t)?, r / alone(t, mode))))
+            .collect();
+        members.sort_by_key(|m| m.0);
+        if members.len() == window.tasks.len() && members.iter().all(|m| m.1.is_finite() && m.1 > 0.0) {
+            let key = (mode, members.iter().map(|m| m.0).collect());
+            groups.entry(key).or_default().push(members.iter().map(|m| m.1).collect());
+        }
+    }
+    let rows = groups.into_iter().map(|((sharing, tasks), repeats)| {
+        let n = repeats.len() as f64;
+        let progress = (0..tasks.len()).map(|i| repeats.iter().map(|r| r[i]).sum::<f64>() / n).collect();
+        Together { tasks, sharing, threads: Vec::new(), progress }
+    });
+    let rows = rows.collect();
+    let families = names.iter().map(|n| (*n).to_owned()).collect();
+    Ok(Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows })
+}

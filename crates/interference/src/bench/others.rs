@@ -1,0 +1,225 @@
+//! Data of Lucid, iGniter and Gavel, and KACE's thread splits, as data sets.
+
+use super::set::{Set, Together};
+use crate::kace::Error;
+use crate::kace::cells::Cells;
+use crate::predict::{GpuType, Mode};
+use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn rate(per_s: f64) -> Option<Rate> {
+    // Measured by the same people in the same campaign: as good as our own.
+    (per_s.is_finite() && per_s > 0.0).then_some(Rate { per_s, unit: None, source: Some(RateSource::Printed) })
+}
+
+/// Tasks by name, in the order of their first mention.
+#[derive(Default)]
+struct Index {
+    at: BTreeMap<String, usize>,
+    tasks: Vec<Profile>,
+    families: Vec<String>,
+}
+
+impl Index {
+    fn put(&mut self, profile: Profile, family: &str) -> usize {
+        if let Some(at) = self.at.get(&profile.name) {
+            return *at;
+        }
+        self.at.insert(profile.name.clone(), self.tasks.len());
+        self.tasks.push(profile);
+        self.families.push(family.to_owned());
+        self.tasks.len() - 1
+    }
+
+    fn set(self, gpu: &str, rows: Vec<Together>) -> Set {
+        Set { gpu: GpuType::named(gpu), tasks: self.tasks, families: self.families, rows }
+    }
+}
+
+/// Lucid (ASPLOS 2023): 1,388 pairs on one RTX 3090, plain processes; nvidia-smi's numbers of each task alone.
+/// Families are models.
+pub(crate) fn lucid(folder: &Path) -> Result<Set, Error> {
+    let solo = Cells::read(folder, "single_data.csv")?;
+    let mut index = Index::default();
+    let key = |model: &str, data: &str, batch: &str, amp: &str| format!("{model}/{data}/{batch}/amp{amp}");
+    let [model, data, batch, amp, speed, util, mem, memory] =
+        ["model", "dataset", "batchsize", "amp", "speed", "gpu_util", "gmem_util", "gmem"].map(|c| solo.column(c));
+    let (model, data, batch, amp) = (model?, data?, batch?, amp?);
+    let (speed, util, mem, memory) = (speed?, util?, mem?, memory?);
+    for row in solo.rows() {
+        let name = key(row.text(model)?, row.text(data)?, row.text(batch)?, row.text(amp)?);
+        let metrics = Metrics {
+            gpu_util_pct: Some(Stat::of(row.positive(util, false)?.min(100.0))),
+            mem_util_pct: Some(Stat::of(row.positive(mem, false)?.min(100.0))),
+            memory_mib: Some(Stat::of(row.positive(memory, true)?)),
+            ..Metrics::default()
+        };
+        let profile =
+            Profile { name, rate: rate(row.positive(speed, true)?), metrics, ..Profile::default() };
+        index.put(profile, row.text(model)?);
+    }
+    let pairs = Cells::read(folder, "colocate_info.csv")?;
+    let columns: Vec<usize> = ["model", "dataset", "batchsize", "amp", "speed"]
+        .iter()
+        .flat_map(|c| [1, 2].map(|i| pairs.column(&format!("{c}{i}"))))
+        .collect::<Result<_, _>>()?;
+    let mut rows = Vec::new();
+    for row in pairs.rows() {
+        let mut tasks = Vec::new();
+        let mut progress = Vec::new();
+        for i in 0..2 {
+            let text = |c: usize| row.text(columns[2 * c + i]);
+            let name = key(text(0)?, text(1)?, text(2)?, text(3)?);
+            let at = index.at.get(&name).copied();
+            tasks.push(at.ok_or_else(|| Error::new(row.place(columns[i]), format!("`{name}` was not measured alone")))?);
+            progress.push(row.positive(columns[8 + i], true)?);
+        }
+        rows.push(Together { tasks, sharing: Mode::TimeSlice, threads: Vec::new(), progress });
+    }
+    Ok(index.set("RTX 3090", rows))
+}
+
+/// iGniter (TPDS 2023): 750 pairs of inference servers on a partitioned V100. Speed is 1 / latency; alone, by
+/// thread percentage, from the solo table. Families are models.
+pub(crate) fn igniter(folder: &Path) -> Result<Set, Error> {
+    let solo = Cells::read(folder, "solo_v100_batch_x_mpspct.csv")?;
+    let [model, batch, pct, latency, dram] =
+        ["model", "batch", "mps_pct", "latency", "dram"].map(|c| solo.column(c));
+    let (model, batch, pct, latency, dram) = (model?, batch?, pct?, latency?, dram?);
+    let mut curves: BTreeMap<(String, u32), BTreeMap<u8, (f64, Option<f64>)>> = BTreeMap::new();
+    for row in solo.rows() {
+        let key = (row.text(model)?.to_owned(), row.whole(batch)?);
+        let at = row.positive(pct, true)?.round().clamp(1.0, 100.0) as u8;
+        let traffic = row.maybe(dram).and_then(|text| text.parse::<f64>().ok());
+        curves.entry(key).or_default().insert(at, (1000.0 / row.positive(latency, true)?, traffic));
+    }
+    let mut index = Index::default();
+    let pairs = Cells::read(folder, "pair_interference_v100.csv")?;
+    let at = |name: &str| pairs.column(name);
+    let columns = [
+        (at("model1")?, at("batch1")?, at("latency1_ms")?),
+        (at("model2")?, at("batch2")?, at("latency2_ms")?),
+    ];
+    let split = at("mps_pct1")?;
+    let mut rows = Vec::new();
+    for row in pairs.rows() {
+        let first = row.positive(split, true)?;
+        let (mut tasks, mut threads, mut progress) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, (model, batch, latency)) in columns.into_iter().enumerate() {
+            let key = (row.text(model)?.to_owned(), row.whole(batch)?);
+            let name = format!("{}/{}", key.0, key.1);
+            let curve = curves.get(&key).ok_or_else(|| Error::new(row.place(model), format!("no solo rows of {name}")))?;
+            let full = curve.get(&100).map(|(speed, _)| *speed);
+            let full =
+                full.ok_or_else(|| Error::new(row.place(model), format!("no solo row of {name} with 100 % of the threads")))?;
+            let traffic = curve.get(&100).and_then(|(_, dram)| *dram);
+            let profile = Profile {
+                rate: rate(full),
+                metrics: Metrics {
+                    drama_pct: traffic.filter(|d| (0.0..=100.0).contains(d)).map(Stat::of),
+                    ..Metrics::default()
+                },
+                rate_by_threads_pct: curve.iter().map(|(pct, (speed, _))| (*pct, *speed)).collect(),
+                name,
+                ..Profile::default()
+            };
+            tasks.push(index.put(profile, &key.0));
+            threads.push(if i == 0 { first } else { 100.0 - first });
+            progress.push(1000.0 / row.positive(latency, true)? / full);
+        }
+        rows.push(Together { tasks, sharing: Mode::Mps, threads, progress });
+    }
+    Ok(index.set("unmeasured Volta 16GB", rows))
+}
+
+/// Gavel (OSDI 2020): pairs of training jobs under MPS on one GPU type; nothing is known of a job but its rate
+/// alone. Pairs that could not run (0) are left out. Families are models.
+pub(crate) fn gavel(folder: &Path, worker: &str) -> Result<Set, Error> {
+    let cells = Cells::read(folder, "motivation_pairs_tidy.csv")?;
+    let at = |name: &str| cells.column(name);
+    let kind = at("worker_type")?;
+    let columns = [
+        (at("job1")?, at("isolated_thr1")?, at("colocated_thr1")?),
+        (at("job2")?, at("isolated_thr2")?, at("colocated_thr2")?),
+    ];
+    let mut index = Index::default();
+    let mut rows = Vec::new();
+    for row in cells.rows().filter(|row| row.maybe(kind) == Some(worker)) {
+        let (mut tasks, mut progress) = (Vec::new(), Vec::new());
+        for (job, alone, together) in columns {
+            let name = row.text(job)?.to_owned();
+            let family = name.split(" (").next().unwrap_or(&name).to_owned();
+            let (alone, together) = (row.positive(alone, false)?, row.positive(together, false)?);
+            if alone > 0.0 && together > 0.0 {
+                tasks.push(index.put(Profile { name, rate: rate(alone), ..Profile::default() }, &family));
+                progress.push(together / alone);
+            }
+        }
+        // A job with itself is written twice over; both members behave alike.
+        if tasks.len() == 2 {
+            rows.push(Together { tasks, sharing: Mode::Mps, threads: Vec::new(), progress });
+        }
+    }
+    Ok(index.set(worker, rows))
+}
+
+/// KACE's campaign of May 2024: pairs under MPS at splits 10/90 to 90/10 and at 100/100, with solo curves by
+/// percentage. Only pairs of tasks with a whole curve.
+pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
+    let table = Cells::read(folder, "orig/solo_mps_curve_baseline_steps_stage2.csv")?;
+    let name = table.column("workload")?;
+    let mut curves: BTreeMap<String, BTreeMap<u8, f64>> = BTreeMap::new();
+    for row in table.rows() {
+        let mut curve = BTreeMap::new();
+        for pct in (10..=100_u8).step_by(10) {
+            let column = table.column(&pct.to_string())?;
+            if let Some(speed) = row.maybe(column).and_then(|v| v.parse::<f64>().ok()).filter(|v| *v > 0.0) {
+                curve.insert(pct, speed);
+            }
+        }
+        if curve.len() == 10 {
+            curves.insert(row.text(name)?.to_owned(), curve);
+        }
+    }
+    let util = Cells::read(folder, "orig/baseline_labels_util.csv")?;
+    let (kind, sm) = (util.column("Type")?, util.column("sm%")?);
+    let mut busy = BTreeMap::new();
+    for row in util.rows() {
+        if let Some(sm) = row.maybe(sm).and_then(|v| v.parse::<f64>().ok()) {
+            busy.insert(row.text(kind)?.to_owned(), sm.clamp(0.0, 100.0));
+        }
+    }
+    let cells = Cells::read(folder, "colocations_tidy.csv")?;
+    let at = |name: &str| cells.column(name);
+    let (campaign, id, task) = (at("campaign")?, at("coloc_id")?, at("workload")?);
+    let (pct, speed, alone) = (at("mps_active_thread_pct")?, at("throughput")?, at("solo_throughput_100")?);
+    let mut index = Index::default();
+    let mut open: Option<(String, Together)> = None;
+    let mut rows = Vec::new();
+    for row in cells.rows().filter(|row| row.maybe(campaign).is_some_and(|c| c.starts_with("A_"))) {
+        let key = row.text(id)?.to_owned();
+        if open.as_ref().is_none_or(|(at, _)| *at != key) {
+            rows.extend(open.take().map(|(_, together)| together));
+            let none = Together { tasks: Vec::new(), sharing: Mode::Mps, threads: Vec::new(), progress: Vec::new() };
+            open = Some((key, none));
+        }
+        let name = row.text(task)?;
+        let (Some(curve), Some((_, together))) = (curves.get(name), open.as_mut()) else { continue };
+        let alone = row.positive(alone, true)?;
+        let profile = Profile {
+            name: name.to_owned(),
+            rate: rate(alone),
+            metrics: Metrics { gpu_util_pct: busy.get(name).copied().map(Stat::of), ..Metrics::default() },
+            rate_by_threads_pct: curve.clone(),
+            ..Profile::default()
+        };
+        let family = name.split("_batch").next().unwrap_or(name).to_owned();
+        together.tasks.push(index.put(profile, &family));
+        together.threads.push(row.positive(pct, true)?);
+        together.progress.push(row.positive(speed, false)?.max(1e-6) / alone);
+    }
+    rows.extend(open.map(|(_, together)| together));
+    rows.retain(|r| r.tasks.len() == 2);
+    Ok(index.set("unmeasured Volta 32GB", rows))
+}

@@ -1,0 +1,219 @@
+//! A data set of measured combinations, and the protocols that all of them share.
+
+use super::stats::{Clustered, Dice};
+use crate::kace::score::parallel;
+use crate::online::{Model, Observed};
+use crate::predict::{GpuType, Group, Member, Mode};
+use crate::profile::Profile;
+
+/// Measured combinations of tasks on one type of GPU.
+#[derive(Debug, Clone)]
+pub(crate) struct Set {
+    pub gpu: GpuType,
+    pub tasks: Vec<Profile>,
+    /// What is held out together, one for each task.
+    pub families: Vec<String>,
+    pub rows: Vec<Together>,
+}
+
+/// Tasks that shared a GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Together {
+    pub tasks: Vec<usize>,
+    pub sharing: Mode,
+    /// Thread percentages; empty: none.
+    pub threads: Vec<f64>,
+    /// Speed together over speed alone.
+    pub progress: Vec<f64>,
+}
+
+impl Together {
+    pub(crate) fn sum(&self) -> f64 {
+        self.progress.iter().sum()
+    }
+}
+
+/// Errors, and whether bounds held.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Errors {
+    /// |predicted / measured - 1|, by task.
+    pub error: Clustered,
+    /// 1 where the measured value lies within the bounds, by task.
+    pub covered: Clustered,
+    /// Upper over lower bound.
+    pub width: Clustered,
+}
+
+impl Set {
+    pub(crate) fn members(&self, row: &Together) -> Vec<Member<'_>> {
+        let of = |(at, task): (usize, &usize)| Member {
+            profile: &self.tasks[*task],
+            threads_pct: row.threads.get(at).copied(),
+        };
+        row.tasks.iter().enumerate().map(of).collect()
+    }
+
+    pub(crate) fn observe(&self, model: &mut Model, row: &Together) {
+        let members = self.members(row);
+        let group = Group { gpu: &self.gpu, sharing: row.sharing, members: &members };
+        let observed = Observed::Progress(row.progress.iter().map(|p| Some(*p)).collect());
+        // What the model refuses it says; the rows were checked when they were read.
+        let _ = model.observe(&group, &observed);
+    }
+
+    /// Predicted progress with bounds, of each member.
+    pub(crate) fn predict(&self, model: &Model, row: &Together) -> Option<crate::predict::Forecast> {
+        let members = self.members(row);
+        model.predict(&Group { gpu: &self.gpu, sharing: row.sharing, members: &members }).ok()
+    }
+
+    fn has_family(&self, row: &Together, family: &str) -> bool {
+        row.tasks.iter().any(|t| self.families[*t] == family)
+    }
+
+    /// The families, each once.
+    pub(crate) fn distinct_families(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = self.families.iter().map(String::as_str).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn add(&self, errors: &mut Errors, model: &Model, row: &Together, only: Option<&str>) {
+        let Some(forecast) = self.predict(model, row) else { return };
+        for ((task, measured), said) in row.tasks.iter().zip(&row.progress).zip(&forecast.tasks) {
+            if only.is_none_or(|family| self.families[*task] == family) {
+                let name = &self.tasks[*task].name;
+                let p = said.progress;
+                errors.error.add(name, (p.expected / measured - 1.0).abs());
+                errors.covered.add(name, f64::from(u8::from((p.lower..=p.upper).contains(measured))));
+                errors.width.add(name, p.upper / p.lower);
+            }
+        }
+    }
+
+    /// A model that has observed these rows in that random order.
+    fn taught<'a>(&self, rows: impl Iterator<Item = &'a Together>, seed: u64) -> Model {
+        let mut rows: Vec<&Together> = rows.collect();
+        Dice::new(seed).shuffle(&mut rows);
+        let mut model = Model::new();
+        rows.into_iter().for_each(|row| self.observe(&mut model, row));
+        model
+    }
+
+    /// Leave one family out: learns from rows without it, predicts its tasks in rows with it. `repeats`
+    /// orders of learning.
+    pub(crate) fn cold(&self, repeats: u64) -> Errors {
+        let mut errors = Errors::default();
+        for (family, seed) in self.folds(repeats) {
+            let model = self.taught(self.rows.iter().filter(|r| !self.has_family(r, family)), seed);
+            for row in self.rows.iter().filter(|r| self.has_family(r, family)) {
+                self.add(&mut errors, &model, row, Some(family));
+            }
+        }
+        errors
+    }
+
+    fn folds(&self, repeats: u64) -> Vec<(&str, u64)> {
+        self.distinct_families().into_iter().flat_map(|f| (0..repeats).map(move |r| (f, r))).collect()
+    }
+
+    /// The prior alone on all rows.
+    pub(crate) fn prior(&self) -> Errors {
+        let mut errors = Errors::default();
+        let model = Model::new();
+        self.rows.iter().for_each(|row| self.add(&mut errors, &model, row, None));
+        errors
+    }
+
+    /// Learns from `observations` random rows, predicts the others.
+    pub(crate) fn online(&self, observations: usize, repeats: u64) -> Errors {
+        let mut errors = Errors::default();
+        for seed in 0..repeats {
+            let mut rows: Vec<&Together> = self.rows.iter().collect();
+            Dice::new(seed).shuffle(&mut rows);
+            let (first, rest) = rows.split_at(observations.min(rows.len()));
+            let mut model = Model::new();
+            first.iter().for_each(|row| self.observe(&mut model, row));
+            rest.iter().for_each(|row| self.add(&mut errors, &model, row, None));
+        }
+        errors
+    }
+
+    /// Learns from all of `before` and then from `observations` random rows of this set, predicts the others.
+    pub(crate) fn transfer(&self, before: &Self, observations: usize, repeats: u64) -> Errors {
+        let mut errors = Errors::default();
+        for seed in 0..repeats {
+            let mut model = before.taught(before.rows.iter(), seed);
+            let mut rows: Vec<&Together> = self.rows.iter().collect();
+            Dice::new(seed + 1000).shuffle(&mut rows);
+            let (first, rest) = rows.split_at(observations.min(rows.len()));
+            first.iter().for_each(|row| self.observe(&mut model, row));
+            rest.iter().for_each(|row| self.add(&mut errors, &model, row, None));
+        }
+        errors
+    }
+
+    /// Choice of partners for every target of held-out families: measured value of the chosen row over the
+    /// best one's, by target. `score` is asked with what was learned without the family.
+    pub(crate) fn select(
+        &self,
+        repeats: u64,
+        threads: usize,
+        value: impl Fn(&Together) -> f64 + Sync,
+        score: impl Fn(&Model, &Together) -> f64 + Sync,
+    ) -> Clustered {
+        let folds = self.folds(repeats);
+        let parts = parallel(&folds, threads, |(family, seed)| {
+            let model = self.taught(self.rows.iter().filter(|r| !self.has_family(r, family)), *seed);
+            self.choices(&model, |t| self.families[t] == *family, &value, &score)
+        });
+        let mut chosen = Clustered::default();
+        for (target, ratio) in parts.into_iter().flatten() {
+            chosen.add(&target, ratio);
+        }
+        chosen
+    }
+
+    /// For each target that is asked about, by number of members and sharing: the chosen row's value over
+    /// the best.
+    pub(crate) fn choices(
+        &self,
+        model: &Model,
+        asked: impl Fn(usize) -> bool,
+        value: impl Fn(&Together) -> f64,
+        score: impl Fn(&Model, &Together) -> f64,
+    ) -> Vec<(String, f64)> {
+        let mut out = Vec::new();
+        for target in (0..self.tasks.len()).filter(|t| asked(*t)) {
+            for sharing in [Mode::TimeSlice, Mode::Mps] {
+                for k in 2..=8 {
+                    let rows: Vec<&Together> = self
+                        .rows
+                        .iter()
+                        .filter(|r| r.sharing == sharing && r.tasks.len() == k && r.tasks.contains(&target))
+                        .filter(|r| r.threads.is_empty())
+                        .collect();
+                    let best = rows.iter().map(|r| value(r)).fold(0.0, f64::max);
+                    if rows.len() < 2 || best <= 0.0 {
+                        continue;
+                    }
+                    let scores: Vec<f64> = rows.iter().map(|r| score(model, r)).collect();
+                    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    // Of equals each is as likely: their mean.
+                    let equal: Vec<f64> = rows
+                        .iter()
+                        .zip(&scores)
+                        .filter(|(_, s)| **s >= top - 1e-12)
+                        .map(|(r, _)| value(r) / best)
+                        .collect();
+                    out.push((
+                        self.tasks[target].name.clone(),
+                        equal.iter().sum::<f64>() / equal.len() as f64,
+                    ));
+                }
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,147 @@
+//! Cells of CSV files, plain or gzipped: each error says file, row and column.
+
+use super::Error;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Larger files are refused; those of the artifact have less than 3 MiB when unpacked.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A file as rows of text, all as long as the header.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    /// Its name, for errors.
+    pub(crate) file: String,
+    /// The names of the columns.
+    pub(crate) header: Vec<String>,
+    /// Row by row.
+    rows: Vec<csv::StringRecord>,
+}
+
+/// A row of [`Cells`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CellRow<'a> {
+    cells: &'a Cells,
+    at: usize,
+}
+
+impl Cells {
+    /// Reads a file; of `name.gz` and `name` the one that is there.
+    pub(crate) fn read(folder: &Path, name: &str) -> Result<Self, Error> {
+        let plain = folder.join(name.trim_end_matches(".gz"));
+        let packed = folder.join(format!("{}.gz", name.trim_end_matches(".gz")));
+        let path = if packed.is_file() { packed } else { plain };
+        Self::open(&path)
+    }
+
+    /// Reads the file at a path.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let place = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|e| {
+            Error::new(&place, format!("cannot be read: {e}; KACE's tables are described in docs/kace.md"))
+        })?;
+        Self::parse(&place, &bytes)
+    }
+
+    /// Reads bytes, unpacked first when they are gzip.
+    pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, Error> {
+        let mut text = Vec::new();
+        let text = if bytes.starts_with(&[0x1f, 0x8b]) {
+            let taken = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut text);
+            taken.map_err(|e| Error::new(file, format!("is not whole gzip: {e}; copy it again")))?;
+            &text[..]
+        } else {
+            bytes
+        };
+        if text.len() as u64 > MAX_BYTES {
+            return Err(Error::new(
+                file,
+                format!("more than {} MiB, which no such table has", MAX_BYTES >> 20),
+            ));
+        }
+        let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
+        let bad = |e: csv::Error| Error::new(file, format!("is not CSV in UTF-8: {e}"));
+        let header: Vec<String> = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
+        let mut rows = Vec::new();
+        for (at, record) in reader.records().enumerate() {
+            let record = record.map_err(bad)?;
+            if record.len() != header.len() {
+                return Err(Error::new(
+                    format!("{file}, row {}", at + 1),
+                    format!(
+                        "{} cells, but the header has {}; complete the row or delete it",
+                        record.len(),
+                        header.len()
+                    ),
+                ));
+            }
+            rows.push(record);
+        }
+        Ok(Self { file: file.to_owned(), header, rows })
+    }
+
+    /// Its rows.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = CellRow<'_>> {
+        (0..self.rows.len()).map(|at| CellRow { cells: self, at })
+    }
+
+    /// The column of a name.
+    pub(crate) fn column(&self, name: &str) -> Result<usize, Error> {
+        self.header.iter().position(|c| c == name).ok_or_else(|| {
+            let known: Vec<&str> = self.header.iter().take(60).map(String::as_str).collect();
+            Error::new(&self.file, format!("no column `{name}`; there are: {}", known.join(", ")))
+        })
+    }
+}
+
+impl<'a> CellRow<'a> {
+    /// File, row (1 is the first under the header) and column.
+    pub(crate) fn place(&self, column: usize) -> String {
+        let name = self.cells.header.get(column).map_or("", String::as_str);
+        format!("{}, row {}, column `{name}`", self.cells.file, self.at + 1)
+    }
+
+    /// The text of a cell; it may be empty.
+    pub(crate) fn maybe(&self, column: usize) -> Option<&'a str> {
+        self.cells.rows[self.at].get(column).filter(|cell| !cell.is_empty())
+    }
+
+    /// The text of a cell.
+    pub(crate) fn text(&self, column: usize) -> Result<&'a str, Error> {
+        self.maybe(column)
+            .ok_or_else(|| Error::new(self.place(column), "empty; fill it in, or delete the row"))
+    }
+
+    /// A number.
+    pub(crate) fn number(&self, column: usize) -> Result<f64, Error> {
+        let text = self.text(column)?;
+        let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
+        number.ok_or_else(|| {
+            let text: String = text.chars().take(40).collect();
+            let what = format!("`{text}` is no finite number; measure it again, or delete the row");
+            Error::new(self.place(column), what)
+        })
+    }
+
+    /// A number of 0 or more; `above`: of more than 0.
+    pub(crate) fn positive(&self, column: usize, above: bool) -> Result<f64, Error> {
+        let number = self.number(column)?;
+        if number < 0.0 || (above && number == 0.0) {
+            let what = format!(
+                "{number}: must be {}; measure it again, or delete the row",
+                if above { "more than 0" } else { "0 or more" }
+            );
+            return Err(Error::new(self.place(column), what));
+        }
+        Ok(number)
+    }
+
+    /// A whole number of 0 or more.
+    pub(crate) fn whole(&self, column: usize) -> Result<u32, Error> {
+        let text = self.text(column)?;
+        text.parse().map_err(|_| {
+            let text: String = text.chars().take(40).collect();
+            Error::new(self.place(column), format!("`{text}` is no whole number of 0 or more"))
+        })
+    }
+}

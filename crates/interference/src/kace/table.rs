@@ -1,0 +1,194 @@
+//! Tables of measured collocations, one row a collocation, in the artifact's format.
+//!
+//! Columns: `workload1` to `workloadK`; `w1throughput` to `wKthroughput`, items/s together; and for each feature
+//! `F` of a task alone `w1F` to `wKF`. The artifact's features are [`SOLO`] (items/s alone), [`SM_BUSY`],
+//! [`MEM_BUSY`] (`nvidia-smi`), [`MEMCAP`] (GB), and what Nsight Compute says of the kernels, weighted by duration:
+//! `_Threads`, [`NCU_SM`], `_DRAM Throughput`, `_Memory Throughput`, `_Registers`, `_Static Shared Memory`. Other
+//! features may be added or left out. `idx1`... are not read.
+
+use super::Error;
+use super::cells::Cells;
+use std::path::Path;
+
+/// Throughput alone, items/s.
+pub const SOLO: &str = "exclusive_throughput";
+/// Time with any kernel resident, percent, by `nvidia-smi`.
+pub const SM_BUSY: &str = "sm%";
+/// Time in which DRAM was read or written, percent, by `nvidia-smi`.
+pub const MEM_BUSY: &str = "mem%";
+/// GPU memory, GB.
+pub const MEMCAP: &str = "memcap";
+/// Compute (SM) throughput by Nsight Compute, percent of the peak.
+pub const NCU_SM: &str = "_Compute (SM) Throughput";
+/// Most members of a collocation: MPS has 48 clients.
+const MOST: usize = 48;
+
+/// Measured collocations of `k` tasks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// File that they come from.
+    pub source: String,
+    /// Members of each.
+    pub k: usize,
+    /// Names of the features, in the order of [`Member::features`].
+    pub features: Vec<String>,
+    /// In the file's order.
+    pub rows: Vec<Row>,
+}
+
+/// One collocation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// `k` of them, in the file's order.
+    pub members: Vec<Member>,
+}
+
+/// One task of a collocation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// Its name, e.g. `bert-base-cased_batch2-train`.
+    pub workload: String,
+    /// Items/s in this collocation.
+    pub throughput: f64,
+    /// What is known of it alone.
+    pub features: Vec<f64>,
+}
+
+impl Row {
+    /// Items/s of all members: what KACE maximises.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.members.iter().map(|m| m.throughput).sum()
+    }
+
+    /// Whether a workload is a member.
+    #[must_use]
+    pub fn has(&self, workload: &str) -> bool {
+        self.members.iter().any(|m| m.workload == workload)
+    }
+
+    /// The members' names, sorted: the same for every order of members.
+    #[must_use]
+    pub fn key(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.members.iter().map(|m| m.workload.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// What a workload's name says: `family_batchN-task`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name<'a> {
+    /// The model.
+    pub family: &'a str,
+    /// `train` or `inf`.
+    pub task: &'a str,
+    /// Batch size.
+    pub batch: u32,
+}
+
+impl<'a> Name<'a> {
+    /// Reads a name; `None` if it has another form.
+    #[must_use]
+    pub fn of(workload: &'a str) -> Option<Self> {
+        let (family, rest) = workload.rsplit_once("_batch")?;
+        let (batch, task) = rest.split_once('-')?;
+        Some(Self { family, task, batch: batch.parse().ok()? })
+    }
+
+    /// Of one model and task, whatever the batch.
+    #[must_use]
+    pub fn is_akin(&self, other: &Self) -> bool {
+        (self.family, self.task) == (other.family, other.task)
+    }
+}
+
+impl Table {
+    /// Reads a file, plain or gzipped.
+    ///
+    /// # Errors
+    /// It can't be read; a column is missing, a row too short or too long, a cell empty or no number, a throughput
+    /// below 0, a throughput alone not above 0. Says which row and column.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        Self::of(&Cells::open(path)?)
+    }
+
+    /// The same from bytes.
+    ///
+    /// # Errors
+    /// As [`Table::read`].
+    pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, Error> {
+        Self::of(&Cells::parse(name, bytes)?)
+    }
+
+    pub(super) fn of(cells: &Cells) -> Result<Self, Error> {
+        let k = (1..=MOST + 1).take_while(|i| cells.header.contains(&format!("workload{i}"))).count();
+        if k == 0 || k > MOST {
+            let what = format!("columns workload1, workload2... name the members: 1 to {MOST}, not {k}");
+            return Err(Error::new(&cells.file, what));
+        }
+        let features: Vec<String> = cells
+            .header
+            .iter()
+            .filter_map(|c| c.strip_prefix("w1"))
+            .filter(|f| *f != "throughput")
+            .map(str::to_owned)
+            .collect();
+        let mut columns = Vec::with_capacity(k);
+        for i in 1..=k {
+            let name = cells.column(&format!("workload{i}"))?;
+            let throughput = cells.column(&format!("w{i}throughput"))?;
+            let features: Vec<usize> =
+                features.iter().map(|f| cells.column(&format!("w{i}{f}"))).collect::<Result<_, _>>()?;
+            columns.push((name, throughput, features));
+        }
+        let mut rows = Vec::new();
+        for row in cells.rows() {
+            let mut members = Vec::with_capacity(k);
+            for (name, throughput, at) in &columns {
+                let values = at.iter().zip(&features);
+                members.push(Member {
+                    workload: row.text(*name)?.to_owned(),
+                    throughput: row.positive(*throughput, false)?,
+                    features: values
+                        .map(
+                            |(c, f)| if f == SOLO { row.positive(*c, true) } else { row.positive(*c, false) },
+                        )
+                        .collect::<Result<_, _>>()?,
+                });
+            }
+            rows.push(Row { members });
+        }
+        if rows.is_empty() {
+            return Err(Error::new(&cells.file, "holds no collocation"));
+        }
+        Ok(Self { source: cells.file.clone(), k, features, rows })
+    }
+
+    /// Index of a feature in [`Member::features`].
+    ///
+    /// # Errors
+    /// There is none of that name; the message names those that there are.
+    pub fn feature(&self, name: &str) -> Result<usize, Error> {
+        self.features.iter().position(|f| f == name).ok_or_else(|| {
+            Error::new(&self.source, format!("no feature `{name}`; there are: {}", self.features.join(", ")))
+        })
+    }
+
+    /// All workloads, sorted.
+    #[must_use]
+    pub fn workloads(&self) -> Vec<&str> {
+        let mut all: Vec<&str> =
+            self.rows.iter().flat_map(|r| &r.members).map(|m| m.workload.as_str()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Without the collocations that hold a workload whose name `drop` says yes to.
+    #[must_use]
+    pub fn without(&self, drop: impl Fn(&str) -> bool) -> Self {
+        let rows = self.rows.iter().filter(|r| !r.members.iter().any(|m| drop(&m.workload)));
+        Self { rows: rows.cloned().collect(), ..self.clone() }
+    }
+}

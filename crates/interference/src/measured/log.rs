@@ -1,0 +1,72 @@
+//! The log of a measurement: one JSON object a line, each written as soon as it is known, so that
+//! whatever ends the tool leaves what was measured.
+
+use super::{BadMeasurement, Combination, Machine, Session, TaskNote, VERSION};
+use serde::{Deserialize, Serialize};
+
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "snake_case")]
+pub enum Line {
+    /// The first: what is measured and where.
+    Header {
+        /// Version of the format, [`VERSION`].
+        version: u32,
+        /// Where.
+        machine: Machine,
+        /// The tasks.
+        tasks: Vec<TaskNote>,
+    },
+    /// A call of the tool begins.
+    Session(Session),
+    /// A window is over. Boxed: it is much larger than the others.
+    Combination(Box<Combination>),
+}
+
+/// A log, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The tasks.
+    pub tasks: Vec<TaskNote>,
+    /// In order.
+    pub sessions: Vec<Session>,
+    /// In order, without `progress`.
+    pub combinations: Vec<Combination>,
+    /// Length of what was read, bytes: less than the text's when its last line is torn.
+    pub whole: usize,
+}
+
+/// Reads a log. A last line without its end was torn by whatever ended the tool and is left out.
+/// `None`: there is no whole line.
+///
+/// # Errors
+/// A line that cannot be read, a first line that is no header, a second header, a newer version.
+pub fn read_log(text: &str) -> Result<Option<Log>, BadMeasurement> {
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let mut log: Option<Log> = None;
+    for (number, line) in text[..whole].lines().enumerate() {
+        let bad = |why: String| Err(BadMeasurement(format!("line {}: {why}", number + 1)));
+        if line.trim().is_empty() {
+            continue;
+        }
+        let line = match serde_json::from_str::<Line>(line) {
+            Ok(line) => line,
+            Err(e) => return bad(format!("not a line of measurements: {e}")),
+        };
+        match (line, &mut log) {
+            (Line::Header { version, .. }, _) if version == 0 || version > VERSION => {
+                return bad(format!("version {version} is not known to this program, which reads {VERSION}"));
+            }
+            (Line::Header { machine, tasks, .. }, None) => {
+                log = Some(Log { machine, tasks, sessions: Vec::new(), combinations: Vec::new(), whole });
+            }
+            (Line::Header { .. }, Some(_)) => return bad("a second header".into()),
+            (_, None) => return bad("the header is missing".into()),
+            (Line::Session(session), Some(log)) => log.sessions.push(session),
+            (Line::Combination(window), Some(log)) => log.combinations.push(*window),
+        }
+    }
+    Ok(log)
+}

@@ -1,0 +1,371 @@
+//! The online learner: predicts groups, learns from what was observed of them, is kept in a file.
+//!
+//! ```
+//! use carma_interference::online::{Model, Observed};
+//! use carma_interference::predict::{GpuType, Group, Member, Mode};
+//! use carma_interference::profile::Profiles;
+//!
+//! let file = r#"{"version": 1, "gpu": "NVIDIA H200", "tasks": [
+//!     {"name": "a", "rate": 10.0, "metrics": {"gract_pct": 99, "smact_pct": 80}},
+//!     {"name": "b", "rate": 300.0, "metrics": {"gract_pct": 30, "smact_pct": 10}}]}"#;
+//! let profiles = Profiles::read(file)?;
+//! let members = [Member::of(profiles.task("a")?), Member::of(profiles.task("b")?)];
+//! let gpu = GpuType::named("NVIDIA H200");
+//! let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+//! let mut model = Model::new();
+//! let before = model.predict(&group)?;
+//! model.observe(&group, &Observed::Rates(vec![Some(9.0), Some(200.0)]))?;
+//! let after = model.predict(&group)?;
+//! assert!(after.tasks[1].progress.expected < before.tasks[1].progress.expected);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod conformal;
+mod domain;
+mod matrix;
+
+use crate::power::Power;
+use crate::predict::features::{Features, WEIGHT_NAMES};
+use crate::predict::{BadGroup, Bounded, Forecast, Group, Mode, TaskForecast};
+use crate::share::Demand;
+use domain::{Domain, Label, Seat};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Version of the model file that this program writes and reads.
+pub const VERSION: u32 = 1;
+
+/// The predictor: the prior of every GPU type, and what was learned of tasks on them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    version: u32,
+    domains: BTreeMap<String, Domain>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What was observed of a group, in the order of its members; `None`: not that one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Observed {
+    /// Rates in the unit of the solo rate. A member without one has its solo rate learned.
+    Rates(Vec<Option<f64>>),
+    /// Speed together over speed alone.
+    Progress(Vec<Option<f64>>),
+}
+
+/// What became of an observation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Learned {
+    /// Members that were learned from.
+    pub used: usize,
+    /// Members that were not, and why.
+    pub skipped: Vec<String>,
+}
+
+/// Why a model file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadModel(pub String);
+
+impl fmt::Display for BadModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadModel {}
+
+/// A measured progress beyond these is a fault of measurement.
+const PROGRESS: std::ops::RangeInclusive<f64> = 1e-4..=4.0;
+/// The same for rates, units a second.
+const RATES: std::ops::RangeInclusive<f64> = 1e-9..=1e12;
+/// Predicted progress never leaves these.
+const LEAST: f64 = 1e-4;
+const MOST: f64 = 1.2;
+
+struct Ready {
+    key: String,
+    features: Vec<Features>,
+    clock: Vec<f64>,
+    asked_w: Option<(f64, f64)>,
+}
+
+impl Model {
+    /// Nothing learned yet: the prior.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { version: VERSION, domains: BTreeMap::new() }
+    }
+
+    /// Reads a model file.
+    ///
+    /// # Errors
+    /// Text that is not JSON of this form, another version, or numbers that nothing can be predicted with.
+    pub fn read(text: &str) -> Result<Self, BadModel> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let form = |e: serde_json::Error| BadModel(format!("not a model of interference: {e}"));
+        let Versioned { version } = serde_json::from_str(text).map_err(form)?;
+        if version != VERSION {
+            return Err(BadModel(format!(
+                "the model has version {version}, this program works with version {VERSION}; learn it again \
+                 with `carma predict --observe`, or use the program that wrote it"
+            )));
+        }
+        let model: Self = serde_json::from_str(text).map_err(form)?;
+        if let Some((key, _)) = model.domains.iter().find(|(_, domain)| !domain.is_sound()) {
+            return Err(BadModel(format!(
+                "the model's part `{key}` has numbers that nothing can be predicted with; was the file edited?"
+            )));
+        }
+        Ok(model)
+    }
+
+    /// The model as a file.
+    ///
+    /// # Errors
+    /// None that is known: all numbers of a model are finite.
+    pub fn to_json(&self) -> Result<String, BadModel> {
+        serde_json::to_string(self).map_err(|e| BadModel(format!("the model cannot be written: {e}")))
+    }
+
+    /// Groups observed of this GPU type and way of sharing.
+    #[must_use]
+    pub fn observations(&self, group: &Group<'_>) -> u64 {
+        self.domains.get(&key(group)).map_or(0, |d| d.seen)
+    }
+
+    /// Predicts a group. A few microseconds for a pair.
+    ///
+    /// # Errors
+    /// As [`Group::check`].
+    pub fn predict(&self, group: &Group<'_>) -> Result<Forecast, BadGroup> {
+        group.check()?;
+        let fresh;
+        let ready = ready(group);
+        let domain = match self.domains.get(&ready.key) {
+            Some(domain) => domain,
+            None => {
+                fresh = domain_for(group);
+                &fresh
+            }
+        };
+        let seats = seats(group, &ready.features);
+        let guesses = domain.guess(group.sharing, &seats, group.is_split(), &ready.clock);
+        let k = group.members.len();
+        let (factor, scores) = domain.bounds(k, guesses.iter().map(|g| g.seen).min().unwrap_or(0));
+        let mut reasons = reasons(group, domain, &ready, factor, scores);
+        let tasks: Vec<TaskForecast> = group
+            .members
+            .iter()
+            .zip(&guesses)
+            .map(|(member, guess)| {
+                let (factor, _) = domain.bounds(k, guess.seen);
+                let bounded = |(mean, sd): (f64, f64), least: f64, most: f64| {
+                    let at = |log: f64| log.clamp(-500.0, 500.0).exp().clamp(least, most);
+                    Bounded { expected: at(mean), lower: at(mean - factor * sd), upper: at(mean + factor * sd) }
+                };
+                let progress = bounded(guess.progress, LEAST, MOST);
+                let name = member.profile.name.clone();
+                if guess.seen > 0 {
+                    let [weight, load, speed] = guess.learned;
+                    reasons.push(format!(
+                        "{name}: learned from {} observations of its class: weight x {weight:.2}, load x {load:.2}, \
+                         progress x {speed:.2}",
+                        guess.seen
+                    ));
+                }
+                if guess.doubted {
+                    reasons.push(format!(
+                        "{name}: its rates together contradict its solo rate, which is learned instead; profile it again"
+                    ));
+                }
+                TaskForecast {
+                    slowdown: 1.0 / progress.expected,
+                    progress,
+                    prior: guess.prior,
+                    rate: guess.rate.map(|rate| bounded(rate, 0.0, f64::MAX)),
+                    observations: guess.seen,
+                    name,
+                }
+            })
+            .collect();
+        let sum = tasks.iter().map(|t| t.progress.expected).sum();
+        let min = tasks.iter().map(|t| t.progress.expected).fold(f64::INFINITY, f64::min);
+        Ok(Forecast { tasks, sum, min, reasons })
+    }
+
+    /// Learns from what was observed of a group. Some tens of microseconds.
+    ///
+    /// Rates outside 1e-9 to 1e12, and progress outside 0.0001 to 4, are skipped: a task
+    /// that ended in the window, a counter that ran backwards.
+    ///
+    /// # Errors
+    /// As [`Group::check`], or as many values as there are not members.
+    pub fn observe(&mut self, group: &Group<'_>, observed: &Observed) -> Result<Learned, BadGroup> {
+        group.check()?;
+        let (Observed::Rates(values) | Observed::Progress(values)) = observed;
+        if values.len() != group.members.len() {
+            return Err(BadGroup(format!(
+                "{} values were observed of {} members; expected one each, in their order",
+                values.len(),
+                group.members.len()
+            )));
+        }
+        let mut learned = Learned::default();
+        let mut labels = Vec::with_capacity(values.len());
+        for (value, member) in values.iter().zip(group.members) {
+            let name = &member.profile.name;
+            let label = match (value, observed) {
+                (None, _) => None,
+                (Some(v), Observed::Rates(_)) if RATES.contains(v) => Some(Label::Rate(v.ln())),
+                (Some(v), Observed::Progress(_)) if PROGRESS.contains(v) => Some(Label::Progress(v.ln())),
+                (Some(v), Observed::Rates(_)) => {
+                    learned.skipped.push(format!("{name}: a rate of {v} is no rate"));
+                    None
+                }
+                (Some(v), Observed::Progress(_)) => {
+                    learned.skipped.push(format!("{name}: a progress of {v} is no progress"));
+                    None
+                }
+            };
+            learned.used += usize::from(label.is_some());
+            labels.push(label);
+        }
+        if learned.used > 0 {
+            let ready = ready(group);
+            let domain = self.domains.entry(ready.key.clone()).or_insert_with(|| domain_for(group));
+            let seats = seats(group, &ready.features);
+            domain.learn(group.sharing, &seats, group.is_split(), &ready.clock, &labels);
+        }
+        Ok(learned)
+    }
+
+    /// Forgets a class on all GPUs, e.g. because its program changed.
+    pub fn forget(&mut self, class: &str) {
+        for domain in self.domains.values_mut() {
+            domain.classes.remove(class);
+        }
+    }
+}
+
+/// What is learned apart: a GPU type and a way of sharing.
+fn key(group: &Group<'_>) -> String {
+    let split = if group.is_split() { "/threads" } else { "" };
+    format!("{}/{}{split}", group.gpu.name, group.sharing)
+}
+
+fn domain_for(group: &Group<'_>) -> Domain {
+    Domain::new(group.sharing, group.is_split(), group.gpu.capacity(group.sharing))
+}
+
+fn seats<'a>(group: &'a Group<'_>, features: &'a [Features]) -> Vec<Seat<'a>> {
+    let of = group.members.iter().zip(features);
+    of.map(|(member, features)| Seat { class: member.profile.class(), features }).collect()
+}
+
+fn ready(group: &Group<'_>) -> Ready {
+    let features: Vec<Features> = group
+        .members
+        .iter()
+        .map(|m| Features::of(m.profile, m.threads_pct, group.sharing, group.gpu))
+        .collect();
+    let (clock, asked_w) = match (&group.gpu.power, features.len()) {
+        (Some(power), 2..) => clocks(power, &features),
+        _ => (vec![0.0; features.len()], None),
+    };
+    Ready { key: key(group), features, clock, asked_w }
+}
+
+/// Log of what the power limit leaves each task, with the power asked for and the limit. The activity of
+/// all together is at most what the device has.
+fn clocks(power: &Power, features: &[Features]) -> (Vec<f64>, Option<(f64, f64)>) {
+    let alone: Vec<Demand> = features
+        .iter()
+        .map(|f| Demand {
+            gract: f.engine,
+            sm: f.engine * f.fill,
+            dram: f.engine * f.dram * 0.8,
+            tensor: f.engine * f.tensor,
+            pcie: f.pcie,
+        })
+        .collect();
+    let total = |of: fn(&Demand) -> f64| alone.iter().map(of).sum::<f64>();
+    // Together they use no more engine time than there is; the rest shrinks alike.
+    let part = 1.0 / total(|d| d.gract).max(1.0);
+    let together = Demand {
+        gract: 1.0,
+        sm: total(|d| d.sm) * part,
+        dram: total(|d| d.dram) * part,
+        tensor: total(|d| d.tensor) * part,
+        pcie: 0.0,
+    };
+    let clock = power.clock(&together);
+    let logs = alone.iter().map(|d| -power.longer(d, clock).ln()).collect();
+    (logs, Some((power.asked_w(&together), power.cap_w)))
+}
+
+fn reasons(group: &Group<'_>, domain: &Domain, ready: &Ready, factor: f64, scores: usize) -> Vec<String> {
+    let mut said = Vec::new();
+    let gpu = group.gpu;
+    let k = group.members.len();
+    if !gpu.measured {
+        said.push(format!(
+            "GPU type {} was never measured: the prior's capacities stand for it, and bounds are those of other types",
+            gpu.name
+        ));
+    }
+    if k == 1 && !group.is_split() {
+        said.push("alone on the GPU: nothing slows it down".to_owned());
+    }
+    let (capacity, theta) = domain.constants(k);
+    if k > 1 {
+        let asked: f64 = match group.sharing {
+            Mode::TimeSlice => ready.features.iter().map(|f| f.engine).sum(),
+            Mode::Mps => ready.features.iter().map(|f| f.engine * f.fill.min(f.cap)).sum(),
+        };
+        let what = match group.sharing {
+            Mode::TimeSlice => "engine time",
+            Mode::Mps => "SM activity",
+        };
+        said.push(format!("{what}: {asked:.2} asked for together, {capacity:.2} can be had"));
+        if group.sharing == Mode::Mps {
+            let dram: f64 = ready.features.iter().map(|f| f.engine * f.dram).sum();
+            if dram > 0.8 {
+                said.push(format!("DRAM: {:.0} % of what can be had is asked for together", dram * 100.0));
+            }
+            let shown = WEIGHT_NAMES.iter().zip(theta).filter(|(_, t)| t.abs() > 0.05);
+            let shown: Vec<String> = shown.map(|(name, t)| format!("{name}^{t:.2}")).collect();
+            if !shown.is_empty() {
+                said.push(format!("weights: {} x what is learned of each class", shown.join(" x ")));
+            }
+        }
+        if let Some((asked, cap)) = ready.asked_w.filter(|(asked, cap)| asked > cap) {
+            said.push(format!("power: {asked:.0} W asked for, the limit is {cap:.0} W: the clock falls"));
+        }
+    }
+    if group.is_split() {
+        said.push("thread limits: speed alone at that percentage, times what neighbours cost".to_owned());
+    }
+    said.push(if domain.seen == 0 {
+        "nothing was observed on this GPU type and way of sharing: the prior alone".to_owned()
+    } else {
+        format!("{} groups observed on this GPU type and way of sharing", domain.seen)
+    });
+    said.push(if scores == 0 {
+        "90 % bounds: of the prior, not yet checked against observations".to_owned()
+    } else {
+        format!("90 % bounds: {factor:.2} standard deviations, from {scores} past errors")
+    });
+    said.extend(ready.features.iter().flat_map(|f| f.remarks.iter().cloned()));
+    said
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+use super::*;
+use crate::predict::{GpuType, Member};
+use crate::profile::{Metrics, Profile, Rate, Stat};
+use proptest::prelude::*;
+
+fn task(name: &str, gract: f64, smact: f64) -> Profile {
+    Profile {
+        name: name.into(),
+        rate: Some(Rate { per_s: 10.0, unit: None, source: Some(crate::profile::RateSource::Heartbeat) }),
+        metrics: Metrics {
+            gract_pct: Some(Stat::of(gract)),
+            smact_pct: Some(Stat::of(smact)),
+            ..Metrics::default()
+        },
+        ..Profile::default()
+    }
+}
+
+fn progress(model: &Model, gpu: &GpuType, sharing: Mode, members: &[Member<'_>]) -> Vec<f64> {
+    let forecast = model.predict(&Group { gpu, sharing, members }).unwrap();
+    forecast.tasks.iter().map(|t| t.progress.expected).collect()
+}
+
+#[test]
+fn tasks_that_fill_the_gpu_divide_it() {
+    let gpu = GpuType::named("unheard of");
+    let full = task("full", 100.0, 100.0);
+    for (sharing, total) in [(Mode::TimeSlice, 1.0), (Mode::Mps, 1.15)] {
+        let p = progress(&Model::new(), &gpu, sharing, &[Member::of(&full); 2]);
+        assert!((p[0] - p[1]).abs() < 1e-9);
+        assert!((p[0] + p[1] - total).abs() < 0.02, "{sharing}: {p:?}");
+    }
+    let alone = progress(&Model::new(), &gpu, Mode::Mps, &[Member::of(&full)]);
+    assert!((alone[0] - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_light_task_waits_and_a_learned_one_is_known() {
+    let gpu = GpuType::named("H200");
+    let (heavy, light) = (task("heavy", 100.0, 85.0), task("light", 36.0, 15.0));
+    let members = [Member::of(&heavy), Member::of(&light)];
+    let group = Group { gpu: &gpu, sharing: Mode::TimeSlice, members: &members };
+    let mut model = Model::new();
+    let before = model.predict(&group).unwrap();
+    // One H200 gave 0.65 and 0.65 (bench/h200/results/collocation-time-slice.json).
+    assert!((before.tasks[1].progress.expected - 0.65).abs() < 0.15, "{before:?}");
+    assert!((before.tasks[0].progress.expected - 0.65).abs() < 0.15, "{before:?}");
+    for _ in 0..6 {
+        model.observe(&group, &Observed::Rates(vec![Some(5.2), Some(9.9)])).unwrap();
+    }
+    let after = model.predict(&group).unwrap();
+    assert!((after.tasks[0].progress.expected - 0.52).abs() < 0.05, "{after:?}");
+    assert!((after.tasks[1].progress.expected - 0.99).abs() < 0.05, "{after:?}");
+    let width = |f: &Forecast| f.tasks[1].progress.upper / f.tasks[1].progress.lower;
+    assert!(width(&after) < width(&before));
+    assert!((after.tasks[1].prior - before.tasks[1].prior).abs() < 1e-12);
+    assert_eq!(after.tasks[1].observations, 6);
+}
+
+#[test]
+fn an_unsound_solo_rate_is_found_out_and_learned() {
+    let gpu = GpuType::named("V100");
+    let (a, mut b) = (task("a", 97.0, 97.0), task("b", 50.0, 50.0));
+    // Its program became four times as fast since it was profiled.
+    b.rate = Some(Rate { per_s: 2.5, unit: None, source: None });
+    let members = [Member::of(&a), Member::of(&b)];
+    let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+    let mut model = Model::new();
+    for _ in 0..8 {
+        model.observe(&group, &Observed::Rates(vec![Some(7.0), Some(8.0)])).unwrap();
+    }
+    let forecast = model.predict(&group).unwrap();
+    let b = &forecast.tasks[1];
+    assert!((b.rate.unwrap().expected - 8.0).abs() < 0.6, "{b:?}");
+    assert!(b.progress.expected < 1.1, "{b:?}");
+    assert!(
+        forecast.reasons.iter().any(|r| r.contains("contradict its solo rate")),
+        "{:?}",
+        forecast.reasons
+    );
+}
+
+#[test]
+fn a_task_that_never_ran_alone_has_its_solo_rate_learned() {
+    let gpu = GpuType::named("H200");
+    let (a, mut b) = (task("a", 97.0, 97.0), task("b", 97.0, 97.0));
+    b.rate = None;
+    let members = [Member::of(&a), Member::of(&b)];
+    let group = Group { gpu: &gpu, sharing: Mode::TimeSlice, members: &members };
+    let mut model = Model::new();
+    assert_eq!(model.predict(&group).unwrap().tasks[1].rate, None);
+    model.observe(&group, &Observed::Rates(vec![Some(4.6), Some(23.0)])).unwrap();
+    let alone = [Member::of(&b)];
+    let alone = model.predict(&Group { members: &alone, ..group }).unwrap();
+    let rate = alone.tasks[0].rate.unwrap();
+    assert!((rate.expected - 50.0).abs() < 4.0, "{rate:?}");
+    assert!(rate.lower < 46.0 && rate.upper > 54.0, "{rate:?}");
+}
+
+#[test]
+fn what_is_missing_widens_bounds_and_is_said() {
+    let gpu = GpuType::named("H200");
+    let whole = task("whole", 90.0, 80.0);
+    let bare = Profile { name: "bare".into(), ..Profile::default() };
+    let mut smi = bare.clone();
+    smi.name = "smi".into();
+    smi.metrics.gpu_util_pct = Some(Stat::of(90.0));
+    let mut smact = bare.clone();
+    smact.name = "smact".into();
+    smact.metrics.smact_pct = Some(Stat::of(80.0));
+    let model = Model::new();
+    let width = |profile: &Profile| {
+        let members = [Member::of(&whole), Member::of(profile)];
+        let forecast = model.predict(&Group { gpu: &gpu, sharing: Mode::Mps, members: &members }).unwrap();
+        let p = forecast.tasks[1].progress;
+        (p.upper.min(1.0) / p.lower, forecast.reasons.join("\n"))
+    };
+    let known = width(&whole).0;
+    for (profile, said) in [
+        (&smi, "only nvidia-smi"),
+        (&smact, "engine time is guessed"),
+        (&bare, "nothing is known of its activity"),
+    ] {
+        let (width, reasons) = width(profile);
+        assert!(width > known, "{}: {width} {known}", profile.name);
+        assert!(reasons.contains(said), "{reasons}");
+    }
+    let other = GpuType::named("RTX 5090");
+    let members = [Member::of(&whole)];
+    let forecast = model.predict(&Group { gpu: &other, sharing: Mode::Mps, members: &members }).unwrap();
+    assert!(
+        forecast.reasons.iter().any(|r| r.contains("RTX-5090 was never measured")),
+        "{:?}",
+        forecast.reasons
+    );
+}
+
+#[test]
+fn a_file_brings_back_the_model_and_others_are_refused() {
+    let gpu = GpuType::named("H200");
+    let (a, b) = (task("a", 97.0, 90.0), task("b", 40.0, 20.0));
+    let members = [Member::of(&a), Member::of(&b)];
+    let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+    let mut model = Model::new();
+    model.observe(&group, &Observed::Progress(vec![Some(0.8), None])).unwrap();
+    assert_eq!(model.observations(&group), 1);
+    let text = model.to_json().unwrap();
+    let again = Model::read(&text).unwrap();
+    assert_eq!(again.predict(&group).unwrap(), model.predict(&group).unwrap());
+    let error = |text: &str| Model::read(text).unwrap_err().to_string();
+    let other = text.replacen("\"version\":1", "\"version\":2", 1);
+    assert!(error(&other).contains("version 2, this program works with version 1"), "{}", error(&other));
+    assert!(error("{}").contains("not a model of interference"));
+    let broken = text.replacen("\"cov\":[[", "\"cov\":[[-", 1);
+    assert!(error(&broken).contains("H200/mps"), "{}", error(&broken));
+}
+
+#[test]
+fn a_class_costs_less_than_a_kibibyte() {
+    assert!(size_of::<domain::Class>() < 1024, "{}", size_of::<domain::Class>());
+    let gpu = GpuType::named("H200");
+    let mut model = Model::new();
+    let names: Vec<String> = (0..50).map(|i| format!("task {i}")).collect();
+    for pair in names.windows(2) {
+        let (a, b) = (task(&pair[0], 97.0, 90.0), task(&pair[1], 40.0, 20.0));
+        let members = [Member::of(&a), Member::of(&b)];
+        model
+            .observe(
+                &Group { gpu: &gpu, sharing: Mode::Mps, members: &members },
+                &Observed::Progress(vec![Some(0.8), Some(0.6)]),
+            )
+            .unwrap();
+    }
+    let domain = model.domains.values().next().unwrap();
+    assert_eq!(domain.classes.len(), 50);
+}
+
+#[test]
+fn nonsense_that_was_observed_is_skipped_and_named() {
+    let gpu = GpuType::named("H200");
+    let a = task("a", 97.0, 90.0);
+    let members = [Member::of(&a), Member::of(&a)];
+    let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+    let mut model = Model::new();
+    for bad in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
+        let learned = model.observe(&group, &Observed::Rates(vec![Some(bad), None])).unwrap();
+        assert_eq!((learned.used, learned.skipped.len()), (0, 1));
+    }
+    assert_eq!(model, Model::new());
+    assert!(model.observe(&group, &Observed::Rates(vec![])).unwrap_err().to_string().contains("0 values"));
+    let none = Group { members: &[], ..group };
+    assert!(model.predict(&none).unwrap_err().to_string().contains("0 members"));
+    let much = [Member { threads_pct: Some(150.0), ..members[0] }];
+    let much = Group { members: &much, ..group };
+    assert!(model.predict(&much).unwrap_err().to_string().contains("thread percentage of 150"));
+}
+
+fn any_task(name: &'static str) -> impl Strategy<Value = Profile> {
+    let pct = || prop::option::of(0.0..=100.0_f64);
+    (pct(), pct(), pct(), pct(), pct(), prop::option::of(1.0..1e5_f64), prop::option::of(1e-3..1e5_f64))
+        .prop_map(move |(gract, smact, smocc, dram, util, memory, rate)| Profile {
+            name: name.into(),
+            rate: rate.map(|per_s| Rate { per_s, unit: None, source: None }),
+            metrics: Metrics {
+                gract_pct: gract.map(Stat::of),
+                smact_pct: smact.map(Stat::of),
+                smocc_pct: smocc.map(Stat::of),
+                drama_pct: dram.map(Stat::of),
+                gpu_util_pct: util.map(Stat::of),
+                memory_mib: memory.map(Stat::of),
+                ..Metrics::default()
+            },
+            ..Profile::default()
+        })
+}
+
+fn any_mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![Just(Mode::TimeSlice), Just(Mode::Mps)]
+}
+
+proptest! {
+    #[test]
+    fn the_prior_is_a_share_that_no_newcomer_raises_in_any_order(
+        sharing in any_mode(), product in prop_oneof![Just("H200"), Just("V100"), Just("other")],
+        tasks in (any_task("a"), any_task("b"), any_task("c"), any_task("d")),
+    ) {
+        let gpu = GpuType { power: None, ..GpuType::named(product) };
+        let tasks = [tasks.0, tasks.1, tasks.2, tasks.3];
+        let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+        let prior = |members: &[Member<'_>]| -> Vec<f64> {
+            let forecast = Model::new().predict(&Group { gpu: &gpu, sharing, members }).unwrap();
+            forecast.tasks.iter().map(|t| t.prior).collect()
+        };
+        let mut before = prior(&members[..1]);
+        for k in 2..=4 {
+            let after = prior(&members[..k]);
+            prop_assert!(after.iter().all(|p| *p > 0.0 && *p <= 1.0), "{after:?}");
+            for (a, b) in after.iter().zip(&before) {
+                prop_assert!(*a <= b + 1e-6, "{after:?} {before:?}");
+            }
+            before = after;
+        }
+        let mut turned = members.clone();
+        turned.reverse();
+        let again = prior(&turned);
+        for (a, b) in again.iter().rev().zip(&before) {
+            prop_assert!((a - b).abs() < 1e-5, "{again:?} {before:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_observed_the_state_stays_sound(
+        sharing in any_mode(), threads in prop::option::of(1.0..=100.0_f64),
+        tasks in (any_task("a"), any_task("b"), any_task("c")),
+        observed in prop::collection::vec((any::<bool>(), 0..4_usize, any::<f64>(), 1e-9..1e9_f64, 0.01..1.2_f64), 1..25),
+    ) {
+        let gpu = GpuType::named("H200");
+        let members = [Member { threads_pct: threads, ..Member::of(&tasks.0) }, Member::of(&tasks.1), Member::of(&tasks.2)];
+        let mut model = Model::new();
+        for (rates, k, wild, large, sane) in observed {
+            let members = &members[..k.clamp(1, 3)];
+            let values: Vec<Option<f64>> = [Some(wild), Some(large), Some(sane)].into_iter().take(members.len()).collect();
+            let observed = if rates { Observed::Rates(values) } else { Observed::Progress(values) };
+            let group = Group { gpu: &gpu, sharing, members };
+            model.observe(&group, &observed).unwrap();
+            let forecast = model.predict(&group).unwrap();
+            for t in &forecast.tasks {
+                let p = t.progress;
+                prop_assert!(p.expected > 0.0 && p.expected <= MOST && p.lower <= p.expected && p.expected <= p.upper, "{t:?}");
+            }
+            prop_assert!(model.domains.values().all(Domain::is_sound));
+        }
+        let again = Model::read(&model.to_json().unwrap()).unwrap();
+        prop_assert_eq!(again.domains.len(), model.domains.len());
+    }
+}

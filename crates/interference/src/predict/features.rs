@@ -1,0 +1,151 @@
+//! What the predictor takes from a solo profile, and how sure it can be of it.
+
+use super::gpu::GpuType;
+use crate::profile::{Metrics, Profile, RateSource, Stat};
+use crate::share::{Mode, curve_at};
+
+/// Weight features: logarithms around a middle value, 0 where unknown.
+pub(crate) const WEIGHTS: usize = 4;
+/// Their names, in order.
+pub(crate) const WEIGHT_NAMES: [&str; WEIGHTS] = ["occupancy", "registers", "memory", "SM fill"];
+
+/// Share of the theoretical DRAM bandwidth that can be had (reference: 0.8 on every GPU measured).
+const ACHIEVABLE_DRAM: f64 = 0.8;
+/// GRACT = SMACT^e where only SMACT is known: fitted to networks alone on one H200 (docs/gpu-models.md).
+const GRACT_EXPONENT: f64 = 0.544;
+/// Engine time is kept off 0 and 1, where its logit has no end.
+const ENGINE: std::ops::RangeInclusive<f64> = 0.01..=0.985;
+
+/// A task as the law and the learner see it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Features {
+    pub engine: f64,
+    pub fill: f64,
+    pub dram: f64,
+    pub tensor: f64,
+    pub pcie: f64,
+    pub weight: [f64; WEIGHTS],
+    pub limit: f64,
+    pub cap: f64,
+    /// How unsure its class is before anything is learned, over a fully profiled one's.
+    pub doubt: f64,
+    /// Standard deviation of the log of its solo rate; `None`: there is no solo rate.
+    pub rate: Option<(f64, f64)>,
+    /// What was missing, in words.
+    pub remarks: Vec<String>,
+}
+
+/// The mean of a metric as a share of 100 %, if it is a number.
+fn share(stat: Option<Stat>) -> Option<f64> {
+    stat.map(|s| s.mean / 100.0).filter(|v| v.is_finite()).map(|v| v.clamp(0.0, 1.0))
+}
+
+fn positive(stat: Option<Stat>) -> Option<f64> {
+    stat.map(|s| s.mean).filter(|v| v.is_finite() && *v > 0.0)
+}
+
+impl Features {
+    pub(crate) fn of(profile: &Profile, threads_pct: Option<f64>, mode: Mode, gpu: &GpuType) -> Self {
+        let m = &profile.metrics;
+        let mut remarks = Vec::new();
+        let name = &profile.name;
+        let (engine, mut doubt) = engine(m, name, &mut remarks);
+        let engine = engine.clamp(*ENGINE.start(), *ENGINE.end());
+        // What is known as a mean over all time holds while kernels run in proportion.
+        let while_busy = |value: Option<f64>| value.map(|v| (v / engine).clamp(0.0, 1.0));
+        let fill = while_busy(share(m.smact_pct));
+        let dram = while_busy(share(m.drama_pct).map(|d| d / ACHIEVABLE_DRAM));
+        if mode == Mode::Mps {
+            if fill.is_none() {
+                doubt = doubt.max(1.4);
+                remarks
+                    .push(format!("{name}: no SM activity (SMACT); its kernels are taken to fill all SMs"));
+            }
+            if dram.is_none() && fill.is_some() {
+                doubt = doubt.max(1.2);
+                remarks.push(format!("{name}: no DRAM activity; DRAM is taken not to bind"));
+            }
+        }
+        // Floors: a counter near 0 is noise, and its logarithm would be far away.
+        let fill_seen = fill.map(|f| f.max(0.05));
+        let occupancy = share(m.smocc_pct).map(|o| (o / engine).clamp(0.01, 1.0));
+        let registers = profile
+            .kernels
+            .map(|k| k.registers)
+            .filter(|r| r.is_finite() && *r > 0.0)
+            .map(|r| r.clamp(1e4, 1e10));
+        let memory = positive(m.memory_mib).map(|mib| mib.clamp(64.0, 1e6));
+        let around = |value: Option<f64>, middle: f64| value.map_or(0.0, |v| (v / middle).ln());
+        let weight = [
+            around(occupancy, 0.3),
+            // Resident registers of a launch; 15 million fill a V100's files three times.
+            around(registers, 1.5e7),
+            around(memory, 4096.0),
+            around(fill_seen, 0.8),
+        ];
+        let pcie = [m.pcie_rx_mib_s, m.pcie_tx_mib_s];
+        let pcie = pcie.into_iter().filter_map(positive).fold(0.0, f64::max) / gpu.pcie_mib_s.max(1.0);
+        let (mut limit, mut cap) = (1.0, 1.0);
+        if let (Mode::Mps, Some(pct)) = (mode, threads_pct.filter(|pct| pct.is_finite() && *pct < 100.0)) {
+            let pct = pct.clamp(1.0, 100.0);
+            cap = pct / 100.0;
+            let measured = curve_at(&profile.curve(), pct);
+            if measured.is_none() {
+                doubt = doubt.max(1.5);
+                remarks.push(format!(
+                    "{name}: its speed alone by thread percentage is not known (`rate_by_threads_pct`); \
+                     it is taken to lose what its kernels lack in SMs"
+                ));
+            }
+            limit = measured.unwrap_or_else(|| {
+                let rate = (cap / fill.unwrap_or(1.0).max(1e-3)).min(1.0);
+                1.0 / (1.0 - engine + engine / rate)
+            });
+        }
+        let rate = profile.rate.as_ref().filter(|r| r.per_s.is_finite() && r.per_s > 0.0).map(|r| {
+            let sd = match r.source {
+                Some(RateSource::Heartbeat | RateSource::Printed) => 0.02,
+                Some(RateSource::Activity) => 0.1,
+                // Imported from who knows where: other software, another card.
+                None => 0.15,
+            };
+            (r.per_s.ln(), sd)
+        });
+        Self {
+            engine,
+            fill: fill.unwrap_or(1.0),
+            dram: dram.unwrap_or(0.0),
+            tensor: while_busy(share(m.tensor_pct)).unwrap_or(0.0),
+            pcie: pcie.clamp(0.0, 1.0),
+            weight,
+            limit: limit.clamp(1e-3, 1.0),
+            cap,
+            doubt,
+            rate,
+            remarks,
+        }
+    }
+}
+
+/// Share of time with a kernel on the GPU: GRACT, else nvidia-smi's utilisation, else from SMACT, else a guess.
+fn engine(m: &Metrics, name: &str, remarks: &mut Vec<String>) -> (f64, f64) {
+    if let Some(gract) = share(m.gract_pct) {
+        return (gract, 1.0);
+    }
+    if let Some(util) = share(m.gpu_util_pct) {
+        if m.smact_pct.is_none() {
+            remarks.push(format!("{name}: only nvidia-smi's utilisation is known; bounds are wider"));
+        }
+        return (util, 1.2);
+    }
+    if let Some(smact) = share(m.smact_pct) {
+        remarks.push(format!(
+            "{name}: engine time is guessed from SM activity (GRACT = SMACT^{GRACT_EXPONENT})"
+        ));
+        return (smact.powf(GRACT_EXPONENT), 1.4);
+    }
+    remarks.push(format!(
+        "{name}: nothing is known of its activity; it is taken to keep the GPU busy. `carma profile` measures it"
+    ));
+    (0.95, 3.0)
+}

@@ -1,0 +1,148 @@
+//! The law behind the predictor: tasks that wait for their turn.
+//!
+//! [`crate::share`] divides resources by water-filling, which serves light tasks first. Measured light
+//! tasks are not served first: most of them wait for their kernels, and their kernels wait for those of
+//! others. Here a task spends `1 - g` of its time alone on the host and `g` on the GPU; only the second
+//! part stretches, by the rate `r` at which its kernels run among others':
+//!
+//! ```text
+//! q_j     chance that j has a kernel on the GPU
+//! load    W_i = w_i a_i + sum over j != i of q_j w_j a_j       for SMs, DRAM and tensor pipes alike
+//! r_i   = min over resources of min(1, C w_i / W_i)            C: capacity, see below
+//! e_i   = g_i / r_i                                            GPU time for what takes 1 alone
+//! t_i   = (1 - o_i) (1 - g_i + e_i) + o_i max(1, e_i)          o_i: share that the host queues ahead
+//! q_i   = min(1, e_i / t_i)                                    and so on until nothing moves
+//! p_i   = 1 / t_i
+//! ```
+//!
+//! `a` is what a task's kernels take of the resource while they run; `w` its weight. With `g` = 1 this
+//! is weighted proportional sharing of `C`; with `o` = 1 host time hides behind the queue and light
+//! tasks are served first, as in water-filling. Everything moves one way (a larger `q` slows all others,
+//! a slower task has a larger `q`), and it starts from the least, so the least solution is found and a
+//! newcomer never speeds anyone up. A capacity below 1 is a loss through sharing: it holds in proportion
+//! to the chance that anyone else is there.
+
+use crate::share::{Mode, Tenant};
+
+/// One member of a group, in the law's terms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Client {
+    /// `g`: share of its time alone in which it has a kernel on the GPU, 0 to 1.
+    pub engine: f64,
+    /// SMs that its kernels fill while they run, 0 to 1.
+    pub fill: f64,
+    /// DRAM bandwidth that its kernels take while they run, share of what can be had.
+    pub dram: f64,
+    /// Tensor activity while its kernels run, 0 to 1.
+    pub tensor: f64,
+    /// Mean share of the host link.
+    pub pcie: f64,
+    /// `w`, positive; only ratios matter.
+    pub weight: f64,
+    /// `o`: 0 waits for every kernel, 1 always has the next one queued.
+    pub overlap: f64,
+    /// Its speed alone under its thread limit over its speed alone without, in (0, 1].
+    pub limit: f64,
+    /// Its thread limit as a share of the SMs; 1: none.
+    pub cap: f64,
+}
+
+/// Nothing is slower than this: a progress of 0 would hang for ever.
+pub(crate) const LEAST: f64 = 1e-6;
+const ROUNDS: usize = 40;
+
+/// Room to work in, kept between calls.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scratch {
+    q: Vec<f64>,
+    speed_alone: Vec<f64>,
+}
+
+/// Progress of each client in (0, 1]. `capacity` of engine time or SMs, above 0.
+#[must_use]
+pub fn progress(mode: Mode, clients: &[Client], capacity: f64) -> Vec<f64> {
+    let mut out = Vec::with_capacity(clients.len());
+    progress_into(mode, clients, capacity, &mut Scratch::default(), &mut out);
+    out
+}
+
+pub(crate) fn progress_into(
+    mode: Mode,
+    clients: &[Client],
+    capacity: f64,
+    scratch: &mut Scratch,
+    out: &mut Vec<f64>,
+) {
+    out.clear();
+    let Scratch { q, speed_alone } = scratch;
+    q.clear();
+    q.extend(clients.iter().map(|c| c.engine));
+    // Rate of its kernels alone under its thread limit: 1/limit = 1 - g + g/rate.
+    speed_alone.clear();
+    speed_alone.extend(clients.iter().map(|c| {
+        let stretch = 1.0 / c.limit.clamp(LEAST, 1.0) - 1.0;
+        if c.engine > 0.0 { 1.0 / (1.0 + stretch / c.engine) } else { 1.0 }
+    }));
+    let disjoint =
+        mode == Mode::Mps && clients.len() > 1 && clients.iter().map(|c| c.cap).sum::<f64>() <= 1.0 + 1e-9;
+    out.resize(clients.len(), 1.0);
+    for _ in 0..ROUNDS {
+        let mut moved = 0.0_f64;
+        for (i, c) in clients.iter().enumerate() {
+            // The loads of the others, and the chance that none of them is there.
+            let (mut sm, mut dram, mut tensor, mut quiet) = (0.0, 0.0, 0.0, 1.0);
+            for (j, (other, &q)) in clients.iter().zip(&*q).enumerate() {
+                if j != i {
+                    let load = q * other.weight;
+                    sm += load * fill(mode, other);
+                    dram += load * other.dram;
+                    tensor += load * other.tensor;
+                    quiet *= 1.0 - q;
+                }
+            }
+            let served = |others: f64, alone: f64, capacity: f64| {
+                let load = c.weight * alone + others;
+                let capacity = if capacity < 1.0 { 1.0 - (1.0 - capacity) * (1.0 - quiet) } else { capacity };
+                if load > 0.0 { (capacity * c.weight / load).min(1.0) } else { 1.0 }
+            };
+            let mut rate = 1.0_f64;
+            // Tasks whose thread limits leave room for each other have SMs of their own.
+            if !disjoint {
+                rate = served(sm, fill(mode, c), capacity);
+            }
+            if mode == Mode::Mps {
+                rate = rate.min(served(dram, c.dram, 1.0)).min(served(tensor, c.tensor, 1.0));
+            }
+            let busy = c.engine / (rate * speed_alone[i]).max(LEAST);
+            let time = (1.0 - c.overlap) * (1.0 - c.engine + busy) + c.overlap * busy.max(1.0);
+            let now = (busy / time).min(1.0);
+            moved = moved.max((now - q[i]).abs());
+            out[i] = (1.0 / time).clamp(LEAST, 1.0);
+            // In place: as sure as by rounds, and faster.
+            q[i] = now;
+        }
+        if moved < 1e-9 {
+            break;
+        }
+    }
+    let link: f64 = clients.iter().map(|c| c.pcie).sum();
+    if link > 1.0 {
+        let tenants: Vec<Tenant> = clients
+            .iter()
+            .map(|c| Tenant::new(crate::share::Demand { pcie: c.pcie, ..Default::default() }))
+            .collect();
+        let divided = crate::share::share(mode, &tenants, &crate::share::Capacities::PRIOR);
+        for (p, by_link) in out.iter_mut().zip(divided.progress) {
+            *p = p.min(by_link);
+        }
+    }
+}
+
+/// What a client's kernels take of the divided resource while they run: all of the engine under
+/// time-slicing, their part of the SMs under MPS.
+fn fill(mode: Mode, c: &Client) -> f64 {
+    match mode {
+        Mode::TimeSlice => 1.0,
+        Mode::Mps => c.fill.min(c.cap),
+    }
+}
