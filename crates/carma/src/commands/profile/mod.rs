@@ -40,7 +40,7 @@ pub(crate) fn run(context: &Context, args: &ProfileArgs) -> Outcome {
         file::check(file, args.append)?;
     }
     let ncu = if args.kernels { Some(kernels::find(args.ncu.as_deref())?) } else { None };
-    let dir = Folder::with(&[])?;
+    let dir = Folder::in_memory("carma-profile")?;
     let mut machine = Machine::open(&args.gpus, &dir.0)?;
     if ncu.is_some() && machine.is_virtual() {
         return Err(Failure::usage("--kernels: virtual GPUs run no kernels"));
