@@ -5,6 +5,7 @@ pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod kace;
 pub(crate) mod memory;
+pub(crate) mod profile;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
@@ -22,7 +23,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
-    ("What tasks do to each other", &["kace", "bench"]),
+    ("What tasks do to each other", &["profile", "kace", "bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -121,6 +122,8 @@ pub(crate) enum Verb {
     /// Make, measure and check data sets of GPU memory
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Measure what a task does alone on a GPU, and how fast it goes
+    Profile(Box<profile::ProfileArgs>),
     /// Measure GPUs and tasks
     #[command(subcommand)]
     Bench(bench::BenchVerb),

@@ -22,6 +22,7 @@ mod kace;
 mod logs;
 mod order;
 mod probe;
+mod profile;
 mod queue;
 mod release;
 mod report;
@@ -110,6 +111,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Kace(verb) => kace::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::Profile(args) => profile::run(&context, &args),
         Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
