@@ -144,14 +144,30 @@ impl Set {
     pub(crate) fn transfer(&self, before: &Self, observations: usize, repeats: u64) -> Errors {
         let mut errors = Errors::default();
         for seed in 0..repeats {
-            let mut model = before.taught(before.rows.iter(), seed);
-            let mut rows: Vec<&Together> = self.rows.iter().collect();
-            Dice::new(seed + 1000).shuffle(&mut rows);
-            let (first, rest) = rows.split_at(observations.min(rows.len()));
-            first.iter().for_each(|row| self.observe(&mut model, row));
-            rest.iter().for_each(|row| self.add(&mut errors, &model, row, None));
+            let model = self.taught_after(before, observations, seed);
+            let rest = self.in_order(seed).into_iter().skip(observations);
+            rest.for_each(|row| self.add(&mut errors, &model, row, None));
         }
         errors
+    }
+
+    fn in_order(&self, seed: u64) -> Vec<&Together> {
+        let mut rows: Vec<&Together> = self.rows.iter().collect();
+        Dice::new(seed + 1000).shuffle(&mut rows);
+        rows
+    }
+
+    /// As [`Set::transfer`] learns.
+    pub(crate) fn taught_after(&self, before: &Self, observations: usize, seed: u64) -> Model {
+        let mut model = before.taught(before.rows.iter(), seed);
+        self.in_order(seed).into_iter().take(observations).for_each(|row| self.observe(&mut model, row));
+        model
+    }
+
+    /// Sum of rates, in the units of the solo rates.
+    pub(crate) fn throughput(&self, row: &Together) -> f64 {
+        let rate = |t: &usize| self.tasks[*t].rate.as_ref().map_or(0.0, |r| r.per_s);
+        row.tasks.iter().zip(&row.progress).map(|(t, p)| rate(t) * p).sum()
     }
 
     /// Choice of partners for every target of held-out families: measured value of the chosen row over the

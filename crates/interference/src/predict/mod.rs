@@ -6,6 +6,7 @@
 pub(crate) mod features;
 mod gpu;
 pub mod law;
+pub mod policy;
 
 pub use gpu::GpuType;
 
