@@ -48,6 +48,17 @@ pub fn duration(text: &str) -> Result<Millis, String> {
     Ok(Millis((seconds * 1000.0).round() as u64))
 }
 
+/// Reads a slowdown, `1.3` for 1.3 times the time alone. Returns percent.
+///
+/// # Errors
+/// Says what was expected.
+pub fn slowdown(text: &str) -> Result<u32, String> {
+    match text.trim().parse::<f64>() {
+        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok((factor * 100.0).round() as u32),
+        _ => Err(format!("'{text}' is not a slowdown; write a factor from 1 to 1000, e.g. 1.3")),
+    }
+}
+
 fn clock(text: &str) -> Option<f64> {
     let (days, rest) = match text.split_once('-') {
         Some((days, rest)) => (days.parse::<u32>().ok()?, rest),

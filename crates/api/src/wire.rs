@@ -42,6 +42,10 @@ pub struct SubmitRequest {
     /// Out-of-memory retries; the daemon's number when absent.
     #[serde(default)]
     pub max_retries: Option<u32>,
+    /// How much neighbours may slow it down, percent: 130 is 1.3 times its time alone. The daemon's number when
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_pct: Option<u32>,
     /// Accept, but do not start before it is released.
     #[serde(default)]
     pub hold: bool,
@@ -193,6 +197,12 @@ pub struct JobView {
     pub attempts: u32,
     /// Priority.
     pub priority: i32,
+    /// The slowdown by neighbours that it is promised at most, percent: 130 is 1.3 times its time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_pct: Option<u32>,
+    /// Its speed beside its neighbours over its speed alone, percent, as measured last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_pct: Option<u32>,
     /// Acceptance, Unix time.
     pub submitted_ms: u64,
     /// Start of the current or last attempt, Unix time.
@@ -244,8 +254,40 @@ pub struct AttemptView {
     pub verdict: Option<ReasonView>,
 }
 
+/// How fast a running job goes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RateView {
+    /// Units of work a second, measured last; absent where nothing was counted.
+    pub per_s: Option<f64>,
+    /// The same alone on its GPUs, of this process or of an earlier run of the command.
+    pub alone_per_s: Option<f64>,
+    /// What is counted.
+    pub unit: Option<String>,
+    /// Where the number comes from: `heartbeat`, `printed progress`, `activity of the GPU`.
+    pub source: Option<String>,
+    /// Speed beside its neighbours over its speed alone.
+    pub progress: Option<f64>,
+}
+
+/// What is known of jobs alone, and what was learned of slowdowns, for `carma predict`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SlowdownsReply {
+    /// Wire version.
+    pub version: u32,
+    /// Product name of the first GPU.
+    pub gpu: String,
+    /// How jobs share GPUs where they do not say.
+    pub sharing: Option<SharingMode>,
+    /// A file of solo profiles (docs/interference.md): one task a job that was asked about, named by its number.
+    pub profiles: serde_json::Value,
+    /// Jobs that were not seen alone yet.
+    pub unknown: Vec<u64>,
+    /// A file of the predictor.
+    pub model: serde_json::Value,
+}
+
 /// Everything about one job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobDetail {
     /// Wire version.
     pub version: u32,
@@ -264,6 +306,9 @@ pub struct JobDetail {
     /// What carma computed of its memory at submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,
+    /// How fast it goes, while it runs and once that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateView>,
     /// Time limit of an attempt.
     pub time_limit_ms: Option<u64>,
     /// Its attempts, oldest first, the current one last.

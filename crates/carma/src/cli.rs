@@ -1,5 +1,6 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
+pub(crate) mod bench;
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod memory;
@@ -16,10 +17,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The verbs by what people want to do, in the order of the help.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
+    ("What tasks do to each other", &["bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -115,6 +117,9 @@ pub(crate) enum Verb {
     /// Make, measure and check data sets of GPU memory
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Measure GPUs and tasks
+    #[command(subcommand)]
+    Bench(bench::BenchVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
     /// Make a page of what `carma simulate --json` printed
@@ -210,6 +215,9 @@ pub(crate) struct JobArgs {
     /// How often running out of GPU memory may be retried with more
     #[arg(long, value_name = "N")]
     pub(crate) max_retries: Option<u32>,
+    /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Kept, or undone
+    #[arg(long, value_name = "FACTOR", value_parser = parse::slowdown)]
+    pub(crate) max_slowdown: Option<u32>,
     /// Number of GPUs, all given at once [default: 1]
     #[arg(long, short = 'G', value_name = "N", help_heading = "GPUs", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,
@@ -491,6 +499,11 @@ pub(crate) struct VirtualTaskArgs {
     /// Exit code at the end; other than 0 it comes with a Python traceback
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub(crate) exit_code: u8,
+    /// How it tells of its steps, ten a second of work when alone: lines now and then, a bar, a datagram each to
+    /// CARMA_PROGRESS, the count in the file CARMA_HEARTBEAT, or not at all
+    #[arg(long, value_name = "HOW", default_value = "lines",
+        value_parser = PossibleValuesParser::new(["lines", "bar", "datagrams", "file", "silent"]))]
+    pub(crate) progress: String,
     /// Let SIGTERM pass without effect
     #[arg(long)]
     pub(crate) ignore_term: bool,

@@ -134,6 +134,7 @@ impl Bench {
                     time_limit: (r.below(3) == 0).then(|| Millis::secs(3600)),
                     priority: i32::try_from(r.below(3)).unwrap(),
                     max_retries: None,
+                    max_slowdown: None,
                 },
                 // Some declared, some measured, some both, some unknown.
                 profile: carma_core::model::Profile::default(),

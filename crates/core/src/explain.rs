@@ -3,6 +3,7 @@
 use crate::model::{Floor, JobId, SharingMode};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::recovery::{Blame, Evidence};
+use crate::slowdown::Foreseen;
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -127,6 +128,29 @@ pub enum Refusal {
         /// Load of the newcomer.
         newcomer: Option<u32>,
     },
+    /// A job would be slowed down by more than it is promised.
+    Slowdown {
+        /// Whose promise.
+        job: JobId,
+        /// Slowdown that is foreseen.
+        expected: Fraction,
+        /// What it may be with the model's confidence: this counts.
+        upper: Fraction,
+        /// What is promised.
+        limit: Fraction,
+    },
+    /// Somebody is promised a slowdown, and what this placement would do cannot be foreseen.
+    Unforeseen {
+        /// The job of which too little is known; `None`: the forecast is not there yet.
+        job: Option<JobId>,
+    },
+    /// The job is promised a slowdown, and processes that are not ours are there.
+    Uncontrolled,
+    /// They were together before, and a promise was broken.
+    Apart {
+        /// With whom.
+        job: JobId,
+    },
     /// The MPS server was torn down by a fault and takes no clients yet.
     MpsCooldown {
         /// Time left.
@@ -148,9 +172,10 @@ impl Refusal {
             Self::Memory { .. } => 7,
             Self::Gate(_) => 8,
             Self::Full { .. } => 9,
-            Self::Pack { .. } => 10,
-            Self::Starting { .. } | Self::Rising { .. } => 11,
-            Self::MpsCooldown { .. } => 12,
+            Self::Pack { .. } | Self::Apart { .. } | Self::Uncontrolled => 10,
+            Self::Slowdown { .. } | Self::Unforeseen { .. } => 11,
+            Self::Starting { .. } | Self::Rising { .. } => 12,
+            Self::MpsCooldown { .. } => 13,
         }
     }
 }
@@ -225,6 +250,18 @@ impl fmt::Display for Refusal {
             Self::Pack { rule, .. } => {
                 write!(f, "{} of a job there not known, so it stays alone", known_as(*rule))
             }
+            Self::Slowdown { job, expected, upper, limit } => write!(
+                f,
+                "job {job} would go slower by {expected} (up to {upper}), and is promised at most {limit}"
+            ),
+            Self::Unforeseen { job: Some(job) } => {
+                write!(f, "a slowdown is promised there, and job {job} has not been seen alone yet")
+            }
+            Self::Unforeseen { job: None } => f.write_str("a slowdown is promised, and none is foreseen yet"),
+            Self::Uncontrolled => {
+                f.write_str("the job is promised a slowdown, and processes that are not ours are on it")
+            }
+            Self::Apart { job } => write!(f, "beside job {job} a promise was broken before"),
             Self::MpsCooldown { left } => {
                 write!(f, "its MPS server restarts after a fault, {left} left")
             }
@@ -297,6 +334,9 @@ pub enum Reason {
         candidates: u32,
         /// How it shares.
         sharing: SharingMode,
+        /// Progress that was foreseen on the first, of everybody.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        foreseen: Vec<Foreseen>,
     },
     /// Waits: no GPUs for it now.
     NoGpu {
@@ -367,6 +407,17 @@ pub enum Reason {
         /// Who.
         by: Arc<str>,
     },
+    /// Its placement broke a promise; back to the queue without charge.
+    Undone {
+        /// Whose promise.
+        job: JobId,
+        /// What was measured.
+        slowdown: Fraction,
+        /// What was promised.
+        limit: Fraction,
+        /// Jobs that it is not placed beside again.
+        apart: Vec<JobId>,
+    },
     /// Over its time limit.
     TimeLimit {
         /// The limit.
@@ -429,6 +480,13 @@ impl Reason {
                 Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
                 Some((_, Refusal::Gate(_) | Refusal::Full { .. } | Refusal::Pack { .. })) => "GpuBusy",
+                Some((
+                    _,
+                    Refusal::Slowdown { .. }
+                    | Refusal::Unforeseen { .. }
+                    | Refusal::Uncontrolled
+                    | Refusal::Apart { .. },
+                )) => "MaxSlowdown",
                 Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
                 Some((_, Refusal::Rising { .. })) => "RisingNeighbour",
                 Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {
@@ -451,6 +509,7 @@ impl Reason {
             Self::ExitUnknown => "ExitUnknown",
             Self::Cancelled { .. } => "Cancelled",
             Self::RequeuedByUser { .. } => "Requeued",
+            Self::Undone { .. } => "Undone",
             Self::TimeLimit { .. } => "TimeLimit",
             Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
             Self::OutOfMemoryFinal { .. } => "OutOfMemory",
@@ -542,6 +601,7 @@ impl fmt::Display for Reason {
                 order,
                 candidates,
                 sharing,
+                foreseen,
             } => {
                 let aside = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
                 write!(
@@ -554,10 +614,15 @@ impl fmt::Display for Reason {
                     write!(f, ", SMACT {smact}")?;
                 }
                 if *candidates as usize > gpus.len() {
-                    write!(f, "; {} of {candidates} that would do", order.describe())
+                    write!(f, "; {} of {candidates} that would do", order.describe())?;
                 } else {
-                    f.write_str("; no other would do")
+                    f.write_str("; no other would do")?;
                 }
+                for (i, task) in foreseen.iter().enumerate() {
+                    let before = if i == 0 { "; progress foreseen: " } else { ", " };
+                    write!(f, "{before}job {} {}", task.job, task.expected)?;
+                }
+                Ok(())
             }
             Self::NoGpu { gpus, need, guard, source, detail } => {
                 write!(f, "{}(", self.code())?;
@@ -592,6 +657,10 @@ impl fmt::Display for Reason {
             }
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
+            Self::Undone { job, slowdown, limit, .. } => write!(
+                f,
+                "undone: job {job} was slowed down by {slowdown} where {limit} is promised; requeued without charge"
+            ),
             Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
             Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {
                 write!(f, "out of GPU memory: {blame}; retried with {next}")?;

@@ -7,7 +7,8 @@ use crate::model::{
 };
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
-use crate::units::{MiB, Millis};
+use crate::slowdown::Outlook;
+use crate::units::{Fraction, MiB, Millis};
 use crate::windows::WindowSummary;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -107,6 +108,19 @@ pub enum Input {
         job: JobId,
         /// What is computed now.
         computed: Computed,
+    },
+    /// What is foreseen if jobs that wait join others: see [`crate::slowdown::questions`].
+    Foreseen(Vec<Outlook>),
+    /// The progress of a running job beside its present neighbours was measured.
+    Measured {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+        /// Its speed over its speed alone.
+        progress: Fraction,
+        /// How long was measured.
+        over: Millis,
     },
     /// A user wants a job ended.
     Cancel {

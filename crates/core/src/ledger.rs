@@ -215,13 +215,24 @@ pub struct Gpu {
     pub seen: Option<Observation>,
     /// The last fatal fault under MPS.
     pub last_fault: Option<Millis>,
+    /// When a tenant last came or went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Millis>,
 }
 
 impl Gpu {
     /// A GPU that nobody has and nobody has looked at.
     #[must_use]
     pub const fn new(info: GpuInfo) -> Self {
-        Self { info, present: true, drained_by: None, tenants: Vec::new(), seen: None, last_fault: None }
+        Self {
+            info,
+            present: true,
+            drained_by: None,
+            tenants: Vec::new(),
+            seen: None,
+            last_fault: None,
+            changed: None,
+        }
     }
 
     /// The tenancy of a job.

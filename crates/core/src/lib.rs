@@ -19,6 +19,7 @@ pub mod plan;
 pub mod policy;
 pub mod reading;
 pub mod recovery;
+pub mod slowdown;
 pub mod state;
 pub mod units;
 pub mod windows;

@@ -2,6 +2,7 @@
 
 use crate::explain::Reason;
 use crate::recovery::Blame;
+use crate::slowdown::Measured;
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -77,6 +78,10 @@ pub struct Request {
     /// How often an out-of-memory may be retried; `None`: the configured number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
+    /// How much neighbours may slow it down: its speed alone over its speed beside them, at most. `None`: the
+    /// configured number, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<Fraction>,
 }
 
 /// What is known beforehand of the memory that a job needs on each of its GPUs, by source.
@@ -247,6 +252,17 @@ pub enum EndCause {
     Requeued {
         /// Who.
         by: Arc<str>,
+    },
+    /// Its placement broke a promise and is undone.
+    Undone {
+        /// Whose promise.
+        job: JobId,
+        /// What was measured.
+        slowdown: Fraction,
+        /// What was promised.
+        limit: Fraction,
+        /// Jobs that it is not placed beside again.
+        apart: Vec<JobId>,
     },
 }
 
@@ -502,6 +518,9 @@ pub struct Job {
     /// Not to be started before this time (pause after a failed launch).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Millis>,
+    /// Its progress beside its present neighbours, once measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
     /// Attempts that are over.
     pub past: Vec<Attempt>,
 }

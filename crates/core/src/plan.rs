@@ -6,10 +6,13 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
+use crate::model::{
+    Attempt, EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode,
+};
 use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack};
 use crate::reading::Health;
 use crate::recovery::EvidenceKind;
+use crate::slowdown::{self, Objection, Outlook, keep_promises};
 use crate::state::{State, end_due};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -48,6 +51,7 @@ pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
     let now = now.max(state.now());
     let mut plan = Plan::default();
     end_jobs(state, now, &mut plan);
+    keep_promises(state, now, &mut plan);
     judge_faults(state, now, &mut plan);
     place_jobs(state, now, detail, &mut plan);
     plan
@@ -220,6 +224,7 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
 /// What a pending job wants of a GPU.
 #[derive(Clone, Copy)]
 struct Want {
+    job: JobId,
     gpus: u32,
     /// Only GPUs that nobody is on.
     idle_only: bool,
@@ -237,6 +242,11 @@ struct Want {
     alone: bool,
     /// What it adds to the load that the policy limits; `None`: not known.
     load: Option<u32>,
+    /// It is promised a slowdown.
+    promised: bool,
+    /// No other job stands for it: it is promised a slowdown, was kept from somebody before, or goes where it
+    /// gains most.
+    particular: bool,
 }
 
 /// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
@@ -248,6 +258,8 @@ struct WantKind {
     /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
     size: MiB,
     load: Option<u32>,
+    /// The job itself, where its answers are its own: slowdowns are promised.
+    job: Option<JobId>,
 }
 
 impl Want {
@@ -261,12 +273,8 @@ impl Want {
             MemoryScreen::Forecast { .. } => forecast,
         };
         let (promise, forecast) = state.promise_from(forecast.map(|(m, _)| m), job.floor);
-        let recovering_alone = job.floor == Some(Floor::ExclusiveGpu);
-        let asked = job.spec.request.sharing.unwrap_or(options.sharing);
-        let alone = job.spec.request.exclusive
-            || recovering_alone
-            || policy.order == Order::Exclusive
-            || asked == SharingMode::Exclusive;
+        let shares = state.sharing_for(job);
+        let alone = shares.is_none();
         let floor = match job.floor {
             Some(Floor::Memory(m)) => m,
             Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
@@ -282,16 +290,10 @@ impl Want {
             MemoryScreen::Floor(least) => (Some(least.max(floor)), MiB::ZERO),
             MemoryScreen::Forecast { guard, .. } => (forecast.map(|m| m + guard), guard),
         };
-        let faulty = || state.faults_of(job.spec.command_key) > 0;
-        let sharing = if alone {
-            SharingMode::Exclusive
-        } else {
-            match asked {
-                SharingMode::Mps if faulty() => SharingMode::TimeSlice,
-                mode => mode,
-            }
-        };
+        let promised = slowdown::limit(state, job).is_some();
+        let undone = |a: &Attempt| matches!(a.verdict, Reason::Undone { .. });
         Self {
+            job: job.spec.id,
             gpus: job.spec.request.gpus,
             idle_only: alone || promise == Promise::Whole,
             least_capacity: floor.max(seen).max(job.spec.forecasts.declared.unwrap_or_default()),
@@ -299,9 +301,11 @@ impl Want {
             guard,
             promise,
             source,
-            sharing,
+            sharing: shares.unwrap_or(SharingMode::Exclusive),
             alone,
             load: policy.pack.load(job.spec.profile),
+            promised,
+            particular: promised || policy.order == Order::Speedup || job.past.iter().any(undone),
         }
     }
 
@@ -337,6 +341,7 @@ enum Bar {
     Full(u32),
     Pack,
     MpsCooldown(Millis),
+    Promise(Objection),
 }
 
 /// One GPU while a plan is made: the ledger plus what this plan has placed already.
@@ -364,12 +369,15 @@ struct Slot<'a> {
     load: Option<u32>,
     most_jobs: Option<u32>,
     cooldown: Option<Millis>,
+    state: &'a State,
+    /// Somebody there is promised a slowdown.
+    promised: bool,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
 }
 
 impl<'a> Slot<'a> {
-    fn new(id: GpuId, gpu: &'a Gpu, state: &State, now: Millis) -> Self {
+    fn new(id: GpuId, gpu: &'a Gpu, state: &'a State, now: Millis) -> Self {
         let options = state.options();
         let pack = options.policy.pack;
         let mut slot = Self {
@@ -390,6 +398,8 @@ impl<'a> Slot<'a> {
             load: Some(0),
             most_jobs: options.policy.most_jobs,
             cooldown: cooldown(gpu, options, now),
+            state,
+            promised: slowdown::is_promised(state, gpu),
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
@@ -473,9 +483,30 @@ impl<'a> Slot<'a> {
             Some(Bar::Full(most))
         } else if !self.pack.allows(self.tenants, self.load, want.load) {
             Some(Bar::Pack)
+        } else if let Some(objection) = self.objection(want) {
+            Some(Bar::Promise(objection))
         } else {
             self.bars_mps(want)
         }
+    }
+
+    /// Why promises keep a job off this one.
+    fn objection(&self, want: &Want) -> Option<Objection> {
+        if !want.particular && !self.promised {
+            return None;
+        }
+        let job = self.state.job(want.job)?;
+        if let Some(apart) = slowdown::kept_apart(self.state, job, self.gpu) {
+            return Some(Objection::Apart(apart));
+        }
+        if !self.promised && !want.promised {
+            return None;
+        }
+        // Those whom this plan has placed here change what was foreseen: the next plan knows.
+        if !self.added.is_empty() {
+            return Some(Objection::NotYet);
+        }
+        slowdown::objection(self.state, job, self.id, self.gpu, want.sharing)
     }
 
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
@@ -483,6 +514,12 @@ impl<'a> Slot<'a> {
             SharingMode::Mps => self.cooldown.map(Bar::MpsCooldown),
             SharingMode::Exclusive | SharingMode::TimeSlice => None,
         }
+    }
+
+    /// What is foreseen of a job here, if this plan has placed nobody else here.
+    fn outlook(&self, want: &Want) -> Option<&Outlook> {
+        let outlook = slowdown::outlook(self.state, want.job, self.id, self.gpu, want.sharing)?;
+        self.added.is_empty().then_some(outlook)
     }
 
     /// A bar in full, for people.
@@ -504,6 +541,15 @@ impl<'a> Slot<'a> {
             Bar::Full(most) => Refusal::Full { most },
             Bar::Pack => Refusal::Pack { rule: self.pack, load: self.load, newcomer: want.load },
             Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
+            Bar::Promise(objection) => match objection {
+                Objection::Broken { job, expected, upper, limit } => {
+                    Refusal::Slowdown { job, expected, upper, limit }
+                }
+                Objection::Unknown(job) => Refusal::Unforeseen { job: Some(job) },
+                Objection::NotYet => Refusal::Unforeseen { job: None },
+                Objection::Foreign => Refusal::Uncontrolled,
+                Objection::Apart(job) => Refusal::Apart { job },
+            },
         }
     }
 
@@ -544,6 +590,7 @@ impl<'a> Slot<'a> {
         self.free = self.free.map(|free| free - memory.unwrap_or_default());
         self.idle = false;
         self.tenants += 1;
+        self.promised |= want.promised;
         self.load = self.load.zip(want.load).map(|(there, new)| there.saturating_add(new));
         self.added.push((job, memory));
         if want.alone {
@@ -627,6 +674,7 @@ impl<'a> Slots<'a> {
             forecast: matches!(want.promise, Promise::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
+            job: (want.particular || self.slots.iter().any(|slot| slot.promised)).then_some(want.job),
         }
     }
 
@@ -650,10 +698,10 @@ impl<'a> Slots<'a> {
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
         // Ties keep the index order.
         if wanted == 1 {
-            let best = fitting.into_iter().min_by_key(|i| self.rank(policy.order, *i));
+            let best = fitting.into_iter().min_by_key(|i| self.rank(policy.order, *i, want));
             fitting = best.into_iter().collect();
         } else {
-            fitting.sort_by_key(|i| self.rank(policy.order, *i));
+            fitting.sort_by_key(|i| self.rank(policy.order, *i, want));
             fitting.truncate(wanted);
         }
         Some(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
@@ -724,11 +772,12 @@ impl<'a> Slots<'a> {
             order,
             candidates,
             sharing: want.sharing,
+            foreseen: first.outlook(want).map(|outlook| outlook.tasks.clone()).unwrap_or_default(),
         }
     }
 
     /// Place of a GPU in the policy's order, least first.
-    fn rank(&self, order: Order, at: usize) -> u64 {
+    fn rank(&self, order: Order, at: usize, want: &Want) -> u64 {
         let slot = &self.slots[at];
         let free = slot.free.unwrap_or_default().0;
         match order {
@@ -738,6 +787,12 @@ impl<'a> Slots<'a> {
             Order::Magm => u64::MAX - free,
             // Unknown activity counts as full.
             Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
+            Order::Speedup if slot.idle => 0,
+            // Where nothing is foreseen, nothing is gained.
+            Order::Speedup => {
+                let gain = slot.outlook(want).map_or(0, |outlook| outlook.gain().0);
+                u64::from(u32::MAX - gain)
+            }
             // Less than 2^44 MiB is free on any GPU.
             Order::LeastLoad => {
                 let load = u64::from(slot.load.unwrap_or(u32::MAX).min(0xF_FFFF));

@@ -65,6 +65,10 @@ pub struct Activity {
     pub pcie_rx_mib_s: Option<u32>,
     /// NVML's coarse "GPU utilisation": time with any kernel resident. Shown, never used as demand.
     pub gpu_util: Option<Fraction>,
+    /// NVML's coarse "memory utilisation": time in which device memory was read or written. Shown, never used as
+    /// demand.
+    #[serde(default)]
+    pub mem_util: Option<Fraction>,
 }
 
 /// A process that holds a device.
@@ -104,6 +108,9 @@ pub struct GpuReading {
     pub power_mw: Option<u32>,
     /// Energy counter, millijoules since some fixed start; only differences mean anything.
     pub energy_mj: Option<u64>,
+    /// Clock of the SMs at this instant, MHz.
+    #[serde(default)]
+    pub sm_clock_mhz: Option<u32>,
     /// Processes on the device; `None` where the list could not be read. The MPS server itself is
     /// not listed: it is not a task.
     pub processes: Option<Vec<ProcessReading>>,
@@ -120,6 +127,7 @@ impl GpuReading {
             activity: Activity::default(),
             power_mw: None,
             energy_mj: None,
+            sm_clock_mhz: None,
             processes: None,
         }
     }

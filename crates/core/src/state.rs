@@ -10,7 +10,8 @@ use crate::model::{
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
 use crate::reading::GpuInfo;
 use crate::recovery::{self, EvidenceKind, OomFacts};
-use crate::units::{MiB, Millis};
+use crate::slowdown::{Measured, Outlook};
+use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,9 @@ pub struct State {
     /// Where the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
+    /// What is foreseen of jobs that wait, by job and GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    outlooks: BTreeMap<JobId, BTreeMap<GpuId, Outlook>>,
 }
 
 /// The pending jobs, in the order in which they are looked at.
@@ -159,6 +163,17 @@ impl State {
         self.faulted.get(&command_key).copied().unwrap_or(0)
     }
 
+    /// What is foreseen of a job that waits on a GPU, the last time that somebody looked.
+    #[must_use]
+    pub fn outlook(&self, job: JobId, gpu: GpuId) -> Option<&Outlook> {
+        self.outlooks.get(&job)?.get(&gpu)
+    }
+
+    /// All that is foreseen.
+    pub fn outlooks(&self) -> impl Iterator<Item = &Outlook> {
+        self.outlooks.values().flat_map(BTreeMap::values)
+    }
+
     pub(crate) const fn ring(&self) -> u32 {
         self.ring
     }
@@ -244,6 +259,10 @@ impl State {
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
             Input::Forecast { job, computed } => self.forecast(*job, *computed),
+            Input::Foreseen(outlooks) => self.foreseen(outlooks),
+            Input::Measured { job, attempt, progress, over } => {
+                self.measured(*job, *attempt, *progress, *over)
+            }
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
             Input::Release { job, by } => self.release(*job, by),
@@ -361,6 +380,7 @@ impl State {
     ) {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
+            self.outlooks.remove(&id);
             let job = Arc::unwrap_or_clone(job);
             applied.finished.push(Finished { job, state, reason, exit, at: self.now });
         }
@@ -390,10 +410,12 @@ impl State {
             still: a.still.min(b.still),
             growing: a.growing || b.growing,
         });
+        self.regrouped(&placement.gpus);
         let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
         // Between attempts a job is pending, until whoever called says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
+            job.measured = None;
             job.past.push(attempt);
         });
         left
@@ -414,6 +436,18 @@ impl State {
             job.phase = Phase::Pending;
             job.queued = now;
             change(job);
+        });
+    }
+
+    /// The same for a job that was ended for its neighbours' sake: without charge, and with a GPU alone if it
+    /// happens again and again.
+    fn requeue_free(&mut self, id: JobId) {
+        let limit = self.options.max_free_retries;
+        self.enqueue(id, |job| {
+            job.free_retries += 1;
+            if job.free_retries > limit {
+                job.floor = Some(Floor::ExclusiveGpu);
+            }
         });
     }
 
@@ -494,12 +528,73 @@ impl State {
             free_retries: 0,
             floor: None,
             not_before: None,
+            measured: None,
             past: Vec::new(),
         };
         let job = Arc::new(job);
         self.index(&job);
         self.jobs.insert(new.id, job);
         Ok(())
+    }
+
+    /// All or nothing: a refused input changes nothing.
+    fn foreseen(&mut self, outlooks: &[Outlook]) -> Result<(), Rejected> {
+        for outlook in outlooks {
+            self.gpu(outlook.gpu).ok_or(Rejected::NoSuchGpu)?;
+            let job = self.get(outlook.newcomer)?;
+            if !matches!(job.phase, Phase::Pending) {
+                return Err(Rejected::WrongState {
+                    job: outlook.newcomer,
+                    state: job.state().as_str(),
+                    hint: "what is foreseen is foreseen of jobs that wait",
+                });
+            }
+        }
+        for outlook in outlooks {
+            self.outlooks.entry(outlook.newcomer).or_default().insert(outlook.gpu, outlook.clone());
+        }
+        Ok(())
+    }
+
+    /// A measurement that began before the neighbours changed tells nothing of the present ones.
+    fn measured(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        progress: Fraction,
+        over: Millis,
+    ) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.attempt_of(id, attempt)?;
+        let placed = job.placement().into_iter().flat_map(|p| &p.gpus);
+        let changed = placed.filter_map(|gpu| self.gpu(*gpu)?.changed).max();
+        if changed.is_some_and(|at| now.since(at) < over) {
+            return Err(Rejected::BadRequest(format!(
+                "the neighbours of job {id} changed while its progress was measured"
+            )));
+        }
+        self.update(id, |job| job.measured = Some(Measured { at: now, progress, over }))
+    }
+
+    /// The neighbours on these GPUs are others now: what was foreseen or measured beside the old ones is void.
+    fn regrouped(&mut self, gpus: &[GpuId]) {
+        let now = self.now;
+        let mut there: BTreeSet<JobId> = BTreeSet::new();
+        for id in gpus {
+            let _ = self.change_gpu(*id, |gpu, _| {
+                gpu.changed = Some(now);
+                there.extend(gpu.tenants.iter().map(|t| t.job));
+            });
+        }
+        for id in there {
+            if self.job(id).is_some_and(|job| job.measured.is_some()) {
+                let _ = self.update(id, |job| job.measured = None);
+            }
+        }
+        for of_job in self.outlooks.values_mut() {
+            of_job.retain(|gpu, _| !gpus.contains(gpu));
+        }
+        self.outlooks.retain(|_, of_job| !of_job.is_empty());
     }
 
     fn check_request(&self, new: &NewJob) -> Result<(), Rejected> {
@@ -561,7 +656,7 @@ impl State {
     }
 
     /// Marks a launching or running job to be ended. A job that is being ended already keeps its
-    /// cause, except that a cancel beats a requeue.
+    /// cause, except that a cancel beats whatever puts it back into the queue.
     fn end(&mut self, id: JobId, cause: EndCause) -> Result<(), Rejected> {
         self.update(id, |job| {
             let (Phase::Launching { ending, .. } | Phase::Running { ending, .. }) = &mut job.phase else {
@@ -569,7 +664,7 @@ impl State {
             };
             match ending {
                 Some(e) => {
-                    if matches!(e.cause, EndCause::Requeued { .. }) {
+                    if matches!(e.cause, EndCause::Requeued { .. } | EndCause::Undone { .. }) {
                         e.cause = cause;
                     }
                 }
@@ -641,6 +736,20 @@ impl State {
             }
             Action::SetState { job, state, reason } => self.judged(*job, *state, reason, applied),
             Action::Note { .. } => Ok(()),
+        }
+    }
+
+    /// How a job that waits would share a GPU; `None`: it would not.
+    pub(crate) fn sharing_for(&self, job: &Job) -> Option<SharingMode> {
+        let asked = job.spec.request.sharing.unwrap_or(self.options.sharing);
+        let alone = job.spec.request.exclusive
+            || job.floor == Some(Floor::ExclusiveGpu)
+            || self.options.policy.order == Order::Exclusive
+            || asked == SharingMode::Exclusive;
+        match asked {
+            _ if alone => None,
+            SharingMode::Mps if self.faults_of(job.spec.command_key) > 0 => Some(SharingMode::TimeSlice),
+            mode => Some(mode),
         }
     }
 
@@ -721,6 +830,8 @@ impl State {
         {
             self.ring = last.0 + 1;
         }
+        self.outlooks.remove(&id);
+        self.regrouped(&placement.gpus);
         self.update(id, |job| {
             job.attempts = placement.attempt;
             job.not_before = None;
@@ -754,13 +865,7 @@ impl State {
         let (status, key) = (exit.status, job.spec.command_key);
         self.set_verdict(id, reason);
         if state == JobState::Pending {
-            let limit = self.options.max_free_retries;
-            self.enqueue(id, |job| {
-                job.free_retries += 1;
-                if job.free_retries > limit {
-                    job.floor = Some(Floor::ExclusiveGpu);
-                }
-            });
+            self.requeue_free(id);
         } else {
             if matches!(reason, Reason::FaultCulprit { .. }) {
                 self.remember_fault(key);
@@ -915,6 +1020,10 @@ impl State {
                 let reason = Reason::TimeLimit { limit };
                 self.leave(id, Some(exit.clone()), reason.clone());
                 self.finish(id, JobState::Timeout, reason, status, applied);
+            }
+            EndCause::Undone { job, slowdown, limit, apart } => {
+                self.leave(id, Some(exit.clone()), Reason::Undone { job, slowdown, limit, apart });
+                self.requeue_free(id);
             }
             EndCause::Requeued { by } => {
                 self.leave(id, Some(exit.clone()), Reason::RequeuedByUser { by });

@@ -12,9 +12,10 @@ use carma_core::model::{
     Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
-use carma_core::policy::{Gate, MemoryScreen, Options, RecoveryMethod, presets};
+use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::recovery::{Evidence, EvidenceKind};
+use carma_core::slowdown::{Foreseen, Outlook, Question, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Risk, Summary, WindowSummary};
 use carma_core::{Action, Input, Plan, State, check, plan};
@@ -70,6 +71,13 @@ enum Op {
     /// All tenants of a GPU die of a fatal fault, one after the other.
     Crash(u32),
     Forecast(Pick, Computed),
+    /// What the next plan asks is answered: with this progress, or that a job is unknown.
+    Foresee(bool, u32),
+    /// Something nobody asked for is foreseen.
+    Outlook(Pick, u32, SharingMode),
+    Measure(Pick, bool, u32, u32),
+    /// Everybody is measured to be slow, a plan is followed, and those whom it ends exit.
+    Slow,
     Cancel(Pick, u32),
     Hold(Pick, u32),
     Release(Pick, u32),
@@ -125,7 +133,9 @@ fn options() -> impl Strategy<Value = Options> {
         prop_oneof![4 => Just(MiB(512)), 1 => memory()],
     );
     let sharing = prop_oneof![3 => Just(SharingMode::Mps), 2 => mode()];
-    let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), 0u32..3, 0u32..3);
+    let slowdown = proptest::option::weighted(0.3, 10_000u32..40_000);
+    let by_gain = proptest::bool::weighted(0.1);
+    let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), 0u32..3, 0u32..3, slowdown, by_gain);
     let times = (time(), time(), time(), time(), time(), time());
     (policy, rest, times).prop_map(|(policy, rest, times)| {
         let mut options = Options { policy: presets::by_name(policy.0).unwrap(), ..Options::default() };
@@ -141,6 +151,11 @@ fn options() -> impl Strategy<Value = Options> {
         (options.window, options.startup_patience) = (times.0, times.1);
         (options.kill_grace, options.fault_window) = (times.3, times.4);
         options.mps_cooldown = times.5;
+        options.max_slowdown = rest.6.map(Fraction);
+        options.slowdown_window = Millis(times.2.0.min(4_000));
+        if rest.7 {
+            options.policy.order = Order::Speedup;
+        }
         // Often the default: with a tiny age nothing would ever start.
         if times.2.0 > 50_000 {
             options.stale_after = times.2;
@@ -180,16 +195,22 @@ fn new_job() -> impl Strategy<Value = NewJob> {
         proptest::option::weighted(0.3, time()),
         -2i32..3,
         proptest::option::weighted(0.3, 0u32..3),
+        proptest::option::weighted(0.3, (0u32..30_000).prop_map(Fraction)),
     )
-        .prop_map(|(gpus, exclusive, sharing, thread_percent, time_limit, priority, max_retries)| Request {
-            gpus,
-            exclusive,
-            sharing,
-            thread_percent,
-            time_limit,
-            priority,
-            max_retries,
-        });
+        .prop_map(
+            |(gpus, exclusive, sharing, thread_percent, time_limit, priority, max_retries, max_slowdown)| {
+                Request {
+                    gpus,
+                    exclusive,
+                    sharing,
+                    thread_percent,
+                    time_limit,
+                    priority,
+                    max_retries,
+                    max_slowdown,
+                }
+            },
+        );
     (forecasts, request, 1000u32..1003, 0u64..4, proptest::bool::weighted(0.1)).prop_map(
         |(forecasts, request, uid, command_key, hold)| NewJob {
             id: JobId(0),
@@ -299,6 +320,11 @@ fn op() -> impl Strategy<Value = Op> {
         6 => Just(Op::StartAll),
         1 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
+        8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Foresee(unknown, p)),
+        1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
+        2 => Just(Op::Slow),
+        4 => (pick(), right(), 0u32..12_000, 0u32..20_000)
+            .prop_map(|(job, ok, p, over)| Op::Measure(job, ok, p, over)),
         2 => (pick(), uid()).prop_map(|(job, by)| Op::Cancel(job, by)),
         1 => (pick(), uid()).prop_map(|(job, by)| Op::Hold(job, by)),
         1 => (pick(), uid()).prop_map(|(job, by)| Op::Release(job, by)),
@@ -409,6 +435,20 @@ impl World {
         (id, if right { attempt } else { attempt + 1 })
     }
 
+    fn outlook(&self, asked: Question, unknown: bool, progress: u32) -> Outlook {
+        let tenants = self.state.gpu(asked.gpu).map_or(&[][..], |g| &g.tenants);
+        let group = tenants.iter().map(|t| t.job).chain([asked.newcomer]);
+        let foreseen = |job| Foreseen { job, expected: Fraction(progress), lower: Fraction(progress / 2) };
+        Outlook {
+            newcomer: asked.newcomer,
+            gpu: asked.gpu,
+            sharing: asked.sharing,
+            tasks: if unknown { vec![] } else { group.map(foreseen).collect() },
+            unknown: if unknown { vec![asked.newcomer] } else { vec![] },
+            before: Fraction::ONE,
+        }
+    }
+
     fn observation(&self, gpu: u32, look: &Look) -> Observation {
         let tenants = self.state.gpu(GpuId(gpu)).map_or(&[][..], |g| &g.tenants);
         let mut jobs: Vec<(JobId, Option<MiB>)> =
@@ -504,6 +544,24 @@ impl World {
                 }
                 return Ok(());
             }
+            Op::Slow => {
+                let over = self.state.options().slowdown_window;
+                self.clock = self.clock.max(self.state.now()) + over;
+                self.feed(Input::Tick)?;
+                for id in self.state.active().clone() {
+                    let (job, attempt) = self.attempt(Pick::Number(id.0), true);
+                    self.feed(Input::Measured { job, attempt, progress: Fraction(1), over })?;
+                }
+                self.follow_plan(usize::MAX)?;
+                for id in self.state.active().clone() {
+                    let ending = |job: &Job| matches!(job.phase, Phase::Running { ending: Some(_), .. });
+                    if self.state.job(id).is_some_and(ending) {
+                        let killed = ExitStatus::Signal(15);
+                        self.step(&Op::Exited(Pick::Number(id.0), true, killed, None, false))?;
+                    }
+                }
+                return Ok(());
+            }
             Op::Unchanged(gpus) => Input::Unchanged(gpus.iter().copied().map(GpuId).collect()),
             Op::Plan(count) => return self.follow_plan(*count),
             Op::OldPlan => {
@@ -571,6 +629,19 @@ impl World {
                 Input::LaunchFailed { job, attempt, error: "no".into(), transient: *transient }
             }
             Op::Forecast(job, computed) => Input::Forecast { job: self.id(*job), computed: *computed },
+            Op::Foresee(unknown, progress) => Input::Foreseen(
+                questions(&self.state).into_iter().map(|q| self.outlook(q, *unknown, *progress)).collect(),
+            ),
+            Op::Outlook(job, gpu, sharing) => {
+                let newcomer = self.id(*job);
+                let question = Question { newcomer, gpu: GpuId(*gpu), sharing: *sharing };
+                Input::Foreseen(vec![self.outlook(question, false, 9000)])
+            }
+            Op::Measure(job, right, progress, over) => {
+                let (job, attempt) = self.attempt(*job, *right);
+                let over = Millis(u64::from(*over));
+                Input::Measured { job, attempt, progress: Fraction(*progress), over }
+            }
             Op::Cancel(job, by) => Input::Cancel { job: self.id(*job), by: user(*by) },
             Op::Hold(job, by) => Input::Hold { job: self.id(*job), by: user(*by) },
             Op::Release(job, by) => Input::Release { job: self.id(*job), by: user(*by) },
@@ -802,7 +873,7 @@ fn the_random_runs_reach_every_kind_of_end() {
     let mut runner = TestRunner::deterministic();
     let run = (options(), vec(op(), 100..120));
     let mut met: BTreeSet<&'static str> = BTreeSet::new();
-    for _ in 0..600 {
+    for _ in 0..1000 {
         let (options, ops) = run.new_tree(&mut runner).unwrap().current();
         let mut world = World::new(&[40, 40, 80], options);
         for op in &ops {
@@ -838,6 +909,8 @@ fn the_random_runs_reach_every_kind_of_end() {
         "Cancelled",
         "Requeued",
         "TimeLimit",
+        "MaxSlowdown",
+        "Undone",
         "OutOfMemoryRetry",
         "OutOfMemory",
         "HostOutOfMemory",

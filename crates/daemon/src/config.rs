@@ -177,6 +177,10 @@ pub struct MpsConfig {
 pub struct JobsConfig {
     /// From SIGTERM to SIGKILL.
     pub kill_grace: Option<Span>,
+    /// How much neighbours may slow down jobs that do not say: 1.5 is one and a half times their time alone.
+    pub max_slowdown: Option<f64>,
+    /// How long a job's progress is measured before a promise counts as broken.
+    pub slowdown_window: Option<Span>,
 }
 
 /// The journal.
@@ -274,6 +278,13 @@ impl Config {
         set(&mut options.fault_window, self.recovery.fault_window);
         set(&mut options.mps_cooldown, self.mps.cooldown);
         set(&mut options.kill_grace, self.jobs.kill_grace);
+        set(&mut options.slowdown_window, self.jobs.slowdown_window);
+        if let Some(most) = self.jobs.max_slowdown {
+            options.max_slowdown =
+                Some(Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most)).ok_or_else(
+                    || ("max-slowdown", format!("max-slowdown = {most} is not a factor from 1 to 1000")),
+                )?);
+        }
         if let Some(sharing) = self.sharing {
             options.sharing = sharing;
         }

@@ -10,18 +10,22 @@ use crate::memory::Memory;
 use crate::perform::Performer;
 use crate::run::adopt::{self, Found};
 use crate::run::launch::Outcome;
+use crate::run::progress::Owner;
 use crate::run::record::Records;
 use crate::run::watch::{Event, Watcher};
 use crate::sampler::{Board, Roster};
+use crate::slowdown::Slowdowns;
 use carma_api::VERSION;
-use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, MemoryReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{
+    ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
+};
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::model::{Computed, Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User};
 use carma_core::state::State;
-use carma_core::units::{MiB, Millis};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Metric;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -107,6 +111,8 @@ pub enum Message {
     Context(ContextProbe, Peer, Answer<DoneReply>),
     /// Somebody wants to know what was learned of memory.
     Learned(Peer, oneshot::Sender<MemoryReply>),
+    /// Somebody wants to know what is known of jobs (number, command) alone, and what was learned of slowdowns.
+    Slowdowns(Vec<(JobId, u64)>, oneshot::Sender<SlowdownsReply>),
     /// Somebody wants to read the state.
     View(oneshot::Sender<(Arc<State>, LaunchStats)>),
     /// Somebody wants to know when a job is over.
@@ -127,6 +133,10 @@ pub struct Parts {
     pub journal: Journal,
     /// What is known of memory.
     pub memory: Memory,
+    /// How fast jobs go, and what is known of slowdowns.
+    pub slowdowns: Slowdowns,
+    /// Whether we are root and jobs become their users.
+    pub as_root: bool,
     /// The clock.
     pub clock: Clock,
     /// The latest looks at the GPUs.
@@ -212,6 +222,7 @@ impl Engine {
                 Ok(Found::Alive { supervisor, child, pidfd }) => {
                     tracing::info!("job {id} still runs; watching it again");
                     self.apply(Input::Started { job: id, attempt, supervisor, child, sharing, note: None });
+                    self.meter(id, attempt);
                     if let Err(e) = self.parts.watcher.watch(id, attempt, pidfd, None) {
                         tracing::error!("job {id} cannot be watched: {e}");
                     }
@@ -229,6 +240,15 @@ impl Engine {
         for broken in carma_core::check::check(&self.state) {
             tracing::error!("the recovered state breaks an invariant: {broken}");
         }
+    }
+
+    /// Counts the progress of a job that was found running.
+    fn meter(&self, id: JobId, attempt: u32) {
+        let Ok(Some(stored)) = self.parts.journal.job(id) else { return };
+        let owner = Owner { uid: stored.uid, gid: stored.gid };
+        let paces = self.parts.slowdowns.paces();
+        // It has the names in its environment already.
+        let _ = paces.open(id, attempt, Path::new(&stored.log), owner, self.parts.as_root, true);
     }
 
     /// After a restart, the first jobs of the queue are told again when runs of their programs end.
@@ -259,6 +279,8 @@ impl Engine {
             self.turn_end();
             self.show();
             if stop {
+                self.batch.slowdowns.extend(self.parts.slowdowns.last_changes());
+                self.turn_end();
                 return;
             }
         }
@@ -360,6 +382,9 @@ impl Engine {
             Message::Learned(peer, answer) => {
                 let all = peer.user.uid == 0 || peer.user.uid == self.state.options().admin_uid;
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
+            }
+            Message::Slowdowns(jobs, answer) => {
+                let _ = answer.send(self.parts.slowdowns.tell(&self.state, &jobs));
             }
             // Readers see what is on disk: a job that left the state is in the history by then.
             Message::View(answer) => self.viewers.push(answer),
@@ -535,6 +560,7 @@ impl Engine {
         self.apply(Input::Exited { job, attempt, exit });
         self.submitted.remove(&job);
         self.fallbacks.remove(&(job, attempt));
+        self.parts.slowdowns.ended(job, attempt);
         self.done.push(Records::new(&self.parts.run_dir, job, attempt));
     }
 
@@ -585,6 +611,7 @@ impl Engine {
             return;
         }
         self.refresh(false);
+        self.foresee(now);
         let started = Instant::now();
         let plan = carma_core::plan(&self.state, now);
         let planned = self.plan_us.len() as u64 + 1;
@@ -595,6 +622,20 @@ impl Engine {
                 self.actions.push(action);
             }
         }
+    }
+
+    /// Takes in how fast jobs go, and answers what the plan wants to have foreseen.
+    fn foresee(&mut self, now: Millis) {
+        let looks = self.parts.board.looks();
+        for input in self.parts.slowdowns.look(now, &self.state, &looks) {
+            self.apply(input);
+        }
+        let asked = carma_core::slowdown::questions(&self.state);
+        if !asked.is_empty() {
+            let outlooks = self.parts.slowdowns.answer(&self.state, &asked);
+            self.apply(Input::Foreseen(outlooks));
+        }
+        self.batch.slowdowns.extend(self.parts.slowdowns.changes(now));
     }
 
     /// Writes the batch; then, and only then, answers and acts.
@@ -667,12 +708,14 @@ impl Engine {
                     | Input::Inventory(_)
             )
         }));
+        let journal = &mut self.parts.journal;
         let recovered =
-            self.parts.journal.recover().and_then(|state| Ok((state, self.parts.journal.learned()?)));
+            journal.recover().and_then(|state| Ok((state, journal.learned()?, journal.slowdowns()?)));
         match recovered {
-            Ok((state, learned)) => {
+            Ok((state, learned, slowdowns)) => {
                 self.state = state;
                 self.parts.memory.restore(&learned);
+                self.parts.slowdowns.restore(&slowdowns);
             }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.
@@ -771,6 +814,12 @@ fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     {
         return bad(format!("the output file must be an absolute path, not '{output}'"));
     }
+    if let Some(pct) = request.max_slowdown_pct.filter(|pct| !(100..=100_000).contains(pct)) {
+        return bad(format!(
+            "a slowdown of at most {:.2} cannot be promised; give 1 (nothing may slow it down) to 1000",
+            f64::from(pct) / 100.0
+        ));
+    }
     if request.name.as_ref().is_some_and(|n| n.len() > 200) {
         return bad("the name is longer than 200 bytes".into());
     }
@@ -797,6 +846,7 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
             time_limit: request.time_limit_ms.map(Millis),
             priority: request.priority,
             max_retries: request.max_retries,
+            max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
         },
         profile: carma_core::model::Profile::default(),
         forecasts: Forecasts {

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// Inputs between snapshots at least.
 const SNAPSHOT_EVERY: u64 = 20_000;
 
+/// Kind of the rows about slowdowns, beside those about memory.
+const SLOWDOWNS: &str = "slowdown";
+
 /// The schema, one step a version (`PRAGMA user_version`). Steps are only ever added.
 const SCHEMA: &[&str] = &[
     "
@@ -101,6 +104,8 @@ pub struct Batch {
     pub finished: Vec<Finished>,
     /// What was learned of memory.
     pub learned: Vec<Row>,
+    /// What was learned of slowdowns: key, and JSON or nothing where the row goes.
+    pub slowdowns: Vec<(String, Option<String>)>,
     /// What is expected now of jobs that wait.
     pub expected: Vec<(JobId, EstimateView)>,
 }
@@ -113,6 +118,7 @@ impl Batch {
             && self.jobs.is_empty()
             && self.finished.is_empty()
             && self.learned.is_empty()
+            && self.slowdowns.is_empty()
             && self.expected.is_empty()
     }
 }
@@ -238,7 +244,10 @@ impl Journal {
                     .map_err(&failed)?;
             }
             for row in &batch.learned {
-                write_learned(&tx, row)?;
+                write_learned(&tx, row.table.as_str(), &row.key, row.body.as_deref())?;
+            }
+            for (key, body) in &batch.slowdowns {
+                write_learned(&tx, SLOWDOWNS, key, body.as_deref())?;
             }
         }
         tx.commit().map_err(&failed)?;
@@ -317,6 +326,18 @@ impl Journal {
         Ok(found)
     }
 
+    /// What was learned of slowdowns, by key.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn slowdowns(&self) -> Result<Vec<(String, String)>, JournalError> {
+        let failed = sql("read");
+        let mut query =
+            self.db.prepare("SELECT key, body FROM memory WHERE kind = ?1 ORDER BY key").map_err(&failed)?;
+        let rows = query.query_map([SLOWDOWNS], |row| Ok((row.get(0)?, row.get(1)?))).map_err(&failed)?;
+        rows.collect::<Result<_, _>>().map_err(&failed)
+    }
+
     /// A second, read-only connection for other threads.
     ///
     /// # Errors
@@ -381,18 +402,22 @@ fn to_json(seq: i64, value: &impl Serialize) -> Result<String, JournalError> {
     serde_json::to_string(value).map_err(|e| JournalError::Entry { seq, why: e.to_string() })
 }
 
-fn write_learned(tx: &rusqlite::Transaction<'_>, row: &Row) -> Result<(), JournalError> {
+fn write_learned(
+    tx: &rusqlite::Transaction<'_>,
+    kind: &str,
+    key: &str,
+    body: Option<&str>,
+) -> Result<(), JournalError> {
     let failed = sql("written");
-    let kind = row.table.as_str();
-    match &row.body {
+    match body {
         Some(body) => tx
             .prepare_cached("INSERT OR REPLACE INTO memory (kind, key, body) VALUES (?1, ?2, ?3)")
             .map_err(&failed)?
-            .execute(params![kind, row.key, body]),
+            .execute(params![kind, key, body]),
         None => tx
             .prepare_cached("DELETE FROM memory WHERE kind = ?1 AND key = ?2")
             .map_err(&failed)?
-            .execute(params![kind, row.key]),
+            .execute(params![kind, key]),
     }
     .map_err(&failed)?;
     Ok(())
@@ -466,6 +491,7 @@ mod tests {
                 time_limit: None,
                 priority: 0,
                 max_retries: None,
+                max_slowdown: None,
             },
             forecasts: Forecasts::default(),
             profile: carma_core::model::Profile::default(),

@@ -21,6 +21,7 @@ pub mod perform;
 pub mod run;
 pub mod sampler;
 pub mod serve;
+pub mod slowdown;
 pub mod view;
 
 pub use run::supervise;

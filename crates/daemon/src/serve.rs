@@ -8,8 +8,10 @@ use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
 use crate::perform::Performer;
 use crate::run::launch::{Context, Launcher, Report};
+use crate::run::pace::Paces;
 use crate::run::watch::Watcher;
 use crate::sampler::{self, Board, Pace};
+use crate::slowdown::Slowdowns;
 use carma_core::Input;
 use carma_core::reading::GpuInfo;
 use carma_core::state::State;
@@ -89,6 +91,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
 /// The directories of the daemon.
 struct Layout {
     run: PathBuf,
+    pace: PathBuf,
     logs: PathBuf,
     journal: PathBuf,
     mps: PathBuf,
@@ -125,6 +128,7 @@ impl Layout {
             run: make(state_dir.join("run"), 0o700)?,
             logs: make(state_dir.join("logs"), searchable)?,
             mps: make(state_dir.join("mps"), searchable)?,
+            pace: make(state_dir.join("pace"), searchable)?,
             journal: state_dir.join("carma.db"),
             virtual_gpus: state_dir.join("virtual-gpus.sock"),
             _lock: lock,
@@ -271,6 +275,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let to_engine = engine.clone();
     let report: Report =
         Arc::new(move |job, attempt, outcome| drop(to_engine.send(Message::Launched(job, attempt, outcome))));
+    let paces = Paces::start(layout.pace.clone(), clock).map_err(system("cannot count progress"))?;
+    let slowdowns = Slowdowns::new(paces.clone(), &journal.slowdowns()?);
     let launcher = Launcher::start(Context {
         run_dir: layout.run.clone(),
         log_dir: layout.logs.clone(),
@@ -278,12 +284,16 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         env: job_env(&gpus, options),
         sharing: gpus.sharing.clone(),
         watcher: watcher.clone(),
+        paces: paces.clone(),
         report: report.clone(),
     })
     .map_err(system("cannot start the launching thread"))?;
+    let rates = slowdowns.rates();
     let parts = Parts {
         journal,
         memory,
+        slowdowns,
+        as_root,
         clock,
         board: board.clone(),
         performer: Performer { launcher, sharing: gpus.sharing.clone(), report },
@@ -307,6 +317,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let app = Arc::new(App {
         engine: engine.clone(),
         board,
+        rates,
         clock,
         journal: layout.journal.clone(),
         state_dir: options.state_dir.clone(),

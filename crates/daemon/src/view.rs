@@ -5,7 +5,7 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, JobDetail, JobView, JobsReply,
-    ReasonView, TenantView,
+    RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
@@ -74,6 +74,8 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         memory_peak_mib: peak.map(|m| m.0),
         attempts: job.attempts,
         priority: job.spec.request.priority,
+        max_slowdown_pct: job.spec.request.max_slowdown.or(state.options().max_slowdown).map(|f| f.0 / 100),
+        progress_pct: job.measured.map(|m| m.progress.0 / 100),
         submitted_ms: job.submitted.0,
         started_ms: started,
         ended_ms: None,
@@ -175,6 +177,7 @@ pub fn detail(
     now: Millis,
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
+    rate: Option<RateView>,
     may_read: bool,
 ) -> JobDetail {
     let job = subject.job();
@@ -202,6 +205,7 @@ pub fn detail(
         pid,
         forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
         estimate: stored_estimate,
+        rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
         attempts: attempts(state, job, &row),
         job: row,

@@ -378,8 +378,15 @@ export! {
         put(out, device(FUNCTION, handle)?.whole()?.energy_mj.ok_or(NOT_SUPPORTED)?)
     }
     nvmlDeviceGetUtilizationRates = (handle: nvmlDevice_t, out: *mut nvmlUtilization_t) {
-        let gpu = device(FUNCTION, handle)?.whole()?.utilization.ok_or(NOT_SUPPORTED)?;
-        put(out, nvmlUtilization_t { gpu, memory: 0 })
+        let device = device(FUNCTION, handle)?;
+        let whole = device.whole()?;
+        let gpu = whole.utilization.ok_or(NOT_SUPPORTED)?;
+        put(out, nvmlUtilization_t { gpu, memory: whole.memory_utilization })
+    }
+    nvmlDeviceGetClockInfo = (handle: nvmlDevice_t, clock: nvmlClockType_t, out: *mut c_uint) {
+        let device = device(FUNCTION, handle)?;
+        let mhz = device.whole()?.sm_clock_mhz.filter(|_| clock == nvmlClockType_enum_NVML_CLOCK_SM);
+        put(out, mhz.ok_or(NOT_SUPPORTED)?)
     }
     nvmlDeviceGetTemperature = (handle: nvmlDevice_t, _sensor: c_uint, out: *mut c_uint) {
         put(out, device(FUNCTION, handle)?.whole()?.temperature.ok_or(NOT_SUPPORTED)?)

@@ -56,6 +56,10 @@ pub struct FakeGpu {
     pub energy_mj: Option<u64>,
     /// "GPU utilisation", percent.
     pub utilization: Option<u32>,
+    /// "Memory utilisation", percent; told together with the other.
+    pub memory_utilization: u32,
+    /// Clock of the SMs, MHz.
+    pub sm_clock_mhz: Option<u32>,
     /// Temperature, degrees Celsius.
     pub temperature: Option<u32>,
     /// Who holds memory on it.
@@ -136,6 +140,8 @@ impl Default for FakeGpu {
             power_mw: Some(75_000),
             energy_mj: Some(0),
             utilization: Some(0),
+            memory_utilization: 0,
+            sm_clock_mhz: Some(1_980),
             temperature: Some(30),
             processes: Vec::new(),
             gpm: Some(FakeGpm::all(0.0)),

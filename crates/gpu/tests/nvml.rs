@@ -106,6 +106,8 @@ fn memory_in_use_is_all_that_a_job_cannot_have() {
         power_mw: Some(523_400),
         energy_mj: Some(9_000_000_000_000),
         utilization: Some(100),
+        memory_utilization: 37,
+        sm_clock_mhz: Some(1_755),
         ..gpu("GPU-a")
     };
     let state = State::of(vec![busy]);
@@ -120,6 +122,8 @@ fn memory_in_use_is_all_that_a_job_cannot_have() {
     assert_eq!(reading.power_mw, Some(523_400));
     assert_eq!(reading.energy_mj, Some(9_000_000_000_000));
     assert_eq!(reading.activity.gpu_util, Some(Fraction::ONE));
+    assert_eq!(reading.activity.mem_util, Some(Fraction::percent(37)));
+    assert_eq!(reading.sm_clock_mhz, Some(1_755));
     assert_eq!(reading.processes, Some(vec![]));
 
     // A driver that has only the older call tells the same.
@@ -181,7 +185,11 @@ fn activity_is_the_difference_to_the_tick_before() {
     let machine = Machine::with(&at(20.0));
     let mut probe = machine.open();
     let mut activity = || read(&mut probe)[0].activity;
-    let nothing_yet = Activity { gpu_util: Some(Fraction::percent(40)), ..Activity::default() };
+    let nothing_yet = Activity {
+        gpu_util: Some(Fraction::percent(40)),
+        mem_util: Some(Fraction(0)),
+        ..Activity::default()
+    };
     assert_eq!(activity(), nothing_yet);
 
     machine.now(&at(60.0));
@@ -239,14 +247,21 @@ fn a_failed_sample_starts_the_comparison_anew() {
 
 #[test]
 fn what_a_gpu_does_not_tell_is_none() {
-    let plain = FakeGpu { power_mw: None, energy_mj: None, utilization: None, gpm: None, ..gpu("GPU-a") };
+    let plain = FakeGpu {
+        power_mw: None,
+        energy_mj: None,
+        utilization: None,
+        sm_clock_mhz: None,
+        gpm: None,
+        ..gpu("GPU-a")
+    };
     let machine = Machine::with(&State::of(vec![plain]));
     let mut probe = machine.open();
     read(&mut probe);
     sleep(APART);
     let reading = read(&mut probe).remove(0);
     assert_eq!(reading.health, Health::Ok);
-    assert_eq!((reading.power_mw, reading.energy_mj), (None, None));
+    assert_eq!((reading.power_mw, reading.energy_mj, reading.sm_clock_mhz), (None, None, None));
     assert_eq!(reading.activity, Activity::default());
 
     // Counters that this user may not read are none, too.

@@ -2,9 +2,12 @@
 
 pub mod bench;
 pub mod kace;
+pub mod kernels;
 pub mod measured;
 pub mod online;
 pub mod power;
 pub mod predict;
 pub mod profile;
+pub mod rate;
 pub mod share;
+pub mod solo;

@@ -58,6 +58,9 @@ pub struct Profile {
     /// How long it was watched, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watched_s: Option<f64>,
+    /// GPU memory over time, whenever it changed: seconds since the start, MiB. At most 64 points.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_over_time: Vec<(f64, f64)>,
     /// What the reader should know, e.g. gaps in the samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
@@ -138,6 +141,26 @@ impl Stat {
     pub const fn of(mean: f64) -> Self {
         Self { mean, p95: None, cv: None }
     }
+
+    /// Of a window's samples: mean, 95th percentile (linear interpolation) and population CV. What is not a number is
+    /// left out; `None` when nothing is left.
+    #[must_use]
+    pub fn from_values(values: &[f64]) -> Option<Self> {
+        let mut values: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
+        if values.is_empty() {
+            return None;
+        }
+        values.sort_by(f64::total_cmp);
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+        let at = 0.95 * (n - 1.0);
+        let (low, high) = (at.floor(), at.ceil());
+        let value = |at: f64| values.get(at as usize).copied().unwrap_or(mean);
+        let p95 = value(low) + (value(high) - value(low)) * (at - low);
+        let cv = if mean == 0.0 { 0.0 } else { variance.sqrt() / mean.abs() };
+        Some(Self { mean, p95: Some(p95), cv: Some(cv) })
+    }
 }
 
 impl<'de> Deserialize<'de> for Stat {
@@ -176,6 +199,17 @@ macro_rules! metrics {
             /// Names in a file.
             pub const NAMES: &[&str] = &[$(stringify!($name)),+];
 
+            /// Over the samples of a window, each of which holds single values as means. What no sample has is `None`.
+            #[must_use]
+            pub fn over(samples: &[Self]) -> Self {
+                Self {
+                    $($name: {
+                        let values: Vec<f64> = samples.iter().filter_map(|s| Some(s.$name?.mean)).collect();
+                        Stat::from_values(&values)
+                    },)+
+                }
+            }
+
             /// Name, value and the largest sensible mean of each metric.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, Option<Stat>, f64)> {
                 [$((stringify!($name), self.$name, $most)),+].into_iter()
@@ -213,7 +247,7 @@ metrics! {
     gpu_util_pct ..= 100.0,
     /// `nvidia-smi`'s memory utilisation: time in which DRAM was read or written.
     mem_util_pct ..= 100.0,
-    /// GPU memory of the task.
+    /// GPU memory of the task. Profiles of `carma profile` give its peak.
     memory_mib ..= 1e9,
     /// Host CPU of the task, 100 for one core.
     cpu_pct ..= 1e6,

@@ -3,14 +3,17 @@
 //!
 //! It does no work. What it prints are numbers of a model and it says so in its first line.
 
+mod pace;
+
 use crate::virtual_gpu::protocol::{ClientMessage, GpuNote, HostMessage, Lines, ProcessNote, VERSION, line};
 use crate::virtual_gpu::{CONTEXT, ENV_MPS, ENV_SOCKET, ENV_SPEED, MOST_SPEED, RECONNECT, TaskDemand};
 use crate::virtual_gpu::{ENV_MEMORY_LIMIT, ENV_THREADS};
 use carma_core::units::MiB;
+use pace::{ENV_BENCH, Pace};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -42,6 +45,8 @@ pub struct TaskSpec {
     pub grow: Option<Growth>,
     /// Exit code at the end of the work. Other than 0 it comes with a Python traceback.
     pub exit_code: u8,
+    /// How it tells of its steps.
+    pub progress: Progress,
     /// Lets SIGTERM pass without effect. Works when no other thread of the process takes signals:
     /// call [`run`] before any is started.
     pub ignore_term: bool,
@@ -65,9 +70,25 @@ impl Default for TaskSpec {
             fault_after: None,
             grow: None,
             exit_code: 0,
+            progress: Progress::Lines,
             ignore_term: false,
         }
     }
+}
+
+/// How a task tells of its steps, ten a second of work when alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// A line now and then: `step 50/300  10.0 it/s`.
+    Lines,
+    /// A bar that is drawn anew at each step, as tqdm does.
+    Bar,
+    /// An empty datagram a step to this socket (`CARMA_PROGRESS`).
+    Datagrams(PathBuf),
+    /// The count, written over itself in this file (`CARMA_HEARTBEAT`).
+    File(PathBuf),
+    /// Not at all.
+    Silent,
 }
 
 /// Memory that a task takes later, as one with a larger batch or a fragmented heap does.
@@ -97,6 +118,8 @@ pub struct TaskEnv {
     /// How long it looks for a host before it gives up, in real time. Once it has had one it looks
     /// for ever.
     pub patience: Duration,
+    /// The tool that starts and pauses it (`CARMA_BENCH`): it computes only in its windows.
+    pub bench: Option<PathBuf>,
 }
 
 /// What is wrong with a task or its environment.
@@ -184,6 +207,7 @@ impl TaskEnv {
             caps,
             speed,
             patience: Duration::from_secs(30),
+            bench: var(ENV_BENCH).filter(|value| !value.is_empty()).map(PathBuf::from),
         })
     }
 }
@@ -272,7 +296,18 @@ pub fn run(spec: &TaskSpec, env: &TaskEnv, out: &mut dyn Write, err: &mut dyn Wr
     if spec.ignore_term {
         ignore_term(err);
     }
-    let end = Task::new(spec, env, out).run();
+    let mut task = Task::new(spec, env, out);
+    if let Some(path) = &env.bench {
+        match Pace::connect(path) {
+            Ok(pace) => task.pace = Some(pace),
+            Err(e) => {
+                let _ =
+                    writeln!(err, "virtual task: nobody answers at {} ({ENV_BENCH}): {e}", path.display());
+                return EXIT_ERROR;
+            }
+        }
+    }
+    let end = task.run();
     match end {
         End::Done => {
             if spec.exit_code != 0 {
@@ -335,6 +370,8 @@ struct Request {
 }
 
 struct Task<'a> {
+    /// Who starts and pauses it.
+    pace: Option<Pace>,
     spec: &'a TaskSpec,
     env: &'a TaskEnv,
     out: &'a mut dyn Write,
@@ -360,12 +397,17 @@ struct Task<'a> {
     grown: bool,
     next_line: f64,
     last_line: (f64, f64),
+    /// Steps that were told of.
+    told: f64,
+    /// What heartbeats go out by; made with the first.
+    beats: Option<Option<UnixDatagram>>,
 }
 
 impl<'a> Task<'a> {
     fn new(spec: &'a TaskSpec, env: &'a TaskEnv, out: &'a mut dyn Write) -> Self {
         let now = Instant::now();
         let mut task = Self {
+            pace: None,
             spec,
             env,
             out,
@@ -386,6 +428,8 @@ impl<'a> Task<'a> {
             grown: false,
             next_line: 0.0,
             last_line: (0.0, 0.0),
+            told: 0.0,
+            beats: None,
         };
         task.plan_fill();
         task
@@ -440,19 +484,23 @@ impl<'a> Task<'a> {
     /// Adds what was done since the last time.
     fn count(&mut self, now: Instant) {
         let span = now.saturating_duration_since(self.counted).as_secs_f64() * self.speed;
-        self.counted = now;
+        let since = std::mem::replace(&mut self.counted, now);
         // Before the first host there is no GPU to start on.
         if self.gpus.is_empty() {
             return;
         }
         self.elapsed += span;
         if self.active {
-            self.work += span * self.pace();
+            let before = self.work;
+            self.work += span * self.speed_now();
+            if let Some(pace) = &mut self.pace {
+                pace.count((before, since), (self.work, now));
+            }
         }
     }
 
     /// Speed over the speed alone. A host that went away before it said a pace leaves full speed.
-    fn pace(&self) -> f64 {
+    fn speed_now(&self) -> f64 {
         self.rate.unwrap_or(if self.host.is_some() { 0.0 } else { 1.0 })
     }
 
@@ -463,12 +511,19 @@ impl<'a> Task<'a> {
             && self.requests.is_empty()
             && !self.gpus.is_empty()
             && self.elapsed >= self.spec.startup_s
+            && self.may_run()
         {
             self.active = true;
             self.send(&ClientMessage::Active { active: true });
-            self.last_line = (self.elapsed, 0.0);
+            self.last_line = (self.elapsed, self.work);
         }
         if !self.active {
+            return None;
+        }
+        if self.pace.as_mut().is_some_and(Pace::end) {
+            self.active = false;
+            self.rate = None;
+            self.send(&ClientMessage::Active { active: false });
             return None;
         }
         self.print_step();
@@ -494,13 +549,24 @@ impl<'a> Task<'a> {
         // Memory that was asked for has to come before the end.
         if self.reached(self.spec.work_s) && self.requests.is_empty() {
             // Without what the wake-up came late.
-            let late = (self.work - self.spec.work_s).max(0.0) / self.pace().max(REACHED);
+            let late = (self.work - self.spec.work_s).max(0.0) / self.speed_now().max(REACHED);
             let took = self.elapsed - late;
             let _ = writeln!(self.out, "done: {} virtual s of work in {took:.1} virtual s", self.spec.work_s);
             let _ = self.out.flush();
             return Some(End::Done);
         }
         None
+    }
+
+    /// Whether it may compute: always, unless somebody starts and pauses it.
+    fn may_run(&mut self) -> bool {
+        let Some(pace) = &mut self.pace else { return true };
+        pace.greet();
+        let runs = pace.runs(self.counted);
+        if runs {
+            pace.begin(self.work);
+        }
+        runs
     }
 
     fn reached(&self, mark: f64) -> bool {
@@ -546,13 +612,17 @@ impl<'a> Task<'a> {
                     at(virtually(request.at - self.elapsed))
                 }
                 Some(_) => {}
-                None => at(virtually(self.spec.startup_s - self.elapsed)),
+                None if self.elapsed < self.spec.startup_s => {
+                    at(virtually(self.spec.startup_s - self.elapsed));
+                }
+                None => at(self.pace.as_ref().and_then(Pace::starts)),
             }
-        } else if self.pace() > 0.0 {
+        } else if self.speed_now() > 0.0 {
             let grow = self.spec.grow.filter(|_| !self.grown).map(|grow| grow.after_s);
-            let marks = [Some(self.next_line), Some(self.spec.work_s), self.spec.fault_after, grow];
+            let step = self.pace.as_ref().map(Pace::next_step);
+            let marks = [Some(self.next_line), Some(self.spec.work_s), self.spec.fault_after, grow, step];
             for mark in marks.into_iter().flatten().filter(|&mark| !self.reached(mark)) {
-                at(virtually((mark - self.work) / self.pace()));
+                at(virtually((mark - self.work) / self.speed_now()));
             }
         }
         next
@@ -563,14 +633,19 @@ impl<'a> Task<'a> {
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
         // A span beyond the type's range is as good as none.
         let timeout = timeout.and_then(|span| rustix::time::Timespec::try_from(span).ok());
-        let Some((stream, _)) = &self.host else {
-            let _ = poll(&mut [], timeout.as_ref());
+        let streams = [self.host.as_ref().map(|(stream, _)| stream), self.pace.as_ref().map(Pace::stream)];
+        let mut fds: Vec<PollFd<'_>> =
+            streams.iter().flatten().map(|stream| PollFd::new(*stream, PollFlags::IN)).collect();
+        if poll(&mut fds, timeout.as_ref()).is_err() {
             return None;
-        };
-        match poll(&mut [PollFd::new(stream, PollFlags::IN)], timeout.as_ref()) {
-            Ok(0) | Err(_) => None,
-            Ok(_) => self.listen(),
         }
+        let mut spoke = fds.iter().map(|fd| !fd.revents().is_empty());
+        let host = streams[0].is_some() && spoke.next() == Some(true);
+        let tool = streams[1].is_some() && spoke.next() == Some(true);
+        if tool && !self.pace.as_mut().is_some_and(Pace::listen) {
+            return Some(End::Done);
+        }
+        if host { self.listen() } else { None }
     }
 
     fn listen(&mut self) -> Option<End> {
@@ -700,6 +775,37 @@ impl<'a> Task<'a> {
         }
     }
 
+    /// Tells that this many steps are done. That nobody listens stops nothing.
+    fn tell_steps(&mut self, done: f64, steps: f64) {
+        let new = (done - self.told).max(0.0);
+        self.told = done;
+        match &self.spec.progress {
+            Progress::Bar => {
+                let pace = self.speed_now() * STEPS_PER_SECOND * self.speed;
+                let bar = "\u{2588}".repeat((done / steps * 10.0) as usize);
+                let clock = |s: f64| format!("{:02}:{:02}", (s / 60.0) as u64, (s % 60.0) as u64);
+                let left = if pace > 0.0 { clock((steps - done) / pace) } else { "?".to_owned() };
+                let _ = write!(
+                    self.out,
+                    "\r{:3.0}%|{bar:<10}| {done:.0}/{steps:.0} [{}<{left}, {pace:5.2}it/s]",
+                    done / steps * 100.0,
+                    clock(self.elapsed / self.speed),
+                );
+                let _ = self.out.flush();
+            }
+            Progress::Datagrams(socket) => {
+                let sender = self.beats.get_or_insert_with(|| UnixDatagram::unbound().ok());
+                for _ in 0..new as u64 {
+                    let _ = sender.as_ref().map(|sender| sender.send_to(b"", socket));
+                }
+            }
+            Progress::File(file) => {
+                let _ = std::fs::write(file, format!("{done:.0}"));
+            }
+            Progress::Lines | Progress::Silent => {}
+        }
+    }
+
     fn print_start(&mut self) {
         let names: Vec<&str> = self.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
         let name = self.gpus.first().map_or("", |gpu| gpu.name.as_str());
@@ -720,9 +826,16 @@ impl<'a> Task<'a> {
         }
         let steps = (self.spec.work_s * STEPS_PER_SECOND).ceil().max(1.0);
         let share = if self.spec.work_s > 0.0 { (self.work / self.spec.work_s).min(1.0) } else { 1.0 };
+        if self.spec.progress != Progress::Lines {
+            // Waking late, it may have done several at once.
+            let done = (self.work * STEPS_PER_SECOND + REACHED).floor();
+            self.tell_steps(done.min(steps), steps);
+            self.next_line = (done + 1.0) / STEPS_PER_SECOND;
+            return;
+        }
         let (since, before) = self.last_line;
         let span = self.elapsed - since;
-        let pace = if span > 0.0 { (self.work - before) / span } else { self.pace() };
+        let pace = if span > 0.0 { (self.work - before) / span } else { self.speed_now() };
         let _ =
             writeln!(self.out, "step {:.0}/{steps:.0}  {:.1} it/s", share * steps, pace * STEPS_PER_SECOND);
         let _ = self.out.flush();

@@ -36,6 +36,7 @@ struct JobFile {
     #[serde(default)]
     priority: i32,
     max_retries: Option<u32>,
+    max_slowdown: Option<Slowdown>,
     #[serde(default)]
     hold: bool,
     output: Option<String>,
@@ -76,6 +77,17 @@ impl TryFrom<String> for Size {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         parse::memory(&text).map(|m| Self(m.0))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "f64")]
+struct Slowdown(u32);
+
+impl TryFrom<f64> for Slowdown {
+    type Error = String;
+    fn try_from(factor: f64) -> Result<Self, String> {
+        parse::slowdown(&factor.to_string()).map(Self)
     }
 }
 
@@ -135,6 +147,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         time_limit_ms: job.time.map(|s| s.0),
         priority: job.priority,
         max_retries: job.max_retries,
+        max_slowdown_pct: job.max_slowdown.map(|s| s.0),
         hold: job.hold,
         output: job.output,
         ..SubmitRequest::default()

@@ -1,5 +1,6 @@
 //! One file for each verb. A verb asks the daemon, renders the answer and returns an exit code.
 
+mod bench;
 mod cancel;
 mod config;
 mod dataset;
@@ -107,6 +108,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),

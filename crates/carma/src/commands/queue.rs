@@ -143,6 +143,8 @@ pub(crate) mod tests {
             memory_set_aside_mib: None,
             memory_peak_mib: None,
             attempts: 0,
+            max_slowdown_pct: None,
+            progress_pct: None,
             priority: 0,
             submitted_ms: 1_760_000_000_000,
             started_ms: running.then_some(1_760_000_060_000),

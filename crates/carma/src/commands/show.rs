@@ -5,7 +5,7 @@ use super::queue::gpu_list;
 use crate::cli::ShowArgs;
 use crate::failure::Outcome;
 use crate::output::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
-use carma_api::wire::{AttemptView, EstimateView, JobDetail, JobView};
+use carma_api::wire::{AttemptView, EstimateView, JobDetail, JobView, RateView};
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 
@@ -27,6 +27,8 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line("GPUs", placement(job)).line("memory", memory(job));
     block.line_if("forecasts", forecasts(detail));
     block.line_if("expected", detail.estimate.as_ref().map(expected));
+    block.line_if("rate", detail.rate.as_ref().map(rate));
+    block.line_if("slowdown", slowdown(job));
     block.line_if("time limit", detail.time_limit_ms.map(|t| Millis(t).to_string()));
     block.line("priority", job.priority.to_string());
     block.line("submitted", stamp(job.submitted_ms, screen));
@@ -61,6 +63,37 @@ fn memory(job: &JobView) -> String {
         known(job.memory_set_aside_mib),
         known(job.memory_peak_mib)
     )
+}
+
+/// How fast it goes, and where that number comes from.
+fn rate(rate: &RateView) -> String {
+    let unit = rate.unit.as_deref().unwrap_or("steps");
+    let number = |per_s: f64| if per_s < 10.0 { format!("{per_s:.3}") } else { format!("{per_s:.1}") };
+    let mut words = match rate.per_s {
+        Some(per_s) => format!("{} {unit}/s", number(per_s)),
+        None => "not known: it sends no heartbeat and prints no progress".into(),
+    };
+    if let Some(source) = &rate.source {
+        let _ = write!(words, " by {source}");
+    }
+    if let (Some(progress), Some(alone)) = (rate.progress, rate.alone_per_s) {
+        let _ = write!(words, "; {progress:.2} of the {} alone", number(alone));
+    }
+    words
+}
+
+/// What it is promised, and what was measured.
+fn slowdown(job: &JobView) -> Option<String> {
+    let factor = |pct: u32| f64::from(pct) / 100.0;
+    let measured = job.progress_pct.map(|pct| match pct {
+        0 => "it stands still".to_owned(),
+        pct => format!("{:.2} measured", 1.0 / factor(pct)),
+    });
+    match (job.max_slowdown_pct, measured) {
+        (Some(most), Some(measured)) => Some(format!("{:.2} at most promised, {measured}", factor(most))),
+        (Some(most), None) => Some(format!("{:.2} at most promised", factor(most))),
+        (None, measured) => measured,
+    }
 }
 
 fn forecasts(detail: &JobDetail) -> Option<String> {
@@ -198,6 +231,7 @@ pub(crate) mod tests {
             pid: Some(4242),
             forecasts_mib: [("declared".to_owned(), 8192), ("measured".to_owned(), 7000)].into(),
             estimate: None,
+            rate: None,
             time_limit_ms: Some(7_200_000),
             attempts: vec![first, second],
         }

@@ -208,6 +208,7 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     job.time_limit_ms = args.time.map(|t| t.0).or(job.time_limit_ms);
     job.priority = args.priority.unwrap_or(job.priority);
     job.max_retries = args.max_retries.or(job.max_retries);
+    job.max_slowdown_pct = args.max_slowdown.or(job.max_slowdown_pct);
     Ok(job)
 }
 

@@ -3,8 +3,11 @@
 use crate::cli::VirtualTaskArgs;
 use crate::failure::{GENERAL, Outcome};
 use carma_core::units::Millis;
-use carma_sim::virtual_task::{Growth, TaskEnv, TaskSpec, run as run_task};
+use carma_daemon::run::progress::{ENV_FILE, ENV_SOCKET};
+use carma_sim::virtual_task::{Growth, Progress, TaskEnv, TaskSpec, run as run_task};
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 /// Runs the task to its end.
 pub(crate) fn run(args: &VirtualTaskArgs) -> Outcome {
@@ -17,11 +20,20 @@ pub(crate) fn run(args: &VirtualTaskArgs) -> Outcome {
             return Ok(GENERAL);
         }
     };
-    Ok(run_task(&spec(args), &env, &mut io::stdout(), &mut err))
+    Ok(run_task(&spec(args, |name| std::env::var_os(name)), &env, &mut io::stdout(), &mut err))
 }
 
-fn spec(args: &VirtualTaskArgs) -> TaskSpec {
+fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskSpec {
     let seconds = |span: Millis| span.0 as f64 / 1000.0;
+    // Like a script with the line of the manual in it, it runs as well where nobody counts.
+    let to = |name| var(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let progress = match args.progress.as_str() {
+        "lines" => Progress::Lines,
+        "bar" => Progress::Bar,
+        "datagrams" => to(ENV_SOCKET).map_or(Progress::Silent, Progress::Datagrams),
+        "file" => to(ENV_FILE).map_or(Progress::Silent, Progress::File),
+        _ => Progress::Silent,
+    };
     TaskSpec {
         memory: args.memory,
         sm: args.sm,
@@ -33,6 +45,7 @@ fn spec(args: &VirtualTaskArgs) -> TaskSpec {
         fault_after: args.fault_after.map(seconds),
         grow: args.grow_to.zip(args.grow_after).map(|(to, after)| Growth { after_s: seconds(after), to }),
         exit_code: args.exit_code,
+        progress,
         ignore_term: args.ignore_term,
     }
 }
@@ -46,7 +59,7 @@ mod tests {
 
     fn of(words: &[&str]) -> TaskSpec {
         match Cli::parse_from([&["carma", "virtual-task"], words].concat()).verb {
-            Verb::VirtualTask(args) => spec(&args),
+            Verb::VirtualTask(args) => spec(&args, |name| Some(format!("/{name}").into())),
             other => panic!("{other:?}"),
         }
     }
@@ -59,7 +72,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let words = "--memory 9G --sm 0.6 --gract 0.7 --occupancy 0.2 --dram 0.1 --work 90s --startup 0 \
-                     --fault-after 5s --grow-to 12G --grow-after 500ms --exit-code 3 --ignore-term";
+                     --fault-after 5s --grow-to 12G --grow-after 500ms --exit-code 3 --progress file --ignore-term";
         let expected = TaskSpec {
             memory: MiB::gib(9),
             sm: 0.6,
@@ -71,6 +84,7 @@ mod tests {
             fault_after: Some(5.0),
             grow: Some(Growth { after_s: 0.5, to: MiB::gib(12) }),
             exit_code: 3,
+            progress: Progress::File("/CARMA_HEARTBEAT".into()),
             ignore_term: true,
         };
         assert_eq!(of(&words.split_whitespace().collect::<Vec<_>>()), expected);

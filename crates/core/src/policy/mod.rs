@@ -27,6 +27,8 @@ pub enum Order {
     Lug,
     /// The one whose jobs have the lowest sum of what [`Pack`] limits; then the most memory free.
     LeastLoad,
+    /// The one where the job adds most to the sum of progress, as foreseen ([`crate::slowdown`]).
+    Speedup,
 }
 
 impl Order {
@@ -41,6 +43,7 @@ impl Order {
             Self::Magm => "most memory free",
             Self::Lug => "lowest SM activity",
             Self::LeastLoad => "lowest profiled load",
+            Self::Speedup => "most progress gained, as foreseen",
         }
     }
 }
@@ -433,6 +436,17 @@ pub struct Options {
     pub fault_window: Millis,
     /// After a fatal fault, the MPS server takes no new client for about this long.
     pub mps_cooldown: Millis,
+    /// How much neighbours may slow down jobs that do not say; `None`: nothing is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<Fraction>,
+    /// How long a job's progress must have been measured, and how old a measurement may be, to break a promise.
+    #[serde(default = "slowdown_window")]
+    pub slowdown_window: Millis,
+}
+
+/// Long enough for a few steps of most tasks; what journals of before promises take it to be.
+const fn slowdown_window() -> Millis {
+    Millis::secs(15)
 }
 
 impl Options {
@@ -484,6 +498,8 @@ impl Default for Options {
             max_free_retries: 3,
             fault_window: Millis::secs(20),
             mps_cooldown: Millis::secs(5),
+            max_slowdown: None,
+            slowdown_window: slowdown_window(),
         }
     }
 }

@@ -9,10 +9,14 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5]
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3]
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
+//! foresee ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [as=MODE]
+//!                              progress of each if job ID joined that GPU: expected and lower bound
+//! asked                        what the next plan wants to have foreseen
+//! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
 //! explain ID                   what each GPU says to a pending job
 //! start ID ... [as=MODE]       the supervisor runs
 //! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
@@ -33,8 +37,9 @@ use carma_core::model::{
     NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{evaluate, plan};
-use carma_core::policy::{Options, RecoveryMethod, presets};
+use carma_core::policy::{Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
+use carma_core::slowdown::{Foreseen, Outlook, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_core::{Action, Input, State, check, recovery};
@@ -332,6 +337,9 @@ impl Stage {
             "submit" => self.submit(&mut words)?,
             "observe" => self.observe(&mut words)?,
             "plan" => self.plan()?,
+            "foresee" => self.foresee(&mut words)?,
+            "asked" => self.asked(),
+            "measure" => self.measure(&mut words)?,
             "explain" => self.explain(&mut words)?,
             "start" => self.start(&mut words)?,
             "exit" => self.exit(&mut words)?,
@@ -409,6 +417,9 @@ impl Stage {
                 "window" => o.window = span(v)?,
                 "sharing" => o.sharing = sharing(v)?,
                 "caps" => o.caps = yes(v)?,
+                "max_slowdown" => o.max_slowdown = Some(share(v)?),
+                "slowdown_window" => o.slowdown_window = span(v)?,
+                "order" if v == "speedup" => o.policy.order = Order::Speedup,
                 "startup_patience" => o.startup_patience = span(v)?,
                 "stale_after" => o.stale_after = span(v)?,
                 "kill_grace" => o.kill_grace = span(v)?,
@@ -522,6 +533,7 @@ impl Stage {
                 time_limit: words.take_as("time", span)?,
                 priority: words.take_as("priority", number)?.unwrap_or(0),
                 max_retries: words.take_as("retries", number)?,
+                max_slowdown: words.take_as("slowdown", share)?,
             },
             profile: Profile {
                 gpu_util: words.take_as("util", share)?,
@@ -538,6 +550,41 @@ impl Stage {
             hold: words.flag("hold"),
         };
         self.apply(&Input::Submitted(Box::new(new))).map(drop)
+    }
+
+    fn foresee(&mut self, words: &mut Words) -> Outcome<()> {
+        let (newcomer, gpu) = (words.job()?, words.gpu()?);
+        let mut unknown = Vec::new();
+        while let Some(id) = words.take("unknown") {
+            unknown.push(JobId(number(&id)?));
+        }
+        let before = words.take_as("before", share)?.unwrap_or(Fraction::ONE);
+        let sharing = words.take_as("as", sharing)?.unwrap_or(self.options.sharing);
+        let mut tasks = Vec::new();
+        for (job, progress) in words.pairs.drain(..) {
+            let (expected, lower) = progress.split_once(':').ok_or("progress is written 1=.9:.8")?;
+            tasks.push(Foreseen {
+                job: JobId(number(&job)?),
+                expected: share(expected)?,
+                lower: share(lower)?,
+            });
+        }
+        self.apply(&Input::Foreseen(vec![Outlook { newcomer, gpu, sharing, tasks, unknown, before }]))
+            .map(drop)
+    }
+
+    fn asked(&mut self) {
+        for asked in questions(&self.state) {
+            self.say(format!("job {} on GPU {} by {}", asked.newcomer, asked.gpu.0, asked.sharing));
+        }
+    }
+
+    fn measure(&mut self, words: &mut Words) -> Outcome<()> {
+        let job = words.job()?;
+        let progress = share(&words.first()?)?;
+        let over = words.take_as("over", span)?.unwrap_or(Millis::secs(20));
+        let attempt = self.placement(job)?.attempt;
+        self.apply(&Input::Measured { job, attempt, progress, over }).map(drop)
     }
 
     fn placement(&self, id: JobId) -> Outcome<Placement> {
@@ -680,6 +727,9 @@ impl Stage {
                     EndCause::Cancelled { by } => format!("cancelled by {by}"),
                     EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
                     EndCause::Requeued { by } => format!("put back into the queue by {by}"),
+                    EndCause::Undone { job, slowdown, limit, .. } => {
+                        format!("job {job} is slowed down by {slowdown}, {limit} is promised")
+                    }
                 };
                 format!("job {job} is {how}: {why}")
             }

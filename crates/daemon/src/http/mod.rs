@@ -7,6 +7,7 @@ mod memory;
 mod order;
 mod queue;
 mod show;
+mod slowdowns;
 mod status;
 mod submit;
 mod wait;
@@ -16,6 +17,7 @@ use crate::engine::{Message, Peer, Refused};
 use crate::journal::{Journal, JournalError, Reader};
 use crate::run::process::user_name;
 use crate::sampler::Board;
+use crate::slowdown::Rates;
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts};
 use axum::http::{StatusCode, request::Parts};
@@ -38,6 +40,8 @@ pub struct App {
     pub engine: mpsc::Sender<Message>,
     /// The latest looks at the GPUs.
     pub board: Arc<Board>,
+    /// How fast running jobs go.
+    pub rates: Rates,
     /// The clock.
     pub clock: Clock,
     /// The journal's file.
@@ -138,6 +142,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/{verb}", post(order::job))
         .route("/v1/gpus", get(gpus::gpus))
         .route("/v1/gpus/{index}/{verb}", post(order::gpu))
+        .route("/v1/slowdowns", get(slowdowns::slowdowns))
         .route("/v1/history", get(history::history))
         .route("/v1/memory", get(memory::memory))
         .route("/v1/memory/contexts", post(memory::context))

@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use carma_api::wire::JobDetail;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State as CoreState;
+use std::sync::PoisonError;
 
 /// Tells everything about one job.
 pub(super) async fn show(State(app): Shared, peer: Peer, Path(id): Path<u64>) -> Answered<JobDetail> {
@@ -20,7 +21,8 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let may_read = stored.as_ref().is_some_and(|s| app.may_read(peer, s.uid));
     let over = find(app, &state, id)?;
     let subject = subject(&state, over.as_ref(), id)?;
-    Ok(Json(view::detail(&state, app.clock.now(), &subject, stored.as_ref(), may_read)))
+    let rates = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+    Ok(Json(view::detail(&state, app.clock.now(), &subject, stored.as_ref(), rates, may_read)))
 }
 
 /// The job's end, if it is not live.

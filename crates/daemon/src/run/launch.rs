@@ -1,5 +1,7 @@
 //! Starts supervisors, off the engine's thread.
 
+use super::pace::Paces;
+use super::progress::Owner;
 use super::record::{Identity, Order};
 use super::watch::Watcher;
 use crate::fault::{self, Point};
@@ -67,6 +69,8 @@ pub struct Context {
     pub sharing: Arc<dyn Sharing>,
     /// Watches what was spawned.
     pub watcher: Arc<Watcher>,
+    /// Counts its progress.
+    pub paces: Arc<Paces>,
     /// Takes the outcomes.
     pub report: Report,
 }
@@ -143,6 +147,9 @@ impl Context {
         env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
         env.insert("CARMA_JOB_ID".into(), launch.job.to_string());
         env.insert("CARMA_ATTEMPT".into(), launch.attempt.to_string());
+        let log = PathBuf::from(&stored.log);
+        let owner = Owner { uid: stored.uid, gid: stored.gid };
+        env.extend(self.paces.open(launch.job, launch.attempt, &log, owner, self.as_root, false));
         env.extend(self.env.iter().cloned());
         env.extend(sharing_env);
         let become_user = self.as_root.then(|| Identity {
@@ -150,7 +157,6 @@ impl Context {
             gid: stored.gid,
             name: uzers::get_user_by_uid(stored.uid).map(|u| u.name().to_string_lossy().into_owned()),
         });
-        let log = PathBuf::from(&stored.log);
         let order = Order {
             job: launch.job,
             attempt: launch.attempt,

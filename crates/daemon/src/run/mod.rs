@@ -11,7 +11,9 @@
 
 pub mod adopt;
 pub mod launch;
+pub mod pace;
 pub mod process;
+pub mod progress;
 pub mod record;
 pub mod supervise;
 pub mod watch;

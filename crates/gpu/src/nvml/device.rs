@@ -5,6 +5,7 @@ use super::visible::Names;
 use carma_core::reading::{Activity, GpuInfo, GpuKind, GpuReading, Health, ProcessReading};
 use carma_core::units::MiB;
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -102,11 +103,13 @@ impl<'n> Device<'n> {
             health: Health::Ok,
             memory_used: Some(MiB::from_bytes(total.saturating_sub(free))),
             activity: Activity {
-                gpu_util: utilization.and_then(|rates| share(f64::from(rates.gpu))),
+                gpu_util: utilization.as_ref().and_then(|rates| share(f64::from(rates.gpu))),
+                mem_util: utilization.as_ref().and_then(|rates| share(f64::from(rates.memory))),
                 ..activity
             },
             power_mw: optional(self.nvml.power_usage())?,
             energy_mj: optional(self.nvml.total_energy_consumption())?,
+            sm_clock_mhz: optional(self.nvml.clock_info(Clock::SM))?,
             processes: optional(processes(&self.nvml))?,
         })
     }

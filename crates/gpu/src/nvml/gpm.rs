@@ -85,6 +85,7 @@ impl<'n> Gpm<'n> {
                 pcie_tx_mib_s: rate(PcieTxPerSec),
                 pcie_rx_mib_s: rate(PcieRxPerSec),
                 gpu_util: None,
+                mem_util: None,
             };
         } else {
             self.previous = Some((at, sample));

@@ -161,6 +161,7 @@ impl Scheduler for CoreScheduler<'_> {
                 time_limit: None,
                 priority: 0,
                 max_retries: None,
+                max_slowdown: None,
             },
             forecasts: it.task.forecasts,
             profile: profile(&it.task),

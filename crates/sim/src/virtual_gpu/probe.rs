@@ -63,6 +63,8 @@ fn reading(uuid: Arc<str>, sample: &Sample, last: (f64, Totals)) -> GpuReading {
         },
         power_mw: Some((mean.power_w * 1000.0).round() as u32),
         energy_mj: Some((sample.totals.energy_j * 1000.0).round() as u64),
+        // Not modelled in MHz.
+        sm_clock_mhz: None,
         processes: Some(
             sample
                 .processes

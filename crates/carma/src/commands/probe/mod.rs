@@ -140,6 +140,7 @@ mod tests {
                 memory_used: Some(MiB(2000)),
                 activity: Activity::default(),
                 power_mw: None,
+                sm_clock_mhz: None,
                 energy_mj: None,
                 processes: Some(processes),
             };

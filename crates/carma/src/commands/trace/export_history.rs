@@ -206,6 +206,7 @@ mod tests {
             pid: None,
             forecasts_mib: BTreeMap::from([("declared".to_owned(), 2048)]),
             estimate: None,
+            rate: None,
             time_limit_ms: None,
             attempts: vec![],
         }

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The measurement behind docs/results/interference.md, in parts of under ten minutes each.
+#
+#     bench/h200/interference.sh smoke          # 2 minutes: does every task start, alone and under MPS?
+#     bench/h200/interference.sh time-slice     # alone, all pairs, 60 triples, 20 quadruples: about 9 minutes
+#     bench/h200/interference.sh mps            # the same under MPS: about 9 minutes
+#     bench/h200/interference.sh threads        # MPS thread percentages: alone, and 20 pairs divided: about 8 minutes
+#
+# A part that did not get done in time goes on when it is called again. Environment: CARMA (the binary), OUT (where the
+# results go), STATE (where they grow between calls; copy STATE/*.jsonl there to go on elsewhere), BUDGET (seconds of a
+# call). REHEARSE=1 plays it on a virtual GPU with tiny tasks on the CPU: its numbers mean nothing.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
+out=${OUT:-results}
+state=${STATE:-$here/../../target/interference}
+budget=${BUDGET:-555}
+mkdir -p "$out" "$state"
+tasks=$here/interference.toml
+options=()
+if [ -n "${REHEARSE:-}" ]; then
+    tasks=$state/rehearse.toml
+    python=${PYTHON:-python3}
+    sed "s|\"python3\", \"interference_tasks.py\"|\"$python\", \"$here/interference_tasks.py\", \"--rehearse\"|" "$here/interference.toml" >"$tasks"
+    options=(--gpus virtual:1xH200)
+fi
+
+run() {
+    local name=$1
+    shift
+    # Whatever ends the call: what was measured is kept.
+    local code=0
+    "$carma" bench interference --tasks "$tasks" --budget "$budget" --logs "$state/logs" -o "$state/$name.json" \
+        "${options[@]}" "$@" || code=$?
+    cp "$state/$name.json" "$state/$name".log.jsonl "$out/" || true
+    if [ "$code" != 0 ]; then
+        tar -czf "$out/$name-logs.tar.gz" -C "$state" logs
+    fi
+    return "$code"
+}
+
+for part in "${@:-time-slice}"; do
+    case $part in
+    smoke)
+        BUDGET=${BUDGET:-150} budget=${BUDGET:-150}
+        run smoke-time-slice --solo --sharing time-slice --window 0.4
+        run smoke-mps --solo --sharing mps --window 0.4
+        ;;
+    time-slice | mps) run interference-h200 --pairs --triples 60 --quads 20 --sharing "$part" ;;
+    threads) run interference-h200 --sharing mps --threads 25,50,75,100 --splits 50/50,25/75,75/25 --split-pairs 20 ;;
+    *)
+        echo "$part: expected smoke, time-slice, mps or threads" >&2
+        exit 2
+        ;;
+    esac
+done

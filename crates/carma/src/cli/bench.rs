@@ -1,0 +1,125 @@
+//! Options of `carma bench`.
+
+use carma_interference::share::Mode;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `carma bench`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchVerb {
+    /// Measure what tasks do to each other: alone, in pairs, triples, quadruples
+    Interference(Box<InterferenceArgs>),
+}
+
+/// `carma bench interference`.
+#[derive(Debug, Args)]
+pub(crate) struct InterferenceArgs {
+    /// The tasks: TOML (docs/measuring-interference.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tasks: PathBuf,
+    /// Where the results go; beside it, NAME.log.jsonl grows a line a window, and the same command goes on from there
+    #[arg(long, short, value_name = "FILE.json", default_value = "interference.json")]
+    pub(crate) output: PathBuf,
+    /// Only these tasks of the file
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Each task alone; always done, since everything else is compared with it
+    #[arg(long, help_heading = "What to run [default: --solo --pairs]")]
+    pub(crate) solo: bool,
+    /// All pairs; with itself, a task that has two copies
+    #[arg(long, help_heading = "What to run [default: --solo --pairs]")]
+    pub(crate) pairs: bool,
+    /// So many random triples, in which each task occurs about equally often
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        help_heading = "What to run [default: --solo --pairs]"
+    )]
+    pub(crate) triples: usize,
+    /// So many random quadruples
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        help_heading = "What to run [default: --solo --pairs]"
+    )]
+    pub(crate) quads: usize,
+    /// Groups from a file: one a line, names separated by commas
+    #[arg(long, value_name = "FILE", help_heading = "What to run [default: --solo --pairs]")]
+    pub(crate) groups: Option<PathBuf>,
+    /// Each task alone under MPS with these shares of the threads; 100 for no limit
+    #[arg(long, value_name = "PCT,...", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=100),
+        help_heading = "What to run [default: --solo --pairs]")]
+    pub(crate) threads: Vec<u8>,
+    /// Pairs under MPS with the threads divided so: 50/50,25/75
+    #[arg(long, value_name = "P/Q,...", value_delimiter = ',', value_parser = split,
+        help_heading = "What to run [default: --solo --pairs]")]
+    pub(crate) splits: Vec<(u8, u8)>,
+    /// How many pairs, drawn at random, for --splits
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        help_heading = "What to run [default: --solo --pairs]"
+    )]
+    pub(crate) split_pairs: usize,
+    /// How the tasks share the GPU [default: the file's, else time-slice]
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode())]
+    pub(crate) sharing: Vec<Mode>,
+    /// Measure every combination so often
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+    /// Seed of what is drawn and of the order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Length of a window [default: the file's, else 2]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) window: Option<f64>,
+    /// Stop in time to be over after so many seconds, and say what is left
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) budget: Option<f64>,
+    /// Measure again what failed
+    #[arg(long)]
+    pub(crate) retry_failed: bool,
+    /// Folder for what the tasks print [default: kept only until the end]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) logs: Option<PathBuf>,
+    /// The GPUs: nvml, or a model such as virtual:1xH200
+    #[arg(long, value_name = "SPEC", default_value = "nvml")]
+    pub(crate) gpus: String,
+    /// Which of them: index or UUID [default: the file's, else the first]
+    #[arg(long, value_name = "GPU")]
+    pub(crate) gpu: Option<String>,
+    /// Let time pass N times faster; for virtual GPUs only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) speed: Option<u32>,
+    /// NVIDIA's control program for MPS
+    #[arg(long, value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
+    pub(crate) mps_control: PathBuf,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(["time-slice", "mps"]).map(|word| match word.as_str() {
+        "mps" => Mode::Mps,
+        _ => Mode::TimeSlice,
+    })
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
+        _ => Err(format!("'{text}' is no number of seconds above 0")),
+    }
+}
+
+fn split(text: &str) -> Result<(u8, u8), String> {
+    let bad = || format!("'{text}' is no division of the threads; write 50/50 or 25/75");
+    let (p, q) = text.split_once('/').ok_or_else(bad)?;
+    let pct = |t: &str| t.trim().parse::<u8>().ok().filter(|pct| (1..=100).contains(pct)).ok_or_else(bad);
+    Ok((pct(p)?, pct(q)?))
+}

@@ -1,0 +1,146 @@
+//! The log beside the results: what was measured is there at once, and what is there is not measured again.
+
+use super::plan::Key;
+use crate::failure::Failure;
+use carma_interference::measured::{
+    Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
+};
+use carma_interference::share::Mode;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// An open log.
+pub(super) struct Book {
+    output: PathBuf,
+    path: PathBuf,
+    file: File,
+    log: Log,
+}
+
+impl Book {
+    /// Opens the log beside `output`, or begins it.
+    ///
+    /// # Errors
+    /// A file that cannot be read or written; a log of another GPU, or in which a task of the same name is another.
+    pub(super) fn open(output: &Path, machine: &Machine, tasks: &[TaskNote]) -> Result<Self, Failure> {
+        let path = output.with_extension("log.jsonl");
+        let failed = |what: &str, e: std::io::Error| Failure::new(format!("{what} {}: {e}", path.display()));
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(e) => return Err(failed("cannot read", e)),
+        };
+        let found = read_log(&text).map_err(|e| {
+            Failure::new(format!("{}: {e}", path.display()))
+                .hint("move it away, or name another --output: then everything is measured anew")
+        })?;
+        let file =
+            File::options().create(true).append(true).open(&path).map_err(|e| failed("cannot write", e))?;
+        // A line that was torn when the tool ended would spoil the next one.
+        let whole = found.as_ref().map_or(0, |log| log.whole);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(|e| failed("cannot shorten", e))?;
+        }
+        let log = match found {
+            Some(mut log) => {
+                let other = |what: String| {
+                    Failure::usage(format!("{}: {what}", path.display()))
+                        .hint("name another --output for other measurements")
+                };
+                if log.machine.gpu != machine.gpu {
+                    return Err(other(format!(
+                        "it was measured on {}, this is {}",
+                        log.machine.gpu, machine.gpu
+                    )));
+                }
+                for task in tasks {
+                    match log.tasks.iter().find(|known| known.name == task.name) {
+                        Some(known) if known != task => {
+                            return Err(other(format!(
+                                "its task `{}` is another than that of --tasks",
+                                task.name
+                            )));
+                        }
+                        Some(_) => {}
+                        None => log.tasks.push(task.clone()),
+                    }
+                }
+                log
+            }
+            None => Log {
+                machine: machine.clone(),
+                tasks: tasks.to_vec(),
+                sessions: Vec::new(),
+                combinations: Vec::new(),
+                whole: 0,
+            },
+        };
+        let mut book = Self { output: output.to_owned(), path, file, log };
+        if whole == 0 {
+            let (machine, tasks) = (machine.clone(), tasks.to_vec());
+            book.write(&Line::Header { version: VERSION, machine, tasks })?;
+        }
+        Ok(book)
+    }
+
+    fn write(&mut self, line: &Line) -> Result<(), Failure> {
+        let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", self.path.display()));
+        let mut text = serde_json::to_vec(line).map_err(|e| failed(e.into()))?;
+        text.push(b'\n');
+        self.file.write_all(&text).and_then(|()| self.file.flush()).map_err(failed)
+    }
+
+    /// Begins a session; its number.
+    pub(super) fn begin(&mut self, sharing: Mode, seed: u64, gpu_uuid: &str) -> Result<u32, Failure> {
+        let number = self.log.sessions.iter().map(|session| session.number + 1).max().unwrap_or(0);
+        let session = Session {
+            number,
+            began: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            sharing,
+            carma: env!("CARGO_PKG_VERSION").to_owned(),
+            seed,
+            gpu_uuid: Some(gpu_uuid.to_owned()),
+        };
+        self.write(&Line::Session(session.clone()))?;
+        self.log.sessions.push(session);
+        Ok(number)
+    }
+
+    /// Notes a window.
+    pub(super) fn add(&mut self, window: Combination) -> Result<(), Failure> {
+        let line = Line::Combination(Box::new(window));
+        self.write(&line)?;
+        if let Line::Combination(window) = line {
+            self.log.combinations.push(*window);
+        }
+        Ok(())
+    }
+
+    /// What is measured already; with `retry`, not what failed.
+    pub(super) fn done(&self, retry: bool) -> BTreeSet<Key> {
+        let counts = |w: &&Combination| w.failed.is_none() || !retry;
+        self.log.combinations.iter().filter(counts).map(Key::of).collect()
+    }
+
+    /// Solo windows without limits under this sharing, of all sessions.
+    pub(super) fn has_references(&self, sharing: Mode) -> bool {
+        self.log.combinations.iter().any(|w| w.k() == 1 && w.sharing == sharing && !w.is_split())
+    }
+
+    /// Writes the results.
+    pub(super) fn finish(&self, left: usize) -> Result<Measured, Failure> {
+        let mut log = self.log.clone();
+        // A window that was measured again after it had failed.
+        let good: BTreeSet<Key> =
+            log.combinations.iter().filter(|w| w.failed.is_none() && w.k() > 1).map(Key::of).collect();
+        log.combinations.retain(|w| w.failed.is_none() || !good.contains(&Key::of(w)));
+        let measured = log.assemble(left);
+        let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", self.output.display()));
+        let text = serde_json::to_vec(&measured).map_err(|e| failed(e.into()))?;
+        let new = self.output.with_extension("json.new");
+        std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &self.output)).map_err(failed)?;
+        Ok(measured)
+    }
+}

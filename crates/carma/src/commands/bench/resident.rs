@@ -1,0 +1,323 @@
+//! One resident process: started, warmed up, let run for a window, ended.
+//!
+//! It talks over a Unix socket of its own (`CARMA_BENCH`), one JSON object a line:
+//!
+//! | who | says | when |
+//! |---|---|---|
+//! | task | `{"hello": 1, "pid": 7}` | its model is built; 1 is the version of this protocol |
+//! | carma | `{"warm": 1}` | its turn to warm up |
+//! | task | `{"ready": 1}` | it has, and is idle |
+//! | carma | `{"go": {"from_s": 12.5, "until_s": 14.8}}` | do steps between these times of `CLOCK_MONOTONIC` |
+//! | task | `{"times_us": [2100, 4150]}` | the window is over, it is idle: when each step was finished, after `from_s` |
+//! | carma | `{"quit": 1}` | the end |
+
+use super::plan::Member;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Version of the protocol.
+const PROTOCOL: u32 = 1;
+/// Longest line that a task may send, bytes: some millions of steps.
+const MOST_LINE: u64 = 32 << 20;
+
+/// What a task says. Unknown keys are ignored.
+#[derive(Debug, Deserialize)]
+struct Said {
+    #[serde(default)]
+    hello: Option<u32>,
+    #[serde(default)]
+    ready: Option<u32>,
+    #[serde(default)]
+    times_us: Option<Vec<i64>>,
+}
+
+/// What is said to a task.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    Warm(u32),
+    Go { from_s: f64, until_s: f64 },
+    Quit(u32),
+}
+
+/// What came of a task.
+#[derive(Debug, PartialEq)]
+pub(super) enum News {
+    /// It is loaded, and waits for its turn to warm up.
+    Hello,
+    /// It is warm and idle.
+    Ready,
+    /// When it finished its steps, seconds after the start.
+    Times(Vec<f64>),
+    /// It says nothing more, and why.
+    Gone(String),
+}
+
+/// How to start a process.
+pub(super) struct Launch<'a> {
+    pub(super) member: Member,
+    pub(super) name: String,
+    pub(super) command: &'a [String],
+    pub(super) cwd: &'a Path,
+    pub(super) env: Vec<(String, String)>,
+    /// Where its socket and its output go.
+    pub(super) socket: PathBuf,
+    pub(super) output: PathBuf,
+}
+
+/// A running process.
+pub(super) struct Resident {
+    pub(super) member: Member,
+    /// As people know it: `name`, `name#1`, `name@25%`.
+    pub(super) name: String,
+    pub(super) started: Instant,
+    child: Child,
+    output: PathBuf,
+    news: Receiver<News>,
+    /// Where orders go, once it has connected.
+    stream: Arc<Mutex<Option<UnixStream>>>,
+    closing: Arc<AtomicBool>,
+}
+
+impl Resident {
+    /// Starts a process in a group of its own.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    pub(super) fn start(launch: Launch<'_>) -> Result<Self, String> {
+        let Launch { member, name, command, cwd, env, socket, output } = launch;
+        let io = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).map_err(|e| io(&socket, e))?;
+        listener.set_nonblocking(true).map_err(|e| io(&socket, e))?;
+        let log = File::options().create(true).append(true).open(&output).map_err(|e| io(&output, e))?;
+        let errors = log.try_clone().map_err(|e| io(&output, e))?;
+        let (program, words) = command.split_first().ok_or("it has no command")?;
+        let mut start = Command::new(program);
+        start.args(words).current_dir(cwd).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        // Left over from whoever started us; a task gets ours or none.
+        for variable in
+            ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
+        {
+            start.env_remove(variable);
+        }
+        start.envs(env).env("CARMA_BENCH", &socket);
+        let child =
+            start.spawn().map_err(|e| format!("{program} cannot be started in {}: {e}", cwd.display()))?;
+        let (sender, news) = channel();
+        let stream = Arc::new(Mutex::new(None));
+        let closing = Arc::new(AtomicBool::new(false));
+        let (shared, end) = (Arc::clone(&stream), Arc::clone(&closing));
+        std::thread::Builder::new()
+            .name(format!("bench-{name}"))
+            .spawn(move || {
+                let why = listen(&listener, &shared, &end, &sender);
+                let _ = sender.send(News::Gone(why));
+            })
+            .map_err(|e| format!("no thread for {name}: {e}"))?;
+        Ok(Self { member, name, started: Instant::now(), child, output, news, stream, closing })
+    }
+
+    /// Its process group.
+    pub(super) fn group(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it warm up.
+    pub(super) fn warm(&self) {
+        self.order(&Order::Warm(1));
+    }
+
+    /// Lets it run between two times of `CLOCK_MONOTONIC`.
+    pub(super) fn go(&self, from_s: f64, until_s: f64) {
+        self.order(&Order::Go { from_s, until_s });
+    }
+
+    /// A failure shows in the news: the other side has gone.
+    fn order(&self, order: &Order) {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = stream.as_mut()
+            && let Ok(mut line) = serde_json::to_vec(order)
+        {
+            line.push(b'\n');
+            let _ = stream.write_all(&line);
+        }
+    }
+
+    /// The next news within this time. The end of a process that never connected is news, too.
+    pub(super) fn hear(&mut self, patience: Duration) -> Option<News> {
+        match self.news.recv_timeout(patience) {
+            Ok(News::Gone(why)) => Some(News::Gone(self.end_of_it(&why))),
+            Ok(news) => Some(news),
+            Err(RecvTimeoutError::Timeout) => {
+                let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+                ended.then(|| News::Gone(self.end_of_it("it ended")))
+            }
+            Err(RecvTimeoutError::Disconnected) => Some(News::Gone(self.end_of_it("it ended"))),
+        }
+    }
+
+    /// How it ended, with its last words.
+    fn end_of_it(&mut self, why: &str) -> String {
+        // Its socket closes a moment before its process is gone.
+        let until = Instant::now() + Duration::from_secs(2);
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+                _ => break None,
+            }
+        };
+        let mut text = status.map_or_else(|| why.to_owned(), |status| format!("it ended with {status}"));
+        if let Some(words) = last_words(&self.output) {
+            text = format!("{text}; its last words: {words}");
+        }
+        text
+    }
+
+    /// Asks it to end.
+    fn quit(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        self.order(&Order::Quit(1));
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+}
+
+/// Ends processes: asked, then terminated, then killed, all at once.
+pub(super) fn end_all(mut residents: Vec<Resident>) {
+    for resident in &residents {
+        resident.quit();
+    }
+    for signal in [Some(Signal::TERM), Some(Signal::KILL), None] {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            residents.retain_mut(|resident| {
+                let ended = resident.child.try_wait().is_ok_and(|status| status.is_some());
+                if ended {
+                    // What it left behind in its group.
+                    resident.signal(Signal::KILL);
+                }
+                !ended
+            });
+            if residents.is_empty() {
+                return;
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if let Some(signal) = signal {
+            residents.iter().for_each(|resident| resident.signal(signal));
+        }
+    }
+}
+
+/// Reads a task's lines until it closes; returns why there are no more.
+fn listen(
+    listener: &UnixListener,
+    shared: &Mutex<Option<UnixStream>>,
+    closing: &AtomicBool,
+    news: &Sender<News>,
+) -> String {
+    let tenth = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let stream = loop {
+        if closing.load(Ordering::Relaxed) {
+            return "it was told to end".into();
+        }
+        let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&tenth));
+        if let Ok((stream, _)) = listener.accept() {
+            break stream;
+        }
+    };
+    let write = match stream.set_nonblocking(false).and_then(|()| stream.try_clone()) {
+        Ok(write) => write,
+        Err(e) => return format!("its connection cannot be used: {e}"),
+    };
+    *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(write);
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(MOST_LINE).read_until(b'\n', &mut line) {
+            Ok(_) if line.ends_with(b"\n") => {}
+            Ok(n) if n as u64 == MOST_LINE => {
+                return format!("it sent a line of more than {MOST_LINE} bytes");
+            }
+            _ => return "it closed its connection".into(),
+        }
+        match understand(&line) {
+            Ok(heard) => {
+                if news.send(heard).is_err() {
+                    return String::new();
+                }
+            }
+            Err(why) => return why,
+        }
+    }
+}
+
+fn understand(line: &[u8]) -> Result<News, String> {
+    let said: Said = serde_json::from_slice(line).map_err(|e| format!("it sent what is no message: {e}"))?;
+    match said {
+        Said { hello: Some(PROTOCOL), .. } => Ok(News::Hello),
+        Said { hello: Some(other), .. } => {
+            Err(format!("it speaks version {other} of the protocol, carma speaks {PROTOCOL}"))
+        }
+        Said { ready: Some(_), .. } => Ok(News::Ready),
+        Said { times_us: Some(times), .. } => {
+            Ok(News::Times(times.into_iter().map(|us| us as f64 / 1e6).collect()))
+        }
+        _ => Err("it sent a message without `hello`, `ready` or `times_us`".into()),
+    }
+}
+
+/// The last lines that a task printed.
+fn last_words(output: &Path) -> Option<String> {
+    const MOST: usize = 400;
+    let bytes = std::fs::read(output).ok()?;
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(8 << 10)..]).into_owned();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let words = lines[lines.len().saturating_sub(3)..].join(" | ");
+    let begin = words.char_indices().rev().nth(MOST).map_or(0, |(at, _)| at);
+    (!words.is_empty()).then(|| words[begin..].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_understood_or_named() {
+        let said = |line: &str| understand(line.as_bytes());
+        assert_eq!(said(r#"{"hello": 1, "pid": 3}"#), Ok(News::Hello));
+        assert_eq!(said(r#"{"ready": 1}"#), Ok(News::Ready));
+        assert_eq!(said(r#"{"times_us": [500, 1500000]}"#), Ok(News::Times(vec![0.0005, 1.5])));
+        assert!(said(r#"{"hello": 2}"#).unwrap_err().contains("version 2"));
+        assert!(said("{}").unwrap_err().contains("without `hello`"));
+        assert!(said("nonsense").unwrap_err().contains("no message"));
+        assert!(said(r#"{"times_us": ["x"]}"#).is_err());
+    }
+
+    #[test]
+    fn orders_are_what_the_helper_reads() {
+        let line = |order: &Order| serde_json::to_string(order).unwrap();
+        assert_eq!(line(&Order::Warm(1)), r#"{"warm":1}"#);
+        assert_eq!(line(&Order::Quit(1)), r#"{"quit":1}"#);
+        assert_eq!(line(&Order::Go { from_s: 1.5, until_s: 2.0 }), r#"{"go":{"from_s":1.5,"until_s":2.0}}"#);
+    }
+}

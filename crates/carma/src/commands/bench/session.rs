@@ -1,0 +1,368 @@
+//! One phase of a measurement: its processes are started, its windows run in order, its processes ended.
+
+use super::book::Book;
+use super::machine::Gpu;
+use super::plan::{ALL, Member, Phase, Window};
+use super::resident::{Launch, News, Resident, end_all};
+use super::tasks::TaskFile;
+use super::window::{self, Timing};
+use crate::failure::Failure;
+use carma_interference::measured::Combination;
+use carma_interference::share::Mode;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A task that was started so often is given up.
+const MOST_STARTS: u32 = 3;
+/// Time to end processes and to write the results.
+const CLEAN_UP: Duration = Duration::from_secs(8);
+/// What a window takes beside its length, at first.
+const OVERHEAD: f64 = 0.15;
+
+/// What all phases share.
+pub(super) struct Stage<'a> {
+    pub(super) gpu: &'a mut Gpu,
+    pub(super) file: &'a TaskFile,
+    pub(super) timing: Timing,
+    /// Everything is over by then.
+    pub(super) deadline: Option<Instant>,
+    /// A signal came.
+    pub(super) stopped: &'a AtomicBool,
+    /// Sockets and the helper for Python.
+    pub(super) folder: &'a Path,
+    /// Output of the tasks.
+    pub(super) logs: &'a Path,
+    pub(super) retry_failed: bool,
+    pub(super) seed: u64,
+}
+
+/// A phase under way.
+struct Session<'s, 'a> {
+    stage: &'s mut Stage<'a>,
+    book: &'s mut Book,
+    phase: &'s Phase,
+    number: u32,
+    began: Instant,
+    alive: BTreeMap<Member, Resident>,
+    /// Starts so far.
+    starts: BTreeMap<Member, u32>,
+    /// Why a task is not there.
+    lost: BTreeMap<Member, String>,
+    /// References measured so far, for their repeats.
+    rounds: u32,
+    sockets: u32,
+    /// What a window takes beside its length, seconds.
+    overhead: f64,
+    /// What a start took, seconds.
+    startup: f64,
+}
+
+impl Stage<'_> {
+    /// Windows of a phase that are still to be measured.
+    pub(super) fn left(&self, book: &Book, phase: &Phase) -> usize {
+        let done = book.done(self.retry_failed);
+        phase.windows.iter().filter(|w| !done.contains(&w.key(phase.sharing, &self.file.tasks))).count()
+    }
+
+    fn over(&self, needed: Duration) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+            || self.deadline.is_some_and(|deadline| Instant::now() + needed + CLEAN_UP > deadline)
+    }
+
+    /// Measures what is left of a phase, as far as the time allows.
+    pub(super) fn measure(&mut self, book: &mut Book, phase: &Phase) -> Result<(), Failure> {
+        let done = book.done(self.retry_failed);
+        let tasks = &self.file.tasks;
+        let todo: Vec<Window> =
+            phase.windows.iter().filter(|w| !done.contains(&w.key(phase.sharing, tasks))).cloned().collect();
+        let references = phase.references();
+        let known = references.is_empty() || book.has_references(phase.sharing);
+        if self.over(Duration::ZERO) || (todo.is_empty() && (known || !phase.windows.is_empty())) {
+            return Ok(());
+        }
+        let number = book.begin(phase.sharing, self.seed, &self.gpu.info.uuid.clone())?;
+        let mut session = Session {
+            book,
+            phase,
+            number,
+            began: Instant::now(),
+            alive: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            rounds: 0,
+            sockets: 0,
+            overhead: OVERHEAD,
+            startup: 5.0,
+            stage: self,
+        };
+        let outcome = session.run(todo, &references);
+        end_all(std::mem::take(&mut session.alive).into_values().collect());
+        if phase.sharing == Mode::Mps {
+            self.gpu.end_mps();
+        }
+        outcome
+    }
+}
+
+impl Session<'_, '_> {
+    fn run(&mut self, todo: Vec<Window>, references: &[Window]) -> Result<(), Failure> {
+        let all: Vec<Member> = self.phase.residents.iter().copied().collect();
+        eprintln!("{}: {} tasks start", self.phase.sharing, all.len());
+        self.start(&all)?;
+        eprintln!("{}: ready after {:.0} s", self.phase.sharing, self.began.elapsed().as_secs_f64());
+        // At the start, in the middle and at the end, so that drift is seen.
+        let middle =
+            if todo.len() > references.len() || todo.is_empty() { todo.len() / 2 } else { usize::MAX };
+        let total = todo.len();
+        self.round(references, 0)?;
+        for (at, window) in todo.into_iter().enumerate() {
+            if at == middle {
+                self.round(references, references.len())?;
+            }
+            if self.stage.over(self.needs(references.len() + 1)) {
+                break;
+            }
+            self.window(&window)?;
+            if (at + 1) % 20 == 0 {
+                eprintln!(
+                    "{}: {} of {total} windows, {:.0} s",
+                    self.phase.sharing,
+                    at + 1,
+                    self.began.elapsed().as_secs_f64()
+                );
+            }
+        }
+        if total == 0 {
+            self.round(references, 0)?;
+        }
+        self.round(references, 0)
+    }
+
+    /// What so many windows take.
+    fn needs(&self, windows: usize) -> Duration {
+        let Timing { settle, window, .. } = self.stage.timing;
+        Duration::from_secs_f64((settle + window + self.overhead) * windows as f64)
+    }
+
+    /// All tasks alone, as far as the time allows while so many more windows follow.
+    fn round(&mut self, references: &[Window], more: usize) -> Result<(), Failure> {
+        if references.is_empty() || self.stage.over(self.needs(1 + more)) {
+            return Ok(());
+        }
+        let repeat = self.rounds;
+        self.rounds += 1;
+        for reference in references {
+            if self.stage.over(self.needs(1 + more)) {
+                break;
+            }
+            self.window(&Window { repeat, ..reference.clone() })?;
+        }
+        Ok(())
+    }
+
+    /// Measures a window and notes what came of it.
+    fn window(&mut self, window: &Window) -> Result<(), Failure> {
+        self.look_after()?;
+        let began = Instant::now();
+        let at_s = (began.duration_since(self.began).as_secs_f64() * 1000.0).round() / 1000.0;
+        let lost: Vec<String> = window
+            .members
+            .iter()
+            .filter(|member| !self.alive.contains_key(member))
+            .map(|member| {
+                let why = self.lost.get(member).map_or("it was not started", String::as_str);
+                format!("{} is not there: {why}", self.name(*member))
+            })
+            .collect();
+        let timing = self.stage.timing;
+        let mut measured = if lost.is_empty() {
+            // In the window's order; a map hands out each of its values once.
+            let mut taken: Vec<(Member, Resident)> =
+                window.members.iter().filter_map(|member| self.alive.remove_entry(member)).collect();
+            let mut members: Vec<&mut Resident> = taken.iter_mut().map(|(_, resident)| resident).collect();
+            let (measured, gone) = window::run(self.stage.gpu, &mut members, timing);
+            let mut dead = Vec::new();
+            for (at, (member, resident)) in taken.into_iter().enumerate() {
+                match gone.iter().find(|(index, _)| *index == at) {
+                    Some((_, why)) => {
+                        self.lost.insert(member, why.clone());
+                        dead.push(resident);
+                    }
+                    None => {
+                        self.alive.insert(member, resident);
+                    }
+                }
+            }
+            end_all(dead);
+            measured
+        } else {
+            Combination { failed: Some(lost.join("; ")), ..Combination::default() }
+        };
+        let tasks = &self.stage.file.tasks;
+        measured.members = window.members.iter().map(|m| tasks[m.task].name.clone()).collect();
+        if window.members.iter().any(|member| member.pct < ALL) {
+            measured.threads_pct = window.members.iter().map(|member| member.pct).collect();
+        }
+        (measured.sharing, measured.session) = (self.phase.sharing, self.number);
+        (measured.repeat, measured.at_s) = (window.repeat, at_s);
+        if let Some(why) = &measured.failed {
+            eprintln!("{} {}: {why}", self.phase.sharing, measured.members.join(" + "));
+        } else {
+            let took = began.elapsed().as_secs_f64() - timing.settle - timing.window;
+            self.overhead += (took.max(0.0) - self.overhead) * 0.2;
+        }
+        self.book.add(measured)
+    }
+
+    /// Notices who died while idle (under MPS a fault of one takes all), and starts them again.
+    fn look_after(&mut self) -> Result<(), Failure> {
+        let members: Vec<Member> = self.alive.keys().copied().collect();
+        for member in members {
+            let news = self.alive.get_mut(&member).and_then(|resident| resident.hear(Duration::ZERO));
+            if let Some(News::Gone(why)) = news {
+                eprintln!("{} ended while it was idle: {why}", self.name(member));
+                self.lost.insert(member, why);
+                end_all(self.alive.remove(&member).into_iter().collect());
+            }
+        }
+        let again = |member: &&Member| self.starts.get(member).is_none_or(|starts| *starts < MOST_STARTS);
+        let missing: Vec<Member> = self
+            .phase
+            .residents
+            .iter()
+            .filter(|m| !self.alive.contains_key(m))
+            .filter(again)
+            .copied()
+            .collect();
+        // A start that would use up the time left is not worth it.
+        let needed = Duration::from_secs_f64(self.startup);
+        if !missing.is_empty() && !self.stage.over(needed + self.needs(1)) {
+            self.start(&missing)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self, member: Member) -> String {
+        let mut name = self.stage.file.tasks[member.task].name.clone();
+        if member.copy > 0 {
+            name = format!("{name}#{}", member.copy + 1);
+        }
+        if member.pct < ALL { format!("{name}@{}%", member.pct) } else { name }
+    }
+
+    fn launch(&mut self, member: Member) -> Result<Result<Resident, String>, Failure> {
+        let mut env: Vec<(String, String)> = Vec::new();
+        let task = &self.stage.file.tasks[member.task];
+        env.extend(self.stage.file.env.clone());
+        env.extend(task.env.clone());
+        env.extend(self.stage.gpu.env.clone());
+        if self.phase.sharing == Mode::Mps {
+            env.extend(self.stage.gpu.mps((member.pct < ALL).then_some(member.pct))?);
+        }
+        // The helper for Python is found wherever the task lies.
+        let given = env.iter().rev().find(|(key, _)| key == "PYTHONPATH").map(|(_, value)| value.clone());
+        let given = given.or_else(|| std::env::var("PYTHONPATH").ok()).filter(|value| !value.is_empty());
+        let helper = self.stage.folder.display().to_string();
+        env.push(("PYTHONPATH".into(), given.map_or(helper.clone(), |given| format!("{helper}:{given}"))));
+        self.sockets += 1;
+        let name = self.name(member);
+        let launch = Launch {
+            member,
+            command: &task.command,
+            cwd: task.cwd.as_deref().unwrap_or(Path::new(".")),
+            env,
+            socket: self.stage.folder.join(format!("{}.sock", self.sockets)),
+            output: self.output(&name),
+            name,
+        };
+        Ok(Resident::start(launch))
+    }
+
+    fn output(&self, name: &str) -> PathBuf {
+        self.stage.logs.join(format!("{}-{}.log", name.replace(['/', '%'], ""), self.phase.sharing))
+    }
+
+    /// Starts processes, some at a time, and lets them warm up one after the other.
+    fn start(&mut self, members: &[Member]) -> Result<(), Failure> {
+        let began = Instant::now();
+        let patience = Duration::from_secs_f64(self.stage.file.startup_s);
+        let mut todo = members.iter().rev().copied().collect::<Vec<_>>();
+        let mut loading: Vec<Resident> = Vec::new();
+        let mut queue: Vec<Resident> = Vec::new();
+        let mut warming: Option<(Resident, Instant)> = None;
+        let mut dead = Vec::new();
+        while !(todo.is_empty() && loading.is_empty() && queue.is_empty() && warming.is_none()) {
+            if self.stage.over(Duration::ZERO) {
+                for resident in loading.into_iter().chain(queue).chain(warming.map(|(r, _)| r)).chain(dead) {
+                    self.lost.insert(resident.member, "the time was over before it was ready".into());
+                    self.alive.insert(resident.member, resident);
+                }
+                return Ok(());
+            }
+            while loading.len() < self.stage.file.start_at_once
+                && let Some(member) = todo.pop()
+            {
+                *self.starts.entry(member).or_default() += 1;
+                match self.launch(member)? {
+                    Ok(resident) => loading.push(resident),
+                    Err(why) => self.lose(member, &why),
+                }
+            }
+            let mut still = Vec::new();
+            for mut resident in loading {
+                match resident.hear(Duration::ZERO) {
+                    Some(News::Hello) => queue.push(resident),
+                    Some(News::Gone(why)) => {
+                        self.lose(resident.member, &why);
+                        dead.push(resident);
+                    }
+                    _ if resident.started.elapsed() > patience => {
+                        let why = format!(
+                            "it did not connect to CARMA_BENCH within {:.0} s (startup_s): does it use carma_bench?",
+                            patience.as_secs_f64()
+                        );
+                        self.lose(resident.member, &why);
+                        dead.push(resident);
+                    }
+                    _ => still.push(resident),
+                }
+            }
+            loading = still;
+            match warming.take() {
+                None if !queue.is_empty() => {
+                    let next = queue.remove(0);
+                    next.warm();
+                    warming = Some((next, Instant::now()));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+                Some((mut resident, since)) => match resident.hear(Duration::from_millis(5)) {
+                    Some(News::Ready) => {
+                        self.lost.remove(&resident.member);
+                        self.alive.insert(resident.member, resident);
+                    }
+                    Some(News::Gone(why)) => {
+                        self.lose(resident.member, &why);
+                        dead.push(resident);
+                    }
+                    _ if since.elapsed() > patience => {
+                        let why =
+                            format!("it was not warm within {:.0} s (startup_s)", patience.as_secs_f64());
+                        self.lose(resident.member, &why);
+                        dead.push(resident);
+                    }
+                    _ => warming = Some((resident, since)),
+                },
+            }
+        }
+        end_all(dead);
+        self.startup = began.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn lose(&mut self, member: Member, why: &str) {
+        eprintln!("{}: {why}", self.name(member));
+        self.lost.insert(member, why.to_owned());
+    }
+}

@@ -1,0 +1,207 @@
+//! How fast running jobs go: one thread that takes in what they say of their progress.
+//!
+//! Each attempt has a meter (heartbeats, see [`super::progress`]) and a log that is read as it grows. Heartbeats
+//! are taken in when they come, since a task that sends them may wait for room; logs and heartbeat files once a
+//! second of the daemon's clock.
+
+use super::progress::{Meter, Output, Owner};
+use crate::clock::Clock;
+use carma_core::model::JobId;
+use carma_core::units::Millis;
+use carma_interference::rate::tally::Measured;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes of a log that are read at a time: what is written faster is skipped.
+const PIECE: usize = 64 << 10;
+
+/// One attempt.
+struct Paced {
+    meter: Meter,
+    dir: PathBuf,
+    log: PathBuf,
+    /// Whose file the log must be.
+    uid: u32,
+    /// Up to where the log was read; `None`: from its end on, as it is found.
+    read: Option<u64>,
+}
+
+type Key = (JobId, u32);
+
+/// The meters of all running jobs.
+pub struct Paces {
+    dir: PathBuf,
+    clock: Clock,
+    epoll: OwnedFd,
+    paced: Mutex<BTreeMap<Key, Paced>>,
+}
+
+/// Token of a meter in epoll: attempts of one job do not overlap.
+const fn token(key: Key) -> u64 {
+    key.0.0
+}
+
+impl Paces {
+    /// Starts the thread. `dir` is for the sockets and files of the jobs.
+    ///
+    /// # Errors
+    /// When the kernel gives no epoll or thread.
+    pub fn start(dir: PathBuf, clock: Clock) -> io::Result<Arc<Self>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let paces = Arc::new(Self { dir, clock, epoll, paced: Mutex::default() });
+        let thread = paces.clone();
+        std::thread::Builder::new().name("pace".into()).spawn(move || thread.run())?;
+        Ok(paces)
+    }
+
+    /// Makes the meter of an attempt that is about to start, or that was found running (`running`). Returns what to
+    /// set in its environment. `owner`: its user, where jobs become their users. A job goes on without a meter: where
+    /// none can be made, the log says why.
+    #[must_use]
+    pub fn open(
+        &self,
+        job: JobId,
+        attempt: u32,
+        log: &Path,
+        user: Owner,
+        as_root: bool,
+        running: bool,
+    ) -> Vec<(String, String)> {
+        let dir = self.dir.join(format!("{job}.{attempt}"));
+        let made = private(&dir, as_root.then_some(user))
+            .map_err(|e| format!("{}: {e}", dir.display()))
+            .and_then(|()| Meter::open(&dir, as_root.then_some(user)).map_err(|e| e.to_string()));
+        let meter = match made {
+            Ok(meter) => meter,
+            Err(why) => {
+                tracing::warn!("the progress of job {job} cannot be counted: {why}");
+                return Vec::new();
+            }
+        };
+        let env = meter.env();
+        // An earlier attempt may have written to the same log.
+        let read = (!running).then(|| std::fs::metadata(log).map_or(0, |meta| meta.len()));
+        let key = (job, attempt);
+        let data = epoll::EventData::new_u64(token(key));
+        if let Err(e) = epoll::add(&self.epoll, meter.as_fd(), data, epoll::EventFlags::IN) {
+            tracing::warn!("heartbeats of job {job} are taken in once a second only: {e}");
+        }
+        self.lock().insert(key, Paced { meter, dir, log: log.to_owned(), uid: user.uid, read });
+        env
+    }
+
+    /// Takes in the last of it and forgets the attempt.
+    pub fn close(&self, job: JobId, attempt: u32) {
+        let paced = self.lock().remove(&(job, attempt));
+        if let Some(paced) = paced {
+            // Closing the socket takes it out of epoll.
+            drop(paced.meter);
+            let _ = std::fs::remove_dir(&paced.dir);
+        }
+    }
+
+    /// The rate of an attempt over a span of the daemon's time.
+    #[must_use]
+    pub fn rate(&self, job: JobId, attempt: u32, from: Millis, to: Millis) -> Option<Measured> {
+        self.lock().get(&(job, attempt))?.meter.tally().best(seconds(from), seconds(to))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Paced>> {
+        self.paced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut events = Vec::with_capacity(64);
+        let mut next = self.clock.now();
+        loop {
+            events.clear();
+            let left = self.clock.until(next).max(Duration::from_millis(20));
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(1),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => {
+                    tracing::error!("heartbeats cannot be waited for: {e}");
+                    return;
+                }
+            }
+            let now = self.clock.now();
+            for event in &events {
+                let job = JobId({ event.data }.u64());
+                let mut paced = self.lock();
+                for (_, paced) in paced.range_mut((job, 0)..=(job, u32::MAX)) {
+                    paced.meter.poll(seconds(now));
+                }
+            }
+            if now >= next {
+                next = now + Millis::secs(1);
+                self.read_all(now);
+            }
+            // A flood of heartbeats is taken in by the batch.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Reads what logs have grown by. Files are read with the lock released: a slow file system delays nobody.
+    fn read_all(&self, now: Millis) {
+        let known: Vec<(Key, PathBuf, u32, Option<u64>)> =
+            self.lock().iter().map(|(key, p)| (*key, p.log.clone(), p.uid, p.read)).collect();
+        for (key, log, uid, from) in known {
+            let (bytes, read) = match grown(&log, uid, from) {
+                Some((bytes, read)) => (bytes, Some(read)),
+                None => (Vec::new(), from),
+            };
+            if let Some(paced) = self.lock().get_mut(&key) {
+                paced.read = read;
+                paced.meter.feed(seconds(now), Output::Standard, &bytes);
+                paced.meter.poll(seconds(now));
+            }
+        }
+    }
+}
+
+/// Seconds on the daemon's clock.
+fn seconds(at: Millis) -> f64 {
+    at.0 as f64 / 1000.0
+}
+
+/// A directory that only its owner may enter.
+fn private(dir: &Path, owner: Option<Owner>) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    match owner {
+        Some(owner) => std::os::unix::fs::lchown(dir, Some(owner.uid), Some(owner.gid)),
+        None => Ok(()),
+    }
+}
+
+/// What a log holds beyond `from`, and up to where that is. The file must be a plain one of that user: its name is
+/// the user's, and a link or a pipe put in its place is not followed or waited for.
+fn grown(log: &Path, uid: u32, from: Option<u64>) -> Option<(Vec<u8>, u64)> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = File::options().read(true).custom_flags(flags).open(log).ok()?;
+    let meta = file.metadata().ok()?;
+    if !meta.is_file() || meta.uid() != uid {
+        return None;
+    }
+    let end = meta.len();
+    let from = from.unwrap_or(end);
+    if end < from {
+        // It was cut off: whatever is written now is new.
+        return Some((Vec::new(), end));
+    }
+    let start = from.max(end.saturating_sub(PIECE as u64));
+    let mut bytes = vec![0; usize::try_from(end - start).ok()?.min(PIECE)];
+    let length = file.read_at(&mut bytes, start).ok()?;
+    bytes.truncate(length);
+    Some((bytes, start + length as u64))
+}

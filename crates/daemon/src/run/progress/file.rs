@@ -1,0 +1,77 @@
+//! The heartbeat file: the task rewrites it with its count or appends counts to it.
+
+use super::{MeterError, Owner};
+use carma_interference::rate::beat::{self, Beat};
+use carma_interference::rate::tally::Tally;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+#[derive(Debug)]
+pub(super) struct HeartbeatFile {
+    path: PathBuf,
+    /// Inode, length and time of the last change that was read.
+    read: (u64, u64, i64, i64),
+    /// When it was last looked at, on the caller's clock.
+    looked_s: f64,
+    pub(super) garbage: u64,
+}
+
+impl HeartbeatFile {
+    pub(super) fn create(path: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let _ = std::fs::remove_file(&path);
+        let make = || {
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+            if let Some(owner) = owner {
+                std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
+            }
+            file.flush()
+        };
+        match make() {
+            Ok(()) => Ok(Self { path, read: (0, 0, 0, 0), looked_s: f64::NEG_INFINITY, garbage: 0 }),
+            Err(why) => Err(MeterError::Path { path, why }),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn read(&mut self, at_s: f64, tally: &mut Tally) {
+        let since = std::mem::replace(&mut self.looked_s, at_s);
+        // The task may have put anything in its place: links are not followed, and a pipe is not waited for.
+        let options = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let Ok(file) = File::options().read(true).custom_flags(options).open(&self.path) else { return };
+        let Ok(meta) = file.metadata() else { return };
+        let change = (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+        if !meta.is_file() || change == self.read || meta.len() == 0 {
+            return;
+        }
+        let mut buffer = [0; beat::LONGEST];
+        let start = meta.len().saturating_sub(beat::LONGEST as u64);
+        let Ok(length) = file.read_at(&mut buffer, start) else { return };
+        // When it was emptied and not yet written again, there is nothing to read and nothing to remember.
+        if length == 0 {
+            return;
+        }
+        self.read = change;
+        match beat::file(&buffer[..length], start == 0) {
+            Some(said) => {
+                // It was written some time since the last look: the file itself says when.
+                let age = meta.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+                let age = age.map_or(0.0, |age| age.as_secs_f64()).clamp(0.0, (at_s - since).max(0.0));
+                tally.beat(at_s - age, "file", &Beat::Count(said));
+            }
+            None => self.garbage += 1,
+        }
+    }
+}
+
+impl Drop for HeartbeatFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,153 @@
+//! What a task says of its progress: by heartbeats, or by what it prints.
+//!
+//! A task that wants to be counted finds two names in its environment ([`ENV_SOCKET`], [`ENV_FILE`]) and needs one
+//! line (docs/profiling.md). One that knows nothing of carma is read from its output.
+//!
+//! [`Meter`] has no thread and no clock: whoever runs the task calls [`Meter::poll`], at best whenever
+//! [`Meter::as_fd`] is readable. The queue of a datagram socket is short (`net.unix.max_dgram_qlen`, often 10), and a
+//! task that sends without `MSG_DONTWAIT` waits while it is full.
+
+mod file;
+mod socket;
+
+use carma_interference::rate::printed::{Printed, Report};
+use carma_interference::rate::tally::Tally;
+use file::HeartbeatFile;
+use rustix::fd::{AsFd, BorrowedFd};
+use socket::ProgressSocket;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Environment variable with the path of a datagram socket: an empty datagram is a step, a number the count so far.
+pub const ENV_SOCKET: &str = "CARMA_PROGRESS";
+/// Environment variable with the path of a file to which the task writes its count.
+pub const ENV_FILE: &str = "CARMA_HEARTBEAT";
+
+/// Longest path of a socket, bytes.
+const LONGEST_SOCKET: usize = 107;
+
+/// Why there is no meter.
+#[derive(Debug, thiserror::Error)]
+pub enum MeterError {
+    /// The path of the socket would be too long.
+    #[error("{} is longer than the {LONGEST_SOCKET} bytes of a socket's path; choose a shorter directory", .0.display())]
+    TooLong(PathBuf),
+    /// The socket or the file cannot be made.
+    #[error("cannot make {}: {why}", .path.display())]
+    Path {
+        /// Where.
+        path: PathBuf,
+        /// What happened.
+        why: io::Error,
+    },
+}
+
+/// Whose task it is: only this user (and whoever carma runs as) may send heartbeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Which of a task's streams a text is from. Where both go to one file, take [`Output::Standard`] for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Standard output.
+    Standard,
+    /// Standard error, to which most bars are drawn.
+    Error,
+}
+
+/// Counts what one task says.
+#[derive(Debug)]
+pub struct Meter {
+    socket: ProgressSocket,
+    file: HeartbeatFile,
+    standard: Printed,
+    error: Printed,
+    tally: Tally,
+    reports: Vec<Report>,
+}
+
+impl Meter {
+    /// Makes the socket `p` and the file `beat` in a directory of the task's own, which the task must be able to
+    /// enter. What an earlier meter left there is replaced. `owner`: whom they are given to (needs root); `None`: this
+    /// process's user.
+    ///
+    /// # Errors
+    /// A directory with too long a path or without room or permission.
+    pub fn open(dir: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
+        Ok(Self {
+            socket: ProgressSocket::bind(&dir.join("p"), owner)?,
+            file: HeartbeatFile::create(&dir.join("beat"), owner)?,
+            standard: Printed::new(),
+            error: Printed::new(),
+            tally: Tally::new(),
+            reports: Vec::new(),
+        })
+    }
+
+    /// What to set in the task's environment.
+    #[must_use]
+    pub fn env(&self) -> Vec<(String, String)> {
+        [(ENV_SOCKET, self.socket.path()), (ENV_FILE, self.file.path())]
+            .map(|(name, path)| (name.to_owned(), path.to_string_lossy().into_owned()))
+            .into()
+    }
+
+    /// Takes in the heartbeats that have come, `at_s` seconds on the caller's clock. Bounded work: of a flood it leaves
+    /// some for the next call. Never waits.
+    pub fn poll(&mut self, at_s: f64) {
+        self.socket.read(at_s, &mut self.tally);
+        self.file.read(at_s, &mut self.tally);
+        for printed in [&mut self.standard, &mut self.error] {
+            printed.settle(at_s, &mut self.reports);
+        }
+        self.count();
+    }
+
+    /// Takes in what the task has printed.
+    pub fn feed(&mut self, at_s: f64, output: Output, bytes: &[u8]) {
+        let printed = match output {
+            Output::Standard => &mut self.standard,
+            Output::Error => &mut self.error,
+        };
+        printed.feed(at_s, bytes, &mut self.reports);
+        self.count();
+    }
+
+    /// Takes in how much the GPU has done for the task so far ([`Tally::activity`]): what stands for progress where
+    /// the task says nothing.
+    pub fn activity(&mut self, at_s: f64, unit: &str, done: f64) {
+        self.tally.activity(at_s, unit, done);
+    }
+
+    /// The counts.
+    #[must_use]
+    pub const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Heartbeats that made no sense, and heartbeats of other users, which were refused.
+    #[must_use]
+    pub const fn refused(&self) -> (u64, u64) {
+        (self.socket.garbage + self.file.garbage, self.socket.strangers)
+    }
+
+    fn count(&mut self) {
+        for report in self.reports.drain(..) {
+            self.tally.printed(&report);
+        }
+    }
+}
+
+impl AsFd for Meter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

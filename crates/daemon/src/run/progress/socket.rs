@@ -1,0 +1,114 @@
+//! The datagram socket for heartbeats.
+
+use super::{LONGEST_SOCKET, MeterError, Owner};
+use carma_interference::rate::beat::{self, Beat};
+use carma_interference::rate::tally::Tally;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+/// Most datagrams of one call.
+const MOST: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct ProgressSocket {
+    socket: UnixDatagram,
+    path: PathBuf,
+    /// Users whose heartbeats count.
+    welcome: [u32; 2],
+    pub(super) garbage: u64,
+    pub(super) strangers: u64,
+}
+
+impl ProgressSocket {
+    pub(super) fn bind(path: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if path.as_os_str().len() > LONGEST_SOCKET {
+            return Err(MeterError::TooLong(path));
+        }
+        // What an earlier meter left; anything else makes the next call fail.
+        let _ = std::fs::remove_file(&path);
+        let make = || {
+            let socket = UnixDatagram::bind(&path)?;
+            socket.set_nonblocking(true)?;
+            setsockopt(&socket, sockopt::PassCred, &true)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            if let Some(owner) = owner {
+                std::os::unix::fs::lchown(&path, Some(owner.uid), Some(owner.gid))?;
+            }
+            Ok(socket)
+        };
+        let me = rustix::process::geteuid().as_raw();
+        match make() {
+            Ok(socket) => Ok(Self {
+                socket,
+                path,
+                welcome: [me, owner.map_or(me, |owner| owner.uid)],
+                garbage: 0,
+                strangers: 0,
+            }),
+            Err(why) => Err(MeterError::Path { path, why }),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn read(&mut self, at_s: f64, tally: &mut Tally) {
+        // Steps of one process are added up first, so that a flood costs little.
+        let mut steps: BTreeMap<i32, u64> = BTreeMap::new();
+        for _ in 0..MOST {
+            // One byte more than a heartbeat has: what is longer shows.
+            let mut buffer = [0_u8; beat::LONGEST + 1];
+            // Room for the sender's identity and nothing else: file descriptors that come along are not taken.
+            let mut space = nix::cmsg_space!(nix::sys::socket::UnixCredentials);
+            let (length, sender) = {
+                let mut parts = [IoSliceMut::new(&mut buffer)];
+                let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+                match recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
+                    Ok(message) => {
+                        let sender = message.cmsgs().ok().and_then(|mut all| {
+                            all.find_map(|one| match one {
+                                ControlMessageOwned::ScmCredentials(who) => Some((who.pid(), who.uid())),
+                                _ => None,
+                            })
+                        });
+                        (message.bytes, sender)
+                    }
+                    Err(nix::errno::Errno::EINTR) => continue,
+                    Err(_) => break,
+                }
+            };
+            if sender.is_some_and(|(_, uid)| !self.welcome.contains(&uid)) {
+                self.strangers += 1;
+                continue;
+            }
+            let pid = sender.map_or(0, |(pid, _)| pid);
+            match beat::datagram(&buffer[..length.min(buffer.len())]) {
+                Some(Beat::Step) => *steps.entry(pid).or_default() += 1,
+                Some(count) => tally.beat(at_s, "", &count),
+                None => self.garbage += 1,
+            }
+        }
+        for (pid, steps) in steps {
+            tally.steps(at_s, &pid.to_string(), steps);
+        }
+    }
+}
+
+impl AsFd for ProgressSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for ProgressSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

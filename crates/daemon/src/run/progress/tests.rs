@@ -1,0 +1,138 @@
+use super::*;
+use carma_interference::profile::RateSource;
+use std::os::unix::net::UnixDatagram;
+
+fn meter() -> (tempfile::TempDir, Meter) {
+    let dir = tempfile::tempdir().unwrap();
+    let meter = Meter::open(dir.path(), None).unwrap();
+    (dir, meter)
+}
+
+fn value(meter: &Meter, name: &str) -> String {
+    meter.env().into_iter().find(|(key, _)| key == name).unwrap().1
+}
+
+#[test]
+fn heartbeats_by_datagram() {
+    let (_dir, mut meter) = meter();
+    let socket = UnixDatagram::unbound().unwrap();
+    let path = value(&meter, ENV_SOCKET);
+    for step in 0..20 {
+        socket.send_to(b"", &path).unwrap();
+        meter.poll(f64::from(step) * 0.1);
+    }
+    let rate = meter.tally().best(0.0, 2.0).unwrap();
+    assert_eq!(rate.rate.source, Some(RateSource::Heartbeat));
+    assert!((rate.rate.per_s - 10.0).abs() < 1e-9, "{rate:?}");
+    for text in ["5/9 tokens", "nonsense", "-1", "8/9 tokens"] {
+        socket.send_to(text.as_bytes(), &path).unwrap();
+        meter.poll(3.0);
+    }
+    socket.send_to(&[b'1'; 4000], &path).unwrap();
+    meter.poll(4.0);
+    assert_eq!(meter.refused(), (3, 0));
+    let latest = meter.tally().latest();
+    let tokens = latest.iter().find(|latest| latest.unit == "tokens").unwrap();
+    assert_eq!((tokens.count, tokens.total), (8.0, Some(9.0)));
+}
+
+#[test]
+fn heartbeats_by_file() {
+    let (_dir, mut meter) = meter();
+    let path = value(&meter, ENV_FILE);
+    meter.poll(0.0);
+    for step in 0..20 {
+        std::fs::write(&path, format!("{step}")).unwrap();
+        meter.poll(1.0 + f64::from(step));
+    }
+    let latest = meter.tally().latest();
+    assert_eq!((latest[0].count, latest[0].source), (19.0, RateSource::Heartbeat));
+    assert!(meter.tally().best(0.0, 20.0).is_some());
+    // Appended lines, a file put in its place, garbage, and no file at all.
+    let text: String = (20..2000).map(|step| format!("{step}\n")).collect();
+    std::fs::write(&path, &text).unwrap();
+    meter.poll(30.0);
+    assert_eq!(meter.tally().latest()[0].count, 1999.0);
+    std::fs::write(format!("{path}.new"), "2000").unwrap();
+    std::fs::rename(format!("{path}.new"), &path).unwrap();
+    meter.poll(31.0);
+    std::fs::write(&path, b"\xff\xfe").unwrap();
+    meter.poll(32.0);
+    assert_eq!((meter.tally().latest()[0].count, meter.refused()), (2000.0, (1, 0)));
+    std::fs::remove_file(&path).unwrap();
+    meter.poll(33.0);
+    std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
+    meter.poll(34.0);
+    assert_eq!(meter.tally().latest()[0].count, 2000.0);
+}
+
+#[test]
+fn a_pipe_in_the_files_place_is_not_waited_for() {
+    let (_dir, mut meter) = meter();
+    let path = value(&meter, ENV_FILE);
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    meter.poll(0.0);
+    assert!(meter.tally().latest().is_empty());
+}
+
+#[test]
+fn what_is_printed_counts_when_nothing_beats() {
+    let (_dir, mut meter) = meter();
+    for step in 0..20 {
+        let line = format!("\r 5%|# | {step}/1000 [00:01<00:04, 9it/s]");
+        meter.feed(f64::from(step) * 0.5, Output::Error, line.as_bytes());
+        meter.feed(f64::from(step) * 0.5, Output::Standard, b"Epoch 1/3, not a li");
+    }
+    meter.poll(20.0);
+    let rate = meter.tally().best(0.0, 9.5).unwrap();
+    assert_eq!(rate.rate.source, Some(RateSource::Printed));
+    assert!((rate.rate.per_s - 2.0).abs() < 1e-9, "{rate:?}");
+}
+
+#[test]
+fn strangers_are_refused() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can send as another user");
+        return;
+    }
+    // A task of user 65534, to whose socket user 1 gets through (as root could let anybody).
+    let (_dir, mut meter) = {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = Owner { uid: 65534, gid: 65534 };
+        let meter = Meter::open(dir.path(), Some(owner)).unwrap();
+        (dir, meter)
+    };
+    let path = value(&meter, ENV_SOCKET);
+    use std::os::unix::fs::PermissionsExt;
+    for open in [Path::new(&path), Path::new(&path).parent().unwrap()] {
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let line =
+        r#"socket(my $s, AF_UNIX, SOCK_DGRAM, 0); send($s, "5", 0, pack_sockaddr_un($ARGV[0])) or die $!"#;
+    for user in ["65534", "1"] {
+        let sent = std::process::Command::new("setpriv")
+            .args(["--reuid", user, "--clear-groups", "perl", "-MSocket", "-e", line, &path])
+            .status();
+        match sent {
+            Ok(status) if status.success() => {}
+            other => {
+                eprintln!("SKIPPED: cannot send as user {user}: {other:?}");
+                return;
+            }
+        }
+    }
+    meter.poll(0.0);
+    assert_eq!((meter.tally().latest().len(), meter.refused()), (1, (0, 1)));
+}
+
+#[test]
+fn a_path_that_no_socket_can_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = dir.path().join("x".repeat(120));
+    std::fs::create_dir(&long).unwrap();
+    let error = Meter::open(&long, None).unwrap_err().to_string();
+    assert!(error.contains("choose a shorter directory"), "{error}");
+    let error = Meter::open(&dir.path().join("absent"), None).unwrap_err().to_string();
+    assert!(error.contains("absent/p") && error.contains("No such file"), "{error}");
+}

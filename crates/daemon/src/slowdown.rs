@@ -1,0 +1,615 @@
+//! How fast jobs go, what that teaches, and what is foreseen of groups.
+//!
+//! A job that has its GPUs for itself is profiled: what it uses, and its rate alone. Beside others its progress is
+//! measured against that, window by window; the decision core hears of it, and the predictor learns from it. What
+//! the core wants to have foreseen is answered from the profiles and the predictor, in integers.
+//!
+//! Jobs of one command are one class: what was learned of a command serves its next run.
+
+use crate::run::pace::Paces;
+use crate::sampler::Look;
+use carma_api::VERSION;
+use carma_api::wire::{RateView, SlowdownsReply};
+use carma_core::input::Input;
+use carma_core::ledger::Gpu;
+use carma_core::model::{GpuId, Job, JobId, Phase, SharingMode};
+use carma_core::reading::{Activity, GpuReading};
+use carma_core::slowdown::{Foreseen, Outlook, Question};
+use carma_core::state::State;
+use carma_core::units::{Fraction, Millis};
+use carma_interference::online::{Model, Observed};
+use carma_interference::predict::{GpuType, Group, Member, Mode};
+use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A job that begins alone loads, compiles and warms up: its first seconds on the GPU are not its profile.
+const WARM_UP: Millis = Millis::secs(5);
+/// Shortest time alone that is a profile.
+const PROFILE: Millis = Millis::secs(10);
+/// Neighbours that begin are given so long before anything is learned of a group.
+const SETTLING: Millis = Millis::secs(2);
+/// Longest time back that a rate is taken over.
+const LOOK_BACK: Millis = Millis::secs(120);
+/// Steps that must have been seen for a rate to count, unless none came where this many were due.
+const ADVANCES: usize = 3;
+/// Commands whose profiles are kept; the one used least lately is forgotten.
+const MOST_PROFILES: usize = 2048;
+/// The model is stored so often at most: its state is large, and what a crash loses is seen again.
+const STORE_EVERY: Millis = Millis::secs(60);
+/// Key of the model's row; the others are `profile/COMMAND/GPU`.
+const MODEL: &str = "model";
+/// Samples of one metric kept for a profile: two minutes at one a second.
+const MOST_SAMPLES: usize = 120;
+
+/// What is published for readers.
+pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
+
+/// Profiles, the predictor, and the jobs under watch.
+pub struct Slowdowns {
+    paces: Arc<Paces>,
+    model: Model,
+    /// By command and product name of the GPU, with when it was last used.
+    profiles: BTreeMap<(u64, String), (Profile, Millis)>,
+    watched: BTreeMap<JobId, Watch>,
+    rates: Rates,
+    /// Rows to store.
+    changed: BTreeSet<(u64, String)>,
+    forgotten: Vec<(u64, String)>,
+    model_changed: bool,
+    model_stored: Millis,
+}
+
+/// One running attempt.
+struct Watch {
+    attempt: u32,
+    /// Time alone that the samples cover; restarts when company comes or goes.
+    alone: Option<Alone>,
+    /// Rate alone of this very process.
+    rate: Option<Rate>,
+    /// Up to when its progress was measured.
+    measured: Millis,
+}
+
+struct Alone {
+    since: Millis,
+    /// When the profile is made (again).
+    due: Millis,
+    samples: Samples,
+}
+
+/// Activity samples of a job's GPUs, for means and percentiles.
+#[derive(Default)]
+struct Samples {
+    /// In the order of [`sampled`].
+    values: Vec<Vec<f64>>,
+    last: Millis,
+}
+
+impl Slowdowns {
+    /// With what was stored. Rows that are not understood are left out, and the log says so.
+    #[must_use]
+    pub fn new(paces: Arc<Paces>, rows: &[(String, String)]) -> Self {
+        let mut slowdowns = Self {
+            paces,
+            model: Model::new(),
+            profiles: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            rates: Rates::default(),
+            changed: BTreeSet::new(),
+            forgotten: Vec::new(),
+            model_changed: false,
+            model_stored: Millis::ZERO,
+        };
+        slowdowns.restore(rows);
+        slowdowns
+    }
+
+    /// Goes back to what was stored.
+    pub fn restore(&mut self, rows: &[(String, String)]) {
+        self.model = Model::new();
+        self.profiles.clear();
+        for (key, body) in rows {
+            let read = if key == MODEL {
+                Model::read(body).map(|model| self.model = model).map_err(|e| e.to_string())
+            } else {
+                self.restore_profile(key, body)
+            };
+            if let Err(e) = read {
+                tracing::warn!("what was learned of slowdowns as '{key}' is left out: {e}");
+            }
+        }
+        self.changed.clear();
+        self.forgotten.clear();
+        self.model_changed = false;
+    }
+
+    fn restore_profile(&mut self, key: &str, body: &str) -> Result<(), String> {
+        let words: Vec<&str> = key.splitn(3, '/').collect();
+        let ["profile", command, gpu] = words[..] else { return Err("no such row is known".into()) };
+        let command = u64::from_str_radix(command, 16).map_err(|e| e.to_string())?;
+        let profile: Profile = serde_json::from_str(body).map_err(|e| e.to_string())?;
+        profile.check().map_err(|e| e.to_string())?;
+        self.profiles.insert((command, gpu.to_owned()), (profile, Millis::ZERO));
+        Ok(())
+    }
+
+    /// The meters.
+    #[must_use]
+    pub const fn paces(&self) -> &Arc<Paces> {
+        &self.paces
+    }
+
+    /// What is published of rates.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        self.rates.clone()
+    }
+
+    /// The predictor.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What is known of a command alone on a type of GPU.
+    #[must_use]
+    pub fn profile(&self, command_key: u64, gpu: &str) -> Option<&Profile> {
+        self.profiles.get(&(command_key, gpu.to_owned())).map(|(profile, _)| profile)
+    }
+
+    /// Rows that changed since the last time; the model's now and then.
+    pub fn changes(&mut self, now: Millis) -> Vec<(String, Option<String>)> {
+        let mut rows = self.profile_rows();
+        if self.model_changed && now.since(self.model_stored) >= STORE_EVERY {
+            self.model_stored = now;
+            rows.extend(self.model_row());
+        }
+        rows
+    }
+
+    /// Rows that changed, at the daemon's end.
+    pub fn last_changes(&mut self) -> Vec<(String, Option<String>)> {
+        let mut rows = self.profile_rows();
+        rows.extend(self.model_row());
+        rows
+    }
+
+    fn model_row(&mut self) -> Option<(String, Option<String>)> {
+        if !std::mem::take(&mut self.model_changed) {
+            return None;
+        }
+        match self.model.to_json() {
+            Ok(body) => Some((MODEL.to_owned(), Some(body))),
+            Err(e) => {
+                tracing::warn!("what was learned of slowdowns cannot be stored: {e}");
+                None
+            }
+        }
+    }
+
+    fn profile_rows(&mut self) -> Vec<(String, Option<String>)> {
+        let name = |(command, gpu): &(u64, String)| format!("profile/{command:016x}/{gpu}");
+        let mut rows: Vec<_> = self.forgotten.drain(..).map(|key| (name(&key), None)).collect();
+        for key in std::mem::take(&mut self.changed) {
+            let Some((profile, _)) = self.profiles.get(&key) else { continue };
+            match serde_json::to_string(profile) {
+                Ok(body) => rows.push((name(&key), Some(body))),
+                Err(e) => tracing::warn!("a profile cannot be stored: {e}"),
+            }
+        }
+        rows
+    }
+
+    fn keep(&mut self, command: u64, gpu: &str, profile: Profile, now: Millis) {
+        let key = (command, gpu.to_owned());
+        if self.profiles.len() >= MOST_PROFILES && !self.profiles.contains_key(&key) {
+            let oldest = self.profiles.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                self.model.forget(&class(oldest.0));
+                self.profiles.remove(&oldest);
+                self.changed.remove(&oldest);
+                self.forgotten.push(oldest);
+            }
+        }
+        self.changed.insert(key.clone());
+        self.profiles.insert(key, (profile, now));
+    }
+
+    /// An attempt is over.
+    pub fn ended(&mut self, job: JobId, attempt: u32) {
+        self.paces.close(job, attempt);
+        self.watched.remove(&job);
+        self.publish(job, None);
+    }
+
+    fn publish(&self, job: JobId, view: Option<RateView>) {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        match view {
+            Some(view) => drop(rates.insert(job, view)),
+            None => drop(rates.remove(&job)),
+        }
+    }
+
+    // --- looking -------------------------------------------------------------------------------
+
+    /// Looks at all running jobs. Returns what the core should know.
+    pub fn look(&mut self, now: Millis, state: &State, looks: &[Look]) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
+        for job in state.active().iter().filter_map(|id| state.job(*id)) {
+            let Phase::Running { placement, .. } = &job.phase else { continue };
+            let attempt = placement.attempt;
+            let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
+            let Some(company) = Company::of(job.spec.id, &gpus) else { continue };
+            let watch = self.watched.entry(job.spec.id).or_insert_with(|| Watch::new(attempt, now));
+            if watch.attempt != attempt {
+                *watch = Watch::new(attempt, now);
+            }
+            if company.alone {
+                self.look_alone(now, job, &gpus, &company, looks);
+            } else if let Some((progress, over)) = self.look_together(now, state, job, &gpus, &company) {
+                inputs.push(Input::Measured {
+                    job: job.spec.id,
+                    attempt,
+                    progress: Fraction::from_f64(progress).unwrap_or(Fraction(0)),
+                    over,
+                });
+                if company.settled_at.is_some_and(|at| now.since(at) >= over) {
+                    observed.insert(job.spec.id, progress);
+                }
+            }
+        }
+        if !observed.is_empty() {
+            self.learn(state, &observed);
+        }
+        inputs
+    }
+
+    fn look_alone(&mut self, now: Millis, job: &Job, gpus: &[&Gpu], company: &Company, looks: &[Look]) {
+        let id = job.spec.id;
+        let Some(watch) = self.watched.get_mut(&id) else { return };
+        let since = company.since + WARM_UP;
+        watch.measured = now;
+        let alone = watch.alone.get_or_insert_with(|| Alone::new(since));
+        if alone.since != since {
+            *alone = Alone::new(since);
+        }
+        if now < since {
+            return;
+        }
+        alone.samples.take(gpus, looks);
+        let from = since.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
+        let attempt = watch.attempt;
+        if now < alone.due {
+            return;
+        }
+        // Again when twice as much was seen.
+        alone.due = now + now.since(since).max(PROFILE);
+        let rate = self.paces.rate(id, attempt, from, now);
+        let counted =
+            rate.as_ref().filter(|r| r.advances >= ADVANCES || r.is_average).map(|r| r.rate.clone());
+        let mut profile = Profile {
+            name: job.spec.name.to_string(),
+            class: Some(class(job.spec.command_key)),
+            gpu: gpus.first().map(|gpu| gpu.info.name.clone()),
+            rate: counted.clone(),
+            metrics: alone.samples.metrics(),
+            watched_s: Some(now.since(since).0 as f64 / 1000.0),
+            ..Profile::default()
+        };
+        profile.metrics.memory_mib =
+            gpus.iter().filter_map(|gpu| gpu.tenant(id)?.peak).max().map(|peak| Stat::of(peak.0 as f64));
+        watch.rate.clone_from(&counted);
+        if profile.metrics.smact_pct.is_none() || profile.check().is_err() {
+            return;
+        }
+        self.publish(id, Some(rate_view(counted.as_ref(), counted.as_ref(), None)));
+        if let Some(gpu) = gpus.first().map(|gpu| gpu.info.name.clone()) {
+            self.keep(job.spec.command_key, &gpu, profile, now);
+        }
+    }
+
+    /// Progress of a job beside others, if a window of it is full, and over how long.
+    fn look_together(
+        &mut self,
+        now: Millis,
+        state: &State,
+        job: &Job,
+        gpus: &[&Gpu],
+        company: &Company,
+    ) -> Option<(f64, Millis)> {
+        let id = job.spec.id;
+        let window = state.options().slowdown_window;
+        let known = || {
+            let gpu = gpus.first()?.info.name.as_str();
+            self.profile(job.spec.command_key, gpu)?.rate.clone()
+        };
+        let known = self.watched.get(&id)?.rate.clone().or_else(known);
+        let watch = self.watched.get_mut(&id)?;
+        watch.alone = None;
+        let from = company.settled_at.unwrap_or(company.changed).max(watch.measured);
+        let over = now.since(from);
+        if over < window {
+            return None;
+        }
+        let attempt = watch.attempt;
+        let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
+        let rate = self.paces.rate(id, attempt, from, now);
+        let alone = known.filter(|alone| alone.per_s > 0.0);
+        let seconds = now.since(from).0 as f64 / 1000.0;
+        let progress = match (&rate, &alone) {
+            (Some(rate), Some(alone)) if rate.advances >= ADVANCES && rate.rate.unit == alone.unit => {
+                Some(rate.rate.per_s / alone.per_s)
+            }
+            // Nothing where much was due: it stands still.
+            (None, Some(alone)) if alone.per_s * seconds >= 3.0 * ADVANCES as f64 => Some(0.0),
+            _ => None,
+        };
+        let together = rate.filter(|r| r.advances >= ADVANCES).map(|r| r.rate);
+        self.publish(id, Some(rate_view(together.as_ref(), alone.as_ref(), progress)));
+        // Slow steps want a longer window.
+        let progress = progress?;
+        self.watched.get_mut(&id)?.measured = now;
+        Some((progress, over))
+    }
+
+    // --- learning and foreseeing ---------------------------------------------------------------
+
+    /// Learns from groups in which somebody's progress was measured.
+    fn learn(&mut self, state: &State, observed: &BTreeMap<JobId, f64>) {
+        for gpu in state.gpus() {
+            if gpu.tenants.len() < 2 || !gpu.tenants.iter().any(|t| observed.contains_key(&t.job)) {
+                continue;
+            }
+            let jobs: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
+            let sharing = match jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max() {
+                Some(SharingMode::Mps) => Mode::Mps,
+                _ => Mode::TimeSlice,
+            };
+            let Ok(profiles) = self.profiles_of(&jobs, gpu) else { continue };
+            let values: Vec<Option<f64>> =
+                jobs.iter().map(|job| observed.get(&job.spec.id).copied().filter(|p| *p > 0.0)).collect();
+            let kind = GpuType::named(&gpu.info.name);
+            let members = members(&profiles, &jobs);
+            let group = Group { gpu: &kind, sharing, members: &members };
+            match self.model.observe(&group, &Observed::Progress(values)) {
+                Ok(_) => self.model_changed = true,
+                Err(e) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
+            }
+        }
+    }
+
+    /// Profiles of jobs on a GPU, or the jobs that have none.
+    fn profiles_of(&self, jobs: &[&Job], gpu: &Gpu) -> Result<Vec<Profile>, Vec<JobId>> {
+        let mut unknown = Vec::new();
+        let mut profiles = Vec::new();
+        for job in jobs {
+            match self.profile(job.spec.command_key, &gpu.info.name) {
+                Some(profile) => profiles.push(Profile { name: job.spec.id.to_string(), ..profile.clone() }),
+                None => unknown.push(job.spec.id),
+            }
+        }
+        if unknown.is_empty() { Ok(profiles) } else { Err(unknown) }
+    }
+
+    /// What is known of jobs alone, and what was learned.
+    #[must_use]
+    pub fn tell(&self, state: &State, jobs: &[(JobId, u64)]) -> SlowdownsReply {
+        let gpu = state.gpus().iter().find(|gpu| gpu.present).map(|gpu| gpu.info.name.clone());
+        let gpu = gpu.unwrap_or_default();
+        let mut tasks = Vec::new();
+        let mut unknown = Vec::new();
+        for (id, command) in jobs {
+            match self.profile(*command, &gpu) {
+                Some(profile) => tasks.push(Profile { name: id.to_string(), ..profile.clone() }),
+                None => unknown.push(id.0),
+            }
+        }
+        let profiles = Profiles { version: profile::VERSION, gpu: Some(gpu.clone()), tasks };
+        SlowdownsReply {
+            version: VERSION,
+            gpu,
+            sharing: Some(state.options().sharing),
+            profiles: serde_json::to_value(&profiles).unwrap_or_default(),
+            unknown,
+            model: serde_json::to_value(&self.model).unwrap_or_default(),
+        }
+    }
+
+    /// Answers what the core wants to have foreseen.
+    #[must_use]
+    pub fn answer(&self, state: &State, asked: &[Question]) -> Vec<Outlook> {
+        asked.iter().filter_map(|question| self.outlook(state, question)).collect()
+    }
+
+    fn outlook(&self, state: &State, asked: &Question) -> Option<Outlook> {
+        let gpu = state.gpu(asked.gpu)?;
+        let newcomer = state.job(asked.newcomer)?;
+        let there: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
+        let all: Vec<&Job> = there.iter().copied().chain([newcomer]).collect();
+        let mut outlook = Outlook {
+            newcomer: asked.newcomer,
+            gpu: asked.gpu,
+            sharing: asked.sharing,
+            tasks: Vec::new(),
+            unknown: Vec::new(),
+            before: Fraction(0),
+        };
+        match self.profiles_of(&all, gpu) {
+            Ok(profiles) => {
+                let kind = GpuType::named(&gpu.info.name);
+                let mode = if asked.sharing == SharingMode::Mps { Mode::Mps } else { Mode::TimeSlice };
+                let members = members(&profiles, &all);
+                let predict = |members: &[Member<'_>]| {
+                    self.model.predict(&Group { gpu: &kind, sharing: mode, members })
+                };
+                let forecast = predict(&members);
+                let before = predict(&members[..there.len()]);
+                let (Ok(forecast), Ok(before)) = (forecast, before) else {
+                    // More than the model takes together: nothing is foreseen.
+                    outlook.unknown = vec![asked.newcomer];
+                    return Some(outlook);
+                };
+                let fraction = |progress: f64| Fraction::from_f64(progress).unwrap_or(Fraction(0));
+                outlook.tasks = all
+                    .iter()
+                    .zip(&forecast.tasks)
+                    .map(|(job, task)| Foreseen {
+                        job: job.spec.id,
+                        expected: fraction(task.progress.expected),
+                        lower: fraction(task.progress.lower),
+                    })
+                    .collect();
+                outlook.tasks.sort_by_key(|task| task.job);
+                outlook.before = fraction(before.sum);
+            }
+            Err(unknown) => outlook.unknown = unknown,
+        }
+        Some(outlook)
+    }
+}
+
+impl Watch {
+    const fn new(attempt: u32, now: Millis) -> Self {
+        Self { attempt, alone: None, rate: None, measured: now }
+    }
+}
+
+impl Alone {
+    fn new(since: Millis) -> Self {
+        Self { since, due: since + PROFILE, samples: Samples::default() }
+    }
+}
+
+/// Who a job is with.
+struct Company {
+    /// Nobody: no tenant, no process that is not ours.
+    alone: bool,
+    /// Since when it is active with nobody coming or going.
+    since: Millis,
+    /// When somebody last came or went.
+    changed: Millis,
+    /// When the last of them had begun and settled a little; `None`: one has not begun yet.
+    settled_at: Option<Millis>,
+}
+
+impl Company {
+    /// `None`: the job has not begun, or strangers are there, whose part nobody knows.
+    fn of(id: JobId, gpus: &[&Gpu]) -> Option<Self> {
+        let own = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.active_since).max()?;
+        if gpus.iter().any(|gpu| !gpu.foreign().is_empty()) {
+            return None;
+        }
+        let changed = gpus.iter().filter_map(|gpu| gpu.changed).max().unwrap_or(own);
+        let tenants = || gpus.iter().flat_map(|gpu| &gpu.tenants);
+        let begun: Option<Vec<Millis>> = tenants().map(|t| t.active_since).collect();
+        Some(Self {
+            alone: tenants().all(|t| t.job == id),
+            since: own.max(changed),
+            changed,
+            settled_at: begun.and_then(|at| at.into_iter().max()).map(|at| at.max(changed) + SETTLING),
+        })
+    }
+}
+
+/// The activity that a profile has, in percent or its own unit.
+fn sampled(reading: &GpuReading) -> [Option<f64>; 13] {
+    let Activity {
+        gract,
+        smact,
+        smocc,
+        drama,
+        tensor,
+        fp64,
+        fp32,
+        fp16,
+        pcie_tx_mib_s,
+        pcie_rx_mib_s,
+        gpu_util,
+        mem_util,
+    } = reading.activity;
+    let pct = |f: Option<Fraction>| f.map(|f| f.to_f64() * 100.0);
+    [
+        pct(gract),
+        pct(smact),
+        pct(smocc),
+        pct(drama),
+        pct(tensor),
+        pct(fp64),
+        pct(fp32),
+        pct(fp16),
+        pcie_rx_mib_s.map(f64::from),
+        pcie_tx_mib_s.map(f64::from),
+        pct(gpu_util),
+        reading.power_mw.map(|mw| f64::from(mw) / 1000.0),
+        pct(mem_util),
+    ]
+}
+
+impl Samples {
+    /// One sample of the GPUs, their mean; once a second of the daemon's clock at most.
+    fn take(&mut self, gpus: &[&Gpu], looks: &[Look]) {
+        let mine = gpus.iter().filter_map(|gpu| looks.iter().find(|l| l.reading.uuid == gpu.info.uuid));
+        let mine: Vec<&Look> = mine.collect();
+        let Some(at) = mine.iter().map(|look| look.seen.at).min() else { return };
+        if mine.len() < gpus.len() || at.since(self.last) < Millis(900) {
+            return;
+        }
+        self.last = at;
+        let all: Vec<_> = mine.iter().map(|look| sampled(&look.reading)).collect();
+        self.values.resize(all[0].len(), Vec::new());
+        for (i, values) in self.values.iter_mut().enumerate() {
+            let sum: Option<f64> = all.iter().map(|of_gpu| of_gpu[i]).sum();
+            let Some(sum) = sum else { continue };
+            if values.len() >= MOST_SAMPLES {
+                values.remove(0);
+            }
+            values.push(sum / all.len() as f64);
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        let stat = |i: usize| Stat::from_values(self.values.get(i).map_or(&[][..], Vec::as_slice));
+        Metrics {
+            gract_pct: stat(0),
+            smact_pct: stat(1),
+            smocc_pct: stat(2),
+            drama_pct: stat(3),
+            tensor_pct: stat(4),
+            fp64_pct: stat(5),
+            fp32_pct: stat(6),
+            fp16_pct: stat(7),
+            pcie_rx_mib_s: stat(8),
+            pcie_tx_mib_s: stat(9),
+            gpu_util_pct: stat(10),
+            power_w: stat(11),
+            mem_util_pct: stat(12),
+            ..Metrics::default()
+        }
+    }
+}
+
+/// Class of a command in the predictor.
+fn class(command_key: u64) -> String {
+    format!("{command_key:016x}")
+}
+
+fn members<'a>(profiles: &'a [Profile], jobs: &[&Job]) -> Vec<Member<'a>> {
+    let threads = jobs.iter().map(|job| {
+        let placed = job.placement().map(|p| p.thread_percent);
+        placed.unwrap_or(job.spec.request.thread_percent).map(f64::from)
+    });
+    profiles.iter().zip(threads).map(|(profile, threads_pct)| Member { profile, threads_pct }).collect()
+}
+
+fn rate_view(now: Option<&Rate>, alone: Option<&Rate>, progress: Option<f64>) -> RateView {
+    let any = now.or(alone);
+    RateView {
+        per_s: now.map(|rate| rate.per_s),
+        alone_per_s: alone.map(|rate| rate.per_s),
+        unit: any.and_then(|rate| rate.unit.clone()),
+        source: any.and_then(|rate| rate.source).map(|source| source.to_string()),
+        progress,
+    }
+}

@@ -1,0 +1,63 @@
+//! How fast a task goes, from what it says of itself.
+//!
+//! - [`printed`] reads progress out of what a task prints: bars of tqdm, Keras, Lightning and the Hugging Face
+//!   Trainer, `step 120/938`, `Epoch 3/10`, `812 samples/s`.
+//! - [`beat`] reads one heartbeat: a datagram or the text of a heartbeat file.
+//! - [`tally`] turns either into a rate over a window, with its quality.
+//!
+//! No clock, file or socket in here: times are seconds on the caller's clock, which must not run backwards.
+//!
+//! A rate is a difference of two counts over the time that passed between them *here*. Averages that a task prints
+//! are its own business (of the whole run, of the last second, smoothed): they count only where it prints no counter.
+
+pub mod beat;
+mod line;
+pub mod printed;
+pub mod tally;
+
+/// What a task said of its progress.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// What is counted: `it`, `steps`, `epochs`, `samples`.
+    pub unit: String,
+    /// How many are done.
+    pub count: Option<f64>,
+    /// How many there are.
+    pub total: Option<f64>,
+    /// How many a second, by the task's own reckoning.
+    pub per_s: Option<f64>,
+    /// The words before the number, in lower case without figures: they tell one bar from another.
+    pub label: String,
+}
+
+impl Said {
+    /// Counters of one key are one counter. Bars without a name are told apart by their length: those of training
+    /// and of evaluation are seldom equally long.
+    pub(crate) fn key(&self) -> String {
+        match self.total {
+            Some(total) if self.label.is_empty() => format!("{} of {total}", self.unit),
+            _ => format!("{} {}", self.unit, self.label),
+        }
+    }
+
+    /// Whether the words before the number say that it is not the work itself: evaluation, loading, preparing.
+    pub(crate) fn is_aside(&self) -> bool {
+        const ASIDE: [&str; 14] = [
+            "val",
+            "valid",
+            "validation",
+            "validating",
+            "eval",
+            "evaluation",
+            "evaluating",
+            "test",
+            "testing",
+            "sanity",
+            "loading",
+            "map",
+            "downloading",
+            "fetching",
+        ];
+        self.label.split(' ').any(|word| ASIDE.contains(&word))
+    }
+}

@@ -1,0 +1,611 @@
+//! Counts over time, and the rate that they amount to.
+//!
+//! A task may count several things at once: bars inside bars, training and evaluation, steps of several processes.
+//! Each is a stream of its own. The rate is that of one stream, the one that tells most:
+//!
+//! - heartbeats before printed counts, printed counts before averages that the task prints, these before activity;
+//! - what is not evaluation, loading or preparing;
+//! - of those that were under way for about as long, the finer one.
+//!
+//! A count that falls back has started anew (the bar of the next epoch): a new segment, whose beginning adds neither
+//! work nor time. Time in which another count of the same source went on while this one stood still (evaluation
+//! between two steps of training) is left out too. Time in which nothing went on is not.
+
+use super::Said;
+use super::beat::Beat;
+use super::printed::Report;
+use crate::profile::{Rate, RateSource};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Most streams that are kept; the one that has been silent longest makes room.
+const MOST_STREAMS: usize = 24;
+/// Most marks of a stream.
+const MOST_MARKS: usize = 1024;
+/// Marks closer than this are one, seconds: nothing here needs a finer clock, and a flood needs no memory.
+const RESOLUTION_S: f64 = 0.01;
+/// So many sightings in a row below the highest count are a new start; fewer are other processes that lag behind.
+const BELOW: u8 = 3;
+/// Streams that were under way for at least this share of the longest compete by fineness.
+const ABOUT_AS_LONG: f64 = 0.5;
+/// Pieces of a window whose rates give its variation.
+const PIECES: usize = 10;
+
+/// How far a rate can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quality {
+    /// One or two advances, or averages of the task's own: the order of magnitude.
+    Poor,
+    /// Three advances or more.
+    Fair,
+    /// Ten advances or more over two seconds or more.
+    Good,
+}
+
+impl fmt::Display for Quality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Poor => "poor",
+            Self::Fair => "fair",
+            Self::Good => "good",
+        })
+    }
+}
+
+/// A rate over a window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The rate with its unit and source.
+    pub rate: Rate,
+    /// First and last count that it comes from, seconds on the caller's clock.
+    pub span_s: (f64, f64),
+    /// Time that it covers, without new starts and asides, seconds.
+    pub live_s: f64,
+    /// Work done in that time.
+    pub counted: f64,
+    /// How often the count was seen to rise.
+    pub advances: usize,
+    /// Coefficient of variation over tenths of the window.
+    pub cv: Option<f64>,
+    /// Whether it is an average that the task printed, rather than counted here.
+    pub is_average: bool,
+    /// How far it can be trusted.
+    pub quality: Quality,
+}
+
+/// The latest count of a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Latest {
+    /// Where it comes from.
+    pub source: RateSource,
+    /// What is counted.
+    pub unit: String,
+    /// Words that came with it.
+    pub label: String,
+    /// The count.
+    pub count: f64,
+    /// How many there are to be.
+    pub total: Option<f64>,
+    /// When it last rose, seconds on the caller's clock.
+    pub at_s: f64,
+}
+
+/// A moment at which a count had risen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Mark {
+    at_s: f64,
+    /// Work since the stream began, over all segments.
+    done: f64,
+    /// Time that counts, since the stream began.
+    live_s: f64,
+}
+
+#[derive(Debug, Clone)]
+struct Stream {
+    source: RateSource,
+    key: String,
+    unit: String,
+    label: String,
+    aside: bool,
+    marks: VecDeque<Mark>,
+    /// Averages that the task printed: time, items a second.
+    averages: VecDeque<(f64, f64)>,
+    /// Highest count of this segment.
+    top: Option<f64>,
+    total: Option<f64>,
+    /// Sightings in a row below it.
+    below: u8,
+    seen_s: f64,
+}
+
+/// What a task has counted so far.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    streams: Vec<Stream>,
+}
+
+impl Tally {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A heartbeat. `writer` names the process (or the file) that it comes from: several processes may count the same
+    /// steps one by one, which must not be added up. Those that give counts give the same ones.
+    pub fn beat(&mut self, at_s: f64, writer: &str, beat: &Beat) {
+        match beat {
+            Beat::Step => self.steps(at_s, writer, 1),
+            Beat::Count(said) => {
+                let at = self.stream(at_s, RateSource::Heartbeat, format!("count {}", said.unit), said);
+                self.count(at, at_s, said.count, said.total);
+            }
+        }
+    }
+
+    /// Several steps at once, as [`Beat::Step`] so many times.
+    pub fn steps(&mut self, at_s: f64, writer: &str, steps: u64) {
+        let said = Said { unit: "steps".into(), count: None, total: None, per_s: None, label: String::new() };
+        let at = self.stream(at_s, RateSource::Heartbeat, format!("{writer} steps"), &said);
+        let count = self.streams[at].top.unwrap_or(0.0) + steps as f64;
+        self.count(at, at_s, Some(count), None);
+    }
+
+    /// What the task printed.
+    pub fn printed(&mut self, report: &Report) {
+        let said = &report.said;
+        let at = self.stream(report.at_s, RateSource::Printed, said.key(), said);
+        if let Some(per_s) = said.per_s.filter(|per_s| per_s.is_finite() && *per_s > 0.0) {
+            push_bounded(&mut self.streams[at].averages, (report.at_s, per_s));
+        }
+        self.count(at, report.at_s, said.count, said.total);
+    }
+
+    /// How much the GPU has done for the task so far: the integral of an activity over time, e.g. SM-seconds.
+    pub fn activity(&mut self, at_s: f64, unit: &str, done: f64) {
+        let said =
+            Said { unit: unit.to_owned(), count: None, total: None, per_s: None, label: String::new() };
+        let at = self.stream(at_s, RateSource::Activity, unit.to_owned(), &said);
+        self.count(at, at_s, Some(done), None);
+    }
+
+    /// Index of the stream, made if need be.
+    fn stream(&mut self, at_s: f64, source: RateSource, key: String, said: &Said) -> usize {
+        if let Some(at) = self.streams.iter().position(|s| s.source == source && s.key == key) {
+            self.streams[at].seen_s = at_s;
+            return at;
+        }
+        if self.streams.len() >= MOST_STREAMS {
+            let oldest =
+                self.streams.iter().enumerate().min_by(|(_, a), (_, b)| a.seen_s.total_cmp(&b.seen_s));
+            if let Some((at, _)) = oldest {
+                self.streams.swap_remove(at);
+            }
+        }
+        self.streams.push(Stream {
+            source,
+            key,
+            unit: said.unit.clone(),
+            label: said.label.clone(),
+            aside: said.is_aside(),
+            marks: VecDeque::new(),
+            averages: VecDeque::new(),
+            top: None,
+            total: None,
+            below: 0,
+            seen_s: at_s,
+        });
+        self.streams.len() - 1
+    }
+
+    fn count(&mut self, at: usize, at_s: f64, count: Option<f64>, total: Option<f64>) {
+        let Some(count) = count.filter(|count| count.is_finite() && *count >= 0.0 && at_s.is_finite()) else {
+            return;
+        };
+        let last = self.streams[at].marks.back().copied();
+        // A clock that stands still or runs backwards gives no time.
+        let at_s = last.map_or(at_s, |last| at_s.max(last.at_s));
+        let elsewhere = last.map_or(0.0, |last| self.elsewhere(at, last.at_s, at_s));
+        let stream = &mut self.streams[at];
+        stream.total = total.or(stream.total);
+        match (stream.top, last) {
+            (Some(top), Some(last)) if count > top => {
+                let mark = Mark {
+                    at_s,
+                    done: last.done + (count - top),
+                    live_s: last.live_s + (at_s - last.at_s - elsewhere).max(0.0),
+                };
+                stream.top = Some(count);
+                stream.below = 0;
+                stream.mark(mark);
+            }
+            (Some(top), Some(_)) if count == top => stream.below = 0,
+            (Some(top), Some(last)) => {
+                stream.below = stream.below.saturating_add(1);
+                if count * 2.0 <= top || stream.below >= BELOW {
+                    stream.top = Some(count);
+                    stream.below = 0;
+                    // Where the time from here on begins.
+                    stream.mark(Mark { at_s, ..last });
+                }
+            }
+            _ => {
+                stream.top = Some(count);
+                stream.mark(Mark { at_s, done: 0.0, live_s: 0.0 });
+            }
+        }
+    }
+
+    /// Longest time within (`from`, `to`) that another stream of the same source was under way.
+    fn elsewhere(&self, at: usize, from: f64, to: f64) -> f64 {
+        let source = self.streams[at].source;
+        let others = self.streams.iter().enumerate().filter(|(i, s)| *i != at && s.source == source);
+        others
+            .map(|(_, other)| {
+                let inside = |mark: &&Mark| mark.at_s > from && mark.at_s < to;
+                // Marks are in order, and those looked for are the newest.
+                let mut inside = other.marks.iter().rev().take_while(|m| m.at_s > from).filter(inside);
+                let last = inside.next();
+                let first = inside.last();
+                first.zip(last).map_or(0.0, |(first, last)| last.at_s - first.at_s)
+            })
+            .fold(0.0, f64::max)
+    }
+
+    /// The best rate over a window, by the order above. `None`: nothing was counted in it.
+    #[must_use]
+    pub fn best(&self, from_s: f64, to_s: f64) -> Option<Measured> {
+        [RateSource::Heartbeat, RateSource::Printed, RateSource::Activity]
+            .into_iter()
+            .find_map(|source| self.of(source, from_s, to_s))
+    }
+
+    /// The best rate of one source.
+    #[must_use]
+    pub fn of(&self, source: RateSource, from_s: f64, to_s: f64) -> Option<Measured> {
+        let streams = || self.streams.iter().filter(|s| s.source == source);
+        let counted: Vec<(&Stream, Measured)> =
+            streams().filter_map(|s| Some((s, s.counted(from_s, to_s, self.newest(s))?))).collect();
+        let main = counted.iter().any(|(s, _)| !s.aside);
+        let longest =
+            counted.iter().filter(|(s, _)| s.aside != main).map(|(_, m)| m.live_s).fold(0.0, f64::max);
+        let best = counted
+            .into_iter()
+            .filter(|(s, m)| s.aside != main && m.live_s >= ABOUT_AS_LONG * longest)
+            .max_by(|(_, a), (_, b)| {
+                (a.advances, a.counted)
+                    .partial_cmp(&(b.advances, b.counted))
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            });
+        if let Some((_, best)) = best {
+            return Some(best);
+        }
+        let averaged = streams().filter(|s| !s.aside).chain(streams().filter(|s| s.aside));
+        averaged.filter_map(|s| s.averaged(from_s, to_s)).next()
+    }
+
+    /// When any stream beside this one, of the same source, last rose.
+    fn newest(&self, but: &Stream) -> f64 {
+        self.streams
+            .iter()
+            .filter(|s| s.source == but.source && s.key != but.key)
+            .filter_map(|s| s.marks.back())
+            .map(|mark| mark.at_s)
+            .fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// The latest counts, best source first, then the newest.
+    #[must_use]
+    pub fn latest(&self) -> Vec<Latest> {
+        let mut latest: Vec<Latest> = self
+            .streams
+            .iter()
+            .filter_map(|s| {
+                Some(Latest {
+                    source: s.source,
+                    unit: s.unit.clone(),
+                    label: s.label.clone(),
+                    count: s.top?,
+                    total: s.total,
+                    at_s: s.marks.back()?.at_s,
+                })
+            })
+            .collect();
+        latest.sort_by(|a, b| a.source.cmp(&b.source).then(b.at_s.total_cmp(&a.at_s)));
+        latest
+    }
+
+    /// When the task first counted something itself, seconds on the caller's clock.
+    #[must_use]
+    pub fn began_s(&self) -> Option<f64> {
+        let own = self.streams.iter().filter(|s| s.source != RateSource::Activity && !s.aside);
+        own.filter(|s| s.marks.len() > 1)
+            .filter_map(|s| s.marks.front())
+            .map(|m| m.at_s)
+            .min_by(f64::total_cmp)
+    }
+}
+
+impl Stream {
+    fn mark(&mut self, mark: Mark) {
+        let len = self.marks.len();
+        // The first mark of a stream stays, and so does one at which a segment ended.
+        if len >= 2
+            && let (Some(last), Some(before)) = (self.marks.get(len - 1).copied(), self.marks.get(len - 2))
+            && mark.at_s - before.at_s < RESOLUTION_S
+            && mark.done > last.done
+            && last.done > before.done
+        {
+            self.marks.pop_back();
+        }
+        if self.marks.len() >= MOST_MARKS {
+            // Every other one of the older half: the far past needs no fine marks.
+            let mut index = 0;
+            let half = self.marks.len() / 2;
+            self.marks.retain(|_| {
+                index += 1;
+                index > half || index % 2 == 1
+            });
+        }
+        self.marks.push_back(mark);
+    }
+
+    /// The rate from counts. `newest`: when another stream of this source last rose.
+    fn counted(&self, from_s: f64, to_s: f64, newest: f64) -> Option<Measured> {
+        let end = self.marks.iter().rposition(|m| m.at_s <= to_s)?;
+        let inside = self.marks.partition_point(|m| m.at_s < from_s);
+        // Slow counters, of epochs say, may have begun a little earlier.
+        let start = if inside < end {
+            inside
+        } else {
+            let before = inside.checked_sub(1)?;
+            if inside > end || from_s - self.marks[before].at_s > to_s - from_s {
+                return None;
+            } else {
+                before
+            }
+        };
+        let (first, last) = (self.marks[start], self.marks[end]);
+        let counted = last.done - first.done;
+        let advances = (start..end).filter(|&i| self.marks[i + 1].done > self.marks[i].done).count();
+        let gaps = (start..end).map(|i| self.marks[i + 1].at_s - self.marks[i].at_s);
+        let longest = gaps.fold(0.0, f64::max);
+        // It has been silent for longer than ever, and nothing else went on: it is stuck, not between two marks.
+        let silent = to_s - last.at_s;
+        let stuck = if newest > last.at_s { 0.0 } else { (silent - 2.0 * longest).max(0.0) };
+        let moving_s = last.live_s - first.live_s;
+        if counted <= 0.0 || moving_s < RESOLUTION_S {
+            return None;
+        }
+        let live_s = moving_s + stuck;
+        let quality = match advances {
+            0..=2 => Quality::Poor,
+            3..=9 => Quality::Fair,
+            _ if live_s < 2.0 => Quality::Fair,
+            _ => Quality::Good,
+        };
+        let rate = Rate { per_s: counted / live_s, unit: Some(self.unit.clone()), source: Some(self.source) };
+        let span_s = (first.at_s, last.at_s);
+        let cv = self.variation(start, end);
+        Some(Measured { rate, span_s, live_s, counted, advances, cv, is_average: false, quality })
+    }
+
+    /// Coefficient of variation of the rate between about [`PIECES`] marks.
+    fn variation(&self, start: usize, end: usize) -> Option<f64> {
+        let pieces = PIECES.min((end - start) / 2);
+        if pieces < 3 {
+            return None;
+        }
+        let at = |piece: usize| self.marks[start + (end - start) * piece / pieces];
+        let rates: Vec<f64> = (0..pieces)
+            .filter_map(|piece| {
+                let (a, b) = (at(piece), at(piece + 1));
+                (b.live_s > a.live_s).then(|| (b.done - a.done) / (b.live_s - a.live_s))
+            })
+            .collect();
+        crate::profile::Stat::from_values(&rates).and_then(|stat| stat.cv)
+    }
+
+    /// The median of the averages that it printed.
+    fn averaged(&self, from_s: f64, to_s: f64) -> Option<Measured> {
+        let mut inside: Vec<f64> =
+            self.averages.iter().filter(|(at, _)| (from_s..=to_s).contains(at)).map(|(_, v)| *v).collect();
+        let times = || self.averages.iter().map(|(at, _)| *at).filter(|at| (from_s..=to_s).contains(at));
+        inside.sort_by(f64::total_cmp);
+        let per_s = *inside.get(inside.len() / 2)?;
+        let span_s = (times().fold(to_s, f64::min), times().fold(from_s, f64::max));
+        Some(Measured {
+            rate: Rate { per_s, unit: Some(self.unit.clone()), source: Some(self.source) },
+            span_s,
+            live_s: span_s.1 - span_s.0,
+            counted: 0.0,
+            advances: inside.len(),
+            cv: None,
+            is_average: true,
+            quality: Quality::Poor,
+        })
+    }
+}
+
+fn push_bounded(queue: &mut VecDeque<(f64, f64)>, item: (f64, f64)) {
+    if queue.len() >= MOST_MARKS {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate::printed::Printed;
+
+    fn told(text: &[(f64, &str)]) -> Tally {
+        let (mut printed, mut tally) = (Printed::new(), Tally::new());
+        for (at, text) in text {
+            let mut reports = Vec::new();
+            printed.feed(*at, text.as_bytes(), &mut reports);
+            reports.iter().for_each(|report| tally.printed(report));
+        }
+        tally
+    }
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9 * b.abs().max(1.0)
+    }
+
+    #[test]
+    fn counts_go_before_averages() {
+        // The bar says 36 it/s; in truth it does 10.
+        let lines: Vec<(f64, String)> = (0..100)
+            .map(|i| (f64::from(i) * 0.1, format!("\r 4%|# | {i}/1000 [00:12<00:15, 36.2it/s]\r")))
+            .collect();
+        let lines: Vec<(f64, &str)> = lines.iter().map(|(at, line)| (*at, line.as_str())).collect();
+        let rate = told(&lines).best(2.0, 8.0).unwrap();
+        assert!(near(rate.rate.per_s, 10.0), "{rate:?}");
+        assert_eq!((rate.rate.unit.as_deref(), rate.rate.source), (Some("it"), Some(RateSource::Printed)));
+        assert_eq!((rate.quality, rate.is_average), (Quality::Good, false));
+        assert!(rate.cv.unwrap() < 1e-6);
+    }
+
+    #[test]
+    fn a_bar_that_starts_anew_is_not_work_undone() {
+        // Epochs of 50 steps at 10/s with 3 s in between, of which nothing is printed.
+        let mut lines = Vec::new();
+        for epoch in 0..4 {
+            for step in 0..=50 {
+                let at = f64::from(epoch) * 8.0 + f64::from(step) * 0.1;
+                lines.push((at, format!("{step}/50 [00:01<00:04, 9it/s]\r")));
+            }
+        }
+        let lines: Vec<(f64, &str)> = lines.iter().map(|(at, line)| (*at, line.as_str())).collect();
+        let rate = told(&lines).best(0.0, 29.0).unwrap();
+        assert!(near(rate.rate.per_s, 10.0), "{rate:?}");
+        assert!(near(rate.counted, 200.0));
+    }
+
+    #[test]
+    fn evaluation_in_between_is_left_out_and_nested_bars_lose() {
+        // Training 10/s, interrupted for 5 s by an evaluation of 20/s; an outer bar counts epochs.
+        let mut lines = vec![(0.0, "Epochs:  0%| | 0/5 [00:00<?, ?it/s]\r".to_owned())];
+        for step in 0..=100 {
+            let at = f64::from(step) * 0.1 + if step > 50 { 5.0 } else { 0.0 };
+            lines.push((at, format!(" 5%|# | {step}/1000 [00:01<00:04, 9it/s]\r")));
+        }
+        for step in 0..=98 {
+            lines.push((
+                5.05 + f64::from(step) * 0.05,
+                format!("Evaluating: 5%|# | {step}/98 [00:01<00:04, 9it/s]\r"),
+            ));
+        }
+        lines.push((14.5, "Epochs:  20%|## | 1/5 [00:10<00:40, 10s/it]\r".to_owned()));
+        lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let lines: Vec<(f64, &str)> = lines.iter().map(|(at, line)| (*at, line.as_str())).collect();
+        let tally = told(&lines);
+        let rate = tally.best(0.0, 15.0).unwrap();
+        assert!((rate.rate.per_s - 10.0).abs() < 0.2, "{rate:?}");
+        assert!((rate.counted - 100.0).abs() < 1e-9);
+        assert_eq!(tally.latest().len(), 3);
+    }
+
+    #[test]
+    fn epochs_serve_where_nothing_finer_is_printed() {
+        let tally = told(&[
+            (0.0, "Epoch 1/10\n"),
+            (5.0, "Epoch 2/10\n"),
+            (10.0, "Epoch 3/10\n"),
+            (15.0, "Epoch 4/10\n"),
+        ]);
+        let rate = tally.best(4.0, 16.0).unwrap();
+        assert!(near(rate.rate.per_s, 0.2), "{rate:?}");
+        assert_eq!(rate.quality, Quality::Poor);
+        // A window with one mark inside reaches back to the one before.
+        assert!(near(tally.best(8.0, 13.0).unwrap().rate.per_s, 0.2));
+        assert_eq!(tally.best(20.0, 25.0), None);
+    }
+
+    #[test]
+    fn averages_serve_where_nothing_is_counted() {
+        let tally =
+            told(&[(1.0, "812.0 samples/s\n"), (2.0, "820.0 samples/s\n"), (3.0, "10.0 samples/s\n")]);
+        let rate = tally.best(0.0, 5.0).unwrap();
+        assert_eq!((rate.rate.per_s, rate.is_average, rate.quality), (812.0, true, Quality::Poor));
+        assert_eq!(rate.rate.unit.as_deref(), Some("samples"));
+    }
+
+    #[test]
+    fn heartbeats_go_before_print_and_processes_are_not_added_up() {
+        let mut tally = told(&[(0.0, "step 1/9\n"), (1.0, "step 2/9\n"), (2.0, "step 3/9\n")]);
+        for i in 0..20 {
+            for writer in ["7", "8"] {
+                tally.beat(f64::from(i) * 0.1, writer, &Beat::Step);
+            }
+        }
+        let rate = tally.best(0.0, 2.0).unwrap();
+        assert_eq!(rate.rate.source, Some(RateSource::Heartbeat));
+        assert!(near(rate.rate.per_s, 10.0), "{rate:?}");
+    }
+
+    #[test]
+    fn ranks_that_lag_do_not_start_anew() {
+        let mut tally = Tally::new();
+        let said = |count: u32| Said {
+            unit: "it".into(),
+            count: Some(f64::from(count)),
+            total: None,
+            per_s: None,
+            label: String::new(),
+        };
+        for i in 10..60 {
+            for (lag, delay) in [(0, 0.0), (1, 0.01), (2, 0.02)] {
+                let at_s = f64::from(i) * 0.1 + delay;
+                tally.printed(&Report { at_s, said: said(i - lag) });
+            }
+        }
+        let rate = tally.best(0.0, 6.0).unwrap();
+        assert!(near(rate.rate.per_s, 10.0) && near(rate.counted, 49.0), "{rate:?}");
+    }
+
+    #[test]
+    fn what_is_stuck_slows_down() {
+        let mut tally = Tally::new();
+        for i in 0..=10 {
+            tally.activity(f64::from(i), "SM-seconds", f64::from(i) * 0.5);
+        }
+        assert!(near(tally.best(0.0, 10.5).unwrap().rate.per_s, 0.5));
+        let stuck = tally.best(0.0, 22.0).unwrap().rate.per_s;
+        assert!(near(stuck, 5.0 / 20.0), "{stuck}");
+    }
+
+    #[test]
+    fn a_flood_takes_no_more_memory() {
+        let mut tally = Tally::new();
+        for i in 0..200_000_u32 {
+            tally.beat(f64::from(i) * 1e-4, "7", &Beat::Step);
+            if i % 100 == 0 {
+                tally.beat(f64::from(i) * 1e-4, &format!("{i}"), &Beat::Step);
+            }
+        }
+        assert!(tally.streams.len() <= MOST_STREAMS);
+        assert!(tally.streams.iter().all(|s| s.marks.len() <= MOST_MARKS));
+        let rate = tally.best(10.0, 20.0).unwrap().rate.per_s;
+        assert!((rate / 1e4 - 1.0).abs() < 0.01, "{rate}");
+    }
+
+    #[test]
+    fn garbage_counts_for_nothing() {
+        let mut tally = Tally::new();
+        let said = |count: f64| Said {
+            unit: "it".into(),
+            count: Some(count),
+            total: None,
+            per_s: Some(f64::NAN),
+            label: String::new(),
+        };
+        for (at_s, count) in
+            [(0.0, f64::NAN), (1.0, -5.0), (f64::NAN, 1.0), (2.0, f64::INFINITY), (3.0, 7.0), (1.0, 8.0)]
+        {
+            tally.printed(&Report { at_s, said: said(count) });
+        }
+        assert_eq!(tally.best(0.0, 10.0), None);
+    }
+}

@@ -1,0 +1,532 @@
+//! A solo profile from looks at a task that runs alone: waits for its first activity, lets it warm up until its
+//! activity is steady, watches it for a window, and says what of that can be trusted.
+//!
+//! No clock and no GPU in here: whoever samples pushes [`Look`]s, and asks for the phase after each.
+
+use crate::profile::{Metrics, Profile, RateSource, Stat};
+use crate::rate::tally::{Quality, Tally};
+use std::fmt;
+
+/// Activity below this is none, percent: a driver that wakes up shows some.
+const ACTIVE_PCT: f64 = 1.0;
+/// Warm-up is judged by this many means in a row ...
+const BLOCKS: usize = 3;
+/// ... over this long each, seconds.
+const BLOCK_S: f64 = 2.0;
+/// Means that differ by less than this share of theirs, or by this many points, are steady.
+const STEADY: (f64, f64) = (0.10, 2.0);
+/// Memory that changes by less than this share is steady.
+const STEADY_MEMORY: f64 = 0.02;
+/// Shortest window that makes a profile, seconds.
+const SHORTEST_S: f64 = 2.0;
+/// Most points of memory over time.
+const MOST_POINTS: usize = 64;
+
+/// How to watch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// Time between first activity and window; `None`: until the activity is steady.
+    pub warm_up_s: Option<f64>,
+    /// After so long the window begins even if the activity is not steady.
+    pub most_warm_up_s: f64,
+    /// The window.
+    pub window_s: f64,
+    /// Time between two looks.
+    pub pace_s: f64,
+}
+
+impl Default for Options {
+    /// 20 s of steady state, after a minute of warm-up at most, ten looks a second.
+    fn default() -> Self {
+        Self { warm_up_s: None, most_warm_up_s: 60.0, window_s: 20.0, pace_s: 0.1 }
+    }
+}
+
+/// One look at the GPU and the host.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Look {
+    /// When, seconds on the caller's clock.
+    pub at_s: f64,
+    /// Values at that moment, as means. What was not read is `None`.
+    pub metrics: Metrics,
+    /// Why the GPU could not be read.
+    pub trouble: Option<String>,
+}
+
+/// How far it has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing has used the GPU yet.
+    Waiting,
+    /// Active, and not steady yet.
+    WarmingUp,
+    /// The window.
+    Measuring,
+    /// The window is over, or the task is.
+    Over,
+}
+
+/// Why there is no profile.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NoProfile {
+    /// The GPU was never active.
+    NeverUsed {
+        /// How long it was watched, seconds.
+        watched_s: f64,
+    },
+    /// The task was active for too short a time.
+    TooShort {
+        /// From first to last activity, seconds.
+        active_s: f64,
+    },
+    /// The GPU could not be read.
+    Blind(String),
+}
+
+impl fmt::Display for NoProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeverUsed { watched_s } => write!(f, "the command never used the GPU in {watched_s:.1} s"),
+            Self::TooShort { active_s } => write!(
+                f,
+                "the command used the GPU for {active_s:.1} s only, and a profile needs {SHORTEST_S:.0} s at least"
+            ),
+            Self::Blind(why) => write!(f, "the GPU could not be read: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for NoProfile {}
+
+/// Watches one task.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    options: Options,
+    started_s: f64,
+    /// All from the first activity on.
+    looks: Vec<Look>,
+    began_s: Option<f64>,
+    /// Whether the window began because the activity was steady, and when.
+    window: Option<(bool, f64)>,
+    over_s: Option<f64>,
+    /// Whether the task ended by itself.
+    ended: bool,
+    last_s: Option<f64>,
+    read: usize,
+    trouble: Option<String>,
+    peak_mib: Option<f64>,
+    memory: Vec<(f64, f64)>,
+    work: Option<(&'static str, f64)>,
+}
+
+impl Recorder {
+    /// From now on.
+    #[must_use]
+    pub fn new(options: Options, now_s: f64) -> Self {
+        Self {
+            options,
+            started_s: now_s,
+            looks: Vec::new(),
+            began_s: None,
+            window: None,
+            over_s: None,
+            ended: false,
+            last_s: None,
+            read: 0,
+            trouble: None,
+            peak_mib: None,
+            memory: Vec::new(),
+            work: None,
+        }
+    }
+
+    /// Takes in a look. Looks come in order; one that does not is passed over.
+    pub fn look(&mut self, look: Look) {
+        if self.over_s.is_some()
+            || self.last_s.is_some_and(|last| look.at_s <= last)
+            || !look.at_s.is_finite()
+        {
+            return;
+        }
+        let since = look.at_s - self.last_s.replace(look.at_s).unwrap_or(look.at_s);
+        match &look.trouble {
+            Some(why) => self.trouble = Some(why.clone()),
+            None => self.read += 1,
+        }
+        self.remember_memory(&look);
+        if let Some((unit, pct)) = level(&look.metrics) {
+            // What happened while nobody could look is not known.
+            let span = since.min(self.longest_step());
+            let done = self.work.map_or(0.0, |(_, done)| done);
+            self.work = Some((unit, done + pct / 100.0 * span));
+            if pct >= ACTIVE_PCT {
+                self.began_s.get_or_insert(look.at_s);
+            }
+        }
+        let now = look.at_s;
+        let Some(began) = self.began_s else { return };
+        self.looks.push(look);
+        if self.window.is_none() {
+            let steady = match self.options.warm_up_s {
+                Some(warm_up) => (now - began >= warm_up).then_some(true),
+                None if self.is_steady(now) => Some(true),
+                None => (now - began >= self.options.most_warm_up_s).then_some(false),
+            };
+            self.window = steady.map(|steady| (steady, now));
+        }
+        if self.window.is_some_and(|(_, from)| now - from >= self.options.window_s) {
+            self.over_s = Some(now);
+        }
+    }
+
+    /// The task has ended by itself.
+    pub fn end(&mut self, now_s: f64) {
+        if self.over_s.is_none() {
+            self.ended = true;
+            self.over_s = Some(now_s);
+        }
+    }
+
+    /// Nobody wants to wait any longer.
+    pub fn stop(&mut self, now_s: f64) {
+        self.over_s.get_or_insert(now_s);
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        match (self.over_s, self.window, self.began_s) {
+            (Some(_), _, _) => Phase::Over,
+            (None, Some(_), _) => Phase::Measuring,
+            (None, None, Some(_)) => Phase::WarmingUp,
+            (None, None, None) => Phase::Waiting,
+        }
+    }
+
+    /// What the GPU has done for the task so far, for [`Tally::activity`]: the unit, and the integral of its finest
+    /// activity that can be read.
+    #[must_use]
+    pub const fn work(&self) -> Option<(&'static str, f64)> {
+        self.work
+    }
+
+    /// A longer step between two looks is a gap.
+    fn longest_step(&self) -> f64 {
+        (3.0 * self.options.pace_s).max(0.5)
+    }
+
+    fn remember_memory(&mut self, look: &Look) {
+        let Some(now) = look.metrics.memory_mib.map(|stat| stat.mean).filter(|mib| mib.is_finite()) else {
+            return;
+        };
+        let peak = self.peak_mib.unwrap_or(0.0).max(now);
+        self.peak_mib = Some(peak);
+        let notable = (peak * 0.01).max(8.0);
+        if self.memory.last().is_none_or(|(_, last)| (now - last).abs() >= notable) {
+            if self.memory.len() >= MOST_POINTS {
+                let mut index = 0;
+                self.memory.retain(|_| {
+                    index += 1;
+                    index % 2 == 1
+                });
+            }
+            self.memory.push((((look.at_s - self.started_s) * 100.0).round() / 100.0, now));
+        }
+    }
+
+    fn is_steady(&self, now: f64) -> bool {
+        let span = BLOCK_S * BLOCKS as f64;
+        if self.began_s.is_none_or(|began| now - began < span) {
+            return false;
+        }
+        let recent = || self.looks.iter().rev().take_while(|look| now - look.at_s < span);
+        let memory = || recent().filter_map(|look| look.metrics.memory_mib).map(|stat| stat.mean);
+        let (least, most) = (memory().fold(f64::INFINITY, f64::min), memory().fold(0.0, f64::max));
+        if most > 0.0 && most - least > STEADY_MEMORY * most {
+            return false;
+        }
+        let mut blocks = [(0.0, 0_u32); BLOCKS];
+        for look in recent() {
+            let block = ((now - look.at_s) / BLOCK_S) as usize;
+            if let (Some((_, pct)), Some(block)) = (level(&look.metrics), blocks.get_mut(block)) {
+                *block = (block.0 + pct, block.1 + 1);
+            }
+        }
+        let means: Vec<f64> =
+            blocks.iter().filter(|(_, n)| *n > 0).map(|(sum, n)| sum / f64::from(*n)).collect();
+        // A GPU that tells of no activity at all is steady when its memory is.
+        if means.is_empty() {
+            return true;
+        }
+        let (low, high) =
+            (means.iter().copied().fold(f64::INFINITY, f64::min), means.iter().copied().fold(0.0, f64::max));
+        means.len() == BLOCKS && high >= ACTIVE_PCT && high - low <= (STEADY.0 * high).max(STEADY.1)
+    }
+
+    /// The profile.
+    ///
+    /// # Errors
+    /// A GPU that was never used, for too short a time, or could not be read.
+    pub fn profile(&self, name: &str, tally: &Tally) -> Result<Profile, NoProfile> {
+        let end = self.over_s.or(self.last_s).unwrap_or(self.started_s);
+        if self.read == 0 {
+            let why = self.trouble.clone().unwrap_or_else(|| "there was no time for a look".to_owned());
+            return Err(NoProfile::Blind(why));
+        }
+        let Some(began) = self.began_s else {
+            return Err(NoProfile::NeverUsed { watched_s: end - self.started_s });
+        };
+        let mut remarks = Vec::new();
+        let active =
+            self.looks.iter().rev().find(|look| is_active(&look.metrics)).map_or(began, |look| look.at_s);
+        // What comes after the last activity of a task that ended is its end.
+        let to = if self.ended { active.min(end) } else { end };
+        let (steady, mut from) = self.window.unwrap_or((false, f64::INFINITY));
+        if to - from < SHORTEST_S.min(self.options.window_s) {
+            if to - began < SHORTEST_S {
+                return Err(NoProfile::TooShort { active_s: (active - began).max(0.0) });
+            }
+            from = began + (to - began) / 2.0;
+            remarks.push(format!(
+                "the task was over {:.1} s after its first activity: these are the last {:.1} s of it, warm-up included",
+                to - began,
+                to - from
+            ));
+        } else if self.ended {
+            remarks.push(format!(
+                "the task ended {:.1} s into the window of {:.1} s",
+                to - from,
+                self.options.window_s
+            ));
+        } else if !steady {
+            remarks.push(format!(
+                "its activity was not steady after {:.0} s of warm-up; a longer window averages over more of it",
+                from - began
+            ));
+        }
+        let inside: Vec<&Look> = self.looks.iter().filter(|look| (from..=to).contains(&look.at_s)).collect();
+        let unseen = self.unseen_s(&inside, from, to);
+        if unseen > 0.05 * (to - from) {
+            let why = self.trouble.as_deref().map_or_else(String::new, |why| format!(": {why}"));
+            remarks.push(format!("there are no readings for {unseen:.1} of these {:.1} s{why}", to - from));
+        }
+        let samples: Vec<Metrics> =
+            inside.iter().filter(|look| look.trouble.is_none()).map(|look| look.metrics).collect();
+        let mut metrics = Metrics::over(&samples);
+        metrics.memory_mib = self.peak_mib.map(Stat::of);
+        let rate = tally.best(from, to);
+        remarks.extend(rate.as_ref().map_or_else(
+            || Some("no progress was seen, so its rate is not known".to_owned()),
+            |rate| match (rate.rate.source, rate.is_average, rate.quality) {
+                (Some(RateSource::Activity), _, _) => None,
+                (_, true, _) => {
+                    Some("the rate is an average that the task prints, not a count of carma's".to_owned())
+                }
+                (_, _, Quality::Poor) => Some(format!(
+                    "the rate comes from {} of the task's counter only; a longer window gives a better one",
+                    if rate.advances == 1 {
+                        "one advance".to_owned()
+                    } else {
+                        format!("{} advances", rate.advances)
+                    }
+                )),
+                _ => None,
+            },
+        ));
+        Ok(Profile {
+            name: name.to_owned(),
+            rate: rate.map(|rate| rate.rate),
+            metrics,
+            watched_s: Some(((to - from) * 1000.0).round() / 1000.0),
+            memory_over_time: self.memory.clone(),
+            remarks,
+            ..Profile::default()
+        })
+    }
+
+    /// Time of a window that no reading speaks of.
+    fn unseen_s(&self, inside: &[&Look], from: f64, to: f64) -> f64 {
+        let mut last = from;
+        let mut unseen = 0.0;
+        let read = inside.iter().filter(|look| look.trouble.is_none()).map(|look| look.at_s);
+        for at in read.chain(std::iter::once(to)) {
+            let step = at - last;
+            if step > self.longest_step() {
+                unseen += step - self.options.pace_s;
+            }
+            last = at;
+        }
+        unseen
+    }
+}
+
+/// The finest activity that a look tells of: what it is called when summed over time, percent.
+fn level(metrics: &Metrics) -> Option<(&'static str, f64)> {
+    let finest = [
+        ("SM-seconds", metrics.smact_pct),
+        ("busy-seconds", metrics.gract_pct),
+        ("busy-seconds", metrics.gpu_util_pct),
+    ];
+    finest.into_iter().find_map(|(unit, stat)| Some((unit, stat?.mean))).filter(|(_, pct)| pct.is_finite())
+}
+
+fn is_active(metrics: &Metrics) -> bool {
+    level(metrics).is_some_and(|(_, pct)| pct >= ACTIVE_PCT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate::beat::Beat;
+
+    fn look(at_s: f64, smact: f64, memory: f64) -> Look {
+        let metrics = Metrics {
+            smact_pct: Some(Stat::of(smact)),
+            memory_mib: Some(Stat::of(memory)),
+            power_w: Some(Stat::of(300.0)),
+            ..Metrics::default()
+        };
+        Look { at_s, metrics, trouble: None }
+    }
+
+    /// Looks ten times a second at what `of` says, with a beat each; returns when it was over.
+    fn watch(
+        recorder: &mut Recorder,
+        tally: &mut Tally,
+        seconds: f64,
+        of: impl Fn(f64) -> Option<Look>,
+    ) -> f64 {
+        let mut at = 0.0;
+        for tick in 0..(seconds * 10.0) as u32 {
+            at = f64::from(tick) * 0.1;
+            let Some(look) = of(at) else { continue };
+            recorder.look(look);
+            if let Some((unit, done)) = recorder.work() {
+                tally.activity(at, unit, done);
+            }
+            if recorder.phase() == Phase::Over {
+                break;
+            }
+        }
+        at
+    }
+
+    fn new(options: Options) -> (Recorder, Tally) {
+        (Recorder::new(options, 0.0), Tally::new())
+    }
+
+    #[test]
+    fn it_waits_for_activity_and_for_steadiness() {
+        let (mut recorder, mut tally) = new(Options::default());
+        // 5 s of loading, 10 s of growing activity and memory, then steady.
+        let end = watch(&mut recorder, &mut tally, 200.0, |at| {
+            let smact = if at < 5.0 { 0.0 } else { (at - 5.0).min(10.0) * 4.0 };
+            Some(look(at, smact, 1000.0 + (at.min(15.0)) * 100.0))
+        });
+        assert!((36.0..42.0).contains(&end), "{end}");
+        let profile = recorder.profile("a", &tally).unwrap();
+        assert_eq!(profile.remarks, Vec::<String>::new());
+        let smact = profile.metrics.smact_pct.unwrap();
+        assert!((smact.mean - 40.0).abs() < 1.0 && smact.cv.unwrap() < 0.05, "{smact:?}");
+        assert_eq!(profile.metrics.memory_mib, Some(Stat::of(2500.0)));
+        assert!((profile.watched_s.unwrap() - 20.0).abs() < 0.2);
+        let rate = profile.rate.clone().unwrap();
+        assert_eq!((rate.source, rate.unit.as_deref()), (Some(RateSource::Activity), Some("SM-seconds")));
+        assert!((rate.per_s - 0.4).abs() < 0.01, "{rate:?}");
+        assert!(profile.memory_over_time.len() > 10 && profile.memory_over_time.len() <= MOST_POINTS);
+        profile.check().unwrap();
+    }
+
+    #[test]
+    fn what_never_settles_is_measured_and_said() {
+        let (mut recorder, mut tally) = new(Options { most_warm_up_s: 30.0, ..Options::default() });
+        let end = watch(&mut recorder, &mut tally, 200.0, |at| {
+            Some(look(at, if at % 7.0 < 3.5 { 80.0 } else { 5.0 }, 1000.0))
+        });
+        assert!((end - 50.0).abs() < 1.0, "{end}");
+        let profile = recorder.profile("a", &tally).unwrap();
+        assert!(profile.remarks[0].contains("not steady after 30 s"), "{:?}", profile.remarks);
+        assert!(profile.metrics.smact_pct.unwrap().cv.unwrap() > 0.5);
+    }
+
+    #[test]
+    fn heartbeats_give_the_rate() {
+        let (mut recorder, mut tally) =
+            new(Options { warm_up_s: Some(1.0), window_s: 5.0, ..Options::default() });
+        for tick in 0..70 {
+            let at = f64::from(tick) * 0.1;
+            tally.beat(at, "7", &Beat::Step);
+            recorder.look(look(at, 30.0, 500.0));
+        }
+        let rate = recorder.profile("a", &tally).unwrap().rate.unwrap();
+        assert_eq!(rate.source, Some(RateSource::Heartbeat));
+        assert!((rate.per_s - 10.0).abs() < 1e-6, "{rate:?}");
+    }
+
+    #[test]
+    fn a_task_that_ends_early_gives_what_there_was() {
+        let options = Options { warm_up_s: Some(2.0), ..Options::default() };
+        let (mut recorder, mut tally) = new(options);
+        watch(&mut recorder, &mut tally, 12.0, |at| Some(look(at, if at < 9.0 { 50.0 } else { 0.0 }, 700.0)));
+        recorder.end(12.0);
+        let profile = recorder.profile("a", &tally).unwrap();
+        assert!(
+            profile.remarks[0].contains("ended 6.9 s into the window of 20.0 s"),
+            "{:?}",
+            profile.remarks
+        );
+        assert!((profile.metrics.smact_pct.unwrap().mean - 50.0).abs() < 1e-9, "its idle end is left out");
+
+        // Still in its warm-up.
+        let (mut recorder, mut tally) = new(Options::default());
+        watch(&mut recorder, &mut tally, 5.0, |at| Some(look(at, 50.0, 700.0)));
+        recorder.end(5.0);
+        let profile = recorder.profile("a", &tally).unwrap();
+        assert!(profile.remarks[0].contains("warm-up included"), "{:?}", profile.remarks);
+
+        let (mut recorder, mut tally) = new(Options::default());
+        watch(&mut recorder, &mut tally, 1.0, |at| Some(look(at, 50.0, 700.0)));
+        recorder.end(1.0);
+        let error = recorder.profile("a", &tally).unwrap_err().to_string();
+        assert!(error.contains("for 0.9 s only"), "{error}");
+    }
+
+    #[test]
+    fn gaps_and_nonsense_are_said_and_do_not_count() {
+        let options = Options { warm_up_s: Some(0.0), window_s: 10.0, ..Options::default() };
+        let (mut recorder, mut tally) = new(options);
+        watch(&mut recorder, &mut tally, 20.0, |at| {
+            if (3.0..5.0).contains(&at) {
+                return None;
+            }
+            if (6.0..7.0).contains(&at) {
+                return Some(Look {
+                    at_s: at,
+                    trouble: Some("NVML has not answered".into()),
+                    ..Look::default()
+                });
+            }
+            Some(look(at, if (at * 10.0) as u32 % 7 == 0 { f64::NAN } else { 40.0 }, f64::NAN))
+        });
+        let profile = recorder.profile("a", &tally).unwrap();
+        let said = profile.remarks.join("; ");
+        assert!(said.contains("no readings for 3.") && said.contains("NVML has not answered"), "{said}");
+        assert_eq!(profile.metrics.smact_pct.unwrap().mean, 40.0);
+        assert_eq!(profile.metrics.memory_mib, None);
+        profile.check().unwrap();
+    }
+
+    #[test]
+    fn a_gpu_that_is_never_used_or_never_read() {
+        let (mut recorder, mut tally) = new(Options::default());
+        watch(&mut recorder, &mut tally, 5.0, |at| Some(look(at, 0.0, 0.0)));
+        recorder.end(5.0);
+        assert_eq!(recorder.profile("a", &tally), Err(NoProfile::NeverUsed { watched_s: 5.0 }));
+        let (mut recorder, mut tally) = new(Options::default());
+        watch(&mut recorder, &mut tally, 5.0, |at| {
+            Some(Look { at_s: at, trouble: Some("GPU is lost".into()), ..Look::default() })
+        });
+        recorder.end(5.0);
+        assert_eq!(recorder.profile("a", &tally), Err(NoProfile::Blind("GPU is lost".into())));
+    }
+}
