@@ -18,8 +18,10 @@ mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
+mod interference_bench;
 mod logs;
 mod order;
+mod predict;
 mod probe;
 mod queue;
 mod release;
@@ -106,6 +108,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
+        Verb::Predict(args) => predict::run(&args),
+        Verb::InterferenceBench(args) => interference_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
         Verb::Bench(verb) => bench::run(&verb),

@@ -50,7 +50,8 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         if window.failed.is_some() || window.k() < 2 || window.progress.len() != window.k() {
             continue;
         }
-        let indices: Option<Vec<usize>> = window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
+        let indices: Option<Vec<usize>> =
+            window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
         let Some(indices) = indices else { continue };
         let pct = |i: usize| window.threads_pct.get(i).copied().filter(|_| window.is_split()).unwrap_or(100);
         let mut members: Vec<(usize, u8, f64)> =
@@ -128,7 +129,11 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
         };
         Profile {
             name: (*name).to_owned(),
-            rate: Some(Rate { per_s: alone(name, Mode::TimeSlice), unit: None, source: Some(RateSource::Heartbeat) }),
+            rate: Some(Rate {
+                per_s: alone(name, Mode::TimeSlice),
+                unit: None,
+                source: Some(RateSource::Heartbeat),
+            }),
             metrics: Metrics {
                 gract_pct: of(|w| w.gract * 100.0),
                 smact_pct: of(|w| w.smact * 100.0),

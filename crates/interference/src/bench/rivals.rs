@@ -3,8 +3,8 @@
 
 use super::set::{Set, Together};
 use super::stats::Clustered;
-use crate::kace::predictor::{Kace, Kind, Options, Trained};
 use crate::kace::features::Target;
+use crate::kace::predictor::{Kace, Kind, Options, Trained};
 use crate::kace::score::parallel;
 use crate::kace::table::{MEM_BUSY, MEMCAP, Row, SM_BUSY, SOLO};
 use crate::online::Model;
@@ -93,10 +93,13 @@ pub(crate) fn kace_select(set: &Set, target: Target, threads: usize) -> Option<C
     let families = set.distinct_families();
     let parts = parallel(&families, threads, |family| {
         let away = |r: &Together| r.tasks.iter().all(|t| set.families[*t] != **family);
-        let train: Vec<&Row> = set.rows.iter().zip(&rows).filter(|(r, _)| away(r)).map(|(_, row)| row).collect();
+        let train: Vec<&Row> =
+            set.rows.iter().zip(&rows).filter(|(r, _)| away(r)).map(|(_, row)| row).collect();
         let options = Options { target, ..Options::honest(Kind::Lr) };
         let trained: Trained = Kace::new(&features(), options).train(&train).ok()?;
-        let score = |_: &Model, row: &Together| kace_rows(set, row).map_or(f64::NEG_INFINITY, |r| trained.predict(&r));
+        let score = |_: &Model, row: &Together| {
+            kace_rows(set, row).map_or(f64::NEG_INFINITY, |r| trained.predict(&r))
+        };
         Some(set.choices(&Model::new(), |t| set.families[t] == **family, Together::sum, score))
     });
     let mut chosen = Clustered::default();

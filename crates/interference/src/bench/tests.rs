@@ -12,10 +12,22 @@ fn what_is_absent_is_said() {
 #[test]
 fn scratch() {
     let t0 = std::time::Instant::now();
-    for part in PARTS {
-        for l in run(&Data::find(None), Some(part)) {
-            let v = l.value.map_or("-".to_owned(), |v| format!("{:.1} ({:.1}-{:.1}) n={}", v.mean, v.low, v.high, v.n));
-            println!("{:8} {:60} {:28} {} {} {:?} {:?} {}", l.part, l.test, l.who, v, l.unit, l.median, l.target.map(|t| (t.text, t.holds)), l.note);
+    for part in std::env::var("PART").map_or(PARTS.map(String::from).to_vec(), |p| vec![p]) {
+        for l in run(&Data::find(None), Some(&part)) {
+            let v = l
+                .value
+                .map_or("-".to_owned(), |v| format!("{:.1} ({:.1}-{:.1}) n={}", v.mean, v.low, v.high, v.n));
+            println!(
+                "{:8} {:60} {:28} {} {} {:?} {:?} {}",
+                l.part,
+                l.test,
+                l.who,
+                v,
+                l.unit,
+                l.median,
+                l.target.map(|t| (t.text, t.holds)),
+                l.note
+            );
         }
         println!("{:?}", t0.elapsed());
     }

@@ -26,7 +26,10 @@ pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
     }
     let files = files(&data.h200, "interference");
     if files.is_empty() {
-        let why = format!("skipped: no interference*.json in {}; `carma bench interference` writes it", data.h200.display());
+        let why = format!(
+            "skipped: no interference*.json in {}; `carma bench interference` writes it",
+            data.h200.display()
+        );
         lines.push(Line::new(PART, "measured by carma bench interference", "-", "").note(why));
     }
     for path in files {
@@ -51,7 +54,10 @@ fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
         let split = of(true);
         if split.rows.len() > 3 {
             let label = format!("{name}, thread limits, {} sets", split.rows.len());
-            lines.push(Line::new(PART, format!("{label}: nothing learned"), "ours", MAPE).of(&split.prior().error, 1));
+            lines.push(
+                Line::new(PART, format!("{label}: nothing learned"), "ours", MAPE)
+                    .of(&split.prior().error, 1),
+            );
             let cold = split.cold(ORDERS);
             lines.extend(errors_lines(PART, &format!("{label}: family held out"), "ours", &cold, ORDERS));
         }

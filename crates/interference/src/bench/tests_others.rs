@@ -1,10 +1,10 @@
 //! Lucid, iGniter, Gavel; and what cannot be scored.
 
+use super::others;
 use super::rivals;
 use super::set::Errors;
 use super::{Data, Line, MAPE, errors_lines};
 use crate::kace::Error;
-use super::others;
 
 pub(super) fn lucid(data: &Data) -> Result<Vec<Line>, Error> {
     const PART: &str = "lucid";
@@ -31,7 +31,13 @@ pub(super) fn igniter(data: &Data) -> Result<Vec<Line>, Error> {
     lines.extend(errors_lines(PART, &format!("{label}, nothing learned"), "ours", &prior, 1));
     let cold = set.cold(3);
     lines.extend(errors_lines(PART, &format!("{label}, family held out"), "ours", &cold, 3));
-    lines.extend(errors_lines(PART, &format!("{label}, after 50 observations"), "ours", &set.online(50, 5), 5));
+    lines.extend(errors_lines(
+        PART,
+        &format!("{label}, after 50 observations"),
+        "ours",
+        &set.online(50, 5),
+        5,
+    ));
     Ok(lines)
 }
 

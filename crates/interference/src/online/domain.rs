@@ -129,7 +129,8 @@ fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], [f64; GLOBA
     let (mut mean, mut sd) = ([0.0; GLOBALS], [0.0; GLOBALS]);
     mean[CAPACITY] = capacity.ln();
     sd[CAPACITY] = 0.1;
-    sd[1..OVERLAP].fill(0.05);
+    // How levels change with the number of members does not carry over (reference: errors of 50 % and 80 %).
+    sd[1..OVERLAP].fill(0.15);
     // A fifth of the host's time is hidden: between tasks that wait for each kernel and such that queue.
     mean[OVERLAP] = logit(0.2);
     sd[OVERLAP] = 1.0;
