@@ -45,7 +45,9 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         .map(|t| measured.profiles.task(&t.name).cloned().unwrap_or_else(|_| bare(&t.name)))
         .collect();
     let families = measured.tasks.iter().map(|t| t.family().to_owned()).collect();
-    let mut groups: BTreeMap<(Mode, Vec<(usize, u8)>), Vec<Vec<f64>>> = BTreeMap::new();
+    // Task and thread percentage of each member.
+    type Seats = Vec<(usize, u8)>;
+    let mut groups: BTreeMap<(Mode, Seats), Vec<Vec<f64>>> = BTreeMap::new();
     for window in &measured.combinations {
         if window.failed.is_some() || window.k() < 2 || window.progress.len() != window.k() {
             continue;
@@ -56,7 +58,7 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         let pct = |i: usize| window.threads_pct.get(i).copied().filter(|_| window.is_split()).unwrap_or(100);
         let mut members: Vec<(usize, u8, f64)> =
             indices.iter().enumerate().map(|(i, t)| (*t, pct(i), window.progress[i])).collect();
-        members.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        members.sort_by_key(|m| (m.0, m.1));
         // Without any progress in the window there is no ratio to predict.
         if members.iter().all(|m| m.2 > 0.0) {
             let key = (window.sharing, members.iter().map(|m| (m.0, m.1)).collect());

@@ -4,7 +4,7 @@ use super::set::{Set, Together};
 use crate::kace::Error;
 use crate::kace::cells::Cells;
 use crate::predict::{GpuType, Mode};
-use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
+use crate::profile::{Kernels, Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -94,7 +94,9 @@ pub(crate) fn igniter(folder: &Path) -> Result<Set, Error> {
     let [model, batch, pct, latency, dram] =
         ["model", "batch", "mps_pct", "latency", "dram"].map(|c| solo.column(c));
     let (model, batch, pct, latency, dram) = (model?, batch?, pct?, latency?, dram?);
-    let mut curves: BTreeMap<(String, u32), BTreeMap<u8, (f64, Option<f64>)>> = BTreeMap::new();
+    // Speed and DRAM utilisation by percentage.
+    type Curve = BTreeMap<u8, (f64, Option<f64>)>;
+    let mut curves: BTreeMap<(String, u32), Curve> = BTreeMap::new();
     for row in solo.rows() {
         let key = (row.text(model)?.to_owned(), row.whole(batch)?);
         let at = row.positive(pct, true)?.round().clamp(1.0, 100.0) as u8;
@@ -209,6 +211,12 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
             busy.insert(row.text(kind)?.to_owned(), sm.clamp(0.0, 100.0));
         }
     }
+    let nsight = Cells::read(folder, "ncu_solo_features.csv")?;
+    let (kernel, registers) = (nsight.column("Type")?, nsight.column("Registers")?);
+    let mut resident = BTreeMap::new();
+    for row in nsight.rows() {
+        resident.insert(row.text(kernel)?.to_owned(), row.positive(registers, false)?);
+    }
     let cells = Cells::read(folder, "colocations_tidy.csv")?;
     let at = |name: &str| cells.column(name);
     let (campaign, id, task) = (at("campaign")?, at("coloc_id")?, at("workload")?);
@@ -232,6 +240,8 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
             rate: rate(alone),
             metrics: Metrics { gpu_util_pct: busy.get(name).copied().map(Stat::of), ..Metrics::default() },
             rate_by_threads_pct: curve.clone(),
+            // Of Nsight Compute's numbers the predictor takes this one.
+            kernels: resident.get(name).map(|r| Kernels { registers: *r, ..Kernels::default() }),
             ..Profile::default()
         };
         let family = name.split("_batch").next().unwrap_or(name).to_owned();

@@ -101,6 +101,11 @@ impl Set {
         model
     }
 
+    /// A model that has observed all rows without these families, in that random order.
+    pub(crate) fn taught_without(&self, families: &[&str], seed: u64) -> Model {
+        self.taught(self.rows.iter().filter(|r| families.iter().all(|f| !self.has_family(r, f))), seed)
+    }
+
     /// Leave one family out: learns from rows without it, predicts its tasks in rows with it. `repeats`
     /// orders of learning.
     pub(crate) fn cold(&self, repeats: u64) -> Errors {

@@ -83,7 +83,8 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let ours = set.select(ORDERS, threads, Together::sum, sum);
     lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
     let nothing = Model::new();
-    let fixed: [(&str, &(dyn Fn(&Together) -> f64 + Sync)); 6] = [
+    type Score<'a> = &'a (dyn Fn(&Together) -> f64 + Sync);
+    let fixed: [(&str, Score<'_>); 6] = [
         ("ours, nothing learned", &|r| sum(&nothing, r)),
         ("share law", &|r| rivals::fixed(&Policy::Share, set, r)),
         ("CARMA's 80 % SMACT cap", &|r| rivals::cap80(set, r)),

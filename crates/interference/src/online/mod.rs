@@ -22,7 +22,9 @@
 
 mod conformal;
 mod domain;
+mod local;
 mod matrix;
+mod prior;
 
 use crate::power::Power;
 use crate::predict::features::{Features, WEIGHT_NAMES};
