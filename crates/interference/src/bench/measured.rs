@@ -32,7 +32,7 @@ fn read(path: &Path) -> Result<String, Error> {
 pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
     let place = path.display().to_string();
     let measured = Measured::read(&read(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
-    Ok(of_measured(&measured))
+    of_measured(&measured).checked(&place)
 }
 
 pub(crate) fn of_measured(measured: &Measured) -> Set {
@@ -123,6 +123,9 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
         let here = solo.get(task).into_iter().flatten().filter(|w| mode_of(w) == mode);
         middle(here.filter_map(|w| w.rates.first().copied()).collect())
     };
+    let any = |task: &str| {
+        Some(alone(task, Mode::TimeSlice)).filter(|r| r.is_finite()).unwrap_or_else(|| alone(task, Mode::Mps))
+    };
     let names: Vec<&str> = solo.keys().copied().collect();
     let tasks = names.iter().map(|name| {
         let of = |pick: fn(&OlderWindow) -> f64| {
@@ -131,11 +134,7 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
         };
         Profile {
             name: (*name).to_owned(),
-            rate: Some(Rate {
-                per_s: alone(name, Mode::TimeSlice),
-                unit: None,
-                source: Some(RateSource::Heartbeat),
-            }),
+            rate: Some(Rate { per_s: any(name), unit: None, source: Some(RateSource::Heartbeat) }),
             metrics: Metrics {
                 gract_pct: of(|w| w.gract * 100.0),
                 smact_pct: of(|w| w.smact * 100.0),
@@ -173,5 +172,6 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
     });
     let rows = rows.collect();
     let families = names.iter().map(|n| (*n).to_owned()).collect();
-    Ok(Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows })
+    let set = Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows };
+    set.checked("collocation-*.json")
 }

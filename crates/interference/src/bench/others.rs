@@ -36,8 +36,9 @@ impl Index {
         self.tasks.len() - 1
     }
 
-    fn set(self, gpu: &str, rows: Vec<Together>) -> Set {
-        Set { gpu: GpuType::named(gpu), tasks: self.tasks, families: self.families, rows }
+    fn set(self, gpu: &str, rows: Vec<Together>, place: &Path) -> Result<Set, Error> {
+        let set = Set { gpu: GpuType::named(gpu), tasks: self.tasks, families: self.families, rows };
+        set.checked(&place.display().to_string())
     }
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn lucid(folder: &Path) -> Result<Set, Error> {
         }
         rows.push(Together { tasks, sharing: Mode::TimeSlice, threads: Vec::new(), progress });
     }
-    Ok(index.set("RTX 3090", rows))
+    index.set("RTX 3090", rows, folder)
 }
 
 /// iGniter (TPDS 2023): 750 pairs of inference servers on a partitioned V100. Speed is 1 / latency; alone, by
@@ -143,7 +144,7 @@ pub(crate) fn igniter(folder: &Path) -> Result<Set, Error> {
         }
         rows.push(Together { tasks, sharing: Mode::Mps, threads, progress });
     }
-    Ok(index.set("unmeasured Volta 16GB", rows))
+    index.set("unmeasured Volta 16GB", rows, folder)
 }
 
 /// Gavel (OSDI 2020): pairs of training jobs under MPS on one GPU type; nothing is known of a job but its rate
@@ -174,7 +175,7 @@ pub(crate) fn gavel(folder: &Path, worker: &str) -> Result<Set, Error> {
             rows.push(Together { tasks, sharing: Mode::Mps, threads: Vec::new(), progress });
         }
     }
-    Ok(index.set(worker, rows))
+    index.set(worker, rows, folder)
 }
 
 /// Solo speeds by thread percentage of the workloads that have all ten. Eleven rows hold a single value, some
@@ -251,5 +252,5 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
     }
     rows.extend(open.map(|(_, together)| together));
     rows.retain(|r| r.tasks.len() == 2);
-    Ok(index.set("unmeasured Volta 32GB", rows))
+    index.set("unmeasured Volta 32GB", rows, folder)
 }

@@ -1,6 +1,7 @@
 //! A data set of measured combinations, and the protocols that all of them share.
 
 use super::stats::{Clustered, Dice};
+use crate::kace::Error;
 use crate::kace::score::parallel;
 use crate::online::{Model, Observed};
 use crate::predict::{GpuType, Group, Member, Mode};
@@ -45,6 +46,22 @@ pub(crate) struct Errors {
 }
 
 impl Set {
+    /// The set, if all of it can be predicted and learned from.
+    ///
+    /// # Errors
+    /// A profile that makes no sense, progress that is none.
+    pub(crate) fn checked(self, place: &str) -> Result<Self, Error> {
+        for task in &self.tasks {
+            task.check().map_err(|e| Error::new(place, e.to_string()))?;
+        }
+        let sound = |p: &f64| p.is_finite() && *p > 0.0;
+        if let Some(row) = self.rows.iter().find(|row| !row.progress.iter().all(sound)) {
+            let names: Vec<&str> = row.tasks.iter().map(|t| self.tasks[*t].name.as_str()).collect();
+            return Err(Error::new(place, format!("{}: progress {:?}", names.join(" + "), row.progress)));
+        }
+        Ok(self)
+    }
+
     pub(crate) fn members(&self, row: &Together) -> Vec<Member<'_>> {
         let of = |(at, task): (usize, &usize)| Member {
             profile: &self.tasks[*task],
@@ -57,7 +74,7 @@ impl Set {
         let members = self.members(row);
         let group = Group { gpu: &self.gpu, sharing: row.sharing, members: &members };
         let observed = Observed::Progress(row.progress.iter().map(|p| Some(*p)).collect());
-        // What the model refuses it says; the rows were checked when they were read.
+        // It refuses only what `checked` does.
         let _ = model.observe(&group, &observed);
     }
 

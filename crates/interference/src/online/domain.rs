@@ -33,6 +33,8 @@ use std::collections::BTreeMap;
 const FORGET: f64 = 0.99;
 /// Standard deviation of what no constant explains, in log rate.
 const NOISE: f64 = 0.1;
+/// Linearisations of one observation.
+const ROUNDS: usize = 2;
 /// Beyond this many standard deviations an error counts less and less.
 const ROBUST: f64 = 4.0;
 /// A solo rate that errors of one sign contradict by this many standard deviations is not believed any
@@ -180,45 +182,50 @@ impl Domain {
         let mut local = Local::new(self, seats);
         let linear = local.linear(mode, seats, split, clock);
         set_first_rates(seats, &mut local, &linear, labels);
-        let n = local.mean.len();
-        let rows: Vec<(usize, f64)> = labels
-            .iter()
-            .enumerate()
-            .filter_map(|(i, label)| {
-                let predicted = match label.as_ref()? {
-                    Label::Progress(_) => linear.value[i],
-                    Label::Rate(_) => {
-                        linear.value[i] + local.solo(&seats[i], i)? + local.mean[local.at(i) + SOLO]
-                    }
-                };
-                let (Label::Progress(measured) | Label::Rate(measured)) = (*label)?;
-                let error = measured - predicted;
-                error.is_finite().then_some((i, error))
-            })
-            .collect();
-        if rows.is_empty() {
-            return;
-        }
-        let mut slope = Matrix::zero(rows.len(), n);
-        for (r, &(i, _)) in rows.iter().enumerate() {
-            slope.data[r * n..(r + 1) * n].copy_from_slice(linear.slope.row(i));
-            if matches!(labels[i], Some(Label::Rate(_))) {
-                slope.set(r, local.at(i) + SOLO, 1.0);
+        let Some(rows) = Rows::of(&local, &linear, seats, labels) else { return };
+        let weights = self.judge(&mut local, &rows, seats, labels);
+        let before = local.mean.clone();
+        let mut last = None;
+        // The law bends: what is learned is linearised again where it leads to.
+        for _ in 0..ROUNDS {
+            let linear = local.linear(mode, seats, split, clock);
+            let Some(rows) = Rows::of(&local, &linear, seats, labels) else { return };
+            let Some((gain, through)) = rows.gain(&local.cov, &weights) else { return };
+            let back: Vec<f64> = before.iter().zip(&local.mean).map(|(b, now)| b - now).collect();
+            let errors: Vec<f64> = (0..rows.errors.len())
+                .map(|r| {
+                    rows.errors[r] - rows.slope.row(r).iter().zip(&back).map(|(s, b)| s * b).sum::<f64>()
+                })
+                .collect();
+            for (c, mean) in local.mean.iter_mut().enumerate() {
+                *mean = before[c] + gain.row(c).iter().zip(&errors).map(|(g, e)| g * e).sum::<f64>();
             }
+            last = Some(gain.times(&through));
         }
-        let through = slope.times(&local.cov);
-        let spread = |r: usize, through: &Matrix, slope: &Matrix| {
-            let variance: f64 = through.row(r).iter().zip(slope.row(r)).map(|(a, b)| a * b).sum();
-            (variance.max(0.0) + NOISE * NOISE).sqrt()
-        };
-        // Scores and contradictions are of predictions that have not seen this observation.
-        let mut doubts = Vec::new();
-        let mut weights = Vec::with_capacity(rows.len());
-        for (r, &(i, error)) in rows.iter().enumerate() {
-            let score = error / spread(r, &through, &slope);
-            let known = local.classes[local.seat[i]].seen;
-            self.scores.add(seats.len(), known, score);
+        let Some(less) = last else { return };
+        for (value, less) in local.cov.data.iter_mut().zip(&less.data) {
+            *value -= less;
+        }
+        self.keep(seats, local, labels);
+    }
+
+    /// Scores of predictions that have not seen this observation, and what contradicts solo rates. Returns how
+    /// much each measured value counts.
+    fn judge(
+        &mut self,
+        local: &mut Local,
+        rows: &Rows,
+        seats: &[Seat<'_>],
+        labels: &[Option<Label>],
+    ) -> Vec<f64> {
+        let through = rows.slope.times(&local.cov);
+        let mut weights = Vec::with_capacity(rows.errors.len());
+        for (r, (&i, error)) in rows.members.iter().zip(&rows.errors).enumerate() {
+            let variance: f64 = through.row(r).iter().zip(rows.slope.row(r)).map(|(a, b)| a * b).sum();
+            let score = error / (variance.max(0.0) + NOISE * NOISE).sqrt();
+            let solo = local.at(i) + SOLO;
             let class = &mut local.classes[local.seat[i]];
+            self.scores.add(seats.len(), class.seen, score);
             class.against = if score.abs() < CONTRADICTED {
                 0
             } else if (score > 0.0) == (class.against > 0) {
@@ -231,40 +238,14 @@ impl Domain {
             if matches!(labels[i], Some(Label::Rate(_))) && class.against.abs() >= needed && !class.doubted {
                 class.doubted = true;
                 class.against = 0;
-                doubts.push(local.at(i) + SOLO);
+                let value = local.cov.at(solo, solo) + 1.0;
+                local.cov.set(solo, solo, value);
                 weights.push(1.0);
             } else {
                 weights.push(1.0 / (1.0 + (score / ROBUST).powi(2)));
             }
         }
-        for at in doubts {
-            let value = local.cov.at(at, at) + 1.0;
-            local.cov.set(at, at, value);
-        }
-        let through = slope.times(&local.cov);
-        let mut inner = through.times_transposed(&slope);
-        for (r, weight) in weights.iter().enumerate() {
-            let value = inner.at(r, r) + NOISE * NOISE / weight;
-            inner.set(r, r, value);
-        }
-        let Some(factor) = inner.cholesky() else { return };
-        // Gain transposed: S^-1 (J P), one row per measured value.
-        let mut gain = Matrix::zero(n, rows.len());
-        for r in 0..rows.len() {
-            for c in 0..n {
-                gain.set(c, r, through.at(r, c));
-            }
-        }
-        factor.solve_rows(&mut gain);
-        for c in 0..n {
-            let step: f64 = gain.row(c).iter().zip(&rows).map(|(g, (_, error))| g * error).sum();
-            local.mean[c] += step;
-        }
-        let less = gain.times(&through);
-        for (value, less) in local.cov.data.iter_mut().zip(&less.data) {
-            *value -= less;
-        }
-        self.keep(seats, local, labels);
+        weights
     }
 
     fn forget(&mut self, seats: &[Seat<'_>]) {
@@ -377,6 +358,62 @@ impl Domain {
                     && (0..CLASS).all(|a| class.cov[a][a] >= 0.0)
                     && class.solo.is_none_or(|log| log.is_finite() && log.abs() < 500.0)
             })
+    }
+}
+
+/// The measured values: whose, how far off the prediction, and the slopes there.
+struct Rows {
+    members: Vec<usize>,
+    errors: Vec<f64>,
+    slope: Matrix,
+}
+
+impl Rows {
+    /// `None`: nothing was measured that can be used.
+    fn of(local: &Local, linear: &Linear, seats: &[Seat<'_>], labels: &[Option<Label>]) -> Option<Self> {
+        let (mut members, mut errors) = (Vec::new(), Vec::new());
+        let n = local.mean.len();
+        let mut slope = Matrix::zero(0, n);
+        for (i, label) in labels.iter().enumerate() {
+            let solo = local.at(i) + SOLO;
+            let (measured, predicted) = match label {
+                Some(Label::Progress(log)) => (*log, linear.value[i]),
+                Some(Label::Rate(log)) => match local.solo(&seats[i], i) {
+                    Some(rate) => (*log, linear.value[i] + rate + local.mean[solo]),
+                    None => continue,
+                },
+                None => continue,
+            };
+            if !(measured - predicted).is_finite() {
+                continue;
+            }
+            slope.data.extend_from_slice(linear.slope.row(i));
+            slope.rows += 1;
+            if matches!(label, Some(Label::Rate(_))) {
+                slope.set(slope.rows - 1, solo, 1.0);
+            }
+            members.push(i);
+            errors.push(measured - predicted);
+        }
+        (!members.is_empty()).then_some(Self { members, errors, slope })
+    }
+
+    /// The Kalman gain, a row for each number, and `slope * cov`.
+    fn gain(&self, cov: &Matrix, weights: &[f64]) -> Option<(Matrix, Matrix)> {
+        let through = self.slope.times(cov);
+        let mut inner = through.times_transposed(&self.slope);
+        for (r, weight) in weights.iter().enumerate().take(inner.rows) {
+            inner.set(r, r, inner.at(r, r) + NOISE * NOISE / weight);
+        }
+        let factor = inner.cholesky()?;
+        let mut gain = Matrix::zero(through.cols, through.rows);
+        for r in 0..through.rows {
+            for c in 0..through.cols {
+                gain.set(c, r, through.at(r, c));
+            }
+        }
+        factor.solve_rows(&mut gain);
+        Some((gain, through))
     }
 }
 

@@ -38,8 +38,8 @@ pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], 
     sd[OVERLAP] = 1.0;
     if mode == Mode::Mps {
         // Who has more resident gets more: occupancy, and registers where only Nsight Compute knows.
-        mean[THETA..BETA].copy_from_slice(&[0.3, 0.5, 0.0, 0.3]);
-        sd[THETA..BETA].copy_from_slice(&[0.3, 0.3, 0.2, 0.6]);
+        mean[THETA..BETA].copy_from_slice(&[0.3, 0.5, 0.0, 0.5]);
+        sd[THETA..BETA].copy_from_slice(&[0.3, 0.3, 0.2, 0.5]);
     } else {
         // The driver's slices are equal.
         sd[THETA..BETA].fill(0.05);
