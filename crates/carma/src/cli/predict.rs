@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("what").args(["members", "target", "observe"]).required(true))]
 pub(crate) struct PredictArgs {
-    /// Solo profiles, as `carma profile` writes them (docs/interference.md)
+    /// Solo profiles, as `carma profile` or `carma bench interference` write them (docs/interference.md)
     #[arg(long, value_name = "FILE", required_unless_present = "observe")]
     pub(crate) profiles: Option<PathBuf>,
     /// The tasks that share a GPU

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &PredictArgs) -> Outcome {
         return observe(args, file);
     }
     let file = args.profiles.as_deref().unwrap_or_else(|| Path::new(""));
-    let profiles = Profiles::read(&read(file)?).map_err(|e| bad(file, &e))?;
+    let profiles = profiles(file)?;
     let known = Known::load(args)?;
     let gpu = gpu(args, &profiles);
     let asked = Asked { args, profiles: &profiles, gpu: &gpu, known: &known };
@@ -40,6 +40,17 @@ fn read(path: &Path) -> Result<String, Failure> {
     }
     let bytes = std::fs::read(path).map_err(|e| Failure::usage(format!("{place}: cannot be read: {e}")))?;
     String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{place}: is not text in UTF-8")))
+}
+
+/// Profiles from a file of their own, or from one of measurements, which holds them too.
+fn profiles(file: &Path) -> Result<Profiles, Failure> {
+    let text = read(file)?;
+    if text.contains("\"combinations\"")
+        && let Ok(measured) = Measured::read(&text)
+    {
+        return Ok(measured.profiles);
+    }
+    Profiles::read(&text).map_err(|e| bad(file, &e))
 }
 
 fn bad(path: &Path, error: &dyn std::fmt::Display) -> Failure {
