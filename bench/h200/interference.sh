@@ -42,9 +42,11 @@ run() {
 for part in "${@:-time-slice}"; do
     case $part in
     smoke)
-        BUDGET=${BUDGET:-150} budget=${BUDGET:-150}
+        whole=$budget
+        budget=${BUDGET:-150}
         run smoke-time-slice --solo --sharing time-slice --window 0.4
         run smoke-mps --solo --sharing mps --window 0.4
+        budget=$whole
         ;;
     time-slice | mps) run interference-h200 --pairs --triples 60 --quads 20 --sharing "$part" ;;
     threads) run interference-h200 --sharing mps --threads 25,50,75,100 --splits 50/50,25/75,75/25 --split-pairs 20 ;;

@@ -630,9 +630,8 @@ impl Engine {
         for input in self.parts.slowdowns.look(now, &self.state, &looks) {
             self.apply(input);
         }
-        let asked = carma_core::slowdown::questions(&self.state);
-        if !asked.is_empty() {
-            let outlooks = self.parts.slowdowns.answer(&self.state, &asked);
+        let outlooks = self.parts.slowdowns.foresee(&self.state);
+        if !outlooks.is_empty() {
             self.apply(Input::Foreseen(outlooks));
         }
         self.batch.slowdowns.extend(self.parts.slowdowns.changes(now));

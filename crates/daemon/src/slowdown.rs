@@ -12,7 +12,7 @@ use carma_api::VERSION;
 use carma_api::wire::{RateView, SlowdownsReply};
 use carma_core::input::Input;
 use carma_core::ledger::Gpu;
-use carma_core::model::{GpuId, Job, JobId, Phase, SharingMode};
+use carma_core::model::{Job, JobId, Phase, SharingMode};
 use carma_core::reading::{Activity, GpuReading};
 use carma_core::slowdown::{Foreseen, Outlook, Question};
 use carma_core::state::State;
@@ -58,6 +58,8 @@ pub struct Slowdowns {
     forgotten: Vec<(u64, String)>,
     model_changed: bool,
     model_stored: Millis,
+    /// Something was learned since the last answers.
+    news: bool,
 }
 
 /// One running attempt.
@@ -100,6 +102,7 @@ impl Slowdowns {
             forgotten: Vec::new(),
             model_changed: false,
             model_stored: Millis::ZERO,
+            news: true,
         };
         slowdowns.restore(rows);
         slowdowns
@@ -212,6 +215,7 @@ impl Slowdowns {
                 self.forgotten.push(oldest);
             }
         }
+        self.news = true;
         self.changed.insert(key.clone());
         self.profiles.insert(key, (profile, now));
     }
@@ -374,7 +378,7 @@ impl Slowdowns {
             let members = members(&profiles, &jobs);
             let group = Group { gpu: &kind, sharing, members: &members };
             match self.model.observe(&group, &Observed::Progress(values)) {
-                Ok(_) => self.model_changed = true,
+                Ok(_) => (self.model_changed, self.news) = (true, true),
                 Err(e) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
             }
         }
@@ -417,10 +421,20 @@ impl Slowdowns {
         }
     }
 
-    /// Answers what the core wants to have foreseen.
-    #[must_use]
-    pub fn answer(&self, state: &State, asked: &[Question]) -> Vec<Outlook> {
-        asked.iter().filter_map(|question| self.outlook(state, question)).collect()
+    /// What is foreseen: answers to what the core asks, and what it was told before and is otherwise now.
+    pub fn foresee(&mut self, state: &State) -> Vec<Outlook> {
+        let mut outlooks: Vec<Outlook> = carma_core::slowdown::questions(state)
+            .iter()
+            .filter_map(|question| self.outlook(state, question))
+            .collect();
+        if std::mem::take(&mut self.news) {
+            let again = state.outlooks().filter_map(|told| {
+                let &Outlook { newcomer, gpu, sharing, .. } = told;
+                self.outlook(state, &Question { newcomer, gpu, sharing }).filter(|now| now != told)
+            });
+            outlooks.extend(again);
+        }
+        outlooks
     }
 
     fn outlook(&self, state: &State, asked: &Question) -> Option<Outlook> {

@@ -3,6 +3,7 @@
 
 use bolero::{TypeGenerator, check};
 use carma_interference::kernels;
+use carma_interference::measured::{Line, Measured, read_log};
 use carma_interference::profile::Profiles;
 use carma_interference::rate::beat;
 use carma_interference::rate::printed::Printed;
@@ -172,5 +173,34 @@ fn tables_of_nsight_compute() {
 fn files_of_profiles() {
     check!().with_type::<Vec<u8>>().with_iterations(ITERATIONS).for_each(|bytes| {
         let _ = Profiles::read(&String::from_utf8_lossy(bytes));
+    });
+}
+
+#[test]
+fn a_log_of_measurements_is_read_or_refused() {
+    const LINES: &[&str] = &[
+        "{\"line\":\"header\",\"version\":1,\"machine\":{\"gpu\":\"g\",\"gpu_memory_mib\":1,\"cpus\":1},\"tasks\":[{\"name\":\"a\"}]}\n",
+        "{\"line\":\"session\",\"number\":0,\"began\":\"\",\"sharing\":\"mps\",\"carma\":\"\",\"seed\":1}\n",
+        "{\"line\":\"combination\",\"members\":[\"a\"],\"sharing\":\"mps\",\"rates\":[1.5],\"threads_pct\":[50]}\n",
+        "{\"line\":\"combination\",\"members\":[\"a\",\"b\"],\"rates\":[0,-1e308,3]}\n",
+        "{\"line\":\"combination\",\"members\":[],\"failed\":\"x\",\"rates\":[1e308,1e308]}\n",
+        "{\"line\":\"combination\",\"members\":[\"a\"],\"rates\":[1e308]}\n",
+        "{\"line\":\"combi",
+        "\n",
+        "nonsense\n",
+    ];
+    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|picks| {
+        let text: String = picks.iter().map(|pick| LINES[usize::from(*pick) % LINES.len()]).collect();
+        if let Ok(Some(log)) = read_log(&text) {
+            assert!(log.whole <= text.len());
+            let measured = log.assemble(0);
+            // What is assembled is whole, or refused when it is read.
+            let _ = Measured::read(&serde_json::to_string(&measured).unwrap());
+        }
+        let _ = serde_json::from_str::<Line>(&text);
+    });
+    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let _ = (read_log(&text), Measured::read(&text));
     });
 }

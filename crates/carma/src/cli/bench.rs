@@ -74,7 +74,7 @@ pub(crate) struct InterferenceArgs {
     /// Seed of what is drawn and of the order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Length of a window [default: the file's, else 2]
+    /// Length of a window [default: the file's, else 1.5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) window: Option<f64>,
     /// Stop in time to be over after so many seconds, and say what is left

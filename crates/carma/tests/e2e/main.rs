@@ -11,6 +11,7 @@ mod recovery;
 mod replay;
 mod sharing;
 mod simulated;
+mod slowdown;
 mod support;
 mod users;
 mod what_if;

@@ -122,9 +122,11 @@ fn profile_of(task: &str, windows: &[Combination], solos: &Solos) -> Profile {
     let plain = alone(Mode::TimeSlice, false);
     let (mode, plain) =
         if plain.is_empty() { (Mode::Mps, alone(Mode::Mps, false)) } else { (Mode::TimeSlice, plain) };
+    let told = plain.iter().find_map(|window| window.rate_sources.first().copied());
+    let source = told.unwrap_or(RateSource::Heartbeat);
     let mut profile = Profile { name: task.to_owned(), ..Profile::default() };
     if let Some(per_s) = solos.overall(task, mode) {
-        profile.rate = Some(Rate { per_s, unit: Some("steps".into()), source: Some(RateSource::Heartbeat) });
+        profile.rate = Some(Rate { per_s, unit: Some("steps".into()), source: Some(source) });
     } else {
         profile.remarks.push("it was not measured alone".into());
     }

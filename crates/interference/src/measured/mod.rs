@@ -28,7 +28,7 @@ mod log;
 pub use assemble::{Drift, Solos};
 pub use log::{Line, Log, read_log};
 
-use crate::profile::{Metrics, Profiles};
+use crate::profile::{Metrics, Profiles, RateSource};
 use crate::share::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -155,10 +155,14 @@ pub struct Combination {
     /// Steps a second, in the order of `members`; empty when the window failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<f64>,
+    /// Where the rates come from, in the order of `members`; empty: all tasks count their steps themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rate_sources: Vec<RateSource>,
     /// Rate over the rate alone, in the order of `members`; empty when the window failed or a solo is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<f64>,
-    /// Memory of each member's processes on the GPU, MiB, in the order of `members`.
+    /// Memory of each member's processes on the GPU, MiB, in the order of `members`. Where the driver does not know
+    /// the processes (in some containers), what the task says that its tensors hold; a remark says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_mib: Vec<Option<u64>>,
     /// Host CPU of each member's processes, 100 for one core, in the order of `members`.
@@ -282,6 +286,7 @@ impl Combination {
             ("threads_pct", self.threads_pct.len()),
             ("steps", self.steps.len()),
             ("rates", self.rates.len()),
+            ("rate_sources", self.rate_sources.len()),
             ("progress", self.progress.len()),
             ("memory_mib", self.memory_mib.len()),
             ("cpu_pct", self.cpu_pct.len()),

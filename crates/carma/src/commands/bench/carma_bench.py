@@ -40,6 +40,14 @@ def _cuda():
     return done
 
 
+def _memory():
+    """What PyTorch holds of the GPU: for where the driver does not know this process."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return {}
+    return {"memory_mib": torch.cuda.memory_reserved() // 2**20}
+
+
 class Pace:
     def __init__(self, ahead=2, done=None):
         self._socket = None
@@ -69,7 +77,7 @@ class Pace:
             long_enough = now - self._began >= _WARM_S and self._warm >= _WARM_LEAST
             if long_enough or self._warm >= _WARM_MOST:
                 self._drain()
-                self._say(ready=1)
+                self._say(ready=1, **_memory())
                 self._wait()
         elif now >= self._until:
             self._drain()

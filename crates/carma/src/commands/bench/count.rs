@@ -1,5 +1,7 @@
 //! How many steps a task did in a window, from the times at which it finished them.
 
+use carma_interference::profile::RateSource;
+
 /// Steps in a window.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Counted {
@@ -7,6 +9,8 @@ pub(super) struct Counted {
     pub(super) steps: f64,
     /// A second.
     pub(super) per_s: f64,
+    /// Whether the task counts its steps, or what it prints is read.
+    pub(super) source: RateSource,
 }
 
 /// Counts. `times_s`: when each step was finished, seconds since the task began with the first; ascending.
@@ -20,8 +24,7 @@ pub(super) struct Counted {
 pub(super) fn count(times_s: &[f64], from: f64, until: f64) -> Result<Counted, String> {
     let mut before = 0.0;
     for (number, &time) in times_s.iter().enumerate() {
-        // Negated, so that what is no number is caught.
-        if !(time >= before) {
+        if time.is_nan() || time < before {
             return Err(format!(
                 "its counter ran backwards: step {} at {before} s, step {} at {time} s",
                 number,
@@ -47,7 +50,7 @@ pub(super) fn count(times_s: &[f64], from: f64, until: f64) -> Result<Counted, S
     };
     let last = times_s.iter().rev().copied().find(|time| *time <= until).unwrap_or(0.0);
     let end = if last - from >= (until - from) / 2.0 { last } else { until };
-    Ok(Counted { steps: within(until), per_s: within(end) / (end - from) })
+    Ok(Counted { steps: within(until), per_s: within(end) / (end - from), source: RateSource::Heartbeat })
 }
 
 #[cfg(test)]
@@ -76,7 +79,7 @@ mod tests {
     #[test]
     fn a_step_longer_than_the_window_counts_by_its_part() {
         let counted = count(&[4.0], 0.5, 1.5).unwrap();
-        assert_eq!(counted, Counted { steps: 0.25, per_s: 0.25 });
+        assert_eq!((counted.steps, counted.per_s), (0.25, 0.25));
         assert_eq!(count(&[], 0.5, 1.5).unwrap().per_s, 0.0);
     }
 

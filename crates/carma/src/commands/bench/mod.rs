@@ -12,6 +12,7 @@ mod processes;
 mod render;
 mod resident;
 mod session;
+mod stop;
 mod tasks;
 mod window;
 

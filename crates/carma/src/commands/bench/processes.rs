@@ -26,7 +26,7 @@ pub(super) fn read(groups: &[u32]) -> Vec<Group> {
         if let Some(at) = groups.iter().position(|&group| group == stat.group) {
             found[at].pids.push(pid);
             found[at].cpu_s += stat.cpu_ticks as f64 / tick;
-            found[at].memory_mib += stat.resident_pages * page >> 20;
+            found[at].memory_mib += (stat.resident_pages * page) >> 20;
         }
     }
     found

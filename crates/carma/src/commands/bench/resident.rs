@@ -6,12 +6,16 @@
 //! |---|---|---|
 //! | task | `{"hello": 1, "pid": 7}` | its model is built; 1 is the version of this protocol |
 //! | carma | `{"warm": 1}` | its turn to warm up |
-//! | task | `{"ready": 1}` | it has, and is idle |
+//! | task | `{"ready": 1, "memory_mib": 700}` | it has, and is idle; what its tensors hold, if it knows |
 //! | carma | `{"go": {"from_s": 12.5, "until_s": 14.8}}` | do steps between these times of `CLOCK_MONOTONIC` |
 //! | task | `{"times_us": [2100, 4150]}` | the window is over, it is idle: when each step was finished, after `from_s` |
 //! | carma | `{"quit": 1}` | the end |
 
+use super::count::Counted;
 use super::plan::Member;
+use super::stop::{Go, Stopped};
+use super::tasks::Hold;
+use carma_daemon::run::progress::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -26,6 +30,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Where the socket's path is found.
+const ENV_BENCH: &str = "CARMA_BENCH";
 /// Version of the protocol.
 const PROTOCOL: u32 = 1;
 /// Longest line that a task may send, bytes: some millions of steps.
@@ -38,6 +44,8 @@ struct Said {
     hello: Option<u32>,
     #[serde(default)]
     ready: Option<u32>,
+    #[serde(default)]
+    memory_mib: Option<u64>,
     #[serde(default)]
     times_us: Option<Vec<i64>>,
 }
@@ -56,10 +64,12 @@ enum Order {
 pub(super) enum News {
     /// It is loaded, and waits for its turn to warm up.
     Hello,
-    /// It is warm and idle.
-    Ready,
+    /// It is warm and idle; memory that its tensors hold, MiB, if it says so.
+    Ready(Option<u64>),
     /// When it finished its steps, seconds after the start.
     Times(Vec<f64>),
+    /// What was counted of a program that is stopped and continued, or why nothing was.
+    Counted(Result<Counted, String>),
     /// It says nothing more, and why.
     Gone(String),
 }
@@ -70,9 +80,11 @@ pub(super) struct Launch<'a> {
     pub(super) name: String,
     pub(super) command: &'a [String],
     pub(super) cwd: &'a Path,
+    pub(super) hold: Hold,
     pub(super) env: Vec<(String, String)>,
-    /// Where its socket and its output go.
-    pub(super) socket: PathBuf,
+    /// A folder of its own.
+    pub(super) folder: PathBuf,
+    /// Where its output goes.
     pub(super) output: PathBuf,
 }
 
@@ -82,12 +94,21 @@ pub(super) struct Resident {
     /// As people know it: `name`, `name#1`, `name@25%`.
     pub(super) name: String,
     pub(super) started: Instant,
+    /// Memory that its tensors hold, MiB, by its own word.
+    pub(super) memory_mib: Option<u64>,
     child: Child,
     output: PathBuf,
     news: Receiver<News>,
-    /// Where orders go, once it has connected.
-    stream: Arc<Mutex<Option<UnixStream>>>,
+    orders: Orders,
     closing: Arc<AtomicBool>,
+}
+
+/// Where orders go.
+enum Orders {
+    /// To the task itself, once it has connected.
+    Task(Arc<Mutex<Option<UnixStream>>>),
+    /// To the thread that stops and continues it.
+    Thread(Option<Sender<Go>>),
 }
 
 impl Resident {
@@ -96,37 +117,59 @@ impl Resident {
     /// # Errors
     /// Why it cannot be started.
     pub(super) fn start(launch: Launch<'_>) -> Result<Self, String> {
-        let Launch { member, name, command, cwd, env, socket, output } = launch;
+        let Launch { member, name, command, cwd, env, hold, folder, output } = launch;
         let io = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
-        let _ = std::fs::remove_file(&socket);
-        let listener = UnixListener::bind(&socket).map_err(|e| io(&socket, e))?;
-        listener.set_nonblocking(true).map_err(|e| io(&socket, e))?;
+        std::fs::create_dir_all(&folder).map_err(|e| io(&folder, e))?;
         let log = File::options().create(true).append(true).open(&output).map_err(|e| io(&output, e))?;
         let errors = log.try_clone().map_err(|e| io(&output, e))?;
         let (program, words) = command.split_first().ok_or("it has no command")?;
         let mut start = Command::new(program);
         start.args(words).current_dir(cwd).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         // Left over from whoever started us; a task gets ours or none.
-        for variable in
-            ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
-        {
+        for variable in [
+            "CUDA_MPS_PIPE_DIRECTORY",
+            "CUDA_MPS_LOG_DIRECTORY",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            ENV_BENCH,
+        ] {
             start.env_remove(variable);
         }
-        start.envs(env).env("CARMA_BENCH", &socket);
-        let child =
-            start.spawn().map_err(|e| format!("{program} cannot be started in {}: {e}", cwd.display()))?;
+        start.envs(env);
+        let cannot = |e| format!("{program} cannot be started in {}: {e}", cwd.display());
         let (sender, news) = channel();
-        let stream = Arc::new(Mutex::new(None));
         let closing = Arc::new(AtomicBool::new(false));
-        let (shared, end) = (Arc::clone(&stream), Arc::clone(&closing));
-        std::thread::Builder::new()
-            .name(format!("bench-{name}"))
-            .spawn(move || {
-                let why = listen(&listener, &shared, &end, &sender);
-                let _ = sender.send(News::Gone(why));
-            })
-            .map_err(|e| format!("no thread for {name}: {e}"))?;
-        Ok(Self { member, name, started: Instant::now(), child, output, news, stream, closing })
+        let (child, orders) = match hold {
+            Hold::Pace => {
+                let socket = folder.join("bench");
+                let listener = UnixListener::bind(&socket).map_err(|e| io(&socket, e))?;
+                listener.set_nonblocking(true).map_err(|e| io(&socket, e))?;
+                let child = start.env(ENV_BENCH, &socket).spawn().map_err(cannot)?;
+                let stream = Arc::new(Mutex::new(None));
+                let (shared, end) = (Arc::clone(&stream), Arc::clone(&closing));
+                thread(&name, sender, move |news| listen(&listener, &shared, &end, news))?;
+                (child, Orders::Task(stream))
+            }
+            Hold::Stop => {
+                let meter = Meter::open(&folder, None).map_err(|e| e.to_string())?;
+                let child = start.envs(meter.env()).spawn().map_err(cannot)?;
+                let (orders, ordered) = channel();
+                let stopped =
+                    Stopped::new(meter, &output, Pid::from_child(&child)).map_err(|e| io(&output, e))?;
+                thread(&name, sender, move |news| stopped.serve(&ordered, news))?;
+                (child, Orders::Thread(Some(orders)))
+            }
+        };
+        Ok(Self {
+            member,
+            name,
+            started: Instant::now(),
+            memory_mib: None,
+            child,
+            output,
+            news,
+            orders,
+            closing,
+        })
     }
 
     /// Its process group.
@@ -139,14 +182,21 @@ impl Resident {
         self.order(&Order::Warm(1));
     }
 
-    /// Lets it run between two times of `CLOCK_MONOTONIC`.
-    pub(super) fn go(&self, from_s: f64, until_s: f64) {
-        self.order(&Order::Go { from_s, until_s });
+    /// Lets it run between two times of `CLOCK_MONOTONIC`, and be counted from `from_s` on.
+    pub(super) fn go(&self, start_s: f64, from_s: f64, until_s: f64) {
+        match &self.orders {
+            Orders::Task(_) => self.order(&Order::Go { from_s: start_s, until_s }),
+            // Should the thread have ended, its news say so.
+            Orders::Thread(orders) => {
+                let _ = orders.as_ref().map(|orders| orders.send(Go { start_s, from_s, until_s }));
+            }
+        }
     }
 
     /// A failure shows in the news: the other side has gone.
     fn order(&self, order: &Order) {
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let Orders::Task(stream) = &self.orders else { return };
+        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stream) = stream.as_mut()
             && let Ok(mut line) = serde_json::to_vec(order)
         {
@@ -187,9 +237,15 @@ impl Resident {
     }
 
     /// Asks it to end.
-    fn quit(&self) {
+    fn quit(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
         self.order(&Order::Quit(1));
+        if let Orders::Thread(orders) = &mut self.orders {
+            // One that knows nothing of carma has nothing to say good-bye to; its thread ends with its orders.
+            orders.take();
+            self.signal(Signal::TERM);
+            self.signal(Signal::CONT);
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -199,7 +255,7 @@ impl Resident {
 
 /// Ends processes: asked, then terminated, then killed, all at once.
 pub(super) fn end_all(mut residents: Vec<Resident>) {
-    for resident in &residents {
+    for resident in &mut residents {
         resident.quit();
     }
     for signal in [Some(Signal::TERM), Some(Signal::KILL), None] {
@@ -225,6 +281,20 @@ pub(super) fn end_all(mut residents: Vec<Resident>) {
             residents.iter().for_each(|resident| resident.signal(signal));
         }
     }
+}
+
+/// Runs what hears a task; the last news are that it is gone, and why.
+fn thread(
+    name: &str,
+    news: Sender<News>,
+    run: impl FnOnce(&Sender<News>) -> String + Send + 'static,
+) -> Result<(), String> {
+    let thread = std::thread::Builder::new().name(format!("bench-{name}"));
+    let spawned = thread.spawn(move || {
+        let why = run(&news);
+        let _ = news.send(News::Gone(why));
+    });
+    spawned.map(drop).map_err(|e| format!("no thread for {name}: {e}"))
 }
 
 /// Reads a task's lines until it closes; returns why there are no more.
@@ -278,7 +348,7 @@ fn understand(line: &[u8]) -> Result<News, String> {
         Said { hello: Some(other), .. } => {
             Err(format!("it speaks version {other} of the protocol, carma speaks {PROTOCOL}"))
         }
-        Said { ready: Some(_), .. } => Ok(News::Ready),
+        Said { ready: Some(_), memory_mib, .. } => Ok(News::Ready(memory_mib)),
         Said { times_us: Some(times), .. } => {
             Ok(News::Times(times.into_iter().map(|us| us as f64 / 1e6).collect()))
         }
@@ -286,15 +356,16 @@ fn understand(line: &[u8]) -> Result<News, String> {
     }
 }
 
-/// The last lines that a task printed.
+/// What a task printed last: from its last error on, or its last lines.
 fn last_words(output: &Path) -> Option<String> {
     const MOST: usize = 400;
     let bytes = std::fs::read(output).ok()?;
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(8 << 10)..]).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let words = lines[lines.len().saturating_sub(3)..].join(" | ");
-    let begin = words.char_indices().rev().nth(MOST).map_or(0, |(at, _)| at);
-    (!words.is_empty()).then(|| words[begin..].to_owned())
+    let is_error = |line: &&str| line.contains("Error:") || line.contains("error:");
+    let begin = lines.iter().rposition(is_error).unwrap_or(lines.len().saturating_sub(3));
+    let words: String = lines[begin..].join(" | ").chars().take(MOST).collect();
+    (!words.is_empty()).then_some(words)
 }
 
 #[cfg(test)]
@@ -305,12 +376,27 @@ mod tests {
     fn messages_are_understood_or_named() {
         let said = |line: &str| understand(line.as_bytes());
         assert_eq!(said(r#"{"hello": 1, "pid": 3}"#), Ok(News::Hello));
-        assert_eq!(said(r#"{"ready": 1}"#), Ok(News::Ready));
+        assert_eq!(said(r#"{"ready": 1}"#), Ok(News::Ready(None)));
+        assert_eq!(said(r#"{"ready": 1, "memory_mib": 700}"#), Ok(News::Ready(Some(700))));
         assert_eq!(said(r#"{"times_us": [500, 1500000]}"#), Ok(News::Times(vec![0.0005, 1.5])));
         assert!(said(r#"{"hello": 2}"#).unwrap_err().contains("version 2"));
         assert!(said("{}").unwrap_err().contains("without `hello`"));
         assert!(said("nonsense").unwrap_err().contains("no message"));
         assert!(said(r#"{"times_us": ["x"]}"#).is_err());
+    }
+
+    #[test]
+    fn the_last_words_are_the_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let words = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            last_words(file.path())
+        };
+        let error = "RuntimeError: CUDA error: out of luck";
+        let long = format!("Traceback\n  main()\n{error}\nFor debugging\nconsider\nsomething\n\n");
+        assert_eq!(words(&long).unwrap(), format!("{error} | For debugging | consider | something"));
+        assert_eq!(words("a\nb\nc\nd\n").unwrap(), "b | c | d");
+        assert_eq!(words("\n"), None);
     }
 
     #[test]

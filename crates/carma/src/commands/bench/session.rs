@@ -4,7 +4,7 @@ use super::book::Book;
 use super::machine::Gpu;
 use super::plan::{ALL, Member, Phase, Window};
 use super::resident::{Launch, News, Resident, end_all};
-use super::tasks::TaskFile;
+use super::tasks::{Hold, TaskFile};
 use super::window::{self, Timing};
 use crate::failure::Failure;
 use carma_interference::measured::Combination;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A task that was started so often is given up.
+/// A task that was started so often without a good window in between is given up.
 const MOST_STARTS: u32 = 3;
 /// Time to end processes and to write the results.
 const CLEAN_UP: Duration = Duration::from_secs(8);
@@ -46,7 +46,7 @@ struct Session<'s, 'a> {
     number: u32,
     began: Instant,
     alive: BTreeMap<Member, Resident>,
-    /// Starts so far.
+    /// Starts since the last good window.
     starts: BTreeMap<Member, u32>,
     /// Why a task is not there.
     lost: BTreeMap<Member, String>,
@@ -172,7 +172,7 @@ impl Session<'_, '_> {
             .iter()
             .filter(|member| !self.alive.contains_key(member))
             .map(|member| {
-                let why = self.lost.get(member).map_or("it was not started", String::as_str);
+                let why = self.lost.get(member).map_or("there was no time to start it", String::as_str);
                 format!("{} is not there: {why}", self.name(*member))
             })
             .collect();
@@ -210,6 +210,9 @@ impl Session<'_, '_> {
         if let Some(why) = &measured.failed {
             eprintln!("{} {}: {why}", self.phase.sharing, measured.members.join(" + "));
         } else {
+            for member in &window.members {
+                self.starts.remove(member);
+            }
             let took = began.elapsed().as_secs_f64() - timing.settle - timing.window;
             self.overhead += (took.max(0.0) - self.overhead) * 0.2;
         }
@@ -273,7 +276,8 @@ impl Session<'_, '_> {
             command: &task.command,
             cwd: task.cwd.as_deref().unwrap_or(Path::new(".")),
             env,
-            socket: self.stage.folder.join(format!("{}.sock", self.sockets)),
+            hold: task.hold,
+            folder: self.stage.folder.join(format!("{}.{}", self.number, self.sockets)),
             output: self.output(&name),
             name,
         };
@@ -320,7 +324,12 @@ impl Session<'_, '_> {
                     }
                     _ if resident.started.elapsed() > patience => {
                         let why = format!(
-                            "it did not connect to CARMA_BENCH within {:.0} s (startup_s): does it use carma_bench?",
+                            "{} within {:.0} s (startup_s)",
+                            match self.stage.file.tasks[resident.member.task].hold {
+                                Hold::Pace =>
+                                    "it does not use carma_bench: it did not connect to CARMA_BENCH",
+                                Hold::Stop => "it told of no progress, by heartbeats or in what it prints,",
+                            },
                             patience.as_secs_f64()
                         );
                         self.lose(resident.member, &why);
@@ -338,7 +347,8 @@ impl Session<'_, '_> {
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
                 Some((mut resident, since)) => match resident.hear(Duration::from_millis(5)) {
-                    Some(News::Ready) => {
+                    Some(News::Ready(memory_mib)) => {
+                        resident.memory_mib = memory_mib;
                         self.lost.remove(&resident.member);
                         self.alive.insert(resident.member, resident);
                     }

@@ -18,7 +18,7 @@ pub(super) struct TaskFile {
     #[serde(default)]
     pub(super) sharing: Vec<Mode>,
     /// Length of a window, seconds.
-    #[serde(default = "two")]
+    #[serde(default = "window")]
     pub(super) window_s: f64,
     /// Together, but not counted yet, seconds.
     #[serde(default = "settle")]
@@ -57,6 +57,17 @@ impl std::fmt::Display for Which {
     }
 }
 
+/// How a task is kept idle and counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Hold {
+    /// It takes part: `carma_bench`, or the protocol of its own accord.
+    #[default]
+    Pace,
+    /// By SIGSTOP; counted by heartbeats or by what it prints.
+    Stop,
+}
+
 /// A task.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +92,9 @@ pub(super) struct Task {
     /// Its variables, on top of the file's.
     #[serde(default)]
     pub(super) env: BTreeMap<String, String>,
+    /// How it is kept idle.
+    #[serde(default)]
+    pub(super) hold: Hold,
     /// Processes of it: with two it is paired with itself.
     #[serde(default = "one")]
     pub(super) copies: usize,
@@ -89,8 +103,8 @@ pub(super) struct Task {
 const fn one() -> usize {
     1
 }
-const fn two() -> f64 {
-    2.0
+const fn window() -> f64 {
+    1.5
 }
 const fn settle() -> f64 {
     0.3

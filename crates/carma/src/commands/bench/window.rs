@@ -1,13 +1,13 @@
 //! One window: the members run together from a common start, the GPU is read meanwhile.
 
-use super::count::count;
+use super::count::{Counted, count};
 use super::machine::Gpu;
 use super::processes;
 use super::resident::{News, Resident};
 use carma_core::reading::{Activity, GpuReading};
 use carma_core::units::Fraction;
 use carma_interference::measured::Combination;
-use carma_interference::profile::{Metrics, Stat};
+use carma_interference::profile::{Metrics, RateSource, Stat};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(super) struct Timing {
 }
 
 /// Seconds of `CLOCK_MONOTONIC`, which tasks read too.
-fn monotonic() -> f64 {
+pub(super) fn monotonic() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
@@ -48,7 +48,7 @@ pub(super) fn run(
     let start = monotonic() + LEAD_S;
     let (from, until) = (start + timing.settle, start + timing.settle + timing.window);
     for member in members.iter() {
-        member.go(start, until);
+        member.go(start, from, until);
     }
     sleep_until(from);
     let groups: Vec<u32> = members.iter().map(|member| member.group()).collect();
@@ -68,10 +68,11 @@ pub(super) fn run(
     let mut failures = Vec::new();
     for (at, member) in members.iter_mut().enumerate() {
         match answer(member, deadline) {
-            Ok(times) => match count(&times, timing.settle, timing.settle + timing.window) {
+            Ok(answer) => match answer.count(timing) {
                 Ok(counted) => {
                     window.steps.push(rounded(counted.steps));
                     window.rates.push(rounded(counted.per_s));
+                    window.rate_sources.push(counted.source);
                 }
                 Err(why) => failures.push(format!("{}: {why}", member.name)),
             },
@@ -84,10 +85,20 @@ pub(super) fn run(
     if !failures.is_empty() {
         window.failed = Some(failures.join("; "));
         (window.steps, window.rates) = (Vec::new(), Vec::new());
+        window.rate_sources.clear();
+    }
+    if window.rate_sources.iter().all(|source| *source == RateSource::Heartbeat) {
+        window.rate_sources.clear();
     }
     let span = after.0.duration_since(before.0).as_secs_f64();
     for ((member, before), after) in members.iter().zip(&before.1).zip(&after.1) {
-        window.memory_mib.push(samples.memory_of(&after.pids));
+        let memory = samples.memory_of(&after.pids);
+        if memory.is_none() && member.memory_mib.is_some() {
+            window
+                .remarks
+                .push(format!("{}: its memory is by its own word, without its context", member.name));
+        }
+        window.memory_mib.push(memory.or(member.memory_mib));
         let cpu = (span > 0.0 && !after.pids.is_empty()).then(|| (after.cpu_s - before.cpu_s) / span * 100.0);
         window.cpu_pct.push(cpu.map(|pct| rounded(pct.max(0.0))));
         window.host_memory_mib.push((!after.pids.is_empty()).then_some(after.memory_mib));
@@ -99,14 +110,30 @@ pub(super) fn run(
     (window, gone)
 }
 
-/// The times of a member's steps.
-fn answer(member: &mut Resident, deadline: Instant) -> Result<Vec<f64>, String> {
+/// What a member says of a window.
+enum Answer {
+    /// When it finished its steps, seconds after the common start.
+    Times(Vec<f64>),
+    Counted(Result<Counted, String>),
+}
+
+impl Answer {
+    fn count(self, timing: Timing) -> Result<Counted, String> {
+        match self {
+            Self::Times(times) => count(&times, timing.settle, timing.settle + timing.window),
+            Self::Counted(counted) => counted,
+        }
+    }
+}
+
+fn answer(member: &mut Resident, deadline: Instant) -> Result<Answer, String> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match member.hear(left) {
-            Some(News::Times(times)) => return Ok(times),
+            Some(News::Times(times)) => return Ok(Answer::Times(times)),
+            Some(News::Counted(counted)) => return Ok(Answer::Counted(counted)),
             Some(News::Gone(why)) => return Err(why),
-            Some(News::Hello | News::Ready) => {}
+            Some(News::Hello | News::Ready(_)) => {}
             None if left.is_zero() => return Err("no answer in time; is one of its steps so long?".into()),
             None => {}
         }

@@ -1,0 +1,148 @@
+//! How fast jobs go beside each other: measured, foreseen, promised, undone.
+
+use crate::support::{CARMA, Daemon, Setup, job, stdout, task, until};
+use carma_api::wire::JobDetail;
+
+/// Ten times as fast as life, short windows.
+fn start(gpus: &'static str) -> Daemon {
+    Setup::new(gpus)
+        .args(&["--policy", "oracle-magm", "--speed", "10"])
+        .config("[sampling]\nwindow = '3s'\n[jobs]\nslowdown-window = '8s'\n")
+        .start()
+}
+
+fn profiled(daemon: &Daemon, id: u64) -> JobDetail {
+    until(&format!("job {id} to be seen alone; the daemon's log:\n{}", daemon.log()), || {
+        let detail = daemon.show(id);
+        detail.rate.as_ref().is_some_and(|rate| rate.alone_per_s.is_some()).then_some(detail)
+    })
+}
+
+#[test]
+fn progress_beside_a_neighbour_is_measured_against_the_rate_alone() {
+    let daemon = start("virtual:1xA100-40GB");
+    let first = daemon
+        .submit(task(&["--memory=5G", "--sm=0.9", "--gract=1", "--work=3000s", "--progress=bar"], Some(6)));
+    let alone = profiled(&daemon, first).rate.unwrap();
+    assert_eq!(alone.source.as_deref(), Some("printed progress"));
+    let per_s = alone.alone_per_s.unwrap();
+    // A virtual task takes ten steps a second.
+    assert!((8.0..=12.0).contains(&per_s), "{per_s}");
+    let beat = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=3000s", "--progress=datagrams"];
+    let second = daemon.submit(task(&beat, Some(6)));
+    let slowed = until("its progress to be measured", || {
+        let detail = daemon.show(first);
+        detail.job.progress_pct.filter(|pct| *pct < 90).map(|_| detail)
+    });
+    // Both fill the GPU's time: each gets half.
+    assert!((35..=65).contains(&slowed.job.progress_pct.unwrap()), "{:?}", slowed.job.progress_pct);
+    let text = stdout(&daemon.carma(&["show", &first.to_string()]));
+    assert!(text.contains("it/s by printed progress; 0.") && text.contains("measured"), "{text}");
+    // The other was never alone: how fast it would be is not known, how fast it is comes from its heartbeats.
+    let rate = until("heartbeats to be counted", || daemon.show(second).rate.filter(|r| r.per_s.is_some()));
+    assert_eq!((rate.source.as_deref(), rate.alone_per_s), (Some("heartbeat"), None));
+}
+
+#[test]
+fn nobody_joins_where_a_promise_would_be_broken() {
+    let daemon = start("virtual:1xA100-40GB");
+    // Both neighbours are seen alone first.
+    let heavy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=40s", "--progress=bar"];
+    let light = ["--memory=5G", "--sm=0.02", "--gract=0.02", "--work=40s", "--progress=bar"];
+    for neighbour in [heavy, light] {
+        let id = daemon.submit(task(&neighbour, Some(6)));
+        profiled(&daemon, id);
+        daemon.end_of(id);
+    }
+    let mut promised =
+        task(&["--memory=5G", "--sm=0.8", "--gract=0.9", "--work=3000s", "--progress=bar"], Some(6));
+    promised.max_slowdown_pct = Some(130);
+    let promised = daemon.submit(promised);
+    // Nothing is foreseen of it before it was seen alone.
+    let early = daemon.submit(task(&light, Some(6)));
+    let reason = daemon.in_state(promised, "RUNNING").job.reason.text;
+    assert!(reason.contains("idle"), "{reason}");
+    profiled(&daemon, promised);
+    assert_eq!(daemon.in_state(early, "RUNNING").job.state, "RUNNING");
+    let placed = daemon.show(early).attempts[0].placed.text.clone();
+    assert!(placed.contains("progress foreseen") && placed.contains(&format!("job {promised} ")), "{placed}");
+    daemon.end_of(early);
+
+    let harmful = daemon.submit(task(&heavy, Some(6)));
+    let reason = until("a reason that names the promise", || {
+        let reason = daemon.show(harmful).job.reason;
+        (reason.code == "MaxSlowdown" && reason.text.contains("would go slower")).then_some(reason.text)
+    });
+    assert!(
+        reason.contains(&format!("job {promised} ")) && reason.contains("promised at most 1.30"),
+        "{reason}"
+    );
+    // A stranger to carma is not foreseen at all.
+    let unknown = daemon.submit(task(&["--memory=4G", "--sm=0.1", "--work=10s"], Some(6)));
+    until("a reason that says so", || {
+        let text = daemon.show(unknown).job.reason.text;
+        text.contains(&format!("job {unknown} has not been seen alone yet")).then_some(())
+    });
+    let text = stdout(&daemon.carma(&["show", &promised.to_string()]));
+    assert!(text.contains("1.30 at most promised"), "{text}");
+}
+
+#[test]
+fn a_broken_promise_is_undone() {
+    let daemon = start("virtual:1xA100-40GB");
+    // A command that is light the first time and heavy afterwards.
+    let flag = daemon.dir.path().join("seen");
+    let line = format!(
+        "if [ -e {0} ]; then exec {CARMA} virtual-task --memory=5G --sm=0.9 --gract=1 --work=3000s --progress=bar; \
+         else touch {0}; exec {CARMA} virtual-task --memory=5G --sm=0.02 --gract=0.02 --work=40s --progress=bar; fi",
+        flag.display()
+    );
+    let deceiver = || {
+        let mut request = job(&["/bin/sh", "-c", &line]);
+        request.gpu_memory_mib = Some(6 << 10);
+        request
+    };
+    let first = daemon.submit(deceiver());
+    profiled(&daemon, first);
+    daemon.end_of(first);
+    let mut promised =
+        task(&["--memory=5G", "--sm=0.8", "--gract=0.9", "--work=3000s", "--progress=bar"], Some(6));
+    promised.max_slowdown_pct = Some(130);
+    let promised = daemon.submit(promised);
+    profiled(&daemon, promised);
+    let second = daemon.submit(deceiver());
+    let undone = until(&format!("the placement to be undone; the daemon's log:\n{}", daemon.log()), || {
+        let detail = daemon.show(second);
+        let verdict = detail.attempts.first()?.verdict.clone()?;
+        Some((detail, verdict))
+    });
+    let (detail, verdict) = undone;
+    assert_eq!(verdict.code, "Undone", "{}", verdict.text);
+    assert!(verdict.text.contains(&format!("job {promised} was slowed down by")), "{}", verdict.text);
+    assert_eq!(detail.job.state, "PENDING");
+    let reason = until("it to be kept apart", || {
+        let text = daemon.show(second).job.reason.text;
+        text.contains("a promise was broken before").then_some(text)
+    });
+    assert!(reason.contains(&format!("beside job {promised}")), "{reason}");
+    // The promised job goes on as before.
+    assert_eq!(daemon.show(promised).job.state, "RUNNING");
+}
+
+#[test]
+fn what_was_learned_survives_a_restart() {
+    let mut daemon = start("virtual:1xA100-40GB");
+    let busy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=40s", "--progress=bar"];
+    let id = daemon.submit(task(&busy, Some(6)));
+    profiled(&daemon, id);
+    daemon.end_of(id);
+    daemon.kill();
+    daemon.restart(&[]);
+    let reply: carma_api::wire::SlowdownsReply =
+        daemon.client().get(&format!("/v1/slowdowns?jobs={id}")).unwrap();
+    assert_eq!(reply.unknown, Vec::<u64>::new());
+    let task = &reply.profiles["tasks"][0];
+    assert_eq!(task["name"], id.to_string());
+    assert!((7.0..=13.0).contains(&task["rate"]["per_s"].as_f64().unwrap()), "{task}");
+    assert!((80.0..=100.0).contains(&task["metrics"]["smact_pct"]["mean"].as_f64().unwrap()), "{task}");
+}

@@ -1,0 +1,436 @@
+//! `carma bench interference` as a user types it: on virtual GPUs, and on a driver that is none.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+use carma_gpu_model::expected;
+use carma_interference::measured::{Combination, Measured};
+use carma_interference::share::Mode;
+use fake_nvml::{FakeGpm, FakeGpu, State, stage};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+const CARMA: &str = env!("CARGO_BIN_EXE_carma");
+
+/// A folder with a file of tasks.
+struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    fn new(tasks: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("tasks.toml"), tasks).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(CARMA);
+        command.args(["bench", "interference", "--tasks"]).arg(self.path("tasks.toml"));
+        command.arg("-o").arg(self.path("out.json")).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> (Measured, Output) {
+        self.finish(self.command(args).args(["--gpus", "virtual:1xH200", "--speed", "20"]))
+    }
+
+    fn finish(&self, command: &mut Command) -> (Measured, Output) {
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        (Measured::read(&fs::read_to_string(self.path("out.json")).unwrap()).unwrap(), out)
+    }
+
+    /// Fails because of what the user wrote; the message.
+    fn refused(&self, args: &[&str]) -> String {
+        let out = self.command(args).args(["--gpus", "virtual:1xH200"]).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stderr).unwrap()
+    }
+}
+
+/// What tasks do alone: name, options.
+const TASKS: [(&str, &str); 4] =
+    [("small", "--sm 0.2"), ("half", "--sm 0.5"), ("big", "--sm 0.9"), ("dram", "--sm 0.3 --dram 0.6")];
+
+fn virtual_task(name: &str, options: &str) -> String {
+    let mut words = vec![CARMA, "virtual-task", "--startup", "0"];
+    words.extend(options.split_whitespace());
+    format!("[[task]]\nname = '{name}'\ncommand = {words:?}\n")
+}
+
+fn four() -> String {
+    let tasks: String =
+        TASKS.iter().map(|(name, options)| virtual_task(name, &format!("{options} --work 10d"))).collect();
+    format!("window_s = 0.3\nsettle_s = 0.2\n{tasks}")
+}
+
+fn of(measured: &Measured, k: usize, sharing: Mode) -> Vec<&Combination> {
+    measured.combinations.iter().filter(|w| w.k() == k && w.sharing == sharing).collect()
+}
+
+/// The model that virtual GPUs follow.
+mod carma_gpu_model {
+    use carma_interference::share::{Demand, Mode, Tenant, share_mixed};
+    use carma_sim::gpu_model::GpuModel;
+    use carma_sim::virtual_task::TaskSpec;
+
+    /// Progress of tasks, each of SM and DRAM activity and a share of the threads.
+    pub(super) fn expected(tasks: &[(f64, Option<f64>, u8)], sharing: Mode) -> Vec<f64> {
+        let model = GpuModel::find("H200").unwrap();
+        let tenants: Vec<Tenant> = tasks
+            .iter()
+            .map(|&(sm, dram, pct)| {
+                let demand: Demand = TaskSpec { sm, dram, ..TaskSpec::default() }.demand().into();
+                let tenant = Tenant::new(demand);
+                if pct < 100 { tenant.with_threads(f64::from(pct), &[]) } else { tenant }
+            })
+            .collect();
+        let groups: Vec<Vec<Tenant>> = match sharing {
+            Mode::Mps => vec![tenants],
+            Mode::TimeSlice => tenants.into_iter().map(|tenant| vec![tenant]).collect(),
+        };
+        let outcome = share_mixed(&groups, &model.capacities);
+        let clock = model.power.clock(&outcome.used);
+        let progress = outcome.progress.into_iter().flatten().zip(groups.iter().flatten());
+        progress.map(|(progress, tenant)| progress / model.power.longer(&tenant.demand, clock)).collect()
+    }
+}
+
+fn demand(name: &str) -> (f64, Option<f64>) {
+    match name {
+        "small" => (0.2, None),
+        "half" => (0.5, None),
+        "big" => (0.9, None),
+        "dram" => (0.3, Some(0.6)),
+        other => panic!("{other}"),
+    }
+}
+
+/// How far the windows are from the model. A busy machine may wake a task late, so not every window counts.
+fn check_against_the_model(windows: &[&Combination]) {
+    let mut errors = Vec::new();
+    for window in windows {
+        assert_eq!(window.failed, None, "{window:?}");
+        let pct = |at: usize| window.threads_pct.get(at).copied().unwrap_or(100);
+        let tasks = window.members.iter().enumerate().map(|(at, name)| {
+            let (sm, dram) = demand(name);
+            (sm, dram, pct(at))
+        });
+        let model = expected(&tasks.collect::<Vec<_>>(), window.sharing);
+        assert_eq!(window.progress.len(), model.len(), "{window:?}");
+        for (measured, model) in window.progress.iter().zip(model) {
+            errors.push((measured - model).abs());
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    assert!(errors[errors.len() / 2] < 0.03, "median {}", errors[errors.len() / 2]);
+    assert!(errors[errors.len() * 8 / 10] < 0.1, "{errors:?}");
+}
+
+#[test]
+fn what_is_measured_is_what_the_model_of_the_virtual_gpu_says() {
+    let bench = Bench::new(&four());
+    let wanted = ["--sharing", "time-slice,mps", "--pairs", "--triples", "3", "--quads", "1"];
+    let (measured, out) = bench.run(&wanted);
+    assert_eq!((measured.left, measured.sessions.len()), (0, 2));
+    assert_eq!(measured.combinations.iter().find_map(|w| w.failed.clone()), None);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(said.lines().count(), 4, "of each mode that it starts and that it is ready, no more: {said}");
+    for sharing in [Mode::TimeSlice, Mode::Mps] {
+        let counts = [1, 2, 3, 4].map(|k| of(&measured, k, sharing).len());
+        assert_eq!(counts, [12, 6, 3, 1], "solos at the start, in the middle and at the end");
+        for k in [2, 3, 4] {
+            check_against_the_model(&of(&measured, k, sharing));
+        }
+    }
+    assert_eq!(measured.profiles.tasks.len(), 4);
+    for profile in &measured.profiles.tasks {
+        let (sm, _) = demand(&profile.name);
+        let mean = |stat: Option<carma_interference::profile::Stat>| stat.unwrap().mean;
+        assert!((mean(profile.metrics.smact_pct) - sm * 100.0).abs() < 10.0, "{profile:?}");
+        assert_eq!(mean(profile.metrics.memory_mib), 1024.0);
+        assert!(mean(profile.metrics.power_w) > 75.0 && profile.metrics.cpu_pct.is_some());
+        // Ten steps a virtual second.
+        assert!((profile.rate.as_ref().unwrap().per_s - 200.0).abs() < 20.0, "{profile:?}");
+    }
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("a model, not a measurement") && text.contains("least and most work"), "{text}");
+    // Everything is there: nothing starts again.
+    let (again, _) = bench.run(&wanted);
+    assert_eq!(again, measured);
+}
+
+#[test]
+fn threads_are_limited_alone_and_in_pairs() {
+    let bench = Bench::new(&four());
+    let wanted = [
+        "--sharing",
+        "mps",
+        "--threads",
+        "25,100",
+        "--splits",
+        "50/50,25/75",
+        "--split-pairs",
+        "3",
+        "--only",
+    ];
+    let (measured, _) = bench.run(&[&wanted[..], &["half,big,dram"]].concat());
+    assert_eq!(measured.combinations.iter().find_map(|w| w.failed.clone()), None);
+    let split: Vec<&Combination> = measured.combinations.iter().filter(|w| w.is_split()).collect();
+    assert_eq!(split.iter().filter(|w| w.k() == 1).count(), 3);
+    assert_eq!(split.iter().filter(|w| w.k() == 2).count(), 6);
+    check_against_the_model(&split);
+    let curve = &measured.profiles.task("big").unwrap().rate_by_threads_pct;
+    assert_eq!(curve.keys().copied().collect::<Vec<_>>(), [25, 100]);
+    assert!(curve[&25] < curve[&100] * 0.5, "{curve:?}");
+}
+
+#[test]
+fn what_was_cut_short_goes_on() {
+    let bench = Bench::new(&four());
+    // Eight of these seconds are kept for the end; the windows need nine.
+    let wanted = ["--pairs", "--budget", "14"];
+    let (first, out) = bench.run(&wanted);
+    assert!(first.left > 0, "{first:?}");
+    assert!(String::from_utf8_lossy(&out.stdout).contains(&format!("{} windows are left", first.left)));
+    // Whatever ended it may have torn the last line.
+    let log = bench.path("out.log.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, &text[..text.len() - 10]).unwrap();
+    let mut measured = first;
+    for _ in 0..10 {
+        measured = bench.run(&wanted).0;
+        if measured.left == 0 {
+            break;
+        }
+    }
+    assert_eq!(measured.left, 0);
+    let pairs = of(&measured, 2, Mode::TimeSlice);
+    let distinct: BTreeSet<_> = pairs.iter().map(|w| w.members.clone()).collect();
+    assert_eq!((pairs.len(), distinct.len()), (6, 6), "each pair once");
+    assert!(measured.sessions.len() > 1);
+    // Each session has its own solos.
+    for session in &measured.sessions {
+        assert!(measured.combinations.iter().any(|w| w.session == session.number && w.k() == 1));
+    }
+    // The file belongs to these tasks.
+    fs::write(bench.path("tasks.toml"), four().replace("0.9", "0.8")).unwrap();
+    assert!(bench.refused(&wanted).contains("task `big` is another"));
+}
+
+#[test]
+fn tasks_that_die_are_named_and_the_others_go_on() {
+    let faulty = virtual_task("faulty", "--sm 0.5 --fault-after 2s");
+    let short = virtual_task("short", "--sm 0.1 --work 2s");
+    let bench = Bench::new(&format!("startup_s = 20\n{}{faulty}{short}", four()));
+    let (measured, _) = bench.run(&["--pairs", "--sharing", "mps", "--only", "small,big,faulty,short"]);
+    assert_eq!(measured.left, 0);
+    let pairs = of(&measured, 2, Mode::Mps);
+    assert_eq!(pairs.len(), 6, "none is dropped");
+    for window in pairs {
+        let bad: Vec<&String> = window.members.iter().filter(|m| *m == "faulty" || *m == "short").collect();
+        match &window.failed {
+            None => assert!(bad.is_empty() && window.progress.len() == 2, "{window:?}"),
+            Some(why) => {
+                assert!(window.rates.is_empty());
+                assert!(!bad.is_empty(), "{why}");
+                assert!(bad.iter().any(|name| why.contains(name.as_str())), "{why}");
+            }
+        }
+    }
+    let said: String = measured.combinations.iter().filter_map(|w| w.failed.clone()).collect();
+    assert!(said.contains("illegal memory access"), "its last words: {said}");
+    assert!(said.contains("short ended during the window: it ended with exit status: 0"), "{said}");
+    assert!(measured.profiles.task("faulty").unwrap().rate.is_none());
+    assert!(measured.profiles.task("big").unwrap().rate.is_some());
+}
+
+#[test]
+fn bad_input_is_named() {
+    let bench = Bench::new(&four());
+    let with = |text: &str| {
+        fs::write(bench.path("tasks.toml"), text).unwrap();
+        bench.refused(&[])
+    };
+    assert!(with("").contains("no tasks"));
+    assert!(with("[[task]]\nname = 'a'\n").contains("missing field `command`"));
+    let twice = "[[task]]\nname = 'a'\ncommand = ['x']\n".repeat(2);
+    assert!(with(&twice).contains("two tasks are named `a`"));
+    assert!(with("window = 3\n").contains("unknown field"));
+    assert!(with(&format!("window_s = nan\n{twice}")).contains("tasks.toml"));
+    fs::write(bench.path("tasks.toml"), four()).unwrap();
+    assert!(bench.refused(&["--only", "nobody"]).contains("`nobody`; there are: small, half"));
+    let groups = bench.path("groups");
+    fs::write(&groups, "small, big # a remark\n\nsmall, nobody\n").unwrap();
+    assert!(
+        bench.refused(&["--groups", groups.to_str().unwrap()]).contains("line 3: no task is named `nobody`")
+    );
+    fs::write(&groups, "small, small\n").unwrap();
+    assert!(
+        bench.refused(&["--groups", groups.to_str().unwrap()]).contains("occurs 2 times and has 1 copies")
+    );
+    fs::write(bench.path("out.log.jsonl"), "nonsense\n").unwrap();
+    let out = bench.command(&["--gpus", "virtual:1xH200"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&out.stderr).contains("out.log.jsonl: line 1"), "{out:?}");
+}
+
+/// A task in Python that sleeps for its steps, by our helper.
+const SLEEPER: &str = "
+import os, time
+import carma_bench
+print('pipe', os.environ.get('CUDA_MPS_PIPE_DIRECTORY', 'none'), os.environ['CUDA_VISIBLE_DEVICES'], flush=True)
+pace = carma_bench.Pace(ahead=0)
+while True:
+    time.sleep(0.01)
+    pace.step()
+";
+/// One whose counter runs backwards.
+const LIAR: &str = r#"
+import json, os, socket, time
+s = socket.socket(socket.AF_UNIX); s.connect(os.environ["CARMA_BENCH"]); lines = s.makefile("r")
+say = lambda **what: s.sendall(json.dumps(what).encode() + b"\n")
+say(hello=1); lines.readline(); say(ready=1)
+for line in lines:
+    order = json.loads(line)
+    if "quit" in order: break
+    while time.monotonic() < order["go"]["until_s"]: time.sleep(0.01)
+    say(times_us=[300000, 200000])
+"#;
+
+#[test]
+fn on_nvidias_driver_by_the_python_helper_plain_and_as_mps_clients() {
+    let library = tempfile::tempdir().unwrap();
+    let gpu = FakeGpu {
+        uuid: "GPU-a".into(),
+        gpm: Some(FakeGpm::all(40.0)),
+        power_mw: Some(312_000),
+        sm_clock_mhz: Some(1_755),
+        utilization: Some(90),
+        memory_utilization: 30,
+        energy_mj: None,
+        ..FakeGpu::default()
+    };
+    let gpus = vec![FakeGpu { uuid: "GPU-other".into(), ..FakeGpu::default() }, gpu];
+    stage(library.path(), &State::of(gpus)).unwrap();
+    let control = library.path().join("nvidia-cuda-mps-control");
+    let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/fake-mps-control");
+    fs::copy(fake, &control).unwrap();
+    let task =
+        |name: &str, script: &str| format!("[[task]]\nname = '{name}'\ncommand = ['python3', '{script}']\n");
+    let tasks = format!(
+        "gpu = 'GPU-a'\nsharing = ['time-slice', 'mps']\nwindow_s = 0.3\nsettle_s = 0.1\nstartup_s = 20\n{}{}{}",
+        task("a", "sleeper.py"),
+        task("b", "sleeper.py"),
+        task("liar", "liar.py")
+    );
+    let bench = Bench::new(&tasks);
+    fs::write(bench.path("sleeper.py"), SLEEPER).unwrap();
+    fs::write(bench.path("liar.py"), LIAR).unwrap();
+    let logs = bench.path("logs");
+    let mut command = bench.command(&["--pairs", "--logs", logs.to_str().unwrap(), "--mps-control"]);
+    command.arg(&control).env("LD_LIBRARY_PATH", library.path()).env_remove("CUDA_VISIBLE_DEVICES");
+    let (measured, _) = bench.finish(&mut command);
+    assert_eq!(measured.machine.gpu, "NVIDIA H200");
+    assert_eq!(measured.machine.driver.as_deref(), Some("580.159"));
+    for sharing in [Mode::TimeSlice, Mode::Mps] {
+        let pairs = of(&measured, 2, sharing);
+        assert_eq!(pairs.len(), 3);
+        for window in pairs {
+            if window.members.contains(&"liar".to_owned()) {
+                let why = window.failed.as_deref().unwrap();
+                assert!(
+                    why.contains("liar: its counter ran backwards: step 1 at 0.3 s, step 2 at 0.2 s"),
+                    "{why}"
+                );
+                continue;
+            }
+            assert_eq!(window.failed, None);
+            // A hundred a second at most; how many fewer depends on the machine.
+            assert!(window.rates.iter().all(|rate| *rate > 0.0 && *rate < 101.0), "{window:?}");
+            let activity = &window.activity;
+            assert_eq!(activity.smact_pct.unwrap().mean, 40.0);
+            assert_eq!(activity.sm_clock_mhz.unwrap().mean, 1755.0);
+            assert_eq!(activity.mem_util_pct.unwrap().mean, 30.0);
+            assert_eq!((window.power_w, window.energy_j), (Some(312.0), None), "no energy counter here");
+            assert!(window.cpu_pct.iter().all(Option::is_some), "{window:?}");
+        }
+    }
+    let printed = |name: &str| fs::read_to_string(logs.join(name)).unwrap();
+    assert_eq!(printed("a-time-slice.log"), "pipe none GPU-a\n");
+    let client = printed("a-mps.log");
+    assert!(client.contains("/mps/") && client.ends_with("GPU-a\n"), "{client}");
+}
+
+#[test]
+fn a_program_that_does_not_take_part_is_named() {
+    let sleep = "[[task]]\nname = 'mute'\ncommand = ['/bin/sleep', '600']\n";
+    let none = "[[task]]\nname = 'none'\ncommand = ['/nonexistent/program']\n";
+    let bench = Bench::new(&format!("startup_s = 1\n{}{sleep}{none}", four()));
+    let (measured, _) = bench.run(&["--solo", "--only", "small,mute,none"]);
+    let why = |name: &str| {
+        let window = measured.combinations.iter().find(|w| w.members == [name]).unwrap();
+        window.failed.clone().unwrap_or_default()
+    };
+    assert_eq!(why("small"), "");
+    assert!(why("mute").contains("did not connect to CARMA_BENCH within 1 s (startup_s)"), "{}", why("mute"));
+    assert!(why("none").contains("/nonexistent/program cannot be started"), "{}", why("none"));
+}
+
+/// Counts on its own: by what it prints or by datagrams.
+const STRANGER: &str = r#"
+import os, socket, sys, time
+beats = None
+if "beats" in sys.argv:
+    beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for step in range(1, 1000000):
+    time.sleep(0.02)
+    if beats:
+        beats.sendto(b"", socket.MSG_DONTWAIT, os.environ["CARMA_PROGRESS"])
+    else:
+        print(f"step {step}/1000000", flush=True)
+"#;
+
+#[test]
+fn programs_that_know_nothing_of_carma_are_stopped_and_continued() {
+    let task = |name: &str, word: &str| {
+        format!("[[task]]\nname = '{name}'\nhold = 'stop'\ncommand = ['python3', 'stranger.py', '{word}']\n")
+    };
+    let silent = "[[task]]\nname = 'silent'\nhold = 'stop'\ncommand = ['/bin/sleep', '600']\n";
+    let tasks = format!(
+        "window_s = 1\nsettle_s = 0.1\nstartup_s = 20\n{}{}{}",
+        task("prints", "lines"),
+        task("beats", "beats"),
+        silent
+    );
+    let bench = Bench::new(&tasks.replace("startup_s = 20", "startup_s = 8"));
+    fs::write(bench.path("stranger.py"), STRANGER).unwrap();
+    let (measured, _) = bench.run(&["--pairs"]);
+    let pairs = of(&measured, 2, Mode::TimeSlice);
+    assert_eq!(pairs.len(), 3);
+    for window in pairs {
+        if window.members.contains(&"silent".to_owned()) {
+            let why = window.failed.as_deref().unwrap();
+            assert!(why.contains("silent is not there: it told of no progress"), "{why}");
+            continue;
+        }
+        assert_eq!(window.failed, None);
+        // Fifty a second at most: had the pauses counted, it would be far more or far fewer.
+        assert!(window.rates.iter().all(|rate| *rate > 5.0 && *rate < 55.0), "{window:?}");
+    }
+    for name in ["prints", "beats"] {
+        let cpu = measured.profiles.task(name).unwrap().rate.clone().unwrap();
+        assert!(cpu.per_s > 5.0 && cpu.per_s < 55.0, "{cpu:?}");
+    }
+}
