@@ -5,6 +5,7 @@ pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod kace;
 pub(crate) mod memory;
+pub(crate) mod predict;
 pub(crate) mod profile;
 
 use carma_api::parse;
@@ -113,6 +114,10 @@ pub(crate) enum Verb {
     TraceModel(Box<memory::TraceModelArgs>),
     /// Compare all estimators with what was measured
     EstimateBench(EstimateBenchArgs),
+    /// Say how far tasks that share a GPU will slow each other down, or who goes well with whom
+    Predict(Box<predict::PredictArgs>),
+    /// Compare the predictor of slowdown and its rivals with what was measured
+    InterferenceBench(predict::InterferenceBenchArgs),
     /// Train and compare GPUMemNet, the networks that say the class of a task's memory
     #[command(subcommand)]
     Gpumemnet(gpumemnet::GpumemnetVerb),

@@ -18,9 +18,11 @@ mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
+mod interference_bench;
 mod kace;
 mod logs;
 mod order;
+mod predict;
 mod probe;
 mod profile;
 mod queue;
@@ -108,6 +110,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
+        Verb::Predict(args) => predict::run(&args),
+        Verb::InterferenceBench(args) => interference_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Kace(verb) => kace::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),

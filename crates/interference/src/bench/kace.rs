@@ -152,7 +152,7 @@ pub(crate) fn sound_set(table: &Table, nsight: bool) -> Result<Set, Error> {
         let progress = row.members.iter().map(|m| m.throughput / m.features[columns.solo]).collect();
         set.rows.push(Together { tasks, sharing: Mode::Mps, threads: Vec::new(), progress });
     }
-    Ok(set)
+    set.checked(&table.source)
 }
 
 /// The tables of pairs, triples and quadruples.

@@ -16,7 +16,7 @@ pub(crate) fn files(folder: &Path, begins: &str) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
     all.retain(|path| {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        name.starts_with(begins) && name.ends_with(".json")
+        name.starts_with(begins) && (name.ends_with(".json") || name.ends_with(".log.jsonl"))
     });
     all.sort();
     all
@@ -32,7 +32,7 @@ fn read(path: &Path) -> Result<String, Error> {
 pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
     let place = path.display().to_string();
     let measured = Measured::read(&read(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
-    Ok(of_measured(&measured))
+    of_measured(&measured).checked(&place)
 }
 
 pub(crate) fn of_measured(measured: &Measured) -> Set {
@@ -45,17 +45,20 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         .map(|t| measured.profiles.task(&t.name).cloned().unwrap_or_else(|_| bare(&t.name)))
         .collect();
     let families = measured.tasks.iter().map(|t| t.family().to_owned()).collect();
-    let mut groups: BTreeMap<(Mode, Vec<(usize, u8)>), Vec<Vec<f64>>> = BTreeMap::new();
+    // Task and thread percentage of each member.
+    type Seats = Vec<(usize, u8)>;
+    let mut groups: BTreeMap<(Mode, Seats), Vec<Vec<f64>>> = BTreeMap::new();
     for window in &measured.combinations {
         if window.failed.is_some() || window.k() < 2 || window.progress.len() != window.k() {
             continue;
         }
-        let indices: Option<Vec<usize>> = window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
+        let indices: Option<Vec<usize>> =
+            window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
         let Some(indices) = indices else { continue };
         let pct = |i: usize| window.threads_pct.get(i).copied().filter(|_| window.is_split()).unwrap_or(100);
         let mut members: Vec<(usize, u8, f64)> =
             indices.iter().enumerate().map(|(i, t)| (*t, pct(i), window.progress[i])).collect();
-        members.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        members.sort_by_key(|m| (m.0, m.1));
         // Without any progress in the window there is no ratio to predict.
         if members.iter().all(|m| m.2 > 0.0) {
             let key = (window.sharing, members.iter().map(|m| (m.0, m.1)).collect());
@@ -120,6 +123,9 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
         let here = solo.get(task).into_iter().flatten().filter(|w| mode_of(w) == mode);
         middle(here.filter_map(|w| w.rates.first().copied()).collect())
     };
+    let any = |task: &str| {
+        Some(alone(task, Mode::TimeSlice)).filter(|r| r.is_finite()).unwrap_or_else(|| alone(task, Mode::Mps))
+    };
     let names: Vec<&str> = solo.keys().copied().collect();
     let tasks = names.iter().map(|name| {
         let of = |pick: fn(&OlderWindow) -> f64| {
@@ -128,7 +134,7 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
         };
         Profile {
             name: (*name).to_owned(),
-            rate: Some(Rate { per_s: alone(name, Mode::TimeSlice), unit: None, source: Some(RateSource::Heartbeat) }),
+            rate: Some(Rate { per_s: any(name), unit: None, source: Some(RateSource::Heartbeat) }),
             metrics: Metrics {
                 gract_pct: of(|w| w.gract * 100.0),
                 smact_pct: of(|w| w.smact * 100.0),
@@ -166,5 +172,6 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
     });
     let rows = rows.collect();
     let families = names.iter().map(|n| (*n).to_owned()).collect();
-    Ok(Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows })
+    let set = Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows };
+    set.checked("collocation-*.json")
 }

@@ -1,58 +1,177 @@
 //! The evaluation of the predictor: every number with its interval, and the target beside it.
+//!
+//! Nothing is fitted to a row that it is scored on. What was chosen by people after looking at such rows is said
+//! in `docs/results/interference.md`.
 
 mod kace;
+mod measured;
+mod others;
+mod rivals;
 mod set;
 mod stats;
+mod tests_h200;
+mod tests_kace;
+mod tests_others;
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kace::{Artifact, protocol, score};
+pub use stats::Mean;
 
-    #[test]
-    fn scratch() {
-        let artifact = Artifact::new("../../../shared/data/nba556677go__KACE-artifact");
-        let t = kace::Tables::read(&artifact).unwrap();
-        for nsight in [true] {
-            let columns = kace::Columns::of(&t.pairs, nsight).unwrap();
-            let online = kace::Online { columns: &columns, gpu: kace::gpu(), shuffle: None };
-            let splits = artifact.splits(&t.pairs).unwrap();
-            let seen = protocol::seen(&t.pairs, &splits);
-            let scored = score::evaluate(&online, &seen, 2).unwrap();
-            for n in 2..=10 {
-                let s: Vec<_> = scored.iter().filter(|s| s.n_occur == Some(n)).cloned().collect();
-                print!("{n}:{:.3} ", score::mean_of(&s));
-            }
-            println!();
-            for (name, table) in [("k2", &t.pairs), ("k3", &t.triples), ("k4", &t.quadruples)] {
-                let columns = kace::Columns::of(table, nsight).unwrap();
-                for shuffle in [None, Some(1), Some(2)] {
-                    let online = kace::Online { columns: &columns, gpu: kace::gpu(), shuffle };
-                    let sound = table.without(|w| !protocol::is_sound(w));
-                    for t in [table, &sound] {
-                        let p = protocol::unseen(name, t).unwrap();
-                        print!("{name} {:.3} ", score::mean_of(&score::evaluate(&online, &p, 2).unwrap()));
-                    }
-                }
-                println!();
-                let set = kace::sound_set(table, nsight).unwrap();
-                let show = |name: &str, e: &set::Errors| {
-                    println!(
-                        "  {name}: mape {:.3} median {:.3} covered {:.3} width {:.2} n {}",
-                        e.error.mean().unwrap().mean,
-                        e.error.median(),
-                        e.covered.mean().unwrap().mean,
-                        e.width.median(),
-                        e.error.mean().unwrap().n
-                    );
-                };
-                show("prior", &set.prior());
-                show("cold", &set.cold(3));
-                if std::env::var("BY").is_ok() {
-                    set.cold(3).error.by();
-                }
-                show("online 50", &set.online(50, 8));
-            }
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Where the data lies.
+#[derive(Debug, Clone)]
+pub struct Data {
+    /// Data of others, one folder each.
+    pub shared: PathBuf,
+    /// Our own records of an H200.
+    pub h200: PathBuf,
+    /// Threads to work with.
+    pub threads: usize,
+}
+
+impl Data {
+    /// The given folder, else `../shared/data` beside the repository; our own records in `bench/h200/results`. Both
+    /// are looked for from where carma was started, then from where it was built.
+    #[must_use]
+    pub fn find(shared: Option<&Path>) -> Self {
+        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let here = |folder: &str| {
+            let found = [PathBuf::from(folder), built.join(folder)].into_iter().find(|path| path.is_dir());
+            found.unwrap_or_else(|| PathBuf::from(folder))
+        };
+        Self {
+            shared: shared.map_or_else(|| here("../shared/data"), Path::to_path_buf),
+            h200: here("bench/h200/results"),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
 }
+
+/// A limit that a number is to keep, and whether it does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Target {
+    /// In words: `>= 93.5`.
+    pub text: String,
+    /// Whether the mean keeps it.
+    pub holds: bool,
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Line {
+    /// Which part: `kace`, `splits`, `lucid`, `igniter`, `gavel`, `h200`.
+    pub part: &'static str,
+    /// What was tested.
+    pub test: String,
+    /// Which predictor.
+    pub who: String,
+    /// What the number is: `% of oracle`, `MAPE %`, `% covered`.
+    pub unit: &'static str,
+    /// The number; `None`: the line was skipped.
+    pub value: Option<Mean>,
+    /// Median, where errors are skewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
+    /// How often it was repeated in another random order.
+    pub repeats: u64,
+    /// What it is to reach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    /// What else is to be known; why it was skipped.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+impl Line {
+    fn new(part: &'static str, test: impl Into<String>, who: impl Into<String>, unit: &'static str) -> Self {
+        Self {
+            part,
+            test: test.into(),
+            who: who.into(),
+            unit,
+            value: None,
+            median: None,
+            repeats: 1,
+            target: None,
+            note: String::new(),
+        }
+    }
+
+    /// With values of 0 to 1 as percent.
+    fn of(mut self, values: &stats::Clustered, repeats: u64) -> Self {
+        let percent = |m: Mean| Mean { mean: m.mean * 100.0, low: m.low * 100.0, high: m.high * 100.0, ..m };
+        self.value = values.mean().map(percent);
+        if self.unit == MAPE {
+            self.median = Some(values.median() * 100.0).filter(|v| v.is_finite());
+        }
+        self.repeats = repeats;
+        self
+    }
+
+    fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    fn judged(mut self, text: String, holds: impl Fn(f64) -> bool) -> Self {
+        self.target = self.value.map(|v| Target { text, holds: holds(v.mean) });
+        self
+    }
+
+    fn at_least(self, limit: f64) -> Self {
+        self.judged(format!(">= {limit}"), |v| v >= limit)
+    }
+
+    fn at_most(self, limit: f64) -> Self {
+        self.judged(format!("<= {limit}"), |v| v <= limit)
+    }
+
+    fn within(self, low: f64, high: f64) -> Self {
+        self.judged(format!("{low} to {high}"), |v| (low..=high).contains(&v))
+    }
+}
+
+const ORACLE: &str = "% of oracle";
+const MAPE: &str = "MAPE %";
+const COVERED: &str = "% covered";
+
+/// Names of the parts.
+pub const PARTS: [&str; 6] = ["kace", "splits", "lucid", "igniter", "gavel", "h200"];
+
+/// Runs the parts, or one of them. Data that is absent or wrong becomes a line that says so.
+#[must_use]
+pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
+    type Part = fn(&Data) -> Result<Vec<Line>, crate::kace::Error>;
+    let parts: [(&'static str, Part); 6] = [
+        ("kace", tests_kace::kace),
+        ("splits", tests_kace::splits),
+        ("lucid", tests_others::lucid),
+        ("igniter", tests_others::igniter),
+        ("gavel", tests_others::gavel),
+        ("h200", tests_h200::h200),
+    ];
+    let mut lines = Vec::new();
+    for (name, part) in parts {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        match part(data) {
+            Ok(part) => lines.extend(part),
+            Err(e) => lines.push(Line::new(name, "all", "-", "").note(format!("skipped: {e}"))),
+        }
+    }
+    lines
+}
+
+/// Cold, after observations, and how often bounds held: what all data sets have in common.
+fn errors_lines(part: &'static str, label: &str, who: &str, errors: &set::Errors, repeats: u64) -> [Line; 2] {
+    [
+        Line::new(part, label, who, MAPE).of(&errors.error, repeats),
+        Line::new(part, label, who, COVERED)
+            .of(&errors.covered, repeats)
+            .note(format!("90 % bounds; median upper/lower {:.2}", errors.width.median())),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,13 +4,17 @@ use super::set::{Set, Together};
 use crate::kace::Error;
 use crate::kace::cells::Cells;
 use crate::predict::{GpuType, Mode};
-use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
+use crate::profile::{Kernels, Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 fn rate(per_s: f64) -> Option<Rate> {
     // Measured by the same people in the same campaign: as good as our own.
-    (per_s.is_finite() && per_s > 0.0).then_some(Rate { per_s, unit: None, source: Some(RateSource::Printed) })
+    (per_s.is_finite() && per_s > 0.0).then_some(Rate {
+        per_s,
+        unit: None,
+        source: Some(RateSource::Printed),
+    })
 }
 
 /// Tasks by name, in the order of their first mention.
@@ -32,8 +36,9 @@ impl Index {
         self.tasks.len() - 1
     }
 
-    fn set(self, gpu: &str, rows: Vec<Together>) -> Set {
-        Set { gpu: GpuType::named(gpu), tasks: self.tasks, families: self.families, rows }
+    fn set(self, gpu: &str, rows: Vec<Together>, place: &Path) -> Result<Set, Error> {
+        let set = Set { gpu: GpuType::named(gpu), tasks: self.tasks, families: self.families, rows };
+        set.checked(&place.display().to_string())
     }
 }
 
@@ -44,7 +49,8 @@ pub(crate) fn lucid(folder: &Path) -> Result<Set, Error> {
     let mut index = Index::default();
     let key = |model: &str, data: &str, batch: &str, amp: &str| format!("{model}/{data}/{batch}/amp{amp}");
     let [model, data, batch, amp, speed, util, mem, memory] =
-        ["model", "dataset", "batchsize", "amp", "speed", "gpu_util", "gmem_util", "gmem"].map(|c| solo.column(c));
+        ["model", "dataset", "batchsize", "amp", "speed", "gpu_util", "gmem_util", "gmem"]
+            .map(|c| solo.column(c));
     let (model, data, batch, amp) = (model?, data?, batch?, amp?);
     let (speed, util, mem, memory) = (speed?, util?, mem?, memory?);
     for row in solo.rows() {
@@ -55,8 +61,7 @@ pub(crate) fn lucid(folder: &Path) -> Result<Set, Error> {
             memory_mib: Some(Stat::of(row.positive(memory, true)?)),
             ..Metrics::default()
         };
-        let profile =
-            Profile { name, rate: rate(row.positive(speed, true)?), metrics, ..Profile::default() };
+        let profile = Profile { name, rate: rate(row.positive(speed, true)?), metrics, ..Profile::default() };
         index.put(profile, row.text(model)?);
     }
     let pairs = Cells::read(folder, "colocate_info.csv")?;
@@ -72,22 +77,27 @@ pub(crate) fn lucid(folder: &Path) -> Result<Set, Error> {
             let text = |c: usize| row.text(columns[2 * c + i]);
             let name = key(text(0)?, text(1)?, text(2)?, text(3)?);
             let at = index.at.get(&name).copied();
-            tasks.push(at.ok_or_else(|| Error::new(row.place(columns[i]), format!("`{name}` was not measured alone")))?);
+            tasks.push(at.ok_or_else(|| {
+                Error::new(row.place(columns[i]), format!("`{name}` was not measured alone"))
+            })?);
             progress.push(row.positive(columns[8 + i], true)?);
         }
         rows.push(Together { tasks, sharing: Mode::TimeSlice, threads: Vec::new(), progress });
     }
-    Ok(index.set("RTX 3090", rows))
+    index.set("RTX 3090", rows, folder)
 }
 
 /// iGniter (TPDS 2023): 750 pairs of inference servers on a partitioned V100. Speed is 1 / latency; alone, by
-/// thread percentage, from the solo table. Families are models.
+/// thread percentage, from the solo table; as only one batch was measured with all threads, 80 % stand for them on
+/// both sides of every ratio. Families are models.
 pub(crate) fn igniter(folder: &Path) -> Result<Set, Error> {
     let solo = Cells::read(folder, "solo_v100_batch_x_mpspct.csv")?;
     let [model, batch, pct, latency, dram] =
         ["model", "batch", "mps_pct", "latency", "dram"].map(|c| solo.column(c));
     let (model, batch, pct, latency, dram) = (model?, batch?, pct?, latency?, dram?);
-    let mut curves: BTreeMap<(String, u32), BTreeMap<u8, (f64, Option<f64>)>> = BTreeMap::new();
+    // Speed and DRAM utilisation by percentage.
+    type Curve = BTreeMap<u8, (f64, Option<f64>)>;
+    let mut curves: BTreeMap<(String, u32), Curve> = BTreeMap::new();
     for row in solo.rows() {
         let key = (row.text(model)?.to_owned(), row.whole(batch)?);
         let at = row.positive(pct, true)?.round().clamp(1.0, 100.0) as u8;
@@ -109,18 +119,22 @@ pub(crate) fn igniter(folder: &Path) -> Result<Set, Error> {
         for (i, (model, batch, latency)) in columns.into_iter().enumerate() {
             let key = (row.text(model)?.to_owned(), row.whole(batch)?);
             let name = format!("{}/{}", key.0, key.1);
-            let curve = curves.get(&key).ok_or_else(|| Error::new(row.place(model), format!("no solo rows of {name}")))?;
-            let full = curve.get(&100).map(|(speed, _)| *speed);
-            let full =
-                full.ok_or_else(|| Error::new(row.place(model), format!("no solo row of {name} with 100 % of the threads")))?;
-            let traffic = curve.get(&100).and_then(|(_, dram)| *dram);
+            let curve = curves
+                .get(&key)
+                .ok_or_else(|| Error::new(row.place(model), format!("no solo rows of {name}")))?;
+            let (full, traffic) = *curve.get(&80).ok_or_else(|| {
+                Error::new(row.place(model), format!("no solo row of {name} with 80 % of the threads"))
+            })?;
+            let mut by_threads: BTreeMap<u8, f64> =
+                curve.iter().map(|(pct, (speed, _))| (*pct, *speed)).collect();
+            by_threads.insert(100, full);
             let profile = Profile {
                 rate: rate(full),
                 metrics: Metrics {
                     drama_pct: traffic.filter(|d| (0.0..=100.0).contains(d)).map(Stat::of),
                     ..Metrics::default()
                 },
-                rate_by_threads_pct: curve.iter().map(|(pct, (speed, _))| (*pct, *speed)).collect(),
+                rate_by_threads_pct: by_threads,
                 name,
                 ..Profile::default()
             };
@@ -130,7 +144,7 @@ pub(crate) fn igniter(folder: &Path) -> Result<Set, Error> {
         }
         rows.push(Together { tasks, sharing: Mode::Mps, threads, progress });
     }
-    Ok(index.set("unmeasured Volta 16GB", rows))
+    index.set("unmeasured Volta 16GB", rows, folder)
 }
 
 /// Gavel (OSDI 2020): pairs of training jobs under MPS on one GPU type; nothing is known of a job but its rate
@@ -161,27 +175,35 @@ pub(crate) fn gavel(folder: &Path, worker: &str) -> Result<Set, Error> {
             rows.push(Together { tasks, sharing: Mode::Mps, threads: Vec::new(), progress });
         }
     }
-    Ok(index.set(worker, rows))
+    index.set(worker, rows, folder)
+}
+
+/// Solo speeds by thread percentage of the workloads that have all ten. Eleven rows hold a single value, some
+/// without the commas of the others: those are no curves.
+fn curves(path: &Path) -> Result<BTreeMap<String, BTreeMap<u8, f64>>, Error> {
+    let place = path.display().to_string();
+    let bad = |e: csv::Error| Error::new(&place, format!("cannot be read: {e}"));
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(bad)?;
+    let header = reader.headers().map_err(bad)?.clone();
+    let mut curves = BTreeMap::new();
+    for record in reader.records() {
+        let record = record.map_err(bad)?;
+        let speeds = header.iter().zip(&record).skip(1).filter_map(|(pct, speed)| {
+            let speed = speed.parse::<f64>().ok().filter(|v| v.is_finite() && *v > 0.0)?;
+            Some((pct.parse::<u8>().ok().filter(|pct| (1..=100).contains(pct))?, speed))
+        });
+        let curve: BTreeMap<u8, f64> = speeds.collect();
+        if let (10.., Some(name)) = (curve.len(), record.get(0)) {
+            curves.insert(name.to_owned(), curve);
+        }
+    }
+    Ok(curves)
 }
 
 /// KACE's campaign of May 2024: pairs under MPS at splits 10/90 to 90/10 and at 100/100, with solo curves by
 /// percentage. Only pairs of tasks with a whole curve.
 pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
-    let table = Cells::read(folder, "orig/solo_mps_curve_baseline_steps_stage2.csv")?;
-    let name = table.column("workload")?;
-    let mut curves: BTreeMap<String, BTreeMap<u8, f64>> = BTreeMap::new();
-    for row in table.rows() {
-        let mut curve = BTreeMap::new();
-        for pct in (10..=100_u8).step_by(10) {
-            let column = table.column(&pct.to_string())?;
-            if let Some(speed) = row.maybe(column).and_then(|v| v.parse::<f64>().ok()).filter(|v| *v > 0.0) {
-                curve.insert(pct, speed);
-            }
-        }
-        if curve.len() == 10 {
-            curves.insert(row.text(name)?.to_owned(), curve);
-        }
-    }
+    let curves = curves(&folder.join("orig/solo_mps_curve_baseline_steps_stage2.csv"))?;
     let util = Cells::read(folder, "orig/baseline_labels_util.csv")?;
     let (kind, sm) = (util.column("Type")?, util.column("sm%")?);
     let mut busy = BTreeMap::new();
@@ -189,6 +211,12 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
         if let Some(sm) = row.maybe(sm).and_then(|v| v.parse::<f64>().ok()) {
             busy.insert(row.text(kind)?.to_owned(), sm.clamp(0.0, 100.0));
         }
+    }
+    let nsight = Cells::read(folder, "ncu_solo_features.csv")?;
+    let (kernel, registers) = (nsight.column("Type")?, nsight.column("Registers")?);
+    let mut resident = BTreeMap::new();
+    for row in nsight.rows() {
+        resident.insert(row.text(kernel)?.to_owned(), row.positive(registers, false)?);
     }
     let cells = Cells::read(folder, "colocations_tidy.csv")?;
     let at = |name: &str| cells.column(name);
@@ -201,7 +229,8 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
         let key = row.text(id)?.to_owned();
         if open.as_ref().is_none_or(|(at, _)| *at != key) {
             rows.extend(open.take().map(|(_, together)| together));
-            let none = Together { tasks: Vec::new(), sharing: Mode::Mps, threads: Vec::new(), progress: Vec::new() };
+            let none =
+                Together { tasks: Vec::new(), sharing: Mode::Mps, threads: Vec::new(), progress: Vec::new() };
             open = Some((key, none));
         }
         let name = row.text(task)?;
@@ -212,6 +241,8 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
             rate: rate(alone),
             metrics: Metrics { gpu_util_pct: busy.get(name).copied().map(Stat::of), ..Metrics::default() },
             rate_by_threads_pct: curve.clone(),
+            // Of Nsight Compute's numbers the predictor takes this one.
+            kernels: resident.get(name).map(|r| Kernels { registers: *r, ..Kernels::default() }),
             ..Profile::default()
         };
         let family = name.split("_batch").next().unwrap_or(name).to_owned();
@@ -221,5 +252,5 @@ pub(crate) fn kace_splits(folder: &Path) -> Result<Set, Error> {
     }
     rows.extend(open.map(|(_, together)| together));
     rows.retain(|r| r.tasks.len() == 2);
-    Ok(index.set("unmeasured Volta 32GB", rows))
+    index.set("unmeasured Volta 32GB", rows, folder)
 }

@@ -1,6 +1,7 @@
 //! A data set of measured combinations, and the protocols that all of them share.
 
 use super::stats::{Clustered, Dice};
+use crate::kace::Error;
 use crate::kace::score::parallel;
 use crate::online::{Model, Observed};
 use crate::predict::{GpuType, Group, Member, Mode};
@@ -45,6 +46,22 @@ pub(crate) struct Errors {
 }
 
 impl Set {
+    /// The set, if all of it can be predicted and learned from.
+    ///
+    /// # Errors
+    /// A profile that makes no sense, progress that is none.
+    pub(crate) fn checked(self, place: &str) -> Result<Self, Error> {
+        for task in &self.tasks {
+            task.check().map_err(|e| Error::new(place, e.to_string()))?;
+        }
+        let sound = |p: &f64| p.is_finite() && *p > 0.0;
+        if let Some(row) = self.rows.iter().find(|row| !row.progress.iter().all(sound)) {
+            let names: Vec<&str> = row.tasks.iter().map(|t| self.tasks[*t].name.as_str()).collect();
+            return Err(Error::new(place, format!("{}: progress {:?}", names.join(" + "), row.progress)));
+        }
+        Ok(self)
+    }
+
     pub(crate) fn members(&self, row: &Together) -> Vec<Member<'_>> {
         let of = |(at, task): (usize, &usize)| Member {
             profile: &self.tasks[*task],
@@ -57,7 +74,7 @@ impl Set {
         let members = self.members(row);
         let group = Group { gpu: &self.gpu, sharing: row.sharing, members: &members };
         let observed = Observed::Progress(row.progress.iter().map(|p| Some(*p)).collect());
-        // What the model refuses it says; the rows were checked when they were read.
+        // It refuses only what `checked` does.
         let _ = model.observe(&group, &observed);
     }
 
@@ -99,6 +116,11 @@ impl Set {
         let mut model = Model::new();
         rows.into_iter().for_each(|row| self.observe(&mut model, row));
         model
+    }
+
+    /// A model that has observed all rows without these families, in that random order.
+    pub(crate) fn taught_without(&self, families: &[&str], seed: u64) -> Model {
+        self.taught(self.rows.iter().filter(|r| families.iter().all(|f| !self.has_family(r, f))), seed)
     }
 
     /// Leave one family out: learns from rows without it, predicts its tasks in rows with it. `repeats`
@@ -144,14 +166,30 @@ impl Set {
     pub(crate) fn transfer(&self, before: &Self, observations: usize, repeats: u64) -> Errors {
         let mut errors = Errors::default();
         for seed in 0..repeats {
-            let mut model = before.taught(before.rows.iter(), seed);
-            let mut rows: Vec<&Together> = self.rows.iter().collect();
-            Dice::new(seed + 1000).shuffle(&mut rows);
-            let (first, rest) = rows.split_at(observations.min(rows.len()));
-            first.iter().for_each(|row| self.observe(&mut model, row));
-            rest.iter().for_each(|row| self.add(&mut errors, &model, row, None));
+            let model = self.taught_after(before, observations, seed);
+            let rest = self.in_order(seed).into_iter().skip(observations);
+            rest.for_each(|row| self.add(&mut errors, &model, row, None));
         }
         errors
+    }
+
+    fn in_order(&self, seed: u64) -> Vec<&Together> {
+        let mut rows: Vec<&Together> = self.rows.iter().collect();
+        Dice::new(seed + 1000).shuffle(&mut rows);
+        rows
+    }
+
+    /// As [`Set::transfer`] learns.
+    pub(crate) fn taught_after(&self, before: &Self, observations: usize, seed: u64) -> Model {
+        let mut model = before.taught(before.rows.iter(), seed);
+        self.in_order(seed).into_iter().take(observations).for_each(|row| self.observe(&mut model, row));
+        model
+    }
+
+    /// Sum of rates, in the units of the solo rates.
+    pub(crate) fn throughput(&self, row: &Together) -> f64 {
+        let rate = |t: &usize| self.tasks[*t].rate.as_ref().map_or(0.0, |r| r.per_s);
+        row.tasks.iter().zip(&row.progress).map(|(t, p)| rate(t) * p).sum()
     }
 
     /// Choice of partners for every target of held-out families: measured value of the chosen row over the

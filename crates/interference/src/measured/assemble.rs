@@ -42,19 +42,20 @@ impl Solos {
         solos
     }
 
-    /// Mean rate of a task alone: in that session if it was measured there, else in all sessions of that
-    /// sharing.
+    /// Median rate of a task alone: in that session if it was measured there, else in all sessions of that
+    /// sharing. The median, since one window of three may be off: a task that had not warmed up, a host that was
+    /// busy with something else.
     #[must_use]
     pub fn rate(&self, task: &str, sharing: Mode, session: u32) -> Option<f64> {
         let here = self.rates.get(&(task.to_owned(), sharing, session));
-        here.and_then(|rates| mean(rates.iter().copied())).or_else(|| self.overall(task, sharing))
+        here.and_then(|rates| median(rates)).or_else(|| self.overall(task, sharing))
     }
 
-    /// Mean rate of a task alone, over all sessions of that sharing.
+    /// Median rate of a task alone, over all sessions of that sharing.
     #[must_use]
     pub fn overall(&self, task: &str, sharing: Mode) -> Option<f64> {
         let all = self.rates.iter().filter(|((name, mode, _), _)| name == task && *mode == sharing);
-        mean(all.flat_map(|(_, rates)| rates.iter().copied()))
+        median(&all.flat_map(|(_, rates)| rates.iter().copied()).collect::<Vec<_>>())
     }
 
     /// What the repeated solo windows say of drift, those with at least two.
@@ -71,6 +72,14 @@ impl Solos {
             })
             .collect()
     }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(*sorted.get(middle - 1)?, upper) })
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

@@ -4,6 +4,9 @@
 use super::{BadMeasurement, Combination, Machine, Session, TaskNote, VERSION};
 use serde::{Deserialize, Serialize};
 
+/// How a log begins, and a file of results does not.
+pub(super) const BEGINNING: &str = r#"{"line":"header""#;
+
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]

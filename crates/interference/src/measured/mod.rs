@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A window with one member is that task alone (*solo*): there are several of each in a session, at its
-//! start, middle and end. `progress` is the rate over the mean solo rate of the same task, under the same
+//! start, middle and end. `progress` is the rate over the median solo rate of the same task, under the same
 //! sharing, in the same session if that has one, else in all.
 
 mod assemble;
@@ -221,7 +221,7 @@ impl fmt::Display for BadMeasurement {
 impl std::error::Error for BadMeasurement {}
 
 impl Measured {
-    /// Reads a file.
+    /// Reads a file, or the log that one grows from.
     ///
     /// # Errors
     /// Text that is not JSON of this form, a newer version, two tasks of one name, a window with members
@@ -230,6 +230,13 @@ impl Measured {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
+        }
+        if text.trim_start().starts_with(log::BEGINNING)
+            && let Some(log) = read_log(text)?
+        {
+            let measured = log.assemble(0);
+            measured.check()?;
+            return Ok(measured);
         }
         let form = |e: serde_json::Error| {
             BadMeasurement(format!(

@@ -22,7 +22,9 @@
 
 mod conformal;
 mod domain;
+mod local;
 mod matrix;
+mod prior;
 
 use crate::power::Power;
 use crate::predict::features::{Features, WEIGHT_NAMES};
@@ -99,6 +101,13 @@ impl Model {
     #[must_use]
     pub fn new() -> Self {
         Self { version: VERSION, domains: BTreeMap::new() }
+    }
+
+    /// What comes with this program: what was learned of whole GPU types, not of single tasks, from our own
+    /// measurements (`docs/results/interference.md`). The prior where there is nothing.
+    #[must_use]
+    pub fn shipped() -> Self {
+        Self::read(include_str!("../../models/shipped.json")).unwrap_or_default()
     }
 
     /// Reads a model file.
@@ -245,6 +254,11 @@ impl Model {
             domain.learn(group.sharing, &seats, group.is_split(), &ready.clock, &labels);
         }
         Ok(learned)
+    }
+
+    /// Forgets every class, and keeps what holds for all tasks of a GPU type.
+    pub fn forget_all_classes(&mut self) {
+        self.domains.values_mut().for_each(|domain| domain.classes.clear());
     }
 
     /// Forgets a class on all GPUs, e.g. because its program changed.

@@ -7,8 +7,10 @@
 //!
 //! ```text
 //! q_j     chance that j has a kernel on the GPU
-//! load    W_i = w_i a_i + sum over j != i of q_j w_j a_j       for SMs, DRAM and tensor pipes alike
-//! r_i   = min over resources of min(1, C w_i / W_i)            C: capacity, see below
+//! r_i   = min over SMs, DRAM and tensor pipes of
+//!         SMs, engine:  min(1, C w_i / (w_i a_i + sum over j != i of q_j w_j a_j))       C: capacity
+//!         the others:   min(1, L w_i), with the level L at which
+//!                       min(1, L w_i) a_i + sum over j != i of min(1, L w_j) q_j a_j = 1
 //! e_i   = g_i / r_i                                            GPU time for what takes 1 alone
 //! t_i   = (1 - o_i) (1 - g_i + e_i) + o_i max(1, e_i)          o_i: share that the host queues ahead
 //! q_i   = min(1, e_i / t_i)                                    and so on until nothing moves
@@ -89,29 +91,24 @@ pub(crate) fn progress_into(
     for _ in 0..ROUNDS {
         let mut moved = 0.0_f64;
         for (i, c) in clients.iter().enumerate() {
-            // The loads of the others, and the chance that none of them is there.
-            let (mut sm, mut dram, mut tensor, mut quiet) = (0.0, 0.0, 0.0, 1.0);
-            for (j, (other, &q)) in clients.iter().zip(&*q).enumerate() {
-                if j != i {
-                    let load = q * other.weight;
-                    sm += load * fill(mode, other);
-                    dram += load * other.dram;
-                    tensor += load * other.tensor;
-                    quiet *= 1.0 - q;
-                }
-            }
-            let served = |others: f64, alone: f64, capacity: f64| {
-                let load = c.weight * alone + others;
-                let capacity = if capacity < 1.0 { 1.0 - (1.0 - capacity) * (1.0 - quiet) } else { capacity };
-                if load > 0.0 { (capacity * c.weight / load).min(1.0) } else { 1.0 }
+            let others = || clients.iter().zip(&*q).enumerate().filter(move |(j, _)| *j != i);
+            // Under a thread limit kernels run slower, and take less of the rest.
+            let wants = |of: fn(&Client) -> f64| {
+                let others = others().map(|(j, (other, q))| (q * of(other) * speed_alone[j], other.weight));
+                served((of(c) * speed_alone[i], c.weight), others, 1.0)
             };
             let mut rate = 1.0_f64;
             // Tasks whose thread limits leave room for each other have SMs of their own.
             if !disjoint {
-                rate = served(sm, fill(mode, c), capacity);
+                // A loss through sharing holds as often as anyone else is there.
+                let quiet: f64 = others().map(|(_, (_, q))| 1.0 - q).product();
+                let loss = (1.0 - capacity).max(0.0) * quiet;
+                let load: f64 = others().map(|(_, (other, q))| q * other.weight * fill(mode, other)).sum();
+                let load = load + c.weight * fill(mode, c);
+                rate = if load > 0.0 { ((capacity + loss) * c.weight / load).min(1.0) } else { 1.0 };
             }
             if mode == Mode::Mps {
-                rate = rate.min(served(dram, c.dram, 1.0)).min(served(tensor, c.tensor, 1.0));
+                rate = rate.min(wants(|c| c.dram)).min(wants(|c| c.tensor));
             }
             let busy = c.engine / (rate * speed_alone[i]).max(LEAST);
             let time = (1.0 - c.overlap) * (1.0 - c.engine + busy) + c.overlap * busy.max(1.0);
@@ -134,6 +131,35 @@ pub(crate) fn progress_into(
         let divided = crate::share::share(mode, &tenants, &crate::share::Capacities::PRIOR);
         for (p, by_link) in out.iter_mut().zip(divided.progress) {
             *p = p.min(by_link);
+        }
+    }
+}
+
+/// Rate at which one's kernels run among others': weighted water-filling of `capacity` over what each takes
+/// while it runs, the others' times the chance that they run. (Wants, weight) of it and of the others.
+fn served(own: (f64, f64), others: impl Iterator<Item = (f64, f64)> + Clone, capacity: f64) -> f64 {
+    if own.0 <= 0.0 || own.0 + others.clone().map(|(wants, _)| wants).sum::<f64>() <= capacity {
+        return 1.0;
+    }
+    // The level rises from the even one: whoever has all that it wants below it leaves the rest to the others.
+    let mut level = 0.0;
+    loop {
+        let (mut left, mut weighted, mut next) = (capacity, 0.0, f64::INFINITY);
+        for (wants, weight) in others.clone().chain([own]) {
+            if level * weight >= 1.0 {
+                left -= wants;
+            } else if wants > 0.0 {
+                weighted += wants * weight;
+                next = next.min(1.0 / weight);
+            }
+        }
+        let raised = left / weighted;
+        if level * own.1 >= 1.0 || !(raised > level) {
+            return (level * own.1).min(1.0);
+        }
+        level = raised;
+        if raised < next {
+            return (level * own.1).min(1.0);
         }
     }
 }

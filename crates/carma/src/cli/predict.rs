@@ -1,0 +1,91 @@
+//! Options of `carma predict` and `carma interference-bench`.
+
+use carma_interference::bench::PARTS;
+use carma_interference::predict::policy::NAMES;
+use carma_interference::predict::{Mode, Objective};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgGroup, Args};
+use std::path::PathBuf;
+
+/// `carma predict`.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("what").args(["members", "target", "observe"]).required(true))]
+pub(crate) struct PredictArgs {
+    /// Solo profiles, as `carma profile` or `carma bench interference` write them (docs/interference.md)
+    #[arg(long, value_name = "FILE", required_unless_present = "observe")]
+    pub(crate) profiles: Option<PathBuf>,
+    /// The tasks that share a GPU
+    #[arg(long = "group", value_name = "NAME,NAME...", value_delimiter = ',')]
+    pub(crate) members: Vec<String>,
+    /// The task that partners are ranked for
+    #[arg(long, value_name = "NAME", requires = "candidates")]
+    pub(crate) target: Option<String>,
+    /// Partners to rank; `b+c` is both together
+    #[arg(long, value_name = "NAME,NAME...", value_delimiter = ',', requires = "target")]
+    pub(crate) candidates: Vec<String>,
+    /// Type of the GPU [default: that of the profiles]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu: Option<String>,
+    /// How they share it
+    #[arg(long, value_name = "MODE", default_value = "mps", value_parser = sharing())]
+    pub(crate) sharing: Mode,
+    /// MPS thread percentages: `a=50,b=50`; `best` looks for the best split in steps of 10 %
+    #[arg(long, value_name = "NAME=PCT,...", conflicts_with_all = ["target", "observe"])]
+    pub(crate) threads: Option<String>,
+    /// Who predicts
+    #[arg(long, value_name = "NAME", default_value = "online", value_parser = PossibleValuesParser::new(NAMES))]
+    pub(crate) policy: String,
+    /// What is to be large: the sum of progress, the least progress (its lower bound), or the sum of rates
+    #[arg(long, value_name = "WHAT", default_value = "sum", value_parser = objective())]
+    pub(crate) objective: Objective,
+    /// What the predictor has learned; with --observe it is made or brought up to date
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: Option<PathBuf>,
+    /// For --policy kace: what `carma kace train` wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kace_model: Option<PathBuf>,
+    /// For --policy oracle: what `carma bench interference` measured
+    #[arg(long, value_name = "FILE")]
+    pub(crate) measured: Option<PathBuf>,
+    /// Learn from what `carma bench interference` measured, and keep it in --model
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(crate) observe: Option<PathBuf>,
+    /// With --observe: keep what holds for every task of the GPU type, and no task
+    #[arg(long, requires = "observe")]
+    pub(crate) no_classes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn sharing() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(["mps", "time-slice"]).map(|word| match word.as_str() {
+        "mps" => Mode::Mps,
+        _ => Mode::TimeSlice,
+    })
+}
+
+fn objective() -> impl TypedValueParser<Value = Objective> {
+    PossibleValuesParser::new(["sum", "min", "rate"]).map(|word| match word.as_str() {
+        "min" => Objective::MaxMin,
+        "rate" => Objective::Throughput,
+        _ => Objective::WeightedSpeedup,
+    })
+}
+
+/// `carma interference-bench`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct InterferenceBenchArgs {
+    /// Folder with the data of others [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Run this part only
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PARTS))]
+    pub(crate) only: Option<String>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print tables in Markdown, as in docs/results/interference.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}

@@ -1,0 +1,173 @@
+//! `carma predict` as users and programs call it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing helper may end the test")]
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const PROFILES: &str = r#"{"version":1,"gpu":"NVIDIA H200","tasks":[
+{"name":"heavy","rate":{"per_s":31.4,"unit":"steps","source":"heartbeat"},"metrics":{"gract_pct":100,"smact_pct":83,"smocc_pct":40,"drama_pct":45,"memory_mib":7627},
+ "rate_by_threads_pct":{"10":4,"30":12,"50":20,"80":30,"100":31.4}},
+{"name":"light","rate":487,"metrics":{"gract_pct":36,"smact_pct":16,"smocc_pct":2,"drama_pct":2,"memory_mib":904},
+ "rate_by_threads_pct":{"10":300,"30":480,"100":487}},
+{"name":"smi","rate":10,"metrics":{"gpu_util_pct":95,"mem_util_pct":20,"memory_mib":4000}},
+{"name":"bare"}]}"#;
+
+const MEASURED: &str = r#"{"version":1,"machine":{"gpu":"NVIDIA H200","gpu_memory_mib":143771,"cpus":16},
+"tasks":[{"name":"heavy"},{"name":"light"}],"sessions":[],
+"profiles":{"version":1,"gpu":"NVIDIA H200","tasks":[{"name":"heavy","rate":31.4,"metrics":{"gract_pct":100,"smact_pct":83}},
+{"name":"light","rate":487,"metrics":{"gract_pct":36,"smact_pct":16}}]},
+"combinations":[
+{"members":["heavy","light"],"sharing":"mps","rates":[9.4,480.0],"progress":[0.3,0.98],"window_s":1.5},
+{"members":["heavy","light"],"sharing":"mps","rates":[9.5,0.0],"progress":[0.3,0.0],"window_s":1.5},
+{"members":["heavy","heavy"],"sharing":"mps","failed":"heavy ended","window_s":1.5}],"left":0}"#;
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("p.json"), PROFILES).unwrap();
+        std::fs::write(dir.path().join("m.json"), MEASURED).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, arguments: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
+        command.arg("predict").current_dir(self.0.path()).args(arguments.split_whitespace());
+        command.output().unwrap()
+    }
+
+    fn json(&self, arguments: &str) -> Value {
+        let output = self.run(&format!("{arguments} --json"));
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Exit code 2, and what was said.
+    fn refused(&self, arguments: &str) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+#[test]
+fn a_group_is_forecast_task_by_task() {
+    let files = Files::new();
+    for sharing in ["mps", "time-slice"] {
+        let reply =
+            files.json(&format!("--profiles p.json --group heavy,light,bare --gpu H200 --sharing {sharing}"));
+        assert_eq!((&reply["version"], &reply["gpu"]), (&Value::from(1), &Value::from("H200")));
+        let tasks = reply["tasks"].as_array().unwrap();
+        assert_eq!(tasks.len(), 3);
+        let mut sum = 0.0;
+        for task in tasks {
+            let of = |key: &str| task["progress"][key].as_f64().unwrap();
+            assert!(
+                0.0 < of("lower") && of("lower") <= of("expected") && of("expected") <= of("upper"),
+                "{task}"
+            );
+            assert!((task["slowdown"].as_f64().unwrap() * of("expected") - 1.0).abs() < 1e-9);
+            assert!(task["prior"].as_f64().unwrap() <= 1.0);
+            sum += of("expected");
+        }
+        assert!((reply["sum"].as_f64().unwrap() - sum).abs() < 1e-9);
+        assert!(tasks[0]["rate"]["expected"].as_f64().unwrap() < 31.4);
+        assert!(tasks[2]["rate"].is_null());
+        assert!(reply["reasons"].to_string().contains("bare: nothing is known of its activity"), "{reply}");
+    }
+    let text = String::from_utf8(files.run("--profiles p.json --group heavy,light").stdout).unwrap();
+    assert!(text.contains("TASK") && text.contains("90 % BOUNDS") && text.contains("\nsum "), "{text}");
+}
+
+#[test]
+fn partners_are_ranked_by_every_policy_that_can() {
+    let files = Files::new();
+    let order = |arguments: &str| -> Vec<String> {
+        let reply = files.json(&format!("--profiles p.json --target heavy {arguments}"));
+        let scores: Vec<f64> =
+            reply["candidates"].as_array().unwrap().iter().map(|c| c["score"].as_f64().unwrap()).collect();
+        assert!(scores.windows(2).all(|w| w[0] >= w[1]), "{scores:?}");
+        let names = reply["candidates"].as_array().unwrap().iter();
+        names.map(|c| c["candidate"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(order("--candidates smi,light,heavy")[0], "light");
+    assert_eq!(order("--candidates smi,light --policy share")[0], "light");
+    assert_eq!(order("--candidates smi,light --policy memcap")[0], "light");
+    assert_eq!(order("--candidates light,smi --policy sm")[0], "smi");
+    assert_eq!(order("--candidates smi,light --policy random"), ["smi", "light"]);
+    assert_eq!(order("--candidates light --policy oracle --measured m.json"), ["light"]);
+    assert_eq!(order("--candidates light+smi,light --objective min")[0], "light");
+    let missing = |policy: &str| {
+        files.refused(&format!("--profiles p.json --target heavy --candidates bare --policy {policy}"))
+    };
+    assert!(
+        missing("memcap")
+            .contains("needs memory (`memory_mib`) of every task; the profile of `bare` has none")
+    );
+    assert!(missing("oracle").contains("--measured FILE"));
+    assert!(missing("kace").contains("carma kace train"));
+    assert!(missing("xu").contains("carma kace eval"));
+}
+
+#[test]
+fn threads_are_told_or_looked_for() {
+    let files = Files::new();
+    let reply = files.json("--profiles p.json --group heavy,light --threads heavy=80,light=20");
+    assert_eq!(reply["tasks"][0]["threads_pct"], 80.0);
+    assert!(reply["tasks"][0]["progress"]["expected"].as_f64().unwrap() > 0.8, "{reply}");
+    let best = files.json("--profiles p.json --group heavy,light --threads best --objective min");
+    assert!(best["min"].as_f64().unwrap() > 0.6, "{best}");
+    for (threads, said) in [
+        ("heavy=50,dark=50", "`dark` is not in --group"),
+        ("heavy", "expected NAME=PERCENT"),
+        ("heavy=150", "a thread percentage of 150"),
+    ] {
+        let error = files.refused(&format!("--profiles p.json --group heavy,light --threads {threads}"));
+        assert!(error.contains(said), "{error}");
+    }
+    let error =
+        files.refused("--profiles p.json --group heavy,light --threads heavy=50 --sharing time-slice");
+    assert!(error.contains("only MPS"), "{error}");
+}
+
+#[test]
+fn what_was_measured_is_learned_and_kept() {
+    let files = Files::new();
+    let progress = |model: &str| {
+        let reply = files.json(&format!("--profiles p.json --group heavy,light {model}"));
+        reply["tasks"][0]["progress"]["expected"].as_f64().unwrap()
+    };
+    let before = progress("");
+    let learned = files.json("--observe m.json --model mine.json");
+    assert_eq!(learned["learned"], 2);
+    let skipped = learned["skipped"].to_string();
+    assert!(
+        skipped.contains("heavy ended") && skipped.contains("a progress of 0 is no progress"),
+        "{skipped}"
+    );
+    let after = progress("--model mine.json");
+    assert!((after - 0.3).abs() < (before - 0.3).abs(), "{before} {after}");
+    files.json("--observe m.json --model mine.json");
+    files.json("--observe m.json --model types.json --no-classes");
+    assert!(!std::fs::read_to_string(files.path("types.json")).unwrap().contains("heavy"));
+    let text = std::fs::read_to_string(files.path("mine.json")).unwrap();
+    std::fs::write(files.path("old.json"), text.replacen("\"version\":1", "\"version\":9", 1)).unwrap();
+    let error = files.refused("--profiles p.json --group heavy --model old.json");
+    assert!(
+        error.contains("old.json") && error.contains("version 9, this program works with version 1"),
+        "{error}"
+    );
+    // A file of measurements holds profiles too.
+    let reply = files.json("--profiles m.json --group heavy,light");
+    assert!(!reply["reasons"].to_string().contains("nothing is known of its activity"), "{reply}");
+    let error = files.refused("--profiles mine.json --group heavy");
+    assert!(error.contains("mine.json: not a file of solo profiles"), "{error}");
+    assert!(files.refused("--profiles p.json --group heavy,dark").contains("no task is named `dark`"));
+}

@@ -1,0 +1,97 @@
+use super::*;
+use crate::kace::{Artifact, protocol, score};
+use crate::measured::Measured;
+use crate::predict::Mode;
+
+#[test]
+fn what_is_absent_is_said() {
+    let data = Data { shared: "/nonexistent".into(), h200: "/nonexistent".into(), threads: 1 };
+    let lines = run(&data, None);
+    assert!(lines.iter().all(|l| l.value.is_none() && l.note.starts_with("skipped: ")), "{lines:?}");
+    assert!(PARTS.iter().all(|part| lines.iter().any(|l| l.part == *part)), "{lines:?}");
+    assert!(run(&data, Some("lucid")).iter().all(|l| l.part == "lucid"));
+}
+
+const MEASURED: &str = r#"{"version":1,"machine":{"gpu":"NVIDIA H200","gpu_memory_mib":1,"cpus":1},
+"tasks":[{"name":"a","family":"f"},{"name":"b"}],"sessions":[],
+"profiles":{"version":1,"tasks":[{"name":"a","rate":2.0},{"name":"b","rate":4.0}]},
+"combinations":[
+{"members":["a"],"rates":[2.0],"progress":[1.0]},
+{"members":["b","a"],"sharing":"mps","rates":[1.0,1.0],"progress":[0.25,0.5]},
+{"members":["a","b"],"sharing":"mps","rates":[1.2,3.0],"progress":[0.6,0.75]},
+{"members":["a","b"],"sharing":"mps","threads_pct":[30,70],"rates":[1.0,2.0],"progress":[0.5,0.5]},
+{"members":["a","b"],"rates":[1.0,0.0],"progress":[0.5,0.0]},
+{"members":["a","b"],"failed":"b ended"}],"left":0}"#;
+
+#[test]
+fn repeats_of_a_combination_are_one_row_and_what_failed_is_none() {
+    let set = super::measured::of_measured(&Measured::read(MEASURED).unwrap());
+    assert_eq!(set.families, ["f", "b"]);
+    let [split, plain] = &set.rows[..] else { panic!("{:?}", set.rows) };
+    assert_eq!((plain.tasks.as_slice(), plain.sharing, plain.threads.len()), (&[0, 1][..], Mode::Mps, 0));
+    assert!(plain.progress.iter().zip([0.55, 0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{plain:?}");
+    assert_eq!(split.threads, [30.0, 70.0]);
+    let mut bad = set;
+    bad.rows[0].progress[1] = f64::NAN;
+    assert!(bad.checked("file").unwrap_err().to_string().contains("a + b: progress"));
+}
+
+/// The published divisions with 41 pairs, without the rest of the bench.
+#[test]
+fn kaces_own_divisions() {
+    let data = Data::find(None);
+    let folder = data.shared.join("nba556677go__KACE-artifact");
+    if !folder.is_dir() {
+        println!("skipped: {} is not here", folder.display());
+        return;
+    }
+    let artifact = Artifact::new(folder);
+    let pairs = artifact.pairs().unwrap();
+    let mut splits = artifact.splits(&pairs).unwrap();
+    splits.retain(|s| s.n_occur == 3);
+    let protocol = protocol::seen(&pairs, &splits);
+    let columns = kace::Columns::of(&pairs, true).unwrap();
+    let online = kace::Online { columns: &columns, gpu: kace::gpu(), shuffle: None };
+    let scored = score::evaluate(&online, &protocol, 2).unwrap();
+    assert_eq!(scored.len(), 105);
+    let mean = score::mean_of(&scored);
+    assert!(mean > 0.935, "{mean}, KACE 0.906");
+}
+
+/// The parts that take seconds: their numbers are in, and those with a target keep it.
+#[test]
+fn parts_with_data_keep_their_targets() {
+    let data = Data::find(None);
+    for part in ["splits", "lucid", "igniter"] {
+        for line in run(&data, Some(part)) {
+            if line.value.is_none() {
+                println!("{part}: {}", line.note);
+                assert!(!data.shared.is_dir(), "{line:?}");
+                continue;
+            }
+            assert!(line.target.as_ref().is_none_or(|t| t.holds), "{line:?}");
+        }
+    }
+    let lines = run(&data, Some("h200"));
+    assert!(lines.iter().any(|l| l.who == "ours" && l.value.is_some()), "{lines:?}");
+}
+
+#[test]
+#[ignore]
+fn scratch() {
+    for part in std::env::var("PART").map_or(PARTS.map(String::from).to_vec(), |p| vec![p]) {
+        for l in run(&Data::find(None), Some(&part)) {
+            let v = l.value.map_or("-".to_owned(), |v| format!("{:.1} ({:.1}-{:.1})", v.mean, v.low, v.high));
+            println!(
+                "{:8} {:74} {:28} {} {} {:?} {:?}",
+                l.part,
+                l.test,
+                l.who,
+                v,
+                l.unit,
+                l.median,
+                l.target.map(|t| (t.text, t.holds))
+            );
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Our own measurements on an H200.
+
+use super::measured::{files, measured, older};
+use super::rivals;
+use super::set::{Set, Together};
+use super::{Data, Line, MAPE, ORACLE, errors_lines};
+use crate::kace::Error;
+use crate::kace::features::Target;
+use crate::online::Model;
+use crate::predict::policy::Policy;
+use crate::predict::{Mode, Objective};
+
+const PART: &str = "h200";
+const ORDERS: u64 = 5;
+const REPEATS: u64 = 8;
+
+pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
+    let mut lines = Vec::new();
+    let mut both = files(&data.h200, "collocation-time-slice");
+    both.extend(files(&data.h200, "collocation-mps"));
+    if both.is_empty() {
+        let why = format!("skipped: no collocation-*.json in {}", data.h200.display());
+        lines.push(Line::new(PART, "eight tasks", "-", "").note(why));
+    } else {
+        lines.extend(of_set("eight tasks", &older(&both)?, data.threads));
+    }
+    let files = files(&data.h200, "interference");
+    if files.is_empty() {
+        let why = format!(
+            "skipped: no interference*.json in {}; `carma bench interference` writes it",
+            data.h200.display()
+        );
+        lines.push(Line::new(PART, "measured by carma bench interference", "-", "").note(why));
+    }
+    for path in files {
+        let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        lines.extend(of_set(&name, &measured(&path)?, data.threads));
+    }
+    Ok(lines)
+}
+
+fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for sharing in [Mode::TimeSlice, Mode::Mps] {
+        let of = |split: bool| {
+            let rows = set.rows.iter().filter(|r| r.sharing == sharing && r.threads.is_empty() != split);
+            Set { rows: rows.cloned().collect(), ..set.clone() }
+        };
+        let plain = of(false);
+        if plain.rows.len() > 3 {
+            let label = format!("{name}, {sharing}, {} sets", plain.rows.len());
+            lines.extend(one(&label, &plain, threads));
+        }
+        let split = of(true);
+        if split.rows.len() > 3 {
+            let label = format!("{name}, thread limits, {} sets", split.rows.len());
+            lines.push(
+                Line::new(PART, format!("{label}: nothing learned"), "ours", MAPE)
+                    .of(&split.prior().error, 1),
+            );
+            let cold = split.cold(ORDERS);
+            lines.extend(errors_lines(PART, &format!("{label}: family held out"), "ours", &cold, ORDERS));
+        }
+    }
+    lines
+}
+
+fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let test = format!("{label}: slowdown, family held out");
+    lines.extend(errors_lines(PART, &test, "ours", &set.cold(ORDERS), ORDERS));
+    lines.push(Line::new(PART, &test, "mean of the others", MAPE).of(&rivals::constant_errors(set), 1));
+    let test = format!("{label}: slowdown, nothing learned");
+    lines.push(Line::new(PART, &test, "ours", MAPE).of(&set.prior().error, 1));
+    lines.push(Line::new(PART, &test, "share law", MAPE).of(&rivals::share_errors(set), 1));
+    let test = format!("{label}: slowdown, after 40 observations");
+    let [error, covered] = errors_lines(PART, &test, "ours", &set.online(40, REPEATS), REPEATS);
+    lines.extend([error.at_most(15.0), covered]);
+    let test = format!("{label}: choice by sum of progress, target's family held out");
+    let sum = |model: &Model, row: &Together| {
+        set.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
+    };
+    let ours = set.select(ORDERS, threads, Together::sum, sum);
+    lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
+    let nothing = Model::new();
+    type Score<'a> = &'a (dyn Fn(&Together) -> f64 + Sync);
+    let fixed: [(&str, Score<'_>); 6] = [
+        ("ours, nothing learned", &|r| sum(&nothing, r)),
+        ("share law", &|r| rivals::fixed(&Policy::Share, set, r)),
+        ("CARMA's 80 % SMACT cap", &|r| rivals::cap80(set, r)),
+        ("Lucid's score", &|r| rivals::lucid(set, r)),
+        ("least memory", &|r| rivals::fixed(&Policy::Memcap, set, r)),
+        ("random", &|_| 0.0),
+    ];
+    for (who, score) in fixed {
+        let chosen = set.select(1, threads, Together::sum, |_, row| score(row));
+        lines.push(Line::new(PART, &test, who, ORACLE).of(&chosen, 1));
+    }
+    for (who, target) in [
+        ("KACE, nvidia-smi, as published", Target::SumThroughput),
+        ("KACE, nvidia-smi, sum of progress", Target::SumProgress),
+    ] {
+        let line = Line::new(PART, &test, who, ORACLE);
+        lines.push(match rivals::kace_select(set, target, threads) {
+            Some(chosen) => line.of(&chosen, 1),
+            None => line.note("skipped: a profile lacks a rate, utilisation or memory"),
+        });
+    }
+    lines
+}

@@ -1,0 +1,79 @@
+//! What is believed before anything is observed, and where each number stands.
+
+use super::domain::Class;
+use crate::predict::Mode;
+use crate::predict::features::{Features, WEIGHTS};
+
+/// Global constants: log capacity; its offsets for 3, 4, 5 and more members; logit of the host's
+/// overlap; weight exponents; residual's coefficients; log of what a thread limit's neighbours cost.
+pub(super) const GLOBALS: usize = 5 + WEIGHTS + RESIDUALS + 1;
+pub(super) const CAPACITY: usize = 0;
+pub(super) const OVERLAP: usize = 4;
+pub(super) const THETA: usize = 5;
+pub(super) const BETA: usize = THETA + WEIGHTS;
+pub(super) const SPLIT: usize = BETA + RESIDUALS;
+pub(super) const RESIDUALS: usize = 3;
+
+/// Numbers of a class, in order: weight, demand, overlap, sensitivity, solo rate.
+pub(super) const CLASS: usize = 5;
+pub(super) const SOLO: usize = 4;
+
+pub(super) fn logistic(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+pub(super) fn logit(p: f64) -> f64 {
+    (p / (1.0 - p)).ln()
+}
+
+/// Prior mean and standard deviation of the global constants.
+pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], [f64; GLOBALS]) {
+    let (mut mean, mut sd) = ([0.0; GLOBALS], [0.0; GLOBALS]);
+    mean[CAPACITY] = capacity.ln();
+    sd[CAPACITY] = 0.1;
+    // How levels change with the number of members does not carry over (reference: errors of 50 % and 80 %).
+    sd[1..OVERLAP].fill(0.15);
+    // A fifth of the host's time is hidden: between tasks that wait for each kernel and such that queue.
+    mean[OVERLAP] = logit(0.2);
+    sd[OVERLAP] = 1.0;
+    if mode == Mode::Mps {
+        // Who has more resident gets more: occupancy, and registers where only Nsight Compute knows.
+        mean[THETA..BETA].copy_from_slice(&[0.3, 0.5, 0.0, 0.5]);
+        sd[THETA..BETA].copy_from_slice(&[0.3, 0.3, 0.2, 0.5]);
+    } else {
+        // The driver's slices are equal.
+        sd[THETA..BETA].fill(0.05);
+    }
+    sd[BETA..SPLIT].fill(0.1);
+    mean[SPLIT] = if split { 0.92_f64.ln() } else { 0.0 };
+    sd[SPLIT] = if split { 0.1 } else { 1e-3 };
+    (mean, sd)
+}
+
+/// Prior standard deviations of a class' numbers, but for the solo rate's, of a task whose profile is whole.
+pub(super) const CLASS_SD: [f64; SOLO] = [0.5, 0.3, 1.0, 0.08];
+/// The prior counts as much as this many classes in [`Domain::spread`].
+pub(super) const SPREAD_COUNTS: f64 = 4.0;
+
+/// Prior standard deviations of a class' numbers.
+pub(super) fn class_sd(features: &Features, spread: &[f64; SOLO]) -> [f64; CLASS] {
+    let doubt = features.doubt;
+    let [u, d, v, b] = [0, 1, 2, 3].map(|a| CLASS_SD[a] * spread[a]);
+    [u * doubt, d * doubt, v, b * doubt.min(1.5), features.rate.map_or(0.0, |(_, sd)| sd)]
+}
+
+pub(super) fn fresh(features: &Features, spread: &[f64; SOLO]) -> Class {
+    let mut cov = [[0.0; CLASS]; CLASS];
+    for (at, sd) in class_sd(features, spread).into_iter().enumerate() {
+        cov[at][at] = sd * sd;
+    }
+    Class {
+        intercept: [0.0; CLASS],
+        slope: [[0.0; GLOBALS]; CLASS],
+        cov,
+        solo: None,
+        seen: 0,
+        against: 0,
+        doubted: false,
+    }
+}
