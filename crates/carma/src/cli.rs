@@ -24,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
-    ("What tasks do to each other", &["profile", "kace", "bench"]),
+    ("What tasks do to each other", &["profile", "predict", "bench", "kace", "interference-bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),

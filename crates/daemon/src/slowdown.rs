@@ -94,7 +94,7 @@ impl Slowdowns {
     pub fn new(paces: Arc<Paces>, rows: &[(String, String)]) -> Self {
         let mut slowdowns = Self {
             paces,
-            model: Model::new(),
+            model: Model::shipped(),
             profiles: BTreeMap::new(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
@@ -110,7 +110,7 @@ impl Slowdowns {
 
     /// Goes back to what was stored.
     pub fn restore(&mut self, rows: &[(String, String)]) {
-        self.model = Model::new();
+        self.model = Model::shipped();
         self.profiles.clear();
         for (key, body) in rows {
             let read = if key == MODEL {

@@ -77,6 +77,7 @@ fn nobody_joins_where_a_promise_would_be_broken() {
         reason.contains(&format!("job {promised} ")) && reason.contains("promised at most 1.30"),
         "{reason}"
     );
+    stdout(&daemon.carma(&["cancel", &harmful.to_string()]));
     // A stranger to carma is not foreseen at all.
     let unknown = daemon.submit(task(&["--memory=4G", "--sm=0.1", "--work=10s"], Some(6)));
     until("a reason that says so", || {
