@@ -3,8 +3,10 @@
 pub(crate) mod bench;
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
+pub(crate) mod kace;
 pub(crate) mod memory;
 pub(crate) mod predict;
+pub(crate) mod profile;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
@@ -22,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
-    ("What tasks do to each other", &["bench"]),
+    ("What tasks do to each other", &["profile", "kace", "bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
@@ -119,9 +121,14 @@ pub(crate) enum Verb {
     /// Train and compare GPUMemNet, the networks that say the class of a task's memory
     #[command(subcommand)]
     Gpumemnet(gpumemnet::GpumemnetVerb),
+    /// Train KACE, which predicts the throughput of collocations, or compare it and its rivals with what was published
+    #[command(subcommand)]
+    Kace(kace::KaceVerb),
     /// Make, measure and check data sets of GPU memory
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Measure what a task does alone on a GPU, and how fast it goes
+    Profile(Box<profile::ProfileArgs>),
     /// Measure GPUs and tasks
     #[command(subcommand)]
     Bench(bench::BenchVerb),

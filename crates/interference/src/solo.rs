@@ -17,6 +17,11 @@ const BLOCK_S: f64 = 2.0;
 const STEADY: (f64, f64) = (0.10, 2.0);
 /// Memory that changes by less than this share is steady.
 const STEADY_MEMORY: f64 = 0.02;
+/// A GPU that is idle for so long during the warm-up was only touched, by the making of a context say, and what
+/// follows is a new beginning, seconds.
+const IDLE_S: f64 = 5.0;
+/// After so many times the longest warm-up since the very first activity there are no more new beginnings.
+const MOST_BEGINNINGS: f64 = 5.0;
 /// Shortest window that makes a profile, seconds.
 const SHORTEST_S: f64 = 2.0;
 /// Most points of memory over time.
@@ -106,6 +111,8 @@ pub struct Recorder {
     /// All from the first activity on.
     looks: Vec<Look>,
     began_s: Option<f64>,
+    /// The very first and the last activity.
+    active_s: Option<(f64, f64)>,
     /// Whether the window began because the activity was steady, and when.
     window: Option<(bool, f64)>,
     over_s: Option<f64>,
@@ -128,6 +135,7 @@ impl Recorder {
             started_s: now_s,
             looks: Vec::new(),
             began_s: None,
+            active_s: None,
             window: None,
             over_s: None,
             ended: false,
@@ -161,9 +169,11 @@ impl Recorder {
             self.work = Some((unit, done + pct / 100.0 * span));
             if pct >= ACTIVE_PCT {
                 self.began_s.get_or_insert(look.at_s);
+                self.active_s = Some((self.active_s.map_or(look.at_s, |(first, _)| first), look.at_s));
             }
         }
         let now = look.at_s;
+        self.begin_anew_if_idle(now);
         let Some(began) = self.began_s else { return };
         self.looks.push(look);
         if self.window.is_none() {
@@ -177,6 +187,24 @@ impl Recorder {
         if self.window.is_some_and(|(_, from)| now - from >= self.options.window_s) {
             self.over_s = Some(now);
         }
+    }
+
+    fn begin_anew_if_idle(&mut self, now: f64) {
+        let Some((first, last)) = self.active_s else { return };
+        let late = now - first >= MOST_BEGINNINGS * self.options.most_warm_up_s;
+        if late {
+            // It is as active as it will ever be.
+            self.began_s.get_or_insert(first);
+        } else if self.window.is_none() && self.options.warm_up_s.is_none() && now - last >= IDLE_S {
+            self.began_s = None;
+            self.looks.clear();
+        }
+    }
+
+    /// Whether the GPU has ever been active.
+    #[must_use]
+    pub const fn was_active(&self) -> bool {
+        self.active_s.is_some()
     }
 
     /// The task has ended by itself.
@@ -273,8 +301,12 @@ impl Recorder {
             let why = self.trouble.clone().unwrap_or_else(|| "there was no time for a look".to_owned());
             return Err(NoProfile::Blind(why));
         }
-        let Some(began) = self.began_s else {
+        let Some((first, last)) = self.active_s else {
             return Err(NoProfile::NeverUsed { watched_s: end - self.started_s });
+        };
+        let Some(began) = self.began_s.filter(|_| self.looks.iter().any(|look| is_active(&look.metrics)))
+        else {
+            return Err(NoProfile::TooShort { active_s: last - first });
         };
         let mut remarks = Vec::new();
         let active =
@@ -304,7 +336,9 @@ impl Recorder {
                 from - began
             ));
         }
-        let inside: Vec<&Look> = self.looks.iter().filter(|look| (from..=to).contains(&look.at_s)).collect();
+        // What a look tells is of the time before it.
+        let inside: Vec<&Look> =
+            self.looks.iter().filter(|look| look.at_s > from && look.at_s <= to).collect();
         let unseen = self.unseen_s(&inside, from, to);
         if unseen > 0.05 * (to - from) {
             let why = self.trouble.as_deref().map_or_else(String::new, |why| format!(": {why}"));
@@ -375,158 +409,5 @@ fn is_active(metrics: &Metrics) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rate::beat::Beat;
-
-    fn look(at_s: f64, smact: f64, memory: f64) -> Look {
-        let metrics = Metrics {
-            smact_pct: Some(Stat::of(smact)),
-            memory_mib: Some(Stat::of(memory)),
-            power_w: Some(Stat::of(300.0)),
-            ..Metrics::default()
-        };
-        Look { at_s, metrics, trouble: None }
-    }
-
-    /// Looks ten times a second at what `of` says, with a beat each; returns when it was over.
-    fn watch(
-        recorder: &mut Recorder,
-        tally: &mut Tally,
-        seconds: f64,
-        of: impl Fn(f64) -> Option<Look>,
-    ) -> f64 {
-        let mut at = 0.0;
-        for tick in 0..(seconds * 10.0) as u32 {
-            at = f64::from(tick) * 0.1;
-            let Some(look) = of(at) else { continue };
-            recorder.look(look);
-            if let Some((unit, done)) = recorder.work() {
-                tally.activity(at, unit, done);
-            }
-            if recorder.phase() == Phase::Over {
-                break;
-            }
-        }
-        at
-    }
-
-    fn new(options: Options) -> (Recorder, Tally) {
-        (Recorder::new(options, 0.0), Tally::new())
-    }
-
-    #[test]
-    fn it_waits_for_activity_and_for_steadiness() {
-        let (mut recorder, mut tally) = new(Options::default());
-        // 5 s of loading, 10 s of growing activity and memory, then steady.
-        let end = watch(&mut recorder, &mut tally, 200.0, |at| {
-            let smact = if at < 5.0 { 0.0 } else { (at - 5.0).min(10.0) * 4.0 };
-            Some(look(at, smact, 1000.0 + (at.min(15.0)) * 100.0))
-        });
-        assert!((36.0..42.0).contains(&end), "{end}");
-        let profile = recorder.profile("a", &tally).unwrap();
-        assert_eq!(profile.remarks, Vec::<String>::new());
-        let smact = profile.metrics.smact_pct.unwrap();
-        assert!((smact.mean - 40.0).abs() < 1.0 && smact.cv.unwrap() < 0.05, "{smact:?}");
-        assert_eq!(profile.metrics.memory_mib, Some(Stat::of(2500.0)));
-        assert!((profile.watched_s.unwrap() - 20.0).abs() < 0.2);
-        let rate = profile.rate.clone().unwrap();
-        assert_eq!((rate.source, rate.unit.as_deref()), (Some(RateSource::Activity), Some("SM-seconds")));
-        assert!((rate.per_s - 0.4).abs() < 0.01, "{rate:?}");
-        assert!(profile.memory_over_time.len() > 10 && profile.memory_over_time.len() <= MOST_POINTS);
-        profile.check().unwrap();
-    }
-
-    #[test]
-    fn what_never_settles_is_measured_and_said() {
-        let (mut recorder, mut tally) = new(Options { most_warm_up_s: 30.0, ..Options::default() });
-        let end = watch(&mut recorder, &mut tally, 200.0, |at| {
-            Some(look(at, if at % 7.0 < 3.5 { 80.0 } else { 5.0 }, 1000.0))
-        });
-        assert!((end - 50.0).abs() < 1.0, "{end}");
-        let profile = recorder.profile("a", &tally).unwrap();
-        assert!(profile.remarks[0].contains("not steady after 30 s"), "{:?}", profile.remarks);
-        assert!(profile.metrics.smact_pct.unwrap().cv.unwrap() > 0.5);
-    }
-
-    #[test]
-    fn heartbeats_give_the_rate() {
-        let (mut recorder, mut tally) =
-            new(Options { warm_up_s: Some(1.0), window_s: 5.0, ..Options::default() });
-        for tick in 0..70 {
-            let at = f64::from(tick) * 0.1;
-            tally.beat(at, "7", &Beat::Step);
-            recorder.look(look(at, 30.0, 500.0));
-        }
-        let rate = recorder.profile("a", &tally).unwrap().rate.unwrap();
-        assert_eq!(rate.source, Some(RateSource::Heartbeat));
-        assert!((rate.per_s - 10.0).abs() < 1e-6, "{rate:?}");
-    }
-
-    #[test]
-    fn a_task_that_ends_early_gives_what_there_was() {
-        let options = Options { warm_up_s: Some(2.0), ..Options::default() };
-        let (mut recorder, mut tally) = new(options);
-        watch(&mut recorder, &mut tally, 12.0, |at| Some(look(at, if at < 9.0 { 50.0 } else { 0.0 }, 700.0)));
-        recorder.end(12.0);
-        let profile = recorder.profile("a", &tally).unwrap();
-        assert!(
-            profile.remarks[0].contains("ended 6.9 s into the window of 20.0 s"),
-            "{:?}",
-            profile.remarks
-        );
-        assert!((profile.metrics.smact_pct.unwrap().mean - 50.0).abs() < 1e-9, "its idle end is left out");
-
-        // Still in its warm-up.
-        let (mut recorder, mut tally) = new(Options::default());
-        watch(&mut recorder, &mut tally, 5.0, |at| Some(look(at, 50.0, 700.0)));
-        recorder.end(5.0);
-        let profile = recorder.profile("a", &tally).unwrap();
-        assert!(profile.remarks[0].contains("warm-up included"), "{:?}", profile.remarks);
-
-        let (mut recorder, mut tally) = new(Options::default());
-        watch(&mut recorder, &mut tally, 1.0, |at| Some(look(at, 50.0, 700.0)));
-        recorder.end(1.0);
-        let error = recorder.profile("a", &tally).unwrap_err().to_string();
-        assert!(error.contains("for 0.9 s only"), "{error}");
-    }
-
-    #[test]
-    fn gaps_and_nonsense_are_said_and_do_not_count() {
-        let options = Options { warm_up_s: Some(0.0), window_s: 10.0, ..Options::default() };
-        let (mut recorder, mut tally) = new(options);
-        watch(&mut recorder, &mut tally, 20.0, |at| {
-            if (3.0..5.0).contains(&at) {
-                return None;
-            }
-            if (6.0..7.0).contains(&at) {
-                return Some(Look {
-                    at_s: at,
-                    trouble: Some("NVML has not answered".into()),
-                    ..Look::default()
-                });
-            }
-            Some(look(at, if (at * 10.0) as u32 % 7 == 0 { f64::NAN } else { 40.0 }, f64::NAN))
-        });
-        let profile = recorder.profile("a", &tally).unwrap();
-        let said = profile.remarks.join("; ");
-        assert!(said.contains("no readings for 3.") && said.contains("NVML has not answered"), "{said}");
-        assert_eq!(profile.metrics.smact_pct.unwrap().mean, 40.0);
-        assert_eq!(profile.metrics.memory_mib, None);
-        profile.check().unwrap();
-    }
-
-    #[test]
-    fn a_gpu_that_is_never_used_or_never_read() {
-        let (mut recorder, mut tally) = new(Options::default());
-        watch(&mut recorder, &mut tally, 5.0, |at| Some(look(at, 0.0, 0.0)));
-        recorder.end(5.0);
-        assert_eq!(recorder.profile("a", &tally), Err(NoProfile::NeverUsed { watched_s: 5.0 }));
-        let (mut recorder, mut tally) = new(Options::default());
-        watch(&mut recorder, &mut tally, 5.0, |at| {
-            Some(Look { at_s: at, trouble: Some("GPU is lost".into()), ..Look::default() })
-        });
-        recorder.end(5.0);
-        assert_eq!(recorder.profile("a", &tally), Err(NoProfile::Blind("GPU is lost".into())));
-    }
-}
+#[path = "solo_tests.rs"]
+mod tests;

@@ -19,10 +19,12 @@ mod gpus;
 mod history;
 mod hold;
 mod interference_bench;
+mod kace;
 mod logs;
 mod order;
 mod predict;
 mod probe;
+mod profile;
 mod queue;
 mod release;
 mod report;
@@ -111,7 +113,9 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Predict(args) => predict::run(&args),
         Verb::InterferenceBench(args) => interference_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
+        Verb::Kace(verb) => kace::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::Profile(args) => profile::run(&context, &args),
         Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),

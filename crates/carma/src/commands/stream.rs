@@ -82,6 +82,11 @@ impl Events {
         Ok(())
     }
 
+    /// The next event; `None` when no more can come.
+    pub(crate) fn next(&self) -> Option<Event> {
+        self.receiver.recv().ok()
+    }
+
     /// From now on the end of the job is an event.
     ///
     /// # Errors

@@ -141,7 +141,7 @@ pub(super) struct Folder(pub(super) PathBuf);
 impl Folder {
     /// Makes one in the temporary folder, with files of these names and texts.
     pub(super) fn with(files: &[(&str, &str)]) -> Result<Self, Failure> {
-        let folder = Self::new()?;
+        let folder = Self::new("carma-trace", &std::env::temp_dir())?;
         for (name, text) in files {
             let file = folder.0.join(name);
             std::fs::write(&file, text)
@@ -150,11 +150,15 @@ impl Folder {
         Ok(folder)
     }
 
-    fn new() -> Result<Self, Failure> {
-        let base = std::env::temp_dir();
+    /// Makes an empty one in memory where there is such a place, for small files that change often.
+    pub(super) fn in_memory(name: &str) -> Result<Self, Failure> {
+        Self::new(name, Path::new("/dev/shm")).or_else(|_| Self::new(name, &std::env::temp_dir()))
+    }
+
+    fn new(name: &str, base: &Path) -> Result<Self, Failure> {
         let mut last = None;
         for attempt in 0..100 {
-            let path = base.join(format!("carma-trace-{}-{attempt}", std::process::id()));
+            let path = base.join(format!("{name}-{}-{attempt}", std::process::id()));
             // Fails if anything is there: nobody else prepares it for us.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),

@@ -7,6 +7,7 @@ mod faults;
 mod lifecycle;
 mod memory;
 mod nvml;
+mod profile;
 mod recovery;
 mod replay;
 mod sharing;

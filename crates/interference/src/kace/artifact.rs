@@ -2,7 +2,9 @@
 
 use super::Error;
 use super::cells::Cells;
+use super::partition::{self, Curves, DividedPair};
 use super::table::Table;
+use crate::share::Demand;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -144,6 +146,40 @@ impl Artifact {
         read_splits(&self.cells("kace_pair_splits.csv")?, pairs)
     }
 
+    /// Pairs under MPS with divided threads (campaign A, May 2024: solo throughput is sound there).
+    ///
+    /// # Errors
+    /// The file is absent or wrong.
+    pub fn divided_pairs(&self) -> Result<Vec<DividedPair>, Error> {
+        partition::read_pairs(&self.cells("colocations_tidy.csv")?)
+    }
+
+    /// Speed alone by thread percentage: 10, 20... 100.
+    ///
+    /// # Errors
+    /// The file is absent or wrong.
+    pub fn solo_curves(&self) -> Result<Curves, Error> {
+        // Its last rows have one value alone, and no more cells.
+        partition::read_curves(&Cells::find(&self.folder, "orig/solo_mps_curve_baseline_steps_stage2.csv")?)
+    }
+
+    /// By workload what it does to the GPU alone: time with any kernel resident by `nvidia-smi` (0 to 1) as GRACT,
+    /// and that time's share with DRAM busy by Nsight Compute as DRAM active.
+    ///
+    /// # Errors
+    /// A file is absent or wrong.
+    pub fn solo_activity(&self) -> Result<BTreeMap<String, Demand>, Error> {
+        let busy = by_workload(&self.cells("orig/baseline_labels_util.csv")?, &["sm%"])?;
+        let mut all = BTreeMap::new();
+        for (workload, dram) in by_workload(&self.cells("ncu_solo_features.csv")?, &["DRAM Throughput"])? {
+            if let (Some([busy]), [dram]) = (busy.get(&workload).map(Vec::as_slice), &dram[..]) {
+                let gract = busy / 100.0;
+                all.insert(workload, Demand { gract, dram: gract * dram / 100.0, ..Demand::default() });
+            }
+        }
+        Ok(all)
+    }
+
     /// What was published, line by line.
     ///
     /// # Errors
@@ -165,7 +201,7 @@ fn by_workload(cells: &Cells, columns: &[&str]) -> Result<ByWorkload, Error> {
     Ok(all)
 }
 
-fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
+pub(super) fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
     let [n_occur, seed, first, second, in_train] =
         ["n_occur", "seed", "workload1", "workload2", "in_train"].map(|name| cells.column(name));
     let (n_occur, seed, first, second, in_train) = (n_occur?, seed?, first?, second?, in_train?);
@@ -201,7 +237,7 @@ fn read_splits(cells: &Cells, pairs: &Table) -> Result<Vec<PairSplit>, Error> {
     Ok(splits)
 }
 
-fn read_reported(cells: &Cells) -> Result<Vec<Reported>, Error> {
+pub(super) fn read_reported(cells: &Cells) -> Result<Vec<Reported>, Error> {
     const RULES: [&str; 6] = [
         "random_over_oracle",
         "rule_ncu_sm_thr",

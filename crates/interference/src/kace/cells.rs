@@ -28,23 +28,51 @@ pub(crate) struct CellRow<'a> {
 impl Cells {
     /// Reads a file; of `name.gz` and `name` the one that is there.
     pub(crate) fn read(folder: &Path, name: &str) -> Result<Self, Error> {
+        Self::find(folder, name)?.whole()
+    }
+
+    /// As [`Cells::read`], but rows may be shorter or longer than the header: what is missing is empty.
+    pub(crate) fn find(folder: &Path, name: &str) -> Result<Self, Error> {
         let plain = folder.join(name.trim_end_matches(".gz"));
         let packed = folder.join(format!("{}.gz", name.trim_end_matches(".gz")));
-        let path = if packed.is_file() { packed } else { plain };
-        Self::open(&path)
+        Self::ragged(if packed.is_file() { &packed } else { &plain })
     }
 
     /// Reads the file at a path.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        Self::ragged(path)?.whole()
+    }
+
+    fn ragged(path: &Path) -> Result<Self, Error> {
         let place = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|e| {
             Error::new(&place, format!("cannot be read: {e}; KACE's tables are described in docs/kace.md"))
         })?;
-        Self::parse(&place, &bytes)
+        Self::parse_ragged(&place, &bytes)
     }
 
     /// Reads bytes, unpacked first when they are gzip.
     pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, Error> {
+        Self::parse_ragged(file, bytes)?.whole()
+    }
+
+    /// Refuses rows that are not as long as the header.
+    fn whole(self) -> Result<Self, Error> {
+        let columns = self.header.len();
+        match self.rows.iter().position(|r| r.len() != columns) {
+            None => Ok(self),
+            Some(at) => Err(Error::new(
+                format!("{}, row {}", self.file, at + 1),
+                format!(
+                    "{} cells, but the header has {columns}; complete the row or delete it",
+                    self.rows[at].len()
+                ),
+            )),
+        }
+    }
+
+    /// As [`Cells::parse`], but rows may be shorter or longer than the header.
+    pub(crate) fn parse_ragged(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         let mut text = Vec::new();
         let text = if bytes.starts_with(&[0x1f, 0x8b]) {
             let taken = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut text);
@@ -62,21 +90,7 @@ impl Cells {
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
         let bad = |e: csv::Error| Error::new(file, format!("is not CSV in UTF-8: {e}"));
         let header: Vec<String> = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
-        let mut rows = Vec::new();
-        for (at, record) in reader.records().enumerate() {
-            let record = record.map_err(bad)?;
-            if record.len() != header.len() {
-                return Err(Error::new(
-                    format!("{file}, row {}", at + 1),
-                    format!(
-                        "{} cells, but the header has {}; complete the row or delete it",
-                        record.len(),
-                        header.len()
-                    ),
-                ));
-            }
-            rows.push(record);
-        }
+        let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
         Ok(Self { file: file.to_owned(), header, rows })
     }
 

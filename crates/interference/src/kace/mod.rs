@@ -28,10 +28,14 @@
 
 mod artifact;
 pub(crate) mod cells;
+pub mod eval;
 pub mod features;
 pub mod forest;
+#[cfg(test)]
+mod fuzz;
 pub mod linear;
 pub mod network;
+pub mod partition;
 pub mod predictor;
 pub mod protocol;
 pub mod rules;

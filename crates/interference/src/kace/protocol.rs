@@ -35,7 +35,7 @@ pub struct Split<'a> {
 pub struct Case<'a> {
     /// The task that partners are sought for.
     pub target: &'a str,
-    /// At least one.
+    /// At least two.
     pub test: Vec<&'a Row>,
 }
 
@@ -53,17 +53,18 @@ impl Protocol<'_> {
     }
 }
 
-/// The cases of these targets that `test` has rows of.
+/// The cases of these targets. With a single row there is nothing to decide, and the artifact's normalisation has no
+/// deviation: its logs have no such case either.
 fn cases<'a>(targets: &[&'a str], test: &[&'a Row]) -> Vec<Case<'a>> {
     let of = |target: &&'a str| Case {
         target,
         test: test.iter().copied().filter(|row| row.has(target)).collect(),
     };
-    targets.iter().map(of).filter(|case| !case.test.is_empty()).collect()
+    targets.iter().map(of).filter(|case| case.test.len() > 1).collect()
 }
 
-/// Seen pairs: a split each of the published divisions; targets are all workloads that its test rows hold (the
-/// artifact, too, leaves out those of which no test row is left).
+/// Seen pairs: a split each of the published divisions; targets are all workloads that two or more of
+/// its test rows hold.
 #[must_use]
 pub fn seen<'a>(pairs: &'a Table, splits: &[PairSplit]) -> Protocol<'a> {
     let targets = pairs.workloads();
@@ -112,8 +113,10 @@ pub fn unseen_from<'a>(name: &str, train: &'a Table, test: &'a Table) -> Result<
             }
         }
         let all: Vec<&Row> = test.rows.iter().collect();
-        let split = Split { n_occur: None, seed: None, train: rows, cases: cases(&[target], &all) };
-        splits.push(split);
+        let asked = cases(&[target], &all);
+        if !asked.is_empty() {
+            splits.push(Split { n_occur: None, seed: None, train: rows, cases: asked });
+        }
     }
     Ok(Protocol { name: name.to_owned(), features: &test.features, splits })
 }
@@ -195,7 +198,9 @@ mod tests {
             a_batch2-inf,b_batch2-train,1,2,3,4\n\
             a_batch8-inf,b_batch2-train,1,3,3,4\n\
             a_batch2-train,b_batch2-train,1,1,3,4\n\
-            b_batch8-train,a_batch2-inf,5,1,4,3\n";
+            b_batch8-train,a_batch2-inf,5,1,4,3\n\
+            b_batch8-train,c_batch8-inf,4,2,4,3\n\
+            c_batch8-inf,a_batch8-inf,4,2,4,3\n";
         Table::parse("t.csv", text.as_bytes()).unwrap()
     }
 
@@ -204,10 +209,11 @@ mod tests {
         let table = table();
         let protocol = unseen("unseen", &table).unwrap();
         let a = protocol.splits.iter().find(|s| s.cases[0].target == "a_batch2-inf").unwrap();
-        assert_eq!(a.train, [&table.rows[2]]);
+        assert_eq!(a.train, [&table.rows[2], &table.rows[4]]);
         assert_eq!(a.cases[0].test, [&table.rows[0], &table.rows[3]]);
         let b = protocol.splits.iter().find(|s| s.cases[0].target == "b_batch8-train").unwrap();
-        assert!(b.train.is_empty());
+        assert_eq!(b.train, [&table.rows[5]]);
+        // One row alone holds a_batch2-train.
         assert_eq!(protocol.cases(), 5);
     }
 
@@ -217,16 +223,16 @@ mod tests {
         let protocol = batch2_only(&table).unwrap();
         assert_eq!(protocol.splits[0].train, [&table.rows[0], &table.rows[2]]);
         let targets: Vec<&str> = protocol.splits[0].cases.iter().map(|c| c.target).collect();
-        assert_eq!(targets, ["a_batch8-inf", "b_batch8-train"]);
+        assert_eq!(targets, ["a_batch8-inf", "b_batch8-train", "c_batch8-inf"]);
     }
 
     #[test]
     fn seen_asks_about_what_is_left() {
         let table = table();
-        let split = PairSplit { n_occur: 2, seed: 10, train: vec![2, 0, 3], test: vec![1] };
+        let split = PairSplit { n_occur: 2, seed: 10, train: vec![2, 0, 3], test: vec![1, 5, 4] };
         let protocol = seen(&table, &[split]);
         let targets: Vec<&str> = protocol.splits[0].cases.iter().map(|c| c.target).collect();
-        assert_eq!(targets, ["a_batch8-inf", "b_batch2-train"]);
+        assert_eq!(targets, ["a_batch8-inf", "c_batch8-inf"]);
         assert_eq!(protocol.splits[0].train[0], &table.rows[2]);
     }
 

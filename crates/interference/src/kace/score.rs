@@ -60,7 +60,7 @@ pub struct Scored {
     pub seed: Option<u32>,
     /// The target.
     pub target: String,
-    /// Index of the chosen test row; `None` for random choice.
+    /// Index of the chosen test row; `None` for random choice, and where averaged choices differ.
     pub chosen: Option<usize>,
     /// Sum of throughput of the choice over the best, 0 to 1.
     pub ratio: f64,
@@ -69,7 +69,7 @@ pub struct Scored {
 /// The best sum of throughput of a case, items/s.
 #[must_use]
 pub fn oracle(case: &Case<'_>) -> f64 {
-    case.test.iter().map(|row| row.sum()).fold(0.0, f64::max)
+    best_of_case(case, &Row::sum)
 }
 
 /// Lets a scorer choose in every case, in the order of the protocol. The result doesn't depend on the number of
@@ -78,8 +78,21 @@ pub fn oracle(case: &Case<'_>) -> f64 {
 /// # Errors
 /// The scorer's; a score that is not a number, or too few of them.
 pub fn evaluate(scorer: &dyn Scorer, protocol: &Protocol<'_>, threads: usize) -> Result<Vec<Scored>, Error> {
+    evaluate_by(scorer, protocol, threads, &Row::sum)
+}
+
+/// As [`evaluate`], but a row is worth what `worth` says (0 or more) instead of its sum of throughput.
+///
+/// # Errors
+/// As there.
+pub fn evaluate_by(
+    scorer: &dyn Scorer,
+    protocol: &Protocol<'_>,
+    threads: usize,
+    worth: &(dyn Fn(&Row) -> f64 + Sync),
+) -> Result<Vec<Scored>, Error> {
     let at: Vec<usize> = (0..protocol.splits.len()).collect();
-    let parts = parallel(&at, threads, |i| one_split(scorer, *i, &protocol.splits[*i]));
+    let parts = parallel(&at, threads, |i| one_split(scorer, *i, &protocol.splits[*i], worth));
     let mut all = Vec::with_capacity(protocol.cases());
     for part in parts {
         all.extend(part?);
@@ -87,7 +100,12 @@ pub fn evaluate(scorer: &dyn Scorer, protocol: &Protocol<'_>, threads: usize) ->
     Ok(all)
 }
 
-fn one_split(scorer: &dyn Scorer, at: usize, split: &Split<'_>) -> Result<Vec<Scored>, Error> {
+fn one_split(
+    scorer: &dyn Scorer,
+    at: usize,
+    split: &Split<'_>,
+    worth: &dyn Fn(&Row) -> f64,
+) -> Result<Vec<Scored>, Error> {
     let fitted = scorer.fit(&split.train)?;
     let decide = |case: &Case<'_>| {
         let scores = fitted.scores(case)?;
@@ -106,13 +124,12 @@ fn one_split(scorer: &dyn Scorer, at: usize, split: &Split<'_>) -> Result<Vec<Sc
             }
         }
         let row = case.test.get(chosen).ok_or_else(|| bad("no row to choose from".to_owned()))?;
-        Ok(scored(at, split, case, Some(chosen), row.sum()))
+        Ok(scored(at, split, case, Some(chosen), worth(row) / best_of_case(case, worth)))
     };
     split.cases.iter().map(decide).collect()
 }
 
-fn scored(at: usize, split: &Split<'_>, case: &Case<'_>, chosen: Option<usize>, sum: f64) -> Scored {
-    let best = oracle(case);
+fn scored(at: usize, split: &Split<'_>, case: &Case<'_>, chosen: Option<usize>, ratio: f64) -> Scored {
     Scored {
         split: at,
         n_occur: split.n_occur,
@@ -120,18 +137,28 @@ fn scored(at: usize, split: &Split<'_>, case: &Case<'_>, chosen: Option<usize>, 
         target: case.target.to_owned(),
         chosen,
         // Where nothing ran at all every choice is as good.
-        ratio: if best > 0.0 { sum / best } else { 1.0 },
+        ratio: if ratio.is_finite() { ratio } else { 1.0 },
     }
+}
+
+fn best_of_case(case: &Case<'_>, worth: &dyn Fn(&Row) -> f64) -> f64 {
+    case.test.iter().map(|row| worth(row)).fold(0.0, f64::max)
 }
 
 /// Random choice, by expectation: the mean over all test rows.
 #[must_use]
 pub fn random(protocol: &Protocol<'_>) -> Vec<Scored> {
+    random_by(protocol, &Row::sum)
+}
+
+/// As [`random`], with rows worth what `worth` says.
+#[must_use]
+pub fn random_by(protocol: &Protocol<'_>, worth: &dyn Fn(&Row) -> f64) -> Vec<Scored> {
     let mut all = Vec::with_capacity(protocol.cases());
     for (at, split) in protocol.splits.iter().enumerate() {
         for case in &split.cases {
-            let mean = case.test.iter().map(|r| r.sum()).sum::<f64>() / case.test.len().max(1) as f64;
-            all.push(scored(at, split, case, None, mean));
+            let mean = case.test.iter().map(|r| worth(r)).sum::<f64>() / case.test.len().max(1) as f64;
+            all.push(scored(at, split, case, None, mean / best_of_case(case, worth)));
         }
     }
     all
@@ -150,6 +177,19 @@ pub fn best_of(results: &[&[Scored]]) -> Vec<Scored> {
         }
     }
     best
+}
+
+/// The mean of several results of one protocol, case by case: of a scorer that draws, by several seeds.
+#[must_use]
+pub fn averaged(results: &[Vec<Scored>]) -> Vec<Scored> {
+    let Some((first, others)) = results.split_first() else { return Vec::new() };
+    let mean = |(i, case): (usize, &Scored)| {
+        let all = || others.iter().filter_map(|r| r.get(i));
+        let sum: f64 = case.ratio + all().map(|c| c.ratio).sum::<f64>();
+        let chosen = case.chosen.filter(|c| all().all(|o| o.chosen == Some(*c)));
+        Scored { ratio: sum / results.len() as f64, chosen, ..case.clone() }
+    };
+    first.iter().enumerate().map(mean).collect()
 }
 
 /// Mean ratio over all cases, 0 to 1; 0 for none.
@@ -211,6 +251,8 @@ mod tests {
         let random = random(&protocol);
         assert_eq!(random[0].ratio, 0.75);
         assert_eq!(best_of(&[&scored, &random])[0].ratio, 0.75);
+        let both = averaged(&[scored.clone(), random]);
+        assert_eq!((both[0].ratio, both[0].chosen), (0.625, None));
         assert_eq!(evaluate(&least, &protocol, 1).unwrap(), scored);
     }
 

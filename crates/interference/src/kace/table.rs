@@ -113,6 +113,15 @@ impl Table {
         Self::of(&Cells::open(path)?)
     }
 
+    /// Reads collocations that were perhaps not measured: the columns of their throughput may be absent, and it is 0
+    /// then. For [`super::predictor::Trained::predict`].
+    ///
+    /// # Errors
+    /// As [`Table::read`].
+    pub fn read_candidates(path: &Path) -> Result<Self, Error> {
+        Self::build(&Cells::open(path)?, false)
+    }
+
     /// The same from bytes.
     ///
     /// # Errors
@@ -122,6 +131,10 @@ impl Table {
     }
 
     pub(super) fn of(cells: &Cells) -> Result<Self, Error> {
+        Self::build(cells, true)
+    }
+
+    fn build(cells: &Cells, measured: bool) -> Result<Self, Error> {
         let k = (1..=MOST + 1).take_while(|i| cells.header.contains(&format!("workload{i}"))).count();
         if k == 0 || k > MOST {
             let what = format!("columns workload1, workload2... name the members: 1 to {MOST}, not {k}");
@@ -137,7 +150,10 @@ impl Table {
         let mut columns = Vec::with_capacity(k);
         for i in 1..=k {
             let name = cells.column(&format!("workload{i}"))?;
-            let throughput = cells.column(&format!("w{i}throughput"))?;
+            let throughput = match cells.column(&format!("w{i}throughput")) {
+                Err(_) if !measured => None,
+                column => Some(column?),
+            };
             let features: Vec<usize> =
                 features.iter().map(|f| cells.column(&format!("w{i}{f}"))).collect::<Result<_, _>>()?;
             columns.push((name, throughput, features));
@@ -149,7 +165,7 @@ impl Table {
                 let values = at.iter().zip(&features);
                 members.push(Member {
                     workload: row.text(*name)?.to_owned(),
-                    throughput: row.positive(*throughput, false)?,
+                    throughput: throughput.map_or(Ok(0.0), |c| row.positive(c, false))?,
                     features: values
                         .map(
                             |(c, f)| if f == SOLO { row.positive(*c, true) } else { row.positive(*c, false) },
@@ -175,6 +191,18 @@ impl Table {
         })
     }
 
+    /// The same with these features in this order, e.g. those that a model was trained with.
+    ///
+    /// # Errors
+    /// One is missing.
+    pub fn with_features(&self, features: &[String]) -> Result<Self, Error> {
+        let at: Vec<usize> = features.iter().map(|f| self.feature(f)).collect::<Result<_, _>>()?;
+        let member =
+            |m: &Member| Member { features: at.iter().map(|i| m.features[*i]).collect(), ..m.clone() };
+        let row = |r: &Row| Row { members: r.members.iter().map(member).collect() };
+        Ok(Self { features: features.to_vec(), rows: self.rows.iter().map(row).collect(), ..self.clone() })
+    }
+
     /// All workloads, sorted.
     #[must_use]
     pub fn workloads(&self) -> Vec<&str> {
@@ -190,5 +218,55 @@ impl Table {
     pub fn without(&self, drop: impl Fn(&str) -> bool) -> Self {
         let rows = self.rows.iter().filter(|r| !r.members.iter().any(|m| drop(&m.workload)));
         Self { rows: rows.cloned().collect(), ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%,w1exclusive_throughput,w2exclusive_throughput";
+
+    #[test]
+    fn every_wrong_cell_is_named() {
+        for (row, said) in [
+            ("a,b,1,2,3,4,5,", "row 1, column `w2exclusive_throughput`: empty"),
+            ("a,b,1,2,nan,4,5,6", "row 1, column `w1sm%`: `nan` is no finite number"),
+            ("a,b,1,-2,3,4,5,6", "row 1, column `w2throughput`: -2: must be 0 or more"),
+            ("a,b,1,2,3,4,0,6", "row 1, column `w1exclusive_throughput`: 0: must be more than 0"),
+            ("a,,1,2,3,4,5,6", "row 1, column `workload2`: empty"),
+            ("a,b,1,2,3", "row 1: 5 cells, but the header has 8"),
+            ("a,b,1,2,3,4,5,6\na,b,x,2,3,4,5,6", "row 2, column `w1throughput`: `x` is no finite number"),
+        ] {
+            let error =
+                Table::parse("t.csv", format!("{HEADER}\n{row}\n").as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("t.csv") && error.contains(said), "{error}");
+        }
+        for (text, said) in [
+            ("a,b\n1,2\n", "columns workload1, workload2... name the members"),
+            ("workload1,workload2,w1throughput\na,b,1\n", "no column `w2throughput`"),
+            ("workload1,w1throughput\n", "holds no collocation"),
+        ] {
+            let error = Table::parse("t.csv", text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn columns_are_put_in_the_order_that_a_model_knows() {
+        let table = Table::parse("t.csv", format!("{HEADER}\na,b,1,2,3,4,5,6\n").as_bytes()).unwrap();
+        assert_eq!(table.features, ["sm%", "exclusive_throughput"]);
+        let turned = table.with_features(&[SOLO.to_owned()]).unwrap();
+        assert_eq!(turned.rows[0].members[1].features, [6.0]);
+        assert!(
+            table
+                .with_features(&[MEMCAP.to_owned()])
+                .unwrap_err()
+                .to_string()
+                .contains("no feature `memcap`")
+        );
+        let cells = Cells::parse("t.csv", b"workload1,workload2,w1sm%,w2sm%\na,b,3,4\n").unwrap();
+        assert_eq!(Table::build(&cells, false).unwrap().rows[0].sum(), 0.0);
+        assert!(Table::of(&cells).is_err());
     }
 }

@@ -319,9 +319,13 @@ fn gauge(line: &str) -> Option<(f64, String)> {
         let over = &before[over_start..];
         if matches!(under, "s" | "sec" | "second") {
             let Some(unit) = item(over) else { continue };
-            let value = number_before(&before[..over_start]).or_else(|| {
-                number(after[under_end..].trim_start_matches([' ', ':', '=', '\'', '"'])).map(|(v, _)| v)
-            });
+            let rest = &after[under_end..];
+            let named = rest.trim_start_matches([' ', '\'', '"', ':', '=']);
+            let value = match number(named) {
+                // `tokens/sec: 5210` may well follow another figure.
+                Some((value, _)) if rest.trim_start().starts_with([':', '=', '\'', '"']) => Some(value),
+                _ => number_before(&before[..over_start]),
+            };
             if let Some(value) = value.filter(|v| *v > 0.0) {
                 return Some((value, unit));
             }

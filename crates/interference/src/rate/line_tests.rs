@@ -192,5 +192,7 @@ fn rates_without_a_count() {
         ("135 ms/step", "steps - @7.4074"),
         ("speed 30.5 imgs/second loss 0.2", "images - @30.5"),
         ("tok/s=0", ""),
+        ("lr=1e-4 tokens/sec: 5210 loss=0.3", "tokens - @5210"),
+        ("'samples/s': 97.5", "samples - @97.5"),
     ]);
 }

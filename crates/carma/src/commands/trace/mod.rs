@@ -56,7 +56,7 @@ fn save_catalogue(catalogue: &Catalogue, file: &Path) -> Result<(), Failure> {
 }
 
 /// Writes a file in one piece: whoever reads it meanwhile sees the old one or the new one.
-fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+pub(super) fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let attempt = || -> io::Result<()> {
         // A pipe or a terminal cannot be replaced, nor need it be.
         if fs::metadata(file).is_ok_and(|found| !found.is_file()) {

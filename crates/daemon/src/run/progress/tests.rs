@@ -136,3 +136,32 @@ fn a_path_that_no_socket_can_have() {
     let error = Meter::open(&dir.path().join("absent"), None).unwrap_err().to_string();
     assert!(error.contains("absent/p") && error.contains("No such file"), "{error}");
 }
+
+/// The lines of the manual, as Python runs them.
+#[test]
+fn the_lines_of_the_manual() {
+    let manual = include_str!("../../../../../docs/profiling.md");
+    let python = std::env::var("CARMA_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    for kind in ["file", "socket"] {
+        let (_, rest) = manual.split_once(&format!("<!-- heartbeat: {kind} -->\n```python\n")).unwrap();
+        let (line, _) = rest.split_once("\n```").unwrap();
+        assert_eq!(line.lines().count(), 1);
+        let (_dir, mut meter) = meter();
+        let script = format!("import os, socket\nfor step in range(1, 8):\n    {line}\n");
+        let run = |env: Vec<(String, String)>| {
+            std::process::Command::new(&python).args(["-c", &script]).envs(env).status()
+        };
+        match run(meter.env()) {
+            Ok(status) => assert!(status.success(), "{kind}"),
+            Err(e) => {
+                eprintln!("SKIPPED: {python} cannot be started: {e}");
+                return;
+            }
+        }
+        meter.poll(1.0);
+        assert_eq!(meter.tally().latest().first().map(|latest| latest.count), Some(7.0), "{kind}");
+        if kind == "file" {
+            assert!(run(Vec::new()).unwrap().success(), "without carma it does nothing");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The file of profiles.
+
+use crate::failure::Failure;
+use carma_interference::profile::{Profile, Profiles, VERSION};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Largest file that is read, bytes.
+const MOST: u64 = 64 << 20;
+
+/// Says before a long run what would fail after it.
+///
+/// # Errors
+/// A directory that is not there, a file that would be lost or cannot be added to.
+pub(super) fn check(path: &Path, append: bool) -> Result<(), Failure> {
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    if !folder.is_dir() {
+        return Err(Failure::usage(format!(
+            "cannot write {}: there is no directory {}",
+            path.display(),
+            folder.display()
+        )));
+    }
+    match read(path)? {
+        Some(profiles) if !append && !profiles.tasks.is_empty() => Err(Failure::usage(format!(
+            "{} exists, with {} tasks in it; --append adds to them, or choose another name",
+            path.display(),
+            profiles.tasks.len()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Adds the profile to the file, in place of one of that name; makes the file if there is none.
+///
+/// # Errors
+/// A file that is not one of profiles, or cannot be written; it is then as it was.
+pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
+    let mut profiles = read(path)?.unwrap_or_else(|| Profiles {
+        version: VERSION,
+        gpu: profile.gpu.clone(),
+        tasks: Vec::new(),
+    });
+    profiles.version = VERSION;
+    match profiles.tasks.iter_mut().find(|task| task.name == profile.name) {
+        Some(known) => *known = profile.clone(),
+        None => profiles.tasks.push(profile.clone()),
+    }
+    let mut text = serde_json::to_vec_pretty(&profiles).map_err(|e| Failure::new(e.to_string()))?;
+    text.push(b'\n');
+    crate::commands::trace::save(path, |out| out.write_all(&text))
+}
+
+/// What the file holds; `None`: it is not there, or is a pipe or the like.
+fn read(path: &Path) -> Result<Option<Profiles>, Failure> {
+    let failed = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+    match fs::metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e.to_string())),
+        Ok(meta) if meta.is_dir() => return Err(failed("it is a directory".to_owned())),
+        Ok(meta) if !meta.is_file() => return Ok(None),
+        Ok(meta) if meta.len() == 0 => return Ok(None),
+        Ok(meta) if meta.len() > MOST => return Err(failed(format!("more than {} MiB", MOST >> 20))),
+        Ok(_) => {}
+    }
+    let text = fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+    Profiles::read(&text).map(Some).map_err(|e| failed(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(name: &str, watched_s: f64) -> Profile {
+        Profile {
+            name: name.into(),
+            gpu: Some("Virtual H200".into()),
+            watched_s: Some(watched_s),
+            ..Profile::default()
+        }
+    }
+
+    #[test]
+    fn a_task_is_added_or_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("p.json");
+        check(&file, false).unwrap();
+        for (name, watched) in [("a", 1.0), ("b", 2.0), ("a", 3.0)] {
+            save(&file, &profile(name, watched)).unwrap();
+        }
+        let profiles = read(&file).unwrap().unwrap();
+        let seen: Vec<_> = profiles.tasks.iter().map(|task| (task.name.as_str(), task.watched_s)).collect();
+        assert_eq!(seen, [("a", Some(3.0)), ("b", Some(2.0))]);
+        let refused = check(&file, false).unwrap_err();
+        assert!(refused.message.unwrap().contains("2 tasks in it; --append"));
+        check(&file, true).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_and_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("notes.txt");
+        fs::write(&file, "my notes").unwrap();
+        for append in [false, true] {
+            let refused = check(&file, append).unwrap_err().message.unwrap();
+            assert!(refused.contains("notes.txt: not a file of solo profiles"), "{refused}");
+        }
+        assert!(save(&file, &profile("a", 1.0)).is_err());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "my notes");
+        let refused = check(&dir.path().join("absent/p.json"), false).unwrap_err().message.unwrap();
+        assert!(refused.contains("there is no directory"), "{refused}");
+        assert!(check(dir.path(), true).unwrap_err().message.unwrap().contains("it is a directory"));
+        // A full disk.
+        let full = save(Path::new("/dev/full"), &profile("a", 1.0)).unwrap_err().message.unwrap();
+        assert!(full.contains("cannot write /dev/full: No space left"), "{full}");
+    }
+}

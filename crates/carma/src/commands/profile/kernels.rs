@@ -1,0 +1,119 @@
+//! A run of the command under Nsight Compute.
+
+use super::task::{Bell, Task};
+use crate::cli::profile::ProfileArgs;
+use crate::failure::Failure;
+use carma_daemon::run::process;
+use carma_interference::kernels::{Summary, Unreadable, read};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest that it may run: each launch is repeated some ten times, and its memory is saved and put back each time.
+const MOST: Duration = Duration::from_secs(1800);
+/// Largest log that is read, bytes.
+const MOST_LOG: u64 = 256 << 20;
+
+/// Where Nsight Compute is.
+///
+/// # Errors
+/// It is not there; how to get it.
+pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let is_program = |path: &PathBuf| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    if let Some(given) = given {
+        return Some(given.to_owned()).filter(is_program).ok_or_else(|| {
+            Failure::usage(format!("--ncu {}: there is no program of that name", given.display()))
+        });
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join("ncu")).collect();
+    places.push("/usr/local/cuda/bin/ncu".into());
+    // The newest of those that NVIDIA's own installer puts side by side.
+    let mut versions: Vec<PathBuf> = std::fs::read_dir("/opt/nvidia/nsight-compute")
+        .map(|entries| entries.flatten().map(|entry| entry.path().join("ncu")).collect())
+        .unwrap_or_default();
+    versions.sort();
+    places.extend(versions.into_iter().rev());
+    places.into_iter().find(is_program).ok_or_else(|| {
+        Failure::new("--kernels needs Nsight Compute, and there is no `ncu` here").hint(
+            "it comes with the CUDA toolkit, or alone as nsight-compute in NVIDIA's package repository and from developer.nvidia.com/nsight-compute; --ncu names it where it is not on PATH",
+        )
+    })
+}
+
+/// Runs the command under it and sums up what it saw.
+///
+/// # Errors
+/// A profiler that fails, or that saw no launch.
+pub(super) fn measure(
+    ncu: &Path,
+    args: &ProfileArgs,
+    env: &[(String, String)],
+    dir: &Path,
+    interrupts: &AtomicU32,
+    bell: &Bell,
+) -> Result<Summary, Failure> {
+    let log = dir.join("ncu.csv");
+    let mut words: Vec<OsString> = vec![ncu.into()];
+    words.extend(
+        ["--csv", "--page", "details", "--section", "SpeedOfLight", "--section", "LaunchStats"]
+            .map(OsString::from),
+    );
+    words.extend(["--target-processes", "all", "--kill", "yes"].map(OsString::from));
+    words.extend(["--launch-skip".into(), args.kernel_skip.to_string().into()]);
+    words.extend(["--launch-count".into(), args.kernel_count.to_string().into()]);
+    words.extend(["--log-file".into(), log.clone().into_os_string()]);
+    words.extend(args.command.iter().cloned());
+    let before: BTreeSet<u32> = process::descendants(std::process::id()).into_iter().collect();
+    let mut task = Task::start(&words, env, args.json, bell, Box::new(move |pid| before.contains(&pid)))?;
+    let started = Instant::now();
+    let mut told: Option<Instant> = None;
+    while task.status().is_none() {
+        let fds = &mut [PollFd::new(bell, PollFlags::IN), PollFd::new(&task, PollFlags::IN)];
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+        let _ = poll(fds, Some(&timeout));
+        bell.hush();
+        while task.pieces.try_recv().is_ok() {}
+        let unwanted = interrupts.load(Ordering::Acquire) > 0 || started.elapsed() > MOST;
+        match told {
+            None if unwanted => {
+                task.signal(Signal::TERM);
+                told = Some(Instant::now());
+            }
+            Some(since) if since.elapsed().as_secs_f64() > args.grace => task.signal(Signal::KILL),
+            _ => {}
+        }
+    }
+    task.signal(Signal::KILL);
+    let text = match std::fs::metadata(&log) {
+        Ok(meta) if meta.len() > MOST_LOG => {
+            return Err(Failure::new(format!(
+                "Nsight Compute wrote more than {} MiB; lower --kernel-count",
+                MOST_LOG >> 20
+            )));
+        }
+        Ok(_) => std::fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        Err(e) => Err(e),
+    }
+    .unwrap_or_default();
+    read(&text).map_err(|why| {
+        let failure = Failure::new(format!("--kernels: {why}"));
+        match &why {
+            Unreadable::NoTable(words) if words.contains("ERR_NVGPUCTRPERM") => failure.hint(
+                "the driver lets only root read these counters: run this as root, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
+            ),
+            Unreadable::NoTable(_) | Unreadable::NoLaunch => failure.hint(format!(
+                "the first {} launches were let pass; if the command makes fewer, lower --kernel-skip",
+                args.kernel_skip
+            )),
+            Unreadable::Missing(_) => failure.hint("another version of Nsight Compute may have it"),
+        }
+    })
+}
