@@ -82,6 +82,9 @@ pub(crate) struct InterferenceBenchArgs {
     /// Run this part only
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PARTS))]
     pub(crate) only: Option<String>,
+    /// Instead, learn from the repository's own records of an H200 and write the model that comes with carma
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "json", "markdown"])]
+    pub(crate) learn: Option<PathBuf>,
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,

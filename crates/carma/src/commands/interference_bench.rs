@@ -1,14 +1,22 @@
 //! `carma interference-bench`: the predictor and its rivals against what was measured.
 
 use crate::cli::predict::InterferenceBenchArgs;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
 use carma_interference::bench::{self, Data, Line};
 use std::fmt::Write as _;
 
 /// Runs the verb. Exit code 1: a target is missed.
 pub(crate) fn run(args: &InterferenceBenchArgs) -> Outcome {
-    let lines = bench::run(&Data::find(args.data.as_deref()), args.only.as_deref());
+    let data = Data::find(args.data.as_deref());
+    if let Some(path) = &args.learn {
+        let model = bench::learn(&data).map_err(|e| Failure::new(e.to_string()))?;
+        let text = model.to_json().map_err(|e| Failure::new(e.to_string()))?;
+        std::fs::write(path, text + "\n")
+            .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
+        return Ok(0);
+    }
+    let lines = bench::run(&data, args.only.as_deref());
     if args.json {
         print_json(&serde_json::json!({"version": carma_api::VERSION, "lines": lines}))?;
     } else if args.markdown {

@@ -3,7 +3,7 @@
 
 use super::set::{Set, Together};
 use crate::kace::Error;
-use crate::measured::Measured;
+use crate::measured::{Combination, Measured};
 use crate::predict::{GpuType, Mode};
 use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use serde::Deserialize;
@@ -27,6 +27,80 @@ fn read(path: &Path) -> Result<String, Error> {
         .map_err(|e| Error::new(path.display().to_string(), format!("cannot be read: {e}")))
 }
 
+/// Middle of some values: host-bound tasks differ by a factor of 2 between windows, and one window that
+/// something disturbed would move a mean.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|v| v.is_finite());
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    Some(f64::midpoint(*values.get(n.wrapping_sub(1) / 2)?, *values.get(n / 2)?))
+}
+
+/// What each task did alone: medians over the plain solo windows.
+struct Alone<'a>(Vec<&'a Combination>);
+
+impl<'a> Alone<'a> {
+    fn of(measured: &'a Measured) -> Self {
+        let plain = |w: &&Combination| w.k() == 1 && w.failed.is_none() && !w.is_split();
+        Self(measured.combinations.iter().filter(plain).collect())
+    }
+
+    fn windows(&self, task: &str) -> impl Iterator<Item = &'a Combination> + Clone {
+        let task = task.to_owned();
+        self.0.clone().into_iter().filter(move |w| w.members.iter().any(|m| *m == task))
+    }
+
+    /// In the window's session under its sharing, else in all sessions under that.
+    fn rate(&self, task: &str, window: &Combination) -> Option<f64> {
+        let here = |session: bool| {
+            let windows = self.windows(task).filter(|w| w.sharing == window.sharing);
+            let windows = windows.filter(|w| !session || w.session == window.session);
+            median(windows.filter_map(|w| w.rates.first().copied()).filter(|r| *r > 0.0).collect())
+        };
+        here(true).or_else(|| here(false))
+    }
+
+    /// Standard deviation of the log of a task's rate alone under this sharing, within a session: how uncertain
+    /// the rate of one window is. From the median difference of two windows (0.954 deviations, if normal), which
+    /// one disturbed window does not move. `None`: too few windows.
+    fn noise(&self, task: &str, sharing: Mode) -> Option<f64> {
+        let mut sessions: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for window in self.windows(task).filter(|w| w.sharing == sharing) {
+            let rate = window.rates.first().copied().filter(|r| *r > 0.0);
+            sessions.entry(window.session).or_default().extend(rate.map(f64::ln));
+        }
+        let pairs = |logs: &Vec<f64>| -> Vec<f64> {
+            let of = |(i, a): (usize, &f64)| logs[i + 1..].iter().map(|b| (a - b).abs()).collect::<Vec<_>>();
+            logs.iter().enumerate().flat_map(of).collect()
+        };
+        Some(median(sessions.values().flat_map(pairs).collect())? / 0.954)
+    }
+
+    /// The file's profile with the medians of all plain solo windows: alone it does not matter how one would share.
+    fn profile(&self, file: &Profile) -> Profile {
+        let windows = self.windows(&file.name);
+        let of = |pick: &dyn Fn(&Metrics) -> Option<Stat>| {
+            let means = windows.clone().filter_map(|w| pick(&w.activity)).map(|s| s.mean).collect();
+            median(means).map(Stat::of).or_else(|| pick(&file.metrics))
+        };
+        let metrics = Metrics {
+            gract_pct: of(&|m| m.gract_pct),
+            smact_pct: of(&|m| m.smact_pct),
+            smocc_pct: of(&|m| m.smocc_pct),
+            drama_pct: of(&|m| m.drama_pct),
+            tensor_pct: of(&|m| m.tensor_pct),
+            pcie_rx_mib_s: of(&|m| m.pcie_rx_mib_s),
+            pcie_tx_mib_s: of(&|m| m.pcie_tx_mib_s),
+            gpu_util_pct: of(&|m| m.gpu_util_pct),
+            mem_util_pct: of(&|m| m.mem_util_pct),
+            ..file.metrics
+        };
+        let per_s = median(windows.filter_map(|w| w.rates.first().copied()).collect());
+        let rate = file.rate.clone().map(|rate| Rate { per_s: per_s.unwrap_or(rate.per_s), ..rate });
+        Profile { metrics, rate, ..file.clone() }
+    }
+}
+
 /// A file of `carma bench interference`. Repeats of one combination become one row, by the mean of progress;
 /// windows that failed, and those without a solo rate, are left out.
 pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
@@ -38,26 +112,29 @@ pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
 pub(crate) fn of_measured(measured: &Measured) -> Set {
     let at: BTreeMap<&str, usize> =
         measured.tasks.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+    let alone = Alone::of(measured);
     let bare = |name: &str| Profile { name: name.to_owned(), ..Profile::default() };
     let tasks: Vec<Profile> = measured
         .tasks
         .iter()
-        .map(|t| measured.profiles.task(&t.name).cloned().unwrap_or_else(|_| bare(&t.name)))
+        .map(|t| measured.profiles.task(&t.name).map_or_else(|_| bare(&t.name), |p| alone.profile(p)))
         .collect();
     let families = measured.tasks.iter().map(|t| t.family().to_owned()).collect();
     // Task and thread percentage of each member.
     type Seats = Vec<(usize, u8)>;
     let mut groups: BTreeMap<(Mode, Seats), Vec<Vec<f64>>> = BTreeMap::new();
     for window in &measured.combinations {
-        if window.failed.is_some() || window.k() < 2 || window.progress.len() != window.k() {
+        if window.failed.is_some() || window.k() < 2 || window.rates.len() != window.k() {
             continue;
         }
         let indices: Option<Vec<usize>> =
             window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
-        let Some(indices) = indices else { continue };
+        let progress: Option<Vec<f64>> =
+            window.members.iter().zip(&window.rates).map(|(m, r)| Some(r / alone.rate(m, window)?)).collect();
+        let (Some(indices), Some(progress)) = (indices, progress) else { continue };
         let pct = |i: usize| window.threads_pct.get(i).copied().filter(|_| window.is_split()).unwrap_or(100);
         let mut members: Vec<(usize, u8, f64)> =
-            indices.iter().enumerate().map(|(i, t)| (*t, pct(i), window.progress[i])).collect();
+            indices.iter().enumerate().map(|(i, t)| (*t, pct(i), progress[i])).collect();
         members.sort_by_key(|m| (m.0, m.1));
         // Without any progress in the window there is no ratio to predict.
         if members.iter().all(|m| m.2 > 0.0) {
@@ -72,7 +149,13 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         let threads = if split { members.iter().map(|m| f64::from(m.1)).collect() } else { Vec::new() };
         Together { tasks: members.into_iter().map(|m| m.0).collect(), sharing, threads, progress }
     });
-    Set { gpu: GpuType::named(&measured.machine.gpu), tasks, families, rows: rows.collect() }
+    let mut noise = BTreeMap::new();
+    for (task, profile) in tasks.iter().enumerate() {
+        for sharing in [Mode::TimeSlice, Mode::Mps] {
+            noise.extend(alone.noise(&profile.name, sharing).map(|sd| ((sharing, task), sd)));
+        }
+    }
+    Set { gpu: GpuType::named(&measured.machine.gpu), tasks, families, rows: rows.collect(), noise }
 }
 
 #[derive(Deserialize)]
@@ -172,6 +255,6 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
     });
     let rows = rows.collect();
     let families = names.iter().map(|n| (*n).to_owned()).collect();
-    let set = Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows };
+    let set = Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows, noise: BTreeMap::new() };
     set.checked("collocation-*.json")
 }

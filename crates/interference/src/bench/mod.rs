@@ -163,6 +163,14 @@ pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
     lines
 }
 
+/// A model that has learned from our own records of an H200 and keeps what holds for every task: `models/shipped.json`.
+///
+/// # Errors
+/// There are none, or one cannot be read.
+pub fn learn(data: &Data) -> Result<crate::online::Model, crate::kace::Error> {
+    tests_h200::learn(data)
+}
+
 /// Cold, after observations, and how often bounds held: what all data sets have in common.
 fn errors_lines(part: &'static str, label: &str, who: &str, errors: &set::Errors, repeats: u64) -> [Line; 2] {
     [

@@ -6,6 +6,7 @@ use crate::kace::score::parallel;
 use crate::online::{Model, Observed};
 use crate::predict::{GpuType, Group, Member, Mode};
 use crate::profile::Profile;
+use std::collections::BTreeMap;
 
 /// Measured combinations of tasks on one type of GPU.
 #[derive(Debug, Clone)]
@@ -15,6 +16,8 @@ pub(crate) struct Set {
     /// What is held out together, one for each task.
     pub families: Vec<String>,
     pub rows: Vec<Together>,
+    /// Standard deviation of the log of a task's rate in one window, where repeats tell it.
+    pub noise: BTreeMap<(Mode, usize), f64>,
 }
 
 /// Tasks that shared a GPU.
@@ -211,6 +214,38 @@ impl Set {
             chosen.add(&target, ratio);
         }
         chosen
+    }
+
+    /// What a perfect predictor's choices would come to: rates of single windows are noisy, and the best of many
+    /// noisy ones is not the one that is best. Truth is what a model says that has learned all rows; the noise of
+    /// the solo windows is put on it. `None`: the noise is not known.
+    pub(crate) fn ceiling(&self, repeats: u64) -> Option<Clustered> {
+        if self.noise.is_empty() {
+            return None;
+        }
+        let model = self.taught(self.rows.iter(), 0);
+        let truth: Vec<Vec<f64>> = self
+            .rows
+            .iter()
+            .map(|row| Some(self.predict(&model, row)?.tasks.iter().map(|t| t.progress.expected).collect()))
+            .collect::<Option<_>>()?;
+        let mut chosen = Clustered::default();
+        for seed in 0..repeats {
+            let mut dice = Dice::new(seed + 77);
+            let mut noisy = self.clone();
+            for (row, truth) in noisy.rows.iter_mut().zip(&truth) {
+                for ((p, truth), task) in row.progress.iter_mut().zip(truth).zip(&row.tasks) {
+                    let sd = self.noise.get(&(row.sharing, *task)).copied().unwrap_or(0.0);
+                    *p = truth * (sd * dice.normal()).exp();
+                }
+            }
+            for (target, ratio) in noisy.choices(&model, |_| true, Together::sum, |model, row| {
+                noisy.predict(model, row).map_or(0.0, |f| f.sum)
+            }) {
+                chosen.add(&target, ratio);
+            }
+        }
+        Some(chosen)
     }
 
     /// For each target that is asked about, by number of members and sharing: the chosen row's value over

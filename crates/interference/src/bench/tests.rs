@@ -75,23 +75,3 @@ fn parts_with_data_keep_their_targets() {
     let lines = run(&data, Some("h200"));
     assert!(lines.iter().any(|l| l.who == "ours" && l.value.is_some()), "{lines:?}");
 }
-
-#[test]
-#[ignore]
-fn scratch() {
-    for part in std::env::var("PART").map_or(PARTS.map(String::from).to_vec(), |p| vec![p]) {
-        for l in run(&Data::find(None), Some(&part)) {
-            let v = l.value.map_or("-".to_owned(), |v| format!("{:.1} ({:.1}-{:.1})", v.mean, v.low, v.high));
-            println!(
-                "{:8} {:74} {:28} {} {} {:?} {:?}",
-                l.part,
-                l.test,
-                l.who,
-                v,
-                l.unit,
-                l.median,
-                l.target.map(|t| (t.text, t.holds))
-            );
-        }
-    }
-}

@@ -3,6 +3,7 @@
 use super::measured::{files, measured, older};
 use super::rivals;
 use super::set::{Set, Together};
+use super::stats::Dice;
 use super::{Data, Line, MAPE, ORACLE, errors_lines};
 use crate::kace::Error;
 use crate::kace::features::Target;
@@ -16,27 +17,68 @@ const REPEATS: u64 = 8;
 
 pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
     let mut lines = Vec::new();
-    let mut both = files(&data.h200, "collocation-time-slice");
-    both.extend(files(&data.h200, "collocation-mps"));
-    if both.is_empty() {
+    let sets = sets(data)?;
+    if sets.is_empty() {
         let why = format!("skipped: no collocation-*.json in {}", data.h200.display());
         lines.push(Line::new(PART, "eight tasks", "-", "").note(why));
-    } else {
-        lines.extend(of_set("eight tasks", &older(&both)?, data.threads));
     }
-    let files = files(&data.h200, "interference");
-    if files.is_empty() {
+    if files(&data.h200, "interference").is_empty() {
         let why = format!(
             "skipped: no interference*.json in {}; `carma bench interference` writes it",
             data.h200.display()
         );
         lines.push(Line::new(PART, "measured by carma bench interference", "-", "").note(why));
     }
-    for path in files {
-        let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        lines.extend(of_set(&name, &measured(&path)?, data.threads));
+    for (name, set) in &sets {
+        lines.extend(of_set(name, set, data.threads));
     }
     Ok(lines)
+}
+
+/// All of our own records, each with its name.
+fn sets(data: &Data) -> Result<Vec<(String, Set)>, Error> {
+    let mut both = files(&data.h200, "collocation-time-slice");
+    both.extend(files(&data.h200, "collocation-mps"));
+    let mut sets = Vec::new();
+    if !both.is_empty() {
+        sets.push(("eight tasks".to_owned(), older(&both)?));
+    }
+    for path in files(&data.h200, "interference") {
+        let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        sets.push((name, measured(&path)?));
+    }
+    Ok(sets)
+}
+
+/// A model that has learned from all of our own records, in a random order, and keeps what holds for every task
+/// of the GPU type: what comes with carma.
+///
+/// # Errors
+/// A record cannot be read, or there is none.
+pub(super) fn learn(data: &Data) -> Result<Model, Error> {
+    let mut sets = sets(data)?;
+    if sets.is_empty() {
+        return Err(Error::new(
+            data.h200.display().to_string(),
+            "no collocation-*.json and no interference*.json",
+        ));
+    }
+    let mut order = Vec::new();
+    for (at, (name, set)) in sets.iter_mut().enumerate() {
+        // Tasks of the same name in two sets are two tasks.
+        for task in &mut set.tasks {
+            task.class = Some(format!("{name}/{}", task.class()));
+        }
+        order.extend((0..set.rows.len()).map(|row| (at, row)));
+    }
+    Dice::new(1).shuffle(&mut order);
+    let mut model = Model::new();
+    for (at, row) in order {
+        let set = &sets[at].1;
+        set.observe(&mut model, &set.rows[row]);
+    }
+    model.forget_all_classes();
+    Ok(model)
 }
 
 fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
@@ -82,6 +124,10 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     };
     let ours = set.select(ORDERS, threads, Together::sum, sum);
     lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
+    if let Some(ceiling) = set.ceiling(REPEATS) {
+        let line = Line::new(PART, &test, "perfect knowledge, noisy windows", ORACLE).of(&ceiling, REPEATS);
+        lines.push(line.note("simulated: what a learner of all rows says, with the noise of the solo windows"));
+    }
     let nothing = Model::new();
     type Score<'a> = &'a (dyn Fn(&Together) -> f64 + Sync);
     let fixed: [(&str, Score<'_>); 6] = [
