@@ -47,7 +47,7 @@ impl<'a> Alone<'a> {
 
     fn windows(&self, task: &str) -> impl Iterator<Item = &'a Combination> + Clone {
         let task = task.to_owned();
-        self.0.clone().into_iter().filter(move |w| w.members.iter().any(|m| *m == task))
+        self.0.clone().into_iter().filter(move |w| w.members.contains(&task))
     }
 
     /// In the window's session under its sharing, else in all sessions under that.

@@ -37,7 +37,13 @@ impl Index {
     }
 
     fn set(self, gpu: &str, rows: Vec<Together>, place: &Path) -> Result<Set, Error> {
-        let set = Set { gpu: GpuType::named(gpu), tasks: self.tasks, families: self.families, rows, noise: BTreeMap::new() };
+        let set = Set {
+            gpu: GpuType::named(gpu),
+            tasks: self.tasks,
+            families: self.families,
+            rows,
+            noise: BTreeMap::new(),
+        };
         set.checked(&place.display().to_string())
     }
 }

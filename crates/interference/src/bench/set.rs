@@ -239,9 +239,12 @@ impl Set {
                     *p = truth * (sd * dice.normal()).exp();
                 }
             }
-            for (target, ratio) in noisy.choices(&model, |_| true, Together::sum, |model, row| {
-                noisy.predict(model, row).map_or(0.0, |f| f.sum)
-            }) {
+            for (target, ratio) in noisy.choices(
+                &model,
+                |_| true,
+                Together::sum,
+                |model, row| noisy.predict(model, row).map_or(0.0, |f| f.sum),
+            ) {
                 chosen.add(&target, ratio);
             }
         }

@@ -126,7 +126,9 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
     if let Some(ceiling) = set.ceiling(REPEATS) {
         let line = Line::new(PART, &test, "perfect knowledge, noisy windows", ORACLE).of(&ceiling, REPEATS);
-        lines.push(line.note("simulated: what a learner of all rows says, with the noise of the solo windows"));
+        lines.push(
+            line.note("simulated: what a learner of all rows says, with the noise of the solo windows"),
+        );
     }
     let nothing = Model::new();
     type Score<'a> = &'a (dyn Fn(&Together) -> f64 + Sync);
