@@ -60,6 +60,20 @@ impl<'a> Alone<'a> {
         here(true).or_else(|| here(false))
     }
 
+    /// Whether a task had warmed up when a window began: where solo windows of a session are slower than half its
+    /// median, it had not before the first that is not. (Decoders that had yet to give their first whole answer ran at
+    /// a tenth of their speed.)
+    fn was_warm(&self, task: &str, window: &Combination) -> bool {
+        let here = self.windows(task).filter(|w| w.sharing == window.sharing && w.session == window.session);
+        let Some(usual) = median(here.clone().filter_map(|w| w.rates.first().copied()).collect()) else {
+            return true;
+        };
+        let slow = |w: &&Combination| w.rates.first().is_some_and(|rate| *rate < 0.5 * usual);
+        let cold_at = here.clone().filter(slow).map(|w| w.at_s).fold(f64::INFINITY, f64::min);
+        let warm_at = here.filter(|w| !slow(w)).map(|w| w.at_s).fold(f64::INFINITY, f64::min);
+        cold_at > warm_at || window.at_s >= warm_at
+    }
+
     /// Standard deviation of the log of a task's rate alone under this sharing, within a session: how uncertain
     /// the rate of one window is. From the median difference of two windows (0.954 deviations, if normal), which
     /// one disturbed window does not move. `None`: too few windows.
@@ -102,7 +116,7 @@ impl<'a> Alone<'a> {
 }
 
 /// A file of `carma bench interference`. Repeats of one combination become one row, by the mean of progress;
-/// windows that failed, and those without a solo rate, are left out.
+/// windows that failed, those without a solo rate, and those in which a task was not yet warm are left out.
 pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
     let place = path.display().to_string();
     let measured = Measured::read(&read(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
@@ -129,8 +143,15 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         }
         let indices: Option<Vec<usize>> =
             window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
+        if !window.members.iter().all(|m| alone.was_warm(m, window)) {
+            continue;
+        }
+        let of = |(at, (m, r)): (usize, (&String, &f64))| {
+            // Where no solo window is in the file its own progress must do.
+            alone.rate(m, window).map(|solo| r / solo).or_else(|| window.progress.get(at).copied())
+        };
         let progress: Option<Vec<f64>> =
-            window.members.iter().zip(&window.rates).map(|(m, r)| Some(r / alone.rate(m, window)?)).collect();
+            window.members.iter().zip(&window.rates).enumerate().map(of).collect();
         let (Some(indices), Some(progress)) = (indices, progress) else { continue };
         let pct = |i: usize| window.threads_pct.get(i).copied().filter(|_| window.is_split()).unwrap_or(100);
         let mut members: Vec<(usize, u8, f64)> =
