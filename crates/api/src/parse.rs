@@ -111,6 +111,15 @@ mod tests {
     }
 
     #[test]
+    fn slowdowns_are_factors_from_one() {
+        assert_eq!(slowdown("1.3"), Ok(130));
+        assert_eq!(slowdown(" 2 "), Ok(200));
+        for bad in ["0.9", "-1", "nan", "inf", "1001", "30%", ""] {
+            assert!(slowdown(bad).unwrap_err().contains("not a slowdown"), "{bad}");
+        }
+    }
+
+    #[test]
     fn spans() {
         assert_eq!(duration("90s"), Ok(Millis::secs(90)));
         assert_eq!(duration("1h30m"), Ok(Millis::secs(5400)));

@@ -2,7 +2,7 @@
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
-use carma_core::policy::{Gate, MemoryScreen, Options, RecoveryMethod, presets};
+use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use serde::Deserialize;
@@ -143,6 +143,8 @@ pub struct QueueConfig {
     pub most_jobs: Option<u32>,
     /// `false`: the policy's order decides among idle GPUs too.
     pub idle_first: Option<bool>,
+    /// Another order among the GPUs that would do, e.g. `speedup`.
+    pub order: Option<Order>,
 }
 
 /// Out-of-memory and faults.
@@ -252,6 +254,9 @@ impl Config {
             (self.memory.guard, &mut policy.memory)
         {
             *guard = new;
+        }
+        if let Some(order) = self.queue.order {
+            policy.order = order;
         }
         if let Some(idle_first) = self.queue.idle_first {
             policy.idle_first = idle_first;

@@ -29,10 +29,12 @@ const WARM_UP: Millis = Millis::secs(5);
 const PROFILE: Millis = Millis::secs(10);
 /// Neighbours that begin are given so long before anything is learned of a group.
 const SETTLING: Millis = Millis::secs(2);
-/// Longest time back that a rate is taken over.
-const LOOK_BACK: Millis = Millis::secs(120);
-/// Steps that must have been seen for a rate to count, unless none came where this many were due.
+/// Longest time back that a rate is taken over: some tasks print once a minute.
+const LOOK_BACK: Millis = Millis::secs(600);
+/// Times that a count must have risen for a rate to count.
 const ADVANCES: usize = 3;
+/// A job stands still when it was silent for so many times as long as it was between two counts alone.
+const SILENCE: f64 = 10.0;
 /// Commands whose profiles are kept; the one used least lately is forgotten.
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
@@ -69,6 +71,8 @@ struct Watch {
     alone: Option<Alone>,
     /// Rate alone of this very process.
     rate: Option<Rate>,
+    /// Seconds between two counts, alone.
+    gap_s: Option<f64>,
     /// Up to when its progress was measured.
     measured: Millis,
 }
@@ -304,7 +308,10 @@ impl Slowdowns {
         };
         profile.metrics.memory_mib =
             gpus.iter().filter_map(|gpu| gpu.tenant(id)?.peak).max().map(|peak| Stat::of(peak.0 as f64));
-        watch.rate.clone_from(&counted);
+        if let (Some(counted), Some(rate)) = (&counted, &rate) {
+            watch.rate = Some(counted.clone());
+            watch.gap_s = (rate.advances > 0).then(|| rate.live_s / rate.advances as f64);
+        }
         if profile.metrics.smact_pct.is_none() || profile.check().is_err() {
             return;
         }
@@ -333,21 +340,20 @@ impl Slowdowns {
         let watch = self.watched.get_mut(&id)?;
         watch.alone = None;
         let from = company.settled_at.unwrap_or(company.changed).max(watch.measured);
+        let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
             return None;
         }
-        let attempt = watch.attempt;
-        let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
+        let (attempt, gap_s) = (watch.attempt, watch.gap_s);
         let rate = self.paces.rate(id, attempt, from, now);
         let alone = known.filter(|alone| alone.per_s > 0.0);
-        let seconds = now.since(from).0 as f64 / 1000.0;
+        let seconds = over.0 as f64 / 1000.0;
         let progress = match (&rate, &alone) {
             (Some(rate), Some(alone)) if rate.advances >= ADVANCES && rate.rate.unit == alone.unit => {
                 Some(rate.rate.per_s / alone.per_s)
             }
-            // Nothing where much was due: it stands still.
-            (None, Some(alone)) if alone.per_s * seconds >= 3.0 * ADVANCES as f64 => Some(0.0),
+            (None, Some(_)) if gap_s.is_some_and(|gap| seconds >= SILENCE * gap) => Some(0.0),
             _ => None,
         };
         let together = rate.filter(|r| r.advances >= ADVANCES).map(|r| r.rate);
@@ -486,7 +492,7 @@ impl Slowdowns {
 
 impl Watch {
     const fn new(attempt: u32, now: Millis) -> Self {
-        Self { attempt, alone: None, rate: None, measured: now }
+        Self { attempt, alone: None, rate: None, gap_s: None, measured: now }
     }
 }
 

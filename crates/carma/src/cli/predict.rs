@@ -9,10 +9,14 @@ use std::path::PathBuf;
 
 /// `carma predict`.
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("what").args(["members", "target", "observe"]).required(true))]
+#[command(group = ArgGroup::new("what").args(["jobs", "members", "target", "observe"]).required(true))]
 pub(crate) struct PredictArgs {
-    /// Solo profiles, as `carma profile` or `carma bench interference` write them (docs/interference.md)
-    #[arg(long, value_name = "FILE", required_unless_present = "observe")]
+    /// Jobs of the daemon that would share a GPU, running, waiting or finished: numbers
+    #[arg(value_name = "JOB", conflicts_with = "profiles")]
+    pub(crate) jobs: Vec<u64>,
+    /// Solo profiles, as `carma profile` or `carma bench interference` write them (docs/interference.md) [default:
+    /// what the daemon knows; names are numbers of jobs then]
+    #[arg(long, value_name = "FILE")]
     pub(crate) profiles: Option<PathBuf>,
     /// The tasks that share a GPU
     #[arg(long = "group", value_name = "NAME,NAME...", value_delimiter = ',')]
@@ -26,9 +30,9 @@ pub(crate) struct PredictArgs {
     /// Type of the GPU [default: that of the profiles]
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Option<String>,
-    /// How they share it
-    #[arg(long, value_name = "MODE", default_value = "mps", value_parser = sharing())]
-    pub(crate) sharing: Mode,
+    /// How they share it [default: mps, or as the daemon's jobs do]
+    #[arg(long, value_name = "MODE", value_parser = sharing())]
+    pub(crate) sharing: Option<Mode>,
     /// MPS thread percentages: `a=50,b=50`; `best` looks for the best split in steps of 10 %
     #[arg(long, value_name = "NAME=PCT,...", conflicts_with_all = ["target", "observe"])]
     pub(crate) threads: Option<String>,

@@ -110,7 +110,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),
         Verb::EstimateBench(args) => estimate_bench::run(&args),
-        Verb::Predict(args) => predict::run(&args),
+        Verb::Predict(args) => predict::run(&context, &args),
         Verb::InterferenceBench(args) => interference_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Kace(verb) => kace::run(&verb),

@@ -1,13 +1,16 @@
 //! `carma predict`: how far tasks that share a GPU will slow each other down, and who goes well with whom.
 
+use super::Context;
 use crate::cli::predict::PredictArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, wrap};
+use carma_api::wire::SlowdownsReply;
+use carma_core::model::SharingMode;
 use carma_interference::kace::predictor::Trained;
 use carma_interference::measured::Measured;
 use carma_interference::online::{Model, Observed};
 use carma_interference::predict::policy::{Lacks, Policy};
-use carma_interference::predict::{Forecast, GpuType, Group, Member, Objective, best_split};
+use carma_interference::predict::{Forecast, GpuType, Group, Member, Mode, Objective, best_split};
 use carma_interference::profile::{Profile, Profiles};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -17,15 +20,20 @@ use std::path::Path;
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Runs the verb.
-pub(crate) fn run(args: &PredictArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
     if let Some(file) = &args.observe {
         return observe(args, file);
     }
-    let file = args.profiles.as_deref().unwrap_or_else(|| Path::new(""));
-    let profiles = profiles(file)?;
-    let known = Known::load(args)?;
+    let mut known = Known::load(args)?;
+    let (profiles, sharing) = match &args.profiles {
+        Some(file) => (profiles(file)?, Mode::Mps),
+        None => known.ask(context, args)?,
+    };
     let gpu = gpu(args, &profiles);
-    let asked = Asked { args, profiles: &profiles, gpu: &gpu, known: &known };
+    let sharing = args.sharing.unwrap_or(sharing);
+    let jobs = args.jobs.iter().map(u64::to_string);
+    let names = args.members.iter().cloned().chain(jobs).collect();
+    let asked = Asked { args, names, sharing, profiles: &profiles, gpu: &gpu, known: &known };
     if let Some(target) = &args.target { asked.rank(target) } else { asked.group() }
 }
 
@@ -45,7 +53,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 /// Profiles from a file of their own, or from one of measurements, which holds them too.
 fn profiles(file: &Path) -> Result<Profiles, Failure> {
     let text = read(file)?;
-    if text.contains("\"combinations\"")
+    if text.contains("\"combination")
         && let Ok(measured) = Measured::read(&text)
     {
         return Ok(measured.profiles);
@@ -86,6 +94,38 @@ impl Known {
         };
         Ok(Self { model, kace, measured })
     }
+
+    /// What the daemon knows of the jobs that are named, and how jobs share there. Its model is taken, unless
+    /// another is given.
+    fn ask(&mut self, context: &Context, args: &PredictArgs) -> Result<(Profiles, Mode), Failure> {
+        let named = args.members.iter().chain(&args.target).chain(&args.candidates);
+        let mut jobs: Vec<u64> = args.jobs.clone();
+        for name in named.flat_map(|names| names.split('+')) {
+            jobs.push(name.trim().parse().map_err(|_| {
+                Failure::usage(format!("'{name}' is no number of a job"))
+                    .hint("without --profiles FILE the tasks are jobs of the daemon")
+            })?);
+        }
+        jobs.sort_unstable();
+        jobs.dedup();
+        let numbers: Vec<String> = jobs.iter().map(u64::to_string).collect();
+        let reply: SlowdownsReply =
+            context.client()?.get(&format!("/v1/slowdowns?jobs={}", numbers.join(",")))?;
+        if let Some(unknown) = reply.unknown.first() {
+            return Err(Failure::usage(format!(
+                "job {unknown} was not seen alone on a {} yet, so nothing can be predicted of it",
+                reply.gpu
+            ))
+            .hint("a job is profiled in its first half minute alone on a GPU; or use `carma profile` and --profiles"));
+        }
+        let wrong = |e: String| Failure::new(format!("the daemon's answer is not understood: {e}"));
+        let profiles = Profiles::read(&reply.profiles.to_string()).map_err(|e| wrong(e.to_string()))?;
+        if args.model.is_none() {
+            self.model = Model::read(&reply.model.to_string()).map_err(|e| wrong(e.to_string()))?;
+        }
+        let mode = if reply.sharing == Some(SharingMode::Mps) { Mode::Mps } else { Mode::TimeSlice };
+        Ok((profiles, mode))
+    }
 }
 
 fn gpu(args: &PredictArgs, profiles: &Profiles) -> GpuType {
@@ -96,6 +136,9 @@ fn gpu(args: &PredictArgs, profiles: &Profiles) -> GpuType {
 /// What was asked, about which tasks, of whom.
 struct Asked<'a> {
     args: &'a PredictArgs,
+    /// The group's members.
+    names: Vec<String>,
+    sharing: Mode,
     profiles: &'a Profiles,
     gpu: &'a GpuType,
     known: &'a Known,
@@ -109,11 +152,11 @@ impl Asked<'_> {
     /// Members with their thread percentages; `--threads best` is looked for.
     fn members(&self) -> Result<Vec<Member<'_>>, Failure> {
         let mut members = Vec::new();
-        for name in &self.args.members {
+        for name in &self.names {
             members.push(Member::of(self.profile(name)?));
         }
         let Some(threads) = &self.args.threads else { return Ok(members) };
-        if self.args.sharing != carma_interference::predict::Mode::Mps {
+        if self.sharing != Mode::Mps {
             return Err(Failure::usage("--threads: only MPS knows thread percentages; take --sharing mps"));
         }
         if threads == "best" {
@@ -138,7 +181,7 @@ impl Asked<'_> {
     }
 
     fn of<'a>(&'a self, members: &'a [Member<'a>]) -> Group<'a> {
-        Group { gpu: self.gpu, sharing: self.args.sharing, members }
+        Group { gpu: self.gpu, sharing: self.sharing, members }
     }
 
     /// The policy's value of a group.
@@ -242,7 +285,7 @@ impl Asked<'_> {
             "version": carma_api::VERSION,
             "gpu": self.gpu.name,
             "gpu_measured": self.gpu.measured,
-            "sharing": self.args.sharing,
+            "sharing": self.sharing,
             "policy": self.args.policy,
         })
     }

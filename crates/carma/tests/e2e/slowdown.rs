@@ -1,6 +1,6 @@
 //! How fast jobs go beside each other: measured, foreseen, promised, undone.
 
-use crate::support::{CARMA, Daemon, Setup, job, stdout, task, until};
+use crate::support::{CARMA, Daemon, Setup, job, stderr, stdout, task, until};
 use carma_api::wire::JobDetail;
 
 /// Ten times as fast as life, short windows.
@@ -86,6 +86,31 @@ fn nobody_joins_where_a_promise_would_be_broken() {
     });
     let text = stdout(&daemon.carma(&["show", &promised.to_string()]));
     assert!(text.contains("1.30 at most promised"), "{text}");
+
+    // What the daemon goes by is what anybody may ask, of finished jobs too.
+    let pair = [&promised.to_string(), &harmful.to_string()];
+    let json = stdout(&daemon.carma(&["predict", pair[0], pair[1], "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["version"], &json["sharing"]), (&1.into(), &"time-slice".into()), "{json}");
+    let progress = json["tasks"][0]["progress"]["expected"].as_f64().unwrap();
+    assert!((0.3..0.7).contains(&progress), "{json}");
+    let ranked = stdout(&daemon.carma(&[
+        "predict",
+        "--target",
+        pair[0],
+        "--candidates",
+        &format!("{harmful},{early}"),
+    ]));
+    let lines: Vec<&str> = ranked.lines().collect();
+    assert!(
+        lines[1].starts_with(&format!(" {early} ")) || lines[1].starts_with(&early.to_string()),
+        "{ranked}"
+    );
+    let refused = daemon.carma(&["predict", pair[0], &unknown.to_string()]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains(&format!("job {unknown} was not seen alone")), "{}", stderr(&refused));
+    let missing = daemon.carma(&["predict", pair[0], "4711"]);
+    assert!(stderr(&missing).contains("there is no job 4711"), "{}", stderr(&missing));
 }
 
 #[test]

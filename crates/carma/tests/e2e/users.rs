@@ -1,6 +1,6 @@
 //! Who may do what to whose jobs. Needs root and two ordinary users, `carma-alice` and `carma-bob`.
 
-use crate::support::{Daemon, Setup, is_root, stderr, stdout, until};
+use crate::support::{CARMA, Daemon, Setup, is_root, stderr, stdout, until};
 use std::os::unix::fs::MetadataExt;
 
 /// Whether the tests of this file can run; says why not.
@@ -112,4 +112,34 @@ fn an_ordinary_users_daemon_serves_that_user() {
     // Root may look, but its jobs would run as somebody else.
     let output = daemon.carma(&["submit", "--", "true"]);
     assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
+}
+
+#[test]
+fn the_progress_of_a_users_job_is_counted_and_nobody_elses_word_is_taken() {
+    if !ready() {
+        return;
+    }
+    let mut daemon = Setup::new("virtual:1xA100-40GB").args(&["--speed", "10"]).start();
+    let task = ["virtual-task", "--memory=2G", "--work=3000s", "--progress=datagrams"];
+    let mut words = vec!["--gpu-memory=3G", "--", CARMA];
+    words.extend(task);
+    let id = submit_as(&daemon, "carma-alice", &words);
+    let rate = |daemon: &Daemon| daemon.show(id).rate.and_then(|rate| rate.per_s.zip(rate.source));
+    let (per_s, source) = until("heartbeats to be counted", || rate(&daemon));
+    assert!((7.0..=13.0).contains(&per_s) && source == "heartbeat", "{per_s} {source}");
+    let socket = daemon.dir.path().join(format!("state/pace/{id}.1/p"));
+    let bob = std::process::Command::new("setpriv")
+        .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", "test", "-e"])
+        .arg(&socket)
+        .status()
+        .unwrap();
+    assert!(!bob.success(), "another user reaches {}", socket.display());
+    // A daemon that starts anew listens at the same place.
+    daemon.kill();
+    daemon.restart(&[]);
+    until("heartbeats to be counted again", || rate(&daemon));
+    let gone = daemon.carma(&["cancel", &id.to_string()]);
+    assert!(gone.status.success(), "{}", stderr(&gone));
+    daemon.end_of(id);
+    until("its place to be cleared", || (!socket.parent().unwrap().exists()).then_some(()));
 }
