@@ -92,6 +92,9 @@ pub(crate) struct InterferenceBenchArgs {
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
+    /// Exit with 1 where a number falls short of what is to be reached
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Print tables in Markdown, as in docs/results/interference.md
     #[arg(long)]
     pub(crate) markdown: bool,
