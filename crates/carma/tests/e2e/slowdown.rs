@@ -60,8 +60,7 @@ fn nobody_joins_where_a_promise_would_be_broken() {
     let promised = daemon.submit(promised);
     // Nothing is foreseen of it before it was seen alone.
     let early = daemon.submit(task(&light, Some(6)));
-    let reason = daemon.in_state(promised, "RUNNING").job.reason.text;
-    assert!(reason.contains("idle"), "{reason}");
+    daemon.in_state(promised, "RUNNING");
     profiled(&daemon, promised);
     assert_eq!(daemon.in_state(early, "RUNNING").job.state, "RUNNING");
     let placed = daemon.show(early).attempts[0].placed.text.clone();

@@ -161,6 +161,13 @@ pub struct Combination {
     /// Rate over the rate alone, in the order of `members`; empty when the window failed or a solo is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<f64>,
+    /// How fast the host's processors were: millions of steps a second of a fixed loop, beside the members. Tasks bound
+    /// by launches follow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_mops: Option<f64>,
+    /// Share of the host's processors that its hypervisor gave to others, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_stolen_pct: Option<f64>,
     /// Memory of each member's processes on the GPU, MiB, in the order of `members`. Where the driver does not know
     /// the processes (in some containers), what the task says that its tensors hold; a remark says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -6,6 +6,7 @@
 
 mod book;
 mod count;
+mod host;
 mod machine;
 mod plan;
 mod processes;

@@ -1,6 +1,7 @@
 //! One window: the members run together from a common start, the GPU is read meanwhile.
 
 use super::count::{Counted, count};
+use super::host::Host;
 use super::machine::Gpu;
 use super::processes;
 use super::resident::{News, Resident};
@@ -54,17 +55,25 @@ pub(super) fn run(
     let groups: Vec<u32> = members.iter().map(|member| member.group()).collect();
     let mut samples = Samples::default();
     samples.begin(gpu.read());
+    let mut host = Host::begin();
     let before = (Instant::now(), processes::read(&groups));
     while until - monotonic() > SAMPLE.as_secs_f64() * 1.5 {
         std::thread::sleep(SAMPLE);
         samples.add(gpu.read());
+        host.look();
     }
     sleep_until(until);
     samples.add(gpu.read());
     let after = (Instant::now(), processes::read(&groups));
+    let stolen = host.stolen_pct();
     let deadline = Instant::now() + Duration::from_secs_f64(timing.answer);
     let mut gone = Vec::new();
-    let mut window = Combination { window_s: timing.window, ..Combination::default() };
+    let mut window = Combination {
+        window_s: timing.window,
+        host_mops: host.speed().map(rounded),
+        host_stolen_pct: stolen.map(rounded),
+        ..Combination::default()
+    };
     let mut failures = Vec::new();
     for (at, member) in members.iter_mut().enumerate() {
         match answer(member, deadline) {
