@@ -214,6 +214,9 @@ impl Engine {
             self.apply(input);
         }
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
+        let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
+        let live: Vec<_> = active.iter().filter_map(attempt).collect();
+        self.parts.slowdowns.paces().clear(&live);
         for id in active {
             let Some(placement) = self.state.job(id).and_then(|job| job.placement()) else { continue };
             let (attempt, sharing) = (placement.attempt, placement.sharing);

@@ -22,7 +22,7 @@ use carma_sim::virtual_gpu::{VirtualGpus, VirtualSpec};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -128,12 +128,35 @@ impl Layout {
             run: make(state_dir.join("run"), 0o700)?,
             logs: make(state_dir.join("logs"), searchable)?,
             mps: make(state_dir.join("mps"), searchable)?,
-            pace: make(state_dir.join("pace"), searchable)?,
+            pace: match in_memory(state_dir) {
+                Some(dir) => dir,
+                None => make(state_dir.join("pace"), searchable)?,
+            },
             journal: state_dir.join("carma.db"),
             virtual_gpus: state_dir.join("virtual-gpus.sock"),
             _lock: lock,
         })
     }
+}
+
+/// A directory of this daemon's in memory, for sockets and heartbeat files of jobs: on a disk, a heartbeat file costs
+/// a task half a millisecond a step. The same after a restart, since jobs keep the name. `None`: there is no such file
+/// system, or somebody else has put something in its place.
+fn in_memory(state_dir: &Path) -> Option<PathBuf> {
+    let state = fs::canonicalize(state_dir).ok()?.metadata().ok()?;
+    let uid = rustix::process::geteuid().as_raw();
+    // Device and inode name the state directory, and are short: paths of sockets have 107 bytes.
+    let dir = Path::new("/dev/shm").join(format!("carma-{uid}-{:x}-{:x}", state.dev(), state.ino()));
+    match fs::DirBuilder::new().mode(0o711).create(&dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return None,
+        Ok(()) | Err(_) => {}
+    }
+    let found = fs::symlink_metadata(&dir).ok()?;
+    if !found.is_dir() || found.uid() != uid {
+        return None;
+    }
+    fs::set_permissions(&dir, Permissions::from_mode(0o711)).ok()?;
+    Some(dir)
 }
 
 /// The GPUs, real or virtual.
@@ -329,6 +352,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
     gpus.sharing.shutdown();
+    // Jobs that go on keep theirs in it.
+    let _ = fs::remove_dir(&layout.pace);
     served
 }
 

@@ -127,7 +127,10 @@ fn the_progress_of_a_users_job_is_counted_and_nobody_elses_word_is_taken() {
     let rate = |daemon: &Daemon| daemon.show(id).rate.and_then(|rate| rate.per_s.zip(rate.source));
     let (per_s, source) = until("heartbeats to be counted", || rate(&daemon));
     assert!((7.0..=13.0).contains(&per_s) && source == "heartbeat", "{per_s} {source}");
-    let socket = daemon.dir.path().join(format!("state/pace/{id}.1/p"));
+    let pid = daemon.show(id).pid.unwrap();
+    let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let socket = environ.split('\0').find_map(|pair| pair.strip_prefix("CARMA_PROGRESS=")).unwrap();
+    let socket = std::path::PathBuf::from(socket);
     let bob = std::process::Command::new("setpriv")
         .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", "test", "-e"])
         .arg(&socket)

@@ -33,7 +33,8 @@ struct Paced {
     read: Option<u64>,
 }
 
-type Key = (JobId, u32);
+/// Job and attempt.
+pub type Key = (JobId, u32);
 
 /// The meters of all running jobs.
 pub struct Paces {
@@ -59,6 +60,16 @@ impl Paces {
         let thread = paces.clone();
         std::thread::Builder::new().name("pace".into()).spawn(move || thread.run())?;
         Ok(paces)
+    }
+
+    /// Removes what attempts left that are over, e.g. while no daemon ran.
+    pub fn clear(&self, live: &[Key]) {
+        let live: Vec<String> = live.iter().map(|(job, attempt)| format!("{job}.{attempt}")).collect();
+        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if !live.iter().any(|name| entry.file_name() == name.as_str()) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// Makes the meter of an attempt that is about to start, or that was found running (`running`). Returns what to
