@@ -653,6 +653,8 @@ struct Slots<'a> {
     ring: u32,
     /// Memory sizes of the GPUs, each once, ascending.
     sizes: Vec<MiB>,
+    /// Somebody on some GPU is promised a slowdown: kept here, since every job in the queue asks.
+    promised: bool,
 }
 
 impl<'a> Slots<'a> {
@@ -663,7 +665,8 @@ impl<'a> Slots<'a> {
         let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        Self { slots, options, now, ring: state.ring(), sizes }
+        let promised = slots.iter().any(|slot| slot.promised);
+        Self { slots, options, now, ring: state.ring(), sizes, promised }
     }
 
     fn kind(&self, want: &Want) -> WantKind {
@@ -674,7 +677,7 @@ impl<'a> Slots<'a> {
             forecast: matches!(want.promise, Promise::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
-            job: (want.particular || self.slots.iter().any(|slot| slot.promised)).then_some(want.job),
+            job: (want.particular || self.promised).then_some(want.job),
         }
     }
 
@@ -808,6 +811,7 @@ impl<'a> Slots<'a> {
     /// Gives a job the GPUs that were found.
     fn place(&mut self, job: &Job, want: &Want, found: Found) -> Placement {
         let mut gpus = Vec::with_capacity(found.slots.len());
+        self.promised |= want.promised;
         for i in found.slots {
             self.slots[i].take(job.spec.id, want);
             gpus.push(self.slots[i].id);
@@ -949,6 +953,7 @@ impl<'a> Places<'a> {
                 slots.ring = last.0 + 1;
             }
             for (gpu, job, want) in taken.drain(..) {
+                slots.promised |= want.promised;
                 if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.id == gpu) {
                     slot.take(job, &want);
                 }
