@@ -296,9 +296,12 @@ impl Caching {
         let there = free_tail.map_or(0, |t| self.blocks[t as usize].size);
         let more = want.saturating_sub(there).max(1).next_multiple_of(page);
         self.make_room(more)?;
-        self.reserve(more);
-        // Giving back free segments may have taken the tail with it.
         let tail = self.tails[usize::from(small)];
+        if there > 0 && tail.is_none() {
+            // Giving back free segments has taken the tail with it: what was to be added to it is too little.
+            return self.grow(small, size);
+        }
+        self.reserve(more);
         let block = match tail {
             Some(t) if self.blocks[t as usize].free => {
                 self.remove_free(t);
@@ -565,6 +568,22 @@ mod tests {
             a.apply(&Event::CublasWorkspace { thread }).unwrap();
         }
         assert_eq!(a.peak().allocated, 64 * MIB);
+    }
+
+    /// What is free at the end of the segment counts towards the request, until making room gives it back.
+    #[test]
+    fn a_tail_that_is_given_back_to_make_room_is_not_counted_on() {
+        let settings = Settings { expandable_segments: true, ..Settings::default() };
+        let mut a = Caching::new(settings, (9, 0)).with_limit(61 * MIB);
+        for (handle, bytes) in [(1, MIB / 2), (2, 40 * MIB)] {
+            a.alloc(handle, bytes).unwrap();
+        }
+        (1..3).for_each(|handle| a.free(handle).unwrap());
+        assert_eq!(a.peak().reserved, 42 * MIB);
+        // 20 MiB more would do at the end of the 40, but that makes 62; 60 anew fit.
+        a.alloc(3, 50 * MIB).unwrap();
+        check(&a);
+        assert_eq!(a.peak().reserved, 60 * MIB);
     }
 
     #[test]
