@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, StoredJob};
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::perform::Performer;
 use crate::run::adopt::{self, Found};
 use crate::run::launch::Outcome;
@@ -213,6 +213,7 @@ impl Engine {
         for input in inputs {
             self.apply(input);
         }
+        self.await_news();
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
         let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
         let live: Vec<_> = active.iter().filter_map(attempt).collect();
@@ -239,7 +240,6 @@ impl Engine {
         }
         self.turn_end();
         self.update_roster();
-        self.await_news();
         for broken in carma_core::check::check(&self.state) {
             tracing::error!("the recovered state breaks an invariant: {broken}");
         }
@@ -254,9 +254,10 @@ impl Engine {
         let _ = paces.open(id, attempt, Path::new(&stored.log), owner, self.parts.as_root, true);
     }
 
-    /// After a restart, the first jobs of the queue are told again when runs of their programs end.
+    /// After a restart, what runs teach is news again: to the first jobs of the queue, from those that run.
     fn await_news(&mut self) {
-        for id in self.state.queue().iter().map(|key| key.id).take(TOLD_AGAIN) {
+        let queued = self.state.queue().iter().map(|key| key.id).take(TOLD_AGAIN);
+        for id in self.state.active().iter().copied().chain(queued) {
             if let Ok(Some(stored)) = self.parts.journal.job(id) {
                 self.parts.memory.await_news(id, &stored.request, stored.uid);
             }
@@ -314,10 +315,14 @@ impl Engine {
             Input::Exited { job, attempt, .. } => Some((*job, *attempt)),
             _ => None,
         };
+        let over: Vec<JobId> = applied.finished.iter().map(|finished| finished.job.spec.id).collect();
         self.batch.inputs.push((self.state.now(), input));
         self.batch.finished.extend(applied.finished);
         if let Some((job, attempt)) = exited {
             self.learn(job, attempt);
+        }
+        for id in over {
+            self.parts.memory.over(id);
         }
         Ok(())
     }
@@ -328,7 +333,7 @@ impl Engine {
         let over = || self.batch.finished.iter().rev().map(|f| &f.job).find(|job| job.spec.id == id);
         let job = self.state.job(id).or_else(over);
         let attempt = job.and_then(|job| job.past.iter().rev().find(|a| a.placement.attempt == number));
-        let Some(attempt) = attempt.filter(|a| a.peak.is_some() || a.exit.is_some()) else { return };
+        let Some(attempt) = attempt.filter(|attempt| memory::teaches(attempt)) else { return };
         let stored = match self.parts.journal.job(id) {
             Ok(Some(stored)) => stored,
             Ok(None) => return,
@@ -338,21 +343,19 @@ impl Engine {
             attempt.placement.gpus.iter().filter_map(|gpu| Some(&self.state.gpu(*gpu)?.info)).collect();
         self.parts.memory.learn(&stored, attempt, &gpus);
         self.batch.learned.extend(self.parts.memory.changes());
-        self.spread(&stored);
+        self.spread(id);
     }
 
     /// Tells jobs of the same program that wait what is expected of them now.
-    fn spread(&mut self, over: &StoredJob) {
-        for id in self.parts.memory.news_to(&over.request, over.uid) {
-            let Some(job) = self.state.job(id) else { continue };
-            if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
-                continue;
-            }
-            let before = job.spec.forecasts.computed;
+    fn spread(&mut self, over: JobId) {
+        let state = &self.state;
+        let waits =
+            |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
+        for id in self.parts.memory.news_to(over, waits) {
+            let before = self.state.job(id).and_then(|job| job.spec.forecasts.computed);
             let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
             let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
-            self.parts.memory.await_news(id, &stored.request, stored.uid);
             if let Some((computed, estimate)) = expected
                 && Some(computed) != before
                 && self.apply(Input::Forecast { job: id, computed })

@@ -13,18 +13,17 @@ use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
-use carma_memory::history::{self, Facts, History, Observed, Place, Row, Run, SETTINGS, Signature};
+use carma_memory::history::{self, Facts, History, Observed, Outcome, Place, Row, Run, SETTINGS, Signature};
 use carma_memory::{Estimate, Parts, Tier};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// Estimates of one submission that are looked at.
 const MOST_ESTIMATES: usize = 16;
 /// Reasons of one estimate that are kept, and characters of a text.
 const MOST_REASONS: usize = 24;
 const MOST_TEXT: usize = 400;
-/// Jobs of one program that are told news, so that a turn stays short; and programs with such jobs.
-const MOST_WAITING: usize = 256;
-const MOST_PROGRAMS: usize = 4096;
+/// Jobs of one program that are told news at a time, so that a turn stays short.
+const MOST_TOLD: usize = 256;
 /// More than any GPU holds, MiB: what claims more is cut to it.
 const MOST_MIB: u64 = 1 << 30;
 /// Where a version is not known.
@@ -37,8 +36,9 @@ pub struct Memory {
     settings: Settings,
     /// Estimators whose answers count.
     chain: Vec<String>,
-    /// Jobs that wait, by program: a run of the same program tells more of them.
-    waiting: BTreeMap<u64, BTreeSet<JobId>>,
+    /// Jobs that are not over, and their programs: a run of the same program tells more of them.
+    programs: HashMap<JobId, u64>,
+    jobs: HashMap<u64, BTreeSet<JobId>>,
 }
 
 impl Memory {
@@ -50,7 +50,8 @@ impl Memory {
             history: History::default(),
             driver,
             settings: settings(config),
-            waiting: BTreeMap::new(),
+            programs: HashMap::new(),
+            jobs: HashMap::new(),
             chain: config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()]),
         };
         memory.restore(rows);
@@ -75,23 +76,30 @@ impl Memory {
         })
     }
 
-    /// A job waits: what runs of its program teach is news to it.
+    /// What runs of this job's program teach is news to it, until it is over.
     pub fn await_news(&mut self, job: JobId, request: &SubmitRequest, uid: u32) {
+        self.over(job);
         let program = signature(request, uid).program;
-        if self.waiting.len() >= MOST_PROGRAMS && !self.waiting.contains_key(&program) {
-            // Jobs that were cancelled before a run of their program ended stay behind here.
-            self.waiting.pop_first();
-        }
-        let waiting = self.waiting.entry(program).or_default();
-        if waiting.len() < MOST_WAITING {
-            waiting.insert(job);
+        self.programs.insert(job, program);
+        self.jobs.entry(program).or_default().insert(job);
+    }
+
+    /// The job is over.
+    pub fn over(&mut self, job: JobId) {
+        let Some(program) = self.programs.remove(&job) else { return };
+        if let Some(jobs) = self.jobs.get_mut(&program) {
+            jobs.remove(&job);
+            if jobs.is_empty() {
+                self.jobs.remove(&program);
+            }
         }
     }
 
-    /// Jobs of the program of this one for which a run of it is news, once each: those that go on
-    /// waiting ask again.
-    pub fn news_to(&mut self, request: &SubmitRequest, uid: u32) -> BTreeSet<JobId> {
-        self.waiting.remove(&signature(request, uid).program).unwrap_or_default()
+    /// The first jobs of this job's program of which `waits` is true: a run of it is news to them.
+    #[must_use]
+    pub fn news_to(&self, job: JobId, waits: impl Fn(JobId) -> bool) -> Vec<JobId> {
+        let jobs = self.programs.get(&job).and_then(|program| self.jobs.get(program));
+        jobs.into_iter().flatten().copied().filter(|job| waits(*job)).take(MOST_TOLD).collect()
     }
 
     /// What is expected of a job on these GPUs: of several types, the largest bound. `None`: nothing is
@@ -251,6 +259,12 @@ fn signature(request: &SubmitRequest, uid: u32) -> Signature {
         model: request.task.model.as_deref(),
         dataset: request.task.dataset.as_deref(),
     })
+}
+
+/// Whether an attempt that is over says anything of the memory that it took.
+#[must_use]
+pub fn teaches(attempt: &Attempt) -> bool {
+    observed(attempt).outcome() != Outcome::Ignored
 }
 
 fn observed(attempt: &Attempt) -> Observed {
@@ -421,6 +435,26 @@ mod tests {
         assert_eq!(memory.learned(Some(7)).runs.len(), 1);
         assert_eq!(memory.learned(Some(8)).runs.len(), 0);
         assert_eq!(memory.learned(None).runs[0].command, "python t.py");
+    }
+
+    #[test]
+    fn news_goes_to_the_first_jobs_of_the_program_that_wait() {
+        let mut memory = memory();
+        for id in 1..=1000 {
+            let command = if id % 2 == 0 { "even.py" } else { "odd.py" };
+            memory.await_news(JobId(id), &request(&format!("{command} --epochs {id}")), 7);
+        }
+        // The same program of somebody else is another.
+        memory.await_news(JobId(1001), &request("odd.py"), 8);
+        let runs = |id: JobId| id.0 <= 100;
+        let told = memory.news_to(JobId(1), |id| !runs(id));
+        assert_eq!((told.len(), told[0], told[255]), (MOST_TOLD, JobId(101), JobId(611)));
+        // Those that are over make room for the next.
+        (101..=501).for_each(|id| memory.over(JobId(id)));
+        assert_eq!(memory.news_to(JobId(1), |id| !runs(id))[0], JobId(503));
+        (1..=1001).for_each(|id| memory.over(JobId(id)));
+        memory.over(JobId(1));
+        assert!(memory.news_to(JobId(1), |_| true).is_empty() && memory.jobs.is_empty());
     }
 
     #[test]
