@@ -13,14 +13,14 @@ use carma_api::wire::{RateView, SlowdownsReply};
 use carma_core::input::Input;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase, SharingMode};
-use carma_core::reading::{Activity, GpuReading};
+use carma_core::reading::GpuReading;
 use carma_core::slowdown::{Foreseen, Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::online::{Model, Observed};
 use carma_interference::predict::{GpuType, Group, Member, Mode};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A job that begins alone loads, compiles and warms up: its first seconds on the GPU are not its profile.
@@ -41,7 +41,7 @@ const MOST_PROFILES: usize = 2048;
 const STORE_EVERY: Millis = Millis::secs(60);
 /// Key of the model's row; the others are `profile/COMMAND/GPU`.
 const MODEL: &str = "model";
-/// Samples of one metric kept for a profile: two minutes at one a second.
+/// Samples kept for a profile: two minutes at one a second.
 const MOST_SAMPLES: usize = 120;
 
 /// What is published for readers.
@@ -87,8 +87,7 @@ struct Alone {
 /// Activity samples of a job's GPUs, for means and percentiles.
 #[derive(Default)]
 struct Samples {
-    /// In the order of [`sampled`].
-    values: Vec<Vec<f64>>,
+    values: VecDeque<Metrics>,
     last: Millis,
 }
 
@@ -373,10 +372,8 @@ impl Slowdowns {
                 continue;
             }
             let jobs: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
-            let sharing = match jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max() {
-                Some(SharingMode::Mps) => Mode::Mps,
-                _ => Mode::TimeSlice,
-            };
+            let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
+            let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
             let Ok(profiles) = self.profiles_of(&jobs, gpu) else { continue };
             let values: Vec<Option<f64>> =
                 jobs.iter().map(|job| observed.get(&job.spec.id).copied().filter(|p| *p > 0.0)).collect();
@@ -459,11 +456,10 @@ impl Slowdowns {
         match self.profiles_of(&all, gpu) {
             Ok(profiles) => {
                 let kind = GpuType::named(&gpu.info.name);
-                let mode = if asked.sharing == SharingMode::Mps { Mode::Mps } else { Mode::TimeSlice };
+                let sharing = mode(asked.sharing);
                 let members = members(&profiles, &all);
-                let predict = |members: &[Member<'_>]| {
-                    self.model.predict(&Group { gpu: &kind, sharing: mode, members })
-                };
+                let predict =
+                    |members: &[Member<'_>]| self.model.predict(&Group { gpu: &kind, sharing, members });
                 let forecast = predict(&members);
                 let before = predict(&members[..there.len()]);
                 let (Ok(forecast), Ok(before)) = (forecast, before) else {
@@ -533,38 +529,29 @@ impl Company {
     }
 }
 
-/// The activity that a profile has, in percent or its own unit.
-fn sampled(reading: &GpuReading) -> [Option<f64>; 13] {
-    let Activity {
-        gract,
-        smact,
-        smocc,
-        drama,
-        tensor,
-        fp64,
-        fp32,
-        fp16,
-        pcie_tx_mib_s,
-        pcie_rx_mib_s,
-        gpu_util,
-        mem_util,
-    } = reading.activity;
-    let pct = |f: Option<Fraction>| f.map(|f| f.to_f64() * 100.0);
-    [
-        pct(gract),
-        pct(smact),
-        pct(smocc),
-        pct(drama),
-        pct(tensor),
-        pct(fp64),
-        pct(fp32),
-        pct(fp16),
-        pcie_rx_mib_s.map(f64::from),
-        pcie_tx_mib_s.map(f64::from),
-        pct(gpu_util),
-        reading.power_mw.map(|mw| f64::from(mw) / 1000.0),
-        pct(mem_util),
-    ]
+/// A reading as metrics of a profile.
+#[must_use]
+pub fn metrics_of(reading: &GpuReading) -> Metrics {
+    let share = |value: Option<Fraction>| value.map(|value| Stat::of(f64::from(value.0) / 100.0));
+    let number = |value: Option<u32>, unit: f64| value.map(|value| Stat::of(f64::from(value) / unit));
+    let activity = &reading.activity;
+    Metrics {
+        gract_pct: share(activity.gract),
+        smact_pct: share(activity.smact),
+        smocc_pct: share(activity.smocc),
+        drama_pct: share(activity.drama),
+        tensor_pct: share(activity.tensor),
+        fp64_pct: share(activity.fp64),
+        fp32_pct: share(activity.fp32),
+        fp16_pct: share(activity.fp16),
+        pcie_rx_mib_s: number(activity.pcie_rx_mib_s, 1.0),
+        pcie_tx_mib_s: number(activity.pcie_tx_mib_s, 1.0),
+        power_w: number(reading.power_mw, 1000.0),
+        sm_clock_mhz: number(reading.sm_clock_mhz, 1.0),
+        gpu_util_pct: share(activity.gpu_util),
+        mem_util_pct: share(activity.mem_util),
+        ..Metrics::default()
+    }
 }
 
 impl Samples {
@@ -577,36 +564,24 @@ impl Samples {
             return;
         }
         self.last = at;
-        let all: Vec<_> = mine.iter().map(|look| sampled(&look.reading)).collect();
-        self.values.resize(all[0].len(), Vec::new());
-        for (i, values) in self.values.iter_mut().enumerate() {
-            let sum: Option<f64> = all.iter().map(|of_gpu| of_gpu[i]).sum();
-            let Some(sum) = sum else { continue };
-            if values.len() >= MOST_SAMPLES {
-                values.remove(0);
-            }
-            values.push(sum / all.len() as f64);
+        if self.values.len() >= MOST_SAMPLES {
+            self.values.pop_front();
         }
+        let all: Vec<Metrics> = mine.iter().map(|look| metrics_of(&look.reading)).collect();
+        self.values.push_back(Metrics::mean_of_all(&all));
     }
 
-    fn metrics(&self) -> Metrics {
-        let stat = |i: usize| Stat::from_values(self.values.get(i).map_or(&[][..], Vec::as_slice));
-        Metrics {
-            gract_pct: stat(0),
-            smact_pct: stat(1),
-            smocc_pct: stat(2),
-            drama_pct: stat(3),
-            tensor_pct: stat(4),
-            fp64_pct: stat(5),
-            fp32_pct: stat(6),
-            fp16_pct: stat(7),
-            pcie_rx_mib_s: stat(8),
-            pcie_tx_mib_s: stat(9),
-            gpu_util_pct: stat(10),
-            power_w: stat(11),
-            mem_util_pct: stat(12),
-            ..Metrics::default()
-        }
+    fn metrics(&mut self) -> Metrics {
+        Metrics::over(self.values.make_contiguous())
+    }
+}
+
+/// How the predictor calls a way of sharing; a job without neighbours counts as time-sliced.
+#[must_use]
+pub const fn mode(sharing: SharingMode) -> Mode {
+    match sharing {
+        SharingMode::Mps => Mode::Mps,
+        SharingMode::TimeSlice | SharingMode::Exclusive => Mode::TimeSlice,
     }
 }
 

@@ -210,6 +210,17 @@ macro_rules! metrics {
                 }
             }
 
+            /// Mean of the same moment on several GPUs. What one of them lacks is `None`.
+            #[must_use]
+            pub fn mean_of_all(gpus: &[Self]) -> Self {
+                Self {
+                    $($name: {
+                        let sum: Option<f64> = gpus.iter().map(|g| Some(g.$name?.mean)).sum();
+                        sum.filter(|_| !gpus.is_empty()).map(|sum| Stat::of(sum / gpus.len() as f64))
+                    },)+
+                }
+            }
+
             /// Name, value and the largest sensible mean of each metric.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, Option<Stat>, f64)> {
                 [$((stringify!($name), self.$name, $most)),+].into_iter()

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, wrap};
 use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
+use carma_daemon::slowdown::mode;
 use carma_interference::kace::predictor::Trained;
 use carma_interference::measured::Measured;
 use carma_interference::online::{Model, Observed};
@@ -123,8 +124,7 @@ impl Known {
         if args.model.is_none() {
             self.model = Model::read(&reply.model.to_string()).map_err(|e| wrong(e.to_string()))?;
         }
-        let mode = if reply.sharing == Some(SharingMode::Mps) { Mode::Mps } else { Mode::TimeSlice };
-        Ok((profiles, mode))
+        Ok((profiles, mode(reply.sharing.unwrap_or(SharingMode::TimeSlice))))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::set::{Set, Together};
 use crate::kace::Error;
-use crate::measured::{Combination, Measured};
+use crate::measured::{Combination, Measured, median};
 use crate::predict::{GpuType, Mode};
 use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use serde::Deserialize;
@@ -25,15 +25,6 @@ pub(crate) fn files(folder: &Path, begins: &str) -> Vec<PathBuf> {
 fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path)
         .map_err(|e| Error::new(path.display().to_string(), format!("cannot be read: {e}")))
-}
-
-/// Middle of some values: host-bound tasks differ by a factor of 2 between windows, and one window that
-/// something disturbed would move a mean.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.retain(|v| v.is_finite());
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    Some(f64::midpoint(*values.get(n.wrapping_sub(1) / 2)?, *values.get(n / 2)?))
 }
 
 /// What each task did alone: medians over the plain solo windows.

@@ -48,14 +48,14 @@ impl Solos {
     #[must_use]
     pub fn rate(&self, task: &str, sharing: Mode, session: u32) -> Option<f64> {
         let here = self.rates.get(&(task.to_owned(), sharing, session));
-        here.and_then(|rates| median(rates)).or_else(|| self.overall(task, sharing))
+        here.and_then(|rates| median(rates.clone())).or_else(|| self.overall(task, sharing))
     }
 
     /// Median rate of a task alone, over all sessions of that sharing.
     #[must_use]
     pub fn overall(&self, task: &str, sharing: Mode) -> Option<f64> {
         let all = self.rates.iter().filter(|((name, mode, _), _)| name == task && *mode == sharing);
-        median(&all.flat_map(|(_, rates)| rates.iter().copied()).collect::<Vec<_>>())
+        median(all.flat_map(|(_, rates)| rates.iter().copied()).collect())
     }
 
     /// What the repeated solo windows say of drift, those with at least two.
@@ -74,12 +74,13 @@ impl Solos {
     }
 }
 
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(*sorted.get(middle - 1)?, upper) })
+/// Middle of some values: host-bound tasks differ by a factor of 2 between windows, and one window that
+/// something disturbed would move a mean.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|v| v.is_finite());
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    Some(f64::midpoint(*values.get(n.wrapping_sub(1) / 2)?, *values.get(n / 2)?))
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

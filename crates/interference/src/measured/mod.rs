@@ -25,6 +25,7 @@
 mod assemble;
 mod log;
 
+pub(crate) use assemble::median;
 pub use assemble::{Drift, Solos};
 pub use log::{Line, Log, read_log};
 

@@ -6,11 +6,12 @@ use super::task::{Bell, Task};
 use super::usage::{Host, Usage};
 use crate::failure::Failure;
 use carma_core::reading::{GpuReading, Health, ProcessReading};
-use carma_core::units::{Fraction, Millis};
+use carma_core::units::Millis;
 use carma_daemon::run::process;
 use carma_daemon::run::progress::Meter;
+use carma_daemon::slowdown::metrics_of;
 use carma_gpu::Probe;
-use carma_interference::profile::{Metrics, Stat};
+use carma_interference::profile::Stat;
 use carma_interference::solo::{Look, Options, Phase, Recorder};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
@@ -276,7 +277,7 @@ impl Watcher<'_> {
             Health::Ok => None,
             Health::Lost(why) | Health::Unreadable(why) => Some(why.clone()),
         };
-        let mut metrics = metrics(reading);
+        let mut metrics = metrics_of(reading);
         metrics.memory_mib = self.memory(reading).map(Stat::of);
         if let Some(host) = self.host.take() {
             metrics.cpu_pct = host.cpu_pct.map(Stat::of);
@@ -310,29 +311,5 @@ impl Watcher<'_> {
         // What came since the start, where the driver does not tell it apart.
         let used = reading.memory_used?.0.checked_sub(self.chosen.before.memory_used?.0)?;
         alone.then_some(used as f64)
-    }
-}
-
-/// A reading as metrics of a profile.
-fn metrics(reading: &GpuReading) -> Metrics {
-    let share = |value: Option<Fraction>| value.map(|value| Stat::of(f64::from(value.0) / 100.0));
-    let number = |value: Option<u32>, unit: f64| value.map(|value| Stat::of(f64::from(value) / unit));
-    let activity = &reading.activity;
-    Metrics {
-        gract_pct: share(activity.gract),
-        smact_pct: share(activity.smact),
-        smocc_pct: share(activity.smocc),
-        drama_pct: share(activity.drama),
-        tensor_pct: share(activity.tensor),
-        fp64_pct: share(activity.fp64),
-        fp32_pct: share(activity.fp32),
-        fp16_pct: share(activity.fp16),
-        pcie_rx_mib_s: number(activity.pcie_rx_mib_s, 1.0),
-        pcie_tx_mib_s: number(activity.pcie_tx_mib_s, 1.0),
-        power_w: number(reading.power_mw, 1000.0),
-        sm_clock_mhz: number(reading.sm_clock_mhz, 1.0),
-        gpu_util_pct: share(activity.gpu_util),
-        mem_util_pct: share(activity.mem_util),
-        ..Metrics::default()
     }
 }
