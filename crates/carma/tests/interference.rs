@@ -198,6 +198,32 @@ fn threads_are_limited_alone_and_in_pairs() {
 }
 
 #[test]
+fn members_are_bound_to_processors_of_their_own() {
+    let task = "import os, time
+import carma_bench
+pace = carma_bench.Pace(ahead=0)
+while True:
+    time.sleep(0.01)
+    pace.step()
+    print('processors', len(os.sched_getaffinity(0)), flush=True)
+";
+    let tasks = "window_s = 0.3\nsettle_s = 0.1\nprocessors_each = 1\n[[task]]\nname = 'a'\n\
+                 command = ['python3', 'a.py']\n";
+    let bench = Bench::new(tasks);
+    fs::write(bench.path("a.py"), task).unwrap();
+    let logs = bench.path("logs");
+    let (measured, _) = bench.run(&["--solo", "--solo-rounds", "5", "--logs", logs.to_str().unwrap()]);
+    assert_eq!(measured.sessions[0].processors_each, Some(1));
+    assert_eq!(of(&measured, 1, Mode::TimeSlice).len(), 5);
+    assert!(measured.combinations.iter().all(|w| w.remarks.iter().all(|r| !r.contains("processors"))));
+    let said = fs::read_to_string(logs.join("a-time-slice.log")).unwrap();
+    assert_eq!(said.lines().last(), Some("processors 1"));
+    fs::write(bench.path("tasks.toml"), tasks.replace("each = 1", "each = 4000")).unwrap();
+    let why = bench.refused(&["--solo"]);
+    assert!(why.contains("1 members at a time would need 4000"), "{why}");
+}
+
+#[test]
 fn what_was_cut_short_goes_on() {
     let bench = Bench::new(&four());
     // Eight of these seconds are kept for the end; the windows need nine.

@@ -68,6 +68,9 @@ pub(crate) struct InterferenceArgs {
     /// How the tasks share the GPU [default: the file's, else time-slice]
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode())]
     pub(crate) sharing: Vec<Mode>,
+    /// How often each task runs alone: at the start, at the end, and evenly between
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=100))]
+    pub(crate) solo_rounds: u8,
     /// Measure every combination so often
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: u32,

@@ -125,6 +125,9 @@ pub struct Session {
     /// UUID of the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_uuid: Option<String>,
+    /// Processors of its own that each member of a window had; `None`: all ran where the kernel put them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors_each: Option<usize>,
 }
 
 /// One window: these tasks together, everything else resident and idle.

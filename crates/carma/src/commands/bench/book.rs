@@ -93,7 +93,13 @@ impl Book {
     }
 
     /// Begins a session; its number.
-    pub(super) fn begin(&mut self, sharing: Mode, seed: u64, gpu_uuid: &str) -> Result<u32, Failure> {
+    pub(super) fn begin(
+        &mut self,
+        sharing: Mode,
+        seed: u64,
+        gpu_uuid: &str,
+        processors_each: Option<usize>,
+    ) -> Result<u32, Failure> {
         let number = self.log.sessions.iter().map(|session| session.number + 1).max().unwrap_or(0);
         let session = Session {
             number,
@@ -102,6 +108,7 @@ impl Book {
             carma: env!("CARGO_PKG_VERSION").to_owned(),
             seed,
             gpu_uuid: Some(gpu_uuid.to_owned()),
+            processors_each,
         };
         self.write(&Line::Session(session.clone()))?;
         self.log.sessions.push(session);

@@ -10,6 +10,7 @@ mod host;
 mod machine;
 mod plan;
 mod processes;
+mod processors;
 mod render;
 mod resident;
 mod session;
@@ -25,6 +26,7 @@ use book::Book;
 use carma_interference::share::Mode;
 use machine::Gpu;
 use plan::{Phase, Wanted, phases};
+use processors::Processors;
 use session::Stage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +48,9 @@ fn interference(args: &InterferenceArgs) -> Outcome {
     let began = Instant::now();
     let file = TaskFile::read(&args.tasks, &args.only)?;
     let phases = phases(&file.tasks, &wanted(args, &file)?);
+    let most = phases.iter().flat_map(|phase| &phase.windows).map(|w| w.members.len()).max().unwrap_or(1);
+    let divided = file.processors_each.map(|each| Processors::divided(each, most)).transpose();
+    let processors = divided.map_err(|e| Failure::usage(format!("{}: {e}", args.tasks.display())))?;
     let stopped = watch_signals()?;
     let folder = Folder::with(&[HELPER])?;
     let which = args.gpu.clone().or_else(|| file.gpu.as_ref().map(ToString::to_string));
@@ -63,11 +68,13 @@ fn interference(args: &InterferenceArgs) -> Outcome {
         },
         gpu: &mut gpu,
         file: &file,
+        processors: processors.as_ref(),
         deadline: args.budget.and_then(|seconds| began.checked_add(Duration::from_secs_f64(seconds))),
         stopped: &stopped,
         folder: &folder.0,
         logs: &logs,
         retry_failed: args.retry_failed,
+        solo_rounds: usize::from(args.solo_rounds),
         seed: args.seed,
     };
     let mut outcome = Ok(());

@@ -3,13 +3,14 @@
 use super::book::Book;
 use super::machine::Gpu;
 use super::plan::{ALL, Member, Phase, Window};
+use super::processors::Processors;
 use super::resident::{Launch, News, Resident, end_all};
 use super::tasks::{Hold, TaskFile};
 use super::window::{self, Timing};
 use crate::failure::Failure;
 use carma_interference::measured::Combination;
 use carma_interference::share::Mode;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub(super) struct Stage<'a> {
     pub(super) gpu: &'a mut Gpu,
     pub(super) file: &'a TaskFile,
     pub(super) timing: Timing,
+    /// For each member its own, if so wanted.
+    pub(super) processors: Option<&'a Processors>,
     /// Everything is over by then.
     pub(super) deadline: Option<Instant>,
     /// A signal came.
@@ -35,6 +38,8 @@ pub(super) struct Stage<'a> {
     /// Output of the tasks.
     pub(super) logs: &'a Path,
     pub(super) retry_failed: bool,
+    /// How often each task runs alone, 2 or more.
+    pub(super) solo_rounds: usize,
     pub(super) seed: u64,
 }
 
@@ -82,7 +87,7 @@ impl Stage<'_> {
         if self.over(Duration::ZERO) || (todo.is_empty() && (known || !phase.windows.is_empty())) {
             return Ok(());
         }
-        let number = book.begin(phase.sharing, self.seed, &self.gpu.info.uuid.clone())?;
+        let number = book.begin(phase.sharing, self.seed, &self.gpu.info.uuid, self.file.processors_each)?;
         let mut session = Session {
             book,
             phase,
@@ -112,13 +117,14 @@ impl Session<'_, '_> {
         eprintln!("{}: {} tasks start", self.phase.sharing, all.len());
         self.start(&all)?;
         eprintln!("{}: ready after {:.0} s", self.phase.sharing, self.began.elapsed().as_secs_f64());
-        // At the start, in the middle and at the end, so that drift is seen.
-        let middle =
-            if todo.len() > references.len() || todo.is_empty() { todo.len() / 2 } else { usize::MAX };
+        // At the start, at the end and between, so that drift is seen.
         let total = todo.len();
+        // A few windows are over before anything drifts.
+        let between = if total > references.len() { self.stage.solo_rounds.saturating_sub(1) } else { 0 };
+        let due: BTreeSet<usize> = (1..between).map(|round| total * round / between).collect();
         self.round(references, 0)?;
         for (at, window) in todo.into_iter().enumerate() {
-            if at == middle {
+            if due.contains(&at) {
                 self.round(references, references.len())?;
             }
             if self.stage.over(self.needs(references.len() + 1)) {
@@ -135,7 +141,9 @@ impl Session<'_, '_> {
             }
         }
         if total == 0 {
-            self.round(references, 0)?;
+            for _ in 2..self.stage.solo_rounds {
+                self.round(references, 0)?;
+            }
         }
         self.round(references, 0)
     }
@@ -182,7 +190,7 @@ impl Session<'_, '_> {
             let mut taken: Vec<(Member, Resident)> =
                 window.members.iter().filter_map(|member| self.alive.remove_entry(member)).collect();
             let mut members: Vec<&mut Resident> = taken.iter_mut().map(|(_, resident)| resident).collect();
-            let (measured, gone) = window::run(self.stage.gpu, &mut members, timing);
+            let (measured, gone) = window::run(self.stage.gpu, &mut members, timing, self.stage.processors);
             let mut dead = Vec::new();
             for (at, (member, resident)) in taken.into_iter().enumerate() {
                 match gone.iter().find(|(index, _)| *index == at) {

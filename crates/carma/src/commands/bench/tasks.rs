@@ -32,6 +32,9 @@ pub(super) struct TaskFile {
     /// How many tasks start at once.
     #[serde(default = "eight")]
     pub(super) start_at_once: usize,
+    /// Processors of its own for each member of a window; `None`: all run where the kernel puts them.
+    #[serde(default)]
+    pub(super) processors_each: Option<usize>,
     /// Variables for all tasks.
     #[serde(default)]
     pub(super) env: BTreeMap<String, String>,

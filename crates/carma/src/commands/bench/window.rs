@@ -4,6 +4,7 @@ use super::count::{Counted, count};
 use super::host::Host;
 use super::machine::Gpu;
 use super::processes;
+use super::processors::Processors;
 use super::resident::{News, Resident};
 use carma_core::reading::{Activity, GpuReading};
 use carma_core::units::Fraction;
@@ -45,14 +46,23 @@ pub(super) fn run(
     gpu: &mut Gpu,
     members: &mut [&mut Resident],
     timing: Timing,
+    processors: Option<&Processors>,
 ) -> (Combination, Vec<(usize, String)>) {
+    let groups: Vec<u32> = members.iter().map(|member| member.group()).collect();
+    let mut window = Combination { window_s: timing.window, ..Combination::default() };
+    if let Some(processors) = processors {
+        for (at, (group, member)) in processes::read(&groups).iter().zip(members.iter()).enumerate() {
+            if let Err(e) = processors.give(at, &group.pids) {
+                window.remarks.push(format!("{}: it cannot be bound to its processors: {e}", member.name));
+            }
+        }
+    }
     let start = monotonic() + LEAD_S;
     let (from, until) = (start + timing.settle, start + timing.settle + timing.window);
     for member in members.iter() {
         member.go(start, from, until);
     }
     sleep_until(from);
-    let groups: Vec<u32> = members.iter().map(|member| member.group()).collect();
     let mut samples = Samples::default();
     samples.begin(gpu.read());
     let mut host = Host::begin();
@@ -68,12 +78,8 @@ pub(super) fn run(
     let stolen = host.stolen_pct();
     let deadline = Instant::now() + Duration::from_secs_f64(timing.answer);
     let mut gone = Vec::new();
-    let mut window = Combination {
-        window_s: timing.window,
-        host_mops: host.speed().map(rounded),
-        host_stolen_pct: stolen.map(rounded),
-        ..Combination::default()
-    };
+    window.host_mops = host.speed().map(rounded);
+    window.host_stolen_pct = stolen.map(rounded);
     let mut failures = Vec::new();
     for (at, member) in members.iter_mut().enumerate() {
         match answer(member, deadline) {
