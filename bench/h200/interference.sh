@@ -8,20 +8,23 @@
 #
 # A part that did not get done in time goes on when it is called again. Environment: CARMA (the binary), OUT (where the
 # results go), STATE (where they grow between calls; copy STATE/*.jsonl there to go on elsewhere), BUDGET (seconds of a
-# call). REHEARSE=1 plays it on a virtual GPU with tiny tasks on the CPU: its numbers mean nothing.
+# call), NAME (of the results; interference-h200 was measured without processors_each). REHEARSE=1 plays it on a virtual GPU with tiny tasks on the CPU: its numbers mean nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
 out=${OUT:-results}
 state=${STATE:-$here/../../target/interference}
 budget=${BUDGET:-555}
+name=${NAME:-interference-h200-apart}
 mkdir -p "$out" "$state"
 tasks=$here/interference.toml
 options=()
 if [ -n "${REHEARSE:-}" ]; then
     tasks=$state/rehearse.toml
     python=${PYTHON:-python3}
-    sed "s|\"python3\", \"interference_tasks.py\"|\"$python\", \"$here/interference_tasks.py\", \"--rehearse\"|" "$here/interference.toml" >"$tasks"
+    # A small machine has no processors to give away.
+    sed -e "s|\"python3\", \"interference_tasks.py\"|\"$python\", \"$here/interference_tasks.py\", \"--rehearse\"|" \
+        -e '/^processors_each/d' "$here/interference.toml" >"$tasks"
     options=(--gpus virtual:1xH200)
 fi
 
@@ -48,8 +51,8 @@ for part in "${@:-time-slice}"; do
         run smoke-mps --solo --sharing mps --window 0.4
         budget=$whole
         ;;
-    time-slice | mps) run interference-h200 --pairs --triples 60 --quads 20 --sharing "$part" ;;
-    threads) run interference-h200 --sharing mps --threads 25,50,75,100 --splits 50/50,25/75,75/25 --split-pairs 20 ;;
+    time-slice | mps) run "$name" --pairs --triples 60 --quads 20 --sharing "$part" ;;
+    threads) run "$name" --sharing mps --threads 25,50,75,100 --splits 50/50,25/75,75/25 --split-pairs 20 ;;
     *)
         echo "$part: expected smoke, time-slice, mps or threads" >&2
         exit 2

@@ -10,6 +10,7 @@ use crate::kace::features::Target;
 use crate::online::Model;
 use crate::predict::policy::Policy;
 use crate::predict::{Mode, Objective};
+use crate::profile::{Metrics, Profile};
 
 const PART: &str = "h200";
 const ORDERS: u64 = 5;
@@ -107,6 +108,42 @@ fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
     lines
 }
 
+/// What it costs to know less of each task alone.
+fn less_known(label: &str, set: &Set, threads: usize) -> Vec<Line> {
+    type Keep = fn(&Metrics) -> Metrics;
+    let kept: [(&str, Keep); 2] = [
+        ("ours, SM and DRAM activity alone", |m| Metrics {
+            smact_pct: m.smact_pct,
+            drama_pct: m.drama_pct,
+            ..Metrics::default()
+        }),
+        ("ours, nvidia-smi alone", |m| Metrics {
+            gpu_util_pct: m.gpu_util_pct,
+            mem_util_pct: m.mem_util_pct,
+            power_w: m.power_w,
+            memory_mib: m.memory_mib,
+            ..Metrics::default()
+        }),
+    ];
+    let mut lines = Vec::new();
+    for (who, keep) in kept {
+        let tasks = set.tasks.iter().map(|t| Profile { metrics: keep(&t.metrics), ..t.clone() }).collect();
+        let known = Set { tasks, ..set.clone() };
+        if known.tasks.iter().all(|t| t.metrics.smact_pct.is_none() && t.metrics.gpu_util_pct.is_none()) {
+            continue;
+        }
+        let test = format!("{label}: slowdown, family held out");
+        lines.push(Line::new(PART, test, who, MAPE).of(&known.cold(ORDERS).error, ORDERS));
+        let sum = |model: &Model, row: &Together| {
+            known.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
+        };
+        let chosen = known.select(ORDERS, threads, Together::sum, sum);
+        let test = format!("{label}: choice by sum of progress, target's family held out");
+        lines.push(Line::new(PART, test, who, ORACLE).of(&chosen, ORDERS));
+    }
+    lines
+}
+
 fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let test = format!("{label}: slowdown, family held out");
@@ -124,6 +161,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     };
     let ours = set.select(ORDERS, threads, Together::sum, sum);
     lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
+    lines.extend(less_known(label, set, threads));
     if let Some(ceiling) = set.ceiling(REPEATS) {
         let line = Line::new(PART, &test, "perfect knowledge, noisy windows", ORACLE).of(&ceiling, REPEATS);
         lines.push(
