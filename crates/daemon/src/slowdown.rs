@@ -12,13 +12,13 @@ use carma_api::VERSION;
 use carma_api::wire::{RateView, SlowdownsReply};
 use carma_core::input::Input;
 use carma_core::ledger::Gpu;
-use carma_core::model::{Job, JobId, Phase, SharingMode};
+use carma_core::model::{Job, JobId, Phase};
 use carma_core::reading::GpuReading;
-use carma_core::slowdown::{Foreseen, Outlook, Question};
+use carma_core::slowdown::{Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
-use carma_interference::online::{Model, Observed};
-use carma_interference::predict::{GpuType, Group, Member, Mode};
+use carma_interference::foresee;
+use carma_interference::online::Model;
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -372,32 +372,15 @@ impl Slowdowns {
                 continue;
             }
             let jobs: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
-            let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
-            let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
-            let Ok(profiles) = self.profiles_of(&jobs, gpu) else { continue };
-            let values: Vec<Option<f64>> =
+            let progress =
                 jobs.iter().map(|job| observed.get(&job.spec.id).copied().filter(|p| *p > 0.0)).collect();
-            let kind = GpuType::named(&gpu.info.name);
-            let members = members(&profiles, &jobs);
-            let group = Group { gpu: &kind, sharing, members: &members };
-            match self.model.observe(&group, &Observed::Progress(values)) {
-                Ok(_) => (self.model_changed, self.news) = (true, true),
-                Err(e) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
+            let alone = known_alone(&self.profiles);
+            match foresee::observe(&mut self.model, gpu, &jobs, progress, alone) {
+                Some(Ok(())) => (self.model_changed, self.news) = (true, true),
+                Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
+                None => {}
             }
         }
-    }
-
-    /// Profiles of jobs on a GPU, or the jobs that have none.
-    fn profiles_of(&self, jobs: &[&Job], gpu: &Gpu) -> Result<Vec<Profile>, Vec<JobId>> {
-        let mut unknown = Vec::new();
-        let mut profiles = Vec::new();
-        for job in jobs {
-            match self.profile(job.spec.command_key, &gpu.info.name) {
-                Some(profile) => profiles.push(Profile { name: job.spec.id.to_string(), ..profile.clone() }),
-                None => unknown.push(job.spec.id),
-            }
-        }
-        if unknown.is_empty() { Ok(profiles) } else { Err(unknown) }
     }
 
     /// What is known of jobs alone, and what was learned.
@@ -441,48 +424,15 @@ impl Slowdowns {
     }
 
     fn outlook(&self, state: &State, asked: &Question) -> Option<Outlook> {
-        let gpu = state.gpu(asked.gpu)?;
-        let newcomer = state.job(asked.newcomer)?;
-        let there: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
-        let all: Vec<&Job> = there.iter().copied().chain([newcomer]).collect();
-        let mut outlook = Outlook {
-            newcomer: asked.newcomer,
-            gpu: asked.gpu,
-            sharing: asked.sharing,
-            tasks: Vec::new(),
-            unknown: Vec::new(),
-            before: Fraction(0),
-        };
-        match self.profiles_of(&all, gpu) {
-            Ok(profiles) => {
-                let kind = GpuType::named(&gpu.info.name);
-                let sharing = mode(asked.sharing);
-                let members = members(&profiles, &all);
-                let predict =
-                    |members: &[Member<'_>]| self.model.predict(&Group { gpu: &kind, sharing, members });
-                let forecast = predict(&members);
-                let before = predict(&members[..there.len()]);
-                let (Ok(forecast), Ok(before)) = (forecast, before) else {
-                    // More than the model takes together: nothing is foreseen.
-                    outlook.unknown = vec![asked.newcomer];
-                    return Some(outlook);
-                };
-                let fraction = |progress: f64| Fraction::from_f64(progress).unwrap_or(Fraction(0));
-                outlook.tasks = all
-                    .iter()
-                    .zip(&forecast.tasks)
-                    .map(|(job, task)| Foreseen {
-                        job: job.spec.id,
-                        expected: fraction(task.progress.expected),
-                        lower: fraction(task.progress.lower),
-                    })
-                    .collect();
-                outlook.tasks.sort_by_key(|task| task.job);
-                outlook.before = fraction(before.sum);
-            }
-            Err(unknown) => outlook.unknown = unknown,
-        }
-        Some(outlook)
+        foresee::outlook(&self.model, state, asked, known_alone(&self.profiles))
+    }
+}
+
+/// What is known of jobs alone, as [`foresee`] asks for it.
+fn known_alone(profiles: &BTreeMap<(u64, String), (Profile, Millis)>) -> impl foresee::Alone + '_ {
+    |job: &Job, gpu: &Gpu| {
+        let key = (job.spec.command_key, gpu.info.name.clone());
+        profiles.get(&key).map(|(profile, _)| profile.clone())
     }
 }
 
@@ -576,26 +526,9 @@ impl Samples {
     }
 }
 
-/// How the predictor calls a way of sharing; a job without neighbours counts as time-sliced.
-#[must_use]
-pub const fn mode(sharing: SharingMode) -> Mode {
-    match sharing {
-        SharingMode::Mps => Mode::Mps,
-        SharingMode::TimeSlice | SharingMode::Exclusive => Mode::TimeSlice,
-    }
-}
-
 /// Class of a command in the predictor.
 fn class(command_key: u64) -> String {
     format!("{command_key:016x}")
-}
-
-fn members<'a>(profiles: &'a [Profile], jobs: &[&Job]) -> Vec<Member<'a>> {
-    let threads = jobs.iter().map(|job| {
-        let placed = job.placement().map(|p| p.thread_percent);
-        placed.unwrap_or(job.spec.request.thread_percent).map(f64::from)
-    });
-    profiles.iter().zip(threads).map(|(profile, threads_pct)| Member { profile, threads_pct }).collect()
 }
 
 fn rate_view(now: Option<&Rate>, alone: Option<&Rate>, progress: Option<f64>) -> RateView {

@@ -1,6 +1,7 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
 pub mod bench;
+pub mod foresee;
 pub mod kace;
 pub mod kernels;
 pub mod measured;

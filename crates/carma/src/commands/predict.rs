@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, wrap};
 use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
-use carma_daemon::slowdown::mode;
+use carma_interference::foresee::mode;
 use carma_interference::kace::predictor::Trained;
 use carma_interference::measured::Measured;
 use carma_interference::online::{Model, Observed};
