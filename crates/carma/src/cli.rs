@@ -721,6 +721,10 @@ pub(crate) struct SimulateArgs {
     /// How jobs share a GPU
     #[arg(long, value_name = "MODE", value_parser = sharing(), default_value = "mps")]
     pub(crate) sharing: SharingMode,
+    /// Another order among the GPUs that would do; speedup goes by foreseen slowdowns (docs/slowdown.md)
+    #[arg(long, value_name = "ORDER", value_parser = PossibleValuesParser::new([
+        "round-robin", "first-fit", "best-fit", "magm", "lug", "least-load", "speedup"]))]
+    pub(crate) order: Option<String>,
     /// What follows an out-of-memory: graded or exclusive [default: what the policy's authors did]
     #[arg(long, value_name = "METHOD", value_parser = PossibleValuesParser::new(["graded", "exclusive"]))]
     pub(crate) recovery: Option<String>,

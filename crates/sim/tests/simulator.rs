@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails says so by panicking")]
 
 use carma_core::model::{Forecasts, SharingMode};
-use carma_core::policy::{RecoveryMethod, presets};
-use carma_core::units::{MiB, Millis};
+use carma_core::policy::{Order, RecoveryMethod, presets};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_sim::event::outcome::{End, RunResult, Stretch};
 use carma_sim::event::{Cluster, Setup, simulate};
 use carma_sim::gpu_model::{GpuModel, GpuModels};
@@ -148,9 +148,19 @@ fn setups() -> impl Strategy<Value = Setup> {
     let sharing = prop::sample::select(vec![SharingMode::TimeSlice, SharingMode::Mps]);
     let recovery =
         prop::sample::select(vec![None, Some(RecoveryMethod::Graded), Some(RecoveryMethod::Exclusive)]);
-    (policy, sharing, recovery, any::<u64>()).prop_map(|(name, sharing, recovery, seed)| {
-        Setup::new(presets::by_name(name).unwrap(), sharing, recovery, seed)
-    })
+    let by_speedup = prop::bool::weighted(0.25);
+    let promised = prop::option::weighted(0.25, (100_u32..400).prop_map(Fraction::percent));
+    (policy, sharing, recovery, any::<u64>(), by_speedup, promised).prop_map(
+        |(name, sharing, recovery, seed, by_speedup, promised)| {
+            let mut setup = Setup::new(presets::by_name(name).unwrap(), sharing, recovery, seed);
+            let order = &mut setup.options.policy.order;
+            if by_speedup && *order != Order::Exclusive {
+                *order = Order::Speedup;
+            }
+            setup.options.max_slowdown = promised;
+            setup
+        },
+    )
 }
 
 fn play(workload: &Workload, cluster: &Cluster, setup: &Setup) -> RunResult {
@@ -190,6 +200,7 @@ fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
 /// A job is in one place at a time, on as many GPUs as it asks for, and what is said of it in total
 /// is what its stretches add up to.
 fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
+    let mut undone = 0;
     for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
         let mine: Vec<&Stretch> = run.stretches.iter().filter(|s| s.job as usize == at).collect();
         for (n, stretch) in mine.iter().enumerate() {
@@ -206,6 +217,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
         assert!(mine.windows(2).all(|pair| pair[0].end <= pair[1].start), "in two places: {mine:?}");
         assert_eq!(outcome.attempts as usize, mine.len());
         assert_eq!(outcome.ooms as usize, mine.iter().filter(|s| s.how == End::OutOfMemory).count());
+        undone += mine.iter().filter(|s| s.how == End::Undone).count() as u64;
         assert_eq!(outcome.exec.0, mine.iter().map(|s| s.end.0 - s.start.0).sum::<u64>());
         assert_eq!(outcome.first_start, mine.first().map(|s| s.start));
         assert_eq!(outcome.last_start, mine.last().map(|s| s.start));
@@ -220,6 +232,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
             }
         }
     }
+    assert_eq!(run.summary.undone, undone);
     assert_eq!(run.ooms.len() as u64, run.summary.oom);
     assert_eq!(run.summary.oom, run.jobs.iter().map(|job| u64::from(job.ooms)).sum::<u64>());
 }
@@ -253,11 +266,11 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
 }
 
 /// What the GPUs did is what the jobs had to do: the integral of DRAM activity is the sum over jobs of
-/// activity alone times work, however they were slowed down. Only where nobody died of memory, and
-/// where the start-up is known.
+/// activity alone times work, however they were slowed down. Only where nobody died of memory or
+/// had to begin anew, and where the start-up is known.
 fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
     let known = workload.jobs.iter().all(|job| job.task.startup.is_some());
-    if !run.ooms.is_empty() || !known {
+    if !run.ooms.is_empty() || run.summary.undone > 0 || !known {
         return;
     }
     let (mut expected, mut slack) = (0.0, 1.0);
@@ -465,6 +478,52 @@ fn exclusive_is_the_closed_form_on_the_traces_of_the_carma_evaluation() {
         assert_eq!(run.summary.makespan_s.round(), makespan, "{name}");
         assert_eq!((run.summary.wait_s.mean / 6.0).round() / 10.0, wait, "{name}");
     }
+}
+
+// --- promises ------------------------------------------------------------------------------------
+
+/// The example of eight tasks that were measured on an H200.
+fn h200_day() -> Workload {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let catalogue = Catalogue::read_file(&examples.join("h200-day.tasks.csv")).unwrap();
+    let trace = read::trace_file(&examples.join("h200-day.csv"), None).unwrap();
+    Workload::resolve(&trace, Some(&catalogue)).unwrap()
+}
+
+/// What is foreseen keeps most promises, what is measured undoes the placements that broke one: no job that
+/// completed took longer than it was promised, but for the windows in which that was found out.
+#[test]
+fn promises_are_kept_and_sharing_still_pays() {
+    let (workload, cluster) = (h200_day(), cluster("4xH200"));
+    let run = |promise: Option<u32>| {
+        let mut setup = setup("carma", SharingMode::Mps);
+        setup.options.max_slowdown = promise.map(Fraction::percent);
+        play(&workload, &cluster, &setup)
+    };
+    let alone = play(&workload, &cluster, &setup("exclusive", SharingMode::Mps));
+    let (free, strict, generous) = (run(None), run(Some(150)), run(Some(300)));
+    assert!(free.summary.slowdown.max > 3.0, "{:?}", free.summary.slowdown);
+    for (kept, limit) in [(&strict, 1.5), (&generous, 3.0)] {
+        assert!(kept.summary.slowdown.max <= limit, "{:?}", kept.summary.slowdown);
+        assert!(kept.summary.jct_s.mean < alone.summary.jct_s.mean * 0.9, "{:?}", kept.summary.jct_s);
+        assert_eq!(kept.summary.completed, workload.jobs.len() as u64);
+    }
+    assert!(strict.summary.slowdown.mean < generous.summary.slowdown.mean);
+    // A forecast was wrong, and that was noticed.
+    assert!(generous.summary.undone > 0 && generous.stretches.iter().any(|s| s.how == End::Undone));
+}
+
+/// Foreseen gain orders GPUs: the same workload goes otherwise than by free memory.
+#[test]
+fn the_order_by_foreseen_speedup_is_one_of_its_own() {
+    let (workload, cluster) = (h200_day(), cluster("4xH200"));
+    let mut setup = setup("carma", SharingMode::Mps);
+    let plain = play(&workload, &cluster, &setup);
+    setup.options.policy.order = Order::Speedup;
+    let ordered = play(&workload, &cluster, &setup);
+    assert!(ordered.stretches != plain.stretches);
+    assert_eq!(ordered.summary.completed, workload.jobs.len() as u64);
+    assert_eq!(ordered, play(&workload, &cluster, &setup));
 }
 
 // --- the same again ------------------------------------------------------------------------------

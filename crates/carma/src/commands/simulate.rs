@@ -5,7 +5,7 @@ use super::trace::catalogue_of;
 use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
-use carma_core::policy::{Policy, RecoveryMethod, presets};
+use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::rivals::{self, Rival};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
@@ -116,9 +116,11 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
         Some("exclusive") => Some(RecoveryMethod::Exclusive),
         _ => None,
     };
+    let order = args.order.as_ref().map(|name| serde_json::from_value(name.as_str().into()));
+    let order: Option<Order> = order.transpose().map_err(|e| Failure::usage(format!("--order: {e}")))?;
     let mut groups = Vec::new();
     for name in &args.policy {
-        let policy = match decider(name)? {
+        let mut policy = match decider(name)? {
             Decider::Core(policy) => policy,
             Decider::Rival(rival) => {
                 // It has none of the numbers that can be varied.
@@ -126,11 +128,17 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
                 continue;
             }
         };
+        // A policy without neighbours has nothing to order by.
+        let order = order.filter(|_| policy.order != Order::Exclusive);
+        policy.order = order.unwrap_or(policy.order);
         // What does not apply to the first policy (exclusive has no gate) leaves it as one row.
         let mut varied = false;
         let mut refused = None;
         for point in &points {
             let mut setup = Setup::new(policy.clone(), args.sharing, recovery, args.seed);
+            if let (Some(_), Some(name)) = (order, &args.order) {
+                let _ = write!(setup.label, " order={name}");
+            }
             let mut applied = Ok(());
             for (key, value) in point {
                 applied = applied.and_then(|()| sweep::set(&mut setup.options, key, *value));
@@ -146,7 +154,7 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
             groups.push(seeded(args, &setup));
         }
         match refused {
-            Some(why) if !varied && policy.order != carma_core::policy::Order::Exclusive => {
+            Some(why) if !varied && policy.order != Order::Exclusive => {
                 return Err(Failure::usage(why));
             }
             Some(_) if !varied => {

@@ -4,11 +4,14 @@
 //! from life: a launch takes no time beyond the task's own start-up, a GPU is looked at exactly when
 //! something changes on it, and readings never go stale.
 
+use super::foresight::Foresight;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
 use crate::trace::{Task, Workload};
 use carma_core::input::Observation;
-use carma_core::model::{Exit, ExitStatus, GpuId, JobId, NewJob, ProcessRef, Profile, Request, User};
+use carma_core::model::{
+    Exit, ExitStatus, GpuId, JobId, NewJob, Placement, ProcessRef, Profile, Request, User,
+};
 use carma_core::plan::{Detail, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Options, Order};
 use carma_core::reading::{GpuInfo, Health};
@@ -29,6 +32,8 @@ pub(crate) struct CoreScheduler<'a> {
     verdicts: Vec<GateVerdict>,
     moving: Vec<GpuIndex>,
     wake: Option<Millis>,
+    /// Where promises are made, or the order goes by it.
+    foresight: Option<Foresight>,
     /// Inputs that the core refused: a bug, reported with the result.
     pub(crate) refused: Vec<String>,
 }
@@ -40,6 +45,7 @@ impl<'a> CoreScheduler<'a> {
         let gated = options.policy.gate != Gate::None;
         let ranks_windows = options.policy.order == Order::Lug;
         let gpus = inventory.len();
+        let foresight = Foresight::wanted(&options, gpus);
         let users =
             (0..).zip(&workload.users).map(|(uid, name)| User { uid: 1000 + uid, name: Arc::clone(name) });
         let mut it = Self {
@@ -51,6 +57,7 @@ impl<'a> CoreScheduler<'a> {
             verdicts: vec![GateVerdict::Open; gpus],
             moving: Vec::new(),
             wake: None,
+            foresight,
             refused: Vec::new(),
         };
         it.apply(Millis::ZERO, &Input::Configured(Box::new(options)));
@@ -121,6 +128,57 @@ impl<'a> CoreScheduler<'a> {
         look
     }
 
+    /// Tells the core what was measured, if that is due; whether it was, and when it is next.
+    fn measure(&mut self, now: Millis, world: &World) -> (bool, Option<Millis>) {
+        let Some(foresight) = &mut self.foresight else { return (false, None) };
+        foresight.learn(&self.state, self.workload, world);
+        let (due, next) = foresight.measure(now, &self.state, world);
+        for input in &due {
+            self.apply(now, input);
+        }
+        (!due.is_empty(), next)
+    }
+
+    /// Tells the core what it wants to know of placements that it may think of.
+    fn foresee(&mut self, now: Millis) {
+        let Some(foresight) = &self.foresight else { return };
+        let answers = foresight.answers(&self.state, self.workload);
+        if !answers.is_empty() {
+            self.apply(now, &Input::Foreseen(answers));
+        }
+    }
+
+    /// A launch was decided: in the world it takes no time.
+    fn launched(&mut self, now: Millis, job: JobId, placement: Placement) -> Decision {
+        let started = Input::Started {
+            job,
+            attempt: placement.attempt,
+            supervisor: SUPERVISOR,
+            child: None,
+            sharing: placement.sharing,
+            note: None,
+        };
+        self.apply(now, &started);
+        let terms = Terms {
+            cap: placement.cap,
+            threads: placement.thread_percent,
+            ..Terms::plain(placement.sharing)
+        };
+        let gpus: Vec<GpuIndex> = placement.gpus.iter().map(|gpu| gpu.0).collect();
+        if let Some(foresight) = &mut self.foresight {
+            gpus.iter().for_each(|gpu| foresight.placed(*gpu));
+        }
+        Decision::Start { job: index(job), gpus, terms }
+    }
+
+    /// A job is to end: it does so at once, and there is more to plan.
+    fn ended(&mut self, now: Millis, job: JobId, attempt: u32) -> Decision {
+        let exit = Exit { status: ExitStatus::Signal(TERMINATED), evidence: None, not_started: None };
+        self.apply(now, &Input::Exited { job, attempt, exit });
+        self.wake = Some(now + Millis(1));
+        Decision::Undo { job: index(job) }
+    }
+
     /// Whether the job at the head finds idle GPUs, so that nobody's activity matters.
     fn idle_will_do(&self) -> bool {
         let queue = self.state.queue();
@@ -129,11 +187,11 @@ impl<'a> CoreScheduler<'a> {
     }
 }
 
-const fn id(job: JobIndex) -> JobId {
+pub(super) const fn id(job: JobIndex) -> JobId {
     JobId(job as u64 + 1)
 }
 
-fn index(job: JobId) -> JobIndex {
+pub(super) fn index(job: JobId) -> JobIndex {
     u32::try_from(job.0.saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
@@ -142,6 +200,9 @@ fn profile(task: &Task) -> Profile {
     let gpu_util = task.activity.gract.and_then(Fraction::from_f64);
     Profile { gpu_util, score: task.lucid_score }
 }
+
+/// SIGTERM.
+const TERMINATED: i32 = 15;
 
 const SUPERVISOR: ProcessRef = ProcessRef { pid: 1, start_ticks: 0 };
 
@@ -199,6 +260,9 @@ impl Scheduler for CoreScheduler<'_> {
     }
 
     fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        if let Some(foresight) = &mut self.foresight {
+            foresight.changed(now, gpu, world);
+        }
         self.observe(now, gpu, world);
     }
 
@@ -209,15 +273,17 @@ impl Scheduler for CoreScheduler<'_> {
     }
 
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
-        if self.state.queue().is_empty() {
-            self.wake = None;
+        let (measured, next) = self.measure(now, world);
+        if self.state.queue().is_empty() && !measured {
+            self.wake = next;
             return Vec::new();
         }
         if !self.idle_will_do() {
             self.refresh_windows(now, world);
         }
+        self.foresee(now);
         let plan = plan_in(&self.state, now, Detail::Actions);
-        self.wake = plan.wake;
+        self.wake = [plan.wake, next].into_iter().flatten().min();
         let mut decisions = Vec::with_capacity(plan.actions.len());
         for action in plan.actions {
             let action = Box::new(action);
@@ -226,23 +292,10 @@ impl Scheduler for CoreScheduler<'_> {
                 continue;
             }
             let Input::Decided(action) = input else { continue };
-            if let Action::Launch { job, placement } = *action {
-                let started = Input::Started {
-                    job,
-                    attempt: placement.attempt,
-                    supervisor: SUPERVISOR,
-                    child: None,
-                    sharing: placement.sharing,
-                    note: None,
-                };
-                self.apply(now, &started);
-                let terms = Terms {
-                    cap: placement.cap,
-                    threads: placement.thread_percent,
-                    ..Terms::plain(placement.sharing)
-                };
-                let gpus = placement.gpus.iter().map(|gpu| gpu.0).collect();
-                decisions.push(Decision::Start { job: index(job), gpus, terms });
+            match *action {
+                Action::Launch { job, placement } => decisions.push(self.launched(now, job, placement)),
+                Action::End { job, attempt, .. } => decisions.push(self.ended(now, job, attempt)),
+                _ => {}
             }
         }
         decisions

@@ -13,6 +13,7 @@ mod batch;
 mod cluster;
 mod core;
 mod engine;
+mod foresight;
 mod lucid;
 pub mod outcome;
 pub mod rivals;

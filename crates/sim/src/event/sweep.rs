@@ -29,6 +29,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("window", "seconds"),
     ("margin", "percent"),
     ("max-retries", "retries"),
+    ("max-slowdown", "factor that every job is promised"),
 ];
 
 impl Axis {
@@ -116,6 +117,13 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
         ("window", ..) => options.window = seconds.max(Millis::secs(1)),
         ("margin", ..) => options.margin_percent = value.round() as u64,
         ("max-retries", ..) => options.max_retries = value.round() as u32,
+        ("max-slowdown", ..) if policy.order == Order::Exclusive => return none("neighbours"),
+        ("max-slowdown", ..) => {
+            let factor =
+                (1.0..=1000.0).contains(&value).then(|| Fraction::percent((value * 100.0).round() as u32));
+            let factor = factor.ok_or_else(|| format!("{key}={value}: expected 1 to 1000"))?;
+            options.max_slowdown = Some(factor);
+        }
         _ => return Err(format!("`{key}` can't be varied")),
     }
     Ok(())

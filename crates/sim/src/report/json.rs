@@ -299,6 +299,8 @@ figures! {
         oom_jobs,
         /// Attempts that the policy took back.
         preemptions,
+        /// Attempts that were ended because they broke the promise made to a neighbour.
+        undone,
         /// Users.
         users,
     }
@@ -583,7 +585,7 @@ pub struct StretchRow {
     pub start_s: Seconds,
     /// When it ended.
     pub end_s: Seconds,
-    /// How it ended: `completed`, `out_of_memory` or `preempted`.
+    /// How it ended: `completed`, `out_of_memory`, `preempted` or `undone`.
     pub how: End,
     /// Whether it began on a GPU that others were on.
     #[serde(default)]

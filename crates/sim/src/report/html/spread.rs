@@ -85,7 +85,7 @@ fn wait(job: &JobOutcome) -> Option<f64> {
     Some(seconds(job.last_start?.since(job.arrival)))
 }
 
-/// Of each job that completed: its time on GPUs since it last ran out of memory, over the time alone.
+/// Of each job that completed: its time on GPUs since it last had to begin anew, over the time alone.
 fn slowdowns(run: &RunResult) -> Vec<f64> {
     let mut on_gpus = vec![0.0; run.jobs.len()];
     for stretch in &run.stretches {
@@ -93,7 +93,7 @@ fn slowdowns(run: &RunResult) -> Vec<f64> {
         if let Some(time) = time {
             match stretch.how {
                 // What came before was lost.
-                End::OutOfMemory => *time = 0.0,
+                End::OutOfMemory | End::Undone => *time = 0.0,
                 End::Completed | End::Preempted => *time += seconds(stretch.end.since(stretch.start)),
             }
         }

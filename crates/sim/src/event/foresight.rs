@@ -1,0 +1,149 @@
+//! What the core is told of slowdowns in a run: forecasts before a placement, measurements after it.
+//!
+//! The same model and the same answers as in the daemon. What differs: what every task does alone is known from the
+//! start, from its activity in the catalogue; progress is measured exactly; and an answer holds until the jobs on the GPU
+//! change, also if the model learns meanwhile.
+
+use super::core::index;
+use super::world::{GpuIndex, JobIndex, Stage, World};
+use crate::trace::{Task, Workload};
+use carma_core::ledger::Gpu;
+use carma_core::model::{GpuId, Job, JobId};
+use carma_core::policy::{Options, Order};
+use carma_core::slowdown::{Outlook, questions};
+use carma_core::units::{Fraction, Millis};
+use carma_core::{Input, State};
+use carma_interference::foresee;
+use carma_interference::online::Model;
+use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) struct Foresight {
+    model: Model,
+    /// Of each GPU: who is there, and since when all of them compute; `None`: somebody loads.
+    company: Vec<(Vec<JobIndex>, Option<Millis>)>,
+    /// GPUs whose company is new: what it does to each other is not learned yet.
+    new: BTreeSet<GpuIndex>,
+    /// Jobs whose progress was measured, and beside the company of when.
+    measured: BTreeMap<JobId, Millis>,
+}
+
+impl Foresight {
+    /// `None`: nobody asks for it.
+    pub(crate) fn wanted(options: &Options, gpus: usize) -> Option<Self> {
+        let wanted = options.policy.order == Order::Speedup || options.max_slowdown.is_some();
+        wanted.then(|| Self {
+            model: Model::shipped(),
+            company: vec![(Vec::new(), None); gpus],
+            new: BTreeSet::new(),
+            measured: BTreeMap::new(),
+        })
+    }
+
+    /// A job was put on a GPU, where it loads now.
+    pub(crate) fn placed(&mut self, gpu: GpuIndex) {
+        self.company[gpu as usize] = (Vec::new(), None);
+    }
+
+    /// Something changed on a GPU: perhaps who computes there.
+    pub(crate) fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        let tenants = &world.gpus[gpu as usize].tenants;
+        let all = tenants.iter().all(|job| world.jobs[*job as usize].stage == Stage::Active);
+        let (there, since) = &mut self.company[gpu as usize];
+        if !all {
+            *since = None;
+        } else if since.is_none() || there != tenants {
+            there.clone_from(tenants);
+            *since = Some(now);
+            self.new.insert(gpu);
+        }
+    }
+
+    /// Learns from companies that are new.
+    pub(crate) fn learn(&mut self, state: &State, workload: &Workload, world: &World) {
+        for gpu in std::mem::take(&mut self.new) {
+            let Some(there) = state.gpu(GpuId(gpu)) else { continue };
+            if there.tenants.len() < 2 || self.company[gpu as usize].1.is_none() {
+                continue;
+            }
+            let jobs: Vec<&Job> = there.tenants.iter().filter_map(|t| state.job(t.job)).collect();
+            // A job on several GPUs goes as fast as the slowest of them lets it.
+            let progress = |job: &&Job| {
+                let world = world.jobs.get(index(job.spec.id) as usize)?;
+                (world.gpus.len() == 1 && world.rate > 0.0).then_some(world.rate)
+            };
+            let progress = jobs.iter().map(progress).collect();
+            // What it refuses to learn from it does without.
+            let _ = foresee::observe(&mut self.model, there, &jobs, progress, alone(workload));
+        }
+    }
+
+    /// Answers to what the core asks now.
+    pub(crate) fn answers(&self, state: &State, workload: &Workload) -> Vec<Outlook> {
+        let questions = questions(state);
+        let answer = |question| foresee::outlook(&self.model, state, question, alone(workload));
+        questions.iter().filter_map(answer).collect()
+    }
+
+    /// Measurements of promised jobs that are due now, and when the next will be.
+    pub(crate) fn measure(
+        &mut self,
+        now: Millis,
+        state: &State,
+        world: &World,
+    ) -> (Vec<Input>, Option<Millis>) {
+        let (mut due, mut next) = (Vec::new(), None);
+        if state.options().max_slowdown.is_none() {
+            return (due, next);
+        }
+        self.measured.retain(|id, _| state.active().contains(id));
+        for job in state.active().iter().filter_map(|id| state.job(*id)) {
+            let Some(placement) = job.placement() else { continue };
+            let company = || placement.gpus.iter().filter_map(|gpu| self.company.get(gpu.0 as usize));
+            let since: Option<Vec<Millis>> = company().map(|(_, since)| *since).collect();
+            let Some(since) = since.and_then(|all| all.into_iter().max()) else { continue };
+            let alone = company().all(|(there, _)| there.len() < 2);
+            if alone || self.measured.get(&job.spec.id) == Some(&since) {
+                continue;
+            }
+            let at = since + state.options().slowdown_window;
+            if now < at {
+                next = Some(next.map_or(at, |next: Millis| next.min(at)));
+                continue;
+            }
+            let rate = world.jobs.get(index(job.spec.id) as usize).map_or(1.0, |job| job.rate);
+            self.measured.insert(job.spec.id, since);
+            due.push(Input::Measured {
+                job: job.spec.id,
+                attempt: placement.attempt,
+                progress: Fraction::from_f64(rate).unwrap_or(Fraction::ONE),
+                over: now.since(since),
+            });
+        }
+        (due, next)
+    }
+}
+
+/// What a job does alone, from its task.
+fn alone(workload: &Workload) -> impl foresee::Alone + '_ {
+    |job: &Job, _: &Gpu| workload.jobs.get(index(job.spec.id) as usize).map(|job| profile(&job.task))
+}
+
+fn profile(task: &Task) -> Profile {
+    let share = |value: Option<f64>| value.map(|share| Stat::of(share * 100.0));
+    let activity = &task.activity;
+    Profile {
+        name: task.name.to_string(),
+        class: Some(task.name.to_string()),
+        rate: Some(Rate { per_s: 1.0, unit: None, source: Some(RateSource::Heartbeat) }),
+        metrics: Metrics {
+            gract_pct: share(activity.gract),
+            smact_pct: share(activity.smact),
+            smocc_pct: share(activity.smocc),
+            drama_pct: share(activity.drama),
+            tensor_pct: share(activity.tensor),
+            ..Metrics::default()
+        },
+        ..Profile::default()
+    }
+}
