@@ -4,8 +4,15 @@
 use super::{BadMeasurement, Combination, Machine, Session, TaskNote, VERSION};
 use serde::{Deserialize, Serialize};
 
-/// How a log begins, and a file of results does not.
-pub(super) const BEGINNING: &str = r#"{"line":"header""#;
+/// Whether a text is a log, and not a file of results: by its first line, however that is spaced.
+pub(super) fn is_log(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Beginning {
+        line: String,
+    }
+    let first = text.trim_start().lines().next().unwrap_or_default();
+    serde_json::from_str::<Beginning>(first).is_ok_and(|beginning| beginning.line == "header")
+}
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -242,7 +242,7 @@ impl Measured {
         struct Versioned {
             version: u32,
         }
-        if text.trim_start().starts_with(log::BEGINNING)
+        if log::is_log(text)
             && let Some(log) = read_log(text)?
         {
             let measured = log.assemble(0);

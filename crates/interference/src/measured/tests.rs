@@ -92,6 +92,9 @@ fn a_log_with_a_torn_end_is_read_up_to_there() {
     let read = read_log(&torn).unwrap().unwrap();
     assert_eq!(read, Log { whole: text.len(), ..whole });
     assert_eq!(read_log("").unwrap(), None);
+    // Other programs space it otherwise.
+    let spaced = text.replace(r#"{"line":"#, r#"{ "line" : "#);
+    assert_eq!(Measured::read(&spaced).unwrap(), Measured::read(&text).unwrap());
     let error = |text: &str| read_log(text).unwrap_err().to_string();
     assert!(error(&format!("{}\n", line(&combination))).contains("line 1: the header is missing"));
     assert!(error(&format!("{text}{}\n", line(&header))).contains("line 3: a second header"));
