@@ -736,7 +736,10 @@ impl Engine {
             Phase::Running { supervisor, child, .. } => Some((*id, *supervisor, *child)),
             _ => None,
         });
-        self.parts.board.set_roster(Roster { jobs: jobs.collect() });
+        let roster = Roster { jobs: jobs.collect() };
+        let supervisors = roster.jobs.iter().map(|(job, supervisor, _)| (*job, supervisor.pid));
+        self.parts.slowdowns.paces().set_running(supervisors.collect());
+        self.parts.board.set_roster(roster);
     }
 
     fn defer<T: Send + 'static>(&mut self, answer: Answer<T>, reply: T) {

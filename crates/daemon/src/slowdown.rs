@@ -6,7 +6,7 @@
 //!
 //! Jobs of one command are one class: what was learned of a command serves its next run.
 
-use crate::run::pace::Paces;
+use crate::run::pace::{HostLook, Paces};
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{RateView, SlowdownsReply};
@@ -22,6 +22,7 @@ use carma_interference::online::Model;
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A job that begins alone loads, compiles and warms up: its first seconds on the GPU are not its profile.
 const WARM_UP: Millis = Millis::secs(5);
@@ -89,6 +90,8 @@ struct Alone {
 struct Samples {
     values: VecDeque<Metrics>,
     last: Millis,
+    /// When the host was last seen: one look counts once.
+    host: Option<Instant>,
 }
 
 impl Slowdowns {
@@ -285,7 +288,7 @@ impl Slowdowns {
         if now < since {
             return;
         }
-        alone.samples.take(gpus, looks);
+        alone.samples.take(gpus, looks, self.paces.host(id));
         let from = since.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let attempt = watch.attempt;
         if now < alone.due {
@@ -506,7 +509,7 @@ pub fn metrics_of(reading: &GpuReading) -> Metrics {
 
 impl Samples {
     /// One sample of the GPUs, their mean; once a second of the daemon's clock at most.
-    fn take(&mut self, gpus: &[&Gpu], looks: &[Look]) {
+    fn take(&mut self, gpus: &[&Gpu], looks: &[Look], host: Option<HostLook>) {
         let mine = gpus.iter().filter_map(|gpu| looks.iter().find(|l| l.reading.uuid == gpu.info.uuid));
         let mine: Vec<&Look> = mine.collect();
         let Some(at) = mine.iter().map(|look| look.seen.at).min() else { return };
@@ -518,7 +521,13 @@ impl Samples {
             self.values.pop_front();
         }
         let all: Vec<Metrics> = mine.iter().map(|look| metrics_of(&look.reading)).collect();
-        self.values.push_back(Metrics::mean_of_all(&all));
+        let mut metrics = Metrics::mean_of_all(&all);
+        if let Some(HostLook { at, host }) = host.filter(|look| self.host != Some(look.at)) {
+            self.host = Some(at);
+            metrics.cpu_pct = host.cpu_pct.map(Stat::of);
+            metrics.host_memory_mib = Some(Stat::of(host.memory_mib));
+        }
+        self.values.push_back(metrics);
     }
 
     fn metrics(&mut self) -> Metrics {

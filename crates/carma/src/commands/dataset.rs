@@ -3,7 +3,7 @@
 use super::tracer::Folder;
 use crate::cli::dataset::{DatasetCleanArgs, DatasetGenerateArgs, DatasetMeasureArgs, DatasetVerb};
 use crate::failure::{Failure, GENERAL, Outcome};
-use crate::output::{Column, Screen, Table as Listing, print, print_json};
+use crate::output::{Column, Screen, Table as Listing, print, print_json, replace};
 use carma_memory::dataset::{self, Description, Dropped, SCRIPTS, Table};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -106,7 +106,7 @@ fn clean(args: &DatasetCleanArgs) -> Outcome {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))
+    replace(path, text.as_bytes()).map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))
 }
 
 fn render(found: &Description, dropped: &[Dropped], screen: &Screen) -> String {

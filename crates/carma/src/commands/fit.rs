@@ -2,7 +2,7 @@
 
 use crate::cli::FitArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json};
+use crate::output::{Column, Screen, Table, print, print_json, replace};
 use carma_sim::fit::{Errors, Fit, Part, Target, fit};
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &FitArgs) -> Outcome {
         print(&render(&fit, &Screen::stdout()))?;
     }
     if let Some(file) = &args.output {
-        std::fs::write(file, &fit.model)
+        replace(file, fit.model.as_bytes())
             .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))?;
     }
     Ok(0)

@@ -2,7 +2,7 @@
 
 use crate::cli::predict::InterferenceBenchArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json};
+use crate::output::{Column, Screen, Table, print, print_json, replace};
 use carma_interference::bench::{self, Data, Line};
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ pub(crate) fn run(args: &InterferenceBenchArgs) -> Outcome {
     if let Some(path) = &args.learn {
         let model = bench::learn(&data).map_err(|e| Failure::new(e.to_string()))?;
         let text = model.to_json().map_err(|e| Failure::new(e.to_string()))?;
-        std::fs::write(path, text + "\n")
+        replace(path, (text + "\n").as_bytes())
             .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
         return Ok(0);
     }

@@ -2,7 +2,7 @@
 
 use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json};
+use crate::output::{Column, Screen, Table, print, print_json, replace};
 use carma_interference::kace::eval::{self, Percent, Report, Request};
 use carma_interference::kace::features::Target;
 use carma_interference::kace::predictor::{Kace, Options, Trained};
@@ -54,7 +54,7 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
     let text = trained.write(name).map_err(failure)?;
     // What was written is what will be read.
     Trained::read(&args.out.display().to_string(), &text).map_err(failure)?;
-    std::fs::write(&args.out, &text)
+    replace(&args.out, text.as_bytes())
         .map_err(|e| Failure::new(format!("cannot write {}: {e}", args.out.display())))?;
     let explained = explained(&trained, &rows).map_err(failure)?;
     let took = began.elapsed().as_secs_f64();

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::cli::predict::PredictArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, wrap};
+use crate::output::{Column, Screen, Table, print, print_json, replace, wrap};
 use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
 use carma_interference::foresee::mode;
@@ -466,10 +466,7 @@ fn observe(args: &PredictArgs, file: &Path) -> Outcome {
         model.forget_all_classes();
     }
     let text = model.to_json().map_err(|e| Failure::new(e.to_string()))?;
-    // Whole or not at all: a torn model would be refused.
-    let part = path.with_extension("part");
-    std::fs::write(&part, text)
-        .and_then(|()| std::fs::rename(&part, path))
+    replace(path, text.as_bytes())
         .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
     if args.json {
         let version = carma_api::VERSION;

@@ -2,13 +2,13 @@
 
 use crate::cli::ReportArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{clean, shell_line};
+use crate::output::{self, clean, shell_line};
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::SimulateReply;
 use jiff::Zoned;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 /// The largest document that is read, in bytes. Three policies with a hundred thousand jobs each come to
 /// a fifth of it, detail and indentation included.
@@ -67,58 +67,13 @@ pub(crate) fn now() -> String {
     Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
 }
 
-/// Writes a page so that nobody sees half of one: beside the file first, then under its name. What is
-/// no ordinary file, such as /dev/stdout, is written to as it is.
+/// Writes a page so that nobody sees half of one.
 ///
 /// # Errors
 /// When it cannot be written; the file is then as it was.
 pub(crate) fn write_page(path: &Path, text: &str) -> Result<(), Failure> {
     let name = clean(&path.display().to_string()).into_owned();
-    replace(path, text.as_bytes()).map_err(|e| Failure::new(format!("cannot write {name}: {e}")))
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let there = match fs::metadata(path) {
-        Ok(there) => Some(there),
-        Err(e) if e.kind() == ErrorKind::NotFound => None,
-        Err(e) => return Err(e),
-    };
-    if there.as_ref().is_some_and(fs::Metadata::is_dir) {
-        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
-    }
-    if there.as_ref().is_some_and(|there| !there.is_file()) {
-        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
-    }
-    // A link stays one: what it leads to is replaced.
-    let path = if there.is_some() { fs::canonicalize(path)? } else { path.to_owned() };
-    let (beside, mut file) = create_beside(&path)?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| there.map_or(Ok(()), |there| file.set_permissions(there.permissions())))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, &path));
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = fs::remove_file(&beside);
-    }
-    written
-}
-
-/// A new file in the same folder, since only there it can take the place of the other.
-fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
-    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
-    for n in 0..100 {
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}-{n}.tmp", std::process::id()));
-        let beside = path.with_file_name(hidden);
-        match OpenOptions::new().write(true).create_new(true).open(&beside) {
-            Ok(file) => return Ok((beside, file)),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Err(io::Error::new(ErrorKind::AlreadyExists, "its folder is full of left-over temporary files"))
+    output::replace(path, text.as_bytes()).map_err(|e| Failure::new(format!("cannot write {name}: {e}")))
 }
 
 fn source_name(file: &Path) -> String {
@@ -137,45 +92,4 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
         File::open(file)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
     }
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    fn names(dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(dir).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn a_page_is_there_whole_or_not_at_all() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("out.html");
-        replace(&file, b"one").unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-        replace(&file, b"two").unwrap();
-        assert_eq!(fs::read(&file).unwrap(), b"two");
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
-        let link = dir.path().join("link.html");
-        symlink(&file, &link).unwrap();
-        replace(&link, b"three").unwrap();
-        assert_eq!(fs::read(&file).unwrap(), b"three");
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(names(dir.path()), ["link.html", "out.html"]);
-    }
-
-    #[test]
-    fn what_cannot_be_written_leaves_nothing_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(replace(&dir.path().join("no/such/out.html"), b"x").is_err());
-        assert!(replace(dir.path(), b"x").is_err());
-        replace(Path::new("/dev/null"), b"x").unwrap();
-        assert!(!fs::metadata("/dev/null").unwrap().is_file());
-        assert!(names(dir.path()).is_empty());
-    }
 }

@@ -3,10 +3,12 @@
 //! What renders is a function from a reply and a [`Screen`] to a text, so that tests read what users
 //! read.
 
+mod file;
 mod json;
 mod table;
 mod time;
 
+pub(crate) use file::replace;
 pub(crate) use json::print_json;
 pub(crate) use table::{Column, Table};
 pub(crate) use time::{span, stamp};

@@ -157,14 +157,22 @@ fn a_broken_promise_is_undone() {
 #[test]
 fn what_was_learned_survives_a_restart() {
     let mut daemon = start("virtual:1xA100-40GB");
-    let busy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=40s", "--progress=bar"];
+    let busy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=90s", "--progress=bar"];
     let id = daemon.submit(task(&busy, Some(6)));
     profiled(&daemon, id);
+    let told = |daemon: &Daemon| -> carma_api::wire::SlowdownsReply {
+        daemon.client().get(&format!("/v1/slowdowns?jobs={id}")).unwrap()
+    };
+    // CPU time needs two looks at the host, which are a second of life apart.
+    until("its profile to say what it takes of the host", || {
+        let metrics = &told(&daemon).profiles["tasks"][0]["metrics"];
+        let seen = |name: &str| metrics[name]["mean"].as_f64();
+        seen("cpu_pct").zip(seen("host_memory_mib")).filter(|(_, mib)| *mib > 0.5)
+    });
     daemon.end_of(id);
     daemon.kill();
     daemon.restart(&[]);
-    let reply: carma_api::wire::SlowdownsReply =
-        daemon.client().get(&format!("/v1/slowdowns?jobs={id}")).unwrap();
+    let reply = told(&daemon);
     assert_eq!(reply.unknown, Vec::<u64>::new());
     let task = &reply.profiles["tasks"][0];
     assert_eq!(task["name"], id.to_string());

@@ -16,4 +16,5 @@ pub mod process;
 pub mod progress;
 pub mod record;
 pub mod supervise;
+pub mod usage;
 pub mod watch;

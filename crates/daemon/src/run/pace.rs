@@ -2,9 +2,11 @@
 //!
 //! Each attempt has a meter (heartbeats, see [`super::progress`]) and a log that is read as it grows. Heartbeats
 //! are taken in when they come, since a task that sends them may wait for room; logs and heartbeat files once a
-//! second of the daemon's clock.
+//! second of the daemon's clock. What the jobs take of the host is looked at as often as that costs next to nothing.
 
+use super::process;
 use super::progress::{Meter, Output, Owner};
+use super::usage::{Host, Usage};
 use crate::clock::Clock;
 use carma_core::model::JobId;
 use carma_core::units::Millis;
@@ -17,10 +19,24 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a log that are read at a time: what is written faster is skipped.
 const PIECE: usize = 64 << 10;
+
+/// Shortest time between two looks at the host, in life.
+const HOST_PACE: Duration = Duration::from_secs(1);
+/// A look at all processes of a large machine takes its time: it may take so much of one processor, 1 over this.
+const HOST_SHARE: u32 = 200;
+
+/// What a job takes of the host, and when that was seen.
+#[derive(Debug, Clone, Copy)]
+pub struct HostLook {
+    /// When.
+    pub at: Instant,
+    /// What.
+    pub host: Host,
+}
 
 /// One attempt.
 struct Paced {
@@ -40,8 +56,12 @@ pub type Key = (JobId, u32);
 pub struct Paces {
     dir: PathBuf,
     clock: Clock,
+    began: Instant,
     epoll: OwnedFd,
     paced: Mutex<BTreeMap<Key, Paced>>,
+    /// Jobs that run, and their supervisors.
+    running: Mutex<Vec<(JobId, u32)>>,
+    hosts: Mutex<BTreeMap<JobId, HostLook>>,
 }
 
 /// Token of a meter in epoll: attempts of one job do not overlap.
@@ -56,7 +76,15 @@ impl Paces {
     /// When the kernel gives no epoll or thread.
     pub fn start(dir: PathBuf, clock: Clock) -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let paces = Arc::new(Self { dir, clock, epoll, paced: Mutex::default() });
+        let paces = Arc::new(Self {
+            dir,
+            clock,
+            began: Instant::now(),
+            epoll,
+            paced: Mutex::default(),
+            running: Mutex::default(),
+            hosts: Mutex::default(),
+        });
         let thread = paces.clone();
         std::thread::Builder::new().name("pace".into()).spawn(move || thread.run())?;
         Ok(paces)
@@ -124,6 +152,17 @@ impl Paces {
         self.lock().get(&(job, attempt))?.meter.tally().best(seconds(from), seconds(to))
     }
 
+    /// Tells which jobs run, with the pids of their supervisors.
+    pub fn set_running(&self, jobs: Vec<(JobId, u32)>) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
+    }
+
+    /// The latest look at what a job takes of the host.
+    #[must_use]
+    pub fn host(&self, job: JobId) -> Option<HostLook> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner).get(&job).copied()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Paced>> {
         self.paced.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,6 +170,8 @@ impl Paces {
     fn run(&self) {
         let mut events = Vec::with_capacity(64);
         let mut next = self.clock.now();
+        let mut usages: BTreeMap<JobId, Usage> = BTreeMap::new();
+        let mut next_host = Instant::now();
         loop {
             events.clear();
             let left = self.clock.until(next).max(Duration::from_millis(20));
@@ -156,10 +197,32 @@ impl Paces {
             if now >= next {
                 next = now + Millis::secs(1);
                 self.read_all(now);
+                let began = Instant::now();
+                if began >= next_host {
+                    self.look_at_hosts(&mut usages);
+                    next_host = began + HOST_PACE.max(began.elapsed() * HOST_SHARE);
+                }
             }
             // A flood of heartbeats is taken in by the batch.
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Looks at what the running jobs take of the host. Supervisors themselves do not count.
+    fn look_at_hosts(&self, usages: &mut BTreeMap<JobId, Usage>) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        usages.retain(|job, _| running.iter().any(|(running, _)| running == job));
+        let mut hosts = BTreeMap::new();
+        if !running.is_empty() {
+            let supervisors: Vec<u32> = running.iter().map(|(_, pid)| *pid).collect();
+            let at = Instant::now();
+            let since = at.duration_since(self.began).as_secs_f64();
+            for ((job, _), pids) in running.iter().zip(process::descendants_of(&supervisors)) {
+                let host = usages.entry(*job).or_default().look(since, &pids);
+                hosts.insert(*job, HostLook { at, host });
+            }
+        }
+        *self.hosts.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 
     /// Reads what logs have grown by. Files are read with the lock released: a slow file system delays nobody.

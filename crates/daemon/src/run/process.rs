@@ -69,16 +69,27 @@ pub fn all() -> BTreeMap<u32, Stat> {
 /// Living descendants of a process, children before their own children.
 #[must_use]
 pub fn descendants(root: u32) -> Vec<u32> {
-    let all = all();
-    let mut found = vec![root];
-    let mut at = 0;
-    while at < found.len() {
-        let parent = found[at];
-        found.extend(all.values().filter(|s| s.parent == parent && !s.zombie).map(|s| s.pid));
-        at += 1;
+    descendants_of(&[root]).pop().unwrap_or_default()
+}
+
+/// The same of several processes at one look.
+#[must_use]
+pub fn descendants_of(roots: &[u32]) -> Vec<Vec<u32>> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for stat in all().into_values().filter(|s| !s.zombie) {
+        children.entry(stat.parent).or_default().push(stat.pid);
     }
-    found.remove(0);
-    found
+    let of = |root: &u32| {
+        let mut found = vec![*root];
+        let mut at = 0;
+        while let Some(parent) = found.get(at) {
+            found.extend(children.get(parent).into_iter().flatten());
+            at += 1;
+        }
+        found.remove(0);
+        found
+    };
+    roots.iter().map(of).collect()
 }
 
 /// Login name of the owner of a process.

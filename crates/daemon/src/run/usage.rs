@@ -5,25 +5,25 @@ use std::fs;
 
 /// What a task takes of the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Host {
+pub struct Host {
     /// CPU since the last look, 100 for one core; `None` at the first.
-    pub(super) cpu_pct: Option<f64>,
+    pub cpu_pct: Option<f64>,
     /// Memory: the anonymous pages of all its processes, and the mapped files and shared memory of the one that has
     /// most of them, since they are the same ones in all.
-    pub(super) memory_mib: f64,
+    pub memory_mib: f64,
 }
 
 /// Remembers CPU times between looks.
 #[derive(Debug, Default)]
-pub(super) struct Usage {
+pub struct Usage {
     /// By pid: start time, CPU time, clock ticks.
     seen: BTreeMap<u32, (u64, u64)>,
     last_s: Option<f64>,
 }
 
 impl Usage {
-    /// Looks at these processes.
-    pub(super) fn look(&mut self, at_s: f64, pids: &[u32]) -> Host {
+    /// Looks at these processes. `at_s`: when, seconds of any clock.
+    pub fn look(&mut self, at_s: f64, pids: &[u32]) -> Host {
         let now: BTreeMap<u32, (u64, u64)> = pids
             .iter()
             .filter_map(|pid| Some((*pid, cpu(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?)))

@@ -2,6 +2,7 @@
 
 use super::plan::Key;
 use crate::failure::Failure;
+use crate::output::replace;
 use carma_interference::measured::{
     Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
 };
@@ -146,8 +147,7 @@ impl Book {
         let measured = log.assemble(left);
         let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", self.output.display()));
         let text = serde_json::to_vec(&measured).map_err(|e| failed(e.into()))?;
-        let new = self.output.with_extension("json.new");
-        std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &self.output)).map_err(failed)?;
+        replace(&self.output, &text).map_err(failed)?;
         Ok(measured)
     }
 }

@@ -1,6 +1,7 @@
 //! The file of profiles.
 
 use crate::failure::Failure;
+use crate::output::replace;
 use carma_interference::profile::{Profile, Profiles, VERSION};
 use std::fs;
 use std::io::ErrorKind;
@@ -50,7 +51,7 @@ pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
     }
     let mut text = serde_json::to_vec_pretty(&profiles).map_err(|e| Failure::new(e.to_string()))?;
     text.push(b'\n');
-    crate::commands::trace::save(path, |out| out.write_all(&text))
+    replace(path, &text).map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))
 }
 
 /// What the file holds; `None`: it is not there, or is a pipe or the like.

@@ -7,7 +7,6 @@ mod kernels;
 mod machine;
 mod table;
 mod task;
-mod usage;
 mod watch;
 
 use super::Context;

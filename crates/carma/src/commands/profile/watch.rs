@@ -3,12 +3,12 @@
 
 use super::machine::{Chosen, Machine};
 use super::task::{Bell, Task};
-use super::usage::{Host, Usage};
 use crate::failure::Failure;
 use carma_core::reading::{GpuReading, Health, ProcessReading};
 use carma_core::units::Millis;
 use carma_daemon::run::process;
 use carma_daemon::run::progress::Meter;
+use carma_daemon::run::usage::{Host, Usage};
 use carma_daemon::slowdown::metrics_of;
 use carma_gpu::Probe;
 use carma_interference::profile::Stat;

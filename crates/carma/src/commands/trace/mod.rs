@@ -8,11 +8,12 @@ mod synthesize;
 use super::Context;
 use crate::cli::TraceVerb;
 use crate::failure::{Failure, Outcome};
+use crate::output::replace;
 use carma_core::units::Millis;
 use carma_sim::trace::{Catalogue, Trace, TraceError, write};
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
@@ -56,24 +57,11 @@ fn save_catalogue(catalogue: &Catalogue, file: &Path) -> Result<(), Failure> {
 }
 
 /// Writes a file in one piece: whoever reads it meanwhile sees the old one or the new one.
-pub(super) fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let attempt = || -> io::Result<()> {
-        // A pipe or a terminal cannot be replaced, nor need it be.
-        if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-            let mut out = BufWriter::new(File::options().write(true).open(file)?);
-            write(&mut out)?;
-            return out.flush();
-        }
-        let mut part = file.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let mut out = BufWriter::new(File::create(&part)?);
-        write(&mut out).and_then(|()| out.flush()).and_then(|()| fs::rename(&part, file)).inspect_err(|_| {
-            // The error counts; what is left of the file does not.
-            let _ = fs::remove_file(&part);
-        })
-    };
-    attempt().map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))
+fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut bytes = Vec::new();
+    write(&mut bytes)
+        .and_then(|()| replace(file, &bytes))
+        .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))
 }
 
 /// Says what was written, and what there is to say about it.
@@ -99,6 +87,7 @@ fn report(trace: &Trace, file: &Path, tasks: Option<&Path>, notes: &[String]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn the_catalogue_lies_beside_its_trace() {
