@@ -40,6 +40,8 @@ const ROBUST: f64 = 4.0;
 /// A solo rate that errors of one sign contradict by this many standard deviations is not believed any
 /// more: twice in a row where it was measured here, once where it comes from elsewhere.
 const CONTRADICTED: f64 = 3.0;
+/// A number that is farther from 0 than this is nonsense: all are logarithms or factors of such.
+const FARTHEST: f64 = 50.0;
 /// Standard deviation of the log of a solo rate from elsewhere.
 const FROM_ELSEWHERE: f64 = 0.15;
 /// What a class is known by.
@@ -59,6 +61,14 @@ pub(crate) struct Class {
     pub(super) against: i8,
     /// Whether its solo rate is not believed.
     pub(crate) doubted: bool,
+}
+
+impl Class {
+    /// Means of its numbers where the global constants are these.
+    pub(super) fn at(&self, globals: &[f64; GLOBALS]) -> [f64; CLASS] {
+        let shift = |a: usize| -> f64 { self.slope[a].iter().zip(globals).map(|(k, g)| k * g).sum() };
+        std::array::from_fn(|a| self.intercept[a] + shift(a))
+    }
 }
 
 /// All that is learned for one type of GPU and way of sharing.
@@ -277,7 +287,7 @@ impl Domain {
     /// Takes the local state back: globals, and each class given them.
     fn keep(&mut self, seats: &[Seat<'_>], local: Local, labels: &[Option<Label>]) {
         let n = local.mean.len();
-        let sound = local.mean.iter().all(|v| v.is_finite() && v.abs() < 50.0)
+        let sound = local.mean.iter().all(|v| v.is_finite() && v.abs() < FARTHEST)
             && (0..n).all(|i| local.cov.at(i, i).is_finite() && local.cov.at(i, i) > 0.0);
         let mut global = Matrix::zero(GLOBALS, GLOBALS);
         for i in 0..GLOBALS {
@@ -325,8 +335,7 @@ impl Domain {
         for (a, sd) in CLASS_SD.into_iter().enumerate() {
             let (mut sum, mut count) = (SPREAD_COUNTS, SPREAD_COUNTS);
             for class in self.classes.values() {
-                let shift: f64 = class.slope[a].iter().zip(&self.mean).map(|(k, g)| k * g).sum();
-                let mean = class.intercept[a] + shift;
+                let mean = class.at(&self.mean)[a];
                 sum += (mean * mean + class.cov[a][a]) / (sd * sd);
                 count += 1.0;
             }
@@ -343,7 +352,10 @@ impl Domain {
             Matrix { rows: n, cols: n, data }.cholesky().is_some()
         };
         let rows: Vec<&[f64]> = self.cov.iter().map(<[f64; GLOBALS]>::as_slice).collect();
+        let near = |v: &[f64]| v.iter().all(|x| x.abs() < FARTHEST);
         finite(&self.mean)
+            && near(&self.mean)
+            && near(&self.prior_mean)
             && finite(&self.prior_mean)
             && finite(&self.prior_var)
             && self.spread.iter().all(|v| (0.01..=100.0).contains(v))
@@ -355,6 +367,8 @@ impl Domain {
                 finite(&class.intercept)
                     && finite(class.slope.as_flattened())
                     && finite(class.cov.as_flattened())
+                    // A class that was seen long ago moves with the constants.
+                    && class.at(&self.mean).iter().all(|v| v.abs() < 20.0 * FARTHEST)
                     && (0..CLASS).all(|a| class.cov[a][a] >= 0.0)
                     && class.solo.is_none_or(|log| log.is_finite() && log.abs() < 500.0)
             })

@@ -49,10 +49,8 @@ impl Local {
         let global = Matrix { rows: GLOBALS, cols: GLOBALS, data: domain.cov.as_flattened().to_vec() };
         let mut slopes = Matrix::zero(CLASS * classes.len(), GLOBALS);
         for (c, class) in classes.iter().enumerate() {
-            for a in 0..CLASS {
-                let row = &class.slope[a];
-                let shift: f64 = row.iter().zip(&domain.mean).map(|(k, g)| k * g).sum();
-                mean[GLOBALS + CLASS * c + a] = class.intercept[a] + shift;
+            mean[GLOBALS + CLASS * c..][..CLASS].copy_from_slice(&class.at(&domain.mean));
+            for (a, row) in class.slope.iter().enumerate() {
                 slopes.data[(CLASS * c + a) * GLOBALS..][..GLOBALS].copy_from_slice(row);
             }
         }

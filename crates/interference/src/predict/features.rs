@@ -14,7 +14,7 @@ const ACHIEVABLE_DRAM: f64 = 0.8;
 /// GRACT = SMACT^e where only SMACT is known: fitted to networks alone on one H200 (docs/gpu-models.md).
 const GRACT_EXPONENT: f64 = 0.544;
 /// Engine time is kept off 0 and 1, where its logit has no end.
-const ENGINE: std::ops::RangeInclusive<f64> = 0.01..=0.985;
+const ENGINE: std::ops::RangeInclusive<f64> = 0.001..=0.985;
 
 /// A task as the law and the learner see it.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,15 +53,21 @@ impl Features {
         let engine = engine.clamp(*ENGINE.start(), *ENGINE.end());
         // What is known as a mean over all time holds while kernels run in proportion.
         let while_busy = |value: Option<f64>| value.map(|v| (v / engine).clamp(0.0, 1.0));
-        let fill = while_busy(share(m.smact_pct));
+        let known = share(m.smact_pct);
+        // nvidia-smi's utilisation is no such guide: on a V100 kernels filled the SMs whatever it said.
+        let guessed = share(m.gract_pct).map(|gract| gract.powf(1.0 / GRACT_EXPONENT));
+        let fill = while_busy(known.or(guessed));
         let dram = while_busy(share(m.drama_pct).map(|d| d / ACHIEVABLE_DRAM));
         if mode == Mode::Mps {
-            if fill.is_none() {
+            if known.is_none() {
                 doubt = doubt.max(1.4);
-                remarks
-                    .push(format!("{name}: no SM activity (SMACT); its kernels are taken to fill all SMs"));
+                let instead = match guessed {
+                    Some(_) => format!("it is guessed from engine time (GRACT = SMACT^{GRACT_EXPONENT})"),
+                    None => "its kernels are taken to fill all SMs".to_owned(),
+                };
+                remarks.push(format!("{name}: no SM activity (SMACT); {instead}"));
             }
-            if dram.is_none() && fill.is_some() {
+            if dram.is_none() && known.is_some() {
                 doubt = doubt.max(1.2);
                 remarks.push(format!("{name}: no DRAM activity; DRAM is taken not to bind"));
             }

@@ -41,6 +41,18 @@ const KNOWN: [(&str, Capacities, Option<Power>, f64); 3] = [
     ("V100", Capacities { time_slice_gract: 0.97, mps_sm: 1.15, ..Capacities::PRIOR }, None, 12_500.0),
 ];
 
+/// Whether a word of a product's name is more than its maker, its line, its memory or its plug.
+fn tells_types_apart(word: &str) -> bool {
+    const OTHERS: [&str; 8] = ["NVIDIA", "TESLA", "GEFORCE", "VIRTUAL", "PCIE", "NVL", "SIMULATED", "GPU"];
+    let counted = |unit: &str| {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        word.strip_suffix(unit).is_some_and(digits)
+    };
+    let numbered =
+        |name: &str| word.strip_prefix(name).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    !(word.is_empty() || OTHERS.contains(&word) || counted("GB") || numbered("HBM") || numbered("SXM"))
+}
+
 impl GpuType {
     /// The type of that product name (`NVIDIA H200`, `Tesla V100-SXM2-32GB`, `h200`). One that was never
     /// measured gets the prior's numbers and says so in `measured`.
@@ -53,10 +65,7 @@ impl GpuType {
                 return Self { name: name.to_owned(), capacities, power, pcie_mib_s, measured: true };
             }
         }
-        let name = words
-            .iter()
-            .filter(|w| !w.is_empty() && !["NVIDIA", "TESLA", "GEFORCE", "VIRTUAL"].contains(w))
-            .copied();
+        let name = words.iter().filter(|word| tells_types_apart(word)).copied();
         let name = name.collect::<Vec<_>>().join("-");
         let name = if name.is_empty() { "UNKNOWN".to_owned() } else { name };
         Self { capacities: Capacities::PRIOR, power: None, pcie_mib_s: 12_500.0, measured: false, name }
@@ -96,6 +105,10 @@ mod tests {
             ("Tesla V100-SXM2-32GB", "V100", true),
             ("NVIDIA A100-SXM4-40GB", "A100", true),
             ("NVIDIA GeForce RTX 3090", "RTX-3090", false),
+            ("NVIDIA H100 80GB HBM3", "H100", false),
+            ("NVIDIA H100 PCIe", "H100", false),
+            ("h100", "H100", false),
+            ("NVIDIA L40S", "L40S", false),
             ("", "UNKNOWN", false),
             ("H2000", "H2000", false),
         ] {

@@ -85,8 +85,7 @@ pub(crate) fn progress_into(
         let stretch = 1.0 / c.limit.clamp(LEAST, 1.0) - 1.0;
         if c.engine > 0.0 { 1.0 / (1.0 + stretch / c.engine) } else { 1.0 }
     }));
-    let disjoint =
-        mode == Mode::Mps && clients.len() > 1 && clients.iter().map(|c| c.cap).sum::<f64>() <= 1.0 + 1e-9;
+    let apart = apart(mode, clients);
     out.resize(clients.len(), 1.0);
     for _ in 0..ROUNDS {
         let mut moved = 0.0_f64;
@@ -99,13 +98,14 @@ pub(crate) fn progress_into(
             };
             let mut rate = 1.0_f64;
             // Tasks whose thread limits leave room for each other have SMs of their own.
-            if !disjoint {
+            if apart < 1.0 {
                 // A loss through sharing holds as often as anyone else is there.
                 let quiet: f64 = others().map(|(_, (_, q))| 1.0 - q).product();
                 let loss = (1.0 - capacity).max(0.0) * quiet;
                 let load: f64 = others().map(|(_, (other, q))| q * other.weight * fill(mode, other)).sum();
                 let load = load + c.weight * fill(mode, c);
-                rate = if load > 0.0 { ((capacity + loss) * c.weight / load).min(1.0) } else { 1.0 };
+                let shared = if load > 0.0 { ((capacity + loss) * c.weight / load).min(1.0) } else { 1.0 };
+                rate = apart + (1.0 - apart) * shared;
             }
             if mode == Mode::Mps {
                 rate = rate.min(wants(|c| c.dram)).min(wants(|c| c.tensor));
@@ -133,6 +133,17 @@ pub(crate) fn progress_into(
             *p = p.min(by_link);
         }
     }
+}
+
+/// How far thread limits keep clients on SMs of their own: 1 where the limits leave room for each other, 0 where they
+/// overlap by as much as the smallest has, or there are none; straight between, as one percent more changes little.
+fn apart(mode: Mode, clients: &[Client]) -> f64 {
+    if mode != Mode::Mps || clients.len() < 2 {
+        return 0.0;
+    }
+    let sum: f64 = clients.iter().map(|c| c.cap).sum();
+    let least = clients.iter().map(|c| c.cap).fold(1.0, f64::min);
+    (1.0 - (sum - 1.0 - 1e-9).max(0.0) / least.max(LEAST)).clamp(0.0, 1.0)
 }
 
 /// Rate at which one's kernels run among others': weighted water-filling of `capacity` over what each takes
