@@ -128,7 +128,7 @@ impl Layout {
             run: make(state_dir.join("run"), 0o700)?,
             logs: make(state_dir.join("logs"), searchable)?,
             mps: make(state_dir.join("mps"), searchable)?,
-            pace: match in_memory(state_dir) {
+            pace: match in_memory(state_dir, as_root) {
                 Some(dir) => dir,
                 None => make(state_dir.join("pace"), searchable)?,
             },
@@ -142,11 +142,14 @@ impl Layout {
 /// A directory of this daemon's in memory, for sockets and heartbeat files of jobs: on a disk, a heartbeat file costs
 /// a task half a millisecond a step. The same after a restart, since jobs keep the name. `None`: there is no such file
 /// system, or somebody else has put something in its place.
-fn in_memory(state_dir: &Path) -> Option<PathBuf> {
+///
+/// Root's is in `/run`: of `/dev/shm` logind removes what belongs to a user when that user logs out (`RemoveIPC=`).
+fn in_memory(state_dir: &Path, as_root: bool) -> Option<PathBuf> {
     let state = fs::canonicalize(state_dir).ok()?.metadata().ok()?;
     let uid = rustix::process::geteuid().as_raw();
     // Device and inode name the state directory, and are short: paths of sockets have 107 bytes.
-    let dir = Path::new("/dev/shm").join(format!("carma-{uid}-{:x}-{:x}", state.dev(), state.ino()));
+    let place = if as_root { "/run" } else { "/dev/shm" };
+    let dir = Path::new(place).join(format!("carma-{uid}-{:x}-{:x}", state.dev(), state.ino()));
     match fs::DirBuilder::new().mode(0o711).create(&dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return None,
         Ok(()) | Err(_) => {}

@@ -41,7 +41,6 @@ pub struct HostLook {
 /// One attempt.
 struct Paced {
     meter: Meter,
-    dir: PathBuf,
     log: PathBuf,
     /// Whose file the log must be.
     uid: u32,
@@ -113,8 +112,8 @@ impl Paces {
         as_root: bool,
         running: bool,
     ) -> Vec<(String, String)> {
-        let dir = self.dir.join(format!("{job}.{attempt}"));
-        let made = private(&dir, as_root.then_some(user))
+        let dir = self.dir_of(job, attempt);
+        let made = own(&dir, as_root.then_some(user))
             .map_err(|e| format!("{}: {e}", dir.display()))
             .and_then(|()| Meter::open(&dir, as_root.then_some(user)).map_err(|e| e.to_string()));
         let meter = match made {
@@ -132,18 +131,19 @@ impl Paces {
         if let Err(e) = epoll::add(&self.epoll, meter.as_fd(), data, epoll::EventFlags::IN) {
             tracing::warn!("heartbeats of job {job} are taken in once a second only: {e}");
         }
-        self.lock().insert(key, Paced { meter, dir, log: log.to_owned(), uid: user.uid, read });
+        self.lock().insert(key, Paced { meter, log: log.to_owned(), uid: user.uid, read });
         env
+    }
+
+    fn dir_of(&self, job: JobId, attempt: u32) -> PathBuf {
+        self.dir.join(format!("{job}.{attempt}"))
     }
 
     /// Takes in the last of it and forgets the attempt.
     pub fn close(&self, job: JobId, attempt: u32) {
-        let paced = self.lock().remove(&(job, attempt));
-        if let Some(paced) = paced {
-            // Closing the socket takes it out of epoll.
-            drop(paced.meter);
-            let _ = std::fs::remove_dir(&paced.dir);
-        }
+        // Closing the socket takes it out of epoll. An attempt that ended while no daemon ran has no meter.
+        drop(self.lock().remove(&(job, attempt)));
+        let _ = std::fs::remove_dir_all(self.dir_of(job, attempt));
     }
 
     /// The rate of an attempt over a span of the daemon's time.
@@ -248,14 +248,27 @@ fn seconds(at: Millis) -> f64 {
     at.0 as f64 / 1000.0
 }
 
-/// A directory that only its owner may enter.
-fn private(dir: &Path, owner: Option<Owner>) -> io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
-    match owner {
-        Some(owner) => std::os::unix::fs::lchown(dir, Some(owner.uid), Some(owner.gid)),
-        None => Ok(()),
+/// A directory of our own. A root daemon's user may enter it by way of the group, find there what is his, and change
+/// nothing in it.
+fn own(dir: &Path, user: Option<Owner>) -> io::Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let there = std::fs::symlink_metadata(dir)?;
+            if !there.is_dir() || there.uid() != rustix::process::geteuid().as_raw() {
+                std::fs::remove_dir_all(dir)?;
+                std::fs::create_dir(dir)?;
+            }
+        }
+        made => made?,
     }
+    let mode = match user {
+        Some(user) => {
+            std::os::unix::fs::lchown(dir, None, Some(user.gid))?;
+            0o710
+        }
+        None => 0o700,
+    };
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
 }
 
 /// What a log holds beyond `from`, and up to where that is. The file must be a plain one of that user: its name is

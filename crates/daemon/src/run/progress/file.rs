@@ -20,10 +20,20 @@ pub(super) struct HeartbeatFile {
 }
 
 impl HeartbeatFile {
+    /// A new one, or one that is there already: a task of an earlier daemon's may be about to write to it.
     pub(super) fn create(path: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let _ = std::fs::remove_file(&path);
+        let me = rustix::process::geteuid().as_raw();
+        let uid = owner.map_or(me, |owner| owner.uid);
+        let is_its = |meta: std::fs::Metadata| meta.is_file() && meta.uid() == uid;
+        let there = std::fs::symlink_metadata(&path).is_ok_and(is_its);
+        if !there {
+            let _ = std::fs::remove_file(&path);
+        }
         let make = || {
+            if there {
+                return Ok(());
+            }
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
             if let Some(owner) = owner {
                 std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;

@@ -23,7 +23,7 @@ pub const ENV_SOCKET: &str = "CARMA_PROGRESS";
 /// Environment variable with the path of a file to which the task writes its count.
 pub const ENV_FILE: &str = "CARMA_HEARTBEAT";
 
-/// Longest path of a socket, bytes.
+/// Longest path of a socket, bytes (`sockaddr_un`).
 const LONGEST_SOCKET: usize = 107;
 
 /// Why there is no meter.
@@ -72,9 +72,10 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Makes the socket `p` and the file `beat` in a directory of the task's own, which the task must be able to
-    /// enter. What an earlier meter left there is replaced. `owner`: whom they are given to (needs root); `None`: this
-    /// process's user.
+    /// Makes the socket `p` and the file `beat` in a directory which the task must be able to enter. A file that an
+    /// earlier meter left there goes on to be used. `owner`: whom they are given to (needs root); `None`: this process's
+    /// user. The directory must be this process's user's own: another could put a link where the socket was a moment
+    /// ago, and have root change what it leads to.
     ///
     /// # Errors
     /// A directory with too long a path or without room or permission.

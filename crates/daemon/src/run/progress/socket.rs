@@ -27,19 +27,23 @@ pub(super) struct ProgressSocket {
 impl ProgressSocket {
     pub(super) fn bind(path: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        if path.as_os_str().len() > LONGEST_SOCKET {
+        // Two more for the name under which it is made.
+        if path.as_os_str().len() + 2 > LONGEST_SOCKET {
             return Err(MeterError::TooLong(path));
         }
-        // What an earlier meter left; anything else makes the next call fail.
-        let _ = std::fs::remove_file(&path);
+        // Made aside and put in place: a task that runs already, of an earlier daemon, finds one or the other.
+        let aside = path.with_extension("n");
+        let _ = std::fs::remove_file(&aside);
         let make = || {
-            let socket = UnixDatagram::bind(&path)?;
+            let socket = UnixDatagram::bind(&aside)?;
             socket.set_nonblocking(true)?;
             setsockopt(&socket, sockopt::PassCred, &true)?;
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            // By its name: nobody but us may put another thing there, see `Meter::open`.
+            std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o600))?;
             if let Some(owner) = owner {
-                std::os::unix::fs::lchown(&path, Some(owner.uid), Some(owner.gid))?;
+                std::os::unix::fs::lchown(&aside, Some(owner.uid), Some(owner.gid))?;
             }
+            std::fs::rename(&aside, &path)?;
             Ok(socket)
         };
         let me = rustix::process::geteuid().as_raw();

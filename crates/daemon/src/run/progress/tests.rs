@@ -90,6 +90,34 @@ fn what_is_printed_counts_when_nothing_beats() {
     assert!((rate.rate.per_s - 2.0).abs() < 1e-9, "{rate:?}");
 }
 
+/// A daemon that restarts finds tasks that run: what they write to stays, and what they send to is there all the time.
+#[test]
+fn a_meter_takes_over_from_an_earlier_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Meter::open(dir.path(), None).unwrap();
+    let path = value(&first, ENV_FILE);
+    std::fs::write(&path, "41").unwrap();
+    // As a process that is killed leaves it.
+    std::mem::forget(first);
+    let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
+    let before = inode();
+    let mut second = Meter::open(dir.path(), None).unwrap();
+    assert_eq!(inode(), before);
+    second.poll(1.0);
+    assert_eq!(second.tally().latest()[0].count, 41.0);
+    UnixDatagram::unbound().unwrap().send_to(b"42", value(&second, ENV_SOCKET)).unwrap();
+    second.poll(2.0);
+    assert_eq!(second.tally().latest()[0].count, 42.0);
+    let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["beat", "p"]);
+    // What is not its file is none.
+    drop(second);
+    std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
+    let third = Meter::open(dir.path(), None).unwrap();
+    assert!(std::fs::symlink_metadata(value(&third, ENV_FILE)).unwrap().is_file());
+}
+
 #[test]
 fn strangers_are_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -147,7 +175,7 @@ fn the_lines_of_the_manual() {
         let (line, _) = rest.split_once("\n```").unwrap();
         assert_eq!(line.lines().count(), 1);
         let (_dir, mut meter) = meter();
-        let script = format!("import os, socket\nfor step in range(1, 8):\n    {line}\n");
+        let script = format!("import contextlib, os, socket\nfor step in range(1, 8):\n    {line}\n");
         let run = |env: Vec<(String, String)>| {
             std::process::Command::new(&python).args(["-c", &script]).envs(env).status()
         };
@@ -160,8 +188,9 @@ fn the_lines_of_the_manual() {
         }
         meter.poll(1.0);
         assert_eq!(meter.tally().latest().first().map(|latest| latest.count), Some(7.0), "{kind}");
-        if kind == "file" {
-            assert!(run(Vec::new()).unwrap().success(), "without carma it does nothing");
-        }
+        assert!(run(Vec::new()).unwrap().success(), "without carma it does nothing");
+        let env = meter.env();
+        drop(meter);
+        assert!(run(env).unwrap().success(), "a daemon that is gone costs no task");
     }
 }
