@@ -75,6 +75,9 @@ pub struct Measured {
     pub progress: Fraction,
     /// How long was measured.
     pub over: Millis,
+    /// What was measured beside the same neighbours just before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Fraction>,
 }
 
 /// Least progress that keeps a promise: 1 over the slowdown, rounded down.
@@ -191,18 +194,22 @@ pub struct Question {
     pub sharing: SharingMode,
 }
 
-/// Jobs of the queue that are asked about at a time, and questions.
+/// Jobs of the queue that are asked about at a time, and questions; and jobs that are looked at for that.
 const ASKED: usize = 32;
 const QUESTIONS: usize = 256;
+const LOOKED_AT: usize = 4096;
 
-/// What the next plan wants to know: the first jobs of the queue, on every GPU that is in use, where anybody is
-/// promised something or the policy goes by what is foreseen. With the answers applied it asks no more.
+/// What the next plan wants to know: the first jobs of the queue of which it is not known yet, on every GPU that is in
+/// use, where anybody is promised something or the policy goes by what is foreseen. With the answers applied it asks of
+/// the next.
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
     let by_gain = state.options().policy.order == Order::Speedup;
     let promised: Vec<bool> = state.gpus().iter().map(|gpu| is_promised(state, gpu)).collect();
     let mut asked = Vec::new();
-    for (_, job) in state.queue().jobs().take(ASKED) {
+    let mut jobs = 0;
+    for (_, job) in state.queue().jobs().take(LOOKED_AT) {
+        let before = asked.len();
         let Some(sharing) = state.sharing_for(job) else { continue };
         let of_job = by_gain || limit(state, job).is_some();
         for ((id, gpu), promised) in (0..).map(GpuId).zip(state.gpus()).zip(&promised) {
@@ -217,6 +224,11 @@ pub fn questions(state: &State) -> Vec<Question> {
                 }
             }
         }
+        // Those about whom nothing is asked cost next to nothing, and the others behind them have their turn.
+        jobs += usize::from(asked.len() > before);
+        if jobs == ASKED {
+            break;
+        }
     }
     asked
 }
@@ -229,8 +241,11 @@ pub(crate) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
         let (Some(limit), Some(measured)) = (limit(state, job), job.measured) else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };
         let recent = now.since(measured.at) <= state.options().slowdown_window;
+        let least = least_progress(limit);
+        // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord.
         let broken = measured.over >= state.options().slowdown_window
-            && measured.progress < least_progress(limit)
+            && measured.progress < least
+            && measured.before.is_some_and(|before| before < least)
             && recent;
         if !broken || placement.gpus.iter().any(|gpu| touched.contains(gpu)) {
             continue;

@@ -573,7 +573,11 @@ impl State {
                 "the neighbours of job {id} changed while its progress was measured"
             )));
         }
-        self.update(id, |job| job.measured = Some(Measured { at: now, progress, over }))
+        let window = self.options.slowdown_window;
+        self.update(id, |job| {
+            let before = job.measured.filter(|before| before.over >= window).map(|before| before.progress);
+            job.measured = Some(Measured { at: now, progress, over, before });
+        })
     }
 
     /// The neighbours on these GPUs are others now: what was foreseen or measured beside the old ones is void.

@@ -550,7 +550,9 @@ impl World {
                 self.feed(Input::Tick)?;
                 for id in self.state.active().clone() {
                     let (job, attempt) = self.attempt(Pick::Number(id.0), true);
-                    self.feed(Input::Measured { job, attempt, progress: Fraction(1), over })?;
+                    for _ in 0..2 {
+                        self.feed(Input::Measured { job, attempt, progress: Fraction(1), over })?;
+                    }
                 }
                 self.follow_plan(usize::MAX)?;
                 for id in self.state.active().clone() {

@@ -841,11 +841,12 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
     };
     let name: String = request.name.clone().unwrap_or_else(program);
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let command_key = command_key(request, user.uid);
     NewJob {
         id,
         user,
         name: name.into(),
-        command_key: command_key(request),
+        command_key,
         request: Request {
             gpus: request.gpus.unwrap_or(1),
             exclusive: request.exclusive,
@@ -869,14 +870,15 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
     }
 }
 
-/// FNV-1a over command and directory: stable across versions of carma and of the compiler, since it
-/// is kept in the journal.
-fn command_key(request: &SubmitRequest) -> u64 {
+/// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
+/// is kept in the journal. What is learned of a command is believed of its user's jobs alone: another could say anything
+/// of the same one.
+fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut add = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    uid.to_le_bytes().into_iter().for_each(&mut add);
     for part in request.command.iter().chain([&request.cwd]) {
-        for byte in part.bytes().chain([0]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        part.bytes().chain([0]).for_each(&mut add);
     }
     hash
 }

@@ -68,6 +68,8 @@ pub struct Slowdowns {
 /// One running attempt.
 struct Watch {
     attempt: u32,
+    /// Since when this daemon looks: what was before, an earlier one saw.
+    began: Millis,
     /// Time alone that the samples cover; restarts when company comes or goes.
     alone: Option<Alone>,
     /// Rate alone of this very process.
@@ -210,8 +212,18 @@ impl Slowdowns {
         rows
     }
 
-    fn keep(&mut self, command: u64, gpu: &str, profile: Profile, now: Millis) {
+    /// Keeps a profile in place of an earlier one of the command. Less of it than was seen before tells nothing new,
+    /// unless it is otherwise.
+    fn keep(&mut self, command: u64, gpu: &str, mut profile: Profile, now: Millis) {
         let key = (command, gpu.to_owned());
+        if let Some((old, used)) = self.profiles.get_mut(&key) {
+            *used = now;
+            // Slow steps take longer to count than a first profile does.
+            profile.rate = profile.rate.or_else(|| old.rate.clone());
+            if profile.watched_s < old.watched_s && alike(&profile, old) {
+                return;
+            }
+        }
         if self.profiles.len() >= MOST_PROFILES && !self.profiles.contains_key(&key) {
             let oldest = self.profiles.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
             if let Some(oldest) = oldest {
@@ -279,7 +291,7 @@ impl Slowdowns {
     fn look_alone(&mut self, now: Millis, job: &Job, gpus: &[&Gpu], company: &Company, looks: &[Look]) {
         let id = job.spec.id;
         let Some(watch) = self.watched.get_mut(&id) else { return };
-        let since = company.since + WARM_UP;
+        let since = company.since.max(watch.began) + WARM_UP;
         watch.measured = now;
         let alone = watch.alone.get_or_insert_with(|| Alone::new(since));
         if alone.since != since {
@@ -352,7 +364,11 @@ impl Slowdowns {
         let alone = known.filter(|alone| alone.per_s > 0.0);
         let seconds = over.0 as f64 / 1000.0;
         let progress = match (&rate, &alone) {
-            (Some(rate), Some(alone)) if rate.advances >= ADVANCES && rate.rate.unit == alone.unit => {
+            // Counted otherwise, or something else is counted: no part of the rate alone.
+            (Some(rate), Some(alone))
+                if rate.advances >= ADVANCES
+                    && (&rate.rate.unit, rate.rate.source) == (&alone.unit, alone.source) =>
+            {
                 Some(rate.rate.per_s / alone.per_s)
             }
             (None, Some(_)) if gap_s.is_some_and(|gap| seconds >= SILENCE * gap) => Some(0.0),
@@ -375,8 +391,12 @@ impl Slowdowns {
                 continue;
             }
             let jobs: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
-            let progress =
-                jobs.iter().map(|job| observed.get(&job.spec.id).copied().filter(|p| *p > 0.0)).collect();
+            // A job on several GPUs goes as fast as the slowest of them lets it.
+            let own = |job: &&Job| job.placement().is_some_and(|p| p.gpus.len() == 1);
+            let progress = |job: &&Job| {
+                observed.get(&job.spec.id).copied().filter(|progress| *progress > 0.0 && own(job))
+            };
+            let progress = jobs.iter().map(progress).collect();
             let alone = known_alone(&self.profiles);
             match foresee::observe(&mut self.model, gpu, &jobs, progress, alone) {
                 Some(Ok(())) => (self.model_changed, self.news) = (true, true),
@@ -441,7 +461,7 @@ fn known_alone(profiles: &BTreeMap<(u64, String), (Profile, Millis)>) -> impl fo
 
 impl Watch {
     const fn new(attempt: u32, now: Millis) -> Self {
-        Self { attempt, alone: None, rate: None, gap_s: None, measured: now }
+        Self { attempt, began: now, alone: None, rate: None, gap_s: None, measured: now }
     }
 }
 
@@ -533,6 +553,18 @@ impl Samples {
     fn metrics(&mut self) -> Metrics {
         Metrics::over(self.values.make_contiguous())
     }
+}
+
+/// Whether two profiles of a command say the same: rates within a tenth, activity within ten points.
+fn alike(a: &Profile, b: &Profile) -> bool {
+    let rates = match (&a.rate, &b.rate) {
+        (Some(a), Some(b)) => {
+            a.unit == b.unit && a.source == b.source && (0.9..=1.1).contains(&(a.per_s / b.per_s))
+        }
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    let smact = |p: &Profile| p.metrics.smact_pct.map_or(0.0, |s| s.mean);
+    rates && (smact(a) - smact(b)).abs() <= 10.0
 }
 
 /// Class of a command in the predictor.

@@ -141,9 +141,12 @@ impl<'a> CoreScheduler<'a> {
 
     /// Tells the core what it wants to know of placements that it may think of.
     fn foresee(&mut self, now: Millis) {
-        let Some(foresight) = &self.foresight else { return };
-        let answers = foresight.answers(&self.state, self.workload);
-        if !answers.is_empty() {
+        for _ in 0..ROUNDS {
+            let Some(foresight) = &self.foresight else { return };
+            let answers = foresight.answers(&self.state, self.workload);
+            if answers.is_empty() {
+                return;
+            }
             self.apply(now, &Input::Foreseen(answers));
         }
     }
@@ -200,6 +203,9 @@ fn profile(task: &Task) -> Profile {
     let gpu_util = task.activity.gract.and_then(Fraction::from_f64);
     Profile { gpu_util, score: task.lucid_score }
 }
+
+/// How often the core may ask on at one instant; the daemon's asks on with each of its turns.
+const ROUNDS: usize = 4;
 
 /// SIGTERM.
 const TERMINATED: i32 = 15;

@@ -24,8 +24,8 @@ pub(crate) struct Foresight {
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
-    /// Jobs whose progress was measured, and beside the company of when.
-    measured: BTreeMap<JobId, Millis>,
+    /// Jobs whose progress was measured: beside the company of when, and how often. Twice is what a promise asks for.
+    measured: BTreeMap<JobId, (Millis, u64)>,
 }
 
 impl Foresight {
@@ -103,21 +103,28 @@ impl Foresight {
             let since: Option<Vec<Millis>> = company().map(|(_, since)| *since).collect();
             let Some(since) = since.and_then(|all| all.into_iter().max()) else { continue };
             let alone = company().all(|(there, _)| there.len() < 2);
-            if alone || self.measured.get(&job.spec.id) == Some(&since) {
+            let times = self.measured.get(&job.spec.id).filter(|(of, _)| *of == since).map_or(0, |(_, n)| *n);
+            if alone || times == 2 {
                 continue;
             }
-            let at = since + state.options().slowdown_window;
+            let window = state.options().slowdown_window;
+            let at = since + Millis(window.0 * (times + 1));
             if now < at {
                 next = Some(next.map_or(at, |next: Millis| next.min(at)));
                 continue;
             }
             let rate = world.jobs.get(index(job.spec.id) as usize).map_or(1.0, |job| job.rate);
-            self.measured.insert(job.spec.id, since);
+            self.measured.insert(job.spec.id, (since, times + 1));
+            // Measured twice, it is done; else the second window begins.
+            if times == 0 {
+                let second = now + window;
+                next = Some(next.map_or(second, |next: Millis| next.min(second)));
+            }
             due.push(Input::Measured {
                 job: job.spec.id,
                 attempt: placement.attempt,
                 progress: Fraction::from_f64(rate).unwrap_or(Fraction::ONE),
-                over: now.since(since),
+                over: Millis(now.since(since).0 / (times + 1)),
             });
         }
         (due, next)
