@@ -154,7 +154,19 @@ fn what_was_measured_is_learned_and_kept() {
     );
     let after = progress("--model mine.json");
     assert!((after - 0.3).abs() < (before - 0.3).abs(), "{before} {after}");
-    files.json("--observe m.json --model mine.json");
+    assert_eq!(learned["known"], 0);
+    // The same again teaches nothing; a window that came since does.
+    let kept = std::fs::read(files.path("mine.json")).unwrap();
+    let again = files.json("--observe m.json --model mine.json");
+    assert_eq!((&again["learned"], &again["known"]), (&Value::from(0), &Value::from(2)));
+    assert_eq!(std::fs::read(files.path("mine.json")).unwrap(), kept);
+    let third =
+        r#"{"members":["light","light"],"sharing":"mps","rates":[470.0,470.0],"window_s":1.5}],"left""#;
+    std::fs::write(files.path("grown.json"), MEASURED.replace("],\"left\"", &format!(",{third}"))).unwrap();
+    let grown = String::from_utf8(files.run("--observe grown.json --model mine.json").stdout).unwrap();
+    assert!(
+        grown.starts_with("learned from 1 windows; mine.json has it\n2 more windows were known already\n")
+    );
     files.json("--observe m.json --model types.json --no-classes");
     assert!(!std::fs::read_to_string(files.path("types.json")).unwrap().contains("heavy"));
     let text = std::fs::read_to_string(files.path("mine.json")).unwrap();
@@ -170,4 +182,127 @@ fn what_was_measured_is_learned_and_kept() {
     let error = files.refused("--profiles mine.json --group heavy");
     assert!(error.contains("mine.json: not a file of solo profiles"), "{error}");
     assert!(files.refused("--profiles p.json --group heavy,dark").contains("no task is named `dark`"));
+}
+
+#[test]
+fn a_broken_file_of_measurements_is_no_file_of_profiles() {
+    let files = Files::new();
+    let log = r#"{ "line": "header", "version": 1, "machine": {"gpu": "NVIDIA H200", "gpu_memory_mib": 1, "cpus": 1}, "tasks": [{"name": "heavy"}] }"#;
+    for (text, said) in [
+        (MEASURED.replace("[9.4,480.0]", "[9.4]"), "`rates` has 1 values for 2 members"),
+        (MEASURED.replace("\"version\":1,\"machine\"", "\"version\":7,\"machine\""), "version 7"),
+        (MEASURED.replace("\"machine\"", "\"engine\""), "missing field `machine`"),
+        (format!("{log}\nnonsense\n"), "line 2: not a line of measurements"),
+    ] {
+        std::fs::write(files.path("broken.json"), text).unwrap();
+        let error = files.refused("--profiles broken.json --group heavy,light");
+        assert!(error.contains("broken.json: ") && error.contains(said), "{error}");
+    }
+    // Without end, and no file at all.
+    let error = files.refused("--profiles /dev/zero --group heavy");
+    assert!(error.contains("/dev/zero: larger than 256 MiB"), "{error}");
+    assert!(files.refused("--profiles . --group heavy").contains("cannot be read"));
+}
+
+#[test]
+fn tasks_of_one_name_get_their_percentages_in_order() {
+    let files = Files::new();
+    let pcts = |arguments: &str| -> Vec<Value> {
+        let reply = files.json(&format!("--profiles p.json {arguments}"));
+        reply["tasks"].as_array().unwrap().iter().map(|task| task["threads_pct"].clone()).collect()
+    };
+    let group = "--group heavy,light,heavy --threads";
+    assert_eq!(pcts(&format!("{group} heavy=60,light=10,heavy=30")), [60.0, 10.0, 30.0]);
+    assert_eq!(
+        pcts(&format!("{group} heavy=60,heavy=30 --policy share")),
+        [60.0.into(), Value::Null, 30.0.into()]
+    );
+    assert_eq!(pcts(&format!("{group} heavy=40")), [40.0.into(), Value::Null, 40.0.into()]);
+    for (threads, said) in [
+        ("heavy=1,heavy=2,heavy=3", "3 percentages for `heavy`, which is in --group 2 times"),
+        ("light=10,light=20", "2 percentages for `light`, which is in --group 1 times"),
+        ("heavy=60,heavy=101", "a thread percentage of 101"),
+    ] {
+        let error = files.refused(&format!("--profiles p.json {group} {threads}"));
+        assert!(error.contains(said), "{error}");
+    }
+    for policy in ["share", "memcap", "random", "kace"] {
+        let error =
+            files.refused(&format!("--profiles p.json --group heavy,light --threads best --policy {policy}"));
+        assert!(error.contains(&format!("only policy online looks for a split, not {policy}")), "{error}");
+    }
+}
+
+#[test]
+fn a_ranking_checks_groups_as_a_forecast_does() {
+    let files = Files::new();
+    let many = vec!["light"; 58].join("+");
+    for policy in ["online", "share", "memcap", "random", "sm"] {
+        let error =
+            files.refused(&format!("--profiles p.json --target heavy --candidates {many} --policy {policy}"));
+        assert!(error.contains("a group has 59 members, expected 1 to 48"), "{error}");
+    }
+}
+
+#[test]
+fn rates_are_shown_with_their_units_and_figures_that_count() {
+    let files = Files::new();
+    let profiles = r#"{"version":1,"gpu":"NVIDIA H200","tasks":[
+        {"name":"slow","rate":{"per_s":0.00021,"unit":"epochs"}},{"name":"huge","rate":4.2e9},{"name":"absurd","rate":1e308},
+        {"name":"plain","rate":{"per_s":36.2,"unit":"it"}}]}"#;
+    std::fs::write(files.path("u.json"), profiles).unwrap();
+    for (task, shown) in [("slow", " 2.100e-4 epochs/s "), ("huge", " 4.200e9/s "), ("plain", " 36.20 it/s ")]
+    {
+        let text = String::from_utf8(files.run(&format!("--profiles u.json --group {task}")).stdout).unwrap();
+        assert!(text.contains(shown), "{text}");
+    }
+    let text = String::from_utf8(files.run("--profiles u.json --group absurd").stdout).unwrap();
+    assert!(text.lines().next().is_some_and(|line| line.len() < 100), "{text}");
+    assert_eq!(files.json("--profiles u.json --group slow")["tasks"][0]["rate"]["unit"], "epochs");
+    let scores =
+        files.run("--profiles u.json --target slow --candidates slow --policy online --objective rate");
+    let scores = String::from_utf8(scores.stdout).unwrap();
+    assert!(!scores.contains(" 0.000 ") && scores.contains("e-4 "), "{scores}");
+}
+
+#[test]
+fn names_do_not_reach_the_terminal_raw() {
+    let files = Files::new();
+    let evil = r"\u001b]52;c;x\u0007\nfake";
+    let write =
+        |name: &str, text: &str| std::fs::write(files.path(name), text.replace("EVIL", evil)).unwrap();
+    write("e.json", r#"{"version":1,"gpu":"EVIL","tasks":[{"name":"EVIL"},{"name":"b"}]}"#);
+    write("m2.json", &MEASURED.replace("heavy", "EVIL"));
+    let group = "\u{1b}]52;c;x\u{7}\nfake,b";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
+    command.current_dir(files.0.path()).args(["predict", "--profiles", "e.json", "--group", group]);
+    for output in [command.output().unwrap(), files.run("--observe m2.json --model e.model")] {
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(text.contains(r"\u{1b}]52") && !text.contains("\nfake"), "{text:?}");
+    }
+}
+
+#[test]
+fn two_that_learn_at_once_lose_nothing() {
+    let files = Files::new();
+    for n in 0..8 {
+        let one = MEASURED
+            .replace("[9.4,480.0]", &format!("[9.{n}01,480.0]"))
+            .replace("[9.5,0.0]", &format!("[9.{n}02,0.0]"));
+        std::fs::write(files.path(&format!("m{n}.json")), one).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let learn = |n: i32| files.json(&format!("--observe m{n}.json --model mine.json"));
+        for n in 0..8 {
+            scope.spawn(move || assert_eq!(learn(n)["learned"], 2));
+        }
+    });
+    for n in 0..8 {
+        assert_eq!(files.json(&format!("--observe m{n}.json --model mine.json"))["known"], 2, "{n}");
+    }
+    let left = std::fs::read_dir(files.0.path()).unwrap();
+    let left = left.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("mine"));
+    assert_eq!(left.count(), 1, "no lock is left behind");
 }

@@ -33,7 +33,8 @@ pub(crate) struct PredictArgs {
     /// How they share it [default: mps, or as the daemon's jobs do]
     #[arg(long, value_name = "MODE", value_parser = sharing())]
     pub(crate) sharing: Option<Mode>,
-    /// MPS thread percentages: `a=50,b=50`; `best` looks for the best split in steps of 10 %
+    /// MPS thread percentages: `a=50,b=50`, for a name given twice in order; `best` looks for the best split in steps
+    /// of 10 % (--policy online)
     #[arg(long, value_name = "NAME=PCT,...", conflicts_with_all = ["target", "observe"])]
     pub(crate) threads: Option<String>,
     /// Who predicts
@@ -51,7 +52,8 @@ pub(crate) struct PredictArgs {
     /// For --policy oracle: what `carma bench interference` measured
     #[arg(long, value_name = "FILE")]
     pub(crate) measured: Option<PathBuf>,
-    /// Learn from what `carma bench interference` measured, and keep it in --model
+    /// Learn from what `carma bench interference` measured, and keep it in --model; windows that it knows are not
+    /// learned twice
     #[arg(long, value_name = "FILE", requires = "model")]
     pub(crate) observe: Option<PathBuf>,
     /// With --observe: keep what holds for every task of the GPU type, and no task

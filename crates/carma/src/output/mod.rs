@@ -5,11 +5,13 @@
 
 mod file;
 mod json;
+mod lock;
 mod table;
 mod time;
 
 pub(crate) use file::replace;
 pub(crate) use json::print_json;
+pub(crate) use lock::Lock;
 pub(crate) use table::{Column, Table};
 pub(crate) use time::{span, stamp};
 
@@ -81,6 +83,18 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(safe)
+}
+
+/// Four figures that count; powers of ten for what is very large or small.
+pub(crate) fn figure(value: f64) -> String {
+    if !value.is_finite() || value == 0.0 {
+        return format!("{value}");
+    }
+    if !(1e-3..1e6).contains(&value.abs()) {
+        return format!("{value:.3e}");
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    format!("{value:.digits$}")
 }
 
 /// A command as one could type it into a shell.
@@ -168,6 +182,14 @@ mod tests {
     fn nobody_writes_to_the_terminal_through_a_name() {
         assert_eq!(clean("train é 数"), "train é 数");
         assert_eq!(clean("a\x1b[2Jb\n\u{9b}c\u{202e}"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{202e}");
+    }
+
+    #[test]
+    fn figures_count() {
+        let of = |value: f64| figure(value);
+        assert_eq!([of(0.0), of(21.6), of(487.0), of(123_456.7)], ["0", "21.60", "487.0", "123457"]);
+        assert_eq!([of(0.00123), of(0.000_21), of(-1.5e6)], ["0.001230", "2.100e-4", "-1.500e6"]);
+        assert_eq!([of(1e308), of(f64::NEG_INFINITY)], ["1.000e308", "-inf"]);
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! sharing, in the same session if that has one, else in all.
 
 mod assemble;
+mod fingerprint;
 mod log;
 
 pub(crate) use assemble::median;
@@ -31,8 +32,9 @@ pub use log::{Line, Log, read_log};
 
 use crate::profile::{Metrics, Profiles, RateSource};
 use crate::share::Mode;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Version of the file format that this program writes, and the newest that it reads.
@@ -232,6 +234,14 @@ impl fmt::Display for BadMeasurement {
 impl std::error::Error for BadMeasurement {}
 
 impl Measured {
+    /// Whether a text is meant as one of measurements, sound or not: a log by its first line, a file by its key
+    /// `combinations`.
+    #[must_use]
+    pub fn is_meant(text: &str) -> bool {
+        let keys = || serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text);
+        log::is_log(text) || keys().is_ok_and(|keys| keys.contains_key("combinations"))
+    }
+
     /// Reads a file, or the log that one grows from.
     ///
     /// # Errors

@@ -100,3 +100,70 @@ fn a_log_with_a_torn_end_is_read_up_to_there() {
     assert!(error(&format!("{text}{}\n", line(&header))).contains("line 3: a second header"));
     assert!(error(&format!("{text}nonsense\n")).contains("line 3"));
 }
+
+#[test]
+fn a_broken_file_of_measurements_is_still_meant_as_one() {
+    for meant in [
+        r#"{"version": 1, "tasks": [{"name": "a"}], "combinations": 7}"#,
+        r#"{"combinations": [], "combinations": []}"#,
+        "{ \"line\" : \"header\" }\n{}",
+    ] {
+        assert!(Measured::is_meant(meant) && Measured::read(meant).is_err(), "{meant}");
+    }
+    for other in [
+        r#"{"version": 1, "tasks": [{"name": "combinations"}]}"#,
+        r#"["combinations"]"#,
+        "\"combinations\"",
+        "",
+    ] {
+        assert!(!Measured::is_meant(other), "{other}");
+    }
+}
+
+#[test]
+fn a_window_is_known_again_while_the_file_grows() {
+    let at = |at_s: f64, window: Combination| Combination { at_s, ..window };
+    let pair = || at(3.0, window(&["a", "b"], Mode::Mps, 0, &[1.0, 2.0]));
+    let mut begun = log(vec![pair()]);
+    begun.sessions.push(Session {
+        number: 0,
+        began: "2026-11-21T16:00:00Z".into(),
+        sharing: Mode::Mps,
+        carma: "0.1.0".into(),
+        seed: 1,
+        gpu_uuid: Some("GPU-1".into()),
+        processors_each: None,
+    });
+    let mut grown = begun.clone();
+    grown.combinations.push(at(1.0, window(&["a"], Mode::Mps, 0, &[2.0])));
+    grown.combinations.push(at(2.0, window(&["b"], Mode::Mps, 0, &[2.0])));
+    let (early, late) = (begun.assemble(5), grown.assemble(0));
+    assert_ne!(early.combinations[0].progress, late.combinations[0].progress);
+    let known = early.fingerprints("H200")[0];
+    assert_eq!(late.fingerprints("H200")[0], known);
+    let again = Measured::read(&serde_json::to_string(&late).unwrap()).unwrap();
+    assert_eq!(again.fingerprints("H200"), late.fingerprints("H200"));
+    // Stored in model files: it must not change.
+    assert_eq!(log(vec![pair()]).assemble(0).fingerprints("H200"), [7_704_432_698_243_385_690]);
+
+    let mut others = vec![known, early.fingerprints("A100")[0]];
+    let changes: [&dyn Fn(&mut Measured); 8] = [
+        &|m| m.sessions[0].gpu_uuid = None,
+        &|m| m.sessions[0].began.push('x'),
+        &|m| m.combinations[0].at_s = 4.0,
+        &|m| m.combinations[0].sharing = Mode::TimeSlice,
+        &|m| m.combinations[0].members.swap(0, 1),
+        &|m| m.combinations[0].threads_pct = vec![50, 50],
+        &|m| m.combinations[0].repeat = 1,
+        &|m| m.combinations[0].rates[0] = 1.5,
+    ];
+    for change in changes {
+        let mut other = early.clone();
+        change(&mut other);
+        others.push(other.fingerprints("H200")[0]);
+    }
+    let count = others.len();
+    others.sort_unstable();
+    others.dedup();
+    assert_eq!(others.len(), count);
+}

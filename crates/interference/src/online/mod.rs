@@ -25,12 +25,14 @@ mod domain;
 mod local;
 mod matrix;
 mod prior;
+mod seen;
 
 use crate::power::Power;
 use crate::predict::features::{Features, WEIGHT_NAMES};
 use crate::predict::{BadGroup, Bounded, Forecast, Group, Mode, TaskForecast};
 use crate::share::Demand;
 use domain::{Domain, Label, Seat};
+use seen::Seen;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +45,9 @@ pub const VERSION: u32 = 1;
 pub struct Model {
     version: u32,
     domains: BTreeMap<String, Domain>,
+    /// Windows of files that were learned from.
+    #[serde(default, skip_serializing_if = "Seen::is_empty")]
+    known: Seen,
 }
 
 impl Default for Model {
@@ -100,7 +105,7 @@ impl Model {
     /// Nothing learned yet: the prior.
     #[must_use]
     pub fn new() -> Self {
-        Self { version: VERSION, domains: BTreeMap::new() }
+        Self { version: VERSION, domains: BTreeMap::new(), known: Seen::default() }
     }
 
     /// What comes with this program: what was learned of whole GPU types, not of single tasks, from our own
@@ -254,6 +259,19 @@ impl Model {
             domain.learn(group.sharing, &seats, group.is_split(), &ready.clock, &labels);
         }
         Ok(learned)
+    }
+
+    /// Whether the observation of this fingerprint ([`crate::measured::Measured::fingerprints`]) was learned from
+    /// already, as [`Model::remember`] was told.
+    #[must_use]
+    pub fn knows(&self, fingerprint: u64) -> bool {
+        self.known.has(fingerprint)
+    }
+
+    /// Remembers that the observation of this fingerprint was learned from. Of more than 100,000 the oldest are
+    /// forgotten.
+    pub fn remember(&mut self, fingerprint: u64) {
+        self.known.add(fingerprint);
     }
 
     /// Forgets every class, and keeps what holds for all tasks of a GPU type.

@@ -302,3 +302,16 @@ fn the_best_split_follows_the_curves() {
         crate::predict::best_split(&Model::new(), &gpu, &members[..1], crate::predict::Objective::MaxMin);
     assert!(one.unwrap_err().to_string().contains("2 to 5"));
 }
+
+#[test]
+fn old_files_still_load_and_nothing_known_leaves_no_trace() {
+    let shipped = include_str!("../../models/shipped.json");
+    let mut model = Model::read(shipped).unwrap();
+    assert_eq!(model.to_json().unwrap(), shipped.trim_end());
+    assert!(!model.knows(7));
+    model.remember(7);
+    model.forget_all_classes();
+    let again = Model::read(&model.to_json().unwrap()).unwrap();
+    assert!(again.knows(7) && !again.knows(8));
+    assert_eq!(again, model);
+}

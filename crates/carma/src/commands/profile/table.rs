@@ -1,6 +1,6 @@
 //! A profile for people.
 
-use crate::output::{Block, Column, Screen, Table, shell_line, wrap};
+use crate::output::{Block, Column, Screen, Table, figure, shell_line, wrap};
 use carma_interference::profile::{Profile, RateSource, Stat};
 use std::fmt::Write as _;
 
@@ -116,15 +116,6 @@ pub(super) fn render(
         }
     }
     text
-}
-
-/// Four figures that count.
-fn figure(value: f64) -> String {
-    if !value.is_finite() || value == 0.0 {
-        return format!("{value}");
-    }
-    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
-    format!("{value:.digits$}")
 }
 
 #[cfg(test)]

@@ -1,20 +1,25 @@
 //! `carma predict`: how far tasks that share a GPU will slow each other down, and who goes well with whom.
 
+mod observe;
+mod render;
+
 use super::Context;
 use crate::cli::predict::PredictArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, replace, wrap};
+use crate::output::{Column, Screen, Table, figure, print, print_json};
 use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
 use carma_interference::foresee::mode;
 use carma_interference::kace::predictor::Trained;
 use carma_interference::measured::Measured;
-use carma_interference::online::{Model, Observed};
+use carma_interference::online::Model;
 use carma_interference::predict::policy::{Lacks, Policy};
 use carma_interference::predict::{Forecast, GpuType, Group, Member, Mode, Objective, best_split};
 use carma_interference::profile::{Profile, Profiles};
 use serde_json::{Value, json};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 /// Most that is read of any file.
@@ -23,7 +28,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
     if let Some(file) = &args.observe {
-        return observe(args, file);
+        return observe::run(args, file);
     }
     let mut known = Known::load(args)?;
     let (profiles, sharing) = match &args.profiles {
@@ -40,24 +45,25 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
 
 fn read(path: &Path) -> Result<String, Failure> {
     let place = path.display();
-    let length = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
-    if length > MOST_BYTES {
+    let mut bytes = Vec::new();
+    // Devices and pipes have no length, and may have no end.
+    let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|e| Failure::usage(format!("{place}: cannot be read: {e}")))?;
+    if bytes.len() as u64 > MOST_BYTES {
         return Err(Failure::usage(format!(
             "{place}: larger than {} MiB, no such file is",
             MOST_BYTES >> 20
         )));
     }
-    let bytes = std::fs::read(path).map_err(|e| Failure::usage(format!("{place}: cannot be read: {e}")))?;
     String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{place}: is not text in UTF-8")))
 }
 
 /// Profiles from a file of their own, or from one of measurements, which holds them too.
 fn profiles(file: &Path) -> Result<Profiles, Failure> {
     let text = read(file)?;
-    if text.contains("\"combination")
-        && let Ok(measured) = Measured::read(&text)
-    {
-        return Ok(measured.profiles);
+    // Its tasks without numbers would pass for profiles: what is wrong with it must be said.
+    if Measured::is_meant(&text) {
+        return Ok(Measured::read(&text).map_err(|e| bad(file, &e))?.profiles);
     }
     Profiles::read(&text).map_err(|e| bad(file, &e))
 }
@@ -128,6 +134,19 @@ impl Known {
     }
 }
 
+/// `a=60,b=30,a=10`: percentages by name, in order.
+fn percentages(threads: &str) -> Result<BTreeMap<&str, Vec<f64>>, Failure> {
+    let mut by_name = BTreeMap::<&str, Vec<f64>>::new();
+    for part in threads.split(',') {
+        let pct = part.rsplit_once('=').and_then(|(name, pct)| Some((name, pct.trim().parse().ok()?)));
+        let (name, pct) = pct.ok_or_else(|| {
+            Failure::usage(format!("--threads: `{part}`, expected NAME=PERCENT, or `best` alone"))
+        })?;
+        by_name.entry(name.trim()).or_default().push(pct);
+    }
+    Ok(by_name)
+}
+
 fn gpu(args: &PredictArgs, profiles: &Profiles) -> GpuType {
     let measured_on = || profiles.tasks.iter().find_map(|t| t.gpu.as_deref());
     GpuType::named(args.gpu.as_deref().or(profiles.gpu.as_deref()).or_else(measured_on).unwrap_or(""))
@@ -160,21 +179,31 @@ impl Asked<'_> {
             return Err(Failure::usage("--threads: only MPS knows thread percentages; take --sharing mps"));
         }
         if threads == "best" {
+            if !self.forecasts() {
+                return Err(Failure::usage(format!(
+                    "--threads best: only policy online looks for a split, not {}",
+                    self.args.policy
+                ))
+                .hint("leave --policy out, or say the percentages: --threads NAME=PERCENT,..."));
+            }
             return best_split(&self.known.model, self.gpu, &members, self.args.objective)
                 .map_err(|e| Failure::usage(format!("--threads best: {e}")));
         }
-        for part in threads.split(',') {
-            let pct = part.split_once('=').and_then(|(name, pct)| Some((name, pct.parse::<f64>().ok()?)));
-            let (name, pct) = pct.ok_or_else(|| {
-                Failure::usage(format!("--threads: `{part}`, expected NAME=PERCENT, or `best` alone"))
-            })?;
-            let mut found = false;
-            for member in members.iter_mut().filter(|m| m.profile.name == name.trim()) {
-                member.threads_pct = Some(pct);
-                found = true;
-            }
-            if !found {
+        for (name, pcts) in percentages(threads)? {
+            let mut named: Vec<_> = members.iter_mut().filter(|m| m.profile.name == name).collect();
+            if named.is_empty() {
                 return Err(Failure::usage(format!("--threads: `{name}` is not in --group")));
+            }
+            // One percentage is for all of that name.
+            if pcts.len() > 1 && pcts.len() != named.len() {
+                return Err(Failure::usage(format!(
+                    "--threads: {} percentages for `{name}`, which is in --group {} times; give one for all, or one each",
+                    pcts.len(),
+                    named.len()
+                )));
+            }
+            for (member, pct) in named.iter_mut().zip(pcts.iter().cycle()) {
+                member.threads_pct = Some(*pct);
             }
         }
         Ok(members)
@@ -186,6 +215,7 @@ impl Asked<'_> {
 
     /// The policy's value of a group.
     fn score(&self, group: &Group<'_>) -> Result<f64, Failure> {
+        group.check().map_err(|e| Failure::usage(e.to_string()))?;
         let fail = |e: Lacks| Failure::usage(e.to_string());
         let policy = match self.args.policy.as_str() {
             "share" => Policy::Share,
@@ -264,18 +294,23 @@ impl Asked<'_> {
         let forecast = if self.forecasts() {
             Some(self.known.model.predict(&group).map_err(|e| Failure::usage(e.to_string()))?)
         } else {
-            group.check().map_err(|e| Failure::usage(e.to_string()))?;
             None
         };
         if self.args.json {
             let mut whole = self.head();
-            let tasks = forecast.as_ref().map(|f| forecast_json(f, &members));
-            merge(&mut whole, tasks.unwrap_or_else(|| json!({"score": score})));
+            let mut answer = match &forecast {
+                Some(forecast) => forecast_json(forecast, &members),
+                None => json!({"score": score, "tasks": names_json(&members)}),
+            };
+            if self.args.threads.is_some() {
+                add_threads(&mut answer, &members);
+            }
+            merge(&mut whole, answer);
             print_json(&whole)?;
         } else if let Some(forecast) = &forecast {
-            print(&render(forecast, &members, &Screen::stdout()))?;
+            print(&render::group(forecast, &members, &Screen::stdout()))?;
         } else {
-            print(&format!("{} of this group: {score:.3}; higher is better\n", self.args.policy))?;
+            print(&format!("{} of this group: {}; higher is better\n", self.args.policy, figure(score)))?;
         }
         Ok(0)
     }
@@ -342,7 +377,7 @@ impl Asked<'_> {
                     each.map(|t| format!("{} {:.2}", t.name, t.progress.expected)).collect();
                 table.row([
                     (*name).clone(),
-                    format!("{score:.3}"),
+                    figure(*score),
                     number(|f| f.sum),
                     number(|f| f.min),
                     each.join(", "),
@@ -360,123 +395,30 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
+fn names_json(members: &[Member<'_>]) -> Vec<Value> {
+    members.iter().map(|m| json!({"name": m.profile.name})).collect()
+}
+
+/// With the units of rates, which the learner does not know.
 fn forecast_json(forecast: &Forecast, members: &[Member<'_>]) -> Value {
     let mut value = json!(forecast);
-    if let Some(tasks) = value.get_mut("tasks").and_then(Value::as_array_mut) {
-        for (task, member) in tasks.iter_mut().zip(members) {
-            if let Some(pct) = member.threads_pct {
-                task["threads_pct"] = json!(pct);
-            }
+    for (task, member) in tasks_of(&mut value).zip(members) {
+        if let (Some(rate), Some(unit)) =
+            (task.get_mut("rate").and_then(Value::as_object_mut), render::unit(member))
+        {
+            rate.insert("unit".into(), json!(unit));
         }
     }
     value
 }
 
-fn render(forecast: &Forecast, members: &[Member<'_>], screen: &Screen) -> String {
-    let split = members.iter().any(|m| m.threads_pct.is_some());
-    let mut columns = vec![Column::Left("TASK")];
-    if split {
-        columns.push(Column::Right("THREADS"));
+/// The percentage of each task; `null`: no limit.
+fn add_threads(answer: &mut Value, members: &[Member<'_>]) {
+    for (task, member) in tasks_of(answer).zip(members) {
+        task["threads_pct"] = json!(member.threads_pct);
     }
-    columns.extend([
-        Column::Right("PROGRESS"),
-        Column::Right("90 % BOUNDS"),
-        Column::Right("SLOWDOWN"),
-        Column::Right("PRIOR"),
-        Column::Right("RATE"),
-        Column::Left("OBSERVED"),
-    ]);
-    let mut table = Table::new(columns, screen);
-    for (task, member) in forecast.tasks.iter().zip(members) {
-        let p = task.progress;
-        let mut row = vec![task.name.clone()];
-        if split {
-            row.push(member.threads_pct.map_or_else(|| "-".to_owned(), |pct| format!("{pct:.0} %")));
-        }
-        row.extend([
-            format!("{:.2}", p.expected),
-            format!("{:.2}-{:.2}", p.lower, p.upper),
-            format!("{:.2}", task.slowdown),
-            format!("{:.2}", task.prior),
-            task.rate.map_or_else(|| "-".to_owned(), |r| format!("{:.3}/s", r.expected)),
-            task.observations.to_string(),
-        ]);
-        table.row(row);
-    }
-    let mut text = table.render();
-    let _ =
-        writeln!(text, "\nsum {:.2} of {}, least {:.2}", forecast.sum, forecast.tasks.len(), forecast.min);
-    for reason in &forecast.reasons {
-        for line in wrap(&format!("- {reason}"), screen, 2) {
-            let _ = writeln!(text, "{line}");
-        }
-    }
-    text
 }
 
-/// `--observe`: learns and keeps.
-fn observe(args: &PredictArgs, file: &Path) -> Outcome {
-    let Some(path) = &args.model else {
-        return Err(Failure::usage("--observe needs --model FILE to keep what is learned"));
-    };
-    let measured = Measured::read(&read(file)?).map_err(|e| bad(file, &e))?;
-    let mut model =
-        if path.exists() { Model::read(&read(path)?).map_err(|e| bad(path, &e))? } else { Model::new() };
-    let gpu = GpuType::named(args.gpu.as_deref().unwrap_or(&measured.machine.gpu));
-    let (mut learned, mut skipped) = (0_u32, Vec::new());
-    for window in measured.combinations.iter().filter(|w| w.k() > 1) {
-        let named = window.members.join(" + ");
-        if let Some(why) = &window.failed {
-            skipped.push(format!("{named}: {why}"));
-            continue;
-        }
-        let profiles: Result<Vec<&Profile>, _> =
-            window.members.iter().map(|name| measured.profiles.task(name)).collect();
-        let profiles = match profiles {
-            Ok(profiles) => profiles,
-            Err(e) => {
-                skipped.push(format!("{named}: {e}"));
-                continue;
-            }
-        };
-        let members: Vec<Member<'_>> = profiles
-            .iter()
-            .enumerate()
-            .map(|(i, profile)| Member {
-                threads_pct: window.threads_pct.get(i).map(|pct| f64::from(*pct)),
-                ..Member::of(profile)
-            })
-            .collect();
-        let group = Group { gpu: &gpu, sharing: window.sharing, members: &members };
-        let some = |values: &[f64]| values.iter().map(|v| Some(*v)).collect();
-        let observed = if window.progress.is_empty() {
-            Observed::Rates(some(&window.rates))
-        } else {
-            Observed::Progress(some(&window.progress))
-        };
-        match model.observe(&group, &observed) {
-            Ok(l) => {
-                learned += u32::from(l.used > 0);
-                skipped.extend(l.skipped.into_iter().map(|why| format!("{named}: {why}")));
-            }
-            Err(e) => skipped.push(format!("{named}: {e}")),
-        }
-    }
-    if args.no_classes {
-        model.forget_all_classes();
-    }
-    let text = model.to_json().map_err(|e| Failure::new(e.to_string()))?;
-    replace(path, text.as_bytes())
-        .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
-    if args.json {
-        let version = carma_api::VERSION;
-        print_json(&json!({"version": version, "learned": learned, "skipped": skipped, "model": path}))?;
-    } else {
-        let mut text = format!("learned from {learned} windows; {} has it\n", path.display());
-        for why in &skipped {
-            let _ = writeln!(text, "skipped: {why}");
-        }
-        print(&text)?;
-    }
-    Ok(0)
+fn tasks_of(answer: &mut Value) -> impl Iterator<Item = &mut Value> {
+    answer.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten()
 }

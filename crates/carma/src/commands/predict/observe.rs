@@ -1,0 +1,98 @@
+//! `carma predict --observe`: learns from a file of measurements.
+
+use super::{bad, read};
+use crate::cli::predict::PredictArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Lock, clean, print, print_json, replace};
+use carma_interference::measured::Measured;
+use carma_interference::online::{Model, Observed};
+use carma_interference::predict::{GpuType, Group, Member};
+use carma_interference::profile::Profile;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// `--observe`: learns and keeps.
+pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
+    let Some(path) = &args.model else {
+        return Err(Failure::usage("--observe needs --model FILE to keep what is learned"));
+    };
+    let measured = Measured::read(&read(file)?).map_err(|e| bad(file, &e))?;
+    // Until it is written: of two at once one would undo what the other learned.
+    let lock = Lock::hold(path).map_err(|e| {
+        Failure::new(format!("{}: cannot be locked while it is changed: {e}", path.display()))
+    })?;
+    let mut model =
+        if path.exists() { Model::read(&read(path)?).map_err(|e| bad(path, &e))? } else { Model::new() };
+    let gpu = GpuType::named(args.gpu.as_deref().unwrap_or(&measured.machine.gpu));
+    let (mut learned, mut known, mut skipped) = (0_u32, 0_u32, Vec::new());
+    let windows = measured.combinations.iter().zip(measured.fingerprints(&gpu.name));
+    for (window, fingerprint) in windows.filter(|(w, _)| w.k() > 1) {
+        if model.knows(fingerprint) {
+            known += 1;
+            continue;
+        }
+        let named = window.members.join(" + ");
+        if let Some(why) = &window.failed {
+            skipped.push(format!("{named}: {why}"));
+            continue;
+        }
+        let profiles: Result<Vec<&Profile>, _> =
+            window.members.iter().map(|name| measured.profiles.task(name)).collect();
+        let profiles = match profiles {
+            Ok(profiles) => profiles,
+            Err(e) => {
+                skipped.push(format!("{named}: {e}"));
+                continue;
+            }
+        };
+        let members: Vec<Member<'_>> = profiles
+            .iter()
+            .enumerate()
+            .map(|(i, profile)| Member {
+                threads_pct: window.threads_pct.get(i).map(|pct| f64::from(*pct)),
+                ..Member::of(profile)
+            })
+            .collect();
+        let group = Group { gpu: &gpu, sharing: window.sharing, members: &members };
+        let some = |values: &[f64]| values.iter().map(|v| Some(*v)).collect();
+        let observed = if window.progress.is_empty() {
+            Observed::Rates(some(&window.rates))
+        } else {
+            Observed::Progress(some(&window.progress))
+        };
+        match model.observe(&group, &observed) {
+            Ok(l) => {
+                if l.used > 0 {
+                    learned += 1;
+                    model.remember(fingerprint);
+                }
+                skipped.extend(l.skipped.into_iter().map(|why| format!("{named}: {why}")));
+            }
+            Err(e) => skipped.push(format!("{named}: {e}")),
+        }
+    }
+    if args.no_classes {
+        model.forget_all_classes();
+    }
+    let text = model.to_json().map_err(|e| Failure::new(e.to_string()))?;
+    replace(path, text.as_bytes())
+        .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
+    drop(lock);
+    if args.json {
+        let version = carma_api::VERSION;
+        let said = json!({"version": version, "learned": learned, "known": known, "skipped": skipped, "model": path});
+        print_json(&said)?;
+    } else {
+        let name = path.display().to_string();
+        let mut text = format!("learned from {learned} windows; {} has it\n", clean(&name));
+        if known > 0 {
+            let _ = writeln!(text, "{known} more windows were known already");
+        }
+        for why in &skipped {
+            let _ = writeln!(text, "skipped: {}", clean(why));
+        }
+        print(&text)?;
+    }
+    Ok(0)
+}
