@@ -197,6 +197,25 @@ fn threads_are_limited_alone_and_in_pairs() {
     assert!(curve[&25] < curve[&100] * 0.5, "{curve:?}");
 }
 
+/// Tasks that come with a later call, and calls with fewer tasks after that: everything stays readable.
+#[test]
+fn tasks_may_come_later() {
+    let bench = Bench::new(&four());
+    for only in ["small,half", "small,half,big", "small,half"] {
+        bench.run(&["--only", only, "--pairs"]);
+    }
+    for name in ["out.json", "out.log.jsonl"] {
+        let measured = Measured::read(&fs::read_to_string(bench.path(name)).unwrap()).unwrap();
+        assert_eq!(measured.tasks.len(), 3, "{name}");
+        assert_eq!(of(&measured, 2, Mode::TimeSlice).len(), 3, "{name}");
+    }
+    // While one measures, another one does not write into the same log.
+    let log = fs::File::options().append(true).open(bench.path("out.log.jsonl")).unwrap();
+    log.lock().unwrap();
+    let out = bench.command(&["--gpus", "virtual:1xH200", "--solo"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&out.stderr).contains("another carma measures into"), "{out:?}");
+}
+
 #[test]
 fn members_are_bound_to_processors_of_their_own() {
     let task = "import os, time

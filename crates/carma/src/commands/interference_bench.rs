@@ -24,6 +24,9 @@ pub(crate) fn run(args: &InterferenceBenchArgs) -> Outcome {
     } else {
         print(&render(&lines, &Screen::stdout()))?;
     }
+    if args.check && lines.iter().all(|line| line.target.is_none()) {
+        return Err(Failure::new("nothing was there to check; the lines say what is missing"));
+    }
     Ok(u8::from(args.check && lines.iter().any(|l| l.target.as_ref().is_some_and(|t| !t.holds))))
 }
 

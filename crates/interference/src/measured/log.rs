@@ -27,6 +27,8 @@ pub enum Line {
         /// The tasks.
         tasks: Vec<TaskNote>,
     },
+    /// A task that came later than the header.
+    Task(TaskNote),
     /// A call of the tool begins.
     Session(Session),
     /// A window is over. Boxed: it is much larger than the others.
@@ -74,6 +76,7 @@ pub fn read_log(text: &str) -> Result<Option<Log>, BadMeasurement> {
             }
             (Line::Header { .. }, Some(_)) => return bad("a second header".into()),
             (_, None) => return bad("the header is missing".into()),
+            (Line::Task(task), Some(log)) => log.tasks.push(task),
             (Line::Session(session), Some(log)) => log.sessions.push(session),
             (Line::Combination(window), Some(log)) => log.combinations.push(*window),
         }

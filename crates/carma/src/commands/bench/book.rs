@@ -9,7 +9,7 @@ use carma_interference::measured::{
 use carma_interference::share::Mode;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// An open log.
@@ -20,32 +20,51 @@ pub(super) struct Book {
     log: Log,
 }
 
+/// `mine.log.jsonl` beside `mine.json`.
+fn log_beside(output: &Path) -> PathBuf {
+    if output.extension().is_some_and(|extension| extension == "json") {
+        return output.with_extension("log.jsonl");
+    }
+    // What follows another dot is part of the name.
+    let mut name = output.as_os_str().to_owned();
+    name.push(".log.jsonl");
+    PathBuf::from(name)
+}
+
 impl Book {
     /// Opens the log beside `output`, or begins it.
     ///
     /// # Errors
     /// A file that cannot be read or written; a log of another GPU, or in which a task of the same name is another.
     pub(super) fn open(output: &Path, machine: &Machine, tasks: &[TaskNote]) -> Result<Self, Failure> {
-        let path = output.with_extension("log.jsonl");
+        let path = log_beside(output);
         let failed = |what: &str, e: std::io::Error| Failure::new(format!("{what} {}: {e}", path.display()));
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(e) => return Err(failed("cannot read", e)),
-        };
+        let mut options = File::options();
+        let mut file = options
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&path)
+            .map_err(|e| failed("cannot write", e))?;
+        // Two that begin one log would both write its header.
+        if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
+            return Err(Failure::new(format!("another carma measures into {}", path.display()))
+                .hint("wait for it, or name another --output"));
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|e| failed("cannot read", e))?;
         let found = read_log(&text).map_err(|e| {
             Failure::new(format!("{}: {e}", path.display()))
                 .hint("move it away, or name another --output: then everything is measured anew")
         })?;
-        let file =
-            File::options().create(true).append(true).open(&path).map_err(|e| failed("cannot write", e))?;
         // A line that was torn when the tool ended would spoil the next one.
         let whole = found.as_ref().map_or(0, |log| log.whole);
         if whole < text.len() {
             file.set_len(whole as u64).map_err(|e| failed("cannot shorten", e))?;
         }
+        let mut new = Vec::new();
         let log = match found {
-            Some(mut log) => {
+            Some(log) => {
                 let other = |what: String| {
                     Failure::usage(format!("{}: {what}", path.display()))
                         .hint("name another --output for other measurements")
@@ -65,7 +84,7 @@ impl Book {
                             )));
                         }
                         Some(_) => {}
-                        None => log.tasks.push(task.clone()),
+                        None => new.push(task.clone()),
                     }
                 }
                 log
@@ -82,6 +101,10 @@ impl Book {
         if whole == 0 {
             let (machine, tasks) = (machine.clone(), tasks.to_vec());
             book.write(&Line::Header { version: VERSION, machine, tasks })?;
+        }
+        for task in new {
+            book.write(&Line::Task(task.clone()))?;
+            book.log.tasks.push(task);
         }
         Ok(book)
     }
@@ -145,9 +168,22 @@ impl Book {
             log.combinations.iter().filter(|w| w.failed.is_none() && w.k() > 1).map(Key::of).collect();
         log.combinations.retain(|w| w.failed.is_none() || !good.contains(&Key::of(w)));
         let measured = log.assemble(left);
+        measured.check().map_err(|e| Failure::new(format!("{}: {e}", self.path.display())))?;
         let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", self.output.display()));
         let text = serde_json::to_vec(&measured).map_err(|e| failed(e.into()))?;
         replace(&self.output, &text).map_err(failed)?;
         Ok(measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_different_outputs_differ() {
+        let log = |output: &str| log_beside(Path::new(output)).display().to_string();
+        assert_eq!(log("a/mine.json"), "a/mine.log.jsonl");
+        assert_ne!(log("r.v1"), log("r.v2"));
     }
 }
