@@ -58,6 +58,10 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
     let trained = Kace::new(&table.features, options).train(&rows).map_err(failure)?;
     let name = table.source.rsplit('/').next().unwrap_or_default();
     let text = trained.write(name).map_err(failure)?;
+    if text.len() as u64 > MOST_BYTES {
+        let what = format!("the model has more than {} MiB: learn from fewer rows", MOST_BYTES >> 20);
+        return Err(Failure::new(what));
+    }
     // What was written is what will be read.
     Trained::read(&args.out.display().to_string(), &text).map_err(failure)?;
     let explained = explained(&trained, &rows).map_err(failure)?;

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::cli::predict::PredictArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, replace, wrap};
+use crate::output::{Column, Screen, Table, clean, print, print_json, replace, wrap};
 use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
 use carma_interference::foresee::mode;
@@ -12,9 +12,11 @@ use carma_interference::measured::Measured;
 use carma_interference::online::{Model, Observed};
 use carma_interference::predict::policy::{Lacks, Policy};
 use carma_interference::predict::{Forecast, GpuType, Group, Member, Mode, Objective, best_split};
-use carma_interference::profile::{Profile, Profiles};
+use carma_interference::profile::{NOT_READ, Profile, Profiles};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 /// Most that is read of any file.
@@ -30,6 +32,7 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
         Some(file) => (profiles(file)?, Mode::Mps),
         None => known.ask(context, args)?,
     };
+    warn_of_unread(args, &profiles);
     let gpu = gpu(args, &profiles);
     let sharing = args.sharing.unwrap_or(sharing);
     let jobs = args.jobs.iter().map(u64::to_string);
@@ -40,14 +43,16 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
 
 fn read(path: &Path) -> Result<String, Failure> {
     let place = path.display();
-    let length = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
-    if length > MOST_BYTES {
+    let unreadable = |e: std::io::Error| Failure::usage(format!("{place}: cannot be read: {e}"));
+    // Devices and pipes say nothing of their length: no more is read than a file may have.
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|f| f.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+    if bytes.len() as u64 > MOST_BYTES {
         return Err(Failure::usage(format!(
             "{place}: larger than {} MiB, no such file is",
             MOST_BYTES >> 20
         )));
     }
-    let bytes = std::fs::read(path).map_err(|e| Failure::usage(format!("{place}: cannot be read: {e}")))?;
     String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{place}: is not text in UTF-8")))
 }
 
@@ -60,6 +65,17 @@ fn profiles(file: &Path) -> Result<Profiles, Failure> {
         return Ok(measured.profiles);
     }
     Profiles::read(&text).map_err(|e| bad(file, &e))
+}
+
+/// A misspelt metric is as good as none, which widens bounds without a word.
+fn warn_of_unread(args: &PredictArgs, profiles: &Profiles) {
+    let groups = args.members.iter().chain(&args.target).chain(&args.candidates);
+    let named: Vec<&str> = groups.flat_map(|names| names.split('+')).map(str::trim).collect();
+    for task in profiles.tasks.iter().filter(|task| named.contains(&task.name.as_str())) {
+        for remark in task.remarks.iter().filter(|remark| remark.starts_with(NOT_READ)) {
+            eprintln!("{}", clean(&format!("note: task `{}`: {remark}", task.name)));
+        }
+    }
 }
 
 fn bad(path: &Path, error: &dyn std::fmt::Display) -> Failure {
