@@ -80,6 +80,49 @@ fn predicts_with_its_model_and_refuses_others() {
 }
 
 #[test]
+fn a_model_with_senseless_weights_gives_no_null() {
+    let dir = tempfile::tempdir().unwrap();
+    write_table(&dir.path().join("t.csv"));
+    assert!(carma(dir.path(), &["kace", "train", "--data", "t.csv", "-o", "m.json"]).status.success());
+    let mut model: Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("m.json")).unwrap()).unwrap();
+    model["trained"]["target_scale"] = serde_json::json!({"mean": [1.7e308], "deviation": [1.7e308]});
+    std::fs::write(dir.path().join("m.json"), model.to_string()).unwrap();
+    let refused = carma(dir.path(), &["kace", "predict", "--model", "m.json", "--data", "t.csv", "--json"]);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0));
+    let said = stderr(&refused);
+    assert!(said.contains("m.json: a") && said.contains("no finite number"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_never_ends_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    write_table(&dir.path().join("t.csv"));
+    for (args, said) in [
+        (
+            ["kace", "predict", "--model", "/dev/zero", "--data", "t.csv"],
+            "more than 256 MiB, which no model has",
+        ),
+        (
+            ["kace", "train", "-o", "m.json", "--data", "/dev/zero"],
+            "more than 256 MiB, which no such table has",
+        ),
+    ] {
+        let refused = carma(dir.path(), &args);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains(said), "{}", stderr(&refused));
+    }
+}
+
+#[test]
+fn defaults_are_said_once() {
+    let help = carma(Path::new("."), &["kace", "train", "--help"]);
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert_eq!(help.matches("[default: honest]").count(), 1, "{help}");
+}
+
+#[test]
 fn says_which_cell_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let table = "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%\na,b,1,2,3,4\na,c,1,2,,4\n";

@@ -87,6 +87,37 @@ fn a_group_is_forecast_task_by_task() {
 }
 
 #[test]
+fn what_is_not_read_of_a_profile_is_said() {
+    let files = Files::new();
+    let slip = PROFILES.replace("\"gract_pct\":36", "\"gr_act_pct\":36");
+    std::fs::write(files.path("slip.json"), format!("\u{feff}{slip}")).unwrap();
+    let said = |arguments: &str| {
+        let output = files.run(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let note = "note: task `light`: not read: metric `gr_act_pct`, which this carma does not know\n";
+    assert_eq!(said("--profiles slip.json --group heavy,light --json"), note);
+    assert_eq!(said("--profiles slip.json --target heavy --candidates light,smi+light"), note);
+    // Of tasks that were not asked about nothing is said.
+    assert_eq!(said("--profiles slip.json --group heavy,smi"), "");
+    std::fs::write(files.path("nan.json"), PROFILES.replace("\"gract_pct\":36", "\"gract_pct\":NaN"))
+        .unwrap();
+    let refused = files.refused("--profiles nan.json --group heavy,light");
+    assert!(
+        refused.contains("nan.json: ") && refused.contains("task `light`: metrics.gract_pct: "),
+        "{refused}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_without_end_is_refused() {
+    let refused = Files::new().refused("--profiles /dev/zero --group a,b");
+    assert!(refused.contains("/dev/zero: larger than 256 MiB"), "{refused}");
+}
+
+#[test]
 fn partners_are_ranked_by_every_policy_that_can() {
     let files = Files::new();
     let order = |arguments: &str| -> Vec<String> {

@@ -12,12 +12,17 @@
 //! }
 //! ```
 
+mod wrong;
+
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Version of the file format that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
+/// First words of a task's remarks on what a file says of it and this program does not know.
+pub const NOT_READ: &str = "not read: ";
 
 /// A file of solo profiles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -104,21 +109,21 @@ impl fmt::Display for RateSource {
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(f64),
-            Whole {
-                per_s: f64,
-                #[serde(default)]
-                unit: Option<String>,
-                #[serde(default)]
-                source: Option<RateSource>,
-            },
+        struct Whole {
+            per_s: f64,
+            #[serde(default)]
+            unit: Option<String>,
+            #[serde(default)]
+            source: Option<RateSource>,
         }
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Number(per_s) => Self { per_s, unit: None, source: None },
-            Written::Whole { per_s, unit, source } => Self { per_s, unit, source },
-        })
+        impl From<f64> for Whole {
+            fn from(per_s: f64) -> Self {
+                Self { per_s, unit: None, source: None }
+            }
+        }
+        let Whole { per_s, unit, source } =
+            wrong::number_or_object(deserializer, "a number or an object with `per_s`")?;
+        Ok(Self { per_s, unit, source })
     }
 }
 
@@ -166,21 +171,21 @@ impl Stat {
 impl<'de> Deserialize<'de> for Stat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(f64),
-            Whole {
-                mean: f64,
-                #[serde(default)]
-                p95: Option<f64>,
-                #[serde(default)]
-                cv: Option<f64>,
-            },
+        struct Whole {
+            mean: f64,
+            #[serde(default)]
+            p95: Option<f64>,
+            #[serde(default)]
+            cv: Option<f64>,
         }
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Number(mean) => Self::of(mean),
-            Written::Whole { mean, p95, cv } => Self { mean, p95, cv },
-        })
+        impl From<f64> for Whole {
+            fn from(mean: f64) -> Self {
+                Self { mean, p95: None, cv: None }
+            }
+        }
+        let Whole { mean, p95, cv } =
+            wrong::number_or_object(deserializer, "a number or an object with `mean`")?;
+        Ok(Self { mean, p95, cv })
     }
 }
 
@@ -198,6 +203,8 @@ macro_rules! metrics {
         impl Metrics {
             /// Names in a file.
             pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+            /// Other names that are read.
+            const ALIASES: &[&str] = &[$($($alias,)?)+];
 
             /// Over the samples of a window, each of which holds single values as means. What no sample has is `None`.
             #[must_use]
@@ -283,6 +290,21 @@ pub struct Kernels {
     pub static_shared_memory: f64,
 }
 
+impl Kernels {
+    /// Name, value and the largest sensible value of each.
+    fn iter(&self) -> impl Iterator<Item = (&'static str, f64, f64)> {
+        [
+            ("threads", self.threads, 1e15),
+            ("sm_throughput_pct", self.sm_throughput_pct, 105.0),
+            ("dram_throughput_pct", self.dram_throughput_pct, 105.0),
+            ("memory_throughput_pct", self.memory_throughput_pct, 105.0),
+            ("registers", self.registers, 1e15),
+            ("static_shared_memory", self.static_shared_memory, 1e15),
+        ]
+        .into_iter()
+    }
+}
+
 /// Why a profile cannot be used: which task, what is wrong, what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadProfile(pub String);
@@ -314,8 +336,8 @@ impl Profile {
     /// Numbers that make no sense are named.
     ///
     /// # Errors
-    /// A name that is empty, a rate that is not above 0, a metric outside its range, a thread percentage outside 1
-    /// to 100.
+    /// A name that is empty, a rate that is not above 0, a metric or a number of `kernels` outside its range, a
+    /// thread percentage outside 1 to 100.
     pub fn check(&self) -> Result<(), BadProfile> {
         let bad = |what: String| Err(BadProfile(format!("task `{}`: {what}", self.name)));
         if self.name.trim().is_empty() {
@@ -345,6 +367,11 @@ impl Profile {
                 return bad(format!("{name}.cv is {cv}, expected 0 or more"));
             }
         }
+        for (name, value, most) in self.kernels.iter().flat_map(Kernels::iter) {
+            if !(value.is_finite() && (0.0..=most).contains(&value)) {
+                return bad(format!("kernels.{name} is {value:?}, expected 0 to {most:?}"));
+            }
+        }
         for (pct, rate) in &self.rate_by_threads_pct {
             if !((1..=100).contains(pct) && rate.is_finite() && *rate > 0.0) {
                 return bad(format!(
@@ -356,20 +383,40 @@ impl Profile {
     }
 }
 
+/// The keys of each task's `metrics` that are no metric.
+fn unknown_metrics(text: &str) -> Vec<Vec<String>> {
+    #[derive(Deserialize)]
+    struct File {
+        tasks: Vec<Task>,
+    }
+    #[derive(Deserialize)]
+    struct Task {
+        #[serde(default)]
+        metrics: BTreeMap<String, IgnoredAny>,
+    }
+    let unknown = |task: Task| {
+        let keys = task.metrics.into_keys();
+        keys.filter(|key| ![Metrics::NAMES, Metrics::ALIASES].concat().contains(&key.as_str())).collect()
+    };
+    let file: Option<File> = serde_json::from_str(text).ok();
+    file.into_iter().flat_map(|file| file.tasks).map(unknown).collect()
+}
+
 impl Profiles {
-    /// Reads a file.
+    /// Reads a file. Metrics that this program does not know, misspelt or newer, become remarks of their task that
+    /// begin with [`NOT_READ`].
     ///
     /// # Errors
-    /// Text that is not JSON of this form, a newer version, two tasks of one name, or a task that
+    /// Text that is not JSON of this form (the message names task and key), a newer version, two tasks of one name, or a task that
     /// [`Profile::check`] refuses.
     pub fn read(text: &str) -> Result<Self, BadProfile> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
         }
-        let form = |e: serde_json::Error| {
-            BadProfile(format!("not a file of solo profiles: {e}; `carma profile` writes such files"))
-        };
+        // Editors of some systems put it first.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let form = |e: serde_json::Error| wrong::explain(text, &e);
         let Versioned { version } = serde_json::from_str(text).map_err(form)?;
         if version == 0 || version > VERSION {
             return Err(BadProfile(format!(
@@ -378,8 +425,13 @@ impl Profiles {
         }
         let mut profiles: Self = serde_json::from_str(text).map_err(form)?;
         let mut names = BTreeSet::new();
+        let mut unknown = unknown_metrics(text).into_iter();
         for task in &mut profiles.tasks {
             task.check()?;
+            for metric in unknown.next().into_iter().flatten() {
+                let metric: String = metric.chars().take(60).collect();
+                task.remarks.push(format!("{NOT_READ}metric `{metric}`, which this carma does not know"));
+            }
             if !names.insert(task.name.clone()) {
                 return Err(BadProfile(format!("two tasks are named `{}`; names must differ", task.name)));
             }
@@ -429,6 +481,58 @@ mod tests {
         assert_eq!(b.gpu.as_deref(), Some("A100"));
         let again = Profiles::read(&serde_json::to_string(&profiles).unwrap()).unwrap();
         assert_eq!(again, profiles);
+    }
+
+    #[test]
+    fn a_mark_of_byte_order_is_skipped() {
+        let profiles = Profiles::read("\u{feff}{\"version\": 1, \"tasks\": [{\"name\": \"a\"}]}").unwrap();
+        assert_eq!(profiles.tasks[0].name, "a");
+    }
+
+    #[test]
+    fn metrics_that_are_not_known_are_remarked() {
+        let profiles = read(
+            r#"{"name": "a", "metrics": {"smact_pct": 1}},
+               {"name": "b", "metrics": {"sm_act_pct": 41, "sm_active_pct": 40, "new": [{}]}, "remarks": ["short"]}"#,
+        )
+        .unwrap();
+        assert!(profiles.tasks[0].remarks.is_empty(), "{:?}", profiles.tasks[0]);
+        assert_eq!(
+            profiles.tasks[1].remarks,
+            [
+                "short",
+                "not read: metric `new`, which this carma does not know",
+                "not read: metric `sm_act_pct`, which this carma does not know"
+            ]
+        );
+        // Written and read again it is said once.
+        assert_eq!(Profiles::read(&serde_json::to_string(&profiles).unwrap()).unwrap(), profiles);
+    }
+
+    #[test]
+    fn kernels_that_make_no_sense_are_named() {
+        let right =
+            Kernels { threads: 3e5, sm_throughput_pct: 100.4, registers: 1.4e7, ..Kernels::default() };
+        for (key, value, said) in [
+            ("sm_throughput_pct", 106.0, Some("kernels.sm_throughput_pct is 106.0, expected 0 to 105.0")),
+            ("dram_throughput_pct", -1.0, Some("kernels.dram_throughput_pct is -1.0")),
+            ("memory_throughput_pct", 1e9, Some("kernels.memory_throughput_pct is 1000000000.0")),
+            ("threads", 1e300, Some("kernels.threads is 1e300, expected 0 to 1000000000000000.0")),
+            ("registers", -5.0, Some("kernels.registers is -5.0")),
+            ("static_shared_memory", 2e15, Some("kernels.static_shared_memory is 2000000000000000.0")),
+            ("static_shared_memory", 1e15, None),
+        ] {
+            let mut kernels = serde_json::json!(right);
+            kernels[key] = value.into();
+            let result = read(&serde_json::json!({"name": "a", "kernels": kernels}).to_string());
+            match (said, result.map_err(|e| e.to_string())) {
+                (Some(said), Err(error)) => {
+                    assert!(error.starts_with("task `a`: ") && error.contains(said), "{error}");
+                }
+                (None, Ok(_)) => {}
+                (said, result) => panic!("{said:?}: {result:?}"),
+            }
+        }
     }
 
     #[test]

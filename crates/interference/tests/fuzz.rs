@@ -177,6 +177,46 @@ fn files_of_profiles() {
 }
 
 #[test]
+fn profiles_of_wrong_values_are_read_or_refused() {
+    const PARTS: &[&str] = &[
+        "NaN",
+        "-Infinity",
+        "1e999",
+        "1",
+        "-1",
+        "null",
+        "\"\\\"\"",
+        "\"",
+        "\\",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        "\"name\":\"a\",",
+        "\"metrics\":",
+        "{\"smact_pct\":",
+        "{\"mean\":",
+        "\"kernels\":",
+        "\"rate\":",
+        "é",
+        "\u{feff}",
+    ];
+    check!().with_type::<Vec<u8>>().with_iterations(ITERATIONS).for_each(|picks| {
+        let parts: String = picks.iter().map(|pick| PARTS[usize::from(*pick) % PARTS.len()]).collect();
+        for text in [
+            format!("{{\"version\":1,\"tasks\":[{{\"name\":\"a\",{parts}}}]}}"),
+            format!("{{\"version\":1,\"tasks\":[{{\"name\":\"a\",\"metrics\":{{\"smact_pct\":{parts}}}}}]}}"),
+        ] {
+            if let Err(error) = Profiles::read(&text) {
+                assert!(!error.0.is_empty());
+            }
+        }
+    });
+}
+
+#[test]
 fn a_log_of_measurements_is_read_or_refused() {
     const LINES: &[&str] = &[
         "{\"line\":\"header\",\"version\":1,\"machine\":{\"gpu\":\"g\",\"gpu_memory_mib\":1,\"cpus\":1},\"tasks\":[{\"name\":\"a\"}]}\n",

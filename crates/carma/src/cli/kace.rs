@@ -82,7 +82,7 @@ pub(crate) struct KaceTrainArgs {
     /// Percentages of Nsight Compute: summed as in the artifact, or averaged as all others
     #[arg(long, default_value = "artifact", value_parser = percentages())]
     pub(crate) percentages: Aggregation,
-    /// Learn from four fifths of the rows as the artifact, or from all [default: honest]
+    /// Learn from four fifths of the rows as the artifact, or from all (honest)
     #[arg(long, default_value = "honest", value_parser = PossibleValuesParser::new(["artifact", "honest"])
         .map(|s| Splits::named(&s)))]
     pub(crate) splits: Splits,

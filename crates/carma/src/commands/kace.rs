@@ -11,10 +11,16 @@ use carma_interference::kace::{Artifact, Error};
 use carma_sim::gpu_model::GpuModel;
 use indicatif::ProgressBar;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::time::Instant;
 
 /// The artifact's GPU.
 const GPU: &str = "V100-32GB";
+
+/// Most that is read of a model; `carma predict --kace-model` has the same limit.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Runs the verb.
 pub(crate) fn run(verb: &KaceVerb) -> Outcome {
@@ -52,11 +58,15 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
     let trained = Kace::new(&table.features, options).train(&rows).map_err(failure)?;
     let name = table.source.rsplit('/').next().unwrap_or_default();
     let text = trained.write(name).map_err(failure)?;
+    if text.len() as u64 > MOST_BYTES {
+        let what = format!("the model has more than {} MiB: learn from fewer rows", MOST_BYTES >> 20);
+        return Err(Failure::new(what));
+    }
     // What was written is what will be read.
     Trained::read(&args.out.display().to_string(), &text).map_err(failure)?;
+    let explained = explained(&trained, &rows).map_err(failure)?;
     replace(&args.out, text.as_bytes())
         .map_err(|e| Failure::new(format!("cannot write {}: {e}", args.out.display())))?;
-    let explained = explained(&trained, &rows).map_err(failure)?;
     let took = began.elapsed().as_secs_f64();
     if args.json {
         print_json(&serde_json::json!({
@@ -94,10 +104,24 @@ const fn unit(target: Target) -> &'static str {
     }
 }
 
+/// A model's text. Devices and pipes say nothing of their length: no more is read than a model may have.
+fn read(path: &Path) -> Result<String, Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("cannot read {}: {e}", path.display()));
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|f| f.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let what = format!("{}: more than {} MiB, which no model has", path.display(), MOST_BYTES >> 20);
+        return Err(Failure::new(what));
+    }
+    String::from_utf8(bytes).map_err(|_| {
+        Failure::new(format!("cannot read {}: it is not text in UTF-8", path.display()))
+            .hint("a model is what `carma kace train` writes")
+    })
+}
+
 fn run_predict(args: &KacePredictArgs) -> Outcome {
     let place = args.model.display().to_string();
-    let text = std::fs::read_to_string(&args.model)
-        .map_err(|e| Failure::new(format!("cannot read {place}: {e}")))?;
+    let text = read(&args.model)?;
     let trained = Trained::read(&place, &text).map_err(failure)?;
     let table = table::Table::read_candidates(&args.data).map_err(failure)?;
     let table = table.with_features(&trained.features).map_err(failure)?;
@@ -106,8 +130,9 @@ fn run_predict(args: &KacePredictArgs) -> Outcome {
         .rows
         .iter()
         .filter(wanted)
-        .map(|r| (r.members.iter().map(|m| m.workload.as_str()).collect(), trained.predict(r)))
-        .collect();
+        .map(|r| Ok((r.members.iter().map(|m| m.workload.as_str()).collect(), trained.forecast(r)?)))
+        .collect::<Result<_, Error>>()
+        .map_err(|e| failure(Error::new(&place, e.to_string())))?;
     if predicted.is_empty() {
         let target = args.target.as_deref().unwrap_or_default();
         return Err(Failure::new(format!("no collocation with `{target}` in {}", args.data.display())));
@@ -140,6 +165,11 @@ fn explained(trained: &Trained, rows: &[&Row]) -> Result<f64, Error> {
     let mean = targets.iter().sum::<f64>() / targets.len().max(1) as f64;
     let total: f64 = targets.iter().map(|t| (t - mean) * (t - mean)).sum();
     let left: f64 = rows.iter().zip(&targets).map(|(r, t)| (trained.predict(r) - t).powi(2)).sum();
+    if !left.is_finite() {
+        let what = "what was learned predicts numbers that are not finite on the table's own rows; look for cells that \
+                    are far from all others";
+        return Err(Error::new("training", what));
+    }
     Ok(if total > 0.0 { 1.0 - left / total } else { 0.0 })
 }
 

@@ -1,11 +1,17 @@
 //! Cells of CSV files, plain or gzipped: each error says file, row and column.
 
 use super::Error;
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 /// Larger files are refused; those of the artifact have less than 3 MiB when unpacked.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 256 << 20;
+/// Larger numbers, and smaller ones below 0, are refused: nobody measures them, and sums of their squares overflow.
+const MOST: f64 = 1e15;
+/// Slower tasks alone are refused: one item in 30 years, and what is divided by it overflows.
+const LEAST_ALONE: f64 = 1e-9;
 
 /// A file as rows of text, all as long as the header.
 #[derive(Debug)]
@@ -45,7 +51,9 @@ impl Cells {
 
     fn ragged(path: &Path) -> Result<Self, Error> {
         let place = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|e| {
+        // Devices and pipes say nothing of their length: no more is read than may be there.
+        let mut bytes = Vec::new();
+        File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(|e| {
             Error::new(&place, format!("cannot be read: {e}; KACE's tables are described in docs/kace.md"))
         })?;
         Self::parse_ragged(&place, &bytes)
@@ -90,6 +98,12 @@ impl Cells {
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
         let bad = |e: csv::Error| Error::new(file, format!("is not CSV in UTF-8: {e}"));
         let header: Vec<String> = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
+        let mut seen = BTreeSet::new();
+        // Columns without a name can't be asked for; spreadsheets and pandas make them.
+        if let Some(twice) = header.iter().find(|name| !name.is_empty() && !seen.insert(name.as_str())) {
+            let what = format!("two columns are named `{twice}`; delete or rename one");
+            return Err(Error::new(file, what));
+        }
         let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
         Ok(Self { file: file.to_owned(), header, rows })
     }
@@ -129,12 +143,19 @@ impl<'a> CellRow<'a> {
     /// A number.
     pub(crate) fn number(&self, column: usize) -> Result<f64, Error> {
         let text = self.text(column)?;
-        let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
-        number.ok_or_else(|| {
+        let bad = |what: String| {
             let text: String = text.chars().take(40).collect();
-            let what = format!("`{text}` is no finite number; measure it again, or delete the row");
-            Error::new(self.place(column), what)
-        })
+            Err(Error::new(
+                self.place(column),
+                format!("`{text}` is {what}; measure it again, or delete the row"),
+            ))
+        };
+        match text.parse::<f64>() {
+            Ok(number) if !number.is_finite() => bad("no finite number".to_owned()),
+            Ok(number) if number.abs() > MOST => bad(format!("outside -{MOST:e} to {MOST:e}")),
+            Ok(number) => Ok(number),
+            Err(_) => bad("no finite number".to_owned()),
+        }
     }
 
     /// A number of 0 or more; `above`: of more than 0.
@@ -144,6 +165,18 @@ impl<'a> CellRow<'a> {
             let what = format!(
                 "{number}: must be {}; measure it again, or delete the row",
                 if above { "more than 0" } else { "0 or more" }
+            );
+            return Err(Error::new(self.place(column), what));
+        }
+        Ok(number)
+    }
+
+    /// Throughput alone, which others are divided by.
+    pub(crate) fn alone(&self, column: usize) -> Result<f64, Error> {
+        let number = self.positive(column, true)?;
+        if number < LEAST_ALONE {
+            let what = format!(
+                "{number:e}: throughput alone must be {LEAST_ALONE:e} or more; measure it again, or delete the row"
             );
             return Err(Error::new(self.place(column), what));
         }

@@ -152,6 +152,12 @@ impl Network {
         outputs.last().map_or(0.0, |y| f64::from(y.at(0, 0)))
     }
 
+    /// Whether all weights are finite.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        self.clone().save().iter().all(|w| w.is_finite())
+    }
+
     /// How many features it was trained with.
     #[must_use]
     pub fn features(&self) -> usize {

@@ -156,7 +156,7 @@ pub(super) fn read_pairs(cells: &Cells) -> Result<Vec<DividedPair>, Error> {
         }
         let percent = u8::try_from(row.whole(pct)?).ok().filter(|p| (1..=100).contains(p));
         let percent = percent.ok_or_else(|| Error::new(row.place(pct), "expected 1 to 100"))?;
-        let progress = row.positive(throughput, false)? / row.positive(solo, true)?;
+        let progress = row.positive(throughput, false)? / row.alone(solo)?;
         let (name, which) = (row.text(workload)?.to_owned(), row.text(id)?);
         match (row.whole(slot)?, first.take()) {
             (1, None) => first = Some((which, name, percent, progress)),

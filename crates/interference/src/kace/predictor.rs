@@ -130,7 +130,7 @@ impl Model {
                     && m.intercept.is_finite()
             }
             Self::Rf(m) => m.is_whole(features),
-            Self::Nn(m) => m.features() == features,
+            Self::Nn(m) => m.features() == features && m.is_finite(),
         }
     }
 }
@@ -218,7 +218,8 @@ struct File<T> {
 }
 
 impl Trained {
-    /// What is predicted for one collocation, by the statistics of training: items/s, or summed progress.
+    /// What is predicted for one collocation, by the statistics of training: items/s, or summed progress. Not finite
+    /// where the numbers of the model or of the row are too large: see [`Trained::forecast`].
     #[must_use]
     pub fn predict(&self, row: &Row) -> f64 {
         let x = self.scale.apply(&self.aggregation.row(&self.features, row));
@@ -226,11 +227,41 @@ impl Trained {
         mean.copied().unwrap_or(0.0) + deviation.copied().unwrap_or(0.0) * self.model.predict(&x)
     }
 
+    /// As [`Trained::predict`], but always a finite number.
+    ///
+    /// # Errors
+    /// The prediction is not finite; the message names the collocation.
+    pub fn forecast(&self, row: &Row) -> Result<f64, Error> {
+        let value = self.predict(row);
+        if value.is_finite() {
+            return Ok(value);
+        }
+        let names: Vec<&str> = row.members.iter().map(|m| m.workload.as_str()).collect();
+        let what = "the model's prediction is no finite number: its weights, or the features given to it, are too \
+                    large; check the features, or train it again with `carma kace train`";
+        Err(Error::new(names.join(" + "), what))
+    }
+
+    fn is_whole(&self) -> bool {
+        let columns = self.features.len();
+        let fine = |s: &Scale, n: usize| {
+            s.mean.len() == n
+                && s.deviation.len() == n
+                && s.mean.iter().chain(&s.deviation).all(|v| v.is_finite())
+        };
+        fine(&self.scale, columns) && fine(&self.target_scale, 1) && self.model.fits(columns)
+    }
+
     /// The text of a model file.
     ///
     /// # Errors
     /// A number in it is not finite.
     pub fn write(&self, learned_from: &str) -> Result<String, Error> {
+        if !self.is_whole() {
+            let what = "what was learned holds numbers that are not finite; look for cells of the table that are far \
+                        from all others";
+            return Err(Error::new(learned_from, what));
+        }
         let file = File {
             format: FORMAT.into(),
             version: VERSION,
@@ -265,13 +296,7 @@ impl Trained {
         }
         let file: File<Self> = serde_json::from_str(text).map_err(bad)?;
         let t = file.trained;
-        let columns = t.features.len();
-        let fine = |s: &Scale, n: usize| {
-            s.mean.len() == n
-                && s.deviation.len() == n
-                && s.mean.iter().chain(&s.deviation).all(|v| v.is_finite())
-        };
-        if !fine(&t.scale, columns) || !fine(&t.target_scale, 1) || !t.model.fits(columns) {
+        if !t.is_whole() {
             return Err(Error::new(
                 place,
                 format!("a damaged model: its parts do not fit together; {again}"),
@@ -376,6 +401,26 @@ mod tests {
             let off: f64 = table.rows.iter().map(|r| (trained.predict(r) - r.sum()).abs()).sum::<f64>()
                 / table.rows.len() as f64;
             assert!(off < 1.0, "{kind:?}: {off}");
+        }
+    }
+
+    #[test]
+    fn predictions_that_are_no_number_are_refused() {
+        for kind in [Kind::Lr, Kind::Rf, Kind::Nn] {
+            let (table, mut trained) = train(kind);
+            assert_eq!(trained.forecast(&table.rows[0]), Ok(trained.predict(&table.rows[0])), "{kind:?}");
+            // Finite, so the file is read; what is predicted with it is not.
+            trained.target_scale.deviation = vec![f64::MAX];
+            trained.target_scale.mean = vec![f64::MAX];
+            let again = Trained::read("m.json", &trained.write("t.csv").unwrap()).unwrap();
+            let worst = table.rows.iter().find(|r| !again.predict(r).is_finite()).unwrap();
+            let error = again.forecast(worst).unwrap_err().to_string();
+            assert!(
+                error.contains(&worst.members[0].workload) && error.contains("no finite number"),
+                "{error}"
+            );
+            trained.scale.mean[0] = f64::INFINITY;
+            assert!(trained.write("t.csv").unwrap_err().to_string().contains("not finite"), "{kind:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! `F` of a task alone `w1F` to `wKF`. The artifact's features are [`SOLO`] (items/s alone), [`SM_BUSY`],
 //! [`MEM_BUSY`] (`nvidia-smi`), [`MEMCAP`] (GB), and what Nsight Compute says of the kernels, weighted by duration:
 //! `_Threads`, [`NCU_SM`], `_DRAM Throughput`, `_Memory Throughput`, `_Registers`, `_Static Shared Memory`. Other
-//! features may be added or left out. `idx1`... are not read.
+//! features may be added, with names that do not begin with a digit, or left out. `idx1`... are not read.
 
 use super::Error;
 use super::cells::Cells;
@@ -22,6 +22,16 @@ pub const MEMCAP: &str = "memcap";
 pub const NCU_SM: &str = "_Compute (SM) Throughput";
 /// Most members of a collocation: MPS has 48 clients.
 const MOST: usize = 48;
+
+/// Member and feature of a column `w2sm%`: all digits behind the `w` are the member's, so no feature's name begins with
+/// one. `None`: a column of another kind.
+fn of_member(column: &str) -> Option<(usize, &str)> {
+    let rest = column.strip_prefix('w')?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (member, feature) = rest.split_at_checked(digits)?;
+    let fine = !member.starts_with('0') && !feature.is_empty();
+    fine.then(|| Some((member.parse().ok()?, feature))).flatten()
+}
 
 /// Measured collocations of `k` tasks.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,8 +117,8 @@ impl Table {
     /// Reads a file, plain or gzipped.
     ///
     /// # Errors
-    /// It can't be read; a column is missing, a row too short or too long, a cell empty or no number, a throughput
-    /// below 0, a throughput alone not above 0. Says which row and column.
+    /// It can't be read; a column is missing or there twice, a row too short or too long, a cell empty, no number or
+    /// above 1e15, a throughput below 0, a throughput alone below 1e-9. Says which row and column.
     pub fn read(path: &Path) -> Result<Self, Error> {
         Self::of(&Cells::open(path)?)
     }
@@ -143,10 +153,24 @@ impl Table {
         let features: Vec<String> = cells
             .header
             .iter()
-            .filter_map(|c| c.strip_prefix("w1"))
-            .filter(|f| *f != "throughput")
-            .map(str::to_owned)
+            .filter_map(|c| of_member(c))
+            .filter(|(member, f)| *member == 1 && *f != "throughput")
+            .map(|(_, f)| f.to_owned())
             .collect();
+        // A member that has columns, but none with its name, was not left out on purpose.
+        for column in &cells.header {
+            let named = column.strip_prefix("workload").and_then(|n| n.parse().ok());
+            let known = |f: &str| f == "throughput" || features.iter().any(|known| known == f);
+            let member =
+                named.or_else(|| of_member(column).filter(|(_, f)| known(f)).map(|(member, _)| member));
+            if member.is_some_and(|member| (k + 1..=MOST).contains(&member)) {
+                let what = format!(
+                    "no column `workload{}`, but a column `{column}`; add the one or delete the other",
+                    k + 1
+                );
+                return Err(Error::new(&cells.file, what));
+            }
+        }
         let mut columns = Vec::with_capacity(k);
         for i in 1..=k {
             let name = cells.column(&format!("workload{i}"))?;
@@ -167,9 +191,7 @@ impl Table {
                     workload: row.text(*name)?.to_owned(),
                     throughput: throughput.map_or(Ok(0.0), |c| row.positive(c, false))?,
                     features: values
-                        .map(
-                            |(c, f)| if f == SOLO { row.positive(*c, true) } else { row.positive(*c, false) },
-                        )
+                        .map(|(c, f)| if f == SOLO { row.alone(*c) } else { row.positive(*c, false) })
                         .collect::<Result<_, _>>()?,
                 });
             }
@@ -235,6 +257,16 @@ mod tests {
             ("a,b,1,-2,3,4,5,6", "row 1, column `w2throughput`: -2: must be 0 or more"),
             ("a,b,1,2,3,4,0,6", "row 1, column `w1exclusive_throughput`: 0: must be more than 0"),
             ("a,,1,2,3,4,5,6", "row 1, column `workload2`: empty"),
+            (
+                "a,b,1,2,3,4,5e-324,6",
+                "row 1, column `w1exclusive_throughput`: 5e-324: throughput alone must be",
+            ),
+            (
+                "a,b,1,2,3,4,5,9e-10",
+                "row 1, column `w2exclusive_throughput`: 9e-10: throughput alone must be",
+            ),
+            ("a,b,1e308,2,3,4,5,6", "row 1, column `w1throughput`: `1e308` is outside -1e15 to 1e15"),
+            ("a,b,1,2,3,1.1e15,5,6", "row 1, column `w2sm%`: `1.1e15` is outside -1e15 to 1e15"),
             ("a,b,1,2,3", "row 1: 5 cells, but the header has 8"),
             ("a,b,1,2,3,4,5,6\na,b,x,2,3,4,5,6", "row 2, column `w1throughput`: `x` is no finite number"),
         ] {
@@ -246,10 +278,47 @@ mod tests {
             ("a,b\n1,2\n", "columns workload1, workload2... name the members"),
             ("workload1,workload2,w1throughput\na,b,1\n", "no column `w2throughput`"),
             ("workload1,w1throughput\n", "holds no collocation"),
+            (
+                "workload1,w1throughput,w2throughput\na,1,2\n",
+                "no column `workload2`, but a column `w2throughput`",
+            ),
+            ("workload1,w1throughput,w1sm%,w2sm%\na,1,2,3\n", "no column `workload2`, but a column `w2sm%`"),
+            ("workload1,workload3,w1throughput\na,c,1\n", "no column `workload2`, but a column `workload3`"),
+            (
+                "workload1,w1throughput,w10throughput\na,1,2\n",
+                "no column `workload2`, but a column `w10throughput`",
+            ),
+            ("workload1,w1throughput,w1throughput\na,1,2\n", "two columns are named `w1throughput`"),
         ] {
             let error = Table::parse("t.csv", text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn ten_members_and_more_are_read() {
+        for k in [9, 10, 11, 48] {
+            let each = |column: &dyn Fn(usize) -> String| (1..=k).map(column).collect::<Vec<_>>().join(",");
+            let header = [
+                each(&|i| format!("workload{i}")),
+                each(&|i| format!("w{i}throughput")),
+                each(&|i| format!("w{i}sm%")),
+            ];
+            let row = [each(&|i| format!("t{i}")), each(&|i| i.to_string()), each(&|i| (2 * i).to_string())];
+            // Columns without a name, and those of no member, say nothing.
+            let text = format!("{},,,w2024note,w01sm%\n{},,,,\n", header.join(","), row.join(","));
+            let table = Table::parse("t.csv", text.as_bytes()).unwrap();
+            assert_eq!((table.k, table.features.as_slice()), (k, ["sm%".to_owned()].as_slice()));
+            let last = &table.rows[0].members[k - 1];
+            assert_eq!((last.throughput, last.features.as_slice()), (k as f64, [2.0 * k as f64].as_slice()));
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_never_ends_is_not_read_to_its_end() {
+        let error = Table::read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero: more than 256 MiB"), "{error}");
     }
 
     #[test]

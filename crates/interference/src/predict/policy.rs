@@ -99,7 +99,10 @@ impl Policy<'_> {
                     }
                 })
             }
-            Self::Kace(trained) => Ok(trained.predict(&kace_row(&trained.features, group)?)),
+            Self::Kace(trained) => {
+                let row = kace_row(&trained.features, group)?;
+                trained.forecast(&row).map_err(|e| Lacks(format!("policy kace: {e}")))
+            }
             Self::Memcap => {
                 Ok(-sum("memory (`memory_mib`)", "memcap", |p| p.metrics.memory_mib.map(|s| s.mean))?)
             }
@@ -177,4 +180,29 @@ pub fn kace_row(features: &[String], group: &Group<'_>) -> Result<Row, Lacks> {
         Ok(KaceMember { workload: m.profile.name.clone(), throughput: 0.0, features: values })
     });
     Ok(Row { members: members.collect::<Result<_, Lacks>>()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kace::predictor::{Kace, Kind, Options};
+    use crate::kace::table::Table;
+    use crate::predict::{GpuType, Member};
+    use crate::profile::Profiles;
+
+    #[test]
+    fn a_score_of_kace_is_a_number_or_refused() {
+        let text = "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%\na,b,1,2,3,4\na,c,3,4,5,6\nb,c,4,2,9,6\n";
+        let table = Table::parse("t", text.as_bytes()).unwrap();
+        let kace = Kace::new(&table.features, Options::honest(Kind::Lr));
+        let mut trained = kace.train(&table.rows.iter().collect::<Vec<_>>()).unwrap();
+        let profiles = r#"{"version": 1, "tasks": [{"name": "a", "metrics": {"gpu_util_pct": 90}}]}"#;
+        let profiles = Profiles::read(profiles).unwrap();
+        let members = [Member::of(&profiles.tasks[0])];
+        let group = Group { gpu: &GpuType::named("H200"), sharing: Mode::Mps, members: &members };
+        assert!(Policy::Kace(&trained).score(&group, Objective::Throughput).unwrap().is_finite());
+        (trained.target_scale.mean, trained.target_scale.deviation) = (vec![f64::MAX], vec![f64::MAX]);
+        let error = Policy::Kace(&trained).score(&group, Objective::Throughput).unwrap_err().to_string();
+        assert!(error.contains("policy kace: a: ") && error.contains("no finite number"), "{error}");
+    }
 }

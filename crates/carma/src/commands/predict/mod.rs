@@ -6,7 +6,7 @@ mod render;
 use super::Context;
 use crate::cli::predict::PredictArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, figure, print, print_json};
+use crate::output::{Column, Screen, Table, clean, figure, print, print_json};
 use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
 use carma_interference::foresee::mode;
@@ -15,7 +15,7 @@ use carma_interference::measured::Measured;
 use carma_interference::online::Model;
 use carma_interference::predict::policy::{Lacks, Policy};
 use carma_interference::predict::{Forecast, GpuType, Group, Member, Mode, Objective, best_split};
-use carma_interference::profile::{Profile, Profiles};
+use carma_interference::profile::{NOT_READ, Profile, Profiles};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,6 +35,7 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
         Some(file) => (profiles(file)?, Mode::Mps),
         None => known.ask(context, args)?,
     };
+    warn_of_unread(args, &profiles);
     let gpu = gpu(args, &profiles);
     let sharing = args.sharing.unwrap_or(sharing);
     let jobs = args.jobs.iter().map(u64::to_string);
@@ -66,6 +67,17 @@ fn profiles(file: &Path) -> Result<Profiles, Failure> {
         return Ok(Measured::read(&text).map_err(|e| bad(file, &e))?.profiles);
     }
     Profiles::read(&text).map_err(|e| bad(file, &e))
+}
+
+/// A misspelt metric is as good as none, which widens bounds without a word.
+fn warn_of_unread(args: &PredictArgs, profiles: &Profiles) {
+    let groups = args.members.iter().chain(&args.target).chain(&args.candidates);
+    let named: Vec<&str> = groups.flat_map(|names| names.split('+')).map(str::trim).collect();
+    for task in profiles.tasks.iter().filter(|task| named.contains(&task.name.as_str())) {
+        for remark in task.remarks.iter().filter(|remark| remark.starts_with(NOT_READ)) {
+            eprintln!("{}", clean(&format!("note: task `{}`: {remark}", task.name)));
+        }
+    }
 }
 
 fn bad(path: &Path, error: &dyn std::fmt::Display) -> Failure {
