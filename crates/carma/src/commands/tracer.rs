@@ -154,9 +154,10 @@ impl Folder {
 
     /// Makes an empty one in memory where there is such a place, for small files that change often.
     pub(super) fn in_memory(name: &str) -> Result<Self, Failure> {
-        let bases = [Path::new("/dev/shm"), &std::env::temp_dir()];
-        bases.iter().for_each(|base| sweep(name, base));
-        bases.iter().fold(Err(Failure::new("")), |made, base| made.or_else(|_| Self::new(name, base)))
+        let (memory, temporary) = (Path::new("/dev/shm"), std::env::temp_dir());
+        sweep(name, memory);
+        sweep(name, &temporary);
+        Self::new(name, memory).or_else(|_| Self::new(name, &temporary))
     }
 
     fn new(name: &str, base: &Path) -> Result<Self, Failure> {
