@@ -24,7 +24,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     expect::fill(&mut client, &mut request, &modelled)?;
     let threads = |e| Failure::new(format!("cannot follow a job: {e}"));
     let events = Events::new();
-    events.catch_signals().map_err(threads)?;
+    events.catch_signals(&[]).map_err(threads)?;
     let accepted = send(&mut client, &request)?;
     let id = accepted.id;
     say(&format!("job {id} submitted; log: {}", accepted.log));

@@ -9,9 +9,10 @@ use carma_api::{Client, ClientError};
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How often the log is looked at. Not inotify, which says nothing on network file systems, where
 /// homes and so logs often are.
@@ -54,25 +55,29 @@ impl Events {
         Self { sender, receiver }
     }
 
-    /// From now on SIGINT and SIGTERM are events and end nothing by themselves.
+    /// From now on SIGINT, SIGTERM and these more are events and end nothing by themselves. Those of the latter that
+    /// this process was started to ignore (`nohup`) stay ignored.
     ///
     /// # Errors
     /// When the system gives no more threads or descriptors.
-    pub(crate) fn catch_signals(&self) -> io::Result<()> {
+    pub(crate) fn catch_signals(&self, more: &[SignalKind]) -> io::Result<()> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         // Caught before this returns, or a signal right after a submission would leave the job behind.
-        let (mut interrupt, mut terminate) = {
+        let mut caught = {
             let _inside = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+            let more = more.iter().copied().filter(|kind| !is_ignored(*kind));
+            let kinds = [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(more);
+            kinds.map(signal).collect::<io::Result<Vec<_>>>()?
         };
         let events = self.sender.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             runtime.block_on(async {
                 loop {
-                    tokio::select! {
-                        _ = interrupt.recv() => {}
-                        _ = terminate.recv() => {}
-                    }
+                    std::future::poll_fn(|context| {
+                        let ready = |signal: &mut Signal| signal.poll_recv(context).is_ready();
+                        if caught.iter_mut().any(ready) { Poll::Ready(()) } else { Poll::Pending }
+                    })
+                    .await;
                     if events.send(Event::Interrupt).is_err() {
                         break;
                     }
@@ -167,6 +172,14 @@ pub(crate) fn copy(
             }
         }
     }
+}
+
+/// Whether this process ignores the signal.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    u32::try_from(kind.as_raw_value() - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or(0) & 1 == 1)
 }
 
 /// Tells the user something that is not the job's output.

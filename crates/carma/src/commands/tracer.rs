@@ -7,11 +7,12 @@ use crate::output::{Screen, print, print_json};
 use carma_memory::estimators::Answer;
 use carma_memory::trace::{self, Replay, Status, TRACER};
 use carma_memory::{Platform, Task};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -135,8 +136,9 @@ pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool
     Ok(())
 }
 
-/// A folder of our own that goes when we go.
-pub(super) struct Folder(pub(super) PathBuf);
+/// A folder of our own that goes when we go. It is locked meanwhile, or it would be taken for one that a killed process
+/// left behind.
+pub(super) struct Folder(pub(super) PathBuf, #[expect(dead_code, reason = "held")] Option<File>);
 
 impl Folder {
     /// Makes one in the temporary folder, with files of these names and texts.
@@ -152,7 +154,10 @@ impl Folder {
 
     /// Makes an empty one in memory where there is such a place, for small files that change often.
     pub(super) fn in_memory(name: &str) -> Result<Self, Failure> {
-        Self::new(name, Path::new("/dev/shm")).or_else(|_| Self::new(name, &std::env::temp_dir()))
+        let (memory, temporary) = (Path::new("/dev/shm"), std::env::temp_dir());
+        sweep(name, memory);
+        sweep(name, &temporary);
+        Self::new(name, memory).or_else(|_| Self::new(name, &temporary))
     }
 
     fn new(name: &str, base: &Path) -> Result<Self, Failure> {
@@ -161,7 +166,13 @@ impl Folder {
             let path = base.join(format!("{name}-{}-{attempt}", std::process::id()));
             // Fails if anything is there: nobody else prepares it for us.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
+                Ok(()) => {
+                    let lock = File::open(&path).ok();
+                    if let Some(lock) = &lock {
+                        let _ = flock(lock, FlockOperation::NonBlockingLockExclusive);
+                    }
+                    return Ok(Self(path, lock));
+                }
                 Err(e) => last = Some(e),
             }
         }
@@ -174,6 +185,31 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // What stays behind in the temporary folder harms nobody.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Removes our user's folders of this name whose processes were killed. A process that is not seen may live in another
+/// container; it then holds its lock.
+fn sweep(name: &str, base: &Path) {
+    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        let file_name = entry.file_name();
+        let numbers =
+            file_name.to_str().and_then(|n| n.strip_prefix(name)?.strip_prefix('-')?.split_once('-'));
+        let Some((Ok(pid), Ok(_))) = numbers.map(|(pid, n)| (pid.parse::<u32>(), n.parse::<u32>())) else {
+            continue;
+        };
+        let is_ours =
+            entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw());
+        if !is_ours || Path::new(&format!("/proc/{pid}")).exists() {
+            continue;
+        }
+        let path = entry.path();
+        if File::open(&path)
+            .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok())
+        {
+            // What cannot be removed harms nobody.
+            let _ = std::fs::remove_dir_all(&path);
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use crate::support::{CARMA, Setup, job, stderr, stdout, until};
 use carma_interference::profile::{Profile, Profiles, RateSource};
 use fake_nvml::{FakeGpm, FakeGpu, FakeProcess, Fault, State, set_state, stage};
+use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -201,8 +202,86 @@ fn ctrl_c_ends_the_command_and_writes_nothing() {
 }
 
 fn interrupt(child: &Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    signal(child, Signal::INT);
+}
+
+fn signal(child: &Child, signal: Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+/// Ends within half a minute, or is killed and `None`.
+fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
+    for _ in 0..300 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+#[test]
+fn a_command_that_prints_without_end() {
+    let flood = "yes 'step 1/2 iter 3/4 epoch 5/6 [7/8] 12 samples/s'";
+    let task = format!("{CARMA} virtual-task --sm 0.5 --startup 0 --work 60704s");
+    let start = |seconds: &str, line: &str| {
+        let args = [&VIRTUAL[..], &[seconds, "--warmup=0.2", "--grace=1", "--json", "--", "/bin/sh", "-c"]];
+        profile(&args.concat()).arg(line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    // To the end of the window.
+    let mut carma = start("--seconds=1", &format!("{task} & exec {flood}"));
+    assert_eq!(end_of(&mut carma).and_then(|status| status.code()), Some(0));
+    let measured = only(&carma.wait_with_output().unwrap());
+    assert!((measured.metrics.smact_pct.unwrap().mean - 50.0).abs() < 5.0, "{measured:?}");
+    // Until the user has had enough, of a command that never begins.
+    let mut carma = start("--seconds=1", &format!("exec {flood}"));
+    std::thread::sleep(Duration::from_secs(1));
+    interrupt(&carma);
+    assert_eq!(end_of(&mut carma).and_then(|status| status.code()), Some(130));
+    // From what is left behind.
+    let mut carma = start("--seconds=60", &format!("setsid {flood} & {task} & sleep 3"));
+    assert_eq!(end_of(&mut carma).and_then(|status| status.code()), Some(0));
+    assert!(!alive("60704s") && !alive("step 1/2 iter 3/4 epoch 5/6 [7/8] 12 samples/s"));
+}
+
+/// The folder in which the meter of this profile is.
+fn folder(child: &Child) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/carma-profile-{}-0", child.id()))
+}
+
+#[test]
+fn a_closed_terminal_ends_the_command_and_a_killed_profile_too() {
+    let start = |word: &str| {
+        let args = [&VIRTUAL[..], &["--", CARMA, "virtual-task", word]].concat();
+        let mut carma = profile(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(carma.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(alive(word) && folder(&carma).is_dir(), "{line}");
+        carma
+    };
+    for by in [Signal::HUP, Signal::QUIT] {
+        let mut carma = start("--work=60705s");
+        signal(&carma, by);
+        assert_eq!(end_of(&mut carma).and_then(|status| status.code()), Some(130));
+        assert!(!alive("--work=60705s") && !folder(&carma).exists());
+    }
+    let mut carma = start("--work=60706s");
+    let left = folder(&carma);
+    carma.kill().unwrap();
+    carma.wait().unwrap();
+    until("the command to be killed", || (!alive("--work=60706s")).then_some(()));
+    // Of another that lives, and of one that is not seen but holds on to it.
+    let lives = PathBuf::from(format!("/dev/shm/carma-profile-{}-7", std::process::id()));
+    let held = PathBuf::from("/dev/shm/carma-profile-4294967290-7");
+    [&lives, &held].iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    let lock = std::fs::File::open(&held).unwrap();
+    lock.try_lock().unwrap();
+    profile(&[&VIRTUAL[..], &["--", "true"]].concat()).output().unwrap();
+    let there = [&left, &lives, &held].map(|dir| dir.is_dir());
+    [&lives, &held].iter().for_each(|dir| std::fs::remove_dir(dir).unwrap());
+    assert_eq!(there, [false, true, true]);
 }
 
 #[test]
@@ -214,8 +293,10 @@ fn a_command_may_go_on_after_the_window() {
 
 #[test]
 fn rates_under_shares_of_the_threads() {
-    let options = ["--seconds=1", "--warmup=0.2", "--json", "--rates-by-threads=25,50"];
-    let profile = only(&on_virtual(&options, &["--sm=0.9", "--work=600s", "--progress=datagrams"]));
+    let options = ["--seconds=1", "--warmup=0.2", "--json", "--rates-by-threads=25,50,50"];
+    let output = on_virtual(&options, &["--sm=0.9", "--work=600s", "--progress=datagrams"]);
+    let profile = only(&output);
+    assert_eq!(stderr(&output).matches("again with 50 %").count(), 1, "{}", stderr(&output));
     let alone = profile.rate.clone().unwrap().per_s;
     let of = |pct: u8| profile.rate_by_threads_pct[&pct] / alone;
     assert!(of(25) < of(50) && of(50) < 0.9, "{profile:?}");

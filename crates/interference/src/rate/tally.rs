@@ -9,7 +9,8 @@
 //!
 //! A count that falls back has started anew (the bar of the next epoch): a new segment, whose beginning adds neither
 //! work nor time. Time in which another count of the same source went on while this one stood still (evaluation
-//! between two steps of training) is left out too. Time in which nothing went on is not.
+//! between two steps of training) is left out too. Time in which nothing went on is not. A count that falls and is then
+//! back above where it was did not start anew: two counters share a name, and the lower one is left out.
 
 use super::Said;
 use super::beat::Beat;
@@ -26,6 +27,13 @@ const MOST_MARKS: usize = 1024;
 const RESOLUTION_S: f64 = 0.01;
 /// So many sightings in a row below the highest count are a new start; fewer are other processes that lag behind.
 const BELOW: u8 = 3;
+/// After so many rises below the count that it fell from, a counter has a pace of its own.
+const RISES: u8 = 2;
+/// A rise by more than so many times the one before is a jump to another counter.
+const JUMP: f64 = 10.0;
+/// The same where a counter rises in one go to just the count that it fell from: as one does that is printed twice an
+/// epoch, and as two do of which one stands still.
+const EQUAL_JUMP: f64 = 2.0;
 /// Streams that were under way for at least this share of the longest compete by fineness.
 const ABOUT_AS_LONG: f64 = 0.5;
 /// Pieces of a window whose rates give its variation.
@@ -100,6 +108,15 @@ struct Mark {
     live_s: f64,
 }
 
+/// Where a count stood before it fell.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Fallen {
+    count: f64,
+    mark: Mark,
+    /// How often it has risen since, without being back.
+    rises: u8,
+}
+
 #[derive(Debug, Clone)]
 struct Stream {
     source: RateSource,
@@ -112,6 +129,9 @@ struct Stream {
     averages: VecDeque<(f64, f64)>,
     /// Highest count of this segment.
     top: Option<f64>,
+    /// The latest rise.
+    rise: f64,
+    fallen: Option<Fallen>,
     total: Option<f64>,
     /// Sightings in a row below it.
     below: u8,
@@ -191,6 +211,8 @@ impl Tally {
             marks: VecDeque::new(),
             averages: VecDeque::new(),
             top: None,
+            rise: 0.0,
+            fallen: None,
             total: None,
             below: 0,
             seen_s: at_s,
@@ -205,16 +227,29 @@ impl Tally {
         let last = self.streams[at].marks.back().copied();
         // A clock that stands still or runs backwards gives no time.
         let at_s = last.map_or(at_s, |last| at_s.max(last.at_s));
-        let elsewhere = last.map_or(0.0, |last| self.elsewhere(at, last.at_s, at_s));
+        let stream = &self.streams[at];
+        let back = stream.top.and_then(|top| stream.back(top, count));
+        let since = back.map(|fallen| fallen.mark).or(last);
+        let elsewhere = since.map_or(0.0, |since| self.elsewhere(at, since.at_s, at_s));
         let stream = &mut self.streams[at];
         stream.total = total.or(stream.total);
         match (stream.top, last) {
             (Some(top), Some(last)) if count > top => {
+                let (base, since) = back.map_or((top, last), |fallen| (fallen.count, fallen.mark));
+                let live_s = since.live_s + (at_s - since.at_s - elsewhere).max(0.0);
                 let mark = Mark {
                     at_s,
-                    done: last.done + (count - top),
-                    live_s: last.live_s + (at_s - last.at_s - elsewhere).max(0.0),
+                    done: last.done.max(since.done + (count - base)),
+                    live_s: last.live_s.max(live_s),
                 };
+                if back.is_some() {
+                    stream.forget_falls(since);
+                }
+                stream.rise = count - base;
+                match &mut stream.fallen {
+                    Some(fallen) if count < fallen.count => fallen.rises = fallen.rises.saturating_add(1),
+                    fallen => *fallen = None,
+                }
                 stream.top = Some(count);
                 stream.below = 0;
                 stream.mark(mark);
@@ -223,6 +258,7 @@ impl Tally {
             (Some(top), Some(last)) => {
                 stream.below = stream.below.saturating_add(1);
                 if count * 2.0 <= top || stream.below >= BELOW {
+                    stream.fall(top, last);
                     stream.top = Some(count);
                     stream.below = 0;
                     // Where the time from here on begins.
@@ -265,7 +301,7 @@ impl Tally {
     pub fn of(&self, source: RateSource, from_s: f64, to_s: f64) -> Option<Measured> {
         let streams = || self.streams.iter().filter(|s| s.source == source);
         let counted: Vec<(&Stream, Measured)> =
-            streams().filter_map(|s| Some((s, s.counted(from_s, to_s, self.newest(s))?))).collect();
+            streams().filter_map(|s| Some((s, self.counted(s, from_s, to_s)?))).collect();
         let main = counted.iter().any(|(s, _)| !s.aside);
         let longest =
             counted.iter().filter(|(s, _)| s.aside != main).map(|(_, m)| m.live_s).fold(0.0, f64::max);
@@ -284,14 +320,16 @@ impl Tally {
         averaged.filter_map(|s| s.averaged(from_s, to_s)).next()
     }
 
-    /// When any stream beside this one, of the same source, last rose.
-    fn newest(&self, but: &Stream) -> f64 {
-        self.streams
-            .iter()
-            .filter(|s| s.source == but.source && s.key != but.key)
-            .filter_map(|s| s.marks.back())
-            .map(|mark| mark.at_s)
-            .fold(f64::NEG_INFINITY, f64::max)
+    /// The rate of a stream from its counts.
+    fn counted(&self, stream: &Stream, from_s: f64, to_s: f64) -> Option<Measured> {
+        let others = || self.streams.iter().filter(|s| s.source == stream.source && s.key != stream.key);
+        stream.counted(from_s, to_s, |after, until| {
+            others().any(|other| {
+                let marks = &other.marks;
+                let next = marks.partition_point(|mark| mark.at_s <= after);
+                marks.get(next).is_some_and(|mark| mark.at_s <= until)
+            })
+        })
     }
 
     /// The latest counts, best source first, then the newest.
@@ -327,6 +365,38 @@ impl Tally {
 }
 
 impl Stream {
+    /// What it fell from, if a rise from `top` to `count` leads back there rather than on.
+    fn back(&self, top: f64, count: f64) -> Option<Fallen> {
+        let fallen = self.fallen.filter(|fallen| count > top && count >= fallen.count)?;
+        let most = if fallen.rises >= RISES {
+            JUMP * self.rise
+        } else if count > fallen.count {
+            0.0
+        } else {
+            EQUAL_JUMP * self.rise
+        };
+        (count - top > most).then_some(fallen)
+    }
+
+    /// Remembers where it fell from.
+    fn fall(&mut self, top: f64, mark: Mark) {
+        let known = self.fallen.is_some_and(|fallen| fallen.count > top && fallen.rises < RISES);
+        // One that was at its end does start anew.
+        let was_over = self.total.is_some_and(|total| top >= total);
+        if was_over {
+            self.fallen = None;
+        } else if !known {
+            self.fallen = Some(Fallen { count: top, mark, rises: 0 });
+        }
+    }
+
+    /// It did not start anew after this mark.
+    fn forget_falls(&mut self, since: Mark) {
+        while self.marks.back().is_some_and(|mark| mark.at_s > since.at_s && mark.done <= since.done) {
+            self.marks.pop_back();
+        }
+    }
+
     fn mark(&mut self, mark: Mark) {
         let len = self.marks.len();
         // The first mark of a stream stays, and so does one at which a segment ended.
@@ -350,8 +420,8 @@ impl Stream {
         self.marks.push_back(mark);
     }
 
-    /// The rate from counts. `newest`: when another stream of this source last rose.
-    fn counted(&self, from_s: f64, to_s: f64, newest: f64) -> Option<Measured> {
+    /// The rate from counts. `rose`: whether another stream of this source rose after the one time and by the other.
+    fn counted(&self, from_s: f64, to_s: f64, rose: impl Fn(f64, f64) -> bool) -> Option<Measured> {
         let end = self.marks.iter().rposition(|m| m.at_s <= to_s)?;
         let inside = self.marks.partition_point(|m| m.at_s < from_s);
         // Slow counters, of epochs say, may have begun a little earlier.
@@ -371,13 +441,19 @@ impl Stream {
         let gaps = (start..end).map(|i| self.marks[i + 1].at_s - self.marks[i].at_s);
         let longest = gaps.fold(0.0, f64::max);
         // It has been silent for longer than ever, and nothing else went on: it is stuck, not between two marks.
-        let silent = to_s - last.at_s;
-        let stuck = if newest > last.at_s { 0.0 } else { (silent - 2.0 * longest).max(0.0) };
+        let stuck = |from: f64, to: f64, most: f64| {
+            let silent = (to - from).min(most) - 2.0 * longest;
+            if silent > 0.0 && !rose(from, to) { silent } else { 0.0 }
+        };
+        let at_end = stuck(last.at_s, to_s, f64::INFINITY);
+        // The same at the beginning, if it was under way before: not while it started anew, say.
+        let before = start.checked_sub(1).map(|before| self.marks[before]);
+        let at_start = before.map_or(0.0, |before| stuck(from_s, first.at_s, first.live_s - before.live_s));
         let moving_s = last.live_s - first.live_s;
         if counted <= 0.0 || moving_s < RESOLUTION_S {
             return None;
         }
-        let live_s = moving_s + stuck;
+        let live_s = moving_s + at_start + at_end;
         let quality = match advances {
             0..=2 => Quality::Poor,
             3..=9 => Quality::Fair,

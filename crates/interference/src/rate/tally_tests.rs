@@ -134,6 +134,123 @@ fn what_is_stuck_slows_down() {
 }
 
 #[test]
+fn silence_counts_at_either_end_of_a_window() {
+    let steps = |times: &mut dyn Iterator<Item = f64>| {
+        let mut tally = Tally::new();
+        for (i, at_s) in times.enumerate() {
+            tally.beat(at_s, "7", &beat(i as f64));
+        }
+        tally
+    };
+    let twenty = |from: f64, to: f64| {
+        (0..).map(move |i| from + f64::from(i) * 0.05).take_while(move |at| *at <= to + 1e-9)
+    };
+    // 20/s, then nothing from 1.6 to 12 s: whatever window it is asked for.
+    let tally = steps(&mut twenty(0.0, 1.6).chain(twenty(12.0, 20.0)));
+    for (from, to, steps) in [(1.5, 11.9, 2.0), (1.5, 14.0, 43.0), (1.7, 14.0, 40.0), (3.0, 18.0, 120.0)] {
+        let rate = tally.best(from, to).unwrap().rate.per_s;
+        let expected = steps / (to - from);
+        assert!((rate / expected - 1.0).abs() < 0.1, "{from} to {to}: {rate}, not {expected}");
+    }
+    // Nothing is held against it for when it had not begun, or an evaluation went on.
+    assert!(near(steps(&mut twenty(12.0, 20.0)).best(0.0, 20.0).unwrap().rate.per_s, 20.0));
+    let mut lines: Vec<(f64, String)> = twenty(0.0, 1.6)
+        .chain(twenty(12.0, 20.0))
+        .enumerate()
+        .map(|(i, at)| (at, format!("step {i}/1000\n")))
+        .collect();
+    lines.extend([(4.0, "val step 1/9\n".to_owned()), (8.0, "val step 2/9\n".to_owned())]);
+    lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let lines: Vec<(f64, &str)> = lines.iter().map(|(at, line)| (*at, line.as_str())).collect();
+    let rate = told(&lines).best(1.7, 15.0).unwrap();
+    assert!(near(rate.rate.per_s, 20.0), "{rate:?}");
+    // Nor for the time before the next epoch.
+    let mut tally = Tally::new();
+    for (i, at_s) in twenty(0.0, 1.6).enumerate().chain(twenty(12.0, 20.0).enumerate()) {
+        tally.beat(at_s, "7", &beat(i as f64));
+    }
+    let rate = tally.best(1.7, 15.0).unwrap().rate.per_s;
+    assert!(near(rate, 20.0), "{rate}");
+}
+
+fn beat(count: f64) -> Beat {
+    Beat::Count(Said {
+        unit: "steps".into(),
+        count: Some(count),
+        total: None,
+        per_s: None,
+        label: String::new(),
+    })
+}
+
+/// The rate of counts that come ten times a second.
+#[track_caller]
+fn per_s(counts: impl IntoIterator<Item = f64>) -> f64 {
+    let mut tally = Tally::new();
+    let mut now_s = 0.0;
+    for count in counts {
+        tally.beat(now_s, "7", &beat(count));
+        now_s += 0.1;
+    }
+    // Which of two counters is meant cannot be told at their very first counts.
+    tally.best(0.1, now_s).unwrap().rate.per_s
+}
+
+#[test]
+fn two_counters_of_one_name_are_not_added_up() {
+    let hundred = || (0..100).map(f64::from);
+    // Half of what comes is the other's, which stands still or goes on.
+    for (what, counts) in [
+        ("still", hundred().flat_map(|i| [900.0 + i, 10.0]).collect::<Vec<_>>()),
+        ("the lower first", hundred().flat_map(|i| [10.0, 900.0 + i]).collect()),
+        ("both", hundred().flat_map(|i| [900.0 + i, 10.0 + i]).collect()),
+        ("three", hundred().flat_map(|i| [900.0 + 1.5 * i, 400.0 + i, 10.0 + i]).collect()),
+    ] {
+        let rate = per_s(counts.clone());
+        assert!((4.0..6.0).contains(&rate), "{what}: {rate}");
+    }
+    let one_in_ten = (0..200).map(|i| if i % 10 == 9 { 10.0 } else { f64::from(i) });
+    let rate = per_s(one_in_ten);
+    assert!((8.0..10.5).contains(&rate), "{rate}");
+    // The lower one comes more often.
+    let seldom = (0..200).map(|i| if i % 5 == 0 { 900.0 + f64::from(i / 5) } else { f64::from(i) });
+    let rate = per_s(seldom);
+    assert!((2.0..11.0).contains(&rate), "{rate}");
+    // In bursts, and not as low.
+    let bursts = (0..200).map(|i| if i / 5 % 2 == 0 { 900.0 } else { 600.0 } + f64::from(i));
+    let rate = per_s(bursts);
+    assert!((8.0..10.5).contains(&rate), "{rate}");
+}
+
+#[test]
+fn a_counter_that_starts_anew_goes_on_counting() {
+    // However often an epoch is told of, and wherever it ends.
+    for (epochs, rate) in [
+        (vec![vec![25.0, 50.0]; 20], 250.0),
+        (vec![vec![0.0, 50.0]; 20], 500.0),
+        (vec![vec![0.0, 10.0, 20.0, 30.0]; 20], 100.0),
+        ((0..20).map(|n| (0..20 + n).map(f64::from).collect()).collect(), 10.0),
+        ((0..20).map(|n| (0..40 - n).map(f64::from).collect()).collect(), 10.0),
+    ] {
+        let measured = per_s(epochs.concat());
+        assert!(near(measured, rate), "{:?}: {measured}", epochs[0]);
+    }
+    let mut tally = Tally::new();
+    for i in 0..60 {
+        let said = Said {
+            unit: "it".into(),
+            count: Some(f64::from(i % 2 + 1)),
+            total: Some(2.0),
+            per_s: None,
+            label: "epoch".into(),
+        };
+        tally.printed(&Report { at_s: f64::from(i) * 0.1, said });
+    }
+    let rate = tally.best(0.0, 6.0).unwrap().rate.per_s;
+    assert!(near(rate, 10.0), "{rate}");
+}
+
+#[test]
 fn a_flood_takes_no_more_memory() {
     let mut tally = Tally::new();
     for i in 0..200_000_u32 {

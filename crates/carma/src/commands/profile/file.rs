@@ -91,6 +91,12 @@ mod tests {
         for (name, watched) in [("a", 1.0), ("b", 2.0), ("a", 3.0)] {
             save(&file, &profile(name, watched)).unwrap();
         }
+        // A link to the file stays one.
+        let link = dir.path().join("link.json");
+        std::os::unix::fs::symlink("p.json", &link).unwrap();
+        save(&link, &profile("a", 3.0)).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        fs::remove_file(&link).unwrap();
         let profiles = read(&file).unwrap().unwrap();
         let seen: Vec<_> = profiles.tasks.iter().map(|task| (task.name.as_str(), task.watched_s)).collect();
         assert_eq!(seen, [("a", Some(3.0)), ("b", Some(2.0))]);

@@ -19,6 +19,7 @@ use carma_gpu::SharingRequest;
 use carma_interference::profile::{Profile, Profiles, RateSource, VERSION};
 use carma_interference::solo::{NoProfile, Options};
 use machine::{Chosen, Machine};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use task::Bell;
+use tokio::signal::unix::SignalKind;
 use watch::{Request, Watched, watch};
 
 /// What a shell shows for a program that SIGINT ended.
@@ -106,7 +108,7 @@ fn name(args: &ProfileArgs) -> Result<String, Failure> {
 fn catch_signals(interrupts: &Arc<AtomicU32>, bell: &Bell) -> Result<(), Failure> {
     let failed = |e| Failure::new(format!("cannot catch signals: {e}"));
     let events = Events::new();
-    events.catch_signals().map_err(failed)?;
+    events.catch_signals(&[SignalKind::hangup(), SignalKind::quit()]).map_err(failed)?;
     let (interrupts, bell) = (Arc::clone(interrupts), bell.clone());
     std::thread::Builder::new()
         .name("interrupts".into())
@@ -137,7 +139,9 @@ impl Runs<'_> {
         let watched = self.once(Vec::new())?;
         let mut profile = self.profile(name, &watched)?;
         drop(watched);
-        for pct in &self.args.rates_by_threads {
+        // Each once, in the order given.
+        let mut done = BTreeSet::new();
+        for pct in self.args.rates_by_threads.iter().filter(|pct| done.insert(**pct)) {
             if self.interrupts.load(Ordering::Acquire) > 0 {
                 break;
             }
@@ -207,6 +211,12 @@ impl Runs<'_> {
             profile.remarks.push(
                 "this GPU does not tell SMACT, SMOCC and DRAMA (NVML's GPM needs Hopper or newer, and permission)".into(),
             );
+        }
+        if watched.unread > 0 {
+            profile.remarks.push(format!(
+                "it printed faster than that can be read: {:.1} MB were passed over",
+                watched.unread as f64 / 1e6
+            ));
         }
         match watched.meter.refused() {
             (0, 0) => {}

@@ -12,13 +12,19 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
-/// Most pieces of output that wait to be read for progress. More make the command wait, not the memory grow.
-const MOST_WAITING: usize = 256;
+/// Most bytes of output that wait to be read for progress. What comes meanwhile is passed on unread: neither may the
+/// memory grow nor the command wait, which would then go slower than it does.
+const MOST_WAITING: usize = 512 << 10;
 /// Most bytes of a piece.
 const PIECE: usize = 16 << 10;
+/// Bytes that a piece takes besides its text.
+const OVERHEAD: usize = 64;
+/// Most bytes that are still read of a line once too much waits.
+const MOST_REST: usize = 4 << 10;
 
 /// Wakes whoever polls it.
 #[derive(Debug, Clone)]
@@ -58,8 +64,8 @@ pub(super) struct Task {
     child: Child,
     handle: OwnedFd,
     status: Option<ExitStatus>,
-    /// Its output.
-    pub(super) pieces: Receiver<Piece>,
+    pieces: Receiver<Piece>,
+    waiting: Arc<Waiting>,
     /// Descendants of this process that are not its own: they were there before, or belong to MPS.
     not_its: Box<dyn Fn(u32) -> bool>,
 }
@@ -83,28 +89,39 @@ impl Task {
         if std::env::var_os("PYTHONUNBUFFERED").is_none() {
             command.env("PYTHONUNBUFFERED", "1");
         }
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Failure::usage(format!("cannot start '{shown}': {e}")))?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        end_with_us(&mut command);
+        let mut child =
+            command.spawn().map_err(|e| Failure::usage(format!("cannot start '{shown}': {e}")))?;
         let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .map_err(|e| Failure::new(format!("cannot watch '{shown}': {e}")))?;
-        let (sender, pieces) = sync_channel(MOST_WAITING);
+        let (sender, pieces) = channel();
+        let waiting = Arc::new(Waiting::default());
+        let to_us = |output| ToUs::new(output, sender.clone(), Arc::clone(&waiting));
         if let Some(out) = child.stdout.take() {
-            let sender = sender.clone();
             if to_stderr {
-                pass(out, io::stderr(), Output::Standard, sender, bell.clone());
+                pass(out, io::stderr(), to_us(Output::Standard), bell.clone());
             } else {
-                pass(out, io::stdout(), Output::Standard, sender, bell.clone());
+                pass(out, io::stdout(), to_us(Output::Standard), bell.clone());
             }
         }
         if let Some(err) = child.stderr.take() {
-            pass(err, io::stderr(), Output::Error, sender, bell.clone());
+            pass(err, io::stderr(), to_us(Output::Error), bell.clone());
         }
-        Ok(Self { child, handle, status: None, pieces, not_its })
+        Ok(Self { child, handle, status: None, pieces, waiting, not_its })
+    }
+
+    /// The next piece of its output, which is waited for as long as this.
+    pub(super) fn piece(&self, wait: Duration) -> Option<Piece> {
+        let piece =
+            if wait.is_zero() { self.pieces.try_recv().ok() } else { self.pieces.recv_timeout(wait).ok() }?;
+        self.waiting.bytes.fetch_sub(piece.bytes.len() + OVERHEAD, Ordering::AcqRel);
+        Some(piece)
+    }
+
+    /// Bytes of its output that were not read because they came too fast.
+    pub(super) fn unread(&self) -> u64 {
+        self.waiting.unread.load(Ordering::Acquire)
     }
 
     /// Its processes: the command, and what it started.
@@ -149,13 +166,99 @@ impl Drop for Task {
     }
 }
 
+/// Has the kernel kill the command should this process be killed, of which it would otherwise know nothing. It does so
+/// when the *thread* that starts the command ends: here the main thread, which lives as long as the process. What the
+/// command itself started is not reached by it.
+fn end_with_us(command: &mut Command) {
+    let us = rustix::process::getpid();
+    let ask = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Killed before that call.
+        if rustix::process::getppid() == Some(us) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+    };
+    #[expect(unsafe_code, reason = "the closure makes two system calls and takes no memory: safe after fork")]
+    unsafe {
+        command.pre_exec(ask);
+    }
+}
+
+/// Output on its way from the threads that pass it on to the one that reads it.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: AtomicUsize,
+    unread: AtomicU64,
+}
+
+/// What becomes of a stream's next bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// They are read.
+    Read,
+    /// So many more, until the line ends: half a number is another number.
+    ReadLine(usize),
+    /// They are passed over until a line begins when there is room.
+    PassOver,
+}
+
+/// Where one stream's output goes to be read for progress.
+struct ToUs {
+    output: Output,
+    pieces: Sender<Piece>,
+    waiting: Arc<Waiting>,
+    course: Course,
+}
+
+impl ToUs {
+    const fn new(output: Output, pieces: Sender<Piece>, waiting: Arc<Waiting>) -> Self {
+        Self { output, pieces, waiting, course: Course::Read }
+    }
+
+    /// Hands over what came, or as much of it as is to be read. `false`: nobody listens any more.
+    fn give(&mut self, bytes: &[u8]) -> bool {
+        let has_room = self.waiting.bytes.load(Ordering::Acquire) < MOST_WAITING;
+        let line_end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')).map(|at| at + 1);
+        let (line, rest) = bytes.split_at(line_end.unwrap_or(bytes.len()));
+        let given = match self.course {
+            Course::Read | Course::ReadLine(_) if has_room => {
+                self.course = Course::Read;
+                bytes
+            }
+            Course::Read | Course::ReadLine(_) => {
+                let most = if let Course::ReadLine(most) = self.course { most } else { MOST_REST };
+                let line = line.get(..most).unwrap_or(line);
+                let left = most - line.len();
+                self.course =
+                    if line_end.is_some() || left == 0 { Course::PassOver } else { Course::ReadLine(left) };
+                line
+            }
+            Course::PassOver if has_room && line_end.is_some() => {
+                self.course = Course::Read;
+                rest
+            }
+            Course::PassOver => &[],
+        };
+        self.waiting.unread.fetch_add((bytes.len() - given.len()) as u64, Ordering::AcqRel);
+        given.is_empty() || self.send(given)
+    }
+
+    /// The stream is at its end.
+    fn end(&self) {
+        self.send(&[]);
+    }
+
+    fn send(&self, bytes: &[u8]) -> bool {
+        let piece = Piece { at: Instant::now(), output: self.output, bytes: bytes.to_vec() };
+        self.waiting.bytes.fetch_add(bytes.len() + OVERHEAD, Ordering::AcqRel);
+        self.pieces.send(piece).is_ok()
+    }
+}
+
 /// Copies a stream as it comes, on a thread of its own that ends with the stream. It is not waited for: something that
 /// the command left behind may hold the stream open.
 fn pass(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
-    output: Output,
-    pieces: SyncSender<Piece>,
+    mut to_us: ToUs,
     bell: Bell,
 ) {
     let copy = move || {
@@ -170,14 +273,61 @@ fn pass(
             let bytes = buffer.get(..length).unwrap_or_default();
             // A reader of ours that went away (`| head`) is no reason to stop the command.
             open = open && to.write_all(bytes).and_then(|()| to.flush()).is_ok();
-            let piece = Piece { at: Instant::now(), output, bytes: bytes.to_vec() };
-            let listened = pieces.send(piece).is_ok();
+            if length == 0 {
+                to_us.end();
+                bell.ring();
+                return;
+            }
+            let listened = to_us.give(bytes);
             bell.ring();
-            if length == 0 || (!listened && !open) {
+            if !listened && !open {
                 return;
             }
         }
     };
     // Without a thread the command sees a closed stream.
     let _ = std::thread::Builder::new().name("output".into()).spawn(copy);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_read_in_whole_lines_and_takes_no_more_memory() {
+        let (sender, pieces) = channel();
+        let waiting = Arc::new(Waiting::default());
+        let mut to_us = ToUs::new(Output::Standard, sender, Arc::clone(&waiting));
+        let text: String = (100_000..400_000).map(|i| format!("step {i}\n")).collect();
+        let mut read = String::new();
+        let mut take = |most: usize| {
+            for piece in pieces.try_iter().take(most) {
+                waiting.bytes.fetch_sub(piece.bytes.len() + OVERHEAD, Ordering::AcqRel);
+                read += std::str::from_utf8(&piece.bytes).unwrap();
+            }
+        };
+        // Cut at any place, and read less often than it comes.
+        for (i, bytes) in text.as_bytes().chunks(1009).enumerate() {
+            assert!(to_us.give(bytes));
+            assert!(waiting.bytes.load(Ordering::Acquire) < MOST_WAITING + MOST_REST + PIECE);
+            if i % 4 == 0 {
+                take(1);
+            }
+        }
+        take(usize::MAX);
+        assert!(read.lines().all(|line| line.len() == 11 && line.starts_with("step ")));
+        let unread = waiting.unread.load(Ordering::Acquire);
+        assert!(unread > 0 && unread + read.len() as u64 == text.len() as u64, "{unread}");
+        assert!(read.lines().count() > 75_000, "{}", read.lines().count());
+        // A flood without lines.
+        for _ in 0..10_000 {
+            assert!(to_us.give(b"7777777777777777777777777777777777777777777777777777777777777777"));
+        }
+        assert!(waiting.bytes.load(Ordering::Acquire) < MOST_WAITING + MOST_REST * OVERHEAD);
+        for piece in pieces.try_iter() {
+            waiting.bytes.fetch_sub(piece.bytes.len() + OVERHEAD, Ordering::AcqRel);
+        }
+        assert!(to_us.give(b"777\rstep 5\n"));
+        assert_eq!(pieces.try_recv().unwrap().bytes, b"step 5\n");
+    }
 }

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const PACE: Duration = Duration::from_millis(100);
 /// Time between two looks at the host.
 const HOST_PACE: Duration = Duration::from_millis(500);
+/// How long output is read at a time: readings and signals wait for it.
+const READING: Duration = Duration::from_millis(20);
 /// How long output may come after the command's end.
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
 /// How long what the command left behind may take to end.
@@ -58,6 +60,8 @@ pub(super) struct Watched {
     pub(super) meter: Meter,
     /// How the command ended by itself, before it was told to.
     pub(super) ended: Option<ExitStatus>,
+    /// Bytes of its output that came too fast to be read.
+    pub(super) unread: u64,
     /// Other processes that came to the GPU meanwhile.
     pub(super) others: BTreeSet<u32>,
     /// Whether the command had to be killed.
@@ -167,9 +171,10 @@ impl Watcher<'_> {
         let mut ended = None;
         let mut ending: Option<Ending> = None;
         let mut interrupts = 0;
+        let mut more = false;
         loop {
             let due = host_due.saturating_duration_since(Instant::now());
-            self.sleep(due)?;
+            self.sleep(if more { Duration::ZERO } else { due })?;
             let now = Instant::now();
             if now >= host_due {
                 host_due = now + HOST_PACE;
@@ -177,12 +182,10 @@ impl Watcher<'_> {
                 self.host = Some(self.usage.look(self.at_s(now), &self.pids));
             }
             self.meter.poll(self.at_s(now));
-            while let Ok(piece) = self.task.pieces.try_recv() {
-                self.meter.feed(self.at_s(piece.at), piece.output, &piece.bytes);
-            }
             while let Ok((at, reading)) = readings.try_recv() {
                 self.look(at, &reading);
             }
+            more = self.read_output(now);
             if !self.recorder.was_active() && self.at_s(now) > self.request.patience_s {
                 self.recorder.stop(self.at_s(now));
             }
@@ -218,6 +221,7 @@ impl Watcher<'_> {
             recorder: self.recorder,
             meter: self.meter,
             ended,
+            unread: self.task.unread(),
             others: self.others,
             killed: ending.is_some_and(|ending| ending.killed),
             interrupted: self.request.interrupts.load(Ordering::Acquire) > 0,
@@ -244,13 +248,25 @@ impl Watcher<'_> {
         Ok(())
     }
 
+    /// Takes in what it printed, for a moment. Returns whether there may be more.
+    fn read_output(&mut self, since: Instant) -> bool {
+        while let Some(piece) = self.task.piece(Duration::ZERO) {
+            self.meter.feed(self.at_s(piece.at), piece.output, &piece.bytes);
+            if since.elapsed() >= READING {
+                return true;
+            }
+        }
+        false
+    }
+
     /// The last of its output, and the end of what it left behind.
     fn finish(&mut self) {
         let since = Instant::now();
         let mut open = 2;
-        while open > 0 {
+        // Not until there is no more: what it left behind may print without end.
+        while open > 0 && since.elapsed() < LAST_OUTPUT {
             let left = LAST_OUTPUT.saturating_sub(since.elapsed());
-            let Ok(piece) = self.task.pieces.recv_timeout(left) else { break };
+            let Some(piece) = self.task.piece(left) else { break };
             if piece.bytes.is_empty() {
                 open -= 1;
             }
