@@ -297,6 +297,10 @@ impl Slowdowns {
         if alone.since != since {
             *alone = Alone::new(since);
         }
+        // What was measured beside others is not so any more.
+        if let Some(view) = self.rates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+            view.progress = None;
+        }
         if now < since {
             return;
         }
