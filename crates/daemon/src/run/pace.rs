@@ -1,4 +1,5 @@
-//! How fast running jobs go: one thread that takes in what they say of their progress.
+//! How fast running jobs go: two threads that take in what they say of their progress, one by heartbeats, one by their
+//! logs, so that a log on a file system that hangs does not keep tasks waiting that send heartbeats.
 //!
 //! Each attempt has a meter (heartbeats, see [`super::progress`]) and a log that is read as it grows. Heartbeats
 //! are taken in when they come, since a task that sends them may wait for room; logs and heartbeat files once a
@@ -69,7 +70,7 @@ const fn token(key: Key) -> u64 {
 }
 
 impl Paces {
-    /// Starts the thread. `dir` is for the sockets and files of the jobs.
+    /// Starts the threads. `dir` is for the sockets and files of the jobs.
     ///
     /// # Errors
     /// When the kernel gives no epoll or thread.
@@ -84,8 +85,9 @@ impl Paces {
             running: Mutex::default(),
             hosts: Mutex::default(),
         });
-        let thread = paces.clone();
-        std::thread::Builder::new().name("pace".into()).spawn(move || thread.run())?;
+        let (beats, logs) = (paces.clone(), paces.clone());
+        std::thread::Builder::new().name("pace".into()).spawn(move || beats.hear())?;
+        std::thread::Builder::new().name("logs".into()).spawn(move || logs.read())?;
         Ok(paces)
     }
 
@@ -167,11 +169,10 @@ impl Paces {
         self.paced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
+    /// Takes in heartbeats: datagrams when they come, files once a second.
+    fn hear(&self) {
         let mut events = Vec::with_capacity(64);
         let mut next = self.clock.now();
-        let mut usages: BTreeMap<JobId, Usage> = BTreeMap::new();
-        let mut next_host = Instant::now();
         loop {
             events.clear();
             let left = self.clock.until(next).max(Duration::from_millis(20));
@@ -186,25 +187,39 @@ impl Paces {
                     return;
                 }
             }
-            let now = self.clock.now();
-            for event in &events {
-                let job = JobId({ event.data }.u64());
+            {
+                // The time with the lock held, as for logs.
                 let mut paced = self.lock();
-                for (_, paced) in paced.range_mut((job, 0)..=(job, u32::MAX)) {
-                    paced.meter.poll(seconds(now));
+                let now = self.clock.now();
+                for event in &events {
+                    let job = JobId({ event.data }.u64());
+                    for (_, paced) in paced.range_mut((job, 0)..=(job, u32::MAX)) {
+                        paced.meter.poll(seconds(now));
+                    }
                 }
-            }
-            if now >= next {
-                next = now + Millis::secs(1);
-                self.read_all(now);
-                let began = Instant::now();
-                if began >= next_host {
-                    self.look_at_hosts(&mut usages);
-                    next_host = began + HOST_PACE.max(began.elapsed() * HOST_SHARE);
+                if now >= next {
+                    next = now + Millis::secs(1);
+                    paced.values_mut().for_each(|paced| paced.meter.poll(seconds(now)));
                 }
             }
             // A flood of heartbeats is taken in by the batch.
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Reads logs and looks at the host, once a second.
+    fn read(&self) {
+        let mut usages: BTreeMap<JobId, Usage> = BTreeMap::new();
+        let mut next_host = Instant::now();
+        loop {
+            let now = self.clock.now();
+            self.read_all();
+            let began = Instant::now();
+            if began >= next_host {
+                self.look_at_hosts(&mut usages);
+                next_host = began + HOST_PACE.max(began.elapsed() * HOST_SHARE);
+            }
+            std::thread::sleep(self.clock.until(now + Millis::secs(1)).max(Duration::from_millis(20)));
         }
     }
 
@@ -226,7 +241,7 @@ impl Paces {
     }
 
     /// Reads what logs have grown by. Files are read with the lock released: a slow file system delays nobody.
-    fn read_all(&self, now: Millis) {
+    fn read_all(&self) {
         let known: Vec<(Key, PathBuf, u32, Option<u64>)> =
             self.lock().iter().map(|(key, p)| (*key, p.log.clone(), p.uid, p.read)).collect();
         for (key, log, uid, from) in known {
@@ -236,8 +251,8 @@ impl Paces {
             };
             if let Some(paced) = self.lock().get_mut(&key) {
                 paced.read = read;
-                paced.meter.feed(seconds(now), Output::Standard, &bytes);
-                paced.meter.poll(seconds(now));
+                // The time with the lock held, since heartbeats are taken in meanwhile: times only rise.
+                paced.meter.feed(seconds(self.clock.now()), Output::Standard, &bytes);
             }
         }
     }
