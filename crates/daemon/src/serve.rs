@@ -118,7 +118,12 @@ impl Layout {
             .write(true)
             .open(&lock_path)
             .map_err(path_error("cannot open", &lock_path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        // A child that a killed daemon had not quite started holds it for a moment.
+        let free = (0..RETRIES).any(|at| {
+            std::thread::sleep(if at > 0 { RETRY } else { Duration::ZERO });
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        if !free {
             return Err(ServeError::InUse(format!(
                 "another carma daemon uses {}; stop it, or give this one a directory of its own with --state",
                 state_dir.display()
@@ -402,12 +407,24 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), Se
     })
 }
 
+/// How often, and after what time, something that a killed daemon may have left is looked at again.
+const RETRIES: u32 = 10;
+const RETRY: Duration = Duration::from_millis(50);
+
 async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> {
     if let Some(dir) = socket.parent().filter(|d| !d.as_os_str().is_empty()) {
         fs::create_dir_all(dir).map_err(path_error("cannot create", dir))?;
     }
     if socket.exists() {
-        if UnixStream::connect(socket).await.is_ok() {
+        let mut answers = true;
+        for _ in 0..RETRIES {
+            answers = UnixStream::connect(socket).await.is_ok();
+            if !answers {
+                break;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        if answers {
             return Err(ServeError::InUse(format!(
                 "another daemon answers at {}; stop it, or give this one a socket of its own with --socket",
                 socket.display()
