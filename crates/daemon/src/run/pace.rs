@@ -56,7 +56,6 @@ pub type Key = (JobId, u32);
 pub struct Paces {
     dir: PathBuf,
     clock: Clock,
-    began: Instant,
     epoll: OwnedFd,
     paced: Mutex<BTreeMap<Key, Paced>>,
     /// Jobs that run, and their supervisors.
@@ -79,7 +78,6 @@ impl Paces {
         let paces = Arc::new(Self {
             dir,
             clock,
-            began: Instant::now(),
             epoll,
             paced: Mutex::default(),
             running: Mutex::default(),
@@ -210,28 +208,30 @@ impl Paces {
     /// Reads logs and looks at the host, once a second.
     fn read(&self) {
         let mut usages: BTreeMap<JobId, Usage> = BTreeMap::new();
-        let mut next_host = Instant::now();
+        let start = Instant::now();
+        let mut next_host = start;
         loop {
             let now = self.clock.now();
             self.read_all();
             let began = Instant::now();
             if began >= next_host {
-                self.look_at_hosts(&mut usages);
+                self.look_at_hosts(start, &mut usages);
                 next_host = began + HOST_PACE.max(began.elapsed() * HOST_SHARE);
             }
             std::thread::sleep(self.clock.until(now + Millis::secs(1)).max(Duration::from_millis(20)));
         }
     }
 
-    /// Looks at what the running jobs take of the host. Supervisors themselves do not count.
-    fn look_at_hosts(&self, usages: &mut BTreeMap<JobId, Usage>) {
+    /// Looks at what the running jobs take of the host; the times of `usages` are since `start`. Supervisors themselves
+    /// do not count.
+    fn look_at_hosts(&self, start: Instant, usages: &mut BTreeMap<JobId, Usage>) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
         usages.retain(|job, _| running.iter().any(|(running, _)| running == job));
         let mut hosts = BTreeMap::new();
         if !running.is_empty() {
             let supervisors: Vec<u32> = running.iter().map(|(_, pid)| *pid).collect();
             let at = Instant::now();
-            let since = at.duration_since(self.began).as_secs_f64();
+            let since = at.duration_since(start).as_secs_f64();
             for ((job, _), pids) in running.iter().zip(process::descendants_of(&supervisors)) {
                 let host = usages.entry(*job).or_default().look(since, &pids);
                 hosts.insert(*job, HostLook { at, host });

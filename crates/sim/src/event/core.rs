@@ -190,7 +190,7 @@ impl<'a> CoreScheduler<'a> {
     }
 }
 
-pub(super) const fn id(job: JobIndex) -> JobId {
+const fn id(job: JobIndex) -> JobId {
     JobId(job as u64 + 1)
 }
 

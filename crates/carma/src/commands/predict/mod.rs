@@ -299,15 +299,17 @@ impl Asked<'_> {
         self.args.policy == "online"
     }
 
+    /// The policy's value of a group, and the forecast of one that forecasts.
+    fn judge(&self, group: &Group<'_>) -> Result<(f64, Option<Forecast>), Failure> {
+        let score = self.score(group)?;
+        let forecast = self.forecasts().then(|| self.known.model.predict(group)).transpose();
+        Ok((score, forecast.map_err(|e| Failure::usage(e.to_string()))?))
+    }
+
     fn group(&self) -> Outcome {
         let members = self.members()?;
         let group = self.of(&members);
-        let score = self.score(&group)?;
-        let forecast = if self.forecasts() {
-            Some(self.known.model.predict(&group).map_err(|e| Failure::usage(e.to_string()))?)
-        } else {
-            None
-        };
+        let (score, forecast) = self.judge(&group)?;
         if self.args.json {
             let mut whole = self.head();
             let mut answer = match &forecast {
@@ -346,12 +348,7 @@ impl Asked<'_> {
                 members.push(Member::of(self.profile(name)?));
             }
             let group = self.of(&members);
-            let score = self.score(&group)?;
-            let forecast = if self.forecasts() {
-                Some(self.known.model.predict(&group).map_err(|e| Failure::usage(e.to_string()))?)
-            } else {
-                None
-            };
+            let (score, forecast) = self.judge(&group)?;
             ranked.push((candidate, score, forecast, members));
         }
         // Of equals the first named stays first.
