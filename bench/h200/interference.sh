@@ -7,15 +7,15 @@
 #     bench/h200/interference.sh threads        # MPS thread percentages: alone, and 20 pairs divided: about 8 minutes
 #
 # A part that did not get done in time goes on when it is called again. Environment: CARMA (the binary), OUT (where the
-# results go), STATE (where they grow between calls; copy STATE/*.jsonl there to go on elsewhere), BUDGET (seconds of a
-# call), NAME (of the results; interference-h200 was measured without processors_each). REHEARSE=1 plays it on a virtual GPU with tiny tasks on the CPU: its numbers mean nothing.
+# results go, and grow: a call that is killed leaves what it measured), STATE (where they are kept between calls; copy
+# STATE/*.jsonl to go on elsewhere), BUDGET (seconds of a call), NAME (of the results). REHEARSE=1 plays it on a virtual GPU with tiny tasks on the CPU: its numbers mean nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
 out=${OUT:-results}
 state=${STATE:-$here/../../target/interference}
 budget=${BUDGET:-555}
-name=${NAME:-interference-h200-apart}
+name=${NAME:-interference-h200}
 mkdir -p "$out" "$state"
 tasks=$here/interference.toml
 options=()
@@ -33,9 +33,12 @@ run() {
     shift
     # Whatever ends the call: what was measured is kept.
     local code=0
-    "$carma" bench interference --tasks "$tasks" --budget "$budget" --logs "$state/logs" -o "$state/$name.json" \
+    if [ -e "$state/$name.log.jsonl" ]; then
+        cp "$state/$name.log.jsonl" "$out/"
+    fi
+    "$carma" bench interference --tasks "$tasks" --budget "$budget" --logs "$state/logs" -o "$out/$name.json" \
         "${options[@]}" "$@" || code=$?
-    cp "$state/$name.json" "$state/$name".log.jsonl "$out/" || true
+    cp "$out/$name.log.jsonl" "$state/" || true
     if [ "$code" != 0 ]; then
         tar -czf "$out/$name-logs.tar.gz" -C "$state" logs
     fi

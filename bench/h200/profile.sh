@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `carma profile` on a real GPU: what it says of real tasks beside what `carma bench interference` measured of them.
 #
-#     bench/h200/profile.sh            # three tasks, one of them at half of the threads, one under Nsight Compute: 6 minutes
+#     bench/h200/profile.sh            # three tasks, one of them at half of the threads, one under Nsight Compute: 3 minutes
 #
 # Environment: CARMA (the binary), OUT (where the results go). REHEARSE=1 plays it on a virtual GPU with tiny tasks on the
 # CPU: it shows that the script works.

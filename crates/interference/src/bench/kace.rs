@@ -135,7 +135,7 @@ pub(crate) fn sound_set(table: &Table, nsight: bool) -> Result<Set, Error> {
     let columns = Columns::of(table, nsight)?;
     let mut index: BTreeMap<&str, usize> = BTreeMap::new();
     let mut set =
-        Set { gpu: gpu(), tasks: Vec::new(), families: Vec::new(), rows: Vec::new(), noise: BTreeMap::new() };
+        Set { gpu: gpu(), tasks: Vec::new(), families: Vec::new(), rows: Vec::new(), sessions: Vec::new() };
     for row in &table.rows {
         if !row.members.iter().all(|m| is_sound(&m.workload)) {
             continue;

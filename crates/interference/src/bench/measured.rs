@@ -7,7 +7,7 @@ use crate::measured::{Combination, Measured, median};
 use crate::predict::{GpuType, Mode};
 use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Files of a folder with that beginning, sorted.
@@ -65,22 +65,6 @@ impl<'a> Alone<'a> {
         cold_at > warm_at || window.at_s >= warm_at
     }
 
-    /// Standard deviation of the log of a task's rate alone under this sharing, within a session: how uncertain
-    /// the rate of one window is. From the median difference of two windows (0.954 deviations, if normal), which
-    /// one disturbed window does not move. `None`: too few windows.
-    fn noise(&self, task: &str, sharing: Mode) -> Option<f64> {
-        let mut sessions: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-        for window in self.windows(task).filter(|w| w.sharing == sharing) {
-            let rate = window.rates.first().copied().filter(|r| *r > 0.0);
-            sessions.entry(window.session).or_default().extend(rate.map(f64::ln));
-        }
-        let pairs = |logs: &Vec<f64>| -> Vec<f64> {
-            let of = |(i, a): (usize, &f64)| logs[i + 1..].iter().map(|b| (a - b).abs()).collect::<Vec<_>>();
-            logs.iter().enumerate().flat_map(of).collect()
-        };
-        Some(median(sessions.values().flat_map(pairs).collect())? / 0.954)
-    }
-
     /// The file's profile with the medians of all plain solo windows: alone it does not matter how one would share.
     fn profile(&self, file: &Profile) -> Profile {
         let windows = self.windows(&file.name);
@@ -127,7 +111,9 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
     let families = measured.tasks.iter().map(|t| t.family().to_owned()).collect();
     // Task and thread percentage of each member.
     type Seats = Vec<(usize, u8)>;
-    let mut groups: BTreeMap<(Mode, Seats), Vec<Vec<f64>>> = BTreeMap::new();
+    // Session and progress.
+    type Repeats = Vec<(u32, Vec<f64>)>;
+    let mut groups: BTreeMap<(Mode, Seats), Repeats> = BTreeMap::new();
     for window in &measured.combinations {
         if window.failed.is_some() || window.k() < 2 || window.rates.len() != window.k() {
             continue;
@@ -151,23 +137,31 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         // Without any progress in the window there is no ratio to predict.
         if members.iter().all(|m| m.2 > 0.0) {
             let key = (window.sharing, members.iter().map(|m| (m.0, m.1)).collect());
-            groups.entry(key).or_default().push(members.iter().map(|m| m.2).collect());
+            let progress = members.iter().map(|m| m.2).collect();
+            groups.entry(key).or_default().push((window.session, progress));
         }
     }
-    let rows = groups.into_iter().map(|((sharing, members), repeats)| {
-        let n = repeats.len() as f64;
-        let progress = (0..members.len()).map(|i| repeats.iter().map(|r| r[i]).sum::<f64>() / n).collect();
-        let split = members.iter().any(|m| m.1 < 100);
-        let threads = if split { members.iter().map(|m| f64::from(m.1)).collect() } else { Vec::new() };
-        Together { tasks: members.into_iter().map(|m| m.0).collect(), sharing, threads, progress }
-    });
-    let mut noise = BTreeMap::new();
-    for (task, profile) in tasks.iter().enumerate() {
-        for sharing in [Mode::TimeSlice, Mode::Mps] {
-            noise.extend(alone.noise(&profile.name, sharing).map(|sd| ((sharing, task), sd)));
-        }
-    }
-    Set { gpu: GpuType::named(&measured.machine.gpu), tasks, families, rows: rows.collect(), noise }
+    // Means over the windows of a session, or of all.
+    let rows = |session: Option<u32>| -> Vec<Together> {
+        let of = |((sharing, members), repeats): (&(Mode, Seats), &Repeats)| {
+            let mut repeats = repeats.clone();
+            repeats.retain(|(of, _)| session.is_none_or(|session| session == *of));
+            let n = Some(repeats.len() as f64).filter(|n| *n > 0.0)?;
+            let progress = (0..members.len()).map(|i| repeats.iter().map(|r| r.1[i]).sum::<f64>() / n);
+            let split = members.iter().any(|m| m.1 < 100);
+            let threads = if split { members.iter().map(|m| f64::from(m.1)).collect() } else { Vec::new() };
+            Some(Together {
+                tasks: members.iter().map(|m| m.0).collect(),
+                sharing: *sharing,
+                threads,
+                progress: progress.collect(),
+            })
+        };
+        groups.iter().filter_map(of).collect()
+    };
+    let sessions: BTreeSet<u32> = groups.values().flatten().map(|(session, _)| *session).collect();
+    let sessions = sessions.into_iter().map(|session| rows(Some(session))).collect();
+    Set { gpu: GpuType::named(&measured.machine.gpu), tasks, families, rows: rows(None), sessions }
 }
 
 #[derive(Deserialize)]
@@ -267,6 +261,6 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
     });
     let rows = rows.collect();
     let families = names.iter().map(|n| (*n).to_owned()).collect();
-    let set = Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows, noise: BTreeMap::new() };
+    let set = Set { gpu: GpuType::named("NVIDIA H200"), tasks, families, rows, sessions: Vec::new() };
     set.checked("collocation-*.json")
 }

@@ -42,7 +42,7 @@ impl Index {
             tasks: self.tasks,
             families: self.families,
             rows,
-            noise: BTreeMap::new(),
+            sessions: Vec::new(),
         };
         set.checked(&place.display().to_string())
     }

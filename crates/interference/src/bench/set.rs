@@ -16,8 +16,8 @@ pub(crate) struct Set {
     /// What is held out together, one for each task.
     pub families: Vec<String>,
     pub rows: Vec<Together>,
-    /// Standard deviation of the log of a task's rate in one window, where repeats tell it.
-    pub noise: BTreeMap<(Mode, usize), f64>,
+    /// The rows of each session, where it is known in which they were measured.
+    pub sessions: Vec<Vec<Together>>,
 }
 
 /// Tasks that shared a GPU.
@@ -34,6 +34,16 @@ pub(crate) struct Together {
 impl Together {
     pub(crate) fn sum(&self) -> f64 {
         self.progress.iter().sum()
+    }
+
+    /// The sum where nobody is faster in company than alone: more is noise of the measurement.
+    pub(crate) fn sum_up_to_1(&self) -> f64 {
+        self.progress.iter().map(|p| p.min(1.0)).sum()
+    }
+
+    /// Who shared, and how: what two measurements of the same have in common.
+    fn seats(&self) -> (&[usize], Mode, Vec<u64>) {
+        (&self.tasks, self.sharing, self.threads.iter().map(|pct| pct.to_bits()).collect())
     }
 }
 
@@ -216,39 +226,52 @@ impl Set {
         chosen
     }
 
-    /// What a perfect predictor's choices would come to: rates of single windows are noisy, and the best of many
-    /// noisy ones is not the one that is best. Truth is what a model says that has learned all rows; the noise of
-    /// the solo windows is put on it. `None`: the noise is not known.
-    pub(crate) fn ceiling(&self, repeats: u64) -> Option<Clustered> {
-        if self.noise.is_empty() {
-            return None;
-        }
-        let model = self.taught(self.rows.iter(), 0);
-        let truth: Vec<Vec<f64>> = self
-            .rows
-            .iter()
-            .map(|row| Some(self.predict(&model, row)?.tasks.iter().map(|t| t.progress.expected).collect()))
-            .collect::<Option<_>>()?;
+    /// As [`Set::select`], but what was chosen is valued by what each session measured.
+    pub(crate) fn select_in_sessions(
+        &self,
+        repeats: u64,
+        threads: usize,
+        score: impl Fn(&Model, &Together) -> f64 + Sync,
+    ) -> Clustered {
+        let sessions: Vec<Self> = self.each_session().collect();
+        let folds = self.folds(repeats);
+        let parts = parallel(&folds, threads, |(family, seed)| {
+            let model = self.taught_without(&[*family], *seed);
+            let of = |set: &Self| set.choices(&model, |t| self.families[t] == *family, Together::sum, &score);
+            sessions.iter().flat_map(of).collect::<Vec<_>>()
+        });
         let mut chosen = Clustered::default();
-        for seed in 0..repeats {
-            let mut dice = Dice::new(seed + 77);
-            let mut noisy = self.clone();
-            for (row, truth) in noisy.rows.iter_mut().zip(&truth) {
-                for ((p, truth), task) in row.progress.iter_mut().zip(truth).zip(&row.tasks) {
-                    let sd = self.noise.get(&(row.sharing, *task)).copied().unwrap_or(0.0);
-                    *p = truth * (sd * dice.normal()).exp();
+        parts.into_iter().flatten().for_each(|(target, ratio)| chosen.add(&target, ratio));
+        chosen
+    }
+
+    /// What measuring is worth: for each two sessions that measured the same combinations, the error of the one's
+    /// numbers as predictions of the other's, and what the one's best choices are worth in the other. `None`: no two
+    /// did.
+    pub(crate) fn measured_again(&self) -> Option<(Clustered, Clustered)> {
+        let (mut errors, mut chosen) = (Clustered::default(), Clustered::default());
+        for (a, from) in self.each_session().enumerate() {
+            let known: BTreeMap<_, &Together> = from.rows.iter().map(|row| (row.seats(), row)).collect();
+            for (_, mut to) in self.each_session().enumerate().filter(|(b, _)| *b != a) {
+                to.rows.retain(|row| known.contains_key(&row.seats()));
+                for row in &to.rows {
+                    for ((task, said), measured) in
+                        row.tasks.iter().zip(&known[&row.seats()].progress).zip(&row.progress)
+                    {
+                        errors.add(&self.tasks[*task].name, (said / measured - 1.0).abs());
+                    }
                 }
-            }
-            for (target, ratio) in noisy.choices(
-                &model,
-                |_| true,
-                Together::sum,
-                |model, row| noisy.predict(model, row).map_or(0.0, |f| f.sum),
-            ) {
-                chosen.add(&target, ratio);
+                let score = |_: &Model, row: &Together| known[&row.seats()].sum();
+                let choices = to.choices(&Model::new(), |_| true, Together::sum, score);
+                choices.into_iter().for_each(|(target, ratio)| chosen.add(&target, ratio));
             }
         }
-        Some(chosen)
+        let any = errors.values().next().is_some();
+        any.then_some((errors, chosen))
+    }
+
+    fn each_session(&self) -> impl Iterator<Item = Self> {
+        self.sessions.iter().map(|rows| Self { rows: rows.clone(), sessions: Vec::new(), ..self.clone() })
     }
 
     /// For each target that is asked about, by number of members and sharing: the chosen row's value over

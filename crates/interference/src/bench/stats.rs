@@ -24,13 +24,6 @@ impl Dice {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// Normally distributed, mean 0 and deviation 1 (Box and Muller).
-    pub(crate) fn normal(&mut self) -> f64 {
-        let uniform = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-        let (a, b) = (uniform(self.next()), uniform(self.next()));
-        (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
-    }
-
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));

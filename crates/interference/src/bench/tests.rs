@@ -36,6 +36,43 @@ fn repeats_of_a_combination_are_one_row_and_what_failed_is_none() {
     assert!(bad.checked("file").unwrap_err().to_string().contains("a + b: progress"));
 }
 
+/// Two sessions, of which the second disagrees about which partner of `a` is best.
+const TWICE: &str = r#"{"version":1,"machine":{"gpu":"NVIDIA H200","gpu_memory_mib":143771,"driver":"580","cpus":16},
+"tasks":[{"name":"a"},{"name":"b"},{"name":"c"}],"sessions":[],
+"profiles":{"version":1,"tasks":[
+{"name":"a","rate":10,"metrics":{"smact_pct":50}},
+{"name":"b","rate":10,"metrics":{"smact_pct":40}},
+{"name":"c","rate":10,"metrics":{"smact_pct":90}}]},
+"combinations":[
+{"members":["a"],"rates":[10.0]},{"members":["b"],"rates":[10.0]},{"members":["c"],"rates":[10.0]},
+{"members":["a","b"],"rates":[8.0,8.0]},
+{"members":["a","c"],"rates":[5.0,5.0]},
+{"members":["a"],"rates":[20.0],"session":1},{"members":["b"],"rates":[20.0],"session":1},
+{"members":["c"],"rates":[20.0],"session":1},
+{"members":["b","a"],"rates":[8.0,8.0],"session":1},
+{"members":["a","c"],"rates":[10.0,10.0],"session":1}],"left":0}"#;
+
+#[test]
+fn a_session_is_told_by_another() {
+    let set = super::measured::of_measured(&Measured::read(TWICE).unwrap());
+    let sums = |rows: &[super::set::Together]| rows.iter().map(super::set::Together::sum).collect::<Vec<_>>();
+    // Progress is of the session's own rate alone; the row is the mean of both.
+    assert_eq!(set.sessions.iter().map(|rows| sums(rows)).collect::<Vec<_>>(), [[1.6, 1.0], [0.8, 1.0]]);
+    assert!(sums(&set.rows).iter().zip([1.2, 1.0]).all(|(a, b)| (a - b).abs() < 1e-12), "{:?}", set.rows);
+    let (errors, chosen) = set.measured_again().unwrap();
+    // .8 for .4 and .4 for .8, two members each; .5 for .5.
+    let mean = errors.mean().unwrap();
+    assert!((mean.mean - (1.0 + 1.0 + 0.5 + 0.5) / 8.0).abs() < 1e-12 && mean.n == 8, "{mean:?}");
+    // Only `a` has a choice: b for c by the first session, c for b by the second.
+    let mean = chosen.mean().unwrap();
+    assert!((mean.mean - (0.8 + 1.0 / 1.6) / 2.0).abs() < 1e-12 && mean.n == 2, "{mean:?}");
+    // Who always takes c has the worst of the first session and the best of the second.
+    let c = set.select_in_sessions(1, 1, |_, row| f64::from(u8::from(row.tasks.contains(&2)))).mean().unwrap();
+    assert!((c.mean - (1.0 / 1.6 + 1.0) / 2.0).abs() < 1e-12 && c.n == 2, "{c:?}");
+    let once = super::measured::of_measured(&Measured::read(MEASURED).unwrap());
+    assert!(once.measured_again().is_none());
+}
+
 /// The published divisions with 41 pairs, without the rest of the bench.
 #[test]
 fn kaces_own_divisions() {

@@ -86,8 +86,13 @@ fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for sharing in [Mode::TimeSlice, Mode::Mps] {
         let of = |split: bool| {
-            let rows = set.rows.iter().filter(|r| r.sharing == sharing && r.threads.is_empty() != split);
-            Set { rows: rows.cloned().collect(), ..set.clone() }
+            let of = |rows: &Vec<Together>| {
+                let mut rows = rows.clone();
+                rows.retain(|r| r.sharing == sharing && r.threads.is_empty() != split);
+                rows
+            };
+            let sessions = set.sessions.iter().map(of).filter(|rows| !rows.is_empty()).collect();
+            Set { rows: of(&set.rows), sessions, ..set.clone() }
         };
         let plain = of(false);
         if plain.rows.len() > 3 {
@@ -161,13 +166,26 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     };
     let ours = set.select(ORDERS, threads, Together::sum, sum);
     lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
-    lines.extend(less_known(label, set, threads));
-    if let Some(ceiling) = set.ceiling(REPEATS) {
-        let line = Line::new(PART, &test, "perfect knowledge, noisy windows", ORACLE).of(&ceiling, REPEATS);
+    let ours = set.select(ORDERS, threads, Together::sum_up_to_1, sum);
+    lines.push(
+        Line::new(PART, &test, "ours, progress counted up to 1", ORACLE)
+            .of(&ours, ORDERS)
+            .note("nobody is faster in company than alone: more is noise"),
+    );
+    if let Some((errors, chosen)) = set.measured_again() {
+        let again = format!("{label}: slowdown in single sessions");
+        let who = "the same windows in another session";
+        lines.push(Line::new(PART, again, who, MAPE).of(&errors, 1));
+        let again = format!("{label}: choice by sum of progress in single sessions");
         lines.push(
-            line.note("simulated: what a learner of all rows says, with the noise of the solo windows"),
+            Line::new(PART, &again, who, ORACLE)
+                .of(&chosen, 1)
+                .note("what having measured is worth next time"),
         );
+        let ours = set.select_in_sessions(ORDERS, threads, sum);
+        lines.push(Line::new(PART, &again, "ours, target's family held out", ORACLE).of(&ours, ORDERS));
     }
+    lines.extend(less_known(label, set, threads));
     let nothing = Model::new();
     type Score<'a> = &'a (dyn Fn(&Together) -> f64 + Sync);
     let fixed: [(&str, Score<'_>); 6] = [

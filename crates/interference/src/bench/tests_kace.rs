@@ -164,7 +164,7 @@ fn errors(named: &[(&str, &Table); 3]) -> Result<Vec<Line>, Error> {
 /// Sets of the same GPU as one.
 fn together(sets: &[Set]) -> Set {
     let mut all =
-        Set { gpu: gpu(), tasks: Vec::new(), families: Vec::new(), rows: Vec::new(), noise: BTreeMap::new() };
+        Set { gpu: gpu(), tasks: Vec::new(), families: Vec::new(), rows: Vec::new(), sessions: Vec::new() };
     for set in sets {
         let mut at = Vec::with_capacity(set.tasks.len());
         for (task, family) in set.tasks.iter().zip(&set.families) {
