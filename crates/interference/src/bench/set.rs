@@ -155,10 +155,25 @@ impl Set {
 
     /// The prior alone on all rows.
     pub(crate) fn prior(&self) -> Errors {
+        self.told(&Model::new())
+    }
+
+    /// What this model says of all rows.
+    pub(crate) fn told(&self, model: &Model) -> Errors {
         let mut errors = Errors::default();
-        let model = Model::new();
-        self.rows.iter().for_each(|row| self.add(&mut errors, &model, row, None));
+        self.rows.iter().for_each(|row| self.add(&mut errors, model, row, None));
         errors
+    }
+
+    /// The rows under one way of sharing, those with thread limits or those without.
+    pub(crate) fn only(&self, sharing: Mode, split: bool) -> Self {
+        let of = |rows: &Vec<Together>| {
+            let mut rows = rows.clone();
+            rows.retain(|r| r.sharing == sharing && r.threads.is_empty() != split);
+            rows
+        };
+        let sessions = self.sessions.iter().map(of).filter(|rows| !rows.is_empty()).collect();
+        Self { rows: of(&self.rows), sessions, ..self.clone() }
     }
 
     /// Learns from `observations` random rows, predicts the others.

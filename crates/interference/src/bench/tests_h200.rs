@@ -30,8 +30,13 @@ pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
         );
         lines.push(Line::new(PART, "measured by carma bench interference", "-", "").note(why));
     }
-    for (name, set) in &sets {
+    for (at, (name, set)) in sets.iter().enumerate() {
         lines.extend(of_set(name, set, data.threads));
+        let mut others = sets.clone();
+        others.remove(at);
+        if !others.is_empty() {
+            lines.extend(out_of_the_box(name, set, &mut others, data.threads));
+        }
     }
     Ok(lines)
 }
@@ -64,6 +69,11 @@ pub(super) fn learn(data: &Data) -> Result<Model, Error> {
             "no collocation-*.json and no interference*.json",
         ));
     }
+    Ok(taught_by(&mut sets))
+}
+
+/// What every task has in common, learned from all rows of these sets in a random order.
+fn taught_by(sets: &mut [(String, Set)]) -> Model {
     let mut order = Vec::new();
     for (at, (name, set)) in sets.iter_mut().enumerate() {
         // Tasks of the same name in two sets are two tasks.
@@ -79,27 +89,41 @@ pub(super) fn learn(data: &Data) -> Result<Model, Error> {
         set.observe(&mut model, &set.rows[row]);
     }
     model.forget_all_classes();
-    Ok(model)
+    model
+}
+
+/// What a user has who measured nothing: the predictor as it comes with carma, here learned from the other records, on
+/// tasks that it never met.
+fn out_of_the_box(name: &str, set: &Set, others: &mut [(String, Set)], threads: usize) -> Vec<Line> {
+    let model = taught_by(others);
+    let mut lines = Vec::new();
+    for sharing in [Mode::TimeSlice, Mode::Mps] {
+        let plain = set.only(sharing, false);
+        if plain.rows.len() <= 3 {
+            continue;
+        }
+        let label = format!("{name}, {sharing}, {} sets", plain.rows.len());
+        let who = "ours, learned from the other tasks";
+        let test = format!("{label}: slowdown, all of its tasks new");
+        lines.extend(errors_lines(PART, &test, who, &plain.told(&model), 1));
+        let sum = |_: &Model, row: &Together| {
+            plain.predict(&model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
+        };
+        let test = format!("{label}: choice by sum of progress, all of its tasks new");
+        lines.push(Line::new(PART, test, who, ORACLE).of(&plain.select(1, threads, Together::sum, sum), 1));
+    }
+    lines
 }
 
 fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for sharing in [Mode::TimeSlice, Mode::Mps] {
-        let of = |split: bool| {
-            let of = |rows: &Vec<Together>| {
-                let mut rows = rows.clone();
-                rows.retain(|r| r.sharing == sharing && r.threads.is_empty() != split);
-                rows
-            };
-            let sessions = set.sessions.iter().map(of).filter(|rows| !rows.is_empty()).collect();
-            Set { rows: of(&set.rows), sessions, ..set.clone() }
-        };
-        let plain = of(false);
+        let plain = set.only(sharing, false);
         if plain.rows.len() > 3 {
             let label = format!("{name}, {sharing}, {} sets", plain.rows.len());
             lines.extend(one(&label, &plain, threads));
         }
-        let split = of(true);
+        let split = set.only(sharing, true);
         if split.rows.len() > 3 {
             let label = format!("{name}, thread limits, {} sets", split.rows.len());
             lines.push(
@@ -138,7 +162,7 @@ fn less_known(label: &str, set: &Set, threads: usize) -> Vec<Line> {
             continue;
         }
         let test = format!("{label}: slowdown, family held out");
-        lines.push(Line::new(PART, test, who, MAPE).of(&known.cold(ORDERS).error, ORDERS));
+        lines.extend(errors_lines(PART, &test, who, &known.cold(ORDERS), ORDERS));
         let sum = |model: &Model, row: &Together| {
             known.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
         };
