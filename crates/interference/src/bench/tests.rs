@@ -67,7 +67,8 @@ fn a_session_is_told_by_another() {
     let mean = chosen.mean().unwrap();
     assert!((mean.mean - (0.8 + 1.0 / 1.6) / 2.0).abs() < 1e-12 && mean.n == 2, "{mean:?}");
     // Who always takes c has the worst of the first session and the best of the second.
-    let c = set.select_in_sessions(1, 1, |_, row| f64::from(u8::from(row.tasks.contains(&2)))).mean().unwrap();
+    let c =
+        set.select_in_sessions(1, 1, |_, row| f64::from(u8::from(row.tasks.contains(&2)))).mean().unwrap();
     assert!((c.mean - (1.0 / 1.6 + 1.0) / 2.0).abs() < 1e-12 && c.n == 2, "{c:?}");
     let once = super::measured::of_measured(&Measured::read(MEASURED).unwrap());
     assert!(once.measured_again().is_none());

@@ -37,8 +37,9 @@ pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], 
     mean[OVERLAP] = logit(0.2);
     sd[OVERLAP] = 1.0;
     if mode == Mode::Mps {
-        // Who has more resident gets more: occupancy, and registers where only Nsight Compute knows.
-        mean[THETA..BETA].copy_from_slice(&[0.3, 0.5, 0.0, 0.5]);
+        // Who has more resident gets more: registers, where Nsight Compute knows. Who leaves less room gets more, in
+        // proportion (H200). Occupancy says little beside that, and in which direction is not known.
+        mean[THETA..BETA].copy_from_slice(&[0.0, 0.5, 0.0, 1.0]);
         sd[THETA..BETA].copy_from_slice(&[0.3, 0.3, 0.2, 0.5]);
     } else {
         // The driver's slices are equal.

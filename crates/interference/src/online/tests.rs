@@ -58,6 +58,26 @@ fn a_light_task_waits_and_a_learned_one_is_known() {
 }
 
 #[test]
+fn leaving_sms_free_costs_little_beside_a_task_that_leaves_none() {
+    let gpu = GpuType::named("H200");
+    // One H200 under MPS: `gpt2_decode` kept 0.71 beside `gnn`, `mlp_tabular` 0.88; `gpt2_decode` 0.33 beside `gemm`.
+    let (gnn, gemm) = (task("gnn", 100.0, 90.0), task("gemm", 100.0, 97.0));
+    for model in [Model::new(), Model::shipped()] {
+        for (light, other, least) in [
+            (task("gpt2_decode", 18.0, 1.8), &gnn, 0.4),
+            (task("mlp_tabular", 17.0, 3.2), &gnn, 0.4),
+            (task("gpt2_decode", 18.0, 1.8), &gemm, 0.05),
+        ] {
+            let p = progress(&model, &gpu, Mode::Mps, &[Member::of(&light), Member::of(other)]);
+            assert!(p[0] > least && p[0] < 0.95, "{} beside {}: {p:?}", light.name, other.name);
+        }
+        // Of two that both fill the SMs, the one that fills them more wins.
+        let p = progress(&model, &gpu, Mode::Mps, &[Member::of(&gnn), Member::of(&gemm)]);
+        assert!(p[1] > 2.0 * p[0], "{p:?}");
+    }
+}
+
+#[test]
 fn an_unsound_solo_rate_is_found_out_and_learned() {
     let gpu = GpuType::named("V100");
     let (a, mut b) = (task("a", 97.0, 97.0), task("b", 50.0, 50.0));
@@ -148,8 +168,8 @@ fn a_file_brings_back_the_model_and_others_are_refused() {
     let again = Model::read(&text).unwrap();
     assert_eq!(again.predict(&group).unwrap(), model.predict(&group).unwrap());
     let error = |text: &str| Model::read(text).unwrap_err().to_string();
-    let other = text.replacen("\"version\":1", "\"version\":2", 1);
-    assert!(error(&other).contains("version 2, this program works with version 1"), "{}", error(&other));
+    let other = text.replacen("\"version\":2", "\"version\":3", 1);
+    assert!(error(&other).contains("version 3, this program works with version 2"), "{}", error(&other));
     assert!(error("{}").contains("not a model of interference"));
     let broken = text.replacen("\"cov\":[[", "\"cov\":[[-", 1);
     assert!(error(&broken).contains("H200/mps"), "{}", error(&broken));

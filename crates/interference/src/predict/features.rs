@@ -7,7 +7,7 @@ use crate::share::{Mode, curve_at};
 /// Weight features: logarithms around a middle value, 0 where unknown.
 pub(crate) const WEIGHTS: usize = 4;
 /// Their names, in order.
-pub(crate) const WEIGHT_NAMES: [&str; WEIGHTS] = ["occupancy", "registers", "memory", "odds of a taken SM"];
+pub(crate) const WEIGHT_NAMES: [&str; WEIGHTS] = ["occupancy", "registers", "memory", "1/(free SMs)"];
 
 /// Share of the theoretical DRAM bandwidth that can be had (reference: 0.8 on every GPU measured).
 const ACHIEVABLE_DRAM: f64 = 0.8;
@@ -72,9 +72,9 @@ impl Features {
                 remarks.push(format!("{name}: no DRAM activity; DRAM is taken not to bind"));
             }
         }
-        // How much room its kernels leave: the odds of finding an SM taken. Kernels that keep all SMs taken let
-        // others in only when their blocks end. Counters near the ends are noise.
-        let taken = fill.map(|f| f.clamp(0.05, 0.98)).map(|f| f / (1.0 - f));
+        // How little room its kernels leave. Kernels that keep all SMs taken let others in only when their blocks end; to
+        // leave most of them free costs a task nothing. Counters near the end are noise.
+        let crowded = fill.map(|f| f.clamp(0.0, 0.98)).map(|f| 1.0 / (1.0 - f));
         let occupancy = share(m.smocc_pct).map(|o| (o / engine).clamp(0.01, 1.0));
         let registers = profile
             .kernels
@@ -88,7 +88,7 @@ impl Features {
             // Resident registers of a launch; 15 million fill a V100's files three times.
             around(registers, 1.5e7),
             around(memory, 4096.0),
-            around(taken, 4.0),
+            around(crowded, 5.0),
         ];
         let pcie = [m.pcie_rx_mib_s, m.pcie_tx_mib_s];
         let pcie = pcie.into_iter().filter_map(positive).fold(0.0, f64::max) / gpu.pcie_mib_s.max(1.0);
