@@ -326,6 +326,8 @@ fn bad_input_is_named() {
     assert!(
         bench.refused(&["--groups", groups.to_str().unwrap()]).contains("occurs 2 times and has 1 copies")
     );
+    fs::write(&groups, "small # alone\n").unwrap();
+    assert!(bench.refused(&["--groups", groups.to_str().unwrap()]).contains("line 1: `small` is one task"));
     fs::write(bench.path("out.log.jsonl"), "nonsense\n").unwrap();
     let out = bench.command(&["--gpus", "virtual:1xH200"]).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("out.log.jsonl: line 1"), "{out:?}");

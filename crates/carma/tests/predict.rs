@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing helper may end the test")]
 
+use carma_interference::online::VERSION;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -201,10 +202,15 @@ fn what_was_measured_is_learned_and_kept() {
     files.json("--observe m.json --model types.json --no-classes");
     assert!(!std::fs::read_to_string(files.path("types.json")).unwrap().contains("heavy"));
     let text = std::fs::read_to_string(files.path("mine.json")).unwrap();
-    std::fs::write(files.path("old.json"), text.replacen("\"version\":1", "\"version\":9", 1)).unwrap();
+    std::fs::write(
+        files.path("old.json"),
+        text.replacen(&format!("\"version\":{VERSION}"), "\"version\":99", 1),
+    )
+    .unwrap();
     let error = files.refused("--profiles p.json --group heavy --model old.json");
     assert!(
-        error.contains("old.json") && error.contains("version 9, this program works with version 1"),
+        error.contains("old.json")
+            && error.contains(&format!("version 99, this program works with version {VERSION}")),
         "{error}"
     );
     // A file of measurements holds profiles too.

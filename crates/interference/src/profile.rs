@@ -413,12 +413,14 @@ impl Profiles {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
+            tasks: Option<IgnoredAny>,
         }
         // Editors of some systems put it first.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let form = |e: serde_json::Error| wrong::explain(text, &e);
-        let Versioned { version } = serde_json::from_str(text).map_err(form)?;
-        if version == 0 || version > VERSION {
+        let Versioned { version, tasks } = serde_json::from_str(text).map_err(form)?;
+        // A file of another kind has versions of its own: that it is no file of profiles is said below.
+        if tasks.is_some() && (version == 0 || version > VERSION) {
             return Err(BadProfile(format!(
                 "version {version} of the format is not known to this program, which reads version {VERSION}"
             )));

@@ -168,8 +168,9 @@ fn a_file_brings_back_the_model_and_others_are_refused() {
     let again = Model::read(&text).unwrap();
     assert_eq!(again.predict(&group).unwrap(), model.predict(&group).unwrap());
     let error = |text: &str| Model::read(text).unwrap_err().to_string();
-    let other = text.replacen("\"version\":2", "\"version\":3", 1);
-    assert!(error(&other).contains("version 3, this program works with version 2"), "{}", error(&other));
+    let other = text.replacen(&format!("\"version\":{VERSION}"), "\"version\":99", 1);
+    let said = format!("version 99, this program works with version {VERSION}");
+    assert!(error(&other).contains(&said), "{}", error(&other));
     assert!(error("{}").contains("not a model of interference"));
     let broken = text.replacen("\"cov\":[[", "\"cov\":[[-", 1);
     assert!(error(&broken).contains("H200/mps"), "{}", error(&broken));

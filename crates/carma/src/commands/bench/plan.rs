@@ -109,7 +109,7 @@ pub(super) fn phases(tasks: &[Task], wanted: &Wanted) -> Vec<Phase> {
     for group in &wanted.groups {
         let mut group = group.clone();
         group.sort_unstable();
-        if group.len() > 1 && !groups.contains(&group) {
+        if !groups.contains(&group) {
             groups.push(group);
         }
     }

@@ -216,6 +216,11 @@ pub(super) fn read_groups(path: &Path, tasks: &[Task]) -> Result<Vec<Vec<usize>>
             let at = tasks.iter().position(|task| task.name == name);
             group.push(at.ok_or_else(|| bad(format!("no task is named `{name}`")))?);
         }
+        if group.len() < 2 {
+            return Err(bad(format!(
+                "`{line}` is one task; each is measured alone anyway, and a group needs two"
+            )));
+        }
         for &at in &group {
             let times = group.iter().filter(|&&other| other == at).count();
             if times > tasks[at].copies {

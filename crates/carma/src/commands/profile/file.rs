@@ -1,7 +1,7 @@
 //! The file of profiles.
 
 use crate::failure::Failure;
-use crate::output::replace;
+use crate::output::{Lock, replace};
 use carma_interference::profile::{Profile, Profiles, VERSION};
 use std::fs;
 use std::io::ErrorKind;
@@ -34,11 +34,14 @@ pub(super) fn check(path: &Path, append: bool) -> Result<(), Failure> {
     }
 }
 
-/// Adds the profile to the file, in place of one of that name; makes the file if there is none.
+/// Adds the profile to the file, in place of one of that name; makes the file if there is none. Several programs may do
+/// so at once.
 ///
 /// # Errors
 /// A file that is not one of profiles, or cannot be written; it is then as it was.
 pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", path.display()));
+    let _held = Lock::hold(path).map_err(failed)?;
     let mut profiles = read(path)?.unwrap_or_else(|| Profiles {
         version: VERSION,
         gpu: profile.gpu.clone(),
@@ -51,7 +54,7 @@ pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
     }
     let mut text = serde_json::to_vec_pretty(&profiles).map_err(|e| Failure::new(e.to_string()))?;
     text.push(b'\n');
-    replace(path, &text).map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))
+    replace(path, &text).map_err(failed)
 }
 
 /// What the file holds; `None`: it is not there, or is a pipe or the like.
@@ -81,6 +84,24 @@ mod tests {
             watched_s: Some(watched_s),
             ..Profile::default()
         }
+    }
+
+    #[test]
+    fn profiles_that_are_added_at_once_are_all_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("p.json");
+        std::thread::scope(|scope| {
+            for name in ["a", "b", "c", "d"] {
+                let file = &file;
+                scope.spawn(move || {
+                    for n in 0..10 {
+                        save(file, &profile(&format!("{name}{n}"), 1.0)).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(read(&file).unwrap().unwrap().tasks.len(), 40);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
     }
 
     #[test]
