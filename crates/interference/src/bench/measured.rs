@@ -144,10 +144,10 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
     // Means over the windows of a session, or of all.
     let rows = |session: Option<u32>| -> Vec<Together> {
         let of = |((sharing, members), repeats): (&(Mode, Seats), &Repeats)| {
-            let mut repeats = repeats.clone();
-            repeats.retain(|(of, _)| session.is_none_or(|session| session == *of));
+            let here = repeats.iter().filter(|(of, _)| session.is_none_or(|session| session == *of));
+            let repeats: Vec<&Vec<f64>> = here.map(|(_, progress)| progress).collect();
             let n = Some(repeats.len() as f64).filter(|n| *n > 0.0)?;
-            let progress = (0..members.len()).map(|i| repeats.iter().map(|r| r.1[i]).sum::<f64>() / n);
+            let progress = (0..members.len()).map(|i| repeats.iter().map(|r| r[i]).sum::<f64>() / n);
             let split = members.iter().any(|m| m.1 < 100);
             let threads = if split { members.iter().map(|m| f64::from(m.1)).collect() } else { Vec::new() };
             Some(Together {

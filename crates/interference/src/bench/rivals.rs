@@ -103,8 +103,6 @@ pub(crate) fn kace_select(set: &Set, target: Target, threads: usize) -> Option<C
         Some(set.choices(&Model::new(), |t| set.families[t] == **family, Together::sum, score))
     });
     let mut chosen = Clustered::default();
-    for (target, ratio) in parts.into_iter().collect::<Option<Vec<_>>>()?.into_iter().flatten() {
-        chosen.add(&target, ratio);
-    }
+    chosen.extend(parts.into_iter().collect::<Option<Vec<_>>>()?.into_iter().flatten());
     Some(chosen)
 }

@@ -229,16 +229,7 @@ impl Set {
         value: impl Fn(&Together) -> f64 + Sync,
         score: impl Fn(&Model, &Together) -> f64 + Sync,
     ) -> Clustered {
-        let folds = self.folds(repeats);
-        let parts = parallel(&folds, threads, |(family, seed)| {
-            let model = self.taught(self.rows.iter().filter(|r| !self.has_family(r, family)), *seed);
-            self.choices(&model, |t| self.families[t] == *family, &value, &score)
-        });
-        let mut chosen = Clustered::default();
-        for (target, ratio) in parts.into_iter().flatten() {
-            chosen.add(&target, ratio);
-        }
-        chosen
+        self.select_among(&[self], repeats, threads, value, score)
     }
 
     /// As [`Set::select`], but what was chosen is valued by what each session measured.
@@ -249,14 +240,34 @@ impl Set {
         score: impl Fn(&Model, &Together) -> f64 + Sync,
     ) -> Clustered {
         let sessions: Vec<Self> = self.each_session().collect();
+        let sessions: Vec<&Self> = sessions.iter().collect();
+        self.select_among(&sessions, repeats, threads, Together::sum, score)
+    }
+
+    /// Learns from this set's rows, and chooses among those of each of the others, which have the same tasks.
+    fn select_among(
+        &self,
+        others: &[&Self],
+        repeats: u64,
+        threads: usize,
+        value: impl Fn(&Together) -> f64 + Sync,
+        score: impl Fn(&Model, &Together) -> f64 + Sync,
+    ) -> Clustered {
         let folds = self.folds(repeats);
         let parts = parallel(&folds, threads, |(family, seed)| {
             let model = self.taught_without(&[*family], *seed);
-            let of = |set: &Self| set.choices(&model, |t| self.families[t] == *family, Together::sum, &score);
-            sessions.iter().flat_map(of).collect::<Vec<_>>()
+            let of = |set: &&Self| set.choices(&model, |t| self.families[t] == *family, &value, &score);
+            others.iter().flat_map(of).collect::<Vec<_>>()
         });
         let mut chosen = Clustered::default();
-        parts.into_iter().flatten().for_each(|(target, ratio)| chosen.add(&target, ratio));
+        chosen.extend(parts.into_iter().flatten());
+        chosen
+    }
+
+    /// Choice of partners for every target by what needs to learn nothing more.
+    pub(crate) fn choose(&self, score: impl Fn(&Together) -> f64) -> Clustered {
+        let mut chosen = Clustered::default();
+        chosen.extend(self.choices(&Model::new(), |_| true, Together::sum, |_, row| score(row)));
         chosen
     }
 
@@ -277,8 +288,7 @@ impl Set {
                     }
                 }
                 let score = |_: &Model, row: &Together| known[&row.seats()].sum();
-                let choices = to.choices(&Model::new(), |_| true, Together::sum, score);
-                choices.into_iter().for_each(|(target, ratio)| chosen.add(&target, ratio));
+                chosen.extend(to.choices(&Model::new(), |_| true, Together::sum, score));
             }
         }
         let any = errors.values().next().is_some();

@@ -59,6 +59,11 @@ impl Clustered {
         }
     }
 
+    /// Adds values with their clusters.
+    pub(crate) fn extend(&mut self, values: impl IntoIterator<Item = (String, f64)>) {
+        values.into_iter().for_each(|(cluster, value)| self.add(&cluster, value));
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
         self.0.values().flatten().copied()
     }

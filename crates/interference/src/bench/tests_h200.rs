@@ -35,7 +35,7 @@ pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
         let mut others = sets.clone();
         others.remove(at);
         if !others.is_empty() {
-            lines.extend(out_of_the_box(name, set, &mut others, data.threads));
+            lines.extend(out_of_the_box(name, set, &mut others));
         }
     }
     Ok(lines)
@@ -94,7 +94,7 @@ fn taught_by(sets: &mut [(String, Set)]) -> Model {
 
 /// What a user has who measured nothing: the predictor as it comes with carma, here learned from the other records, on
 /// tasks that it never met.
-fn out_of_the_box(name: &str, set: &Set, others: &mut [(String, Set)], threads: usize) -> Vec<Line> {
+fn out_of_the_box(name: &str, set: &Set, others: &mut [(String, Set)]) -> Vec<Line> {
     let model = taught_by(others);
     let mut lines = Vec::new();
     for sharing in [Mode::TimeSlice, Mode::Mps] {
@@ -106,11 +106,11 @@ fn out_of_the_box(name: &str, set: &Set, others: &mut [(String, Set)], threads: 
         let who = "ours, learned from the other tasks";
         let test = format!("{label}: slowdown, all of its tasks new");
         lines.extend(errors_lines(PART, &test, who, &plain.told(&model), 1));
-        let sum = |_: &Model, row: &Together| {
+        let sum = |row: &Together| {
             plain.predict(&model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
         };
         let test = format!("{label}: choice by sum of progress, all of its tasks new");
-        lines.push(Line::new(PART, test, who, ORACLE).of(&plain.select(1, threads, Together::sum, sum), 1));
+        lines.push(Line::new(PART, test, who, ORACLE).of(&plain.choose(sum), 1));
     }
     lines
 }
@@ -211,7 +211,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     }
     lines.extend(less_known(label, set, threads));
     let nothing = Model::new();
-    type Score<'a> = &'a (dyn Fn(&Together) -> f64 + Sync);
+    type Score<'a> = &'a dyn Fn(&Together) -> f64;
     let fixed: [(&str, Score<'_>); 6] = [
         ("ours, nothing learned", &|r| sum(&nothing, r)),
         ("share law", &|r| rivals::fixed(&Policy::Share, set, r)),
@@ -221,8 +221,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
         ("random", &|_| 0.0),
     ];
     for (who, score) in fixed {
-        let chosen = set.select(1, threads, Together::sum, |_, row| score(row));
-        lines.push(Line::new(PART, &test, who, ORACLE).of(&chosen, 1));
+        lines.push(Line::new(PART, &test, who, ORACLE).of(&set.choose(score), 1));
     }
     for (who, target) in [
         ("KACE, nvidia-smi, as published", Target::SumThroughput),

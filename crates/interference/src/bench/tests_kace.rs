@@ -208,9 +208,7 @@ fn more_members(tables: &Tables) -> Result<Vec<Line>, Error> {
                     after.predict(model, row).map_or(0.0, |f| f.value(crate::predict::Objective::Throughput))
                 };
                 let value = |row: &Together| after.throughput(row);
-                for (target, ratio) in after.choices(&model, |_| true, value, score) {
-                    chosen.add(&target, ratio);
-                }
+                chosen.extend(after.choices(&model, |_| true, value, score));
             }
             lines.push(Line::new(PART, &label, "ours", ORACLE).of(&chosen, REPEATS));
         }
