@@ -233,7 +233,7 @@ impl Bench {
             self.feed(Input::Exited {
                 job: id,
                 attempt: placement.attempt,
-                exit: Exit { status: ExitStatus::Code(0), evidence: None, not_started: None },
+                exit: Exit::of(ExitStatus::Code(0)),
             });
         }
     }

@@ -390,7 +390,12 @@ pub enum Reason {
         /// Why.
         why: String,
     },
-    /// The machine could not start it.
+    /// It was not launched, through no fault of its own; back to the queue.
+    NotLaunched {
+        /// Why.
+        why: String,
+    },
+    /// The machine could not start it, and it was given up (journals of carma before 0.2).
     LaunchFailed {
         /// Why.
         error: String,
@@ -445,6 +450,15 @@ pub enum Reason {
     HostOutOfMemory {
         /// What the log says.
         line: String,
+    },
+    /// The kernel killed processes of it for want of host memory: its cgroup says so.
+    HostMemoryLimit {
+        /// The limit that was set; `None`: the machine's own memory was exhausted.
+        limit: Option<MiB>,
+        /// The most that it had.
+        peak: Option<MiB>,
+        /// Processes that were killed.
+        killed: u32,
     },
     /// A neighbour's fault tore down the MPS server; back to the queue without charge.
     FaultVictim {
@@ -505,6 +519,7 @@ impl Reason {
             Self::Completed => "Completed",
             Self::CommandFailed { .. } => "NonZeroExit",
             Self::NotStarted { .. } => "NotStarted",
+            Self::NotLaunched { .. } => "NotLaunched",
             Self::LaunchFailed { .. } => "LaunchFailed",
             Self::ExitUnknown => "ExitUnknown",
             Self::Cancelled { .. } => "Cancelled",
@@ -514,6 +529,7 @@ impl Reason {
             Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
             Self::OutOfMemoryFinal { .. } => "OutOfMemory",
             Self::HostOutOfMemory { .. } => "HostOutOfMemory",
+            Self::HostMemoryLimit { .. } => "HostMemoryLimit",
             Self::FaultVictim { .. } => "MpsFaultVictim",
             Self::FaultCulprit { .. } => "MpsFault",
             Self::GpuLost { .. } => "GpuLost",
@@ -651,6 +667,9 @@ impl fmt::Display for Reason {
                 }
             }
             Self::NotStarted { why } => write!(f, "the command was not started: {why}"),
+            Self::NotLaunched { why } => {
+                write!(f, "not started, through no fault of its own: {why}; it is tried again")
+            }
             Self::LaunchFailed { error } => write!(f, "could not be started: {error}"),
             Self::ExitUnknown => {
                 f.write_str("its supervisor is gone, so nobody saw how it ended; its log may tell")
@@ -673,6 +692,17 @@ impl fmt::Display for Reason {
             Self::OutOfMemoryFinal { blame, why } => write!(f, "out of GPU memory: {blame}; {why}"),
             Self::HostOutOfMemory { line } => {
                 write!(f, "out of host memory, which another GPU does not help; log: {line}")
+            }
+            Self::HostMemoryLimit { limit, peak, killed } => {
+                match limit {
+                    Some(limit) => write!(f, "out of host memory: it reached its limit of {limit}")?,
+                    None => f.write_str("out of host memory: the machine had none left")?,
+                }
+                if let Some(peak) = peak {
+                    write!(f, "; it had {peak} at most")?;
+                }
+                let processes = if *killed == 1 { "process" } else { "processes" };
+                write!(f, "; the kernel killed {killed} {processes} of it (cgroup)")
             }
             Self::FaultVictim { culprit, line } => {
                 write!(

@@ -82,7 +82,21 @@ pub enum Input {
         /// Remark for the job's history, e.g. why MPS could not be had.
         note: Option<String>,
     },
-    /// An attempt could not be started, and nothing of it runs.
+    /// An attempt was not started, nothing of it runs or ever will, and that is no fault of the job's: the daemon died
+    /// before it started it, the machine lacked something, or it was to be ended before it had begun. It is tried again
+    /// as often as it takes.
+    NotLaunched {
+        /// Job.
+        job: JobId,
+        /// Attempt.
+        attempt: u32,
+        /// Why.
+        why: String,
+        /// Whether the next attempt waits a little: what was lacking may be there again then.
+        pause: bool,
+    },
+    /// An attempt could not be started, and nothing of it runs. Written by carma before 0.2, which gave a job up after
+    /// some of them; kept so that its journals replay as they were.
     LaunchFailed {
         /// Job.
         job: JobId,

@@ -274,6 +274,8 @@ pub enum EndLevel {
     Terminate,
     /// SIGKILL to everything of the job.
     Kill,
+    /// The same, and the end of its supervisor, which did not answer: stopped, or stuck in a file system that hangs.
+    Abandon,
 }
 
 /// A job on its way out.
@@ -440,6 +442,58 @@ pub struct Exit {
     pub evidence: Option<crate::recovery::Evidence>,
     /// Set when the command never ran: why (no such program, directory gone, ...).
     pub not_started: Option<String>,
+    /// With `not_started`: the machine lacked something (memory, descriptors, room on its disk), which is no fault of
+    /// the job's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub machine: bool,
+    /// What the attempt took of the host, where its cgroup tells.
+    #[serde(default, skip_serializing_if = "HostUse::is_unknown")]
+    pub host: HostUse,
+}
+
+impl Exit {
+    /// An end of this kind, of which nothing more is known.
+    #[must_use]
+    pub const fn of(status: ExitStatus) -> Self {
+        Self { status, evidence: None, not_started: None, machine: false, host: HostUse::UNKNOWN }
+    }
+}
+
+/// What an attempt took of the host, from its cgroup (kernel documentation, `cgroup-v2.rst`). What the hierarchy has no
+/// controller for is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HostUse {
+    /// Most memory that all its processes had together (`memory.peak`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_peak: Option<MiB>,
+    /// The limit that was set (`memory.max`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<MiB>,
+    /// Time on processors, user and system (`cpu.stat`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Millis>,
+    /// Most processes and threads at once (`pids.peak`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes_peak: Option<u32>,
+    /// Processes that the kernel killed for want of memory (`oom_kill` in `memory.events`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oom_kills: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl HostUse {
+    const UNKNOWN: Self =
+        Self { memory_peak: None, memory_limit: None, cpu: None, processes_peak: None, oom_kills: 0 };
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::UNKNOWN
+    }
 }
 
 /// One finished attempt, kept with the job.

@@ -6,9 +6,7 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{
-    Attempt, EndLevel, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode,
-};
+use crate::model::{Attempt, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
 use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack};
 use crate::reading::Health;
 use crate::recovery::EvidenceKind;
@@ -79,21 +77,18 @@ impl Plan {
 fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     let grace = state.options().kill_grace;
     for job in state.ending().iter().filter_map(|id| state.job(*id)) {
-        let Phase::Running { placement, started, ending, .. } = &job.phase else {
-            continue;
+        let (placement, started, ending) = match &job.phase {
+            Phase::Running { placement, started, ending, .. } => (placement, Some(*started), ending),
+            Phase::Launching { placement, ending } => (placement, None, ending),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => continue,
         };
         if let Some((level, cause)) = end_due(job, now, grace) {
             plan.actions.push(Action::End { job: job.spec.id, attempt: placement.attempt, level, cause });
-            if level == EndLevel::Terminate {
-                plan.wake_at(now + grace);
-            }
-        } else if let Some((level, at)) = ending.as_ref().and_then(|e| e.sent) {
-            // After the kill there is nothing left to do but wait for the exit.
-            if level == EndLevel::Terminate {
-                plan.wake_at(at + grace);
-            }
-        } else if let Some(limit) = job.spec.request.time_limit {
-            plan.wake_at(*started + limit);
+            plan.wake_at(now + grace);
+        } else if let Some((_, at)) = ending.as_ref().and_then(|e| e.sent) {
+            plan.wake_at(at + grace);
+        } else if let (Some(limit), Some(started)) = (job.spec.request.time_limit, started) {
+            plan.wake_at(started + limit);
         }
     }
 }
@@ -1041,7 +1036,10 @@ fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
             plan.wake_at(until);
             left_waiting = true;
             if detail == Detail::Reasons {
-                let error = job.past.last().map_or_else(String::new, |a| a.verdict.to_string());
+                let error = job.past.last().map_or_else(String::new, |a| match &a.verdict {
+                    Reason::NotLaunched { why } => why.clone(),
+                    other => other.to_string(),
+                });
                 plan.waiting.push((key.id, Reason::Pause { error, until }));
             }
             continue;

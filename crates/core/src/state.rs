@@ -4,8 +4,8 @@ use crate::explain::Reason;
 use crate::input::{Action, Input, Observation, Rejected};
 use crate::ledger::{Alone, Gpu, Growth, Promise, Tenant};
 use crate::model::{
-    Attempt, Computed, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId,
-    JobState, NewJob, Phase, Placement, QueueKey, SeenMemory, SharingMode, User,
+    Attempt, Computed, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, Floor, GpuId, HostUse, Job,
+    JobId, JobState, NewJob, Phase, Placement, QueueKey, SeenMemory, SharingMode, User,
 };
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
 use crate::reading::GpuInfo;
@@ -21,6 +21,10 @@ use std::sync::Arc;
 const FAULT_MEMORY: usize = 10_000;
 /// Launches that the machine may fail in a row before the job is given up.
 const LAUNCH_TRIES: usize = 3;
+/// Longest pause before another try where the machine lacked something, as a power of two of seconds: 64 s.
+const LONGEST_PAUSE_LOG2: usize = 6;
+/// Attempts in a row that were not launched and are kept with the job.
+const KEPT_NOT_LAUNCHED: usize = 16;
 
 /// What applying an input brought to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -254,6 +258,9 @@ impl State {
             Input::Started { job, attempt, supervisor, child, sharing, note: _ } => {
                 self.started(*job, *attempt, *supervisor, *child, *sharing)
             }
+            Input::NotLaunched { job, attempt, why, pause } => {
+                self.not_launched(*job, *attempt, why, *pause, applied)
+            }
             Input::LaunchFailed { job, attempt, error, transient } => {
                 self.launch_failed(*job, *attempt, error, *transient, applied)
             }
@@ -281,8 +288,11 @@ impl State {
                 self.queue.insert(job.queue_key(), job.clone());
             }
             Phase::Held { .. } => {}
-            Phase::Launching { .. } => {
+            Phase::Launching { ref ending, .. } => {
                 self.active.insert(job.spec.id);
+                if ending.is_some() {
+                    self.ending.insert(job.spec.id);
+                }
             }
             Phase::Running { ref ending, .. } => {
                 self.active.insert(job.spec.id);
@@ -733,7 +743,9 @@ impl State {
                 self.attempt_of(*job, *attempt)?;
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
-                    if let Phase::Running { ending: Some(ending), .. } = &mut job.phase {
+                    if let Phase::Running { ending: Some(ending), .. }
+                    | Phase::Launching { ending: Some(ending), .. } = &mut job.phase
+                    {
                         ending.sent = Some((*level, now));
                     }
                 })
@@ -914,6 +926,47 @@ impl State {
         })
     }
 
+    /// It was never started. A user's wish to end it is fulfilled; otherwise it goes back into the queue.
+    fn not_launched(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        why: &str,
+        pause: bool,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let ending = match &job.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
+        };
+        self.leave(id, None, Reason::NotLaunched { why: why.to_owned() });
+        match ending.map(|ending| ending.cause) {
+            Some(EndCause::Cancelled { by }) => {
+                self.finish(id, JobState::Cancelled, Reason::Cancelled { by }, None, applied);
+            }
+            // Whoever wanted it back in the queue has it there; nor does it wait for anything.
+            Some(_) => self.enqueue(id, |_| ()),
+            None => {
+                let in_a_row = |job: &Job| {
+                    let mut rows = job.past.iter().rev();
+                    rows.by_ref().take_while(|a| matches!(a.verdict, Reason::NotLaunched { .. })).count()
+                };
+                let failures = in_a_row(self.get(id)?);
+                let wait = Millis::secs(1 << failures.min(LONGEST_PAUSE_LOG2));
+                let until = pause.then(|| self.now + wait);
+                self.enqueue(id, |job| {
+                    job.not_before = until;
+                    // A machine that lacks something for days must not make the job grow without end.
+                    if failures > KEPT_NOT_LAUNCHED {
+                        job.past.remove(job.past.len() - 2);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn launch_failed(
         &mut self,
         id: JobId,
@@ -961,6 +1014,9 @@ impl State {
             }
         };
         let status = exit.status;
+        if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
+            return self.not_launched(id, attempt, why, true, applied);
+        }
         if let Some(ending) = ending {
             // Done before it was asked to end: running it again would be running it twice.
             let done = status == ExitStatus::Code(0) && ending.sent.is_none();
@@ -978,8 +1034,14 @@ impl State {
         let kind = exit.evidence.as_ref().map(|e| e.kind);
         let lost = placement.gpus.iter().find_map(|g| self.gpu(*g).and_then(Gpu::lost));
         let failed = |reason: Reason| (JobState::Failed, reason);
+        let host_killed = exit.host.oom_kills > 0 && (kind.is_none() || status == ExitStatus::Signal(9));
         let (state, reason) = match (status, kind) {
             (ExitStatus::Code(0), _) => (JobState::Completed, Reason::Completed),
+            // The kernel's own word, which the log cannot have.
+            _ if host_killed => {
+                let HostUse { memory_peak: peak, memory_limit: limit, oom_kills: killed, .. } = exit.host;
+                (JobState::OutOfMemory, Reason::HostMemoryLimit { limit, peak, killed })
+            }
             (ExitStatus::Unknown, _) => failed(Reason::ExitUnknown),
             (_, Some(EvidenceKind::GpuLost)) => failed(Reason::GpuLost { line }),
             (_, _) if lost.is_some() => failed(Reason::GpuLost { line: lost.unwrap_or_default() }),
@@ -1186,20 +1248,24 @@ impl State {
     }
 }
 
-/// What [`crate::plan()`] needs to see of a running job to end it.
+/// What [`crate::plan()`] needs to see of a job to end it: politely, then for good, and at last without its supervisor.
+/// One that is still being launched has no command that could end politely.
 pub(crate) fn end_due(job: &Job, now: Millis, grace: Millis) -> Option<(EndLevel, EndCause)> {
-    let Phase::Running { started, ending, .. } = &job.phase else {
-        return None;
+    let (ending, started) = match &job.phase {
+        Phase::Running { started, ending, .. } => (ending, Some(*started)),
+        Phase::Launching { ending, .. } => (ending, None),
+        Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return None,
     };
-    match ending {
-        None => {
-            let limit = job.spec.request.time_limit?;
-            (now.since(*started) >= limit).then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)))
-        }
-        Some(Ending { cause, sent: None }) => Some((EndLevel::Terminate, cause.clone())),
-        Some(Ending { cause, sent: Some((EndLevel::Terminate, at)) }) => {
-            (now.since(*at) >= grace).then_some((EndLevel::Kill, cause.clone()))
-        }
-        Some(Ending { sent: Some((EndLevel::Kill, _)), .. }) => None,
-    }
+    let Some(Ending { cause, sent }) = ending else {
+        let limit = job.spec.request.time_limit?;
+        let over = started.is_some_and(|started| now.since(started) >= limit);
+        return over.then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)));
+    };
+    let next = match (sent, started) {
+        (None, _) => return Some((EndLevel::Terminate, cause.clone())),
+        (Some((EndLevel::Terminate, at)), Some(_)) => (*at, EndLevel::Kill),
+        (Some((_, at)), _) => (*at, EndLevel::Abandon),
+    };
+    let (at, level) = next;
+    (now.since(at) >= grace).then(|| (level, cause.clone()))
 }

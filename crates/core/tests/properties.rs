@@ -8,8 +8,8 @@ use carma_core::explain::Reason;
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::Promise;
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, JobState, NewJob,
-    Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, HostUse, Job, JobId, JobState,
+    NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
@@ -64,8 +64,9 @@ enum Op {
     End(Pick, EndLevel),
     SetState(Pick, JobState),
     Started(Pick, bool, SharingMode),
-    Exited(Pick, bool, ExitStatus, Option<EvidenceKind>, bool),
+    Exited(Pick, bool, ExitStatus, Option<EvidenceKind>, Never, u32),
     LaunchFailed(Pick, bool),
+    NotLaunched(Pick, bool),
     /// Everything that was decided starts as decided.
     StartAll,
     /// All tenants of a GPU die of a fatal fault, one after the other.
@@ -274,6 +275,18 @@ fn evidence() -> impl Strategy<Value = Option<EvidenceKind>> {
     )
 }
 
+/// Whether the command ran at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Never {
+    Ran,
+    ByItself,
+    ByTheMachine,
+}
+
+fn never() -> impl Strategy<Value = Never> {
+    prop_oneof![8 => Just(Never::Ran), 1 => Just(Never::ByItself), 1 => Just(Never::ByTheMachine)]
+}
+
 fn status() -> impl Strategy<Value = ExitStatus> {
     prop_oneof![
         5 => Just(ExitStatus::Code(1)),
@@ -293,7 +306,7 @@ fn op() -> impl Strategy<Value = Op> {
     };
     let uid = || select(vec![1000u32, 1001, 1002, 0]);
     let right = || proptest::bool::weighted(0.9);
-    let level = || select(vec![EndLevel::Terminate, EndLevel::Kill]);
+    let level = || select(vec![EndLevel::Terminate, EndLevel::Kill, EndLevel::Abandon]);
     let state = select(vec![JobState::Pending, JobState::Running, JobState::Failed, JobState::Cancelled]);
     let clock = prop_oneof![
         8 => 0i64..40_000,
@@ -314,15 +327,16 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (pick(), level()).prop_map(|(job, level)| Op::End(job, level)),
         1 => (pick(), state).prop_map(|(job, state)| Op::SetState(job, state)),
         8 => (pick(), right(), mode()).prop_map(|(job, ok, mode)| Op::Started(job, ok, mode)),
-        8 => (pick(), right(), status(), evidence(), proptest::bool::weighted(0.1))
-            .prop_map(|(job, ok, status, kind, never)| Op::Exited(job, ok, status, kind, never)),
+        8 => (pick(), right(), status(), evidence(), never(), prop_oneof![9 => Just(0u32), 1 => 1u32..5])
+            .prop_map(|(job, ok, status, kind, never, kills)| Op::Exited(job, ok, status, kind, never, kills)),
         2 => (pick(), any::<bool>()).prop_map(|(job, again)| Op::LaunchFailed(job, again)),
+        2 => (pick(), any::<bool>()).prop_map(|(job, pause)| Op::NotLaunched(job, pause)),
         6 => Just(Op::StartAll),
-        1 => (0u32..5).prop_map(Op::Crash),
+        3 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Foresee(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
-        2 => Just(Op::Slow),
+        4 => Just(Op::Slow),
         4 => (pick(), right(), 0u32..12_000, 0u32..20_000)
             .prop_map(|(job, ok, p, over)| Op::Measure(job, ok, p, over)),
         2 => (pick(), uid()).prop_map(|(job, by)| Op::Cancel(job, by)),
@@ -540,7 +554,7 @@ impl World {
                 for tenant in tenants.unwrap_or_default() {
                     let job = Pick::Number(tenant.job.0);
                     let kind = Some(EvidenceKind::FatalGpuFault);
-                    self.step(&Op::Exited(job, true, ExitStatus::Code(1), kind, false))?;
+                    self.step(&Op::Exited(job, true, ExitStatus::Code(1), kind, Never::Ran, 0))?;
                 }
                 return Ok(());
             }
@@ -559,7 +573,7 @@ impl World {
                     let ending = |job: &Job| matches!(job.phase, Phase::Running { ending: Some(_), .. });
                     if self.state.job(id).is_some_and(ending) {
                         let killed = ExitStatus::Signal(15);
-                        self.step(&Op::Exited(Pick::Number(id.0), true, killed, None, false))?;
+                        self.step(&Op::Exited(Pick::Number(id.0), true, killed, None, Never::Ran, 0))?;
                     }
                 }
                 return Ok(());
@@ -614,7 +628,7 @@ impl World {
                     note: None,
                 }
             }
-            Op::Exited(pick, right, status, kind, never) => {
+            Op::Exited(pick, right, status, kind, never, oom_kills) => {
                 let (job, attempt) = self.attempt(*pick, *right);
                 Input::Exited {
                     job,
@@ -622,9 +636,15 @@ impl World {
                     exit: Exit {
                         status: *status,
                         evidence: kind.map(|kind| Evidence { kind, line: "a line".into() }),
-                        not_started: never.then(|| "no such file".into()),
+                        not_started: (*never != Never::Ran).then(|| "no such file".into()),
+                        machine: *never == Never::ByTheMachine,
+                        host: HostUse { oom_kills: *oom_kills, ..HostUse::default() },
                     },
                 }
+            }
+            Op::NotLaunched(pick, pause) => {
+                let (job, attempt) = self.attempt(*pick, true);
+                Input::NotLaunched { job, attempt, why: "no".into(), pause: *pause }
             }
             Op::LaunchFailed(pick, transient) => {
                 let (job, attempt) = self.attempt(*pick, true);
@@ -906,6 +926,7 @@ fn the_random_runs_reach_every_kind_of_end() {
         "Completed",
         "NonZeroExit",
         "NotStarted",
+        "NotLaunched",
         "LaunchFailed",
         "ExitUnknown",
         "Cancelled",
@@ -916,6 +937,7 @@ fn the_random_runs_reach_every_kind_of_end() {
         "OutOfMemoryRetry",
         "OutOfMemory",
         "HostOutOfMemory",
+        "HostMemoryLimit",
         "MpsFaultVictim",
         "MpsFault",
         "GpuLost",

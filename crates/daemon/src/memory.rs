@@ -395,7 +395,7 @@ mod tests {
             },
             started: Some(Millis::ZERO),
             ended: Millis::secs(30),
-            exit: Some(Exit { status: ExitStatus::Code(exit), evidence: None, not_started: None }),
+            exit: Some(Exit::of(ExitStatus::Code(exit))),
             peak: Some(MiB(peak)),
             alone: None,
             seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),

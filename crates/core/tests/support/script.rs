@@ -33,8 +33,8 @@
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Promise};
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, Job, JobId, JobState,
-    NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, HostUse, Job, JobId,
+    JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{evaluate, plan};
 use carma_core::policy::{Options, Order, RecoveryMethod, presets};
@@ -624,6 +624,12 @@ impl Stage {
             status,
             evidence: words.take("log").and_then(|log| recovery::scan(&log)),
             not_started: words.take("not-started"),
+            machine: words.flag("machine"),
+            host: HostUse {
+                oom_kills: words.take_as("oom-kills", number)?.map_or(0, i32::unsigned_abs),
+                memory_limit: words.take_as("host-limit", memory)?,
+                ..HostUse::default()
+            },
         };
         let past = self.past(job);
         self.apply(&Input::Exited { job, attempt, exit })?;
@@ -633,6 +639,13 @@ impl Stage {
 
     fn launch_fails(&mut self, words: &mut Words) -> Outcome<()> {
         let job = words.job()?;
+        let attempt = self.placement(job)?.attempt;
+        if let Some(why) = words.take("why") {
+            let past = self.past(job);
+            self.apply(&Input::NotLaunched { job, attempt, why, pause: words.flag("pause") })?;
+            self.say_if_back(job, past);
+            return Ok(());
+        }
         let input = Input::LaunchFailed {
             job,
             attempt: self.placement(job)?.attempt,
@@ -722,6 +735,7 @@ impl Stage {
                 let how = match level {
                     EndLevel::Terminate => "asked to end",
                     EndLevel::Kill => "killed",
+                    EndLevel::Abandon => "killed with its supervisor",
                 };
                 let why = match cause {
                     EndCause::Cancelled { by } => format!("cancelled by {by}"),

@@ -176,7 +176,7 @@ impl<'a> CoreScheduler<'a> {
 
     /// A job is to end: it does so at once, and there is more to plan.
     fn ended(&mut self, now: Millis, job: JobId, attempt: u32) -> Decision {
-        let exit = Exit { status: ExitStatus::Signal(TERMINATED), evidence: None, not_started: None };
+        let exit = Exit::of(ExitStatus::Signal(TERMINATED));
         self.apply(now, &Input::Exited { job, attempt, exit });
         self.wake = Some(now + Millis(1));
         Decision::Undo { job: index(job) }
@@ -244,9 +244,8 @@ impl Scheduler for CoreScheduler<'_> {
     fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
         let attempt = world.jobs[job as usize].attempts;
         let exit = match how {
-            Left::Completed => Exit { status: ExitStatus::Code(0), evidence: None, not_started: None },
+            Left::Completed => Exit::of(ExitStatus::Code(0)),
             Left::OutOfMemory(overflow) => Exit {
-                status: ExitStatus::Code(1),
                 evidence: Some(Evidence {
                     // PyTorch names the block that it could not have, not what the model needs in all.
                     kind: EvidenceKind::GpuOutOfMemory {
@@ -254,7 +253,7 @@ impl Scheduler for CoreScheduler<'_> {
                     },
                     line: String::from("CUDA out of memory"),
                 }),
-                not_started: None,
+                ..Exit::of(ExitStatus::Code(1))
             },
         };
         let applied = self.apply(now, &Input::Exited { job: id(job), attempt, exit });
