@@ -71,6 +71,53 @@ pub struct SubmitRequest {
     /// What is known of the task beside its command.
     #[serde(default, skip_serializing_if = "TaskFacts::is_empty")]
     pub task: TaskFacts,
+    /// Limit of host memory of all its processes together, enforced by a cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory_mib: Option<u64>,
+    /// Limit of host processors, percent of one: 400 is four.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_cpu_pct: Option<u32>,
+    /// Limit of processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_processes: Option<u32>,
+    /// What it takes over from the session in which it is submitted.
+    #[serde(default, skip_serializing_if = "Session::is_empty")]
+    pub session: Session,
+}
+
+/// What a job takes over from the session in which it is submitted, beside directory and environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Session {
+    /// File mode creation mask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub umask: Option<u32>,
+    /// Limits of resources by the names of limits.conf(5), in the kernel's units (getrlimit(2)).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, ResourceLimit>,
+    /// Run by the user's login shell, which reads the profile first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub login: bool,
+}
+
+impl Session {
+    /// Whether nothing is taken over.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A limit of a resource; absent: none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceLimit {
+    /// What holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft: Option<u64>,
+    /// Up to where the job may raise it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hard: Option<u64>,
 }
 
 /// What tells runs of one program apart, and what makes its memory hard to tell.

@@ -1,34 +1,47 @@
-//! How fast running jobs go: two threads that take in what they say of their progress, one by heartbeats, one by their
-//! logs, so that a log on a file system that hangs does not keep tasks waiting that send heartbeats.
-//!
-//! Each attempt has a meter (heartbeats, see [`super::progress`]) and a log that is read as it grows. Heartbeats
-//! are taken in when they come, since a task that sends them may wait for room; logs and heartbeat files once a
-//! second of the daemon's clock. What the jobs take of the host is looked at as often as that costs next to nothing.
+//! How fast running jobs go, by what their supervisors hear of them: one thread that takes in their messages, and one
+//! that looks at what the jobs take of the host. Neither touches anything of a user's.
 
 use super::process;
-use super::progress::{Meter, Output, Owner};
+use super::progress::Event;
 use super::usage::{Host, Usage};
 use crate::clock::Clock;
 use carma_core::model::JobId;
 use carma_core::units::Millis;
-use carma_interference::rate::tally::Measured;
-use rustix::event::{Timespec, epoll};
-use rustix::fd::{AsFd, OwnedFd};
+use carma_interference::rate::tally::{Measured, Tally};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use rustix::fd::AsRawFd;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a log that are read at a time: what is written faster is skipped.
-const PIECE: usize = 64 << 10;
+/// Name of the socket to which supervisors send their news, in the directory of the heartbeats.
+pub const SOCKET: &str = "daemon";
 
 /// Shortest time between two looks at the host, in life.
 const HOST_PACE: Duration = Duration::from_secs(1);
 /// A look at all processes of a large machine takes its time: it may take so much of one processor, 1 over this.
 const HOST_SHARE: u32 = 200;
+/// When nothing has come from a supervisor for this long, in life, nothing is known of its job's progress: its log may
+/// be on a file system that hangs.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Longest message, bytes.
+const LONGEST: usize = 128 << 10;
+
+/// What a supervisor heard since its last message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct News {
+    /// Short name of the attempt.
+    pub attempt: String,
+    /// When it was sent, seconds since the machine's boot: up to then it has heard everything.
+    pub at_s: f64,
+    /// What it heard, with times since boot.
+    pub events: Vec<Event>,
+}
 
 /// What a job takes of the host, and when that was seen.
 #[derive(Debug, Clone, Copy)]
@@ -41,115 +54,89 @@ pub struct HostLook {
 
 /// One attempt.
 struct Paced {
-    meter: Meter,
-    log: PathBuf,
-    /// Whose file the log must be.
-    uid: u32,
-    /// Up to where the log was read; `None`: from its end on, as it is found.
-    read: Option<u64>,
+    job: JobId,
+    tally: Tally,
+    /// When its supervisor sent something last.
+    heard: Instant,
 }
 
-/// Job and attempt.
-pub type Key = (JobId, u32);
-
-/// The meters of all running jobs.
+/// What is counted of all running jobs.
 pub struct Paces {
     dir: PathBuf,
     clock: Clock,
-    epoll: OwnedFd,
-    paced: Mutex<BTreeMap<Key, Paced>>,
+    socket: UnixDatagram,
+    /// By short name of the attempt.
+    paced: Mutex<BTreeMap<String, Paced>>,
     /// Jobs that run, and their supervisors.
     running: Mutex<Vec<(JobId, u32)>>,
     hosts: Mutex<BTreeMap<JobId, HostLook>>,
 }
 
-/// Token of a meter in epoll: attempts of one job do not overlap.
-const fn token(key: Key) -> u64 {
-    key.0.0
-}
-
 impl Paces {
-    /// Starts the threads. `dir` is for the sockets and files of the jobs.
+    /// Starts the threads. `dir` is for the sockets and files of the jobs, and for the socket of their supervisors.
     ///
     /// # Errors
-    /// When the kernel gives no epoll or thread.
+    /// When the kernel gives no socket or thread.
     pub fn start(dir: PathBuf, clock: Clock) -> io::Result<Arc<Self>> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let path = dir.join(SOCKET);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
+        let socket = UnixDatagram::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        setsockopt(&socket, sockopt::PassCred, &true)?;
         let paces = Arc::new(Self {
             dir,
             clock,
-            epoll,
+            socket,
             paced: Mutex::default(),
             running: Mutex::default(),
             hosts: Mutex::default(),
         });
-        let (beats, logs) = (paces.clone(), paces.clone());
-        std::thread::Builder::new().name("pace".into()).spawn(move || beats.hear())?;
-        std::thread::Builder::new().name("logs".into()).spawn(move || logs.read())?;
+        let (news, hosts) = (paces.clone(), paces.clone());
+        std::thread::Builder::new().name("pace".into()).spawn(move || news.hear())?;
+        std::thread::Builder::new().name("hosts".into()).spawn(move || hosts.look())?;
         Ok(paces)
     }
 
-    /// Removes what attempts left that are over, e.g. while no daemon ran.
-    pub fn clear(&self, live: &[Key]) {
+    /// Directory of the sockets and files of the jobs.
+    #[must_use]
+    pub const fn dir(&self) -> &PathBuf {
+        &self.dir
+    }
+
+    /// Removes what attempts left that are over, e.g. while no daemon ran. `live`: job and attempt.
+    pub fn clear(&self, live: &[(JobId, u32)]) {
         let live: Vec<String> = live.iter().map(|(job, attempt)| format!("{job}.{attempt}")).collect();
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            if !live.iter().any(|name| entry.file_name() == name.as_str()) {
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_dir && !live.iter().any(|name| entry.file_name() == name.as_str()) {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }
     }
 
-    /// Makes the meter of an attempt that is about to start, or that was found running (`running`). Returns what to
-    /// set in its environment. `owner`: its user, where jobs become their users. A job goes on without a meter: where
-    /// none can be made, the log says why.
-    #[must_use]
-    pub fn open(
-        &self,
-        job: JobId,
-        attempt: u32,
-        log: &Path,
-        user: Owner,
-        as_root: bool,
-        running: bool,
-    ) -> Vec<(String, String)> {
-        let dir = self.dir_of(job, attempt);
-        let made = own(&dir, as_root.then_some(user))
-            .map_err(|e| format!("{}: {e}", dir.display()))
-            .and_then(|()| Meter::open(&dir, as_root.then_some(user)).map_err(|e| e.to_string()));
-        let meter = match made {
-            Ok(meter) => meter,
-            Err(why) => {
-                tracing::warn!("the progress of job {job} cannot be counted: {why}");
-                return Vec::new();
-            }
-        };
-        let env = meter.env();
-        // An earlier attempt may have written to the same log.
-        let read = (!running).then(|| std::fs::metadata(log).map_or(0, |meta| meta.len()));
-        let key = (job, attempt);
-        let data = epoll::EventData::new_u64(token(key));
-        if let Err(e) = epoll::add(&self.epoll, meter.as_fd(), data, epoll::EventFlags::IN) {
-            tracing::warn!("heartbeats of job {job} are taken in once a second only: {e}");
-        }
-        self.lock().insert(key, Paced { meter, log: log.to_owned(), uid: user.uid, read });
-        env
+    /// Takes in news of an attempt from now on.
+    pub fn open(&self, job: JobId, name: String) {
+        self.lock().insert(name, Paced { job, tally: Tally::new(), heard: Instant::now() });
     }
 
-    fn dir_of(&self, job: JobId, attempt: u32) -> PathBuf {
-        self.dir.join(format!("{job}.{attempt}"))
-    }
-
-    /// Takes in the last of it and forgets the attempt.
+    /// Forgets the attempts of a job. What a supervisor that was killed left of its heartbeats goes with them.
     pub fn close(&self, job: JobId, attempt: u32) {
-        // Closing the socket takes it out of epoll. An attempt that ended while no daemon ran has no meter.
-        drop(self.lock().remove(&(job, attempt)));
-        let _ = std::fs::remove_dir_all(self.dir_of(job, attempt));
+        self.lock().retain(|_, paced| paced.job != job);
+        let _ = std::fs::remove_dir_all(self.dir.join(format!("{job}.{attempt}")));
     }
 
-    /// The rate of an attempt over a span of the daemon's time.
+    /// The rate of a job's present attempt over a span of the daemon's time; `None` also while its supervisor is silent.
     #[must_use]
-    pub fn rate(&self, job: JobId, attempt: u32, from: Millis, to: Millis) -> Option<Measured> {
-        self.lock().get(&(job, attempt))?.meter.tally().best(seconds(from), seconds(to))
+    pub fn rate(&self, job: JobId, from: Millis, to: Millis) -> Option<Measured> {
+        let paced = self.lock();
+        let paced = paced.values().find(|paced| paced.job == job)?;
+        if paced.heard.elapsed() > SILENCE {
+            return None;
+        }
+        paced.tally.best(seconds(from), seconds(to))
     }
 
     /// Tells which jobs run, with the pids of their supervisors.
@@ -163,62 +150,67 @@ impl Paces {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner).get(&job).copied()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Paced>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Paced>> {
         self.paced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in heartbeats: datagrams when they come, files once a second.
+    /// Takes in what supervisors send.
     fn hear(&self) {
-        let mut events = Vec::with_capacity(64);
-        let mut next = self.clock.now();
+        let me = rustix::process::geteuid().as_raw();
+        let mut buffer = vec![0; LONGEST];
         loop {
-            events.clear();
-            let left = self.clock.until(next).max(Duration::from_millis(20));
-            let left = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(1),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&left)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => {
-                    tracing::error!("heartbeats cannot be waited for: {e}");
-                    return;
-                }
-            }
-            {
-                // The time with the lock held, as for logs.
-                let mut paced = self.lock();
-                let now = self.clock.now();
-                for event in &events {
-                    let job = JobId({ event.data }.u64());
-                    for (_, paced) in paced.range_mut((job, 0)..=(job, u32::MAX)) {
-                        paced.meter.poll(seconds(now));
+            match self.receive(&mut buffer) {
+                // Root's daemon hears root alone; a user's, the user's processes.
+                Ok((length, uid)) if uid == Some(me) || uid == Some(0) => {
+                    match serde_json::from_slice(buffer.get(..length).unwrap_or_default()) {
+                        Ok(news) => self.take(news),
+                        Err(e) => tracing::debug!("news of a supervisor are not understood: {e}"),
                     }
                 }
-                if now >= next {
-                    next = now + Millis::secs(1);
-                    paced.values_mut().for_each(|paced| paced.meter.poll(seconds(now)));
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(e) => {
+                    tracing::error!("supervisors cannot be heard: {e}");
+                    std::thread::sleep(Duration::from_secs(1));
                 }
             }
-            // A flood of heartbeats is taken in by the batch.
-            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Reads logs and looks at the host, once a second.
-    fn read(&self) {
+    fn receive(&self, buffer: &mut [u8]) -> nix::Result<(usize, Option<u32>)> {
+        // Room for the sender's identity and nothing else: file descriptors that come along are not taken.
+        let mut space = nix::cmsg_space!(nix::sys::socket::UnixCredentials);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+        let uid = message.cmsgs().ok().and_then(|mut all| {
+            all.find_map(|one| match one {
+                ControlMessageOwned::ScmCredentials(who) => Some(who.uid()),
+                _ => None,
+            })
+        });
+        Ok((message.bytes, uid))
+    }
+
+    fn take(&self, news: News) {
+        let mut paced = self.lock();
+        let Some(paced) = paced.get_mut(&news.attempt) else { return };
+        paced.heard = Instant::now();
+        // No later than now: a user's daemon hears the user's processes, who may say anything.
+        let now_s = seconds(self.clock.now());
+        for event in news.events {
+            let event = event.at(|boot_s| self.clock.at_boot_s(boot_s).min(now_s));
+            event.count(&mut paced.tally);
+        }
+    }
+
+    /// Looks at the host again and again; the times of the looks are since the start.
+    fn look(&self) {
         let mut usages: BTreeMap<JobId, Usage> = BTreeMap::new();
         let start = Instant::now();
-        let mut next_host = start;
         loop {
-            let now = self.clock.now();
-            self.read_all();
             let began = Instant::now();
-            if began >= next_host {
-                self.look_at_hosts(start, &mut usages);
-                next_host = began + HOST_PACE.max(began.elapsed() * HOST_SHARE);
-            }
-            std::thread::sleep(self.clock.until(now + Millis::secs(1)).max(Duration::from_millis(20)));
+            self.look_at_hosts(start, &mut usages);
+            std::thread::sleep(HOST_PACE.max(began.elapsed() * HOST_SHARE));
         }
     }
 
@@ -239,71 +231,9 @@ impl Paces {
         }
         *self.hosts.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
-
-    /// Reads what logs have grown by. Files are read with the lock released: a slow file system delays nobody.
-    fn read_all(&self) {
-        let known: Vec<(Key, PathBuf, u32, Option<u64>)> =
-            self.lock().iter().map(|(key, p)| (*key, p.log.clone(), p.uid, p.read)).collect();
-        for (key, log, uid, from) in known {
-            let (bytes, read) = match grown(&log, uid, from) {
-                Some((bytes, read)) => (bytes, Some(read)),
-                None => (Vec::new(), from),
-            };
-            if let Some(paced) = self.lock().get_mut(&key) {
-                paced.read = read;
-                // The time with the lock held, since heartbeats are taken in meanwhile: times only rise.
-                paced.meter.feed(seconds(self.clock.now()), Output::Standard, &bytes);
-            }
-        }
-    }
 }
 
 /// Seconds on the daemon's clock.
 fn seconds(at: Millis) -> f64 {
     at.0 as f64 / 1000.0
-}
-
-/// A directory of our own. A root daemon's user may enter it by way of the group, find there what is his, and change
-/// nothing in it.
-fn own(dir: &Path, user: Option<Owner>) -> io::Result<()> {
-    match std::fs::create_dir(dir) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            let there = std::fs::symlink_metadata(dir)?;
-            if !there.is_dir() || there.uid() != rustix::process::geteuid().as_raw() {
-                std::fs::remove_dir_all(dir)?;
-                std::fs::create_dir(dir)?;
-            }
-        }
-        made => made?,
-    }
-    let mode = match user {
-        Some(user) => {
-            std::os::unix::fs::lchown(dir, None, Some(user.gid))?;
-            0o710
-        }
-        None => 0o700,
-    };
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
-}
-
-/// What a log holds beyond `from`, and up to where that is. The file must be a plain one of that user: its name is
-/// the user's, and a link or a pipe put in its place is not followed or waited for.
-fn grown(log: &Path, uid: u32, from: Option<u64>) -> Option<(Vec<u8>, u64)> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = File::options().read(true).custom_flags(flags).open(log).ok()?;
-    let meta = file.metadata().ok()?;
-    if !meta.is_file() || meta.uid() != uid {
-        return None;
-    }
-    let end = meta.len();
-    let from = from.unwrap_or(end);
-    if end < from {
-        // It was cut off: whatever is written now is new.
-        return Some((Vec::new(), end));
-    }
-    let start = from.max(end.saturating_sub(PIECE as u64));
-    let mut bytes = vec![0; usize::try_from(end - start).ok()?.min(PIECE)];
-    let length = file.read_at(&mut bytes, start).ok()?;
-    bytes.truncate(length);
-    Some((bytes, start + length as u64))
 }

@@ -1,46 +1,15 @@
-//! The files by which supervisor and daemon tell each other what happened.
+//! The file by which a supervisor tells the daemon what became of its attempt, now or after a restart.
 
+use super::identity::AttemptId;
 use carma_core::model::{Exit, JobId, ProcessRef};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a supervisor is told to do.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Order {
-    /// Job.
-    pub job: JobId,
-    /// Attempt, from 1.
-    pub attempt: u32,
-    /// Directory of the records.
-    pub run_dir: PathBuf,
-    /// Program and arguments.
-    pub command: Vec<String>,
-    /// Directory to start in.
-    pub cwd: String,
-    /// Complete environment.
-    pub env: BTreeMap<String, String>,
-    /// Whom to become; `None`: stay who we are.
-    pub become_user: Option<Identity>,
-    /// File of the output.
-    pub log: PathBuf,
-    /// Whether the file lies in carma's own directory, where carma creates it for the user.
-    pub own_log: bool,
-}
-
-/// A user to become.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Identity {
-    /// User id.
-    pub uid: u32,
-    /// Primary group.
-    pub gid: u32,
-    /// Login name, for the supplementary groups; `None` when the system does not know the user.
-    pub name: Option<String>,
-}
+/// Longest record that is read, bytes: what a supervisor writes is far below it.
+const LONGEST: u64 = 1 << 20;
 
 /// Who claimed an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,28 +21,30 @@ pub enum Claim {
     Fenced,
 }
 
-/// What a supervisor tells its daemon over the pipe, once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Hello {
-    /// The command runs.
-    Running {
-        /// The supervisor.
-        supervisor: ProcessRef,
-        /// Its first process.
-        child: ProcessRef,
-    },
-    /// It ended before it ran; the exit record says why.
-    NotStarted,
-}
-
 /// What a record file says, one line each, in the order in which it happened.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
+    /// Whose record it is. Absent in those of carma before 0.2.
+    Id(AttemptId),
     Claim(Claim),
+    /// The command is about to be started.
+    Starting,
     Child(ProcessRef),
     Exit(Exit),
+}
+
+/// What is known of an attempt that was claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// By whom.
+    pub claim: Claim,
+    /// Whether its command may have been started.
+    pub starting: bool,
+    /// Its first process.
+    pub child: Option<ProcessRef>,
+    /// How it ended.
+    pub exit: Option<Exit>,
 }
 
 /// The record of one attempt: one file, since file systems take their time over files that come and
@@ -81,98 +52,135 @@ enum Entry {
 #[derive(Debug, Clone)]
 pub struct Records {
     file: PathBuf,
+    /// `None`: of carma before 0.2.
+    id: Option<AttemptId>,
 }
 
 impl Records {
-    /// The record of an attempt in a directory.
+    /// The record of an attempt, in the directory of its life.
     #[must_use]
-    pub fn new(run_dir: &Path, job: JobId, attempt: u32) -> Self {
-        Self { file: run_dir.join(format!("{job}.{attempt}.record")) }
+    pub fn new(dir: &Path, id: AttemptId) -> Self {
+        let file = dir.join(format!("{}.{}.record", id.job, id.attempt));
+        Self { file, id: Some(id) }
     }
 
-    /// Claims the attempt. `false`: somebody else has.
+    /// The record of an attempt that carma before 0.2 decided.
+    #[must_use]
+    pub fn nameless(dir: &Path, job: JobId, attempt: u32) -> Self {
+        Self { file: dir.join(format!("{job}.{attempt}.record")), id: None }
+    }
+
+    /// Claims the attempt. `None`: somebody else has, or its life is over and its directory gone; either way nothing of
+    /// it may be started.
     ///
     /// # Errors
     /// When the directory cannot be written.
-    pub fn claim(&self, claim: &Claim) -> io::Result<bool> {
+    pub fn claim(&self, claim: &Claim) -> io::Result<Option<Claimed>> {
         // Written aside and linked, so that the claim appears whole or not at all.
         let aside = self.file.with_added_extension(std::process::id().to_string());
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-        let written = file.write_all(&line(&Entry::Claim(*claim))?);
-        let linked = written.and_then(|()| fs::hard_link(&aside, &self.file));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let mut file = match options.open(&aside) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut text = match &self.id {
+            Some(id) => line(&Entry::Id(id.clone()))?,
+            None => Vec::new(),
+        };
+        text.extend(line(&Entry::Claim(*claim))?);
+        let linked = file.write_all(&text).and_then(|()| fs::hard_link(&aside, &self.file));
         let _ = fs::remove_file(&aside);
         match linked {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Ok(()) => Ok(Some(Claimed { file, end: text.len() as u64 })),
+            Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Who claimed the attempt.
-    #[must_use]
-    pub fn claimed(&self) -> Option<Claim> {
-        self.find(|entry| match entry {
-            Entry::Claim(claim) => Some(claim),
-            _ => None,
-        })
-    }
-
-    /// Records the job's first process. For the claimant only.
+    /// What the record says; `None`: nobody has claimed the attempt.
     ///
     /// # Errors
-    /// When the disk does not take it.
-    pub fn write_child(&self, child: ProcessRef) -> io::Result<()> {
-        self.add(&Entry::Child(child))
-    }
-
-    /// The job's first process.
-    #[must_use]
-    pub fn child(&self) -> Option<ProcessRef> {
-        self.find(|entry| match entry {
-            Entry::Child(child) => Some(child),
-            _ => None,
-        })
-    }
-
-    /// Leaves the exit record. For the claimant only; may be tried again after a failure.
-    ///
-    /// # Errors
-    /// When the disk does not take it.
-    pub fn write_exit(&self, exit: &Exit) -> io::Result<()> {
-        self.add(&Entry::Exit(exit.clone()))
-    }
-
-    /// How the attempt ended.
-    #[must_use]
-    pub fn exit(&self) -> Option<Exit> {
-        self.find(|entry| match entry {
-            Entry::Exit(exit) => Some(exit),
-            _ => None,
-        })
+    /// When it cannot be read now (out of descriptors, say), or is another attempt's.
+    pub fn read(&self) -> io::Result<Option<Record>> {
+        let file = match File::options().read(true).custom_flags(libc::O_NOFOLLOW).open(&self.file) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut text = Vec::new();
+        file.take(LONGEST).read_to_end(&mut text)?;
+        let (whole, _) = text.split_at(whole_lines(&text));
+        let entries = whole.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        let (mut id, mut claim) = (None, None);
+        let (mut starting, mut child, mut exit) = (false, None, None);
+        for entry in entries {
+            match entry {
+                Entry::Id(found) => id = id.or(Some(found)),
+                Entry::Claim(found) => claim = claim.or(Some(found)),
+                Entry::Starting => starting = true,
+                Entry::Child(found) => child = child.or(Some(found)),
+                Entry::Exit(found) => exit = exit.or(Some(found)),
+            }
+        }
+        if id != self.id {
+            let text = format!("{} is the record of another attempt or damaged", self.file.display());
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
+        let Some(claim) = claim else {
+            let text = format!("{} is damaged: it does not say who claimed it", self.file.display());
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        };
+        // Before 0.2 nothing was written between claim and child.
+        Ok(Some(Record { claim, starting: starting || child.is_some() || self.id.is_none(), child, exit }))
     }
 
     /// Removes the file, once the journal has it.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.file);
     }
+}
 
-    fn find<T>(&self, wanted: impl Fn(Entry) -> Option<T>) -> Option<T> {
-        let text = fs::read(&self.file).ok()?;
-        let (whole, _) = text.split_at(whole_lines(&text));
-        whole.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).find_map(wanted)
+/// The open record of the one who claimed the attempt. It stays open, so that no lack of descriptors can keep the end
+/// from being written.
+#[derive(Debug)]
+pub struct Claimed {
+    file: File,
+    /// Where the next entry goes; what a full disk cut off lies behind it.
+    end: u64,
+}
+
+impl Claimed {
+    /// The command is about to be started.
+    ///
+    /// # Errors
+    /// When the disk does not take it: the command must not be started then.
+    pub fn write_starting(&mut self) -> io::Result<()> {
+        self.add(&Entry::Starting)
     }
 
-    fn add(&self, entry: &Entry) -> io::Result<()> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(&self.file)?;
-        let mut text = Vec::new();
-        (&file).read_to_end(&mut text)?;
-        // What a full disk cut off is overwritten.
-        let end = whole_lines(&text) as u64;
-        if text.len() as u64 > end {
-            file.set_len(end)?;
-        }
-        file.write_all_at(&line(entry)?, end)
+    /// Records the job's first process.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn write_child(&mut self, child: ProcessRef) -> io::Result<()> {
+        self.add(&Entry::Child(child))
+    }
+
+    /// Leaves the exit record. May be tried again after a failure.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn write_exit(&mut self, exit: &Exit) -> io::Result<()> {
+        self.add(&Entry::Exit(exit.clone()))
+    }
+
+    fn add(&mut self, entry: &Entry) -> io::Result<()> {
+        let text = line(entry)?;
+        self.file.write_all_at(&text, self.end)?;
+        self.end += text.len() as u64;
+        Ok(())
     }
 }
 
@@ -182,7 +190,7 @@ fn line(entry: &Entry) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Length up to the last newline. What follows it was not written to its end.
+/// Bytes up to the last end of a line: an entry counts once its line is whole.
 fn whole_lines(text: &[u8]) -> usize {
     text.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1)
 }
@@ -190,35 +198,81 @@ fn whole_lines(text: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_core::model::ExitStatus;
+
+    const ME: ProcessRef = ProcessRef { pid: 1, start_ticks: 2 };
+
+    fn id() -> AttemptId {
+        let text = |text: &str| text.to_owned();
+        AttemptId {
+            journal: text("j"),
+            life: text("l"),
+            host: text("h"),
+            boot: text("b"),
+            job: JobId(7),
+            attempt: 1,
+        }
+    }
 
     #[test]
     fn an_attempt_is_claimed_once() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::new(dir.path(), JobId(7), 1);
-        let me = ProcessRef { pid: 1, start_ticks: 2 };
-        assert!(records.claim(&Claim::Fenced).unwrap());
-        assert!(!records.claim(&Claim::Supervisor(me)).unwrap());
-        assert_eq!(records.claimed(), Some(Claim::Fenced));
+        let records = Records::new(dir.path(), id());
+        assert_eq!(records.read().unwrap(), None);
+        assert!(records.claim(&Claim::Fenced).unwrap().is_some());
+        assert!(records.claim(&Claim::Supervisor(ME)).unwrap().is_none());
+        assert_eq!(records.read().unwrap().unwrap().claim, Claim::Fenced);
         records.remove();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
+    fn nobody_claims_in_a_life_that_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(&dir.path().join("gone"), id());
+        assert!(records.claim(&Claim::Supervisor(ME)).unwrap().is_none());
+        assert_eq!(records.read().unwrap(), None);
+    }
+
+    #[test]
     fn an_entry_counts_once_it_is_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::new(dir.path(), JobId(7), 1);
-        let (me, child) = (ProcessRef { pid: 1, start_ticks: 2 }, ProcessRef { pid: 3, start_ticks: 4 });
-        let exit = Exit { status: carma_core::model::ExitStatus::Code(0), evidence: None, not_started: None };
-        assert!(records.claim(&Claim::Supervisor(me)).unwrap());
-        records.write_child(child).unwrap();
+        let records = Records::new(dir.path(), id());
+        let child = ProcessRef { pid: 3, start_ticks: 4 };
+        let exit = Exit::of(ExitStatus::Code(0));
+        let mut claimed = records.claim(&Claim::Supervisor(ME)).unwrap().unwrap();
+        assert!(!records.read().unwrap().unwrap().starting);
+        claimed.write_starting().unwrap();
+        claimed.write_child(child).unwrap();
         // The disk was full in the middle of the exit record.
         let whole = fs::read(&records.file).unwrap();
         let cut = line(&Entry::Exit(exit.clone())).unwrap();
         fs::write(&records.file, [&whole[..], &cut[..cut.len() - 1]].concat()).unwrap();
-        assert_eq!(records.exit(), None);
-        records.write_exit(&exit).unwrap();
-        assert_eq!(records.exit(), Some(exit));
-        assert_eq!(records.child(), Some(child));
-        assert_eq!(records.claimed(), Some(Claim::Supervisor(me)));
+        assert_eq!(records.read().unwrap().unwrap().exit, None);
+        claimed.write_exit(&exit).unwrap();
+        let expected =
+            Record { claim: Claim::Supervisor(ME), starting: true, child: Some(child), exit: Some(exit) };
+        assert_eq!(records.read().unwrap(), Some(expected));
+    }
+
+    #[test]
+    fn the_record_of_another_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = Records::new(dir.path(), AttemptId { boot: "before".into(), ..id() });
+        other.claim(&Claim::Supervisor(ME)).unwrap().unwrap();
+        let error = Records::new(dir.path(), id()).read().unwrap_err();
+        assert!(error.to_string().contains("another attempt"), "{error}");
+        // Nor one without a name, and the other way round.
+        assert!(Records::nameless(dir.path(), JobId(7), 1).read().is_err());
+    }
+
+    #[test]
+    fn records_of_before_lives_had_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "{\"claim\":{\"supervisor\":{\"pid\":1,\"start_ticks\":2}}}\n{\"exit\":{\"status\":{\"code\":3},\"evidence\":null,\"not_started\":null}}\n";
+        fs::write(dir.path().join("7.1.record"), text).unwrap();
+        let record = Records::nameless(dir.path(), JobId(7), 1).read().unwrap().unwrap();
+        assert_eq!(record.exit, Some(Exit::of(ExitStatus::Code(3))));
+        assert!(record.starting);
     }
 }

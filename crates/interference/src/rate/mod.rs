@@ -15,8 +15,10 @@ mod line;
 pub mod printed;
 pub mod tally;
 
+use serde::{Deserialize, Serialize};
+
 /// What a task said of its progress.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Said {
     /// What is counted: `it`, `steps`, `epochs`, `samples`.
     pub unit: String,

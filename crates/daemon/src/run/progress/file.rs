@@ -1,8 +1,8 @@
 //! The heartbeat file: the task rewrites it with its count or appends counts to it.
 
+use super::event::Event;
 use super::{MeterError, Owner};
-use carma_interference::rate::beat::{self, Beat};
-use carma_interference::rate::tally::Tally;
+use carma_interference::rate::beat;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -50,7 +50,7 @@ impl HeartbeatFile {
         &self.path
     }
 
-    pub(super) fn read(&mut self, at_s: f64, tally: &mut Tally) {
+    pub(super) fn read(&mut self, at_s: f64, events: &mut Vec<Event>) {
         let since = std::mem::replace(&mut self.looked_s, at_s);
         // The task may have put anything in its place: links are not followed, and a pipe is not waited for.
         let options = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -73,7 +73,7 @@ impl HeartbeatFile {
                 // It was written some time since the last look: the file itself says when.
                 let age = meta.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
                 let age = age.map_or(0.0, |age| age.as_secs_f64()).clamp(0.0, (at_s - since).max(0.0));
-                tally.beat(at_s - age, "file", &Beat::Count(said));
+                events.push(Event::Count { at_s: at_s - age, source: "file".into(), said });
             }
             None => self.garbage += 1,
         }

@@ -7,11 +7,13 @@
 //! [`Meter::as_fd`] is readable. The queue of a datagram socket is short (`net.unix.max_dgram_qlen`, often 10), and a
 //! task that sends without `MSG_DONTWAIT` waits while it is full.
 
+mod event;
 mod file;
 mod socket;
 
 use carma_interference::rate::printed::{Printed, Report};
 use carma_interference::rate::tally::Tally;
+pub use event::Event;
 use file::HeartbeatFile;
 use rustix::fd::{AsFd, BorrowedFd};
 use socket::ProgressSocket;
@@ -60,20 +62,19 @@ pub enum Output {
     Error,
 }
 
-/// Counts what one task says.
+/// Hears what one task says.
 #[derive(Debug)]
-pub struct Meter {
+pub struct Ears {
     socket: ProgressSocket,
     file: HeartbeatFile,
     standard: Printed,
     error: Printed,
-    tally: Tally,
     reports: Vec<Report>,
 }
 
-impl Meter {
-    /// Makes the socket `p` and the file `beat` in a directory which the task must be able to enter. A file that an
-    /// earlier meter left there goes on to be used. `owner`: whom they are given to (needs root); `None`: this process's
+impl Ears {
+    /// Makes the socket `p` and the file `beat` in a directory which the task must be able to enter. A file that
+    /// was left there goes on to be used. `owner`: whom they are given to (needs root); `None`: this process's
     /// user. The directory must be this process's user's own: another could put a link where the socket was a moment
     /// ago, and have root change what it leads to.
     ///
@@ -85,7 +86,6 @@ impl Meter {
             file: HeartbeatFile::create(&dir.join("beat"), owner)?,
             standard: Printed::new(),
             error: Printed::new(),
-            tally: Tally::new(),
             reports: Vec::new(),
         })
     }
@@ -98,24 +98,70 @@ impl Meter {
             .into()
     }
 
-    /// Takes in the heartbeats that have come, `at_s` seconds on the caller's clock. Bounded work: of a flood it leaves
+    /// Adds the heartbeats that have come, `at_s` seconds on the caller's clock. Bounded work: of a flood it leaves
     /// some for the next call. Never waits.
-    pub fn poll(&mut self, at_s: f64) {
-        self.socket.read(at_s, &mut self.tally);
-        self.file.read(at_s, &mut self.tally);
+    pub fn poll(&mut self, at_s: f64, events: &mut Vec<Event>) {
+        self.socket.read(at_s, events);
+        self.file.read(at_s, events);
         for printed in [&mut self.standard, &mut self.error] {
             printed.settle(at_s, &mut self.reports);
         }
-        self.count();
+        self.report(events);
     }
 
-    /// Takes in what the task has printed.
-    pub fn feed(&mut self, at_s: f64, output: Output, bytes: &[u8]) {
+    /// Adds what the task has printed.
+    pub fn feed(&mut self, at_s: f64, output: Output, bytes: &[u8], events: &mut Vec<Event>) {
         let printed = match output {
             Output::Standard => &mut self.standard,
             Output::Error => &mut self.error,
         };
         printed.feed(at_s, bytes, &mut self.reports);
+        self.report(events);
+    }
+
+    fn report(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.reports.drain(..).map(|Report { at_s, said }| Event::Printed { at_s, said }));
+    }
+}
+
+impl AsFd for Ears {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Counts what one task says.
+#[derive(Debug)]
+pub struct Meter {
+    ears: Ears,
+    tally: Tally,
+    events: Vec<Event>,
+}
+
+impl Meter {
+    /// Makes what [`Ears::open`] makes.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open(dir: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
+        Ok(Self { ears: Ears::open(dir, owner)?, tally: Tally::new(), events: Vec::new() })
+    }
+
+    /// What to set in the task's environment.
+    #[must_use]
+    pub fn env(&self) -> Vec<(String, String)> {
+        self.ears.env()
+    }
+
+    /// Takes in the heartbeats that have come, see [`Ears::poll`].
+    pub fn poll(&mut self, at_s: f64) {
+        self.ears.poll(at_s, &mut self.events);
+        self.count();
+    }
+
+    /// Takes in what the task has printed.
+    pub fn feed(&mut self, at_s: f64, output: Output, bytes: &[u8]) {
+        self.ears.feed(at_s, output, bytes, &mut self.events);
         self.count();
     }
 
@@ -134,19 +180,19 @@ impl Meter {
     /// Heartbeats that made no sense, and heartbeats of other users, which were refused.
     #[must_use]
     pub const fn refused(&self) -> (u64, u64) {
-        (self.socket.garbage + self.file.garbage, self.socket.strangers)
+        (self.ears.socket.garbage + self.ears.file.garbage, self.ears.socket.strangers)
     }
 
     fn count(&mut self) {
-        for report in self.reports.drain(..) {
-            self.tally.printed(&report);
+        for event in self.events.drain(..) {
+            event.count(&mut self.tally);
         }
     }
 }
 
 impl AsFd for Meter {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.ears.as_fd()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The datagram socket for heartbeats.
 
+use super::event::Event;
 use super::{LONGEST_SOCKET, MeterError, Owner};
 use carma_interference::rate::beat::{self, Beat};
-use carma_interference::rate::tally::Tally;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl ProgressSocket {
         &self.path
     }
 
-    pub(super) fn read(&mut self, at_s: f64, tally: &mut Tally) {
+    pub(super) fn read(&mut self, at_s: f64, events: &mut Vec<Event>) {
         // Steps of one process are added up first, so that a flood costs little.
         let mut steps: BTreeMap<i32, u64> = BTreeMap::new();
         for _ in 0..MOST {
@@ -95,12 +95,12 @@ impl ProgressSocket {
             let pid = sender.map_or(0, |(pid, _)| pid);
             match beat::datagram(&buffer[..length.min(buffer.len())]) {
                 Some(Beat::Step) => *steps.entry(pid).or_default() += 1,
-                Some(count) => tally.beat(at_s, "", &count),
+                Some(Beat::Count(said)) => events.push(Event::Count { at_s, source: String::new(), said }),
                 None => self.garbage += 1,
             }
         }
         for (pid, steps) in steps {
-            tally.steps(at_s, &pid.to_string(), steps);
+            events.push(Event::Steps { at_s, source: pid.to_string(), steps });
         }
     }
 }

@@ -1,0 +1,106 @@
+//! What an attempt is called: by journal, host, boot, life of the daemon, job and number.
+//!
+//! A *life* is one run of the daemon, with a random name that nothing else ever bears. The records of the attempts
+//! that were decided in a life lie in a directory of that name, so that a journal that was restored, copied or begun
+//! anew, another host or another boot finds no record that it could take for its own.
+
+use carma_core::model::JobId;
+use carma_core::units::Millis;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+
+/// One run of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life {
+    /// The journal's time at which it began; later than all that the journal held then.
+    pub started: Millis,
+    /// Its name: 128 random bits, hexadecimal. Empty: a daemon of before lives had names (carma before 0.2).
+    pub name: String,
+    /// The machine: `/etc/machine-id`, or its host name.
+    pub host: String,
+    /// The boot of the machine: `/proc/sys/kernel/random/boot_id`.
+    pub boot: String,
+}
+
+impl Life {
+    /// The life that begins here and now.
+    ///
+    /// # Errors
+    /// When the kernel tells neither its boot nor randomness.
+    pub fn begin(started: Millis) -> io::Result<Self> {
+        let mut bits = [0_u8; 16];
+        // Never short for so few bytes once the pool is ready, for which it waits.
+        let got = rustix::rand::getrandom(&mut bits[..], rustix::rand::GetRandomFlags::empty())?;
+        if got != bits.len() {
+            return Err(io::Error::other("the kernel gave too few random bytes"));
+        }
+        let name = bits.iter().fold(String::new(), |name, byte| name + &format!("{byte:02x}"));
+        Ok(Self { started, name, host: host(), boot: boot()? })
+    }
+
+    /// Of before lives had names. Their processes were of this boot, or their start times do not fit.
+    #[must_use]
+    pub fn nameless() -> Self {
+        let boot = boot().unwrap_or_default();
+        Self { started: Millis::ZERO, name: String::new(), host: host(), boot }
+    }
+
+    /// Whether its processes may still live on this machine.
+    #[must_use]
+    pub fn is_of(&self, here: &Self) -> bool {
+        self.host == here.host && self.boot == here.boot
+    }
+}
+
+fn host() -> String {
+    let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    match id.trim() {
+        "" | "uninitialized" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        id => id.to_owned(),
+    }
+}
+
+fn boot() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Identity of an attempt. Claims, fences and exit records bear it, and are believed by nobody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptId {
+    /// The journal.
+    pub journal: String,
+    /// The life in which it was decided.
+    pub life: String,
+    /// The machine.
+    pub host: String,
+    /// Its boot.
+    pub boot: String,
+    /// Job.
+    pub job: JobId,
+    /// Attempt, from 1.
+    pub attempt: u32,
+}
+
+impl AttemptId {
+    /// Short name, unique on this machine for practical purposes: `JOB.ATTEMPT.LIFE`, the life by its beginning.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let life = self.life.get(..8).unwrap_or(&self.life);
+        format!("{}.{}.{life}", self.job, self.attempt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_have_names_of_their_own() {
+        let (a, b) = (Life::begin(Millis(1)).unwrap(), Life::begin(Millis(1)).unwrap());
+        assert_ne!(a.name, b.name);
+        assert_eq!(a.name.len(), 32);
+        assert!(a.is_of(&b) && !a.boot.is_empty() && !a.host.is_empty());
+        assert!(!a.is_of(&Life { boot: "another".into(), ..b }));
+    }
+}

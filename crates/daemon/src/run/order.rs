@@ -1,0 +1,82 @@
+//! What the daemon tells a supervisor to do, and what the supervisor says back once it has begun.
+
+use super::cgroup::HostLimits;
+use super::identity::AttemptId;
+use carma_api::wire::Session;
+use carma_core::model::ProcessRef;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a supervisor is told to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Order {
+    /// Which attempt.
+    pub id: AttemptId,
+    /// Directory of the records of its life.
+    pub records: PathBuf,
+    /// Directory of the sockets and heartbeat files of all attempts; see [`super::progress`].
+    pub pace: PathBuf,
+    /// Directory of the cgroups of all attempts; `None`: there are none.
+    pub groups: Option<PathBuf>,
+    /// Limits on what it takes of the host.
+    pub limits: HostLimits,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Directory to start in.
+    pub cwd: String,
+    /// Environment, but for the names that the supervisor adds.
+    pub env: BTreeMap<String, String>,
+    /// What it takes over from the session in which it was submitted.
+    pub session: Session,
+    /// Whom to become; `None`: stay who we are.
+    pub user: Option<Owner>,
+    /// Where the output goes.
+    pub log: Log,
+    /// Between two looks at the log, milliseconds in life.
+    pub look_ms: u64,
+}
+
+/// A user to become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+}
+
+/// Where the output of a job goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Log {
+    /// A file in a directory of carma's, which no user may enter.
+    Kept {
+        /// Path.
+        path: PathBuf,
+        /// Longest that it may become, bytes: beyond, its middle is cut out.
+        limit: u64,
+    },
+    /// A path that the user named: opened, read and written with the user's rights alone.
+    Users(PathBuf),
+}
+
+/// What a supervisor tells its daemon over the pipe, once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hello {
+    /// The command runs.
+    Running {
+        /// The supervisor.
+        supervisor: ProcessRef,
+        /// Its first process.
+        child: ProcessRef,
+    },
+    /// It ended before it ran; the record says why.
+    NotStarted,
+    /// It could not even claim the attempt.
+    NotClaimed {
+        /// Why.
+        why: String,
+    },
+}

@@ -1,0 +1,179 @@
+//! Starts the command: as the user, in its cgroup, with the session's limits.
+
+use super::log::Opened;
+use super::user::User;
+use crate::run::cgroup::Group;
+use crate::run::order::Order;
+use carma_api::wire::Session;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::setsid;
+use rustix::fd::AsRawFd;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Why a command does not run.
+#[derive(Debug)]
+pub(super) struct NotStarted {
+    /// A sentence for the user.
+    pub(super) why: String,
+    /// The machine lacked something, which is no fault of the job's.
+    pub(super) machine: bool,
+}
+
+impl NotStarted {
+    /// What failed, and how.
+    pub(super) fn by(what: &str, error: io::Error) -> Self {
+        Self { why: format!("{what}: {error}"), machine: is_machines(&error) }
+    }
+}
+
+/// Whether the machine lacks something: descriptors, memory, processes, room on its disk.
+fn is_machines(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::ENOSPC | libc::EINTR)
+    ) || matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::StorageFull)
+}
+
+/// What the child was about to do, for the case that it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Stage {
+    /// Session, signals, limits.
+    Session = b's',
+    /// Becoming the user.
+    User = b'u',
+    /// Entering the directory.
+    Directory = b'd',
+    /// Running the program.
+    Program = b'p',
+}
+
+/// Starts the command.
+pub(super) fn start(
+    order: &Order,
+    user: &User,
+    log: &Opened,
+    group: Option<&Group>,
+) -> Result<Child, NotStarted> {
+    let words = words(order, user)?;
+    let (program, arguments) = words
+        .split_first()
+        .ok_or_else(|| NotStarted { why: "the command is empty".into(), machine: false })?;
+    let prepare = |e: io::Error| NotStarted::by("its start cannot be prepared", e);
+    let out = log.file().try_clone().map_err(prepare)?;
+    let err = log.file().try_clone().map_err(prepare)?;
+    let door = group.map(Group::door).transpose().map_err(prepare)?;
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|e| prepare(e.into()))?;
+    let (mut stages, said) = (File::from(reader), File::from(writer));
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(&order.env).stdin(Stdio::null()).stdout(out).stderr(err);
+    let (child_user, cwd, session) = (user.clone(), order.cwd.clone(), order.session.clone());
+    #[expect(unsafe_code, reason = "pre_exec: this process has one thread, so any call is sound after fork")]
+    unsafe {
+        command.pre_exec(move || {
+            let at = |stage: Stage| (&said).write_all(&[stage as u8]);
+            at(Stage::Session)?;
+            setsid()?;
+            // Outside of it the job is tracked by its descent.
+            if let Some(door) = &door {
+                let _ = (&*door).write_all(b"0");
+            }
+            // What this process blocks or ignores must not be so for the command.
+            for signal in Signal::iterator() {
+                if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+                    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+                    nix::sys::signal::sigaction(signal, &default)?;
+                }
+            }
+            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+            take_over(&session)?;
+            // Nothing that this process or the daemon has open is the command's.
+            keep_standard_streams_only()?;
+            at(Stage::User)?;
+            child_user.become_for_good()?;
+            // As the user, who may not be allowed to see what lies on the way.
+            at(Stage::Directory)?;
+            nix::unistd::chdir(Path::new(&cwd))?;
+            at(Stage::Program)
+        });
+    }
+    let started = command.spawn();
+    // The last descriptor for writing is gone with it.
+    drop(command);
+    started.map_err(|error| {
+        let mut said = Vec::new();
+        let _ = stages.read_to_end(&mut said);
+        let what = match said.last() {
+            None => "a process cannot be had".to_owned(),
+            Some(b's') => "its session cannot be set up".to_owned(),
+            Some(b'u') => "its user cannot be taken on".to_owned(),
+            Some(b'd') => format!("its directory {} cannot be entered", order.cwd),
+            Some(_) => format!("cannot run '{program}'"),
+        };
+        NotStarted::by(&what, error)
+    })
+}
+
+/// The words to run: the command, or a login shell that runs it.
+fn words(order: &Order, user: &User) -> Result<Vec<String>, NotStarted> {
+    if !order.session.login {
+        return Ok(order.command.clone());
+    }
+    let shell = user.shell();
+    let name = shell.rsplit('/').next().unwrap_or_default();
+    let line = match name {
+        "sh" | "bash" | "dash" | "zsh" | "ksh" | "mksh" | "ash" => "exec \"$0\" \"$@\"",
+        "fish" => "exec $argv",
+        _ => {
+            let why = format!("--login: carma does not know how to run a command in the login shell '{shell}'");
+            return Err(NotStarted { why, machine: false });
+        }
+    };
+    let start = [shell.as_str(), "-l", "-c", line].map(str::to_owned);
+    Ok(start.into_iter().chain(order.command.iter().cloned()).collect())
+}
+
+/// The limits that a session has a name for, as Slurm propagates them.
+const LIMITS: &[(&str, Resource)] = &[
+    ("as", Resource::RLIMIT_AS),
+    ("core", Resource::RLIMIT_CORE),
+    ("cpu", Resource::RLIMIT_CPU),
+    ("data", Resource::RLIMIT_DATA),
+    ("fsize", Resource::RLIMIT_FSIZE),
+    ("memlock", Resource::RLIMIT_MEMLOCK),
+    ("nofile", Resource::RLIMIT_NOFILE),
+    ("nproc", Resource::RLIMIT_NPROC),
+    ("rss", Resource::RLIMIT_RSS),
+    ("stack", Resource::RLIMIT_STACK),
+];
+
+/// Takes over mask and limits. A limit never goes above what this process has: a user may claim anything.
+fn take_over(session: &Session) -> nix::Result<()> {
+    if let Some(mask) = session.umask {
+        umask(Mode::from_bits_truncate(mask & 0o777));
+    }
+    for (name, resource) in LIMITS {
+        let Some(wanted) = session.limits.get(*name) else { continue };
+        let (_, ours) = getrlimit(*resource)?;
+        let hard = wanted.hard.map_or(ours, |hard| hard.min(ours));
+        let soft = wanted.soft.map_or(hard, |soft| soft.min(hard));
+        setrlimit(*resource, soft, hard)?;
+    }
+    Ok(())
+}
+
+/// Marks everything but the standard streams to be closed when the program begins.
+fn keep_standard_streams_only() -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+    let first = io::stderr().as_raw_fd().unsigned_abs() + 1;
+    #[expect(unsafe_code, reason = "close_range has no safe wrapper here; numbers go in and no memory is touched")]
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

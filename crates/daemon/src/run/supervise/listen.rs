@@ -1,0 +1,225 @@
+//! The thread that hears the command: its heartbeats and its log. It tells the daemon what it heard, keeps the log
+//! short, and at the end looks for what the log says of a failure. With the user's rights, and apart from the main
+//! thread: a log on a file system that hangs keeps nothing else waiting.
+
+use super::log::Opened;
+use super::user::User;
+use super::{Heard, Said};
+
+use crate::run::order::{Log, Order};
+use crate::run::pace::{News, SOCKET};
+use crate::run::progress::{Ears, Event, Output};
+use carma_core::recovery::scan;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the log may take to be read at the end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Events kept while no daemon takes them.
+const BACKLOG: usize = 1000;
+/// Events of one message.
+const MESSAGE: usize = 100;
+/// Between two looks at a log that grows fast.
+const FAST: Duration = Duration::from_millis(50);
+
+/// Makes the places where heartbeats arrive. A job goes on without: where none can be made, the log says why.
+pub(super) fn ears(order: &Order) -> Heard {
+    let dir = place(order);
+    let made = own(&dir, order.user.map(|user| user.gid))
+        .map_err(|e| format!("{}: {e}", dir.display()))
+        .and_then(|()| Ears::open(&dir, order.user).map_err(|e| e.to_string()));
+    match made {
+        Ok(ears) => Some(ears),
+        Err(why) => {
+            eprintln!("carma supervisor of job {}: its heartbeats cannot be heard: {why}", order.id.job);
+            None
+        }
+    }
+}
+
+fn place(order: &Order) -> PathBuf {
+    order.pace.join(format!("{}.{}", order.id.job, order.id.attempt))
+}
+
+/// A directory of our own. The user may enter it by way of the group, find there what is his, and change nothing in it.
+fn own(dir: &Path, gid: Option<u32>) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let there = std::fs::symlink_metadata(dir)?;
+            if !there.is_dir() || there.uid() != rustix::process::geteuid().as_raw() {
+                return Err(io::Error::other("something else is there"));
+            }
+        }
+        made => made?,
+    }
+    if let Some(gid) = gid {
+        std::os::unix::fs::lchown(dir, None, Some(gid))?;
+        std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o710))?;
+    }
+    Ok(())
+}
+
+/// The thread, from outside.
+pub(super) struct Listener {
+    /// Closed to have it end.
+    stop: Option<OwnedFd>,
+    said: mpsc::Receiver<Said>,
+    place: PathBuf,
+}
+
+impl Listener {
+    /// Starts it. Without a thread the job goes on unheard.
+    pub(super) fn start(order: &Order, user: User, log: Opened, ears: Heard) -> Self {
+        let (tell, said) = mpsc::channel();
+        let mut thread = Thread {
+            name: order.id.short(),
+            socket: order.pace.join(SOCKET),
+            daemon: None,
+            look: Duration::from_millis(order.look_ms.max(10)),
+            users: matches!(order.log, Log::Users(_)),
+            user,
+            log,
+            ears,
+            events: Vec::new(),
+        };
+        let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        let stop = pipe.ok().and_then(|(stopped, stop)| {
+            let run = move || drop(tell.send(thread.run(&stopped)));
+            std::thread::Builder::new().name("listen".into()).stack_size(256 << 10).spawn(run).ok()?;
+            Some(stop)
+        });
+        Self { stop, said, place: place(order) }
+    }
+
+    /// The command is over: what the log says of its failure, if it failed. A log that cannot be read in time says
+    /// nothing.
+    pub(super) fn finish(mut self, failed: bool) -> Said {
+        drop(self.stop.take());
+        let said = self.said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) });
+        let _ = std::fs::remove_dir_all(&self.place);
+        said.ok().flatten().filter(|_| failed)
+    }
+}
+
+struct Thread {
+    name: String,
+    socket: PathBuf,
+    daemon: Option<UnixDatagram>,
+    look: Duration,
+    /// Whether the log is a file that the user named.
+    users: bool,
+    user: User,
+    log: Opened,
+    ears: Heard,
+    events: Vec<Event>,
+}
+
+impl Thread {
+    fn run(&mut self, stopped: &OwnedFd) -> Said {
+        // carma's own files need no rights of the user's; but nothing here needs root's.
+        if let Err(e) = self.user.enter() {
+            eprintln!("carma supervisor of {}: it is not heard: {e}", self.name);
+            return None;
+        }
+        let mut next = Instant::now() + self.look;
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            let (over, beat) = self.wait(stopped, left);
+            if over {
+                self.hear();
+                self.tell();
+                return scan(&self.log.tail());
+            }
+            if beat {
+                self.hear();
+                // A flood of heartbeats is taken in by the batch.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            if Instant::now() >= next {
+                self.hear();
+                self.read();
+                self.tell();
+                next = Instant::now() + if self.log.cut() { FAST.min(self.look) } else { self.look };
+            }
+        }
+    }
+
+    /// Waits for heartbeats, the end or the time: whether it is over, and whether heartbeats are there.
+    fn wait(&self, stopped: &OwnedFd, left: Duration) -> (bool, bool) {
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(1),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let mut fds = vec![PollFd::new(stopped, PollFlags::IN)];
+        fds.extend(self.ears.as_ref().map(|ears| PollFd::from_borrowed_fd(ears.as_fd(), PollFlags::IN)));
+        if poll(&mut fds, Some(&left)).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+            return (false, false);
+        }
+        let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        (ready(0), ready(1))
+    }
+
+    fn hear(&mut self) {
+        if let Some(ears) = &mut self.ears {
+            ears.poll(boot_s(), &mut self.events);
+        }
+    }
+
+    fn read(&mut self) {
+        let bytes = self.log.grown();
+        if let Some(ears) = &mut self.ears {
+            ears.feed(boot_s(), Output::Standard, &bytes, &mut self.events);
+        }
+    }
+
+    /// Tells the daemon what was heard; what it cannot take now is kept for the next time, the latest of it.
+    fn tell(&mut self) {
+        if self.daemon.is_none() {
+            self.daemon = self.connect().ok();
+        }
+        let mut told = 0;
+        while let Some(daemon) = &self.daemon {
+            let events = self.events.get(told..).unwrap_or_default();
+            let events = events.get(..MESSAGE).unwrap_or(events);
+            let news = News { attempt: self.name.clone(), at_s: boot_s(), events: events.to_vec() };
+            let Ok(text) = serde_json::to_vec(&news) else { break };
+            match daemon.send(&text) {
+                Ok(_) => told += events.len(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // Another daemon will have another socket.
+                Err(_) => self.daemon = None,
+            }
+            if told >= self.events.len() {
+                break;
+            }
+        }
+        self.events.drain(..told);
+        let over = self.events.len().saturating_sub(BACKLOG);
+        self.events.drain(..over);
+    }
+
+    /// The socket is the daemon's alone, so this takes its rights for a moment.
+    fn connect(&self) -> io::Result<UnixDatagram> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        self.user.leave()?;
+        let connected = socket.connect(&self.socket);
+        self.user.enter()?;
+        connected.map(|()| socket)
+    }
+}
+
+/// Seconds since the machine's boot: the clock that supervisors and the daemon share.
+fn boot_s() -> f64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,197 @@
+//! The log: opened with the user's rights or, in carma's own directory, for the user; read as it grows; kept short.
+
+use super::user::User;
+use crate::run::order::Log;
+use nix::sys::stat::{Mode, umask};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+/// Bytes of the log's end that are searched for evidence.
+const TAIL: u64 = 64 << 10;
+/// Bytes of a log that are read at a time: what is written faster is skipped.
+const PIECE: u64 = 64 << 10;
+/// Space is given back in blocks of file systems; the line that says so fills one.
+const BLOCK: u64 = 4096;
+
+/// The open log.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// To which the command appends.
+    file: File,
+    /// The same file without appending, where carma may cut it.
+    cutter: Option<Cutter>,
+    /// Whether it can be read: devices and pipes are the user's to read.
+    readable: bool,
+    /// Where this attempt began in it.
+    start: u64,
+    /// Up to where its progress was read.
+    read: u64,
+}
+
+/// Keeps a log from growing beyond its limit: the middle goes, head and tail stay.
+#[derive(Debug)]
+struct Cutter {
+    file: File,
+    limit: u64,
+    /// Where what was cut out ends; it begins at [`Cutter::head`].
+    cut: u64,
+}
+
+impl Opened {
+    /// Opens it for appending.
+    pub(super) fn open(log: &Log, user: &User, mask: Option<u32>, attempt: u32) -> io::Result<Self> {
+        let mut options = File::options();
+        options.read(true).append(true).create(true).mode(0o600);
+        let (mut file, cutter) = match log {
+            Log::Kept { path, limit } => {
+                // No user may enter the directory, so nothing but carma's own files is in it.
+                let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+                let meta = file.metadata()?;
+                if !meta.is_file() || meta.nlink() != 1 {
+                    return Err(io::Error::other("it is not a file of carma's"));
+                }
+                if let Some((uid, gid)) = user.ids()
+                    && meta.uid() != uid
+                {
+                    std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+                }
+                let cutter = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+                (file, Some(Cutter { file: cutter, limit: (*limit).max(4 * BLOCK), cut: 0 }))
+            }
+            // As a shell's redirection makes it: by the mask of the session, where one came along.
+            Log::Users(path) => {
+                let before = umask(Mode::from_bits_truncate(mask.unwrap_or(0o077) & 0o777));
+                let file = user.act(|| options.mode(0o666).open(path));
+                umask(before);
+                (file?, None)
+            }
+        };
+        let meta = file.metadata()?;
+        if attempt > 1 {
+            let _ = writeln!(file, "--- carma: attempt {attempt} ---");
+        }
+        let start = file.metadata().map_or(0, |meta| meta.len());
+        Ok(Self { file, cutter, readable: meta.is_file(), start, read: start })
+    }
+
+    /// What the command writes to.
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What it has grown by since the last look; of much, the end.
+    pub(super) fn grown(&mut self) -> Vec<u8> {
+        let Some(end) = self.length() else { return Vec::new() };
+        if end < self.read {
+            // It was cut off: what is written now is new.
+            self.read = end;
+        }
+        let from = self.read.max(end.saturating_sub(PIECE));
+        let bytes = self.piece(from, end);
+        self.read = from + bytes.len() as u64;
+        bytes
+    }
+
+    /// The end of what this attempt wrote.
+    pub(super) fn tail(&self) -> String {
+        let Some(end) = self.length() else { return String::new() };
+        let bytes = self.piece(self.start.max(end.saturating_sub(TAIL)), end);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.readable.then(|| self.file.metadata().ok().map(|meta| meta.len()))?
+    }
+
+    fn piece(&self, from: u64, end: u64) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(end.saturating_sub(from)).unwrap_or(0)];
+        let length = self.file.read_at(&mut bytes, from).unwrap_or(0);
+        bytes.truncate(length);
+        bytes
+    }
+
+    /// Cuts the middle out of a log that has become too long. Returns whether it may soon be so again.
+    pub(super) fn cut(&mut self) -> bool {
+        let Some(cutter) = &mut self.cutter else { return false };
+        let Ok(length) = cutter.file.metadata().map(|meta| meta.len()) else { return false };
+        cutter.cut(length);
+        length.saturating_sub(cutter.cut) > cutter.limit / 4
+    }
+}
+
+impl Cutter {
+    /// Bytes of the beginning that stay.
+    const fn head(&self) -> u64 {
+        self.limit / 2 / BLOCK * BLOCK
+    }
+
+    fn cut(&mut self, length: u64) {
+        let kept = self.limit - self.head();
+        let to = length.saturating_sub(kept) / BLOCK * BLOCK;
+        let from = self.cut.max(self.head());
+        // In pieces worth the call.
+        if length <= self.limit || to < from + (kept / 8).max(BLOCK) {
+            return;
+        }
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, mode, from, to - from).is_err() {
+            return;
+        }
+        self.cut = to;
+        let text = format!("\n--- carma: {} bytes of the log were cut out here ---", to - self.head());
+        // One block, so that nothing but text is left in it.
+        let line = format!("{text:<width$}\n", width = BLOCK as usize - 1);
+        let _ = self.file.write_all_at(line.as_bytes(), self.head());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn of_a_log_that_is_too_long_head_and_tail_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.log");
+        let limit = 64 * BLOCK;
+        let log = Log::Kept { path: path.clone(), limit };
+        let nobody = User::find(None).unwrap();
+        let mut opened = Opened::open(&log, &nobody, None, 1).unwrap();
+        let mut writer = opened.file().try_clone().unwrap();
+        for line in 0..200_000 {
+            writeln!(writer, "line {line:09}").unwrap();
+            if line % 1000 == 0 {
+                opened.cut();
+            }
+        }
+        opened.cut();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!(meta.len(), 200_000 * 15);
+        assert!(meta.blocks() * 512 <= limit + limit / 2, "{} bytes are on the disk", meta.blocks() * 512);
+        let mut text = String::new();
+        File::open(&path).unwrap().read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("line 000000000\n") && text.ends_with("line 000199999\n"));
+        let said = text.lines().find(|line| line.starts_with("--- carma:")).unwrap();
+        let cut: u64 = said.split(' ').find_map(|word| word.parse().ok()).unwrap();
+        let zeros = text.bytes().filter(|byte| *byte == 0).count() as u64;
+        assert_eq!(cut, zeros + BLOCK, "{said}");
+        assert!(opened.tail().ends_with("line 000199999\n"));
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_log_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.log");
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+        let log = Log::Kept { path: path.clone(), limit: 1 << 20 };
+        let nobody = User::find(None).unwrap();
+        assert!(Opened::open(&log, &nobody, None, 1).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(dir.path().join("other"), "x").unwrap();
+        std::fs::hard_link(dir.path().join("other"), &path).unwrap();
+        assert!(Opened::open(&log, &nobody, None, 1).unwrap_err().to_string().contains("not a file of carma's"));
+    }
+}

@@ -1,0 +1,279 @@
+//! The supervisor: carma itself, re-executed, one per running job.
+//!
+//! It claims the attempt, makes the job's cgroup, becomes the user before it looks at anything that the user named,
+//! starts the command, forwards signals, hears the command's progress, ends what the command left behind, and leaves the
+//! exit record. It outlives the daemon. What it touches of the user's it touches with the user's rights, and alone: a
+//! file system that hangs holds up this job and no other.
+//!
+//! As root it keeps its real user id, so that the user can neither stop nor end it.
+
+mod command;
+mod listen;
+mod log;
+mod user;
+
+use super::cgroup::Group;
+use super::order::{Hello, Log, Order};
+use super::process;
+use super::progress::Ears;
+use super::record::{Claim, Claimed, Records};
+use carma_core::model::{Exit, ExitStatus, ProcessRef};
+use carma_core::recovery::Evidence;
+use command::NotStarted;
+use listen::Listener;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, setsid};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+use user::User;
+
+/// Argument by which the binary knows that it is to supervise.
+pub const ARGUMENT: &str = "__supervise";
+
+/// How long what the command left behind may take to end.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
+
+/// Runs one attempt; the order comes on standard input. Returns the process's exit code, which
+/// nobody looks at: the record counts.
+#[must_use]
+pub fn main() -> std::process::ExitCode {
+    let mut text = Vec::new();
+    let order: Order = match io::stdin()
+        .read_to_end(&mut text)
+        .and_then(|_| serde_json::from_slice(&text).map_err(io::Error::other))
+    {
+        Ok(order) => order,
+        Err(e) => {
+            eprintln!("carma supervisor: no order on standard input: {e}");
+            return std::process::ExitCode::from(2);
+        }
+    };
+    drop(text);
+    match supervise(order) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("carma supervisor: {e}");
+            hello(&Hello::NotClaimed { why: e.to_string() });
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn supervise(mut order: Order) -> io::Result<()> {
+    // A session of our own: a terminal or service manager that ends the daemon's does not reach us.
+    let _ = setsid();
+    let signals = signals();
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&signals), None)?;
+    // What the command leaves behind becomes our child, so that we can find and end it.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    // The memory of a process that acts for a user holds the user's environment, and root's rights.
+    let _ = nix::sys::prctl::set_dumpable(false);
+
+    let me = process::identify(std::process::id()).ok_or_else(|| io::Error::other("no /proc"))?;
+    let records = Records::new(&order.records, order.id.clone());
+    let Some(claimed) = records.claim(&Claim::Supervisor(me))? else { return Ok(()) };
+    let mut attempt = Attempt { claimed, group: None };
+    let (child, listener) = match attempt.begin(&mut order) {
+        Ok(begun) => begun,
+        Err(NotStarted { why, machine }) => {
+            let exit = Exit { not_started: Some(why), machine, ..Exit::of(ExitStatus::Code(127)) };
+            let written = attempt.end(&order, &exit);
+            hello(&Hello::NotStarted);
+            return written;
+        }
+    };
+    hello(&Hello::Running { supervisor: me, child });
+
+    let status = wait(child.pid, &signals, attempt.group.as_ref());
+    end_leftovers(attempt.group.as_ref());
+    let evidence = listener.finish(status != ExitStatus::Code(0));
+    let host = attempt.group.as_ref().map(Group::usage).unwrap_or_default();
+    attempt.end(&order, &Exit { evidence, host, ..Exit::of(status) })
+}
+
+/// The attempt that this process has claimed.
+struct Attempt {
+    claimed: Claimed,
+    group: Option<Group>,
+}
+
+impl Attempt {
+    /// Starts the command.
+    fn begin(&mut self, order: &mut Order) -> Result<(ProcessRef, Listener), NotStarted> {
+        let user = User::find(order.user).map_err(|e| NotStarted::by("its user cannot be looked up", e))?;
+        if let Some(groups) = &order.groups {
+            match Group::create(groups, &order.id, order.limits) {
+                Ok(group) => self.group = Some(group),
+                Err(e) if order.limits.needs().next().is_some() => {
+                    return Err(NotStarted::by("its limits cannot be set", e));
+                }
+                Err(e) => eprintln!("carma supervisor of job {}: no cgroup: {e}", order.id.job),
+            }
+        }
+        let ears = listen::ears(order);
+        if let Some(ears) = &ears {
+            order.env.extend(ears.env());
+        }
+        let log = log::Opened::open(&order.log, &user, order.session.umask, order.id.attempt).map_err(|e| {
+            let (Log::Kept { path, .. } | Log::Users(path)) = &order.log;
+            NotStarted::by(&format!("its log file {} cannot be opened", path.display()), e)
+        })?;
+        if asked_to_end() {
+            return Err(NotStarted { why: "it was to be ended before it had begun".into(), machine: false });
+        }
+        let record = |e| NotStarted::by("its record cannot be written", e);
+        self.claimed.write_starting().map_err(record)?;
+        let child = command::start(order, &user, &log, self.group.as_ref())?;
+        let child = process::identify(child.id()).unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
+        // A full disk must not stop the job: the pipe tells the daemon too.
+        let _ = self.claimed.write_child(child);
+        if self.group.as_ref().is_some_and(|group| !group.pids().contains(&child.pid) && !group.is_populated()) {
+            // It could not enter, or is over already.
+            if process::stat(child.pid).is_some_and(|stat| !stat.zombie) {
+                self.discard_group();
+            }
+        }
+        Ok((child, Listener::start(order, user, log, ears)))
+    }
+
+    fn discard_group(&mut self) {
+        if let Some(group) = self.group.take() {
+            group.remove();
+        }
+    }
+
+    /// Leaves the exit record. It is all that is left of the job's end, so a full disk is waited for.
+    fn end(&mut self, order: &Order, exit: &Exit) -> io::Result<()> {
+        self.discard_group();
+        let mut pause = Duration::from_millis(100);
+        while let Err(e) = self.claimed.write_exit(exit) {
+            if !order.records.is_dir() {
+                return Err(e);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_secs(10));
+        }
+        Ok(())
+    }
+}
+
+/// Tells the daemon, if it is still there, and lets go of the pipe.
+fn hello(hello: &Hello) {
+    if let Ok(line) = serde_json::to_vec(hello) {
+        let _ = io::stdout().write_all(&line);
+        let _ = io::stdout().flush();
+    }
+    // Standard output becomes /dev/null: the daemon sees the end of the pipe.
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+fn signals() -> SigSet {
+    let mut set = SigSet::empty();
+    for signal in [
+        Signal::SIGCHLD,
+        Signal::SIGTERM,
+        Signal::SIGUSR1,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGPIPE,
+    ] {
+        set.add(signal);
+    }
+    set
+}
+
+/// Whether a signal of the daemon's waits that asks for the end: nothing is started then.
+fn asked_to_end() -> bool {
+    let pending = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = pending.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    [Signal::SIGTERM, Signal::SIGUSR1].into_iter().any(|signal| mask >> (signal as u32 - 1) & 1 == 1)
+}
+
+/// Waits for the command, forwarding signals: SIGTERM as it is, SIGUSR1 as SIGKILL to everything.
+fn wait(child: u32, signals: &SigSet, group: Option<&Group>) -> ExitStatus {
+    let pid = Pid::from_raw(child.cast_signed());
+    loop {
+        // All children are reaped here: with a subreaper, strangers arrive too.
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(who, code)) if who == pid => return ExitStatus::Code(code),
+                Ok(WaitStatus::Signaled(who, signal, _)) if who == pid => {
+                    return ExitStatus::Signal(signal as i32);
+                }
+                Ok(WaitStatus::StillAlive) => break,
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return ExitStatus::Unknown,
+            }
+        }
+        match signals.wait() {
+            Ok(Signal::SIGTERM) => {
+                let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM);
+            }
+            Ok(Signal::SIGUSR1) => {
+                let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGKILL);
+                kill_all(group);
+            }
+            // SIGCHLD, and those that are none of our business.
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Kills what there is of the job.
+fn kill_all(group: Option<&Group>) {
+    if group.is_none_or(|group| group.kill().is_err()) {
+        signal_descendants(Signal::SIGKILL);
+    }
+}
+
+fn signal_descendants(signal: Signal) {
+    for pid in process::descendants(std::process::id()) {
+        let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+    }
+}
+
+/// Ends what the command left behind: it would hold GPU memory that nobody accounts for.
+fn end_leftovers(group: Option<&Group>) {
+    let started = Instant::now();
+    let (mut asked, mut killed) = (false, false);
+    loop {
+        let reaped = loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Err(nix::errno::Errno::ECHILD) => break true,
+                Ok(WaitStatus::StillAlive) => break false,
+                Ok(_) | Err(_) => {}
+            }
+        };
+        if reaped && !group.is_some_and(Group::is_populated) {
+            return;
+        }
+        if !asked {
+            asked = true;
+            let members = group.map(Group::pids).unwrap_or_default();
+            for pid in members {
+                let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+            }
+            signal_descendants(Signal::SIGTERM);
+        } else if started.elapsed() > LEFTOVER_GRACE {
+            // Again and again without a group: what forks may be a step ahead.
+            if !killed || group.is_none() {
+                kill_all(group);
+                signal_descendants(Signal::SIGKILL);
+            }
+            killed = true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the log says of a failure.
+type Said = Option<Evidence>;
+
+/// Where a task's heartbeats arrive.
+type Heard = Option<Ears>;
