@@ -421,7 +421,8 @@ impl Engine {
             return Err(Refused::new(403, "not_allowed", text));
         }
         check_request(&request)?;
-        let id = self.state.next_id();
+        // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
+        let id = self.state.next_id().max(self.parts.journal.next_job());
         let log = match &request.output {
             Some(path) => path.clone(),
             None => self.parts.log_dir.join(format!("{id}.log")).display().to_string(),

@@ -205,8 +205,19 @@ fn a_database_of_the_version_before_opens() {
     let old = daemon.end_of(daemon.submit(task(&["--memory=2G", "--work=5s"], Some(3))));
     daemon.kill();
     let db = rusqlite::Connection::open(daemon.dir.path().join("state/carma.db")).unwrap();
-    db.execute_batch("DROP TABLE memory; ALTER TABLE jobs DROP COLUMN estimate; PRAGMA user_version = 1;")
+    db.execute_batch("DROP TABLE memory; DROP TABLE meta; DROP TABLE lives; PRAGMA user_version = 1;")
         .unwrap();
+    for (table, column) in [
+        ("inputs", "sum"),
+        ("snapshots", "sum"),
+        ("environments", "sum"),
+        ("history", "sum"),
+        ("jobs", "sum"),
+        ("jobs", "estimate_sum"),
+        ("jobs", "estimate"),
+    ] {
+        db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {column}")).unwrap();
+    }
     drop(db);
     daemon.restart(&[]);
     assert_eq!(daemon.show(old.job.id).job.state, "COMPLETED");

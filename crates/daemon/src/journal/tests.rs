@@ -1,0 +1,172 @@
+use super::schema::SCHEMA;
+use super::write::SNAPSHOT_EVERY;
+use super::*;
+use carma_core::model::{Forecasts, NewJob, Request, User};
+use carma_core::state::State;
+use carma_memory::history::Table;
+use std::collections::BTreeMap;
+
+fn submitted(id: u64) -> Input {
+    Input::Submitted(Box::new(NewJob {
+        id: JobId(id),
+        user: User { uid: 1, name: "a".into() },
+        name: "j".into(),
+        command_key: 7,
+        request: Request {
+            gpus: 1,
+            exclusive: false,
+            sharing: None,
+            thread_percent: None,
+            time_limit: None,
+            priority: 0,
+            max_retries: None,
+            max_slowdown: None,
+        },
+        forecasts: Forecasts::default(),
+        profile: carma_core::model::Profile::default(),
+        hold: false,
+    }))
+}
+
+fn gpu() -> Input {
+    Input::Inventory(vec![carma_core::reading::GpuInfo {
+        uuid: "GPU-a".into(),
+        index: 0,
+        name: "x".into(),
+        memory: carma_core::units::MiB::gib(40),
+        kind: carma_core::reading::GpuKind::Virtual,
+        has_activity: true,
+    }])
+}
+
+fn open(dir: &tempfile::TempDir) -> Journal {
+    Journal::open(&dir.path().join("j.db"), Sync::Normal, 100, 10).unwrap()
+}
+
+fn write(journal: &mut Journal, state: &mut State, inputs: impl IntoIterator<Item = Input>) {
+    let mut batch = Batch::default();
+    for input in inputs {
+        let at = state.now() + Millis(1);
+        batch.finished.extend(state.apply(at, &input).unwrap().finished);
+        batch.inputs.push((at, input));
+    }
+    journal.commit(&batch).unwrap();
+}
+
+#[test]
+fn old_inputs_are_folded_and_nothing_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = (open(&dir), State::default());
+    write(&mut journal, &mut state, [gpu(), submitted(1)]);
+    for _ in 0..2 {
+        write(&mut journal, &mut state, (0..SNAPSHOT_EVERY).map(|_| Input::Tick));
+        journal.fold(&state).unwrap();
+    }
+    write(&mut journal, &mut state, [submitted(2)]);
+    drop(journal);
+    let mut journal = open(&dir);
+    assert_eq!(journal.recover().unwrap(), state);
+    let inputs: u64 = journal.db.query_row("SELECT count(*) FROM inputs", [], |r| r.get(0)).unwrap();
+    assert!(inputs <= SNAPSHOT_EVERY + 101, "{inputs} inputs are left");
+}
+
+#[test]
+fn environments_are_stored_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(&dir);
+    let env = BTreeMap::from([("A".to_owned(), "b".repeat(1000))]);
+    let request = SubmitRequest { command: vec!["x".into()], env, ..SubmitRequest::default() };
+    let job = |n: u64| {
+        (JobId(n), StoredJob { request: request.clone(), uid: 1, gid: 1, log: n.to_string(), estimate: None })
+    };
+    journal.commit(&Batch { jobs: (1..=50).map(job).collect(), ..Batch::default() }).unwrap();
+    let rows: u64 = journal.db.query_row("SELECT count(*) FROM environments", [], |r| r.get(0)).unwrap();
+    assert_eq!(rows, 1);
+    assert_eq!(journal.job(JobId(50)).unwrap(), Some(job(50).1));
+    assert_eq!(journal.job(JobId(51)).unwrap(), None);
+}
+
+#[test]
+fn what_was_learned_is_written_with_the_batch_that_taught_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |key: &str, body: Option<&str>| Row {
+        table: Table::Context,
+        key: key.into(),
+        body: body.map(str::to_owned),
+    };
+    let mut journal = open(&dir);
+    let learned = vec![row("a", Some("1")), row("b", Some("2"))];
+    journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
+    let learned = vec![row("a", None), row("b", Some("3"))];
+    journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
+    // A batch that does not go through takes what it taught with it.
+    let again = |n: u64| {
+        let request = SubmitRequest::default();
+        (JobId(n), StoredJob { request, uid: 1, gid: 1, log: String::new(), estimate: None })
+    };
+    let failing =
+        Batch { jobs: vec![again(1), again(1)], learned: vec![row("c", Some("4"))], ..Batch::default() };
+    assert!(journal.commit(&failing).is_err());
+    drop(journal);
+    assert_eq!(open(&dir).learned().unwrap(), [row("b", Some("3"))]);
+}
+
+#[test]
+fn a_file_of_the_first_version_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Connection::open(dir.path().join("j.db")).unwrap();
+    db.execute_batch(&format!("{} PRAGMA user_version = 1;", SCHEMA[0])).unwrap();
+    db.execute_batch(
+        "INSERT INTO environments VALUES (1, 0, '{}');
+         INSERT INTO jobs VALUES (1, 1, 1, 1, '/log', '{\"command\":[\"x\"],\"cwd\":\"/\"}');",
+    )
+    .unwrap();
+    drop(db);
+    let mut journal = open(&dir);
+    assert_eq!(journal.job(JobId(1)).unwrap().unwrap().request.command, ["x"]);
+    assert!(journal.learned().unwrap().is_empty());
+    let learned = vec![Row { table: Table::Ratio, key: "k".into(), body: Some("{}".into()) }];
+    journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
+    assert_eq!(journal.learned().unwrap().len(), 1);
+}
+
+#[test]
+fn a_damaged_or_newer_file_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(&dir);
+    journal
+        .db
+        .execute(
+            "INSERT INTO inputs VALUES (1, 5, '{\"no_such_input\": 1}', ?1)",
+            [sums::input(1, Millis(5), "{\"no_such_input\": 1}")],
+        )
+        .unwrap();
+    let error = journal.recover().unwrap_err().to_string();
+    assert!(error.contains("entry 1") && error.contains("no_such_input"), "{error}");
+    journal.db.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(journal);
+    let error = Journal::open(&dir.path().join("j.db"), Sync::Normal, 1, 1).err().unwrap().to_string();
+    assert!(error.contains("format 99"), "{error}");
+}
+
+#[test]
+fn lives_begin_later_than_all_that_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = (open(&dir), State::default());
+    let id = journal.id().to_owned();
+    assert_eq!(id.len(), 32, "{id}");
+    write(&mut journal, &mut state, [gpu(), submitted(1)]);
+    let at = journal.latest().unwrap();
+    assert_eq!(at, state.now());
+    assert!(matches!(journal.begin_life(at, "a", "h", "b"), Err(JournalError::NotLater { .. })));
+    journal.begin_life(at + Millis(1), "a", "h", "b").unwrap();
+    assert!(journal.begin_life(at + Millis(1), "b", "h", "b").is_err());
+    journal.begin_life(at + Millis(2), "b", "h", "b").unwrap();
+    drop(journal);
+    let mut journal = open(&dir);
+    assert_eq!(journal.id(), id, "it keeps its name");
+    let names = |journal: &Journal| journal.lives().unwrap().into_iter().map(|l| l.life).collect::<Vec<_>>();
+    assert_eq!(names(&journal), ["a", "b"]);
+    journal.forget_lives(at + Millis(2)).unwrap();
+    assert_eq!(names(&journal), ["b"]);
+}

@@ -1,0 +1,233 @@
+//! What is written to the journal.
+
+use super::schema::{Meta, Tally};
+use super::{Batch, Journal, JournalError, SLOWDOWNS, StoredJob, sql, sums, to_json};
+use carma_api::wire::SubmitRequest;
+use carma_core::model::{Finished, JobId};
+use carma_core::state::State;
+use carma_core::units::Millis;
+use rusqlite::{OptionalExtension, Transaction, params};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Inputs between snapshots at least.
+pub(super) const SNAPSHOT_EVERY: u64 = 20_000;
+
+impl Journal {
+    /// Writes a batch in one transaction: all of it is on disk afterwards, or nothing.
+    ///
+    /// # Errors
+    /// When the disk does not take it (it may be full). Nothing was written then.
+    pub fn commit(&mut self, batch: &Batch) -> Result<(), JournalError> {
+        let failed = sql("written");
+        let mut meta = self.meta.clone();
+        let tx = self.db.transaction().map_err(&failed)?;
+        {
+            let mut insert = tx
+                .prepare_cached("INSERT INTO inputs (seq, at_ms, body, sum) VALUES (?1, ?2, ?3, ?4)")
+                .map_err(&failed)?;
+            for (at, input) in &batch.inputs {
+                let seq = meta.seq + 1;
+                let body = to_json(seq, input)?;
+                let sum = sums::input(seq, *at, &body);
+                insert.execute(params![seq, at.0, body, sum]).map_err(&failed)?;
+                meta.seq = seq;
+            }
+        }
+        for (id, job) in &batch.jobs {
+            insert_job(&tx, &mut meta, *id, job)?;
+        }
+        for finished in &batch.finished {
+            insert_ended(&tx, &mut meta, finished)?;
+        }
+        for (id, estimate) in &batch.expected {
+            let estimate = to_json(0, estimate)?;
+            let sum = sums::estimate(id.0, Some(&estimate));
+            tx.prepare_cached("UPDATE jobs SET estimate = ?2, estimate_sum = ?3 WHERE id = ?1")
+                .and_then(|mut update| update.execute(params![id.0, estimate, sum]))
+                .map_err(&failed)?;
+        }
+        for row in &batch.learned {
+            write_learned(&tx, row.table.as_str(), &row.key, row.body.as_deref()).map_err(&failed)?;
+        }
+        for (key, body) in &batch.slowdowns {
+            write_learned(&tx, SLOWDOWNS, key, body.as_deref()).map_err(&failed)?;
+        }
+        meta.write(&tx).map_err(&failed)?;
+        tx.commit().map_err(&failed)?;
+        self.meta = meta;
+        self.since_snapshot += batch.inputs.len() as u64;
+        Ok(())
+    }
+
+    /// Folds old inputs into a snapshot, if enough have come since the last. Bounds the file.
+    ///
+    /// # Errors
+    /// When the disk does not take it. The journal is as before then.
+    pub fn fold(&mut self, state: &State) -> Result<(), JournalError> {
+        // A snapshot costs time in proportion to the jobs, so it is taken less often when there are many.
+        if self.since_snapshot < SNAPSHOT_EVERY.max(2 * state.jobs().len() as u64) {
+            return Ok(());
+        }
+        let seq = self.meta.seq;
+        let body = to_json(seq, state)?;
+        let oldest = seq - i64::try_from(self.keep_inputs).unwrap_or(i64::MAX);
+        let oldest_live = state.jobs().keys().next().copied().unwrap_or_else(|| state.next_id());
+        let keep_jobs = self.keep_jobs;
+        let mut meta = self.meta.clone();
+        let mut fold = || -> rusqlite::Result<()> {
+            let tx = self.db.transaction()?;
+            let (at, sum) = (state.now(), sums::snapshot(seq, state.now(), &body));
+            tx.execute(
+                "INSERT OR REPLACE INTO snapshots (seq, at_ms, body, sum) VALUES (?1, ?2, ?3, ?4)",
+                params![seq, at.0, body, sum],
+            )?;
+            tx.execute("DELETE FROM snapshots WHERE seq < ?1 AND seq < ?2", params![seq, oldest])?;
+            // Inputs older than the oldest snapshot kept cannot be replayed by anybody.
+            tx.execute(
+                "DELETE FROM inputs WHERE seq <= min(?1, (SELECT min(seq) FROM snapshots))",
+                [oldest.max(0)],
+            )?;
+            tx.execute(
+                "DELETE FROM history WHERE id NOT IN (SELECT id FROM history ORDER BY ended_ms DESC LIMIT ?1)",
+                [keep_jobs],
+            )?;
+            tx.execute(
+                "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history)",
+                [oldest_live.0],
+            )?;
+            tx.execute("DELETE FROM environments WHERE id NOT IN (SELECT environment FROM jobs)", [])?;
+            meta.jobs = Tally::of(&tx, "jobs")?;
+            meta.ended = Tally::of(&tx, "history")?;
+            meta.write(&tx)?;
+            tx.commit()
+        };
+        fold().map_err(sql("folded"))?;
+        self.meta = meta;
+        self.since_snapshot = 0;
+        Ok(())
+    }
+
+    /// Says that a life of the daemon begins, which must be later than everything in the journal: see
+    /// [`Self::latest`].
+    ///
+    /// # Errors
+    /// When it is not, or the disk does not take it.
+    pub fn begin_life(
+        &mut self,
+        started: Millis,
+        life: &str,
+        host: &str,
+        boot: &str,
+    ) -> Result<(), JournalError> {
+        let latest = self.latest()?;
+        if started <= latest {
+            return Err(JournalError::NotLater { started: started.0, latest: latest.0 });
+        }
+        let sum = sums::life(started, life, host, boot);
+        self.db
+            .execute(
+                "INSERT INTO lives (started_ms, life, host, boot, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![started.0, life, host, boot, sum],
+            )
+            .map_err(sql("written"))?;
+        Ok(())
+    }
+
+    /// Forgets the lives that began before a time.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn forget_lives(&mut self, before: Millis) -> Result<(), JournalError> {
+        self.db.execute("DELETE FROM lives WHERE started_ms < ?1", [before.0]).map_err(sql("written"))?;
+        Ok(())
+    }
+
+    /// The latest time that the journal has, of an input, a snapshot or the beginning of a life.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn latest(&self) -> Result<Millis, JournalError> {
+        // Times rise with the numbers.
+        let query = "SELECT max(coalesce((SELECT at_ms FROM inputs ORDER BY seq DESC LIMIT 1), 0), \
+                            coalesce((SELECT at_ms FROM snapshots ORDER BY seq DESC LIMIT 1), 0), \
+                            coalesce((SELECT max(started_ms) FROM lives), 0))";
+        self.db.query_row(query, [], |row| row.get(0)).map(Millis).map_err(sql("read"))
+    }
+}
+
+fn write_learned(tx: &Transaction<'_>, kind: &str, key: &str, body: Option<&str>) -> rusqlite::Result<()> {
+    match body {
+        Some(body) => tx
+            .prepare_cached("INSERT OR REPLACE INTO memory (kind, key, body, sum) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![kind, key, body, sums::learned(kind, key, body)])?,
+        None => tx
+            .prepare_cached("DELETE FROM memory WHERE kind = ?1 AND key = ?2")?
+            .execute(params![kind, key])?,
+    };
+    Ok(())
+}
+
+fn insert_ended(tx: &Transaction<'_>, meta: &mut Meta, finished: &Finished) -> Result<(), JournalError> {
+    let spec = &finished.job.spec;
+    let body = to_json(meta.seq, finished)?;
+    let state = finished.state.as_str();
+    let sum = sums::ended(spec.id.0, spec.user.uid, finished.at, state, &body);
+    let mut write = || -> rusqlite::Result<()> {
+        let row = params![spec.id.0, spec.user.uid, finished.at.0, state, body, sum];
+        let insert = "INTO history (id, uid, ended_ms, state, body, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        if tx.prepare_cached(&format!("INSERT OR IGNORE {insert}"))?.execute(row)? == 0 {
+            // After a repair the history may know of an end that the state did not.
+            let old: i64 =
+                tx.query_row("SELECT sum FROM history WHERE id = ?1", [spec.id.0], |row| row.get(0))?;
+            tx.execute(&format!("INSERT OR REPLACE {insert}"), row)?;
+            meta.ended.sum += sum - old;
+        } else {
+            meta.ended.add(sum);
+        }
+        Ok(())
+    };
+    write().map_err(sql("written"))
+}
+
+fn insert_job(tx: &Transaction<'_>, meta: &mut Meta, id: JobId, job: &StoredJob) -> Result<(), JournalError> {
+    let failed = sql("written");
+    let body = to_json(0, &job.request.env)?;
+    let mut hasher = DefaultHasher::new();
+    body.hash(&mut hasher);
+    let hash = hasher.finish().cast_signed();
+    let known: Option<i64> = tx
+        .prepare_cached("SELECT id FROM environments WHERE hash = ?1 AND body = ?2")
+        .map_err(&failed)?
+        .query_row(params![hash, body], |row| row.get(0))
+        .optional()
+        .map_err(&failed)?;
+    let environment = match known {
+        Some(known) => known,
+        None => {
+            let new = meta.next_environment;
+            tx.prepare_cached("INSERT INTO environments (id, hash, body, sum) VALUES (?1, ?2, ?3, ?4)")
+                .and_then(|mut insert| {
+                    insert.execute(params![new, hash, body, sums::environment(new, hash, &body)])
+                })
+                .map_err(&failed)?;
+            meta.next_environment = new + 1;
+            new
+        }
+    };
+    let spec = SubmitRequest { env: BTreeMap::new(), ..job.request.clone() };
+    let spec = to_json(0, &spec)?;
+    let estimate = job.estimate.as_ref().map(|e| to_json(0, e)).transpose()?;
+    let sum = sums::job(id.0, job.uid, job.gid, environment, &job.log, &spec);
+    let estimate_sum = sums::estimate(id.0, estimate.as_deref());
+    let row = params![id.0, job.uid, job.gid, environment, job.log, spec, estimate, sum, estimate_sum];
+    tx.prepare_cached(
+        "INSERT INTO jobs (id, uid, gid, environment, log, spec, estimate, sum, estimate_sum) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    )
+    .and_then(|mut insert| insert.execute(row))
+    .map_err(&failed)?;
+    meta.jobs.add(sum);
+    meta.next_job = meta.next_job.max(id.0 + 1);
+    Ok(())
+}
