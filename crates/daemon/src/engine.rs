@@ -8,11 +8,12 @@ use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, StoredJob};
 use crate::memory::{self, Memory};
 use crate::perform::Performer;
-use crate::run::adopt::{self, Found};
-use crate::run::launch::Outcome;
-use crate::run::progress::Owner;
+use crate::run::adopt::{self, Found, Known};
+use crate::run::cgroup::Hierarchy;
+use crate::run::launch::{Outcome, host_limits};
+use crate::run::lives::Lives;
 use crate::run::record::Records;
-use crate::run::watch::{Event, Watcher};
+use crate::run::watch::{self, Event, Watcher};
 use crate::sampler::{Board, Roster};
 use crate::slowdown::Slowdowns;
 use carma_api::VERSION;
@@ -25,7 +26,7 @@ use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Metric;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -135,8 +136,6 @@ pub struct Parts {
     pub memory: Memory,
     /// How fast jobs go, and what is known of slowdowns.
     pub slowdowns: Slowdowns,
-    /// Whether we are root and jobs become their users.
-    pub as_root: bool,
     /// The clock.
     pub clock: Clock,
     /// The latest looks at the GPUs.
@@ -145,8 +144,10 @@ pub struct Parts {
     pub performer: Performer,
     /// Watches supervisors.
     pub watcher: Arc<Watcher>,
-    /// Directory of the records.
-    pub run_dir: PathBuf,
+    /// The lives of the daemon, and the records of their attempts.
+    pub lives: Lives,
+    /// Where attempts have their cgroups; or why they have none.
+    pub hierarchy: Result<Arc<Hierarchy>, String>,
     /// Directory of the logs.
     pub log_dir: PathBuf,
     /// `Some`: jobs of this user only. `None`: we are root.
@@ -170,6 +171,8 @@ pub struct Engine {
     actions: Vec<Action>,
     /// Records to remove once the batch is on disk.
     done: Vec<Records>,
+    /// An attempt of an earlier life is over: that life may be, too.
+    sweep_due: bool,
     waiters: BTreeMap<JobId, Vec<oneshot::Sender<()>>>,
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
     /// Inputs that the journal did not take and that nobody will repeat.
@@ -195,6 +198,7 @@ impl Engine {
             answers: Vec::new(),
             actions: Vec::new(),
             done: Vec::new(),
+            sweep_due: false,
             waiters: BTreeMap::new(),
             viewers: Vec::new(),
             retry: Vec::new(),
@@ -219,39 +223,81 @@ impl Engine {
         let live: Vec<_> = active.iter().filter_map(attempt).collect();
         self.parts.slowdowns.paces().clear(&live);
         for id in active {
-            let Some(placement) = self.state.job(id).and_then(|job| job.placement()) else { continue };
-            let (attempt, sharing) = (placement.attempt, placement.sharing);
-            match adopt::find(&self.parts.run_dir, id, attempt) {
-                Ok(Found::Exited(exit)) => self.exited(id, attempt, exit),
-                Ok(Found::Alive { supervisor, child, pidfd }) => {
-                    tracing::info!("job {id} still runs; watching it again");
-                    self.apply(Input::Started { job: id, attempt, supervisor, child, sharing, note: None });
-                    self.meter(id, attempt);
-                    if let Err(e) = self.parts.watcher.watch(id, attempt, pidfd, None) {
-                        tracing::error!("job {id} cannot be watched: {e}");
-                    }
-                }
-                Ok(Found::NeverStarted) => {
-                    let error = "the daemon stopped before it was started".to_owned();
-                    self.apply(Input::LaunchFailed { job: id, attempt, error, transient: true });
-                }
-                Err(e) => tracing::error!("what became of job {id} cannot be found out: {e}"),
-            }
+            self.adopt_one(id);
         }
         self.turn_end();
+        self.sweep();
         self.update_roster();
         for broken in carma_core::check::check(&self.state) {
             tracing::error!("the recovered state breaks an invariant: {broken}");
         }
     }
 
-    /// Counts the progress of a job that was found running.
-    fn meter(&self, id: JobId, attempt: u32) {
-        let Ok(Some(stored)) = self.parts.journal.job(id) else { return };
-        let owner = Owner { uid: stored.uid, gid: stored.gid };
-        let paces = self.parts.slowdowns.paces();
-        // It has the names in its environment already.
-        let _ = paces.open(id, attempt, Path::new(&stored.log), owner, self.parts.as_root, true);
+    /// Takes over one attempt, whatever became of it.
+    fn adopt_one(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        let Some(placement) = job.placement() else { return };
+        let (attempt, sharing) = (placement.attempt, placement.sharing);
+        let records = self.parts.lives.records(id, placement);
+        let life = self.parts.lives.of(placement.at);
+        let name = self.parts.lives.short(id, placement);
+        let group = self.parts.hierarchy.as_ref().ok().map(|h| h.group(&name));
+        let supervisor = match &job.phase {
+            Phase::Running { supervisor, .. } => Some(*supervisor),
+            _ => None,
+        };
+        let here = self.parts.lives.present();
+        let found = adopt::find(&records, Known { life: &life, here, supervisor });
+        let watched = watch::Attempt { job: id, attempt, records, life, group, supervisor };
+        let started = |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
+        match found {
+            Ok(Found::Exited(exit)) => self.exited(id, attempt, exit),
+            Ok(Found::Alive { supervisor, child, pidfd }) => {
+                tracing::info!("job {id} still runs; watching it again");
+                self.apply(started(supervisor, child));
+                self.parts.slowdowns.paces().open(id, name);
+                self.parts.watcher.adopted(watched, pidfd, false);
+            }
+            Ok(Found::Orphan { supervisor, child, pidfd }) => {
+                tracing::warn!("job {id} still runs, unsupervised: its supervisor was killed");
+                self.apply(started(supervisor, Some(child)));
+                self.parts.watcher.adopted(watched, pidfd, true);
+            }
+            Ok(Found::NeverStarted) => {
+                self.not_launched(id, attempt, "the daemon stopped before it was started".into(), false);
+            }
+            Err(e) => {
+                tracing::error!("what became of job {id} cannot be found out yet: {e}");
+                self.parts.watcher.undecided(watched);
+            }
+        }
+    }
+
+    /// Removes what is left of attempts and lives that are over: records, fences, cgroups.
+    fn sweep(&mut self) {
+        let active = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let placed = active.filter_map(|job| Some((job.spec.id, job.placement()?)));
+        let (mut decided, mut names) = (Vec::new(), Vec::new());
+        for (id, placement) in placed {
+            decided.push(placement.at);
+            names.push(self.parts.lives.short(id, placement));
+        }
+        self.parts.lives.sweep(&decided);
+        let oldest = self.parts.lives.oldest();
+        if let Err(e) = self.parts.journal.forget_lives(oldest) {
+            tracing::warn!("{e}");
+        }
+        if let Ok(hierarchy) = &self.parts.hierarchy {
+            hierarchy.sweep(&names);
+        }
+    }
+
+    /// An attempt was not launched, and never will be.
+    fn not_launched(&mut self, job: JobId, attempt: u32, why: String, pause: bool) {
+        if self.apply(Input::NotLaunched { job, attempt, why, pause }) {
+            self.fallbacks.remove(&(job, attempt));
+            self.parts.slowdowns.ended(job, attempt);
+        }
     }
 
     /// After a restart, what runs teach is news again: to the first jobs of the queue, from those that run.
@@ -421,6 +467,7 @@ impl Engine {
             return Err(Refused::new(403, "not_allowed", text));
         }
         check_request(&request)?;
+        self.check_host_limits(&request)?;
         // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
         let id = self.state.next_id().max(self.parts.journal.next_job());
         let log = match &request.output {
@@ -442,6 +489,27 @@ impl Engine {
         };
         self.batch.jobs.push((id, stored));
         Ok(SubmitReply { version: VERSION, id: id.0, log, estimate })
+    }
+
+    /// Limits on the host are promises: what cannot be enforced is refused.
+    fn check_host_limits(&self, request: &SubmitRequest) -> Result<(), Refused> {
+        let bad = |text: &str| Err(Refused::new(400, "bad_request", text));
+        if request.host_memory_mib == Some(0) || request.host_cpu_pct == Some(0) || request.host_processes == Some(0) {
+            return bad("a limit of nothing would let nothing run; leave --mem, --cpus or --pids out");
+        }
+        for controller in host_limits(request).needs() {
+            let name = controller.name();
+            let why = match &self.parts.hierarchy {
+                Ok(hierarchy) if hierarchy.has(controller) => continue,
+                Ok(hierarchy) => format!("{} has no controller '{name}'", hierarchy.dir().display()),
+                Err(why) => why.clone(),
+            };
+            let text = format!(
+                "this carma cannot limit what a job takes of the host: {why}; leave --mem, --cpus and --pids out, or see `carma doctor`"
+            );
+            return Err(Refused::new(400, "bad_request", text));
+        }
+        Ok(())
     }
 
     fn context(&mut self, probe: &ContextProbe, peer: &Peer) -> Result<DoneReply, Refused> {
@@ -530,9 +598,13 @@ impl Engine {
             Outcome::Fallback { sharing, note } => {
                 self.fallbacks.insert((job, attempt), (sharing, note));
             }
-            Outcome::Failed { error } => {
-                tracing::warn!("job {job}: {error}");
-                self.apply(Input::LaunchFailed { job, attempt, error, transient: true });
+            Outcome::NotSpawned { why, machine, fenced } => {
+                tracing::warn!("job {job} is not launched: {why}");
+                if !fenced {
+                    // Nobody will claim it, so a fence of it is needed no more.
+                    self.done.push(self.parts.lives.present_records(job, attempt));
+                }
+                self.not_launched(job, attempt, why, machine);
             }
         }
     }
@@ -546,7 +618,6 @@ impl Engine {
                     Some((sharing, note)) => (sharing, Some(note)),
                     None => (decided, None),
                 };
-                let child = Some(child);
                 self.apply(Input::Started { job, attempt, supervisor, child, sharing, note });
                 self.launches += 1;
                 if let Some(at) = self.submitted.remove(&job) {
@@ -554,11 +625,21 @@ impl Engine {
                 }
             }
             Event::Exited(exit) => self.exited(job, attempt, exit),
+            Event::NeverStarted { why } => {
+                self.done.push(self.parts.lives.present_records(job, attempt));
+                let machine = why.is_some();
+                let why = why.unwrap_or_else(|| "its supervisor died before it had started it".into());
+                self.not_launched(job, attempt, why, machine);
+            }
         }
     }
 
     fn exited(&mut self, job: JobId, attempt: u32, exit: Exit) {
         fault::inject(Point::AfterExit);
+        let placement = self.state.job(job).and_then(|job| job.placement());
+        let Some(placement) = placement.filter(|p| p.attempt == attempt) else { return };
+        let records = self.parts.lives.records(job, placement);
+        let of_earlier = self.parts.lives.of(placement.at) != *self.parts.lives.present();
         // The memory trace at death matters for the verdict, so it is brought up to date first.
         let failed = exit.status != carma_core::model::ExitStatus::Code(0);
         if failed {
@@ -568,7 +649,8 @@ impl Engine {
         self.submitted.remove(&job);
         self.fallbacks.remove(&(job, attempt));
         self.parts.slowdowns.ended(job, attempt);
-        self.done.push(Records::new(&self.parts.run_dir, job, attempt));
+        self.done.push(records);
+        self.sweep_due |= of_earlier;
     }
 
     // --- looking and planning ------------------------------------------------------------------
@@ -668,13 +750,16 @@ impl Engine {
             records.remove();
         }
         let moved = batch.inputs.iter().any(|(_, input)| {
-            matches!(input, Input::Started { .. } | Input::Exited { .. } | Input::LaunchFailed { .. })
+            matches!(input, Input::Started { .. } | Input::Exited { .. } | Input::NotLaunched { .. })
         });
         if moved {
             self.update_roster();
         }
         for action in std::mem::take(&mut self.actions) {
-            self.parts.performer.perform(&action, &self.state, &self.parts.journal);
+            self.parts.performer.perform(&action, &self.state, &self.parts.journal, &self.parts.lives);
+        }
+        if std::mem::take(&mut self.sweep_due) {
+            self.sweep();
         }
         if let Err(e) = self.parts.journal.fold(&self.state) {
             tracing::warn!("{e}; the journal grows until the disk takes a snapshot again");
@@ -709,7 +794,7 @@ impl Engine {
                 input,
                 Input::Started { .. }
                     | Input::Exited { .. }
-                    | Input::LaunchFailed { .. }
+                    | Input::NotLaunched { .. }
                     | Input::Configured(_)
                     | Input::Inventory(_)
             )

@@ -14,6 +14,8 @@ pub enum Point {
     AfterSpawn,
     /// A job has ended, and that is not yet in the journal.
     AfterExit,
+    /// A launch is about to spawn a supervisor: it is held up here for two seconds, rather than the daemon killed.
+    HoldLaunch,
 }
 
 impl Point {
@@ -23,6 +25,7 @@ impl Point {
             Self::AfterDecision => "after-decision",
             Self::AfterSpawn => "after-spawn",
             Self::AfterExit => "after-exit",
+            Self::HoldLaunch => "hold-launch",
         }
     }
 }
@@ -30,6 +33,9 @@ impl Point {
 /// Dies here, without any clean-up, if a test asked for it.
 pub fn inject(point: Point) {
     if std::env::var_os(VARIABLE).is_some_and(|v| v == point.name()) {
+        if point == Point::HoldLaunch {
+            return std::thread::sleep(std::time::Duration::from_secs(2));
+        }
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 }

@@ -1,8 +1,14 @@
 //! The one place where actions become effects.
 
+//! The one place where actions become effects.
+
 use crate::journal::Journal;
-use crate::run::launch::{Launch, Launcher, Outcome, Report, signal};
+use crate::run::cgroup::Hierarchy;
+use crate::run::launch::{Launch, Launcher, Outcome, Report};
+use crate::run::lives::Lives;
 use crate::run::process;
+use crate::run::record::Claim;
+use crate::run::watch::signal;
 use carma_core::input::Action;
 use carma_core::model::{EndLevel, JobId, Phase, Placement, SharingMode};
 use carma_core::state::State;
@@ -15,24 +21,28 @@ pub struct Performer {
     pub launcher: Launcher,
     /// MPS, for ending clients properly.
     pub sharing: Arc<dyn Sharing>,
+    /// Where attempts have their cgroups.
+    pub hierarchy: Option<Arc<Hierarchy>>,
     /// Where failures go.
     pub report: Report,
 }
 
 impl Performer {
     /// Carries out one action that the journal has.
-    pub fn perform(&self, action: &Action, state: &State, journal: &Journal) {
+    pub fn perform(&self, action: &Action, state: &State, journal: &Journal, lives: &Lives) {
         match action {
-            Action::Launch { job, placement } => self.launch(*job, placement, state, journal),
-            Action::End { job, level, .. } => self.end(*job, *level, state),
+            Action::Launch { job, placement } => self.launch(*job, placement, state, journal, lives),
+            Action::End { job, level, .. } => self.end(*job, *level, state, lives),
             // Its effect is on the state alone.
             Action::SetState { .. } => {}
             Action::Note { text } => tracing::info!("{text}"),
         }
     }
 
-    fn launch(&self, job: JobId, placement: &Placement, state: &State, journal: &Journal) {
-        let fail = |error: String| (self.report)(job, placement.attempt, Outcome::Failed { error });
+    fn launch(&self, job: JobId, placement: &Placement, state: &State, journal: &Journal, lives: &Lives) {
+        let fail = |why: String| {
+            (self.report)(job, placement.attempt, Outcome::NotSpawned { why, machine: true, fenced: false });
+        };
         let stored = match journal.job(job) {
             Ok(Some(stored)) => stored,
             Ok(None) => return fail("the journal does not know what was submitted".into()),
@@ -47,27 +57,60 @@ impl Performer {
             sharing: placement.sharing,
             cap: placement.cap,
             thread_percent: placement.thread_percent,
+            id: lives.identify(job, placement.attempt),
+            records: lives.records(job, placement),
         });
     }
 
-    fn end(&self, id: JobId, level: EndLevel, state: &State) {
+    fn end(&self, id: JobId, level: EndLevel, state: &State, lives: &Lives) {
         let Some(job) = state.job(id) else { return };
-        let Phase::Running { placement, supervisor, child, .. } = &job.phase else { return };
-        let (supervisor, child, uid) = (*supervisor, *child, job.spec.user.uid);
-        let kill = level == EndLevel::Kill;
-        if placement.sharing != SharingMode::Mps || kill {
-            let _ = signal(supervisor, child, kill);
+        let group = |placement| Some(self.hierarchy.as_ref()?.group(&lives.short(id, placement)));
+        let (placement, supervisor, child) = match &job.phase {
+            Phase::Running { placement, supervisor, child, .. } => (placement, *supervisor, *child),
+            Phase::Launching { placement, .. } => return self.end_launch(id, placement, level, lives),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
+        };
+        let group = group(placement);
+        if placement.sharing != SharingMode::Mps || level != EndLevel::Terminate {
+            let _ = signal(supervisor, child, group.as_ref(), level);
             return;
         }
         // Killing a busy MPS client is unsafe for its neighbours: it leaves the server first. Off
         // the engine's thread, since the control daemon may take its time.
-        let sharing = self.sharing.clone();
-        std::thread::spawn(move || {
+        let (sharing, uid) = (self.sharing.clone(), job.spec.user.uid);
+        let leave = move || {
             let pids = process::descendants(supervisor.pid);
             if let Err(e) = sharing.terminate_clients(uid, &pids) {
                 tracing::warn!("job {id} could not leave MPS before it was signalled: {e}");
             }
-            let _ = signal(supervisor, child, false);
-        });
+            let _ = signal(supervisor, child, group.as_ref(), level);
+        };
+        if let Err(e) = std::thread::Builder::new().name("leave mps".into()).spawn(leave) {
+            tracing::warn!("job {id} could not leave MPS before it is signalled: no thread can be had ({e})");
+            let _ = signal(supervisor, child, None, level);
+        }
+    }
+
+    /// Ends an attempt of which nobody has said yet that it runs: whoever claims it first, this daemon or its
+    /// supervisor, decides whether it begins at all.
+    fn end_launch(&self, id: JobId, placement: &Placement, level: EndLevel, lives: &Lives) {
+        let records = lives.records(id, placement);
+        match records.claim(&Claim::Fenced) {
+            Ok(Some(_)) => {
+                let why = "it was to be ended before it had begun".to_owned();
+                (self.report)(id, placement.attempt, Outcome::NotSpawned { why, machine: false, fenced: true });
+            }
+            Ok(None) => match records.read() {
+                Ok(Some(record)) => {
+                    if let Claim::Supervisor(supervisor) = record.claim {
+                        let group = self.hierarchy.as_ref().map(|h| h.group(&lives.short(id, placement)));
+                        let _ = signal(supervisor, record.child, group.as_ref(), level);
+                    }
+                }
+                Ok(None) => {}
+                Err(e) => tracing::warn!("job {id}, which is being launched, cannot be ended now: {e}"),
+            },
+            Err(e) => tracing::warn!("job {id}, which is being launched, cannot be ended now: {e}"),
+        }
     }
 }

@@ -7,7 +7,10 @@ use crate::http::{self, App, Credentials};
 use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
 use crate::perform::Performer;
+use crate::run::cgroup::Hierarchy;
+use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher, Report};
+use crate::run::lives::Lives;
 use crate::run::pace::Paces;
 use crate::run::watch::Watcher;
 use crate::sampler::{self, Board, Pace};
@@ -263,12 +266,25 @@ fn return_large_blocks() {
 #[cfg(not(target_env = "gnu"))]
 fn return_large_blocks() {}
 
+/// Marks every descriptor that this process was given, but for the standard streams, to be closed in those that it
+/// starts: what a shell or service manager left open is no user's.
+fn keep_inherited_from_jobs() {
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+    #[expect(unsafe_code, reason = "close_range has no safe wrapper here; numbers go in and no memory is touched")]
+    let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
+    if result != 0 {
+        // Linux before 5.11; supervisors close what they find all the same.
+        tracing::warn!("inherited descriptors cannot be marked: {}", io::Error::last_os_error());
+    }
+}
+
 /// Runs the daemon until SIGTERM or SIGINT. Jobs go on afterwards.
 ///
 /// # Errors
 /// When it cannot start; says what is in the way.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     return_large_blocks();
+    keep_inherited_from_jobs();
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
     let layout = Layout::prepare(&options.state_dir, as_root)?;
@@ -282,7 +298,22 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let state = journal.recover()?;
     let gpus = Gpus::open(options, &layout)?;
     let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
-    let clock = Clock::start(state.now(), options.speed);
+    // Later than all that the journal holds, so that its life can be told from what came before.
+    let clock = Clock::start(state.now() + Millis(1), options.speed);
+    let life = Life::begin(clock.now()).map_err(system("cannot begin"))?;
+    let earlier = journal.lives()?.into_iter().map(Into::into).collect();
+    let lives = Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone());
+    let lives = lives.map_err(path_error("cannot make the directory of the records in", &layout.run))?;
+    journal.begin_life(life.started, &life.name, &life.host, &life.boot)?;
+    let hierarchy = Hierarchy::prepare(as_root, &journal.id()[..8]).map(Arc::new);
+    match &hierarchy {
+        Ok(found) => tracing::info!(
+            "each job has a cgroup in {}, controllers: {}",
+            found.dir().display(),
+            if found.controllers().is_empty() { "none".into() } else { found.controllers().join(" ") }
+        ),
+        Err(why) => tracing::warn!("jobs have no cgroups of their own: {why}"),
+    }
     let mut core = options.config.options(uid).map_err(|(_, why)| ServeError::Config(why))?;
     let (pace, cadence) = pace(&options.config, options.speed, core.window);
     // At a high speed one look a cadence must still count as fresh.
@@ -299,23 +330,29 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let board = Arc::new(Board::default());
     let to_engine = engine.clone();
     let watcher = Watcher::start(
-        layout.run.clone(),
+        life.clone(),
         Box::new(move |job, attempt, event| drop(to_engine.send(Message::Watched(job, attempt, event)))),
     );
-    let watcher = Arc::new(watcher.map_err(system("cannot watch jobs"))?);
+    let watcher = watcher.map_err(system("cannot watch jobs"))?;
     let to_engine = engine.clone();
     let report: Report =
         Arc::new(move |job, attempt, outcome| drop(to_engine.send(Message::Launched(job, attempt, outcome))));
     let paces = Paces::start(layout.pace.clone(), clock).map_err(system("cannot count progress"))?;
     let slowdowns = Slowdowns::new(paces.clone(), &journal.slowdowns()?);
     let launcher = Launcher::start(Context {
-        run_dir: layout.run.clone(),
+        life,
+        records: lives.present_dir(),
         log_dir: layout.logs.clone(),
+        log_limit: 1 << 30,
         as_root,
         env: job_env(&gpus, options),
         sharing: gpus.sharing.clone(),
+        hierarchy: hierarchy.clone().ok(),
+        descriptors: None,
         watcher: watcher.clone(),
         paces: paces.clone(),
+        // Once a second of the daemon's clock.
+        look_ms: (1000 / u64::from(options.speed.max(1))).max(20),
         report: report.clone(),
     })
     .map_err(system("cannot start the launching thread"))?;
@@ -324,12 +361,17 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         journal,
         memory,
         slowdowns,
-        as_root,
         clock,
         board: board.clone(),
-        performer: Performer { launcher, sharing: gpus.sharing.clone(), report },
+        performer: Performer {
+            launcher,
+            sharing: gpus.sharing.clone(),
+            hierarchy: hierarchy.clone().ok(),
+            report,
+        },
         watcher,
-        run_dir: layout.run.clone(),
+        lives,
+        hierarchy,
         log_dir: layout.logs.clone(),
         only_uid: (!as_root).then_some(uid),
         cadence,

@@ -306,13 +306,12 @@ impl Slowdowns {
         }
         alone.samples.take(gpus, looks, self.paces.host(id));
         let from = since.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
-        let attempt = watch.attempt;
         if now < alone.due {
             return;
         }
         // Again when twice as much was seen.
         alone.due = now + now.since(since).max(PROFILE);
-        let rate = self.paces.rate(id, attempt, from, now);
+        let rate = self.paces.rate(id, from, now);
         let counted =
             rate.as_ref().filter(|r| r.advances >= ADVANCES || r.is_average).map(|r| r.rate.clone());
         let mut profile = Profile {
@@ -363,8 +362,8 @@ impl Slowdowns {
         if over < window {
             return None;
         }
-        let (attempt, gap_s) = (watch.attempt, watch.gap_s);
-        let rate = self.paces.rate(id, attempt, from, now);
+        let gap_s = watch.gap_s;
+        let rate = self.paces.rate(id, from, now);
         let alone = known.filter(|alone| alone.per_s > 0.0);
         let seconds = over.0 as f64 / 1000.0;
         let progress = match (&rate, &alone) {

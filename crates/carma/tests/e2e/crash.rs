@@ -1,7 +1,7 @@
 //! `kill -9` at any instant: nothing lost, nothing run twice.
 
 use crate::support::{CARMA, Daemon, Setup, job, task, until};
-use carma_api::wire::SubmitReply;
+use carma_api::wire::{SubmitReply, SubmitRequest};
 
 const TWO: &str = "virtual:2xA100-40GB";
 
@@ -75,13 +75,113 @@ fn dies_at(point: &str) {
     }
     // A job whose acceptance the client never heard of may be there too; it runs like the others.
     until("the queue to be empty", || daemon.queue().jobs.is_empty().then_some(()));
+    // What is left of all these lives is the directory of the last, and nothing is in it.
     let run = daemon.dir.path().join("state/run");
-    until("the records to be cleaned up", || {
-        let records = std::fs::read_dir(&run).unwrap().flatten();
-        let text = records.map(|e| std::fs::read_to_string(e.path()).unwrap_or_default());
-        let left = text.filter(|text| text.contains("\"exit\"")).count();
-        (left == 0).then_some(())
+    let entries = |dir: &std::path::Path| -> Vec<std::path::PathBuf> {
+        std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path()).collect()
+    };
+    until(&format!("the records to be cleaned up: {:?}", entries(&run)), || {
+        let lives = entries(&run);
+        (lives.len() == 1 && entries(&lives[0]).is_empty()).then_some(())
     });
+}
+
+#[test]
+fn the_daemons_own_deaths_never_count_against_a_job() {
+    let mut daemon = Setup::new(TWO).args(&["--policy", "or-rr"]).start();
+    let mark = daemon.dir.path().join("mark");
+    let line = format!("echo ran >> {}", mark.display());
+    let id = daemon.submit(SubmitRequest { hold: true, ..job(&["/bin/sh", "-c", &line]) });
+    daemon.kill();
+    daemon.restart(&[("CARMA_FAULT", "after-decision")]);
+    let _ = daemon.client().post::<carma_api::wire::DoneReply>(&format!("/v1/jobs/{id}/release"), &());
+    daemon.wait_dead();
+    for _ in 0..6 {
+        // It dies again as soon as it decides.
+        daemon.spawn_again(&[("CARMA_FAULT", "after-decision")]);
+        daemon.wait_dead();
+    }
+    daemon.restart(&[]);
+    let over = daemon.end_of(id);
+    assert_eq!(over.job.state, "COMPLETED", "{}", over.job.reason.text);
+    assert_eq!(std::fs::read_to_string(mark).unwrap(), "ran\n");
+}
+
+#[test]
+fn a_stopped_supervisor_can_be_ended() {
+    let daemon = Setup::new(TWO).config("[jobs]\nkill-grace = '1s'\n").start();
+    let stop = |id: u64| {
+        let pid = until("the pid", || daemon.show(id).pid);
+        let supervisor = supervisor_of(pid);
+        assert!(std::process::Command::new("kill").args(["-STOP", &supervisor]).status().unwrap().success());
+        (pid, supervisor)
+    };
+    let id = daemon.shell("sleep 604");
+    let (pid, supervisor) = stop(id);
+    // Somebody stops it again and again.
+    let go_on = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let (flag, name) = (go_on.clone(), supervisor.clone());
+    let stopper = std::thread::spawn(move || {
+        while flag.load(std::sync::atomic::Ordering::Relaxed) {
+            let _ = std::process::Command::new("kill").args(["-STOP", &name]).stderr(std::process::Stdio::null()).status();
+        }
+    });
+    daemon.carma(&["cancel", &id.to_string()]);
+    assert_eq!(daemon.end_of(id).job.state, "CANCELLED");
+    go_on.store(false, std::sync::atomic::Ordering::Relaxed);
+    stopper.join().unwrap();
+    assert!(!lives(pid), "nothing is left of it");
+    // A time limit holds, too.
+    let limited = SubmitRequest { time_limit_ms: Some(1000), ..job(&["sleep", "605"]) };
+    let id = daemon.submit(limited);
+    stop(id);
+    assert_eq!(daemon.end_of(id).job.state, "TIMEOUT");
+}
+
+#[test]
+fn what_a_job_leaves_behind_ends_with_it_though_its_supervisor_was_killed() {
+    let daemon = Setup::new(TWO).config("[jobs]\nkill-grace = '1s'\n").start();
+    if !daemon.log().contains("each job has a cgroup") {
+        eprintln!("SKIPPED: jobs have no cgroups here: {}", daemon.log());
+        return;
+    }
+    let child = daemon.dir.path().join("child");
+    let id = daemon.shell(&format!("setsid sh -c 'echo $$ > {}; exec sleep 606' & sleep 607", child.display()));
+    let hidden = until("the hidden child", || std::fs::read_to_string(&child).ok().filter(|t| t.ends_with('\n')));
+    let pid = until("the pid", || daemon.show(id).pid);
+    assert!(std::process::Command::new("kill").args(["-9", &supervisor_of(pid)]).status().unwrap().success());
+    until("the daemon to notice", || daemon.log().contains("unsupervised").then_some(()));
+    daemon.carma(&["cancel", &id.to_string()]);
+    assert_eq!(daemon.end_of(id).job.state, "CANCELLED");
+    let hidden: u32 = hidden.trim().parse().unwrap();
+    until("the hidden child to be gone", || (!lives(hidden)).then_some(()));
+}
+
+#[test]
+fn a_cancel_that_comes_while_a_job_is_launched_wins() {
+    // A control program that takes its time holds the launch up before anything is spawned.
+    let mut daemon = Setup::new(TWO).args(&["--policy", "or-rr"]).start();
+    let mark = daemon.dir.path().join("mark");
+    daemon.kill();
+    daemon.restart(&[("CARMA_FAULT", "hold-launch")]);
+    let id = daemon.shell(&format!("echo ran >> {}", mark.display()));
+    until("the decision", || (daemon.show(id).job.reason.code == "Launching").then_some(()));
+    daemon.carma(&["cancel", &id.to_string()]);
+    let over = daemon.end_of(id);
+    assert_eq!(over.job.state, "CANCELLED");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(!mark.exists(), "it started after it was cancelled");
+}
+
+/// Whether a process is there, and no zombie that the machine's first process has not reaped yet.
+fn lives(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// The parent of a job's first process.
+fn supervisor_of(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().to_owned()
 }
 
 #[test]
@@ -131,8 +231,7 @@ fn a_killed_supervisor_does_not_take_the_command_with_it() {
     let done = daemon.dir.path().join("done");
     let id = daemon.shell(&format!("echo before; sleep 1; echo after; touch {}", done.display()));
     let pid = until("the pid", || daemon.show(id).pid);
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let supervisor = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    let supervisor = supervisor_of(pid);
     assert!(std::process::Command::new("kill").args(["-9", &supervisor]).status().unwrap().success());
     let over = daemon.end_of(id);
     assert!(done.exists(), "the command went on to its end");
@@ -145,8 +244,7 @@ fn a_job_can_be_cancelled_after_its_supervisor_was_killed() {
     let daemon = Setup::new(TWO).start();
     let id = daemon.shell("sleep 603");
     let pid = until("the pid", || daemon.show(id).pid);
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let supervisor = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    let supervisor = supervisor_of(pid);
     assert!(std::process::Command::new("kill").args(["-9", &supervisor]).status().unwrap().success());
     until("the daemon to notice", || daemon.log().contains("unsupervised").then_some(()));
     daemon.carma(&["cancel", &id.to_string()]);

@@ -1,10 +1,11 @@
-//! After a restart: what became of the attempts that the journal says are under way.
+//! What became of an attempt whose supervisor this daemon has not seen end, or has.
 
+use super::identity::Life;
 use super::process;
 use super::record::{Claim, Records};
-use carma_core::model::{Exit, ExitStatus, JobId, ProcessRef};
+use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use rustix::fd::OwnedFd;
-use std::path::Path;
+use std::io;
 
 /// What became of an attempt.
 #[derive(Debug)]
@@ -17,71 +18,166 @@ pub enum Found {
         supervisor: ProcessRef,
         /// The job's first process, if recorded by now.
         child: Option<ProcessRef>,
-        /// Handle of the supervisor, or of the command if the supervisor was killed.
+        /// Handle of the supervisor.
         pidfd: OwnedFd,
     },
-    /// It was never started, and never will be.
+    /// Its supervisor was killed; its command goes on, and its end can be seen, but not its status.
+    Orphan {
+        /// The supervisor that was.
+        supervisor: ProcessRef,
+        /// The job's first process.
+        child: ProcessRef,
+        /// Handle of that process.
+        pidfd: OwnedFd,
+    },
+    /// Its command was never started, and never will be.
     NeverStarted,
+}
+
+/// What is known of an attempt beforehand.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// The life in which it was decided.
+    pub life: &'a Life,
+    /// The present one.
+    pub here: &'a Life,
+    /// Its supervisor, if the journal has seen it start.
+    pub supervisor: Option<ProcessRef>,
 }
 
 /// Finds out what became of an attempt, and makes sure that it cannot start any more if it has not.
 ///
 /// # Errors
-/// When the records cannot be written: nothing is known then, and nothing may be started.
-pub fn find(run_dir: &Path, job: JobId, attempt: u32) -> std::io::Result<Found> {
-    let records = Records::new(run_dir, job, attempt);
-    if let Some(exit) = records.exit() {
-        return Ok(Found::Exited(exit));
+/// When its record cannot be read or written now: nothing is known then, nothing may be started, and it is to be asked
+/// again.
+pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
+    let unknown = Found::Exited(Exit::of(ExitStatus::Unknown));
+    // Of another boot or host nobody lives here, whatever number a process has.
+    let may_live = known.life.is_of(known.here);
+    let open = |process: ProcessRef| if may_live { process::open(process) } else { Ok(None) };
+    // Between two looks a claim may come, and an exit record.
+    for _ in 0..3 {
+        let Some(record) = records.read()? else {
+            if let Some(supervisor) = known.supervisor {
+                // It ran, and its record is gone: to start it again would be to run it twice.
+                return Ok(match open(supervisor)? {
+                    Some(pidfd) => Found::Alive { supervisor, child: None, pidfd },
+                    None => unknown,
+                });
+            }
+            if records.claim(&Claim::Fenced)?.is_some() || records.read()?.is_none() {
+                return Ok(Found::NeverStarted);
+            }
+            continue;
+        };
+        if let Some(exit) = record.exit {
+            return Ok(Found::Exited(exit));
+        }
+        let Claim::Supervisor(supervisor) = record.claim else { return Ok(Found::NeverStarted) };
+        let child = record.child;
+        if let Some(pidfd) = open(supervisor)? {
+            return Ok(Found::Alive { supervisor, child, pidfd });
+        }
+        // It is gone, and writes no more.
+        let Some(record) = records.read()? else { return Ok(unknown) };
+        if let Some(exit) = record.exit {
+            return Ok(Found::Exited(exit));
+        }
+        if !record.starting {
+            return Ok(Found::NeverStarted);
+        }
+        return Ok(match record.child {
+            Some(child) => match open(child)? {
+                Some(pidfd) => Found::Orphan { supervisor, child, pidfd },
+                None => unknown,
+            },
+            None => unknown,
+        });
     }
-    if records.claimed().is_none() && records.claim(&Claim::Fenced)? {
-        return Ok(Found::NeverStarted);
-    }
-    let Some(Claim::Supervisor(supervisor)) = records.claimed() else {
-        return Ok(Found::NeverStarted);
-    };
-    let child = records.child();
-    if let Some(pidfd) = process::open(supervisor) {
-        return Ok(Found::Alive { supervisor, child, pidfd });
-    }
-    // It may have ended between the two looks.
-    if let Some(exit) = records.exit() {
-        return Ok(Found::Exited(exit));
-    }
-    if let Some(pidfd) = child.and_then(process::open) {
-        return Ok(Found::Alive { supervisor, child, pidfd });
-    }
-    Ok(Found::Exited(Exit { status: ExitStatus::Unknown, evidence: None, not_started: None }))
+    Err(io::Error::other("its record comes and goes"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::identity::AttemptId;
+    use carma_core::model::JobId;
+    use carma_core::units::Millis;
+
+    struct Case {
+        dir: tempfile::TempDir,
+        life: Life,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            Self { dir: tempfile::tempdir().unwrap(), life: Life::begin(Millis(1)).unwrap() }
+        }
+
+        fn records(&self) -> Records {
+            let Life { name, host, boot, .. } = self.life.clone();
+            let id = AttemptId { journal: "j".into(), life: name, host, boot, job: JobId(1), attempt: 1 };
+            Records::new(self.dir.path(), id)
+        }
+
+        fn find_in(&self, here: &Life, supervisor: Option<ProcessRef>) -> io::Result<Found> {
+            find(&self.records(), Known { life: &self.life, here, supervisor })
+        }
+
+        fn find(&self) -> Found {
+            self.find_in(&self.life, None).unwrap()
+        }
+    }
+
+    fn me() -> ProcessRef {
+        process::identify(std::process::id()).unwrap()
+    }
+
+    const GONE: ProcessRef = ProcessRef { pid: u32::MAX >> 2, start_ticks: 1 };
 
     #[test]
     fn without_a_claim_it_is_fenced_off() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(find(dir.path(), JobId(1), 1), Ok(Found::NeverStarted)));
-        let late = ProcessRef { pid: 1, start_ticks: 1 };
-        let records = Records::new(dir.path(), JobId(1), 1);
-        assert!(!records.claim(&Claim::Supervisor(late)).unwrap(), "a late supervisor starts nothing");
+        let case = Case::new();
+        assert!(matches!(case.find(), Found::NeverStarted));
+        let late = case.records().claim(&Claim::Supervisor(GONE)).unwrap();
+        assert!(late.is_none(), "a late supervisor starts nothing");
         // And a second restart comes to the same end.
-        assert!(matches!(find(dir.path(), JobId(1), 1), Ok(Found::NeverStarted)));
+        assert!(matches!(case.find(), Found::NeverStarted));
     }
 
     #[test]
-    fn a_dead_supervisor_without_a_record_leaves_an_unknown_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let gone = ProcessRef { pid: u32::MAX >> 2, start_ticks: 1 };
-        Records::new(dir.path(), JobId(1), 1).claim(&Claim::Supervisor(gone)).unwrap();
-        let found = find(dir.path(), JobId(1), 1).unwrap();
+    fn what_ran_and_left_no_record_is_not_started_again() {
+        let case = Case::new();
+        let found = case.find_in(&case.life, Some(GONE)).unwrap();
         assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
+        assert!(matches!(case.find_in(&case.life, Some(me())), Ok(Found::Alive { .. })));
     }
 
     #[test]
-    fn a_living_supervisor_is_adopted() {
-        let dir = tempfile::tempdir().unwrap();
-        let me = process::identify(std::process::id()).unwrap();
-        Records::new(dir.path(), JobId(1), 1).claim(&Claim::Supervisor(me)).unwrap();
-        assert!(matches!(find(dir.path(), JobId(1), 1), Ok(Found::Alive { .. })));
+    fn a_supervisor_that_died_before_it_started_anything() {
+        let case = Case::new();
+        case.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
+        assert!(matches!(case.find(), Found::NeverStarted));
+    }
+
+    #[test]
+    fn a_dead_supervisor_without_an_exit_leaves_an_unknown_end() {
+        let case = Case::new();
+        let mut claimed = case.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
+        claimed.write_starting().unwrap();
+        assert!(matches!(case.find(), Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
+        claimed.write_child(me()).unwrap();
+        assert!(matches!(case.find(), Found::Orphan { .. }));
+    }
+
+    #[test]
+    fn a_living_supervisor_is_adopted_on_its_own_boot_alone() {
+        let case = Case::new();
+        let mut claimed = case.records().claim(&Claim::Supervisor(me())).unwrap().unwrap();
+        claimed.write_starting().unwrap();
+        assert!(matches!(case.find(), Found::Alive { .. }));
+        let later = Life { boot: "later".into(), ..case.life.clone() };
+        let found = case.find_in(&later, None).unwrap();
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
     }
 }

@@ -53,6 +53,12 @@ impl Life {
     }
 }
 
+impl From<crate::journal::Life> for Life {
+    fn from(life: crate::journal::Life) -> Self {
+        Self { started: life.started, name: life.life, host: life.host, boot: life.boot }
+    }
+}
+
 fn host() -> String {
     let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     match id.trim() {

@@ -1,21 +1,23 @@
-//! Starts supervisors, off the engine's thread.
+//! Starts supervisors, off the engine's thread. Nothing here touches a path that a user named.
 
+use super::cgroup::{Hierarchy, HostLimits};
+use super::identity::{AttemptId, Life};
+use super::order::{Log, Order, Owner};
 use super::pace::Paces;
-use super::progress::Owner;
-use super::record::{Identity, Order};
-use super::watch::Watcher;
+use super::record::{Claim, Records};
+use super::watch::{Attempt, Watcher};
 use crate::fault::{self, Point};
 use crate::journal::StoredJob;
-use carma_core::model::{JobId, ProcessRef, SharingMode};
+use carma_api::wire::ResourceLimit;
+use carma_core::model::{JobId, SharingMode};
 use carma_core::units::MiB;
 use carma_gpu::{Sharing, SharingRequest};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 
 /// A launch that was decided.
@@ -34,6 +36,10 @@ pub struct Launch {
     pub cap: Option<MiB>,
     /// Share of the SMs' threads.
     pub thread_percent: Option<u8>,
+    /// Its identity.
+    pub id: AttemptId,
+    /// Its record, still unwritten.
+    pub records: Records,
 }
 
 /// What came of a launch, as far as the launcher can tell.
@@ -45,10 +51,14 @@ pub enum Outcome {
         /// Why.
         note: String,
     },
-    /// It was not.
-    Failed {
+    /// Nothing was spawned, and nothing of it ever will run.
+    NotSpawned {
         /// Why.
-        error: String,
+        why: String,
+        /// Whether the machine lacked something: the next attempt waits a little then.
+        machine: bool,
+        /// Whether a fence sees to that, since a supervisor may still come.
+        fenced: bool,
     },
 }
 
@@ -57,20 +67,30 @@ pub type Report = Arc<dyn Fn(JobId, u32, Outcome) + Send + Sync>;
 
 /// What launches need to know.
 pub struct Context {
-    /// Directory of the records.
-    pub run_dir: PathBuf,
-    /// Directory of the logs that carma creates.
+    /// The present life.
+    pub life: Life,
+    /// Directory of the records of the present life.
+    pub records: PathBuf,
+    /// Directory of the logs that carma keeps.
     pub log_dir: PathBuf,
+    /// Longest that such a log may become, bytes.
+    pub log_limit: u64,
     /// Whether we are root and jobs become their users.
     pub as_root: bool,
     /// Variables that every job gets.
     pub env: Vec<(String, String)>,
     /// MPS.
     pub sharing: Arc<dyn Sharing>,
+    /// Where cgroups are made, if anywhere.
+    pub hierarchy: Option<Arc<Hierarchy>>,
+    /// Soft limit of descriptors with which the daemon was started: what jobs get that do not bring one.
+    pub descriptors: Option<u64>,
     /// Watches what was spawned.
     pub watcher: Arc<Watcher>,
     /// Counts its progress.
     pub paces: Arc<Paces>,
+    /// Between two looks at a log, milliseconds in life.
+    pub look_ms: u64,
     /// Takes the outcomes.
     pub report: Report,
 }
@@ -92,10 +112,14 @@ impl Launcher {
             for launch in queue {
                 if launch.sharing == SharingMode::Mps {
                     // Starting an MPS daemon takes seconds; nobody else waits for it.
-                    let context = context.clone();
-                    std::thread::spawn(move || context.launch(&launch));
+                    let (thread, name) = (context.clone(), (launch.job, launch.attempt));
+                    let launching = std::thread::Builder::new().name("launch mps".into());
+                    if let Err(e) = launching.spawn(move || thread.launch(launch)) {
+                        let why = format!("a thread cannot be had: {e}");
+                        (context.report)(name.0, name.1, Outcome::NotSpawned { why, machine: true, fenced: false });
+                    }
                 } else {
-                    context.launch(&launch);
+                    context.launch(launch);
                 }
             }
         })?;
@@ -111,7 +135,8 @@ impl Launcher {
 }
 
 impl Context {
-    fn launch(&self, launch: &Launch) {
+    fn launch(&self, launch: Launch) {
+        let (job, attempt) = (launch.job, launch.attempt);
         let mut env = Vec::new();
         if launch.sharing == SharingMode::Mps {
             let request = SharingRequest {
@@ -124,22 +149,45 @@ impl Context {
             match self.sharing.prepare(&request) {
                 Ok(grant) => env = grant.env,
                 Err(e) => {
-                    tracing::warn!("job {} shares by time-slice, since MPS cannot be had: {e}", launch.job);
+                    tracing::warn!("job {job} shares by time-slice, since MPS cannot be had: {e}");
                     // Reported before the spawn, so that it is known before the job is seen to run.
                     let note = format!("MPS cannot be had ({e}); shares by time-slice");
-                    let fallback = Outcome::Fallback { sharing: SharingMode::TimeSlice, note };
-                    (self.report)(launch.job, launch.attempt, fallback);
+                    (self.report)(job, attempt, Outcome::Fallback { sharing: SharingMode::TimeSlice, note });
                 }
             }
         }
-        if let Err(e) = self.spawn(launch, env) {
-            let error = format!("its supervisor cannot be started: {e}");
-            (self.report)(launch.job, launch.attempt, Outcome::Failed { error });
+        // A cancel that came meanwhile has fenced it off.
+        if let Ok(Some(record)) = launch.records.read()
+            && record.claim == Claim::Fenced
+        {
+            let why = "it was to be ended before it had begun".to_owned();
+            return (self.report)(job, attempt, Outcome::NotSpawned { why, machine: false, fenced: false });
         }
+        fault::inject(Point::HoldLaunch);
+        let spawned = self.spawn(&launch, env);
         fault::inject(Point::AfterSpawn);
+        match spawned {
+            Ok(child) => {
+                self.paces.open(job, launch.id.short());
+                let attempt = Attempt {
+                    job,
+                    attempt,
+                    records: launch.records,
+                    life: self.life.clone(),
+                    group: self.hierarchy.as_ref().map(|h| h.group(&launch.id.short())),
+                    supervisor: None,
+                };
+                self.watcher.spawned(attempt, child);
+            }
+            Err(e) => {
+                let why = format!("its supervisor cannot be started: {e}");
+                (self.report)(job, attempt, Outcome::NotSpawned { why, machine: true, fenced: false });
+            }
+        }
     }
 
-    fn spawn(&self, launch: &Launch, sharing_env: Vec<(String, String)>) -> io::Result<()> {
+    /// Spawns the supervisor. With an error, nothing was spawned.
+    fn spawn(&self, launch: &Launch, sharing_env: Vec<(String, String)>) -> io::Result<Child> {
         let stored = &launch.stored;
         let mut env = stored.request.env.clone();
         let gpus: Vec<&str> = launch.gpus.iter().map(|g| &**g).collect();
@@ -147,26 +195,29 @@ impl Context {
         env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
         env.insert("CARMA_JOB_ID".into(), launch.job.to_string());
         env.insert("CARMA_ATTEMPT".into(), launch.attempt.to_string());
-        let log = PathBuf::from(&stored.log);
-        let owner = Owner { uid: stored.uid, gid: stored.gid };
-        env.extend(self.paces.open(launch.job, launch.attempt, &log, owner, self.as_root, false));
         env.extend(self.env.iter().cloned());
         env.extend(sharing_env);
-        let become_user = self.as_root.then(|| Identity {
-            uid: stored.uid,
-            gid: stored.gid,
-            name: uzers::get_user_by_uid(stored.uid).map(|u| u.name().to_string_lossy().into_owned()),
-        });
+        let mut session = stored.request.session.clone();
+        if let Some(soft) = self.descriptors {
+            let limit = || ResourceLimit { soft: Some(soft), hard: None };
+            session.limits.entry("nofile".into()).or_insert_with(limit);
+        }
+        // Compared as it was made, and as the journal has it: not by what lies there.
+        let path = PathBuf::from(&stored.log);
+        let kept = stored.request.output.is_none() && path.parent() == Some(Path::new(&self.log_dir));
         let order = Order {
-            job: launch.job,
-            attempt: launch.attempt,
-            run_dir: self.run_dir.clone(),
+            id: launch.id.clone(),
+            records: self.records.clone(),
+            pace: self.paces.dir().clone(),
+            groups: self.hierarchy.as_ref().map(|h| h.dir().to_owned()),
+            limits: host_limits(&stored.request),
             command: stored.request.command.clone(),
             cwd: stored.request.cwd.clone(),
             env,
-            become_user,
-            own_log: log.parent() == Some(&*self.log_dir),
-            log,
+            session,
+            user: self.as_root.then_some(Owner { uid: stored.uid, gid: stored.gid }),
+            log: if kept { Log::Kept { path, limit: self.log_limit } } else { Log::Users(path) },
+            look_ms: self.look_ms,
         };
         // A file in memory, since an environment may be larger than a pipe holds.
         let mut stdin = File::from(memfd_create("carma-order", MemfdFlags::CLOEXEC)?);
@@ -174,7 +225,7 @@ impl Context {
         stdin.rewind()?;
         // No pre_exec here: without it the standard library uses posix_spawn, which does not copy
         // the daemon's page tables. /proc/self/exe is this very program, also after an upgrade.
-        let child = Command::new("/proc/self/exe")
+        Command::new("/proc/self/exe")
             .arg0("carma-supervisor")
             .arg(super::supervise::ARGUMENT)
             .env_clear()
@@ -182,30 +233,16 @@ impl Context {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .current_dir("/")
-            .spawn()?;
-        let pid = Pid::from_raw(child.id().cast_signed()).ok_or_else(|| io::Error::other("pid 0"))?;
-        // Not reaped yet, so the pid is its own.
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        self.watcher.watch(launch.job, launch.attempt, pidfd, Some(child))
+            .spawn()
     }
 }
 
-/// Signals a job: through its supervisor, which knows exactly which processes are its own, or
-/// directly where the supervisor was killed.
-///
-/// Returns whether anybody was there to be signalled.
+/// The limits on the host that a submission asks for.
 #[must_use]
-pub fn signal(supervisor: ProcessRef, child: Option<ProcessRef>, kill: bool) -> bool {
-    use rustix::process::{Signal, kill_process_group, pidfd_send_signal};
-    let to_supervisor = if kill { Signal::USR1 } else { Signal::TERM };
-    if let Some(pidfd) = super::process::open(supervisor) {
-        return pidfd_send_signal(pidfd, to_supervisor).is_ok();
+pub fn host_limits(request: &carma_api::wire::SubmitRequest) -> HostLimits {
+    HostLimits {
+        memory: request.host_memory_mib.map(MiB),
+        cpu_pct: request.host_cpu_pct,
+        processes: request.host_processes,
     }
-    let Some(child) = child else { return false };
-    if super::process::open(child).is_none() {
-        return false;
-    }
-    // The command leads its own session, so its pid names the group as long as it lives.
-    let signal = if kill { Signal::KILL } else { Signal::TERM };
-    Pid::from_raw(child.pid.cast_signed()).is_some_and(|pid| kill_process_group(pid, signal).is_ok())
 }

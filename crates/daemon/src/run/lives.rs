@@ -88,6 +88,12 @@ impl Lives {
         Records::new(&dir, self.id_in(&life, job, placement.attempt))
     }
 
+    /// The records of an attempt of the present life.
+    #[must_use]
+    pub fn present_records(&self, job: JobId, attempt: u32) -> Records {
+        Records::new(&self.present_dir(), self.identify(job, attempt))
+    }
+
     /// Short names of attempts ([`AttemptId::short`]), in whichever life they were decided.
     #[must_use]
     pub fn short(&self, job: JobId, placement: &Placement) -> String {

@@ -5,6 +5,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 
 /// The fields of `/proc/PID/stat` that carma needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +48,23 @@ pub fn identify(pid: u32) -> Option<ProcessRef> {
 }
 
 /// Opens a pidfd of exactly this process; `None` when it is gone, zombies included.
-#[must_use]
-pub fn open(process: ProcessRef) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(process.pid.cast_signed())?;
-    let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+///
+/// # Errors
+/// When the machine cannot tell now: out of descriptors, say.
+pub fn open(process: ProcessRef) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(process.pid.cast_signed()) else { return Ok(None) };
+    let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => fd,
+        Err(rustix::io::Errno::SRCH) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
     // The pid may have been reused before the fd was opened, but not after.
-    stat(process.pid).filter(|s| s.start_ticks == process.start_ticks && !s.zombie).map(|_| fd)
+    let stat = match fs::read_to_string(format!("/proc/{}/stat", process.pid)) {
+        Ok(text) => parse(process.pid, &text),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => None,
+        Err(e) => return Err(e),
+    };
+    Ok(stat.filter(|s| s.start_ticks == process.start_ticks && !s.zombie).map(|_| fd))
 }
 
 /// All processes, by pid.
@@ -121,7 +133,7 @@ mod tests {
     #[test]
     fn another_process_with_the_same_pid_is_not_opened() {
         let me = identify(std::process::id()).unwrap();
-        assert!(open(me).is_some());
-        assert!(open(ProcessRef { start_ticks: me.start_ticks + 1, ..me }).is_none());
+        assert!(open(me).unwrap().is_some());
+        assert!(open(ProcessRef { start_ticks: me.start_ticks + 1, ..me }).unwrap().is_none());
     }
 }

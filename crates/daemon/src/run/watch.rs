@@ -1,15 +1,20 @@
-//! Waits for supervisors: one thread, one epoll, a pidfd and a pipe for each. Nothing polls.
+//! Waits for supervisors: one thread, one epoll, a pidfd and a pipe for each. Nothing polls, but for what the machine
+//! refused at first: that is tried again until it works, so that no end is ever missed.
 
+use super::adopt::{self, Found, Known};
+use super::cgroup::Group;
+use super::identity::Life;
+use super::order::Hello;
 use super::process;
-use super::record::{Hello, Records};
-use carma_core::model::{Exit, ExitStatus, JobId, ProcessRef};
-use rustix::event::epoll;
+use super::record::Records;
+use carma_core::model::{Exit, JobId, ProcessRef};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::path::PathBuf;
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What happened to an attempt.
 #[derive(Debug, Clone)]
@@ -18,35 +23,67 @@ pub enum Event {
     Running {
         /// The supervisor.
         supervisor: ProcessRef,
-        /// Its first process.
-        child: ProcessRef,
+        /// Its first process, where known.
+        child: Option<ProcessRef>,
     },
     /// It is over.
     Exited(Exit),
+    /// Its command was never started, and never will be.
+    NeverStarted {
+        /// Why, where that is known.
+        why: Option<String>,
+    },
 }
 
 /// Where events go.
-pub type Sink = Box<dyn Fn(JobId, u32, Event) + Send>;
+pub type Sink = Box<dyn Fn(JobId, u32, Event) + Send + Sync>;
+
+/// An attempt to watch.
+#[derive(Debug)]
+pub struct Attempt {
+    /// Job.
+    pub job: JobId,
+    /// Number.
+    pub attempt: u32,
+    /// Its record.
+    pub records: Records,
+    /// The life in which it was decided.
+    pub life: Life,
+    /// Its cgroup, where attempts have one.
+    pub group: Option<Group>,
+    /// Its supervisor, if it was seen to run.
+    pub supervisor: Option<ProcessRef>,
+}
 
 struct Watched {
-    job: JobId,
-    attempt: u32,
-    pidfd: OwnedFd,
+    attempt: Attempt,
+    /// Of the supervisor, or of the command that outlives it; `None` while the machine refuses one.
+    pidfd: Option<OwnedFd>,
     /// Read end of the pipe to the supervisor's standard output, until it has said hello.
     pipe: Option<OwnedFd>,
     /// Set when we are the parent and must reap it.
     parent_of: Option<Child>,
     /// Set once the supervisor was found dead and the orphaned command is watched instead.
     orphan: bool,
+    /// What it said why it did nothing.
+    why: Option<String>,
 }
 
 /// Watches supervisors and, where one was killed, the command that it left.
 pub struct Watcher {
-    epoll: Arc<OwnedFd>,
-    watched: Arc<Mutex<BTreeMap<u64, Watched>>>,
+    epoll: OwnedFd,
+    watched: Mutex<BTreeMap<u64, Watched>>,
     next: std::sync::atomic::AtomicU64,
-    run_dir: PathBuf,
+    here: Life,
+    sink: Sink,
+    /// Makes the thread look at what was refused.
+    wake: OwnedFd,
 }
+
+/// How often what the machine refused is tried again, milliseconds.
+const AGAIN_MS: i64 = 200;
+/// Token of the descriptor that wakes the thread.
+const WAKE: u64 = u64::MAX;
 
 /// Tokens: even for a pidfd, odd for a pipe of the same entry.
 const fn tokens(key: u64) -> (u64, u64) {
@@ -54,117 +91,247 @@ const fn tokens(key: u64) -> (u64, u64) {
 }
 
 impl Watcher {
-    /// Starts the thread.
+    /// Starts the thread. `here`: the present life.
     ///
     /// # Errors
     /// When the kernel gives no epoll or thread.
-    pub fn start(run_dir: PathBuf, sink: Sink) -> io::Result<Self> {
-        let watcher = Self {
-            epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
-            watched: Arc::default(),
+    pub fn start(here: Life, sink: Sink) -> io::Result<Arc<Self>> {
+        let watcher = Arc::new(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            watched: Mutex::default(),
             next: 0.into(),
-            run_dir,
-        };
-        let (epoll, watched, run_dir) =
-            (watcher.epoll.clone(), watcher.watched.clone(), watcher.run_dir.clone());
-        std::thread::Builder::new().name("watch".into()).spawn(move || {
-            let mut events = Vec::with_capacity(256);
-            loop {
-                events.clear();
-                let space = rustix::buffer::spare_capacity(&mut events);
-                match epoll::wait(&*epoll, space, None) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(e) => {
-                        tracing::error!("waiting for jobs failed: {e}");
-                        return;
-                    }
-                }
-                for event in &events {
-                    let token = { event.data }.u64();
-                    react(&epoll, &watched, &run_dir, token, &sink);
-                }
-            }
-        })?;
+            here,
+            sink,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        register(&watcher.epoll, &watcher.wake, WAKE)?;
+        let thread = watcher.clone();
+        std::thread::Builder::new().name("watch".into()).spawn(move || thread.run())?;
         Ok(watcher)
     }
 
-    /// Watches a supervisor. With `child`, we are its parent and read its hello from its pipe.
-    ///
-    /// # Errors
-    /// When the supervisor is gone or the kernel refuses.
-    pub fn watch(
-        &self,
-        job: JobId,
-        attempt: u32,
-        pidfd: OwnedFd,
-        mut parent_of: Option<Child>,
-    ) -> io::Result<()> {
+    fn run(&self) {
+        let mut events = Vec::with_capacity(256);
+        let again = Timespec { tv_sec: 0, tv_nsec: AGAIN_MS * 1_000_000 };
+        loop {
+            events.clear();
+            let refused: Vec<u64> = self.lock().iter().filter(|(_, w)| w.pidfd.is_none()).map(|(k, _)| *k).collect();
+            let space = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, space, (!refused.is_empty()).then_some(&again)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => {
+                    tracing::error!("waiting for jobs failed: {e}");
+                    std::thread::sleep(std::time::Duration::from_secs(1));
+                }
+            }
+            for event in &events {
+                match { event.data }.u64() {
+                    WAKE => drop(rustix::io::read(&self.wake, &mut [0_u8; 8])),
+                    token => self.react(token),
+                }
+            }
+            for key in refused {
+                self.try_again(key);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches a supervisor that we have just spawned. Its hello comes over its standard output. Never fails: what the
+    /// machine refuses now is tried again.
+    pub fn spawned(&self, attempt: Attempt, mut child: Child) {
+        let pipe = child.stdout.take().map(OwnedFd::from);
+        // Not reaped yet, so the pid is its own.
+        let pidfd = Pid::from_raw(child.id().cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        self.add(Watched { attempt, pidfd, pipe, parent_of: Some(child), orphan: false, why: None });
+    }
+
+    /// Watches an attempt of an earlier life, by what was found of it.
+    pub fn adopted(&self, attempt: Attempt, pidfd: OwnedFd, orphan: bool) {
+        self.add(Watched { attempt, pidfd: Some(pidfd), pipe: None, parent_of: None, orphan, why: None });
+    }
+
+    /// Watches an attempt of which nothing could be found out for the present.
+    pub fn undecided(&self, attempt: Attempt) {
+        self.add(Watched { attempt, pidfd: None, pipe: None, parent_of: None, orphan: false, why: None });
+    }
+
+    fn add(&self, watched: Watched) {
         let key = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let (pid_token, pipe_token) = tokens(key);
-        let pipe = parent_of.as_mut().and_then(|c| c.stdout.take()).map(OwnedFd::from);
-        let entry = Watched { job, attempt, pidfd, pipe, parent_of, orphan: false };
         // The lock is held while adding, so that the thread finds the entry when it wakes.
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = watched.entry(key).or_insert(entry);
-        if let Some(pipe) = &entry.pipe {
-            add(&self.epoll, pipe, pipe_token)?;
+        let mut map = self.lock();
+        let entry = map.entry(key).or_insert(watched);
+        if let Some(pipe) = &entry.pipe
+            && let Err(e) = register(&self.epoll, pipe, pipe_token)
+        {
+            // Its hello is read at its end, or by the record.
+            tracing::warn!("job {} is not heard to start for the present: {e}", entry.attempt.job);
         }
-        add(&self.epoll, &entry.pidfd, pid_token)
+        if let Some(pidfd) = &entry.pidfd
+            && let Err(e) = register(&self.epoll, pidfd, pid_token)
+        {
+            tracing::warn!("job {} cannot be watched for the present: {e}", entry.attempt.job);
+            entry.pidfd = None;
+        }
+        if entry.pidfd.is_none() {
+            // The thread may wait without end: it is told that there is something to try again.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Something can be read of an entry: its hello, or its end.
+    fn react(&self, token: u64) {
+        let (key, is_pipe) = (token / 2, token % 2 == 1);
+        let mut map = self.lock();
+        let Some(entry) = map.get_mut(&key) else { return };
+        // A hello that is still unread comes before the end.
+        let hello = entry.pipe.take().and_then(|pipe| self.hello(pipe));
+        let (job, attempt) = (entry.attempt.job, entry.attempt.attempt);
+        match hello {
+            Some(Hello::Running { supervisor, child }) => {
+                entry.attempt.supervisor = Some(supervisor);
+                (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
+            }
+            Some(Hello::NotClaimed { why }) => entry.why = Some(why),
+            Some(Hello::NotStarted) | None => {}
+        }
+        if is_pipe {
+            return;
+        }
+        if let Some(pidfd) = entry.pidfd.take() {
+            let _ = epoll::delete(&self.epoll, pidfd.as_fd());
+        }
+        if let Some(mut child) = entry.parent_of.take() {
+            let _ = child.wait();
+        }
+        let Some(entry) = map.remove(&key) else { return };
+        drop(map);
+        self.settle(key, entry);
+    }
+
+    fn hello(&self, pipe: OwnedFd) -> Option<Hello> {
+        let _ = epoll::delete(&self.epoll, pipe.as_fd());
+        let mut line = String::new();
+        std::fs::File::from(pipe).take(4096).read_to_string(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    /// Tries again what the machine refused.
+    fn try_again(&self, key: u64) {
+        let mut map = self.lock();
+        let Some(entry) = map.get_mut(&key).filter(|entry| entry.pidfd.is_none()) else { return };
+        if let Some(child) = &mut entry.parent_of {
+            match child.try_wait() {
+                // Reaped below.
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let pid = Pid::from_raw(child.id().cast_signed());
+                    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                    let (pid_token, _) = tokens(key);
+                    entry.pidfd = pidfd.filter(|pidfd| register(&self.epoll, pidfd, pid_token).is_ok());
+                    return;
+                }
+                Err(_) => return,
+            }
+            drop(map);
+            // It is over: the same as if its descriptor had said so.
+            let (pid_token, _) = tokens(key);
+            return self.react(pid_token);
+        }
+        let Some(entry) = map.remove(&key) else { return };
+        drop(map);
+        self.settle(key, entry);
+    }
+
+    /// What became of an attempt whose supervisor is gone, or of which nothing was known.
+    fn settle(&self, key: u64, mut entry: Watched) {
+        let Attempt { job, attempt, .. } = entry.attempt;
+        let known =
+            Known { life: &entry.attempt.life, here: &self.here, supervisor: entry.attempt.supervisor };
+        let event = match adopt::find(&entry.attempt.records, known) {
+            Ok(Found::Exited(exit)) => Event::Exited(exit),
+            Ok(Found::NeverStarted) => Event::NeverStarted { why: entry.why.take() },
+            Ok(Found::Alive { supervisor, child, pidfd }) => {
+                entry.attempt.supervisor = Some(supervisor);
+                (self.sink)(job, attempt, Event::Running { supervisor, child });
+                return self.watch_on(key, entry, pidfd);
+            }
+            Ok(Found::Orphan { supervisor, child, pidfd }) => {
+                if !entry.orphan {
+                    tracing::warn!("the supervisor of job {job} was killed; its command goes on unsupervised");
+                    (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
+                }
+                entry.orphan = true;
+                return self.watch_on(key, entry, pidfd);
+            }
+            Err(e) => {
+                tracing::warn!("what became of job {job} cannot be found out for the present: {e}");
+                self.lock().insert(key, entry);
+                return;
+            }
+        };
+        // Whatever the command left behind has nobody any more who would end it.
+        if let Some(group) = &entry.attempt.group {
+            if group.is_populated() {
+                let _ = group.kill();
+            }
+            group.remove();
+        }
+        (self.sink)(job, attempt, event);
+    }
+
+    fn watch_on(&self, key: u64, mut entry: Watched, pidfd: OwnedFd) {
+        let (pid_token, _) = tokens(key);
+        let mut map = self.lock();
+        entry.pidfd = register(&self.epoll, &pidfd, pid_token).is_ok().then_some(pidfd);
+        map.insert(key, entry);
     }
 }
 
-fn add(epoll: &OwnedFd, fd: &OwnedFd, token: u64) -> io::Result<()> {
+fn register(epoll: &OwnedFd, fd: &OwnedFd, token: u64) -> io::Result<()> {
     epoll::add(epoll, fd.as_fd(), epoll::EventData::new_u64(token), epoll::EventFlags::IN)
         .map_err(io::Error::from)
 }
 
-fn react(
-    epoll: &OwnedFd,
-    watched: &Mutex<BTreeMap<u64, Watched>>,
-    run_dir: &std::path::Path,
-    token: u64,
-    sink: &Sink,
-) {
-    let (key, is_pipe) = (token / 2, token % 2 == 1);
-    let mut map = watched.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(entry) = map.get_mut(&key) else { return };
-    let (job, attempt) = (entry.job, entry.attempt);
-    // A hello that is still unread comes before the end.
-    if let Some(pipe) = entry.pipe.take() {
-        let _ = epoll::delete(epoll, pipe.as_fd());
-        let mut line = String::new();
-        let read = std::fs::File::from(pipe).take(4096).read_to_string(&mut line);
-        if let (Ok(_), Ok(Hello::Running { supervisor, child })) = (read, serde_json::from_str(&line)) {
-            sink(job, attempt, Event::Running { supervisor, child });
+/// Ends an attempt: through its supervisor, which knows exactly which processes are its own, or directly where that was
+/// killed or does not answer.
+///
+/// Returns whether anybody was there to be signalled.
+#[must_use]
+pub fn signal(
+    supervisor: ProcessRef,
+    child: Option<ProcessRef>,
+    group: Option<&Group>,
+    level: carma_core::model::EndLevel,
+) -> bool {
+    use carma_core::model::EndLevel;
+    use rustix::process::{Signal, kill_process_group, pidfd_send_signal};
+    let to_supervisor = match level {
+        EndLevel::Terminate => Signal::TERM,
+        EndLevel::Kill => Signal::USR1,
+        EndLevel::Abandon => Signal::KILL,
+    };
+    let mut found = false;
+    if let Ok(Some(pidfd)) = process::open(supervisor) {
+        // One that somebody stopped goes on, and then does as it is told.
+        let _ = pidfd_send_signal(&pidfd, Signal::CONT);
+        found = pidfd_send_signal(&pidfd, to_supervisor).is_ok();
+        if level == EndLevel::Terminate {
+            return found;
         }
     }
-    if is_pipe {
-        return;
-    }
-    let _ = epoll::delete(epoll, entry.pidfd.as_fd());
-    if let Some(mut child) = entry.parent_of.take() {
-        let _ = child.wait();
-    }
-    let records = Records::new(run_dir, job, attempt);
-    if let Some(exit) = records.exit() {
-        map.remove(&key);
-        drop(map);
-        sink(job, attempt, Event::Exited(exit));
-        return;
-    }
-    // The supervisor was killed. Its command may go on; its end can still be seen, not its status.
-    if !entry.orphan
-        && let Some(pidfd) = records.child().and_then(process::open)
+    // It may be stopped again, or stuck: what is the job's ends all the same.
+    if level != EndLevel::Terminate
+        && let Some(group) = group
     {
-        tracing::warn!("the supervisor of job {job} was killed; its command goes on unsupervised");
-        entry.orphan = true;
-        entry.pidfd = pidfd;
-        if add(epoll, &entry.pidfd, token).is_ok() {
-            return;
-        }
+        found |= group.kill().is_ok();
     }
-    map.remove(&key);
-    drop(map);
-    let exit = Exit { status: ExitStatus::Unknown, evidence: None, not_started: None };
-    sink(job, attempt, Event::Exited(exit));
+    let Some(child) = child.filter(|child| matches!(process::open(*child), Ok(Some(_)))) else { return found };
+    // The command leads its own session, so its pid names the group as long as it lives.
+    let signal = if level == EndLevel::Terminate { Signal::TERM } else { Signal::KILL };
+    found | Pid::from_raw(child.pid.cast_signed()).is_some_and(|pid| kill_process_group(pid, signal).is_ok())
 }

@@ -13,6 +13,7 @@ mod socket;
 
 use carma_interference::rate::printed::{Printed, Report};
 use carma_interference::rate::tally::Tally;
+pub use super::order::Owner;
 pub use event::Event;
 use file::HeartbeatFile;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -42,15 +43,6 @@ pub enum MeterError {
         /// What happened.
         why: io::Error,
     },
-}
-
-/// Whose task it is: only this user (and whoever carma runs as) may send heartbeats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
 }
 
 /// Which of a task's streams a text is from. Where both go to one file, take [`Output::Standard`] for all.

@@ -114,7 +114,7 @@ pub(super) fn start(
             None => "a process cannot be had".to_owned(),
             Some(b's') => "its session cannot be set up".to_owned(),
             Some(b'u') => "its user cannot be taken on".to_owned(),
-            Some(b'd') => format!("its directory {} cannot be entered", order.cwd),
+            Some(b'd') => format!("its directory {} is gone or cannot be entered", order.cwd),
             Some(_) => format!("cannot run '{program}'"),
         };
         NotStarted::by(&what, error)

@@ -6,7 +6,7 @@ use super::log::Opened;
 use super::user::User;
 use super::{Heard, Said};
 
-use crate::run::order::{Log, Order};
+use crate::run::order::Order;
 use crate::run::pace::{News, SOCKET};
 use crate::run::progress::{Ears, Event, Output};
 use carma_core::recovery::scan;
@@ -84,7 +84,6 @@ impl Listener {
             socket: order.pace.join(SOCKET),
             daemon: None,
             look: Duration::from_millis(order.look_ms.max(10)),
-            users: matches!(order.log, Log::Users(_)),
             user,
             log,
             ears,
@@ -114,8 +113,6 @@ struct Thread {
     socket: PathBuf,
     daemon: Option<UnixDatagram>,
     look: Duration,
-    /// Whether the log is a file that the user named.
-    users: bool,
     user: User,
     log: Opened,
     ears: Heard,
