@@ -14,6 +14,7 @@ mod error;
 pub use error::{FileError, Why};
 
 use flate2::read::MultiGzDecoder;
+use std::borrow::Cow;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -74,20 +75,21 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
 /// # Errors
 /// As [`read`]; damaged gzip, or gzip that unpacks to more.
 pub fn read_unpacked(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
-    unpack(read(path, limit)?, limit).map_err(|why| FileError::new(path, why))
+    unpack(read(path, limit)?, limit).map(Cow::into_owned).map_err(|why| FileError::new(path, why))
 }
 
 /// Unpacks bytes that are gzip; others stay as they are.
 ///
 /// # Errors
 /// Damaged gzip, or gzip that unpacks to more than `limit` bytes.
-pub fn unpack(bytes: Vec<u8>, limit: u64) -> Result<Vec<u8>, Why> {
+pub fn unpack<'a>(bytes: impl Into<Cow<'a, [u8]>>, limit: u64) -> Result<Cow<'a, [u8]>, Why> {
+    let bytes = bytes.into();
     if !bytes.starts_with(&GZIP) {
         return Ok(bytes);
     }
     let mut text = Vec::new();
-    match Bounded::new(MultiGzDecoder::new(bytes.as_slice()), limit).read_to_end(&mut text) {
-        Ok(_) => Ok(text),
+    match Bounded::new(MultiGzDecoder::new(&*bytes), limit).read_to_end(&mut text) {
+        Ok(_) => Ok(text.into()),
         Err(e) if is_beyond(&e) => Err(Why::Unpacks { limit }),
         Err(e) => Err(Why::Gzip(e)),
     }
