@@ -5,6 +5,7 @@ use carma_core::model::SharingMode;
 use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
+use carma_files::Why;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -207,13 +208,19 @@ pub enum Sync {
     Normal,
 }
 
+/// The largest configuration that is read, bytes: the one that lists every key has a few thousand.
+const LARGEST: u64 = 1 << 20;
+
 /// Reads and checks a configuration file.
 ///
 /// # Errors
 /// File, line and what was expected.
 pub fn load(file: &Path) -> Result<Config, ConfigError> {
     let fail = |line, what| ConfigError { file: file.to_owned(), line, what };
-    let text = std::fs::read_to_string(file).map_err(|e| fail(1, e.to_string()))?;
+    let text = carma_files::read_text(file, LARGEST).map_err(|e| match e.why {
+        Why::NotText { line, .. } => fail(line, e.why.to_string()),
+        why => fail(1, why.to_string()),
+    })?;
     let config: Config = toml::from_str(&text).map_err(|e| {
         let at = e.span().map_or(0, |s| s.start.min(text.len()));
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;

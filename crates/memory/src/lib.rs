@@ -65,6 +65,12 @@ pub enum Error {
     },
 }
 
+impl From<carma_files::FileError> for Error {
+    fn from(e: carma_files::FileError) -> Self {
+        Self::bad(e.file.display().to_string(), e.why.to_string())
+    }
+}
+
 impl Error {
     /// Input that is not what a reader expects.
     pub fn bad(place: impl Into<String>, what: impl Into<String>) -> Self {

@@ -156,7 +156,7 @@ fn files_that_cannot_be_read() {
     let said = read::trace_file(&missing, None).unwrap_err().to_string();
     assert_eq!(
         said,
-        format!("{}: cannot be opened: No such file or directory (os error 2)", missing.display())
+        format!("{}: cannot be read: No such file or directory (os error 2)", missing.display())
     );
     let said = read::trace_file(dir.path(), None).unwrap_err().to_string();
     assert_eq!(said, format!("{}: is a directory; name a file in it", dir.path().display()));

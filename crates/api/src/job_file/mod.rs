@@ -7,6 +7,7 @@ pub mod toml;
 pub use model::Model;
 
 use crate::wire::SubmitRequest;
+use carma_files::Why;
 use std::path::PathBuf;
 
 /// What a job file describes.
@@ -36,16 +37,13 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// Reads a job file of sensible size as text.
 ///
 /// # Errors
-/// When it cannot be read, is larger than [`MAX_FILE`] or is not text.
+/// When it cannot be read, is no regular file, is larger than [`MAX_FILE`] or is not text.
 pub fn read(file: &std::path::Path) -> Result<String, FileError> {
-    let fail = |what: String| FileError { file: file.to_owned(), line: 1, what };
-    let size = std::fs::metadata(file).map_err(|e| fail(e.to_string()))?.len();
-    if size > MAX_FILE {
-        return Err(fail(format!("the file has {size} bytes; a job file has at most {MAX_FILE}")));
-    }
-    let bytes = std::fs::read(file).map_err(|e| fail(e.to_string()))?;
-    String::from_utf8(bytes).map_err(|e| {
-        let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-        FileError { file: file.to_owned(), line, what: "not UTF-8 text".into() }
+    carma_files::read_text(file, MAX_FILE).map_err(|e| {
+        let (line, what) = match e.why {
+            Why::NotText { line, .. } => (line, "not UTF-8 text".to_owned()),
+            why => (1, why.to_string()),
+        };
+        FileError { file: e.file, line, what }
     })
 }

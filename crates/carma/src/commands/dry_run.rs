@@ -167,7 +167,7 @@ fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
 /// The interpreter of a script whose first line names a Python.
 fn shebang_python(file: &Path) -> Option<OsString> {
     let mut start = Vec::new();
-    std::fs::File::open(file).ok()?.take(512).read_to_end(&mut start).ok()?;
+    carma_files::open(file).ok()?.take(512).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
     let mut words = line.split(|b| b.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let mut program = words.next()?;

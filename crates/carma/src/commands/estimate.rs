@@ -7,6 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json};
 use carma_api::Client;
 use carma_api::wire::{GpusReply, MemoryReply};
+use carma_files::MOST;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
@@ -15,8 +16,8 @@ use carma_memory::{Estimate, Platform, Precision, Task};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Most that is read of any file that describes a model.
-const MOST_BYTES: u64 = 2 << 30;
+/// Most that is read of an ONNX file: its format has no larger ones, and they may hold all weights of a model.
+const MOST_ONNX: u64 = 2 << 30;
 
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
@@ -48,7 +49,7 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
 /// # Errors
 /// Files that cannot be read or are too large.
 pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
-    let bytes = |file: &Option<_>| file.as_deref().map(read_file).transpose();
+    let bytes = |file: &Option<_>| file.as_deref().map(|path| read_file(path, MOST)).transpose();
     let text = |file: &Option<_>| -> Result<Option<String>, Failure> {
         // Bytes that are no UTF-8 stay in view as such; the readers judge what they see.
         Ok(bytes(file)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
@@ -65,19 +66,14 @@ pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
             .as_deref()
             .map(|path| Weights::open(path).map_err(|e| Failure::usage(e.to_string())))
             .transpose()?,
-        onnx: bytes(&model.onnx)?,
+        onnx: model.onnx.as_deref().map(|path| read_file(path, MOST_ONNX)).transpose()?,
         trace: bytes(&model.trace)?,
         ..Known::default()
     })
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    let fail = |what: String| Failure::usage(format!("cannot read {}: {what}", path.display()));
-    let size = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
-    if size > MOST_BYTES {
-        return Err(fail(format!("it has {} MiB; at most {} are read", size >> 20, MOST_BYTES >> 20)));
-    }
-    std::fs::read(path).map_err(|e| fail(e.to_string()))
+fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    carma_files::read(path, most).map_err(|e| Failure::usage(e.to_string()))
 }
 
 /// The platform that the options name. A daemon that answers knows the type of GPU 0, and contexts that it

@@ -252,11 +252,7 @@ fn words(request: &SubmitRequest) -> Vec<&str> {
 fn script(request: &SubmitRequest) -> Option<Vec<u8>> {
     let path = words(request).into_iter().find(|word| word.ends_with(".py"))?;
     let path = Path::new(&request.cwd).join(path);
-    let meta = std::fs::metadata(&path).ok()?;
-    if !meta.is_file() || meta.len() > MOST_SCRIPT {
-        return None;
-    }
-    std::fs::read(path).ok()
+    carma_files::read(&path, MOST_SCRIPT).ok()
 }
 
 /// Whether a script turns cuDNN's search for algorithms on, as far as its text says.
@@ -296,7 +292,8 @@ fn framework(request: &SubmitRequest) -> Option<String> {
         .collect();
     pythons.sort();
     pythons.iter().find_map(|python| {
-        let text = std::fs::read_to_string(python.join("site-packages/torch/version.py")).ok()?;
+        let text =
+            carma_files::read_text(&python.join("site-packages/torch/version.py"), MOST_SCRIPT).ok()?;
         let line = text.lines().find(|line| line.starts_with("__version__"))?;
         let version = line.split('\'').nth(1)?;
         let (major, rest) = version.split_once('.')?;

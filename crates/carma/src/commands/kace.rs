@@ -11,8 +11,6 @@ use carma_interference::kace::{Artifact, Error};
 use carma_sim::gpu_model::GpuModel;
 use indicatif::ProgressBar;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -104,19 +102,10 @@ const fn unit(target: Target) -> &'static str {
     }
 }
 
-/// A model's text. Devices and pipes say nothing of their length: no more is read than a model may have.
+/// A model's text.
 fn read(path: &Path) -> Result<String, Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("cannot read {}: {e}", path.display()));
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|f| f.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        let what = format!("{}: more than {} MiB, which no model has", path.display(), MOST_BYTES >> 20);
-        return Err(Failure::new(what));
-    }
-    String::from_utf8(bytes).map_err(|_| {
-        Failure::new(format!("cannot read {}: it is not text in UTF-8", path.display()))
-            .hint("a model is what `carma kace train` writes")
-    })
+    carma_files::read_text(path, MOST_BYTES)
+        .map_err(|e| Failure::new(e.to_string()).hint("a model is what `carma kace train` writes"))
 }
 
 fn run_predict(args: &KacePredictArgs) -> Outcome {

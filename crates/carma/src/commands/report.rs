@@ -3,11 +3,11 @@
 use crate::cli::ReportArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, clean, shell_line};
+use carma_files::Why;
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::SimulateReply;
 use jiff::Zoned;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 /// The largest document that is read, in bytes. Three policies with a hundred thousand jobs each come to
@@ -17,11 +17,13 @@ const LARGEST: u64 = 1 << 30;
 /// Runs the verb.
 pub(crate) fn run(args: &ReportArgs) -> Outcome {
     let name = source_name(&args.file);
-    let bytes = read(&args.file).map_err(|e| Failure::new(format!("cannot read {name}: {e}")))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(Failure::usage(format!("{name} is larger than {} GiB", LARGEST >> 30))
-            .hint("simulate fewer jobs, or without --detail"));
-    }
+    let bytes = read(&args.file).map_err(|why| match why {
+        Why::TooLarge { .. } | Why::Longer { .. } => {
+            Failure::usage(format!("{name}: {why}")).hint("simulate fewer jobs, or without --detail")
+        }
+        Why::Io(why) => Failure::new(format!("cannot read {name}: {why}")),
+        why => Failure::usage(format!("{name}: {why}")),
+    })?;
     let reply = SimulateReply::read(&bytes).map_err(|e| {
         Failure::usage(format!("{name}: {e}")).hint("carma report reads what `carma simulate --json` prints")
     })?;
@@ -83,13 +85,9 @@ fn source_name(file: &Path) -> String {
     shell_line(&[file.display().to_string()])
 }
 
-/// All of it, up to one byte more than is allowed.
-fn read(file: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+fn read(file: &Path) -> Result<Vec<u8>, Why> {
     if file == Path::new("-") {
-        io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes)?;
-    } else {
-        File::open(file)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        return carma_files::read_stream(io::stdin().lock(), LARGEST);
     }
-    Ok(bytes)
+    carma_files::read(file, LARGEST).map_err(|e| e.why)
 }

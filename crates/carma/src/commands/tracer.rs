@@ -4,6 +4,7 @@ use super::estimate;
 use crate::cli::memory::TracerArgs;
 use crate::failure::{Failure, GENERAL};
 use crate::output::{Screen, print, print_json};
+use carma_files::MOST;
 use carma_memory::estimators::Answer;
 use carma_memory::trace::{self, Replay, Status, TRACER};
 use carma_memory::{Platform, Task};
@@ -74,9 +75,10 @@ pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> 
 }
 
 fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<Replay, Failure> {
-    let file = File::open(log).map_err(|e| Failure::new(format!("cannot read {}: {e}", log.display())))?;
+    // The program that was traced can put anything in its place.
+    let file = carma_files::open_bounded(log, MOST).map_err(|e| Failure::new(e.to_string()))?;
     let bad = |e: carma_memory::Error| Failure::new(format!("the log of the trace: {e}"));
-    if file.metadata().is_ok_and(|m| m.len() == 0) {
+    if file.get_ref().metadata().is_ok_and(|m| m.len() == 0) {
         return Err(Failure::new(format!("the tracer wrote nothing ({status})"))
             .hint("what it printed is above; --python names a Python that has PyTorch 2.1 or newer"));
     }

@@ -23,8 +23,7 @@ pub(crate) fn files(folder: &Path, begins: &str) -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path)
-        .map_err(|e| Error::new(path.display().to_string(), format!("cannot be read: {e}")))
+    Ok(carma_files::read_text(path, carma_files::MOST)?)
 }
 
 /// What each task did alone: medians over the plain solo windows.

@@ -189,7 +189,9 @@ pub(crate) fn gavel(folder: &Path, worker: &str) -> Result<Set, Error> {
 fn curves(path: &Path) -> Result<BTreeMap<String, BTreeMap<u8, f64>>, Error> {
     let place = path.display().to_string();
     let bad = |e: csv::Error| Error::new(&place, format!("cannot be read: {e}"));
-    let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(bad)?;
+    let mut reader = csv::ReaderBuilder::new()
+        .flexible(true)
+        .from_reader(carma_files::open_bounded(path, carma_files::MOST)?);
     let header = reader.headers().map_err(bad)?.clone();
     let mut curves = BTreeMap::new();
     for record in reader.records() {

@@ -2,8 +2,6 @@
 
 use super::Error;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 /// Larger files are refused; those of the artifact have less than 3 MiB when unpacked.
@@ -50,13 +48,11 @@ impl Cells {
     }
 
     fn ragged(path: &Path) -> Result<Self, Error> {
-        let place = path.display().to_string();
-        // Devices and pipes say nothing of their length: no more is read than may be there.
-        let mut bytes = Vec::new();
-        File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(|e| {
-            Error::new(&place, format!("cannot be read: {e}; KACE's tables are described in docs/kace.md"))
+        let bytes = carma_files::read(path, MAX_BYTES).map_err(|e| {
+            let place = path.display().to_string();
+            Error::new(place, format!("{}; KACE's tables are described in docs/kace.md", e.why))
         })?;
-        Self::parse_ragged(&place, &bytes)
+        Self::parse_ragged(&path.display().to_string(), &bytes)
     }
 
     /// Reads bytes, unpacked first when they are gzip.
@@ -81,20 +77,8 @@ impl Cells {
 
     /// As [`Cells::parse`], but rows may be shorter or longer than the header.
     pub(crate) fn parse_ragged(file: &str, bytes: &[u8]) -> Result<Self, Error> {
-        let mut text = Vec::new();
-        let text = if bytes.starts_with(&[0x1f, 0x8b]) {
-            let taken = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut text);
-            taken.map_err(|e| Error::new(file, format!("is not whole gzip: {e}; copy it again")))?;
-            &text[..]
-        } else {
-            bytes
-        };
-        if text.len() as u64 > MAX_BYTES {
-            return Err(Error::new(
-                file,
-                format!("more than {} MiB, which no such table has", MAX_BYTES >> 20),
-            ));
-        }
+        let text = carma_files::unpack(bytes, MAX_BYTES).map_err(|why| Error::new(file, why.to_string()))?;
+        let text = &*text;
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
         let bad = |e: csv::Error| Error::new(file, format!("is not CSV in UTF-8: {e}"));
         let header: Vec<String> = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();

@@ -55,6 +55,12 @@ pub struct Error {
     pub what: String,
 }
 
+impl From<carma_files::FileError> for Error {
+    fn from(e: carma_files::FileError) -> Self {
+        Self::new(e.file.display().to_string(), e.why.to_string())
+    }
+}
+
 impl Error {
     /// An error at a place.
     pub fn new(place: impl Into<String>, what: impl Into<String>) -> Self {

@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn what_never_ends_is_not_read_to_its_end() {
         let error = Table::read(Path::new("/dev/zero")).unwrap_err().to_string();
-        assert!(error.contains("/dev/zero: more than 256 MiB"), "{error}");
+        assert!(error.contains("/dev/zero: is a device, not a regular file"), "{error}");
     }
 
     #[test]

@@ -54,8 +54,7 @@ fn estimate(
     context: u64,
     measured: f64,
 ) -> Result<Pair, Error> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| Error::bad(file.display().to_string(), format!("cannot be read: {e}")))?;
+    let text = carma_files::read_text(file, carma_files::MOST)?;
     let gpumemnet_weights = asked.gpumemnet_weights.map(Path::to_owned);
     let known = Known { summary: Some(text), gpumemnet_weights, ..Known::default() };
     let answers = estimators::run(asked.estimator, &known, task, &platform(context))?;
@@ -79,7 +78,7 @@ pub fn convolutional(rows: &Path, summaries: &Path) -> Result<Vec<Pair>, Error> 
 
 fn convolutional_by(asked: Asked<'_>, rows: &Path, summaries: &Path) -> Result<Vec<Pair>, Error> {
     let place = |e: csv::Error| Error::bad(rows.display().to_string(), e.to_string());
-    let mut reader = csv::Reader::from_path(rows).map_err(place)?;
+    let mut reader = csv::Reader::from_reader(carma_files::open_bounded(rows, carma_files::MOST)?);
     let mut pairs = Vec::new();
     for line in reader.deserialize() {
         let Line { workload, batch, measured_mib } = line.map_err(place)?;

@@ -11,12 +11,10 @@
 use super::{Data, Pair, RIVALS, Score, Target, Test, published_weights};
 use crate::estimators::{self, Known};
 use crate::{Attention, Error, Estimate, Lora, Mode, Optimizer, Platform, Precision, Task};
-use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, Cursor};
 use std::path::{Path, PathBuf};
 
 /// Runs with cudnn.benchmark have no bound that could be told beforehand; they stand apart.
@@ -91,9 +89,8 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
     Ok(Some(Run { id: line.id, model: line.model, family: line.model_family, task, measured_mib }))
 }
 
-fn open(path: &Path) -> Result<BufReader<MultiGzDecoder<File>>, Error> {
-    let file = File::open(path).map_err(|e| Error::bad(path.display().to_string(), e.to_string()))?;
-    Ok(BufReader::new(MultiGzDecoder::new(file)))
+fn open(path: &Path) -> Result<Cursor<Vec<u8>>, Error> {
+    Ok(Cursor::new(carma_files::read_unpacked(path, carma_files::MOST)?))
 }
 
 /// Reads the runs that ended well.

@@ -58,8 +58,7 @@ fn platform() -> Platform {
 /// The file cannot be read, or a row is not as described.
 pub fn read(file: &Path) -> Result<Vec<Run>, Error> {
     let place = |line: usize| format!("{}, row {line}", file.display());
-    let mut reader =
-        csv::Reader::from_path(file).map_err(|e| Error::bad(file.display().to_string(), e.to_string()))?;
+    let mut reader = csv::Reader::from_reader(carma_files::open_bounded(file, carma_files::MOST)?);
     let headers = reader.headers().map_err(|e| Error::bad(place(1), e.to_string()))?.clone();
     let column = |name: &str| {
         headers

@@ -66,7 +66,8 @@ pub fn read(path: &Path) -> Result<Runs, Error> {
         .map_err(|e| Error::bad("timm_parameters.csv of carma", e.to_string()))?;
     let parameters: BTreeMap<&str, u64> = models.iter().map(|m| (m.model.as_str(), m.parameters)).collect();
     let mut all = Vec::new();
-    for line in csv::Reader::from_path(path).map_err(|e| Error::bad(place(), e.to_string()))?.deserialize() {
+    let mut reader = csv::Reader::from_reader(carma_files::open_bounded(path, carma_files::MOST)?);
+    for line in reader.deserialize() {
         let line: Line = line.map_err(|e| Error::bad(place(), e.to_string()))?;
         let count = parameters.get(line.model.as_str()).ok_or_else(|| {
             Error::bad(place(), format!("model {} is not in timm_parameters.csv", line.model))

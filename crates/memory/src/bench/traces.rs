@@ -9,7 +9,6 @@ use super::{Data, Outcome, Pair, Target, Test, h200};
 use crate::trace::{Replay, read, replay};
 use crate::{Error, Estimate, Platform, Task};
 use serde::Deserialize;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::time::Instant;
@@ -38,7 +37,7 @@ pub fn run(data: &Data) -> Vec<Test> {
 /// # Errors
 /// No such file, or no log.
 pub fn replay_file(path: &Path, platform: &Platform) -> Result<Replay, Error> {
-    let file = File::open(path).map_err(|e| Error::bad(path.display().to_string(), e.to_string()))?;
+    let file = carma_files::open(path)?;
     let at = |e: Error| Error::bad(path.display().to_string(), e.to_string());
     replay(&mut read(BufReader::new(file)).map_err(at)?, platform).map_err(at)
 }
@@ -62,7 +61,8 @@ struct CnnRow {
 
 fn rows<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Vec<T>, String> {
     let bad = |e: csv::Error| format!("{}: {e}", path.display());
-    csv::Reader::from_path(path).map_err(bad)?.deserialize().collect::<Result<_, _>>().map_err(bad)
+    let file = carma_files::open_bounded(path, carma_files::MOST).map_err(|e| e.to_string())?;
+    csv::Reader::from_reader(file).deserialize().collect::<Result<_, _>>().map_err(bad)
 }
 
 fn pair(label: String, measured_mib: f64, estimate: &Estimate) -> Pair {
@@ -151,7 +151,7 @@ fn models(data: &Data) -> Result<Vec<Test>, String> {
 fn time(data: &Data) -> Result<Test, String> {
     let platform = a100()?;
     let path = data.own("traces/campaign/gpt2_large-8.trace.gz")?;
-    let log = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let log = carma_files::read(&path, carma_files::MOST).map_err(|e| e.to_string())?;
     let mut best = f64::INFINITY;
     let mut events = 0;
     for _ in 0..5 {

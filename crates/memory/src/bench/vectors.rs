@@ -26,7 +26,7 @@ pub struct Vector {
 /// The file cannot be read, or a row is not as described.
 pub fn read(file: &Path) -> Result<HashMap<String, Vector>, Error> {
     let bad = |what: String| Error::bad(file.display().to_string(), what);
-    let mut reader = csv::Reader::from_path(file).map_err(|e| bad(e.to_string()))?;
+    let mut reader = csv::Reader::from_reader(carma_files::open_bounded(file, carma_files::MOST)?);
     let mut vectors = HashMap::new();
     for record in reader.records() {
         let record = record.map_err(|e| bad(e.to_string()))?;

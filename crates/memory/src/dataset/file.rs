@@ -1,11 +1,10 @@
 //! Files of rows: CSV, or CSV compressed with gzip.
 
 use crate::Error;
-use flate2::read::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// More text than this is no data set of ours.
@@ -18,23 +17,7 @@ const MOST_COLUMNS: usize = 200;
 /// # Errors
 /// The file can't be read, is damaged, or holds more than 256 MiB.
 pub fn contents(path: &Path) -> Result<Vec<u8>, Error> {
-    let place = || path.display().to_string();
-    let bad = |e: std::io::Error| Error::bad(place(), e.to_string());
-    let mut file = BufReader::new(File::open(path).map_err(bad)?);
-    let mut start = Vec::new();
-    file.by_ref().take(2).read_to_end(&mut start).map_err(bad)?;
-    let whole = start.as_slice().chain(file);
-    let mut bytes = Vec::new();
-    let read = if start == [0x1f, 0x8b] {
-        MultiGzDecoder::new(whole).take(MOST_BYTES + 1).read_to_end(&mut bytes)
-    } else {
-        whole.take(MOST_BYTES + 1).read_to_end(&mut bytes)
-    };
-    let read = read.map_err(bad)?;
-    if read as u64 > MOST_BYTES {
-        return Err(Error::bad(place(), "more than 256 MiB of text; no data set is so large"));
-    }
-    Ok(bytes)
+    Ok(carma_files::read_unpacked(path, MOST_BYTES)?)
 }
 
 /// Rows with named cells. All rows have all columns; the order of both is the file's.

@@ -53,7 +53,7 @@ impl Bundle {
     /// It can't be read, is of another kind or version, or damaged.
     pub fn read_file(path: &Path) -> Result<Self, Error> {
         let place = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|e| Error::bad(&place, e.to_string()))?;
+        let bytes = carma_files::read(path, carma_files::MOST)?;
         Self::read(&place, &bytes)
     }
 

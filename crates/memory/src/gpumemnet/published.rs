@@ -90,7 +90,7 @@ impl Published {
     pub fn read(folder: &Path, family: Family, ensemble: Ensemble) -> Result<Self, Error> {
         let path = folder.join(Self::file_name(family, ensemble));
         let place = path.display().to_string();
-        let bytes = std::fs::read(&path).map_err(|e| Error::bad(&place, e.to_string()))?;
+        let bytes = carma_files::read(&path, carma_files::MOST)?;
         let tensors = super::checkpoint::read(&bytes).map_err(|e| Error::bad(&place, e.to_string()))?;
         Self::new(family, ensemble, &tensors).map_err(|e| Error::bad(place, e.to_string()))
     }

@@ -316,10 +316,7 @@ fn index(bytes: &[u8]) -> Result<Weights, Error> {
 }
 
 fn open_index(path: &Path) -> Result<Weights, Error> {
-    let fail = |e: &std::io::Error| Error::bad(path.display().to_string(), format!("cannot be read: {e}"));
-    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
-    let mut bytes = Vec::new();
-    file.take(MOST_HEADER + 1).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    let bytes = carma_files::read(path, MOST_HEADER)?;
     let IndexFile { weight_map: Map(entries), .. } = read_index(&bytes)?;
     let files: BTreeSet<&str> = entries.iter().map(|(_, file)| file.as_str()).collect();
     if files.len() > MOST_FILES {
@@ -354,7 +351,7 @@ fn open_one(path: &Path) -> Result<Weights, Error> {
         other => other,
     };
     let fail = |e: &std::io::Error| Error::bad(path.display().to_string(), format!("cannot be read: {e}"));
-    let mut file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    let mut file = carma_files::open(path)?;
     let size = file.metadata().map_err(|e| fail(&e))?.len();
     let mut first = Vec::with_capacity(8);
     file.by_ref().take(8).read_to_end(&mut first).map_err(|e| fail(&e))?;

@@ -1,5 +1,6 @@
 //! The measurements that models are fitted to, read where they lie.
 
+use carma_files::MOST;
 use carma_interference::share::{Demand, Mode, Tenant};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ pub struct SliceRow {
 pub fn miso_slices() -> Option<Vec<SliceRow>> {
     let folder = shared()?.join("boringlee24__socc22-miso");
     let read = |file: &str| {
-        let mut reader = csv::Reader::from_path(folder.join(file)).ok()?;
+        let mut reader = csv::Reader::from_reader(carma_files::open_bounded(&folder.join(file), MOST).ok()?);
         Some(reader.records().filter_map(Result::ok).collect::<Vec<_>>())
     };
     let number = |record: &csv::StringRecord, at: usize| record.get(at).and_then(|v| v.parse::<f64>().ok());
@@ -118,7 +119,8 @@ pub fn miso_slices() -> Option<Vec<SliceRow>> {
 pub fn miso_power(gract_exponent: f64) -> Option<Vec<Powered>> {
     let path = shared()?.join("boringlee24__socc22-miso/solo_a100_nvidia_smi.csv");
     let mut rows = Vec::new();
-    for record in csv::Reader::from_path(path).ok()?.records().filter_map(Result::ok) {
+    let mut reader = csv::Reader::from_reader(carma_files::open_bounded(&path, MOST).ok()?);
+    for record in reader.records().filter_map(Result::ok) {
         let number = |at: usize| record.get(at).and_then(|v| v.parse::<f64>().ok());
         let (gract, dram) = (number(2)? / 100.0, number(3)? / 100.0);
         let model = record.get(0)?.to_owned();
@@ -159,11 +161,8 @@ const MOST_PROGRESS: f64 = 1.25;
 /// A file that can't be read.
 pub fn kace(folder: &Path) -> Result<Kace, String> {
     let reader = |name: &str| {
-        let path = folder.join(name);
-        let file = std::fs::File::open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let text: Box<dyn std::io::Read> =
-            if name.ends_with(".gz") { Box::new(flate2::read::GzDecoder::new(file)) } else { Box::new(file) };
-        Ok::<_, String>(csv::Reader::from_reader(text))
+        let text = carma_files::read_unpacked(&folder.join(name), MOST).map_err(|e| e.to_string())?;
+        Ok::<_, String>(csv::Reader::from_reader(std::io::Cursor::new(text)))
     };
     #[derive(Deserialize)]
     struct Solo {
@@ -406,7 +405,7 @@ pub fn h200(folder: &Path) -> Result<H200, String> {
         if !name.ends_with(".json") {
             continue;
         }
-        let read = || std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()));
+        let read = || carma_files::read_text(&path, MOST).map_err(|e| e.to_string());
         let wrong = |e: serde_json::Error| format!("{}: {e}", path.display());
         if name.starts_with("modes") {
             runs(&name, &serde_json::from_str(&read()?).map_err(wrong)?, &mut found.runs);

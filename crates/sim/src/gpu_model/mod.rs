@@ -188,6 +188,9 @@ pub struct GpuModels {
     models: Vec<GpuModel>,
 }
 
+/// The largest file of a GPU model that is read, bytes: the built-in ones have two thousand.
+const LARGEST: u64 = 1 << 20;
+
 impl GpuModels {
     /// The types that carma knows.
     #[must_use]
@@ -210,8 +213,8 @@ impl GpuModels {
     /// The file can't be read, or [`GpuModel::parse`] refuses it.
     pub fn add_file(&mut self, path: &std::path::Path) -> Result<(), ModelError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| ModelError { file: file.clone(), why: format!("cannot be read: {e}") })?;
+        let text = carma_files::read_text(path, LARGEST)
+            .map_err(|e| ModelError { file: file.clone(), why: e.why.to_string() })?;
         self.add(GpuModel::parse(&text, &file)?);
         Ok(())
     }

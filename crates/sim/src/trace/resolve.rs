@@ -59,7 +59,7 @@ impl Workload {
             let user = if job.user.is_empty() { Arc::from("-") } else { Arc::clone(&job.user) };
             let user = *user_at.entry(user).or_insert_with_key(|name| {
                 users.push(Arc::clone(name));
-                // As many users as jobs, of which a trace has at most 50 million.
+                // As many users as jobs, of which a trace has at most 10 million.
                 u32::try_from(users.len() - 1).unwrap_or(u32::MAX)
             });
             jobs.push(WorkJob {

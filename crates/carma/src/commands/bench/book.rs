@@ -31,6 +31,9 @@ fn log_beside(output: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// The most that is read of a log, bytes: one of a campaign of a thousand windows has 2 MiB.
+const LARGEST: u64 = 256 << 20;
+
 impl Book {
     /// Opens the log beside `output`, or begins it.
     ///
@@ -40,7 +43,7 @@ impl Book {
         let path = log_beside(output);
         let failed = |what: &str, e: std::io::Error| Failure::new(format!("{what} {}: {e}", path.display()));
         let mut options = File::options();
-        let mut file = options
+        let file = options
             .read(true)
             .append(true)
             .create(true)
@@ -51,8 +54,14 @@ impl Book {
             return Err(Failure::new(format!("another carma measures into {}", path.display()))
                 .hint("wait for it, or name another --output"));
         }
+        if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+            return Err(Failure::usage(format!("{} is no regular file", path.display()))
+                .hint("name another --output: the measurements are kept beside it"));
+        }
         let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|e| failed("cannot read", e))?;
+        carma_files::Bounded::new(&file, LARGEST)
+            .read_to_string(&mut text)
+            .map_err(|e| failed("cannot read", e))?;
         let found = read_log(&text).map_err(|e| {
             Failure::new(format!("{}: {e}", path.display()))
                 .hint("move it away, or name another --output: then everything is measured anew")

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -359,8 +359,13 @@ fn understand(line: &[u8]) -> Result<News, String> {
 /// What a task printed last: from its last error on, or its last lines.
 fn last_words(output: &Path) -> Option<String> {
     const MOST: usize = 400;
-    let bytes = std::fs::read(output).ok()?;
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(8 << 10)..]).into_owned();
+    const TAIL: u64 = 8 << 10;
+    let mut file = carma_files::open(output).ok()?;
+    let from = file.metadata().ok()?.len().saturating_sub(TAIL);
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let is_error = |line: &&str| line.contains("Error:") || line.contains("error:");
     let begin = lines.iter().rposition(is_error).unwrap_or(lines.len().saturating_sub(3));

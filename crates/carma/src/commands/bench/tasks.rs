@@ -137,6 +137,9 @@ impl Task {
     }
 }
 
+/// The largest file of tasks or groups that is read, bytes: that of a campaign of 24 tasks has five thousand.
+const LARGEST: u64 = 1 << 20;
+
 impl TaskFile {
     /// Reads a file and keeps those named in `only`, all if it is empty. Folders become absolute.
     ///
@@ -144,7 +147,7 @@ impl TaskFile {
     /// What is wrong in the file, or a name that is not there.
     pub(super) fn read(path: &Path, only: &[String]) -> Result<Self, Failure> {
         let bad = |why: String| Failure::usage(format!("{}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+        let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
         let mut file: Self = toml::from_str(&text).map_err(|e| {
             bad(e.to_string().trim_end().to_owned()).hint("docs/measuring-interference.md shows such a file")
         })?;
@@ -203,7 +206,7 @@ impl TaskFile {
 /// Groups from a file: one a line, names separated by commas; `#` begins a remark.
 pub(super) fn read_groups(path: &Path, tasks: &[Task]) -> Result<Vec<Vec<usize>>, Failure> {
     let bad = |why: String| Failure::usage(format!("{}: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
     let mut groups = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();

@@ -18,8 +18,6 @@ use carma_interference::predict::{Forecast, GpuType, Group, Member, Mode, Object
 use carma_interference::profile::{NOT_READ, Profile, Profiles};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 /// Most that is read of any file.
@@ -45,18 +43,7 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    let place = path.display();
-    let mut bytes = Vec::new();
-    // Devices and pipes have no length, and may have no end.
-    let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
-    read.map_err(|e| Failure::usage(format!("{place}: cannot be read: {e}")))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(Failure::usage(format!(
-            "{place}: larger than {} MiB, no such file is",
-            MOST_BYTES >> 20
-        )));
-    }
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{place}: is not text in UTF-8")))
+    carma_files::read_text(path, MOST_BYTES).map_err(|e| Failure::usage(e.to_string()))
 }
 
 /// Profiles from a file of their own, or from one of measurements, which holds them too.

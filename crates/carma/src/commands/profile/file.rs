@@ -3,12 +3,8 @@
 use crate::failure::Failure;
 use crate::output::{Lock, replace};
 use carma_interference::profile::{Profile, Profiles, VERSION};
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-
-/// Largest file that is read, bytes.
-const MOST: u64 = 64 << 20;
 
 /// Says before a long run what would fail after it.
 ///
@@ -60,22 +56,22 @@ pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
 /// What the file holds; `None`: it is not there, or is a pipe or the like.
 fn read(path: &Path) -> Result<Option<Profiles>, Failure> {
     let failed = |why: String| Failure::usage(format!("{}: {why}", path.display()));
-    match fs::metadata(path) {
+    match std::fs::metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(failed(e.to_string())),
         Ok(meta) if meta.is_dir() => return Err(failed("it is a directory".to_owned())),
         Ok(meta) if !meta.is_file() => return Ok(None),
         Ok(meta) if meta.len() == 0 => return Ok(None),
-        Ok(meta) if meta.len() > MOST => return Err(failed(format!("more than {} MiB", MOST >> 20))),
         Ok(_) => {}
     }
-    let text = fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+    let text = carma_files::read_text(path, carma_files::MOST).map_err(|e| failed(e.why.to_string()))?;
     Profiles::read(&text).map(Some).map_err(|e| failed(e.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn profile(name: &str, watched_s: f64) -> Profile {
         Profile {

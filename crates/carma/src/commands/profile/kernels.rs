@@ -4,6 +4,7 @@ use super::task::{Bell, Task};
 use crate::cli::profile::ProfileArgs;
 use crate::failure::Failure;
 use carma_daemon::run::process;
+use carma_files::{FileError, Why};
 use carma_interference::kernels::{Summary, Unreadable, read};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
@@ -99,17 +100,14 @@ pub(super) fn measure(
         }
     }
     task.signal(Signal::KILL);
-    let text = match std::fs::metadata(&log) {
-        Ok(meta) if meta.len() > MOST_LOG => {
-            return Err(Failure::new(format!(
-                "Nsight Compute wrote more than {} MiB; lower --kernel-count",
-                MOST_LOG >> 20
-            )));
+    let text = match carma_files::read(&log, MOST_LOG) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(FileError { why: Why::Io(_), .. }) => String::new(),
+        Err(e) => {
+            let what = format!("what Nsight Compute wrote: {}", e.why);
+            return Err(Failure::new(what).hint("lower --kernel-count"));
         }
-        Ok(_) => std::fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
-        Err(e) => Err(e),
-    }
-    .unwrap_or_default();
+    };
     read(&text).map_err(|why| {
         let failure = Failure::new(format!("--kernels: {why}"));
         match &why {

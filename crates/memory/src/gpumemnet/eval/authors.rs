@@ -39,7 +39,7 @@ pub fn authors_folds(folder: &Path) -> Result<Vec<AuthorsFolds>, Error> {
         for ensemble in Ensemble::ALL {
             let path = folder.join(format!("{ensemble}_model__{family}.json"));
             let place = path.display().to_string();
-            let text = std::fs::read(&path).map_err(|e| Error::bad(&place, e.to_string()))?;
+            let text = carma_files::read(&path, carma_files::MOST)?;
             let folds: Vec<AuthorsFold> =
                 serde_json::from_slice(&text).map_err(|e| Error::bad(&place, e.to_string()))?;
             let of = |f: fn(&AuthorsFold) -> f64| folds.iter().map(f).collect::<Vec<_>>();
@@ -131,8 +131,7 @@ pub fn reproduce(shared: &Path) -> Result<Vec<Reproduced>, Error> {
 }
 
 fn ask(network: &Published, summary: &Path, task: &Task) -> Result<u64, Error> {
-    let place = summary.display().to_string();
-    let bytes = std::fs::read(summary).map_err(|e| Error::bad(&place, e.to_string()))?;
+    let bytes = carma_files::read(summary, carma_files::MOST)?;
     let model = Model::of_summary(&crate::summary::parse_bytes(&bytes)?, task)?;
     Ok(network.edges(network.class(&model, task)).1)
 }
@@ -142,5 +141,8 @@ type Cells = BTreeMap<String, String>;
 fn table(path: &Path) -> Result<Vec<Cells>, Error> {
     let place = path.display().to_string();
     let bad = |e: csv::Error| Error::bad(&place, e.to_string());
-    csv::Reader::from_path(path).map_err(bad)?.deserialize().collect::<Result<_, _>>().map_err(bad)
+    csv::Reader::from_reader(carma_files::open_bounded(path, carma_files::MOST)?)
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .map_err(bad)
 }
