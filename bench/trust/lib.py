@@ -6,8 +6,8 @@ Only the standard library is used. No program here changes the machine: what it 
 
 import argparse
 import atexit
+import ctypes
 import datetime
-import grp
 import http.client
 import json
 import os
@@ -18,7 +18,6 @@ import random
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -140,6 +139,8 @@ class Daemon:
             os.chown(self.dir, who.pw_uid, who.pw_gid)
         self.socket = self.dir / "s"
         self.state = Path(state) if state is not None else self.dir / "state"
+        self.state_word = None
+        """How the state directory is named to the daemon, where that is not its absolute path."""
         self.log_file = self.dir / "daemon.log"
         self.mark = f"{os.getpid()}.{os.urandom(4).hex()}"
         (self.dir / "carma.toml").write_text(config)
@@ -149,7 +150,8 @@ class Daemon:
 
     def command(self):
         """The command line."""
-        return [self.carma, "--socket", str(self.socket), "serve", "--gpus", self.gpus, "--state", str(self.state),
+        return [self.carma, "--socket", str(self.socket), "serve", "--gpus", self.gpus, "--state",
+                str(self.state_word or self.state),
                 "--config", str(self.dir / "carma.toml"), *self.args]
 
     def spawn(self, env=None, prefix=()):
@@ -419,6 +421,17 @@ def signal_process(pid, number):
 def parent_of(pid):
     entry = processes().get(pid)
     return entry["parent"] if entry else None
+
+
+def allow_descriptors(count):
+    """Raises this process's soft limit of open files, as far as the hard one allows; returns it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    limits = (ctypes.c_ulong * 2)()
+    libc.getrlimit(7, limits)  # RLIMIT_NOFILE
+    limits[0] = max(limits[0], min(count, limits[1]))
+    if libc.setrlimit(7, limits) != 0:
+        raise OSError(ctypes.get_errno(), "setrlimit")
+    return limits[0]
 
 
 def boot_seconds():
