@@ -54,6 +54,8 @@ class Storm:
         """Id -> (act, sent, answered, status or `None`)."""
         self.recent = []
         self.kills = defaultdict(int)
+        self.series = []
+        """Points at which the next lives of the daemon end."""
         self.killed_supervisors = defaultdict(int)
         """Id -> supervisors of it that were killed."""
         self.unnamed = 0
@@ -172,6 +174,15 @@ class Storm:
     def restart(self, random):
         """Starts the daemon again; kills it during its start now and then. Returns whether it is to die by itself."""
         for _ in range(20):
+            if not self.series and random.random() < 0.06:
+                # Deaths at one point again and again: whatever is under way meets all of them.
+                self.series = [random.choice(POINTS)] * 5
+            if self.series:
+                self.daemon.spawn(env={"CARMA_FAULT": self.series.pop()})
+                if self.daemon.up():
+                    return True
+                self.kills["daemon at a named point"] += 1
+                continue
             if random.random() < 0.12 and sum(self.kills.values()) < self.args.kills:
                 self.daemon.spawn()
                 time.sleep(random.random() * 0.25)
@@ -329,7 +340,8 @@ class Storm:
             if unknown and not victim and unnamed < self.unnamed:
                 victim = True
                 unnamed += 1
-            if not by_id[job] and work["kind"] != "absent" and not victim:
+            # A command that was killed before its first line has run, and nobody can see it.
+            if not by_id[job] and work["kind"] != "absent" and not victim and not self.killed_jobs[job]:
                 never.append(text)
                 continue
             if unknown and victim:
