@@ -95,6 +95,20 @@ fn suffixed(text: &str) -> Option<f64> {
     Some(total)
 }
 
+/// Processors as users write them, `4` or `0.5`; returns percent of one.
+///
+/// # Errors
+/// What was expected.
+pub fn cpus(text: &str) -> Result<u32, String> {
+    let wrong = || format!("'{text}' is no number of processors; write 4 or 0.5");
+    let number: f64 = text.parse().map_err(|_| wrong())?;
+    // 1 % of one is the least that the kernel takes.
+    if !(0.01..=100_000.0).contains(&number) {
+        return Err(wrong());
+    }
+    Ok((number * 100.0).round() as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,11 @@ use carma_core::model::SharingMode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// Header of a piece of a log: where it begins.
+pub const LOG_AT: &str = "carma-log-at";
+/// Header of a piece of a log: how long the log is.
+pub const LOG_END: &str = "carma-log-end";
+
 /// A job as submitted. Refuses unknown keys by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -203,6 +208,9 @@ pub struct SubmitReply {
     pub id: u64,
     /// Where its output goes.
     pub log: String,
+    /// Whether carma keeps that file, and hands it out at `GET /v1/jobs/ID/log`.
+    #[serde(default)]
+    pub log_kept: bool,
     /// What carma expects of its memory, where it knows anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,
@@ -240,6 +248,9 @@ pub struct JobView {
     pub memory_set_aside_mib: Option<u64>,
     /// Most memory seen on one of its GPUs.
     pub memory_peak_mib: Option<u64>,
+    /// Most memory of the host that an attempt of it had, where cgroups tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory_peak_mib: Option<u64>,
     /// Attempts so far.
     pub attempts: u32,
     /// Priority.
@@ -294,11 +305,29 @@ pub struct AttemptView {
     pub exit_code: Option<i32>,
     /// Most memory seen on one GPU.
     pub memory_peak_mib: Option<u64>,
+    /// What it took of the host, where its cgroup tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostView>,
     /// Activity while it had its GPUs for itself: mean SMACT, SMOCC and DRAMA, basis points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone_bp: Option<[Option<u32>; 3]>,
     /// What was concluded from its end; absent while it runs.
     pub verdict: Option<ReasonView>,
+}
+
+/// What an attempt took of the host, by its cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostView {
+    /// Most memory of all its processes together.
+    pub memory_peak_mib: Option<u64>,
+    /// Its limit.
+    pub memory_limit_mib: Option<u64>,
+    /// Time on processors.
+    pub cpu_ms: Option<u64>,
+    /// Most processes and threads at once.
+    pub processes_peak: Option<u32>,
+    /// Processes that the kernel killed for want of memory.
+    pub oom_kills: u32,
 }
 
 /// How fast a running job goes.
@@ -346,6 +375,9 @@ pub struct JobDetail {
     pub cwd: String,
     /// File of its output; empty for jobs of other users.
     pub log: String,
+    /// Whether carma keeps that file, and hands it out at `GET /v1/jobs/ID/log`: nobody else may enter its directory.
+    #[serde(default)]
+    pub log_kept: bool,
     /// Pid of its first process, while it runs.
     pub pid: Option<u32>,
     /// Forecasts of its memory by source.

@@ -248,6 +248,18 @@ pub(crate) struct JobArgs {
     /// Share of the SMs' threads under MPS, percent
     #[arg(long, value_name = "PCT", help_heading = "GPUs", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) mps_threads: Option<u8>,
+    /// Memory of the host that all its processes may have together: 32G
+    #[arg(long, value_name = "SIZE", help_heading = "The host", value_parser = parse::memory)]
+    pub(crate) mem: Option<MiB>,
+    /// Processors of the host that it may use: 4, 0.5
+    #[arg(long, value_name = "N", help_heading = "The host", value_parser = parse::cpus)]
+    pub(crate) cpus: Option<u32>,
+    /// Processes and threads that it may have at once
+    #[arg(long, value_name = "N", help_heading = "The host", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Option<u32>,
+    /// Run it by your login shell, which reads your profile first (conda, modules)
+    #[arg(long, help_heading = "The host")]
+    pub(crate) login: bool,
     /// The model, for what is expected of its memory.
     #[command(flatten)]
     pub(crate) model: memory::ModelArgs,

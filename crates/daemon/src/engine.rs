@@ -480,6 +480,7 @@ impl Engine {
         self.try_apply(Input::Submitted(Box::new(new)))?;
         self.parts.memory.await_news(id, &request, peer.user.uid);
         self.submitted.insert(id, Instant::now());
+        let log_kept = request.output.is_none();
         let stored = StoredJob {
             request,
             uid: peer.user.uid,
@@ -488,7 +489,7 @@ impl Engine {
             estimate: estimate.clone(),
         };
         self.batch.jobs.push((id, stored));
-        Ok(SubmitReply { version: VERSION, id: id.0, log, estimate })
+        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate })
     }
 
     /// Limits on the host are promises: what cannot be enforced is refused.

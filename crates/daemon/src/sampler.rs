@@ -1,6 +1,7 @@
 //! Looks at the GPUs: one thread, one probe, rings of samples, processes matched with jobs.
 
 use crate::clock::Clock;
+use crate::run::cgroup::Hierarchy;
 use crate::run::process;
 use carma_core::input::{Foreign, Observation};
 use carma_core::model::{JobId, ProcessRef};
@@ -78,12 +79,14 @@ pub fn start(
     clock: Clock,
     pace: Pace,
     board: Arc<Board>,
+    hierarchy: Option<Arc<Hierarchy>>,
     changed: impl Fn() + Send + 'static,
 ) -> std::io::Result<()> {
     let gpus = probe.inventory().len();
     let mut sampler = Sampler {
         probe,
         sharing,
+        hierarchy,
         owners: BTreeMap::new(),
         roster: Arc::default(),
         windows: vec![GpuWindows::new(pace.window); gpus],
@@ -146,6 +149,7 @@ enum Owner {
 struct Sampler {
     probe: Box<dyn Probe>,
     sharing: Arc<dyn Sharing>,
+    hierarchy: Option<Arc<Hierarchy>>,
     /// By pid, with the start time that tells a reused pid.
     owners: BTreeMap<u32, (u64, Owner)>,
     roster: Arc<Roster>,
@@ -226,8 +230,11 @@ impl Sampler {
         owner
     }
 
-    /// The job that a process belongs to: by its session, else by its ancestors.
+    /// The job that a process belongs to: by its cgroup, which it cannot leave; else by its session or its ancestors.
     fn job_of(&self, stat: process::Stat) -> Option<JobId> {
+        if let Some(job) = self.hierarchy.as_ref().and_then(|hierarchy| hierarchy.job_of(stat.pid)) {
+            return Some(job);
+        }
         let mut at = Some(stat);
         for _ in 0..64 {
             let s = at?;

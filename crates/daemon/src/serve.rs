@@ -371,14 +371,14 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         },
         watcher,
         lives,
-        hierarchy,
+        hierarchy: hierarchy.clone(),
         log_dir: layout.logs.clone(),
         only_uid: (!as_root).then_some(uid),
         cadence,
     };
     let to_engine = engine.clone();
     let looked = move || drop(to_engine.send(Message::Look));
-    sampler::start(gpus.probe, gpus.sharing.clone(), clock, pace, board.clone(), looked)
+    sampler::start(gpus.probe, gpus.sharing.clone(), clock, pace, board.clone(), hierarchy.ok(), looked)
         .map_err(system("cannot start the sampling thread"))?;
 
     let mut owner = Engine::new(state, parts, inbox);

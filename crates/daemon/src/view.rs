@@ -4,12 +4,12 @@ use crate::journal::StoredJob;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, JobDetail, JobView, JobsReply,
+    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
     RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
-use carma_core::model::{Attempt, Finished, GpuId, Job, JobId, Phase, Placement};
+use carma_core::model::{Attempt, Finished, GpuId, HostUse, Job, JobId, Phase, Placement};
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
@@ -72,6 +72,7 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         sharing: placement.map(|p| p.sharing),
         memory_set_aside_mib: set_aside,
         memory_peak_mib: peak.map(|m| m.0),
+        host_memory_peak_mib: job.past.iter().filter_map(|a| a.exit.as_ref()?.host.memory_peak).max().map(|m| m.0),
         attempts: job.attempts,
         priority: job.spec.request.priority,
         max_slowdown_pct: job.spec.request.max_slowdown.or(state.options().max_slowdown).map(|f| f.0 / 100),
@@ -113,6 +114,7 @@ fn placement_view(state: &State, placement: &Placement) -> AttemptView {
         ended_ms: None,
         exit_code: None,
         memory_peak_mib: None,
+        host: None,
         alone_bp: None,
         verdict: None,
     }
@@ -124,9 +126,20 @@ fn attempt_view(state: &State, attempt: &Attempt) -> AttemptView {
         ended_ms: Some(attempt.ended.0),
         exit_code: attempt.exit.as_ref().and_then(|e| e.status.shell_code()),
         memory_peak_mib: attempt.peak.map(|m| m.0),
+        host: attempt.exit.as_ref().map(|exit| exit.host).filter(|host| !host.is_unknown()).map(host_view),
         alone_bp: attempt.alone.map(|alone| alone.means().map(|mean| mean.map(|f| f.0))),
         verdict: Some(reason_view(&attempt.verdict)),
         ..placement_view(state, &attempt.placement)
+    }
+}
+
+fn host_view(host: HostUse) -> HostView {
+    HostView {
+        memory_peak_mib: host.memory_peak.map(|m| m.0),
+        memory_limit_mib: host.memory_limit.map(|m| m.0),
+        cpu_ms: host.cpu.map(|t| t.0),
+        processes_peak: host.processes_peak,
+        oom_kills: host.oom_kills,
     }
 }
 
@@ -202,6 +215,7 @@ pub fn detail(
         command: stored.map(|s| s.request.command.clone()).unwrap_or_default(),
         cwd: stored.map(|s| s.request.cwd.clone()).unwrap_or_default(),
         log: stored.map(|s| s.log.clone()).unwrap_or_default(),
+        log_kept: stored.is_some_and(|s| s.request.output.is_none()),
         pid,
         forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
         estimate: stored_estimate,

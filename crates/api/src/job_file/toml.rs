@@ -12,7 +12,7 @@
 
 use super::{Described, FileError, Model};
 use crate::parse;
-use crate::wire::SubmitRequest;
+use crate::wire::{Session, SubmitRequest};
 use carma_core::model::SharingMode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct JobFile {
     command: Vec<String>,
+    #[serde(alias = "chdir")]
     cwd: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
@@ -31,6 +32,7 @@ struct JobFile {
     #[serde(default)]
     exclusive: bool,
     sharing: Option<SharingMode>,
+    #[serde(alias = "mps-threads")]
     thread_percent: Option<u8>,
     time: Option<Span>,
     #[serde(default)]
@@ -40,6 +42,11 @@ struct JobFile {
     #[serde(default)]
     hold: bool,
     output: Option<String>,
+    mem: Option<Size>,
+    cpus: Option<Cpus>,
+    pids: Option<u32>,
+    #[serde(default)]
+    login: bool,
     // What is known of the model. Flattening [`Model`] would let unknown keys pass.
     summary: Option<PathBuf>,
     hf_config: Option<PathBuf>,
@@ -88,6 +95,17 @@ impl TryFrom<f64> for Slowdown {
     type Error = String;
     fn try_from(factor: f64) -> Result<Self, String> {
         parse::slowdown(&factor.to_string()).map(Self)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "f64")]
+struct Cpus(u32);
+
+impl TryFrom<f64> for Cpus {
+    type Error = String;
+    fn try_from(number: f64) -> Result<Self, String> {
+        parse::cpus(&number.to_string()).map(Self)
     }
 }
 
@@ -150,6 +168,10 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         max_slowdown_pct: job.max_slowdown.map(|s| s.0),
         hold: job.hold,
         output: job.output,
+        host_memory_mib: job.mem.map(|m| m.0),
+        host_cpu_pct: job.cpus.map(|c| c.0),
+        host_processes: job.pids,
+        session: Session { login: job.login, ..Session::default() },
         ..SubmitRequest::default()
     };
     Ok(Described { request, model })

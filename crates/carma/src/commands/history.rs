@@ -45,7 +45,7 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         return "No job is over yet. `carma queue` shows those that run or wait.\n".into();
     }
     use Column::{Left, Right, State};
-    let columns = vec![
+    let mut columns = vec![
         Left("END"),
         Right("ID"),
         Left("NAME"),
@@ -56,9 +56,13 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         Right("WAIT"),
         Right("RUN"),
         Right("PEAK"),
-        Right("TRIES"),
-        Left("REASON"),
     ];
+    // Where no cgroup tells, a column would say nothing.
+    let hosts = reply.jobs.iter().any(|job| job.host_memory_peak_mib.is_some());
+    if hosts {
+        columns.push(Right("HOST"));
+    }
+    columns.extend([Right("TRIES"), Left("REASON")]);
     let dash = || "-".to_owned();
     let mut table = Table::new(columns, screen).at_most_lines(2);
     for job in &reply.jobs {
@@ -67,7 +71,7 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         };
         // A job that never started waited until its end.
         let waited = between(Some(job.submitted_ms), job.started_ms.or(job.ended_ms));
-        table.row([
+        let mut row = vec![
             job.ended_ms.map_or_else(dash, |t| stamp(t, screen)),
             job.id.to_string(),
             job.name.clone(),
@@ -78,10 +82,16 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
             waited,
             between(job.started_ms, job.ended_ms),
             job.memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()),
+        ];
+        if hosts {
+            row.push(job.host_memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()));
+        }
+        row.extend([
             job.attempts.to_string(),
             // It would say so again.
             if job.state == "COMPLETED" { String::new() } else { job.reason.text.clone() },
         ]);
+        table.row(row);
     }
     let mut text = table.render();
     if u32::try_from(reply.jobs.len()).is_ok_and(|n| n == limit) {

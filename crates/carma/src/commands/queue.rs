@@ -142,6 +142,7 @@ pub(crate) mod tests {
             sharing: None,
             memory_set_aside_mib: None,
             memory_peak_mib: None,
+            host_memory_peak_mib: None,
             attempts: 0,
             max_slowdown_pct: None,
             progress_pct: None,

@@ -5,7 +5,7 @@ use super::queue::gpu_list;
 use crate::cli::ShowArgs;
 use crate::failure::Outcome;
 use crate::output::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
-use carma_api::wire::{AttemptView, EstimateView, JobDetail, JobView, RateView};
+use carma_api::wire::{AttemptView, EstimateView, HostView, JobDetail, JobView, RateView};
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 
@@ -25,6 +25,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line("log", log);
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
     block.line("GPUs", placement(job)).line("memory", memory(job));
+    block.line_if("host", detail.attempts.iter().rev().find_map(|a| a.host).map(host));
     block.line_if("forecasts", forecasts(detail));
     block.line_if("expected", detail.estimate.as_ref().map(expected));
     block.line_if("rate", detail.rate.as_ref().map(rate));
@@ -63,6 +64,27 @@ fn memory(job: &JobView) -> String {
         known(job.memory_set_aside_mib),
         known(job.memory_peak_mib)
     )
+}
+
+/// What its last attempt took of the host.
+fn host(host: HostView) -> String {
+    let mut words = Vec::new();
+    if let Some(peak) = host.memory_peak_mib {
+        words.push(format!("{} of memory at most", MiB(peak)));
+    }
+    if let Some(limit) = host.memory_limit_mib {
+        words.push(format!("limit {}", MiB(limit)));
+    }
+    if let Some(cpu) = host.cpu_ms {
+        words.push(format!("{} on processors", Millis(cpu)));
+    }
+    if let Some(processes) = host.processes_peak {
+        words.push(format!("{processes} processes at most"));
+    }
+    if host.oom_kills > 0 {
+        words.push(format!("{} killed for want of memory", host.oom_kills));
+    }
+    words.join(", ")
 }
 
 /// How fast it goes, and where that number comes from.
@@ -203,6 +225,7 @@ pub(crate) mod tests {
             ended_ms: Some(1_760_000_031_000),
             exit_code: Some(1),
             memory_peak_mib: Some(8192),
+            host: None,
             alone_bp: None,
             verdict: Some(reason(
                 "OutOfMemoryRetry",
@@ -228,6 +251,7 @@ pub(crate) mod tests {
             command: ["python", "train.py", "--bs", "32", "--tag", "a b"].map(String::from).to_vec(),
             cwd: "/home/alice/work".into(),
             log: "/home/alice/.local/state/carma/logs/7.log".into(),
+            log_kept: true,
             pid: Some(4242),
             forecasts_mib: [("declared".to_owned(), 8192), ("measured".to_owned(), 7000)].into(),
             estimate: None,

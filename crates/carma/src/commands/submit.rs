@@ -6,7 +6,7 @@ use crate::cli::{JobArgs, SubmitArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::print_json;
 use carma_api::job_file::{self, Described};
-use carma_api::wire::{EstimateView, SubmitReply, SubmitRequest};
+use carma_api::wire::{EstimateView, ResourceLimit, Session, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY};
 use carma_core::units::MiB;
 use std::collections::BTreeMap;
@@ -102,6 +102,7 @@ pub(crate) fn send(client: &mut Client, request: &SubmitRequest) -> Result<Submi
 pub(crate) struct Surroundings {
     cwd: PathBuf,
     env: BTreeMap<String, String>,
+    session: Session,
 }
 
 impl Surroundings {
@@ -118,8 +119,33 @@ impl Surroundings {
                 format!("warning: not UTF-8 and so not in the job's environment: {}", left_out.join(", "));
             Failure::new(text).tell();
         }
-        Ok(Self { cwd, env })
+        Ok(Self { cwd, env, session: session() })
     }
+}
+
+/// The mask and the limits of this process, which the job takes over as a command of this shell's would.
+fn session() -> Session {
+    use rustix::process::{Resource, getrlimit, umask};
+    // There is no other way to read it than to set it, twice.
+    let mask = umask(rustix::fs::Mode::from_raw_mode(0o077));
+    umask(mask);
+    let limits = [
+        ("as", Resource::As),
+        ("core", Resource::Core),
+        ("cpu", Resource::Cpu),
+        ("data", Resource::Data),
+        ("fsize", Resource::Fsize),
+        ("memlock", Resource::Memlock),
+        ("nofile", Resource::Nofile),
+        ("nproc", Resource::Nproc),
+        ("rss", Resource::Rss),
+        ("stack", Resource::Stack),
+    ];
+    let limits = limits.into_iter().map(|(name, resource)| {
+        let limit = getrlimit(resource);
+        (name.to_owned(), ResourceLimit { soft: limit.current, hard: limit.maximum })
+    });
+    Session { umask: Some(mask.as_raw_mode()), limits: limits.collect(), login: false }
 }
 
 /// Which variables go to the job, and the names of those that cannot.
@@ -209,6 +235,11 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     job.priority = args.priority.unwrap_or(job.priority);
     job.max_retries = args.max_retries.or(job.max_retries);
     job.max_slowdown_pct = args.max_slowdown.or(job.max_slowdown_pct);
+    job.host_memory_mib = args.mem.map(|m| m.0).or(job.host_memory_mib);
+    job.host_cpu_pct = args.cpus.or(job.host_cpu_pct);
+    job.host_processes = args.pids.or(job.host_processes);
+    let login = args.login || job.session.login;
+    job.session = Session { login, ..around.session.clone() };
     Ok(job)
 }
 
@@ -228,7 +259,8 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     fn around() -> Surroundings {
-        Surroundings { cwd: "/home/a".into(), env: [("PATH".to_owned(), "/bin".to_owned())].into() }
+        let env = [("PATH".to_owned(), "/bin".to_owned())].into();
+        Surroundings { cwd: "/home/a".into(), env, session: Session::default() }
     }
 
     fn one(args: &JobArgs) -> SubmitRequest {

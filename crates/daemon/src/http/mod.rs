@@ -3,6 +3,7 @@
 mod explain;
 mod gpus;
 mod history;
+mod log;
 mod memory;
 mod order;
 mod queue;
@@ -138,6 +139,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/jobs", get(queue::queue).post(submit::submit))
         .route("/v1/jobs/{id}", get(show::show))
         .route("/v1/jobs/{id}/explain", get(explain::explain))
+        .route("/v1/jobs/{id}/log", get(log::log))
         .route("/v1/jobs/{id}/wait", get(wait::wait))
         .route("/v1/jobs/{id}/{verb}", post(order::job))
         .route("/v1/gpus", get(gpus::gpus))

@@ -203,6 +203,7 @@ mod tests {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             cwd: String::new(),
             log: String::new(),
+            log_kept: true,
             pid: None,
             forecasts_mib: BTreeMap::from([("declared".to_owned(), 2048)]),
             estimate: None,
