@@ -6,6 +6,7 @@ use crate::input::{Foreign, Observation};
 use crate::model::{JobId, SeenMemory};
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
+use crate::recovery::Glances;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, WindowSummary};
 use serde::{Deserialize, Serialize};
@@ -213,6 +214,9 @@ pub struct Gpu {
     pub tenants: Vec<Tenant>,
     /// How it was last seen.
     pub seen: Option<Observation>,
+    /// How its memory looked in the last looks, for verdicts on those who run out of it.
+    #[serde(default, skip_serializing_if = "Glances::is_empty")]
+    pub recent: Glances,
     /// The last fatal fault under MPS.
     pub last_fault: Option<Millis>,
     /// When a tenant last came or went.
@@ -230,6 +234,7 @@ impl Gpu {
             drained_by: None,
             tenants: Vec::new(),
             seen: None,
+            recent: Glances::new(),
             last_fault: None,
             changed: None,
         }
@@ -319,7 +324,7 @@ impl Gpu {
 
     /// Removes a tenant. Its memory is gone with its processes, so the last look is corrected
     /// rather than showing it as somebody else's until the next one.
-    pub(crate) fn remove(&mut self, job: JobId) -> Option<Tenant> {
+    pub(crate) fn remove(&mut self, job: JobId, now: Millis) -> Option<Tenant> {
         let at = self.tenants.iter().position(|t| t.job == job)?;
         let tenant = self.tenants.remove(at);
         if let Some(seen) = &mut self.seen {
@@ -327,6 +332,7 @@ impl Gpu {
             if let (Some(used), Some(observed)) = (&mut seen.used, tenant.observed) {
                 *used = *used - observed;
             }
+            self.recent.take(seen, now);
         }
         Some(tenant)
     }
@@ -359,6 +365,7 @@ impl Gpu {
         {
             tenant.alone = Some(tenant.alone.unwrap_or_default().with(Alone::look(&seen.window)));
         }
+        self.recent.take(&seen, now);
         self.seen = Some(seen);
     }
 

@@ -9,7 +9,7 @@ use crate::model::{
 };
 use crate::policy::{MemoryScreen, Options, Order, RecoveryMethod};
 use crate::reading::GpuInfo;
-use crate::recovery::{self, EvidenceKind, OomFacts};
+use crate::recovery::{self, Around, EvidenceKind, OomFacts, Said};
 use crate::slowdown::{Measured, Outlook};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,9 @@ const LAUNCH_TRIES: usize = 3;
 const LONGEST_PAUSE_LOG2: usize = 6;
 /// Attempts in a row that were not launched and are kept with the job.
 const KEPT_NOT_LAUNCHED: usize = 16;
+
+/// What a message of a failed allocation says: what was wanted, and the rest.
+type Message = (Option<MiB>, Said);
 
 /// What applying an input brought to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -409,7 +412,7 @@ impl State {
         };
         let mut left = Vec::new();
         for gpu in &placement.gpus {
-            if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id)) {
+            if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)) {
                 left.push((*gpu, tenant));
             }
         }
@@ -1045,11 +1048,11 @@ impl State {
             (ExitStatus::Unknown, _) => failed(Reason::ExitUnknown),
             (_, Some(EvidenceKind::GpuLost)) => failed(Reason::GpuLost { line }),
             (_, _) if lost.is_some() => failed(Reason::GpuLost { line: lost.unwrap_or_default() }),
-            (_, Some(EvidenceKind::GpuOutOfMemory { wanted })) => {
-                return self.out_of_memory(id, &placement, exit, wanted, applied);
+            (_, Some(EvidenceKind::GpuOutOfMemory { wanted, said })) => {
+                return self.out_of_memory(id, &placement, exit, (wanted, said), applied);
             }
             (ExitStatus::Code(_), None) if self.memory_was_full(id, &placement) => {
-                return self.out_of_memory(id, &placement, exit, None, applied);
+                return self.out_of_memory(id, &placement, exit, (None, Said::default()), applied);
             }
             (_, Some(EvidenceKind::HostOutOfMemory)) => failed(Reason::HostOutOfMemory { line }),
             (_, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
@@ -1099,6 +1102,28 @@ impl State {
         Ok(())
     }
 
+    /// Whether the verdict on an attempt that ends so depends on the memory of its GPUs around its end, so that a look
+    /// from after it is worth waiting for.
+    #[must_use]
+    pub fn wants_look(&self, id: JobId, attempt: u32, exit: &Exit) -> bool {
+        let kind = exit.evidence.as_ref().map(|e| e.kind);
+        let of_memory = match (exit.status, kind) {
+            (ExitStatus::Code(0) | ExitStatus::Unknown, _) => false,
+            (_, Some(EvidenceKind::GpuOutOfMemory { .. })) | (ExitStatus::Code(_), None) => true,
+            _ => false,
+        };
+        let ends_by_itself = |job: &Job| match &job.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.is_none(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => false,
+        };
+        of_memory && exit.not_started.is_none() && self.attempt_of(id, attempt).is_ok_and(ends_by_itself)
+    }
+
+    /// What the looks say of a job's end on one of its GPUs, told of now.
+    fn around(&self, gpu: &Gpu, tenant: &Tenant) -> Around {
+        gpu.recent.around(tenant.job, tenant.placed, self.now, self.options.stale_after)
+    }
+
     /// Memory trace at death: at its cap, or on a GPU that was full.
     fn memory_was_full(&self, id: JobId, placement: &Placement) -> bool {
         placement.gpus.iter().filter_map(|g| self.gpu(*g)).any(|gpu| {
@@ -1109,47 +1134,53 @@ impl State {
                 (Some(cap), Some(peak)) => peak >= cap.percent(98),
                 _ => false,
             };
-            let used = gpu.seen.as_ref().and_then(|s| s.used);
-            let full = tenant.observed.is_some() && used.is_some_and(|u| u >= gpu.info.memory.percent(98));
+            let around = self.around(gpu, tenant);
+            let full = around.held.is_some() && around.used.is_some_and(|u| u >= gpu.info.memory.percent(98));
             at_cap || full
         })
     }
 
-    fn oom_facts(&self, id: JobId, placement: &Placement, wanted: Option<MiB>) -> Option<OomFacts> {
+    fn facts_on(&self, gpu: &Gpu, tenant: &Tenant, cap: Option<MiB>, message: Message) -> OomFacts {
+        let around = self.around(gpu, tenant);
+        // More than was set aside for it when it came, or is by now: what it left over may be a neighbour's since.
+        let excess = |t: &Tenant| {
+            let given = match t.promise {
+                Promise::Memory(m) => t.forecast.map_or(m, |forecast| m.min(forecast)),
+                Promise::Whole | Promise::None => return MiB::ZERO,
+            };
+            gpu.recent.most_of(t.job, self.now).or(t.observed).unwrap_or_default() - given
+        };
+        let others = || gpu.tenants.iter().filter(|t| t.job != tenant.job);
+        let offender = others().filter(|t| excess(t) > MiB::ZERO).max_by_key(|t| (excess(t), Reverse(t.job)));
+        OomFacts {
+            peak: tenant.peak,
+            held: around.held,
+            wanted: message.0,
+            said: message.1,
+            forecast: tenant.forecast,
+            cap,
+            capacity: gpu.info.memory,
+            // Where nobody looked around its end, as it was before.
+            shared: others().next().is_some() || around.beside || (!around.looks && tenant.shared),
+            others: around.others,
+            offender: offender.map(|t| t.job),
+            foreign: around.foreign.map(|f| (f.pid, f.user)),
+        }
+    }
+
+    fn oom_facts(&self, id: JobId, placement: &Placement, message: Message) -> Option<OomFacts> {
         let at = placement.gpus.iter().filter_map(|g| {
             let gpu = self.gpu(*g)?;
-            gpu.tenant(id).map(|tenant| (gpu, tenant))
+            gpu.tenant(id).map(|tenant| self.facts_on(gpu, tenant, placement.cap, message))
         });
-        // Of several, the one with the least left: of unequal GPUs the small one fills first, though
-        // the job may hold more on a large one.
-        let left = |gpu: &Gpu, tenant: &Tenant| {
-            let used = gpu.seen.as_ref().and_then(|s| s.used).unwrap_or_default();
-            let free = gpu.info.memory - used.max(tenant.peak.unwrap_or_default());
-            placement.cap.map_or(free, |cap| free.min(cap - tenant.peak.unwrap_or_default()))
-        };
-        // The first of equals.
-        let (gpu, tenant) = at.min_by_key(|(gpu, tenant)| (left(gpu, tenant), Reverse(tenant.peak)))?;
-        let excess = |t: &Tenant| match t.promise {
-            Promise::Memory(m) => t.observed.unwrap_or_default() - m,
-            Promise::Whole | Promise::None => MiB::ZERO,
-        };
-        let offender = gpu
-            .tenants
-            .iter()
-            .filter(|t| t.job != id && excess(t) > MiB::ZERO)
-            .max_by_key(|t| (excess(t), Reverse(t.job)))
-            .map(|t| t.job);
-        let foreign = gpu.foreign().iter().max_by_key(|f| f.memory).map(|f| (f.pid, f.user.clone()));
-        Some(OomFacts {
-            peak: tenant.peak,
-            wanted,
-            forecast: tenant.forecast,
-            cap: placement.cap,
-            capacity: gpu.info.memory,
-            shared: tenant.shared,
-            offender,
-            foreign,
-        })
+        let at: Vec<OomFacts> = at.collect();
+        // The message numbers GPUs as they are given to the job. One that has numbered them anew is not believed where
+        // the memory is another.
+        let named = message.1.gpu.and_then(|n| at.get(n as usize)).filter(|facts| facts.may_be_meant());
+        // Otherwise, of several, one where it exceeded what it had, or the one with the least left: of unequal GPUs the
+        // small one fills first, though the job may hold more on a large one. The first of equals.
+        let by_looks = || at.iter().min_by_key(|facts| (!facts.exceeds(), facts.left(), Reverse(facts.peak)));
+        named.or_else(by_looks).cloned()
     }
 
     fn out_of_memory(
@@ -1157,18 +1188,18 @@ impl State {
         id: JobId,
         placement: &Placement,
         exit: &Exit,
-        wanted: Option<MiB>,
+        message: Message,
         applied: &mut Applied,
     ) -> Result<(), Rejected> {
         let job = self.get(id)?;
-        let Some(facts) = self.oom_facts(id, placement, wanted) else {
+        let Some(facts) = self.oom_facts(id, placement, message) else {
             return Err(Rejected::StaleAttempt { job: id, attempt: placement.attempt });
         };
         let options = &self.options;
         let blame = recovery::blame(&facts);
         let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
         let have = |least: MiB| self.gpus.iter().filter(|g| g.present && g.info.memory >= least).count();
-        let reached = facts.peak.map(|p| p + wanted.unwrap_or_default());
+        let reached = facts.reached();
         let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
         let own = blame.is_own_fault();
         let wanted_gpus = job.spec.request.gpus as usize;
@@ -1187,7 +1218,7 @@ impl State {
         } else if job.charged_retries == 0 {
             recovery::first_floor(&facts, options.margin_percent, options.margin_min)
         } else {
-            let given = facts.forecast.max(facts.cap).max(reached).map(Floor::Memory);
+            let given = recovery::given(&facts).max(reached).map(Floor::Memory);
             recovery::next_floor(job.floor.max(given), facts.capacity)
         };
         // A larger GPU than any that it has had is progress, and ends with the largest.

@@ -14,7 +14,7 @@ use carma_core::model::{
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
-use carma_core::recovery::{Evidence, EvidenceKind};
+use carma_core::recovery::{Evidence, EvidenceKind, Said};
 use carma_core::slowdown::{Foreseen, Outlook, Question, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Risk, Summary, WindowSummary};
@@ -260,12 +260,29 @@ fn look() -> impl Strategy<Value = Look> {
         })
 }
 
+/// The rest of a message, as a function of its first number: sometimes nothing, sometimes nonsense.
+fn said(wanted: Option<MiB>) -> Said {
+    let Some(MiB(n)) = wanted else { return Said::default() };
+    let size = |of: u64| (!(n / of).is_multiple_of(4)).then_some(MiB(n.wrapping_mul(of) % 50_000));
+    match n % 3 {
+        0 => Said::default(),
+        1 => Said { gpu: Some(0), total: Some(MiB::gib(40)), free: size(7), held: size(11), allowed: None },
+        _ => Said {
+            gpu: u32::try_from(n / 3 % 4).ok(),
+            total: size(5),
+            free: size(7),
+            held: size(11),
+            allowed: size(13),
+        },
+    }
+}
+
 fn evidence() -> impl Strategy<Value = Option<EvidenceKind>> {
     proptest::option::weighted(
         0.8,
         prop_oneof![
             4 => proptest::option::of((0u64..50_000).prop_map(MiB))
-                .prop_map(|wanted| EvidenceKind::GpuOutOfMemory { wanted }),
+                .prop_map(|wanted| EvidenceKind::GpuOutOfMemory { wanted, said: said(wanted) }),
             1 => Just(EvidenceKind::HostOutOfMemory),
             4 => Just(EvidenceKind::FatalGpuFault),
             1 => Just(EvidenceKind::GpuLost),

@@ -35,6 +35,8 @@ use tokio::sync::oneshot;
 const TURN: usize = 512;
 /// Jobs of the queue whose submissions are read again after a restart.
 const TOLD_AGAIN: usize = 1000;
+/// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 /// Latencies kept for statistics.
 const LATENCIES: usize = 4096;
 
@@ -156,6 +158,16 @@ pub struct Parts {
     pub cadence: Millis,
 }
 
+/// An end that waits for a look at the GPUs from after it. Its record stays on disk until it is applied, so that a
+/// daemon that dies meanwhile finds it again.
+struct Dying {
+    job: JobId,
+    attempt: u32,
+    exit: Exit,
+    look: u64,
+    since: Instant,
+}
+
 /// An answer that waits for the commit.
 type Deferred = Box<dyn FnOnce(Result<(), Refused>) + Send>;
 
@@ -177,6 +189,10 @@ pub struct Engine {
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
     /// Inputs that the journal did not take and that nobody will repeat.
     retry: Vec<Input>,
+    /// Ends that wait for a look, in their order.
+    dying: Vec<Dying>,
+    /// When the looks were taken that the state has last heard of.
+    looked: BTreeMap<GpuId, Millis>,
     fallbacks: BTreeMap<(JobId, u32), (carma_core::model::SharingMode, String)>,
     view: Option<Arc<State>>,
     wake: Option<Millis>,
@@ -202,6 +218,8 @@ impl Engine {
             waiters: BTreeMap::new(),
             viewers: Vec::new(),
             retry: Vec::new(),
+            dying: Vec::new(),
+            looked: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             view: None,
             wake: None,
@@ -325,6 +343,7 @@ impl Engine {
                 taken += 1;
                 next = if taken < TURN { self.inbox.try_recv().ok() } else { None };
             }
+            self.bury();
             self.plan();
             self.turn_end();
             self.show();
@@ -344,10 +363,12 @@ impl Engine {
         let now = self.parts.clock.now();
         let busy = !self.state.queue().is_empty() || !self.state.active().is_empty();
         let cadence = busy.then(|| now + self.parts.cadence);
-        match cadence.into_iter().chain(self.wake).min() {
+        let patience = match cadence.into_iter().chain(self.wake).min() {
             Some(at) => self.parts.clock.until(at).max(Duration::from_millis(1)),
             None => Duration::from_secs(3600),
-        }
+        };
+        let looked = self.dying.iter().map(|dying| LOOK_PATIENCE.saturating_sub(dying.since.elapsed())).min();
+        looked.map_or(patience, |looked| patience.min(looked.max(Duration::from_millis(1))))
     }
 
     // --- applying ------------------------------------------------------------------------------
@@ -625,6 +646,10 @@ impl Engine {
                     remember(&mut self.spawn_us, self.launches, at.elapsed());
                 }
             }
+            Event::Exited(exit) if self.state.wants_look(job, attempt, &exit) => {
+                let look = self.parts.board.ask();
+                self.dying.push(Dying { job, attempt, exit, look, since: Instant::now() });
+            }
             Event::Exited(exit) => self.exited(job, attempt, exit),
             Event::NeverStarted { why } => {
                 self.done.push(self.parts.lives.present_records(job, attempt));
@@ -635,17 +660,34 @@ impl Engine {
         }
     }
 
+    /// Applies the ends whose look is there, or will not come.
+    fn bury(&mut self) {
+        let board = self.parts.board.clone();
+        let due = |dying: &mut Dying| board.has(dying.look) || dying.since.elapsed() >= LOOK_PATIENCE;
+        let dead: Vec<Dying> = self.dying.extract_if(.., due).collect();
+        // The memory trace at death matters for the verdict, so it is brought up to date first.
+        if dead.iter().any(|dying| board.has(dying.look)) {
+            self.refresh(true);
+        }
+        for dying in dead {
+            self.over(dying.job, dying.attempt, dying.exit);
+        }
+    }
+
     fn exited(&mut self, job: JobId, attempt: u32, exit: Exit) {
+        if exit.status != carma_core::model::ExitStatus::Code(0) {
+            // Its GPU may have been lost.
+            self.refresh(false);
+        }
+        self.over(job, attempt, exit);
+    }
+
+    fn over(&mut self, job: JobId, attempt: u32, exit: Exit) {
         fault::inject(Point::AfterExit);
         let placement = self.state.job(job).and_then(|job| job.placement());
         let Some(placement) = placement.filter(|p| p.attempt == attempt) else { return };
         let records = self.parts.lives.records(job, placement);
         let of_earlier = self.parts.lives.of(placement.at) != *self.parts.lives.present();
-        // The memory trace at death matters for the verdict, so it is brought up to date first.
-        let failed = exit.status != carma_core::model::ExitStatus::Code(0);
-        if failed {
-            self.refresh(true);
-        }
         self.apply(Input::Exited { job, attempt, exit });
         self.submitted.remove(&job);
         self.fallbacks.remove(&(job, attempt));
@@ -657,37 +699,35 @@ impl Engine {
     // --- looking and planning ------------------------------------------------------------------
 
     /// Brings the state's view of the GPUs up to date where it matters: when it is older than the
-    /// cadence, or differs notably. `keep_tenants`: a job is just gone; its last memory must stay.
-    fn refresh(&mut self, keep_tenants: bool) {
-        let looks = self.parts.board.looks();
+    /// cadence, or differs notably. `at_once`: a verdict needs to know up to when it was so.
+    fn refresh(&mut self, at_once: bool) {
         let now = self.parts.clock.now();
         let mut unchanged = Vec::new();
-        for look in looks.iter() {
-            let Some(id) = self.state.gpu_id(&look.reading.uuid) else { continue };
-            let Some(gpu) = self.state.gpu(id) else { continue };
-            let old = gpu.seen.as_ref();
-            if old.is_some_and(|old| old.at >= look.seen.at) {
-                continue;
-            }
-            let lost_tenant = gpu
-                .tenants
-                .iter()
-                .any(|t| t.observed.is_some() && !look.seen.jobs.iter().any(|(job, _)| *job == t.job));
-            if keep_tenants && lost_tenant {
-                continue;
-            }
-            match old {
-                Some(old) if alike(old, &look.seen) => {
-                    if now.since(old.at) >= self.parts.cadence {
-                        unchanged.push(id);
-                    }
+        for looks in self.parts.board.take() {
+            for look in looks.iter() {
+                let Some(id) = self.state.gpu_id(&look.reading.uuid) else { continue };
+                let Some(gpu) = self.state.gpu(id) else { continue };
+                // Not by the state's time of it: what was called unchanged later was seen before that.
+                if self.looked.get(&id).is_some_and(|last| *last >= look.seen.at) {
+                    continue;
                 }
-                _ => {
-                    let seen = Box::new(look.seen.clone());
-                    self.apply(Input::Observed { gpu: id, seen });
+                self.looked.insert(id, look.seen.at);
+                match gpu.seen.as_ref() {
+                    Some(old) if alike(old, &look.seen) => {
+                        if at_once || now.since(old.at) >= self.parts.cadence {
+                            unchanged.push(id);
+                        }
+                    }
+                    _ => {
+                        unchanged.retain(|other| *other != id);
+                        let seen = Box::new(look.seen.clone());
+                        self.apply(Input::Observed { gpu: id, seen });
+                    }
                 }
             }
         }
+        unchanged.sort_unstable();
+        unchanged.dedup();
         if !unchanged.is_empty() {
             self.apply(Input::Unchanged(unchanged));
         }
@@ -698,6 +738,8 @@ impl Engine {
         let idle = self.state.queue().is_empty() && self.state.active().is_empty();
         if idle {
             self.wake = None;
+            // Nobody is there whom it would matter to.
+            drop(self.parts.board.take());
             return;
         }
         self.refresh(false);

@@ -273,7 +273,8 @@ fn observed(attempt: &Attempt) -> Observed {
         Reason::OutOfMemoryRetry { blame, .. } | Reason::OutOfMemoryFinal { blame, .. } => match blame {
             Blame::OwnCap { cap } => Some(*cap),
             Blame::WholeGpu { capacity } => Some(*capacity),
-            Blame::OwnForecast { .. } | Blame::Contention { .. } => Some(peak),
+            // Whoever was to blame, it wanted more than it was seen to hold.
+            Blame::OwnForecast { .. } | Blame::Contention { .. } | Blame::Unknown { .. } => Some(peak),
             // Somebody else filled the GPU: it was ended, no more.
             Blame::Neighbour { .. } => None,
         },
@@ -465,6 +466,7 @@ mod tests {
             (oom(Blame::OwnCap { cap: MiB(6000) }), Some(6000)),
             (oom(Blame::WholeGpu { capacity: MiB(40_960) }), Some(40_960)),
             (oom(Blame::Contention { peak: None }), Some(4000)),
+            (oom(Blame::Unknown { peak: None }), Some(4000)),
             (oom(Blame::Neighbour { job: None, pid: None, user: None }), None),
             (Reason::Completed, None),
         ];

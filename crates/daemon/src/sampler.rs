@@ -9,8 +9,9 @@ use carma_core::reading::{GpuReading, ProcessReading};
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::{GpuWindows, WindowSummary};
 use carma_gpu::{Probe, Sharing};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The latest look at one GPU.
@@ -34,27 +35,70 @@ pub struct Roster {
 pub struct Board {
     looks: Mutex<Arc<Vec<Look>>>,
     roster: Mutex<Arc<Roster>>,
+    /// Notable looks that the engine has not taken, the oldest first.
+    untaken: Mutex<VecDeque<Arc<Vec<Look>>>>,
+    /// Looks that were asked for, and that were taken on request: see [`Board::ask`].
+    asked: AtomicU64,
+    answered: AtomicU64,
 }
+
+/// Notable looks kept for the engine at most: some seconds, should it be busy that long.
+const UNTAKEN: usize = 64;
 
 impl Board {
     /// The latest looks, in the order of the inventory.
     #[must_use]
     pub fn looks(&self) -> Arc<Vec<Look>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.looks).clone()
+    }
+
+    /// Notable looks since the last call, the oldest first, and the latest one: what came and went between two turns
+    /// of the engine may be what somebody died of.
+    pub fn take(&self) -> Vec<Arc<Vec<Look>>> {
+        let latest = self.looks();
+        let mut taken: Vec<_> = std::mem::take(&mut *lock(&self.untaken)).into();
+        if taken.last().is_none_or(|last| !Arc::ptr_eq(last, &latest)) {
+            taken.push(latest);
+        }
+        taken
+    }
+
+    /// Asks for a look that begins from now on, and for a call of `changed` when it is there. Returns its number.
+    pub fn ask(&self) -> u64 {
+        self.asked.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Whether the look of this number is there.
+    pub fn has(&self, number: u64) -> bool {
+        self.answered.load(Ordering::Acquire) >= number
     }
 
     /// Tells which jobs run.
     pub fn set_roster(&self, roster: Roster) {
-        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(roster);
+        *lock(&self.roster) = Arc::new(roster);
     }
 
     fn roster(&self) -> Arc<Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.roster).clone()
     }
 
-    fn publish(&self, looks: Vec<Look>) {
-        *self.looks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(looks);
+    /// Publishes looks that answer what was asked up to a number; `notable`: they differ from the last.
+    fn publish(&self, looks: Vec<Look>, asked: u64, notable: bool) {
+        let looks = Arc::new(looks);
+        if notable {
+            let mut untaken = lock(&self.untaken);
+            if untaken.len() >= UNTAKEN {
+                untaken.pop_front();
+            }
+            untaken.push_back(looks.clone());
+        }
+        *lock(&self.looks) = looks;
+        self.answered.store(asked, Ordering::Release);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How to sample.
@@ -69,7 +113,7 @@ pub struct Pace {
 }
 
 /// Starts the sampling thread. `changed` is called when processes come or go, memory moves or a
-/// GPU's health changes: things that a decision should not wait for.
+/// GPU's health changes: things that a decision should not wait for; and after a look that was asked for.
 ///
 /// # Errors
 /// When the kernel gives no thread.
@@ -101,10 +145,13 @@ pub fn start(
             if due {
                 summarised = Some(started);
             }
+            // Read before the look begins, so that it answers nothing that was asked during it.
+            let asked = board.asked.load(Ordering::Acquire);
             let looks = sampler.look(clock.now(), due, &board);
             let differs = differ(&board.looks(), &looks);
-            board.publish(looks);
-            if differs {
+            let news = differs || !board.has(asked);
+            board.publish(looks, asked, differs);
+            if news {
                 changed();
             }
             next += pace.sample;

@@ -14,6 +14,9 @@ pub enum EvidenceKind {
     GpuOutOfMemory {
         /// What the failing allocation wanted, where the message says so.
         wanted: Option<MiB>,
+        /// What else the message says of memory.
+        #[serde(default, skip_serializing_if = "Said::is_empty")]
+        said: Said,
     },
     /// The host's memory was exhausted.
     HostOutOfMemory,
@@ -28,6 +31,35 @@ pub enum EvidenceKind {
     MpsClientTerminated,
     /// A Python error of the job's own, device-side asserts included: they are contained.
     OwnError,
+}
+
+/// The numbers in a message of a failed allocation. They come from the job's own log, so that a job may say what it
+/// likes: see [`crate::recovery::blame`] for what that can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Said {
+    /// Which of the GPUs that the job sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// Memory of that GPU, or the job's cap where the driver enforces one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<MiB>,
+    /// Of that, free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<MiB>,
+    /// What the process held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<MiB>,
+    /// A limit that the job set itself (`per_process_memory_fraction`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<MiB>,
+}
+
+impl Said {
+    /// Whether the message said nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A line of the log that tells why a job failed.
@@ -116,7 +148,7 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
     } else if has(GPU_LOST) {
         Some(EvidenceKind::GpuLost)
     } else if has(GPU_OOM) {
-        Some(EvidenceKind::GpuOutOfMemory { wanted: wanted(line) })
+        Some(EvidenceKind::GpuOutOfMemory { wanted: wanted(line), said: said(line) })
     } else if has(HOST_OOM) || line.trim() == "MemoryError" || line.starts_with("MemoryError:") {
         Some(EvidenceKind::HostOutOfMemory)
     } else if has(CONTAINED) {
@@ -131,11 +163,66 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
 /// The size in PyTorch's "Tried to allocate 2.00 GiB" and JAX's "trying to allocate 1024 bytes".
 fn wanted(line: &str) -> Option<MiB> {
     let rest = line.split_once("ried to allocate ");
-    let rest = rest.or_else(|| line.split_once("rying to allocate "))?.1;
-    let digits = |c: char| c.is_ascii_digit() || c == '.';
-    let (number, rest) = rest.split_at(rest.find(|c| !digits(c))?);
-    let number: f64 = number.parse().ok()?;
-    let unit = rest.trim_start().split(|c: char| !c.is_alphanumeric()).next()?;
+    size_at_start(rest.or_else(|| line.split_once("rying to allocate "))?.1)
+}
+
+/// PyTorch's other numbers. From 2.1 on: "GPU 0 has a total capacity of 39.49 GiB of which 1.20 GiB is free. Process 7
+/// has 9.00 GiB memory in use. Including non-PyTorch memory, this process has 29.30 GiB memory in use. 30.00 GiB
+/// allowed; Of the allocated memory ..."; before: "(GPU 0; 39.59 GiB total capacity; 30.00 GiB already allocated;
+/// 1.50 GiB free; 32.00 GiB allowed; 31.00 GiB reserved in total by PyTorch)". What it says of other processes is not
+/// read: no word of a job may name another.
+fn said(line: &str) -> Said {
+    // A job may print anything; its real message fits into this many bytes.
+    let line = first_bytes(line, MESSAGE_LIMIT);
+    let after = |words: &str| line.split_once(words).and_then(|(_, rest)| size_at_start(rest));
+    let before = |words: &str| line.split_once(words).and_then(|(rest, _)| size_at_end(rest));
+    // 2.1 wrote "capacty".
+    let total = after("has a total capacity of ").or_else(|| after("has a total capacty of "));
+    let gpu = match (line.split_once(" has a total capac"), line.split_once("(GPU ")) {
+        (Some((rest, _)), _) => rest.rsplit_once("GPU ").and_then(|(_, n)| n.parse().ok()),
+        (None, Some((_, rest))) => rest.split_once(';').and_then(|(n, _)| n.parse().ok()),
+        (None, None) => None,
+    };
+    Said {
+        gpu,
+        total: total.or_else(|| before(" total capacity;")),
+        free: before(" is free.").or_else(|| before(" free;")),
+        // Without the context, in the old words: it held that at least.
+        held: after("this process has ").or_else(|| before(" reserved in total by PyTorch")),
+        allowed: before(" allowed;"),
+    }
+}
+
+/// Longest message that numbers are looked for in, bytes.
+const MESSAGE_LIMIT: usize = 16 * 1024;
+/// No GPU has more memory: what is said beyond that is not said.
+const MOST_MIB: f64 = 1e9;
+
+fn first_bytes(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// A size as the frameworks print it, at the beginning of a text.
+fn size_at_start(text: &str) -> Option<MiB> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, rest) = text.split_at(end);
+    mib(number, rest.trim_start().split(|c: char| !c.is_alphanumeric()).next()?)
+}
+
+/// The same at the end of a text.
+fn size_at_end(text: &str) -> Option<MiB> {
+    let (rest, unit) = text.rsplit_once(' ')?;
+    mib(rest.rsplit(' ').next()?, unit)
+}
+
+fn mib(number: &str, unit: &str) -> Option<MiB> {
+    // No sign, no exponent, no `inf`.
+    let digits = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let number: f64 = number.parse().ok().filter(|_| digits)?;
     let mib = match unit {
         "bytes" => number / f64::from(1 << 20),
         "KiB" => number / 1024.0,
@@ -143,7 +230,7 @@ fn wanted(line: &str) -> Option<MiB> {
         "GiB" => number * 1024.0,
         _ => return None,
     };
-    (mib.is_finite() && (0.0..1e9).contains(&mib)).then(|| MiB(mib.ceil() as u64))
+    (mib.is_finite() && (0.0..MOST_MIB).contains(&mib)).then(|| MiB(mib.ceil() as u64))
 }
 
 /// Finds what ended the job: the last telling line, since errors that were caught and survived come
@@ -221,8 +308,8 @@ mod tests {
 
     #[test]
     fn frameworks_are_told_apart() {
-        let oom = |wanted| Some(EvidenceKind::GpuOutOfMemory { wanted });
-        assert_eq!(kind(PYTORCH), oom(Some(MiB(2560))));
+        let oom = |wanted| Some(EvidenceKind::GpuOutOfMemory { wanted, said: Said::default() });
+        assert!(matches!(kind(PYTORCH), Some(EvidenceKind::GpuOutOfMemory { wanted: Some(MiB(2560)), .. })));
         assert_eq!(
             kind(
                 "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."
@@ -292,7 +379,75 @@ mod tests {
         assert!(matches!(kind(&launcher), Some(EvidenceKind::GpuOutOfMemory { .. })));
     }
 
+    fn numbers(line: &str) -> Said {
+        match kind(line) {
+            Some(EvidenceKind::GpuOutOfMemory { said, .. }) => said,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_pytorch_are_read_in_the_words_of_all_its_versions() {
+        let new = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 39.50 GiB of which 1.20 GiB is free. Process 1234 has 9.00 GiB memory in use. Including non-PyTorch memory, this process has 29.30 GiB memory in use. 30.00 GiB allowed; Of the allocated memory 28.86 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated.";
+        let expected = Said {
+            gpu: Some(1),
+            total: Some(MiB(40_448)),
+            free: Some(MiB(1229)),
+            held: Some(MiB(30_004)),
+            allowed: Some(MiB::gib(30)),
+        };
+        assert_eq!(numbers(new), expected);
+        assert_eq!(numbers(&new.replace("capacity", "capacty")), expected);
+        let old = "RuntimeError: CUDA out of memory. Tried to allocate 10.84 GiB (GPU 2; 23.65 GiB total capacity; 1.06 GiB already allocated; 10.26 GiB free; 12.00 GiB allowed; 12.53 GiB reserved in total by PyTorch)";
+        let expected = Said {
+            gpu: Some(2),
+            total: Some(MiB(24_218)),
+            free: Some(MiB(10_507)),
+            held: Some(MiB(12_831)),
+            allowed: Some(MiB::gib(12)),
+        };
+        assert_eq!(numbers(old), expected);
+        let full = numbers(
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes is free.",
+        );
+        assert_eq!((full.free, full.held, full.allowed), (Some(MiB(0)), None, None));
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_not_numbers() {
+        for line in [
+            "CUDA out of memory. GPU 99999999999 has a total capacity of 1e9 GiB of which -3 GiB is free.",
+            "CUDA out of memory. GPU x has a total capacity of 99999999999999999999 GiB of which .GiB is free.",
+            "CUDA out of memory. is free. allowed; this process has  total capacity;  free; has a total capacity of ",
+            "CUDA out of memory. this process has 7.0.0 GiB of which \u{661} GiB is free.",
+        ] {
+            assert_eq!(numbers(line), Said::default(), "{line}");
+        }
+        // What follows an endless line is not looked for.
+        let long = format!(
+            "CUDA out of memory. {} this process has 1.00 GiB memory",
+            "\u{fc}".repeat(MESSAGE_LIMIT)
+        );
+        assert_eq!(numbers(&long), Said::default());
+    }
+
     proptest! {
+        #[test]
+        fn any_message_is_read_without_harm(
+            words in prop::collection::vec(prop::sample::select(vec![
+                "GPU ", "0", "7.5 GiB", " has a total capacity of ", " of which ", " is free.", "this process has ",
+                " allowed;", "(GPU ", ";", " total capacity;", " free;", "99999999999 bytes", "\u{fc}", ".", " ",
+            ]), 0..40),
+        ) {
+            let line = format!("CUDA out of memory{}", words.concat());
+            let said = numbers(&line);
+            for size in [said.total, said.free, said.held, said.allowed].into_iter().flatten() {
+                prop_assert!(size.0 <= MOST_MIB as u64);
+            }
+            let text = serde_json::to_string(&said).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Said>(&text).unwrap(), said);
+        }
+
         #[test]
         fn any_text_is_read_without_harm(tail in "\\PC{0,400}(\n\\PC{0,80}){0,20}") {
             if let Some(evidence) = scan(&tail) {

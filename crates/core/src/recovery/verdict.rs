@@ -1,5 +1,7 @@
 //! Who is to blame for an out-of-memory, and what the next attempt gets.
 
+use super::around::Span;
+use super::evidence::Said;
 use crate::model::{Floor, JobId};
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,11 @@ pub enum Blame {
         /// Most memory seen of this job, where known.
         peak: Option<MiB>,
     },
+    /// Neither its own doing nor a neighbour's can be shown.
+    Unknown {
+        /// Most memory seen of this job, where known.
+        peak: Option<MiB>,
+    },
 }
 
 impl Blame {
@@ -81,65 +88,225 @@ impl fmt::Display for Blame {
             Self::Contention { peak: None } => {
                 f.write_str("no forecast to judge by, the shared GPU was full")
             }
+            Self::Unknown { peak } => {
+                let shown =
+                    "nothing shows that it exceeded what was set aside for it, nor that the GPU was full";
+                match peak {
+                    Some(peak) => write!(f, "unknown, {shown}; it was seen to hold {peak}"),
+                    None => write!(f, "unknown, {shown}; it was not seen at all"),
+                }
+            }
         }
     }
 }
 
-/// What is known at an out-of-memory, about the GPU that had the least memory left.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is known at an out-of-memory, about the GPU where it happened.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OomFacts {
     /// Most memory seen of the job on one GPU.
     pub peak: Option<MiB>,
+    /// What it held when it was last seen.
+    pub held: Option<MiB>,
     /// What the failing allocation wanted on top.
     pub wanted: Option<MiB>,
+    /// What else its message says.
+    pub said: Said,
     /// Forecast or floor that its placement was made with.
     pub forecast: Option<MiB>,
     /// Its hard cap.
     pub cap: Option<MiB>,
     /// The GPU's memory.
     pub capacity: MiB,
-    /// Whether others were ever beside it.
+    /// Whether others were beside it.
     pub shared: bool,
-    /// The neighbour that exceeded its own promise the most.
+    /// What everybody else held, by the looks around its end.
+    pub others: Option<Span>,
+    /// The neighbour that exceeded what was set aside for it the most.
     pub offender: Option<JobId>,
-    /// The largest foreign process.
+    /// The largest foreign process that was there before its end and after.
     pub foreign: Option<(u32, Option<Arc<str>>)>,
 }
 
+/// Sizes closer than this are equal: frameworks print hundredths of a GiB, and the driver counts in pages.
+const ROUNDING: MiB = MiB(16);
+/// What CUDA calls a GPU's total is this share of what NVML does at least, percent: 96.1 on a T4, 99.6 on an H200.
+const CUDA_TOTAL: u64 = 95;
+/// A GPU is full at this share where it is not known what an allocation wanted, percent.
+const FULL: u64 = 98;
+
 impl OomFacts {
-    /// What the job wanted at least: its peak plus the allocation that failed.
-    fn reached(&self) -> Option<MiB> {
-        self.peak.map(|peak| peak + self.wanted.unwrap_or_default())
+    /// What the message says, if it can be about this GPU: a total that is neither the GPU's nor the cap's comes from
+    /// another GPU, or from nowhere.
+    fn message(&self) -> Said {
+        match self.said.total {
+            Some(total) if !self.is_whole(total) && !self.is_cap(total) => {
+                Said { allowed: self.said.allowed, ..Said::default() }
+            }
+            _ => self.said,
+        }
+    }
+
+    fn is_whole(&self, total: MiB) -> bool {
+        total >= self.capacity.percent(CUDA_TOTAL) && total <= self.capacity + ROUNDING
+    }
+
+    fn is_cap(&self, total: MiB) -> bool {
+        self.cap.is_some_and(|cap| total.0.abs_diff(cap.0) <= ROUNDING.0)
+    }
+
+    /// Whether a message that names this GPU can mean it: one that tells its total tells the right one.
+    pub(crate) fn may_be_meant(&self) -> bool {
+        self.said.total.is_some_and(|total| self.is_whole(total) || self.is_cap(total))
+    }
+
+    /// Whether it was seen to have wanted more than it was given here.
+    pub(crate) fn exceeds(&self) -> bool {
+        let seen = |held: MiB| held + self.wanted.unwrap_or_default();
+        let reached = self.peak.max(self.held.map(seen));
+        let given = self.cap.or(self.forecast);
+        given.is_some_and(|given| reached.is_some_and(|reached| reached > given + ROUNDING))
+    }
+
+    /// What was left to it here at the worst.
+    pub(crate) fn left(&self) -> MiB {
+        let held = self.peak.unwrap_or_default();
+        let free = self.capacity - self.others.map_or(MiB::ZERO, |o| o.most) - held;
+        self.cap.map_or(free, |cap| free.min(cap - held))
+    }
+
+    /// What it held in the end, as far as is known: by its message, or as it was last seen. The message counts one
+    /// process of perhaps several.
+    fn held(&self) -> Option<MiB> {
+        self.message().held.max(self.held)
+    }
+
+    /// What the job wanted at least: the most that it was seen to hold, and what it held in the end plus the
+    /// allocation that failed.
+    #[must_use]
+    pub fn reached(&self) -> Option<MiB> {
+        let end = match (self.held(), self.wanted) {
+            (None, None) => None,
+            (held, wanted) => Some(held.unwrap_or_default() + wanted.unwrap_or_default()),
+        };
+        self.peak.max(end)
+    }
+
+    /// What it could have had at the worst, and at the best, by the looks: the GPU's memory but for what others held.
+    fn room(&self) -> Option<Span> {
+        self.others.map(|o| Span { least: self.capacity - o.most, most: self.capacity - o.least })
+    }
+
+    /// Whether the message's own numbers say that the GPU, not a limit of the job's, had too little left.
+    fn said_full(&self) -> Option<bool> {
+        let said = self.message();
+        let (free, wanted) = (said.free?, self.wanted?);
+        match said.total {
+            // Under a cap the driver shows what is left of the cap, unless the GPU has less.
+            Some(total) if self.is_cap(total) && !self.is_whole(total) => {
+                Some(free + ROUNDING < wanted && free + ROUNDING < total - said.held?)
+            }
+            Some(_) => Some(free < wanted),
+            None => None,
+        }
+    }
+
+    /// Whether the looks show that the GPU was full, as far as ten looks a second can: at the best it had less left
+    /// than the failing allocation wanted, or the job could not have got what it was promised even so.
+    fn seen_full(&self, promised: MiB) -> bool {
+        let Some(room) = self.room() else { return false };
+        let left = |held| room.most - held;
+        match (self.wanted, self.held) {
+            // Whatever it held was within the room, so that it wanted no more than its share in all.
+            (Some(wanted), _) if room.most + wanted <= promised => true,
+            (Some(wanted), Some(held)) => left(held) < wanted,
+            (Some(_), None) => false,
+            (None, held) => left(held.unwrap_or_default()) <= self.capacity.percent(100 - FULL),
+        }
+    }
+
+    /// What a failure proves of the job's need where its own message says nothing: it had all that others left it,
+    /// or all of its cap.
+    fn proven(&self) -> Option<MiB> {
+        if self.message().held.is_some() {
+            return None;
+        }
+        let room = self.room()?.least;
+        Some(self.cap.map_or(room, |cap| cap.min(room)))
     }
 }
 
-/// Culprit or victim: did it exceed its own cap or forecast, or did a neighbour fill the GPU?
+/// Culprit or victim: did it exceed its own cap or forecast, or was it denied what was set aside for it?
+///
+/// A job is a victim only if it wanted no more than was set aside for it **and** the GPU could not give it that. Both
+/// come from the looks around its end, in which others are known as an interval ([`Span`]): between two looks a job
+/// can take gigabytes, so what was seen of the job itself proves little, but what was seen of the others before its
+/// end and after it bounds what it could have had. Where they leave it what it was promised at the worst, a failure is
+/// its own doing however little of it was seen; where they deny it that even at the best, the GPU was full. In between,
+/// and where nobody looked, the numbers of its message decide; and where those are missing, nobody knows.
+///
+/// The message is the job's own, and a job may lie. It may always accuse itself. To excuse itself it must say that it
+/// held and wanted little on a GPU without room, and is believed where the looks allow both; where they show room, what
+/// it says against them is at best unknown, which is charged. So a lie gains a retry that is not charged, at most
+/// `max_free_retries` times and only on a GPU that was short of memory or that nobody looked at, and then a GPU alone
+/// (which anybody may ask for). It costs nobody else anything: who is named as having filled the GPU is taken from the
+/// looks, and is charged nothing for it.
 #[must_use]
 pub fn blame(facts: &OomFacts) -> Blame {
+    let said = facts.message();
     let reached = facts.reached();
-    if let Some(cap) = facts.cap {
-        // Sampling may miss the last allocations before the failure, hence 90 %; and where the
-        // driver enforces a cap and the GPU was not full, nothing else explains the failure.
-        if reached.is_none_or(|r| r >= cap.percent(90)) || !facts.shared {
+    let said_full = facts.said_full();
+    let unknown = Blame::Unknown { peak: facts.peak };
+    // A limit that it set itself.
+    if let Some(cap) = said.allowed {
+        let over = said.held.zip(facts.wanted).is_some_and(|(held, wanted)| held + wanted > cap);
+        if said_full.map_or(over, |full| !full) {
             return Blame::OwnCap { cap };
         }
     }
-    // Alone and without a cap it had all there is, whatever was forecast.
-    if !facts.shared {
-        return Blame::WholeGpu { capacity: facts.capacity };
-    }
-    match (facts.forecast, reached) {
-        (Some(forecast), Some(wanted)) if wanted > forecast => Blame::OwnForecast { wanted, forecast },
-        // It died before anybody saw what it held, and nobody else is known to have taken too much.
-        (Some(_), None) if facts.offender.is_none() && facts.foreign.is_none() => {
-            Blame::Contention { peak: None }
+    if let Some(cap) = facts.cap {
+        let at_cap = |reached: MiB| match facts.wanted {
+            Some(_) => reached > cap + ROUNDING,
+            None => reached >= cap.percent(FULL),
+        };
+        let says_so = said_full == Some(false) && said.total.is_some_and(|total| facts.is_cap(total));
+        // Where the driver enforces a cap and nobody else was there, nothing else explains the failure.
+        if reached.is_some_and(at_cap) || says_so || !facts.shared {
+            return Blame::OwnCap { cap };
         }
-        (Some(_), _) => Blame::Neighbour {
-            job: facts.offender,
-            pid: facts.foreign.as_ref().map(|(pid, _)| *pid),
-            user: facts.foreign.as_ref().and_then(|(_, user)| user.clone()),
+    }
+    // Alone and without a cap it had all there is, whatever was forecast, unless it says that it had not.
+    if !facts.shared {
+        let all = reached.max(facts.proven()).is_none_or(|r| r >= facts.capacity.percent(90));
+        return if all || said_full.is_none() {
+            Blame::WholeGpu { capacity: facts.capacity }
+        } else {
+            unknown
+        };
+    }
+    let Some(promised) = facts.forecast.or(facts.cap).map(|m| m.min(facts.capacity)) else {
+        return if said_full == Some(false) { unknown } else { Blame::Contention { peak: facts.peak } };
+    };
+    if let Some(wanted) = reached.filter(|r| *r > promised + ROUNDING) {
+        return Blame::OwnForecast { wanted, forecast: promised };
+    }
+    let neighbour = || Blame::Neighbour {
+        job: facts.offender,
+        pid: facts.foreign.as_ref().map(|(pid, _)| *pid),
+        user: facts.foreign.as_ref().and_then(|(_, user)| user.clone()),
+    };
+    // That it held little is known only if its message or a look says so.
+    let excused = said_full == Some(true) && facts.held().is_some();
+    match facts.room() {
+        // It could have had what it was promised, so it wanted more; or it says otherwise, against the looks.
+        Some(_) if said_full == Some(false) => unknown,
+        Some(room) if room.least >= promised => match facts.cap {
+            _ if excused => unknown,
+            Some(cap) if room.least >= cap => Blame::OwnCap { cap },
+            _ => Blame::OwnForecast { wanted: room.least.max(promised + MiB(1)), forecast: promised },
         },
-        (None, _) => Blame::Contention { peak: facts.peak },
+        Some(room) if room.most < promised && facts.seen_full(promised) => neighbour(),
+        _ if excused => neighbour(),
+        _ => unknown,
     }
 }
 
@@ -177,7 +344,7 @@ pub fn next_floor(needed: Option<Floor>, capacity: MiB) -> Option<Floor> {
 /// given; otherwise the next step of the ladder.
 #[must_use]
 pub fn first_floor(facts: &OomFacts, margin_percent: u64, margin_min: MiB) -> Option<Floor> {
-    let given = facts.forecast.max(facts.cap).unwrap_or_default();
+    let given = given(facts).unwrap_or_default();
     if let Some(reached) = facts.reached() {
         let seen = reached + reached.percent(margin_percent).max(margin_min);
         if seen > given && seen < facts.capacity.percent(75) {
@@ -188,21 +355,46 @@ pub fn first_floor(facts: &OomFacts, margin_percent: u64, margin_min: MiB) -> Op
     next_floor(Some(Floor::Memory(given)), facts.capacity)
 }
 
+/// Memory that is not enough: what it had been given and, where nobody saw it exceed that, what its failure proves
+/// to be too little.
+#[must_use]
+pub fn given(facts: &OomFacts) -> Option<MiB> {
+    let given = facts.forecast.max(facts.cap);
+    let proven = match blame(facts) {
+        Blame::OwnCap { .. } | Blame::OwnForecast { .. } if facts.reached() <= given => facts.proven(),
+        _ => None,
+    };
+    given.max(proven)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CAPACITY: MiB = MiB(40_960);
+
+    /// 9,000 MiB held and 500 wanted of 10,240 that were expected, beside others who held 12 to 13 GiB.
     fn facts() -> OomFacts {
         OomFacts {
             peak: Some(MiB(9_000)),
-            wanted: Some(MiB(2_000)),
+            held: Some(MiB(9_000)),
+            wanted: Some(MiB(500)),
             forecast: Some(MiB(10_240)),
-            cap: None,
-            capacity: MiB(40_960),
+            capacity: CAPACITY,
             shared: true,
-            offender: None,
-            foreign: None,
+            others: Some(Span { least: MiB(12_000), most: MiB(13_000) }),
+            ..OomFacts::default()
         }
+    }
+
+    /// Others held this much, before and after.
+    fn beside(mib: u64) -> Option<Span> {
+        Some(Span { least: MiB(mib), most: MiB(mib) })
+    }
+
+    /// As PyTorch says it.
+    fn said(total: MiB, free: u64, held: u64) -> Said {
+        Said { gpu: Some(0), total: Some(total), free: Some(MiB(free)), held: Some(MiB(held)), allowed: None }
     }
 
     #[test]
@@ -227,30 +419,147 @@ mod tests {
     }
 
     #[test]
-    fn culprit_and_victim() {
-        assert!(matches!(blame(&facts()), Blame::OwnForecast { wanted: MiB(11_000), .. }));
-        let within = OomFacts { wanted: Some(MiB(500)), offender: Some(JobId(3)), ..facts() };
-        assert!(matches!(blame(&within), Blame::Neighbour { job: Some(JobId(3)), .. }));
-        assert!(!blame(&within).is_own_fault());
-        let alone = OomFacts { shared: false, ..facts() };
-        assert!(matches!(blame(&alone), Blame::WholeGpu { .. }));
-        let capped = OomFacts { cap: Some(MiB(11_000)), ..facts() };
-        assert!(matches!(blame(&capped), Blame::OwnCap { .. }));
-        let unknown = OomFacts { forecast: None, ..facts() };
-        assert!(matches!(blame(&unknown), Blame::Contention { .. }));
-        // Nobody saw it, and nobody else did wrong: putting it back for nothing would loop.
-        let unseen = OomFacts { peak: None, ..facts() };
-        assert!(matches!(blame(&unseen), Blame::Contention { peak: None }));
-        let unseen = OomFacts { offender: Some(JobId(3)), ..unseen };
+    fn who_exceeded_what_was_expected_is_the_culprit_on_a_full_gpu_too() {
+        let over = OomFacts {
+            wanted: Some(MiB(2_000)),
+            others: beside(30_000),
+            offender: Some(JobId(3)),
+            ..facts()
+        };
+        assert!(matches!(blame(&over), Blame::OwnForecast { wanted: MiB(11_000), .. }));
+        let grown = OomFacts { peak: Some(MiB(12_000)), held: Some(MiB(500)), ..facts() };
+        assert!(matches!(blame(&grown), Blame::OwnForecast { wanted: MiB(12_000), .. }));
+        // Its own word is enough against it.
+        let says = OomFacts { peak: None, held: None, said: said(CAPACITY, 100, 10_000), ..facts() };
+        assert!(matches!(blame(&says), Blame::OwnForecast { wanted: MiB(10_500), .. }));
+    }
+
+    #[test]
+    fn who_was_denied_what_was_set_aside_for_it_is_a_victim() {
+        let denied = OomFacts { others: beside(31_700), offender: Some(JobId(3)), ..facts() };
+        assert!(matches!(blame(&denied), Blame::Neighbour { job: Some(JobId(3)), .. }));
+        assert!(!blame(&denied).is_own_fault());
+        // Hardly seen, but the rest of the room and what it wanted are less than its share.
+        let unseen = OomFacts { peak: None, held: None, others: beside(32_000), ..facts() };
         assert!(matches!(blame(&unseen), Blame::Neighbour { .. }));
+        // It may have taken more than its share of this room, and nobody saw it.
+        let unsure = OomFacts { wanted: Some(MiB(3_000)), ..unseen };
+        assert_eq!(blame(&unsure), Blame::Unknown { peak: None });
+        assert!(blame(&unsure).is_own_fault());
+        // Nor is a GPU full that is, by all looks, but nearly so.
+        let room = OomFacts { others: beside(31_000), wanted: Some(MiB(900)), ..facts() };
+        assert_eq!(blame(&room), Blame::Unknown { peak: Some(MiB(9_000)) });
+        // Without a size, it counts as full from 98 % on.
+        let silent = OomFacts { wanted: None, ..facts() };
+        let used = |others| blame(&OomFacts { others: beside(others), ..silent.clone() });
+        assert!(matches!(used(31_300), Blame::Neighbour { .. }));
+        assert!(matches!(used(30_900), Blame::Unknown { .. }));
+    }
+
+    #[test]
+    fn nobody_is_a_victim_on_a_gpu_that_had_room() {
+        // The job allocated between two looks: hardly anything was seen of it (defect D1).
+        let reported = OomFacts {
+            peak: Some(MiB(450)),
+            held: Some(MiB(450)),
+            wanted: Some(MiB(1_480)),
+            forecast: Some(MiB(4_096)),
+            cap: Some(MiB(4_096)),
+            others: beside(9_216),
+            foreign: Some((4711, None)),
+            ..facts()
+        };
+        assert_eq!(blame(&reported), Blame::OwnCap { cap: MiB(4_096) });
+        let uncapped = OomFacts { cap: None, ..reported };
+        assert_eq!(
+            blame(&uncapped),
+            Blame::OwnForecast { wanted: CAPACITY - MiB(9_216), forecast: MiB(4_096) }
+        );
+        let silent = OomFacts { peak: None, held: None, wanted: None, ..uncapped };
+        assert!(matches!(blame(&silent), Blame::OwnForecast { .. }));
+        // A neighbour came or went meanwhile: nobody knows.
+        let moved = OomFacts { others: Some(Span { least: MiB(9_000), most: MiB(39_000) }), ..silent };
+        assert_eq!(blame(&moved), Blame::Unknown { peak: None });
+        assert_eq!(blame(&OomFacts { others: None, ..moved }), Blame::Unknown { peak: None });
+    }
+
+    #[test]
+    fn a_message_decides_where_the_looks_do_not() {
+        let full = said(CAPACITY, 300, 9_000);
+        let moved = Some(Span { least: MiB(12_000), most: MiB(39_000) });
+        for others in [moved, None] {
+            let facts = OomFacts { others, said: full, ..facts() };
+            assert!(matches!(blame(&facts), Blame::Neighbour { .. }), "{others:?}");
+            let room = OomFacts { said: said(CAPACITY, 600, 9_000), ..facts.clone() };
+            assert!(matches!(blame(&room), Blame::Unknown { .. }), "{others:?}");
+            // The total of another GPU, and of none.
+            for total in [MiB::gib(80), MiB(1)] {
+                let other = OomFacts { said: Said { total: Some(total), ..full }, ..facts.clone() };
+                assert!(matches!(blame(&other), Blame::Unknown { .. }), "{total}");
+            }
+        }
+        // Against the looks it excuses nobody, and it does not make a stranger's fault of it either.
+        let lies = OomFacts { said: full, foreign: Some((4711, None)), ..facts() };
+        assert_eq!(blame(&lies), Blame::Unknown { peak: Some(MiB(9_000)) });
+        // As CUDA counts a GPU's memory.
+        let cuda = OomFacts { others: None, said: said(MiB(40_339), 300, 9_000), ..facts() };
+        assert!(matches!(blame(&cuda), Blame::Neighbour { .. }));
+    }
+
+    #[test]
+    fn a_cap_is_told_apart_from_a_full_gpu() {
+        let cap = Some(MiB(10_240));
+        // The driver shows the cap as the total. What is free is what is left of it, or of the GPU.
+        let own = OomFacts { cap, others: None, said: said(MiB(10_240), 240, 10_000), ..facts() };
+        assert_eq!(blame(&own), Blame::OwnCap { cap: MiB(10_240) });
+        let fits = OomFacts { wanted: Some(MiB(200)), ..own.clone() };
+        assert_eq!(blame(&fits), Blame::OwnCap { cap: MiB(10_240) });
+        let gpu = OomFacts { cap, others: None, said: said(MiB(10_240), 40, 9_000), ..facts() };
+        assert!(matches!(blame(&gpu), Blame::Neighbour { .. }));
+        // At its cap as seen, without a size; and with the last bit that it needs.
+        let silent = OomFacts { cap, peak: Some(MiB(10_100)), wanted: None, ..facts() };
+        assert_eq!(blame(&silent), Blame::OwnCap { cap: MiB(10_240) });
+        let last = OomFacts { cap, wanted: Some(MiB(1_240)), others: beside(31_700), ..facts() };
+        assert!(matches!(blame(&last), Blame::Neighbour { .. }));
+        // History knew of less than was asked for, and the GPU could give no more than it said.
+        let asked = OomFacts { cap: Some(MiB(20_480)), others: beside(25_000), wanted: None, ..facts() };
+        assert!(matches!(blame(&asked), Blame::OwnForecast { wanted: MiB(15_960), .. }));
+        // A limit that it set itself.
+        let allowed = Said { allowed: Some(MiB(9_200)), ..said(CAPACITY, 20_000, 9_000) };
+        let own = OomFacts { said: allowed, forecast: None, ..facts() };
+        assert_eq!(blame(&own), Blame::OwnCap { cap: MiB(9_200) });
+    }
+
+    #[test]
+    fn alone_it_had_all_there_is() {
+        let alone = OomFacts { shared: false, others: beside(500), ..facts() };
+        assert_eq!(blame(&alone), Blame::WholeGpu { capacity: CAPACITY });
+        let capped = OomFacts { cap: Some(MiB(11_000)), ..alone.clone() };
+        assert!(matches!(blame(&capped), Blame::OwnCap { .. }));
+        // Nobody was seen, and its own numbers say that somebody was there.
+        let odd = OomFacts { said: said(CAPACITY, 100, 9_000), ..alone };
+        assert!(matches!(blame(&odd), Blame::Unknown { .. }));
+    }
+
+    #[test]
+    fn without_a_forecast_nobody_can_be_told_to_have_exceeded_it() {
+        let unknown = OomFacts { forecast: None, others: beside(31_000), ..facts() };
+        assert_eq!(blame(&unknown), Blame::Contention { peak: Some(MiB(9_000)) });
+        let room = OomFacts { said: said(CAPACITY, 5_000, 9_000), ..unknown };
+        assert!(matches!(blame(&room), Blame::Unknown { .. }));
     }
 
     #[test]
     fn the_first_retry_gets_what_was_seen() {
         // 9,000 + 2,000 wanted, plus 10 %.
-        assert_eq!(first_floor(&facts(), 10, MiB(512)), Some(Floor::Memory(MiB(12_100))));
-        // Nothing seen: the ladder above what it was given.
-        let blind = OomFacts { peak: None, ..facts() };
+        let seen = OomFacts { wanted: Some(MiB(2_000)), ..facts() };
+        assert_eq!(first_floor(&seen, 10, MiB(512)), Some(Floor::Memory(MiB(12_100))));
+        // Nothing seen: the ladder above what it was given, and above what others left it without avail.
+        let blind = OomFacts { peak: None, held: None, wanted: None, others: None, ..facts() };
         assert_eq!(first_floor(&blind, 10, MiB(512)), Some(Floor::Memory(MiB(18_432))));
+        let roomy = OomFacts { others: beside(21_000), ..blind.clone() };
+        assert_eq!(first_floor(&roomy, 10, MiB(512)), Some(Floor::Memory(MiB(20_480))));
+        let capped = OomFacts { cap: Some(MiB(10_240)), ..roomy };
+        assert_eq!(first_floor(&capped, 10, MiB(512)), Some(Floor::Memory(MiB(18_432))));
     }
 }

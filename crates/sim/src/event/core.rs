@@ -15,7 +15,7 @@ use carma_core::model::{
 use carma_core::plan::{Detail, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Options, Order};
 use carma_core::reading::{GpuInfo, Health};
-use carma_core::recovery::{Evidence, EvidenceKind};
+use carma_core::recovery::{Evidence, EvidenceKind, Said};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::WindowSummary;
 use carma_core::{Action, Input, State};
@@ -250,6 +250,8 @@ impl Scheduler for CoreScheduler<'_> {
                     // PyTorch names the block that it could not have, not what the model needs in all.
                     kind: EvidenceKind::GpuOutOfMemory {
                         wanted: Some(MiB((overflow.wanted - overflow.free).min(BLOCK_MIB))),
+                        // Of two messages, the one that says less: the core must manage without the numbers.
+                        said: Said::default(),
                     },
                     line: String::from("CUDA out of memory"),
                 }),

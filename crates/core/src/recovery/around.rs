@@ -1,0 +1,208 @@
+//! What the looks at a GPU say of the time around a death on it.
+//!
+//! GPUs are looked at ten times a second, and a job that dies allocates between two looks. So nothing here is a
+//! number: memory that others held is an interval, from the least to the most that the looks allow.
+
+use crate::input::{Foreign, Observation};
+use crate::model::JobId;
+use crate::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
+
+/// Looks that are kept of a GPU at most.
+const KEPT: usize = 32;
+/// Looks of this last span count as around a death: a process that ran out of memory prints a traceback and closes
+/// its context before it is gone.
+const NEAR: Millis = Millis::secs(1);
+/// So many of the last looks count in any case, however long the time between two of them: the one after the death,
+/// the one before, and the one before that, since the process may have outlived the failure by one look.
+const LAST: usize = 3;
+
+/// The memory of a GPU over a time in which every look saw the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Glance {
+    /// First seen so.
+    pub from: Millis,
+    /// Last seen so.
+    pub until: Millis,
+    /// Memory in use by anyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<MiB>,
+    /// Memory of each job that has a process here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<(JobId, Option<MiB>)>,
+    /// Processes that carma did not start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub foreign: Vec<Foreign>,
+    /// Whether the process list could be read.
+    pub processes_known: bool,
+}
+
+impl Glance {
+    fn new(seen: &Observation, at: Millis) -> Self {
+        Self {
+            from: at,
+            until: at,
+            used: seen.used,
+            jobs: seen.jobs.clone(),
+            foreign: seen.foreign.clone(),
+            processes_known: seen.processes_known,
+        }
+    }
+
+    fn shows(&self, seen: &Observation) -> bool {
+        self.used == seen.used
+            && self.processes_known == seen.processes_known
+            && self.jobs == seen.jobs
+            && self.foreign == seen.foreign
+    }
+
+    fn lists(&self, job: JobId) -> bool {
+        self.jobs.iter().any(|(j, _)| *j == job)
+    }
+
+    /// Memory of a job, where it has a process here and the driver tells.
+    fn of(&self, job: JobId) -> Option<MiB> {
+        self.jobs.iter().find(|(j, _)| *j == job).and_then(|(_, memory)| *memory)
+    }
+}
+
+/// The last looks at one GPU, the latest last.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Glances(Vec<Glance>);
+
+impl Glances {
+    /// No look yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes in a look, or what is known to be true at a time without one.
+    pub(crate) fn take(&mut self, seen: &Observation, at: Millis) {
+        if let Some(last) = self.0.last_mut()
+            && last.shows(seen)
+        {
+            last.until = last.until.max(at);
+            return;
+        }
+        // What is older than the window is of no more use, but for the looks that count in any case.
+        let old = |glance: &Glance| at.since(glance.until) > NEAR;
+        let spare = self.0.len().saturating_sub(LAST);
+        let drop = self.0.iter().take(spare).take_while(|g| old(g)).count();
+        self.0.drain(..drop.max((self.0.len() + 1).saturating_sub(KEPT)));
+        self.0.push(Glance::new(seen, at));
+    }
+
+    /// The looks that say something of a death that is told of now, of a job that was placed then.
+    fn near(&self, job: JobId, placed: Millis, now: Millis) -> &[Glance] {
+        let glances = &self.0;
+        let Some(last) = glances.last() else { return &[] };
+        // Nothing is nearer than what was seen at the very instant.
+        if last.until >= now && last.lists(job) {
+            let before = glances.iter().take_while(|g| g.from < now).count();
+            return &glances[before.min(glances.len() - 1)..];
+        }
+        let mut first = glances.len();
+        for (at, glance) in glances.iter().enumerate().rev() {
+            if glances.len() - at > LAST && now.since(glance.until) > NEAR {
+                break;
+            }
+            first = at;
+            // The first to count is how the GPU was when the job came.
+            if glance.from <= placed {
+                break;
+            }
+        }
+        &glances[first..]
+    }
+
+    /// What is known of the time around the death of a job that is told of at `now`. `stale`: looks that are older
+    /// than this say nothing.
+    #[must_use]
+    pub fn around(&self, job: JobId, placed: Millis, now: Millis, stale: Millis) -> Around {
+        let near = self.near(job, placed, now);
+        let Some(last) = near.last().filter(|last| now.since(last.until) <= stale) else {
+            return Around::default();
+        };
+        // Without a look after the death, anything may have happened since the last one.
+        let closed = (last.processes_known && !last.lists(job)) || last.until >= now;
+        let others = closed.then(|| near.iter().try_fold(None, |span, g| widen(span, g, last, job)));
+        let seen_twice = |pid: u32| {
+            let shows = |g: &&Glance| g.foreign.iter().any(|f| f.pid == pid);
+            near.iter().find(shows).is_some_and(|g| g.from < last.until)
+        };
+        // A process that is seen once may be one of ours that was just started and is not known as that yet; one that
+        // is seen twice, and is still there when the job is gone, is not.
+        let exact = last.lists(job) && last.until >= now;
+        let foreign = last.foreign.iter().filter(|f| exact || seen_twice(f.pid));
+        let largest = foreign.filter(|f| f.memory.is_some()).max_by_key(|f| f.memory);
+        Around {
+            held: near.iter().rev().find_map(|g| g.of(job)),
+            used: near.iter().rev().find(|g| g.lists(job)).and_then(|g| g.used),
+            others: others.flatten().flatten(),
+            beside: near.iter().any(|g| g.jobs.iter().any(|(j, _)| *j != job)) || !last.foreign.is_empty(),
+            foreign: largest.cloned(),
+            looks: closed,
+        }
+    }
+
+    /// Most memory of a job in the looks around a death of another.
+    pub(crate) fn most_of(&self, job: JobId, now: Millis) -> Option<MiB> {
+        let near = self.0.iter().rev().enumerate();
+        let near = near.take_while(|(at, g)| *at < LAST || now.since(g.until) <= NEAR);
+        near.filter_map(|(_, g)| g.of(job)).max()
+    }
+}
+
+/// Widens the span of what others held by a look. `None`: a look did not tell, so that nothing is known.
+#[expect(clippy::option_option, reason = "the outer one ends the fold, the inner one is its start")]
+fn widen(span: Option<Span>, glance: &Glance, last: &Glance, job: JobId) -> Option<Option<Span>> {
+    let used = glance.used?;
+    let known = |memory: Option<MiB>| memory.unwrap_or_default();
+    let most = match glance.lists(job) {
+        // Where the driver does not tell what a process holds, all of it may be the others'.
+        true => used - known(glance.of(job)),
+        false => used,
+    };
+    let least = if glance.processes_known && (!glance.lists(job) || glance.of(job).is_some()) {
+        // A stranger that is gone with the job may have been the job.
+        let gone = |f: &&Foreign| !last.foreign.iter().any(|l| l.pid == f.pid);
+        most - glance.foreign.iter().filter(gone).map(|f| known(f.memory)).sum()
+    } else {
+        let others = glance.jobs.iter().filter(|(j, _)| *j != job).map(|(_, m)| known(*m)).sum::<MiB>();
+        others.min(most)
+    };
+    let span = span.unwrap_or(Span { least, most });
+    Some(Some(Span { least: span.least.min(least), most: span.most.max(most) }))
+}
+
+/// From the least to the most that it can have been, as far as the looks go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Least.
+    pub least: MiB,
+    /// Most.
+    pub most: MiB,
+}
+
+/// What the looks around a death say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Around {
+    /// Memory that the job was last seen to hold.
+    pub held: Option<MiB>,
+    /// Memory in use by anyone at that time.
+    pub used: Option<MiB>,
+    /// Memory that everybody else held, the driver included. `None`: it is not known.
+    pub others: Option<Span>,
+    /// Whether anybody else was seen: jobs, or processes that were still there when the job was gone.
+    pub beside: bool,
+    /// The largest process that carma did not start and that was there before the death and after it.
+    pub foreign: Option<Foreign>,
+    /// Whether there is a look from after the death (or from its instant).
+    pub looks: bool,
+}
