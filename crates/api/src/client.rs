@@ -1,10 +1,10 @@
 //! The client over the Unix socket: one connection, requests one after another.
 
-use crate::wire::ErrorReply;
+use crate::wire::{ErrorReply, LOG_AT, LOG_END};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::SendRequest;
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +49,17 @@ pub enum ClientError {
     },
 }
 
+/// A piece of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogPiece {
+    /// Offset of its first byte: beyond what was asked for where something was cut out of the log.
+    pub at: u64,
+    /// How long the log was then.
+    pub end: u64,
+    /// The bytes; none at the end.
+    pub bytes: Bytes,
+}
+
 /// A connection to the daemon.
 pub struct Client {
     runtime: Runtime,
@@ -88,6 +99,20 @@ impl Client {
         self.request(Method::POST, path, body.into())
     }
 
+    /// Asks for a piece of a job's log, which carma keeps: at most `length` bytes from offset `from` on.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with `no_log` while there is none.
+    pub fn log(&mut self, job: u64, from: u64, length: u64) -> Result<LogPiece, ClientError> {
+        let path = format!("/v1/jobs/{job}/log?from={from}&length={length}");
+        let (headers, bytes) = self.exchange(Method::GET, &path, Bytes::new())?;
+        let number = |name: &str| headers.get(name)?.to_str().ok()?.parse().ok();
+        match (number(LOG_AT), number(LOG_END)) {
+            (Some(at), Some(end)) => Ok(LogPiece { at, end, bytes }),
+            _ => Err(self.broken("a piece of a log without its place".into())),
+        }
+    }
+
     fn broken(&self, why: String) -> ClientError {
         ClientError::Broken { socket: self.socket.clone(), why }
     }
@@ -98,6 +123,11 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, ClientError> {
+        let (_, bytes) = self.exchange(method, path, body)?;
+        serde_json::from_slice(&bytes).map_err(|e| self.broken(e.to_string()))
+    }
+
+    fn exchange(&mut self, method: Method, path: &str, body: Bytes) -> Result<(HeaderMap, Bytes), ClientError> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -113,14 +143,14 @@ impl Client {
                 .map_err(|_| "no answer for 10 s".to_owned())?
                 .map_err(|e| e.to_string())?;
             let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let status = response.status();
+            let (status, headers) = (response.status(), response.headers().clone());
             let body = Limited::new(response.into_body(), MAX_ANSWER);
             let bytes = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
-            Ok::<_, String>((status, bytes))
+            Ok::<_, String>((status, headers, bytes))
         });
-        let (status, bytes) = answer.map_err(|why| self.broken(why))?;
+        let (status, headers, bytes) = answer.map_err(|why| self.broken(why))?;
         if status == StatusCode::OK {
-            return serde_json::from_slice(&bytes).map_err(|e| self.broken(e.to_string()));
+            return Ok((headers, bytes));
         }
         let (code, message) = match serde_json::from_slice::<ErrorReply>(&bytes) {
             Ok(reply) => (reply.code, reply.error),

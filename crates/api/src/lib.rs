@@ -9,7 +9,7 @@ pub mod job_file;
 pub mod parse;
 pub mod wire;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, LogPiece};
 
 /// Version of the wire format and of every `--json` output.
 pub const VERSION: u32 = 1;

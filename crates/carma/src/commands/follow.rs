@@ -1,5 +1,6 @@
-//! Follows a log file while a job writes to it.
+//! Follows a log while a job writes to it: one that carma keeps, by way of the daemon, or a file of the user's.
 
+use carma_api::{Client, ClientError};
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -7,6 +8,136 @@ use std::path::{Path, PathBuf};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
+/// Bytes that are asked of the daemon at once.
+const LARGE: u64 = 256 << 10;
+
+/// A log that is followed.
+#[derive(Debug)]
+pub(crate) enum Log {
+    /// The daemon hands it out.
+    Kept(KeptLog),
+    /// A file of the user's.
+    File(Follower),
+}
+
+impl Log {
+    /// From its start, whenever it appears.
+    pub(crate) fn new(socket: &Path, id: u64, kept: bool, path: &Path) -> Self {
+        if kept { Self::Kept(KeptLog::new(socket, id)) } else { Self::File(Follower::new(path)) }
+    }
+
+    /// Whether there was something to read from.
+    pub(crate) const fn is_open(&self) -> bool {
+        match self {
+            Self::Kept(log) => log.seen,
+            Self::File(file) => file.is_open(),
+        }
+    }
+
+    /// Copies what is new to `out`. `pid`: the job's process, which still has a deleted file open.
+    ///
+    /// # Errors
+    /// When `out` takes no more. A log that cannot be read now may be readable later, so that is no error.
+    pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Option<Notice>> {
+        match self {
+            Self::Kept(log) => log.pump(out).map(|()| None),
+            Self::File(file) => file.pump(pid, out),
+        }
+    }
+}
+
+/// A log that carma keeps.
+pub(crate) struct KeptLog {
+    socket: PathBuf,
+    id: u64,
+    client: Option<Client>,
+    at: u64,
+    seen: bool,
+}
+
+impl std::fmt::Debug for KeptLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptLog").field("id", &self.id).field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl KeptLog {
+    /// From its start.
+    pub(crate) fn new(socket: &Path, id: u64) -> Self {
+        Self { socket: socket.to_owned(), id, client: None, at: 0, seen: false }
+    }
+
+    fn piece(&mut self, from: u64, length: u64) -> Result<carma_api::LogPiece, ClientError> {
+        let mut client = self.client.take().map_or_else(|| Client::connect(&self.socket), Ok)?;
+        let piece = client.log(self.id, from, length)?;
+        self.client = Some(client);
+        self.seen = true;
+        Ok(piece)
+    }
+
+    fn pump(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        // The daemon may be away for a moment, and the log not there yet: the next round tries again.
+        while let Ok(piece) = self.piece(self.at, LARGE) {
+            if piece.bytes.is_empty() {
+                break;
+            }
+            self.at = piece.at + piece.bytes.len() as u64;
+            out.write_all(&piece.bytes)?;
+        }
+        out.flush()
+    }
+
+    /// Copies what is there now, and not what a busy job adds meanwhile.
+    ///
+    /// # Errors
+    /// What the daemon refuses, or `out`.
+    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<(), crate::failure::Failure> {
+        let mut end = None;
+        loop {
+            let piece = self.piece(self.at, LARGE)?;
+            let end = *end.get_or_insert(piece.end);
+            let left = usize::try_from(end.saturating_sub(piece.at)).unwrap_or(usize::MAX);
+            let bytes = piece.bytes.get(..left).unwrap_or(&piece.bytes);
+            if bytes.is_empty() {
+                break;
+            }
+            out.write_all(bytes)?;
+            self.at = piece.at + bytes.len() as u64;
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Goes to where the last `lines` lines begin.
+    ///
+    /// # Errors
+    /// What the daemon refuses.
+    pub(crate) fn seek_tail(&mut self, lines: u64) -> Result<(), ClientError> {
+        let length = self.piece(u64::MAX, 1)?.end;
+        self.at = length;
+        if lines == 0 {
+            return Ok(());
+        }
+        // The newline at the very end closes the last line and begins none.
+        let mut end = length.saturating_sub(1);
+        let mut newlines = 0;
+        while end > 0 {
+            let start = end.saturating_sub(CHUNK as u64);
+            let piece = self.piece(start, end - start)?;
+            // In what was cut out there is nothing.
+            let part = if piece.at >= end { &[][..] } else { &piece.bytes[..] };
+            for (i, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+                newlines += 1;
+                if newlines == lines {
+                    self.at = piece.at + i as u64 + 1;
+                    return Ok(());
+                }
+            }
+            end = start;
+        }
+        self.at = 0;
+        Ok(())
+    }
+}
 
 /// What has been seen of a log, and what comes next. The file may not exist yet, may be cut short by
 /// its owner, replaced, or deleted: an open file is read on.

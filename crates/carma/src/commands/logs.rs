@@ -1,11 +1,12 @@
-//! `carma logs`: a job's output, from its file.
+//! `carma logs`: a job's output, by way of the daemon or from its file.
 
 use super::Context;
-use super::follow::{Follower, open_log, tail_start};
+use super::follow::{Follower, KeptLog, Log, open_log, tail_start};
 use super::stream::{self, Attendant, Ending, Events, say};
 use super::wait::{epitaph, is_over};
 use crate::cli::LogsArgs;
 use crate::failure::{Failure, NOT_ALLOWED, Outcome};
+use carma_api::ClientError;
 use carma_api::wire::JobDetail;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -18,29 +19,68 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
         let text = format!("the log of job {} belongs to {}", args.id, detail.job.user);
         return Err(Failure { code: NOT_ALLOWED, ..Failure::new(text) });
     }
-    let path = Path::new(&detail.log);
     let follow = args.follow && !is_over(&detail.job);
-    let mut follower = match open_log(path, detail.pid) {
-        Ok(file) => {
-            let start = args.tail.map_or(Ok(0), |lines| tail_start(&file, lines));
-            let start = start.map_err(|e| unreadable(&detail, &e))?;
-            if !follow {
-                return print_from(file, start, &detail);
-            }
-            Follower::resume(path, file, start)
+    let mut log = if detail.log_kept {
+        match kept(context, args, follow)? {
+            Some(log) => Log::Kept(log),
+            None => return Ok(0),
         }
-        // It comes when the job starts, or is found through the job's process.
-        Err(e) if follow && e.kind() == ErrorKind::NotFound => Follower::new(path),
-        Err(e) => return Err(unreadable(&detail, &e)),
+    } else {
+        match file(&detail, args, follow)? {
+            Some(follower) => Log::File(follower),
+            None => return Ok(0),
+        }
     };
     let events = Events::new();
     events
         .wait_for(context.socket.clone(), args.id)
         .map_err(|e| Failure::new(format!("cannot follow a job: {e}")))?;
-    if let Ending::Over(detail) = stream::copy(context, args.id, &mut follower, &events, &mut Reader)? {
+    if let Ending::Over(detail) = stream::copy(context, args.id, &mut log, &events, &mut Reader)? {
         say(&epitaph(&detail.job));
     }
     Ok(0)
+}
+
+/// Prints a log that carma keeps, or makes ready to follow it.
+fn kept(context: &Context, args: &LogsArgs, follow: bool) -> Result<Option<KeptLog>, Failure> {
+    let mut log = KeptLog::new(&context.socket, args.id);
+    if let Some(lines) = args.tail {
+        match log.seek_tail(lines) {
+            Ok(()) => {}
+            // It comes when the job starts.
+            Err(ClientError::Refused { code, .. }) if follow && code == "no_log" => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if follow {
+        return Ok(Some(log));
+    }
+    log.print(&mut io::stdout().lock()).map_err(|failure| match failure.message.as_deref() {
+        Some(text) if text.contains("has no output yet") => {
+            failure.hint(format!("`carma logs -f {}` waits for it", args.id))
+        }
+        _ => failure,
+    })?;
+    Ok(None)
+}
+
+/// Prints a log that is a file of the user's, or makes ready to follow it.
+fn file(detail: &JobDetail, args: &LogsArgs, follow: bool) -> Result<Option<Follower>, Failure> {
+    let path = Path::new(&detail.log);
+    match open_log(path, detail.pid) {
+        Ok(file) => {
+            let start = args.tail.map_or(Ok(0), |lines| tail_start(&file, lines));
+            let start = start.map_err(|e| unreadable(detail, &e))?;
+            if !follow {
+                print_from(file, start, detail)?;
+                return Ok(None);
+            }
+            Ok(Some(Follower::resume(path, file, start)))
+        }
+        // It comes when the job starts, or is found through the job's process.
+        Err(e) if follow && e.kind() == ErrorKind::NotFound => Ok(Some(Follower::new(path))),
+        Err(e) => Err(unreadable(detail, &e)),
+    }
 }
 
 /// Someone who only reads: Ctrl-C ends the reading by itself.
@@ -55,14 +95,14 @@ impl Attendant for Reader {
 }
 
 /// Prints what is there now, and not what a busy job adds meanwhile.
-fn print_from(mut file: File, start: u64, detail: &JobDetail) -> Outcome {
+fn print_from(mut file: File, start: u64, detail: &JobDetail) -> Result<(), Failure> {
     let failed = |e: io::Error| unreadable(detail, &e);
     let length = file.metadata().map_err(failed)?.len();
     file.seek(SeekFrom::Start(start)).map_err(failed)?;
     let mut out = io::stdout().lock();
     io::copy(&mut file.take(length.saturating_sub(start)), &mut out)?;
     out.flush()?;
-    Ok(0)
+    Ok(())
 }
 
 fn unreadable(detail: &JobDetail, error: &io::Error) -> Failure {

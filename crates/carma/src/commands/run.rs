@@ -1,6 +1,6 @@
 //! `carma run`: submit, follow the output, return the job's exit code.
 
-use super::follow::Follower;
+use super::follow::Log;
 use super::stream::{self, Attendant, Ending, Events, say};
 use super::submit::{Surroundings, expected, requests, send};
 use super::wait::{epitaph, exit_code};
@@ -27,12 +27,12 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     events.catch_signals(&[]).map_err(threads)?;
     let accepted = send(&mut client, &request)?;
     let id = accepted.id;
-    say(&format!("job {id} submitted; log: {}", accepted.log));
+    say(&format!("job {id} submitted; {}", super::submit::log_of(&accepted)));
     if let Some(expected) = accepted.estimate.as_ref().map(expected) {
         say(&expected);
     }
     events.wait_for(context.socket.clone(), id).map_err(threads)?;
-    let mut follower = Follower::new(Path::new(&accepted.log));
+    let mut follower = Log::new(&context.socket, id, accepted.log_kept, Path::new(&accepted.log));
     let mut owner = Owner { context, id, interrupts: 0, told: String::new() };
     match stream::copy(context, id, &mut follower, &events, &mut owner) {
         Ok(Ending::Over(detail)) => {

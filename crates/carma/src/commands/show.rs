@@ -21,7 +21,11 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line("user", &job.user).line("state", &job.state).line("reason", &job.reason.text);
     block.line_if("exit code", job.exit_code.map(|c| c.to_string()));
     block.line("command", shell_line(&detail.command)).line("directory", &detail.cwd);
-    let log = if detail.log.is_empty() { "only its owner and root may know" } else { &detail.log };
+    let log = match (detail.log.is_empty(), detail.log_kept) {
+        (true, _) => "only its owner and root may know".to_owned(),
+        (false, true) => format!("carma logs {}", job.id),
+        (false, false) => detail.log.clone(),
+    };
     block.line("log", log);
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
     block.line("GPUs", placement(job)).line("memory", memory(job));

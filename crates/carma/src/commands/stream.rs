@@ -1,7 +1,7 @@
 //! A job's output as it comes, until the job is over: what `run` and `logs -f` share.
 
 use super::Context;
-use super::follow::{Follower, Notice};
+use super::follow::{Log, Notice};
 use super::wait::until_over;
 use crate::failure::Failure;
 use carma_api::wire::JobDetail;
@@ -126,7 +126,7 @@ pub(crate) trait Attendant {
 pub(crate) fn copy(
     context: &Context,
     id: u64,
-    follower: &mut Follower,
+    follower: &mut Log,
     events: &Events,
     attendant: &mut dyn Attendant,
 ) -> Result<Ending, Failure> {

@@ -55,9 +55,14 @@ fn say(reply: &SubmitReply, parsable: bool) -> io::Result<()> {
     if parsable {
         writeln!(out, "{}", reply.id)
     } else {
-        writeln!(out, "job {} submitted; log: {}", reply.id, reply.log)?;
+        writeln!(out, "job {} submitted; {}", reply.id, log_of(reply))?;
         reply.estimate.as_ref().map_or(Ok(()), |estimate| writeln!(out, "{}", expected(estimate)))
     }
+}
+
+/// Where a job's output is to be found.
+pub(crate) fn log_of(reply: &SubmitReply) -> String {
+    if reply.log_kept { format!("log: carma logs {}", reply.id) } else { format!("log: {}", reply.log) }
 }
 
 /// What is expected of a job's memory, in a line.
