@@ -447,6 +447,9 @@ pub struct TenantView {
     pub observed_mib: Option<u64>,
     /// Whether its first window is full.
     pub settled: bool,
+    /// Whether it has the GPU for itself, however little of it it takes.
+    #[serde(default)]
+    pub exclusive: bool,
 }
 
 /// One GPU.

@@ -60,7 +60,6 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         Phase::Running { started, .. } => Some(started.0),
         _ => None,
     };
-    let exit = last.and_then(|a| a.exit.as_ref()).and_then(|e| e.status.shell_code());
     JobView {
         id: job.spec.id.0,
         name: job.spec.name.to_string(),
@@ -80,7 +79,8 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         submitted_ms: job.submitted.0,
         started_ms: started,
         ended_ms: None,
-        exit_code: exit,
+        // What has not ended has none; its earlier attempts have theirs.
+        exit_code: None,
     }
 }
 
@@ -308,6 +308,9 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
             tenant.observed = seen_of(tenant.job).or(tenant.observed);
         }
     }
+    // Nobody is placed beside a job that has it exclusively, however little of it that one takes.
+    let taken = ledger.tenants.iter().any(|t| t.exclusive);
+    let free = ledger.free(state.options().policy.reserve).map(|free| if taken { MiB::ZERO } else { free });
     GpuView {
         index: gpu.info.index,
         uuid: gpu.info.uuid.to_string(),
@@ -323,7 +326,7 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
         age_ms: look.map(|l| now.since(l.seen.at).0),
         memory_mib: gpu.info.memory.0,
         memory_used_mib: mib(reading.and_then(|r| r.memory_used)),
-        memory_free_for_placement_mib: mib(ledger.free(state.options().policy.reserve)),
+        memory_free_for_placement_mib: mib(free),
         smact: f(window.smact.map(|s| s.mean)),
         smocc: f(window.smocc.map(|s| s.mean)),
         drama: f(window.drama.map(|s| s.mean)),
@@ -345,6 +348,7 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
                     promise: promise.to_owned(),
                     observed_mib: mib(seen_of(t.job)),
                     settled: t.settled,
+                    exclusive: t.exclusive,
                 }
             })
             .collect(),

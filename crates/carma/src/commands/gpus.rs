@@ -146,7 +146,12 @@ fn gib(mib: u64) -> String {
 fn jobs(tenants: &[TenantView]) -> String {
     let one = |tenant: &TenantView| {
         let memory = tenant.observed_mib.map_or_else(|| "-".into(), |m| MiB(m).to_string());
-        let alone = if tenant.promise == "whole" { ", exclusive" } else { "" };
+        // Of one that is not exclusive, all is set aside until it is known what it takes.
+        let alone = match (tenant.exclusive, tenant.promise.as_str()) {
+            (true, _) => ", exclusive",
+            (false, "whole") => ", whole GPU set aside",
+            _ => "",
+        };
         let starting = if tenant.settled { "" } else { ", starting" };
         format!("{} ({memory}{alone}{starting})", tenant.job)
     };
@@ -208,6 +213,7 @@ mod tests {
             promise: "memory".into(),
             observed_mib,
             settled: observed_mib.is_some(),
+            exclusive: false,
         }
     }
 
@@ -258,12 +264,13 @@ mod tests {
         virtual_gpu.name = "Virtual A100-40GB".into();
         virtual_gpu.memory_mib = 40_960;
         let mut alone = tenant(3, Some(9216));
-        alone.promise = "whole".into();
+        alone.exclusive = true;
         virtual_gpu.tenants = vec![alone];
+        virtual_gpu.memory_free_for_placement_mib = Some(0);
         insta::assert_snapshot!(render(&reply(vec![virtual_gpu]), &Screen::of_width(Some(80))), @r"
         Virtual GPUs: a model, not a measurement
         GPU  NAME               STATUS  SMACT  SMOCC  DRAMA            MEM      FREE  POWER  JOBS
-          0  Virtual A100-40GB  ok       0.55   0.21   0.40  22.4/40.0 GiB  96.8 GiB  412 W  3 (9.0 GiB, exclusive)
+          0  Virtual A100-40GB  ok       0.55   0.21   0.40  22.4/40.0 GiB  0 MiB  412 W  3 (9.0 GiB, exclusive)
         SMACT, SMOCC, DRAMA: mean over the last 10 s.
         ");
     }
