@@ -185,6 +185,8 @@ fn spawn(order: &Order, log: &File) -> Result<std::process::Child, String> {
     unsafe {
         command.pre_exec(move || {
             setsid()?;
+            // The daemon's own umask is for what is carma's.
+            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
             // What this process blocks or ignores must not be so for the command.
             for signal in nix::sys::signal::Signal::iterator() {
                 if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
