@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,14 @@ class Carma:
         if answer is None:
             raise RuntimeError(f"carma {' '.join(args)} gave no JSON; daemon: {self.tail()}")
         return answer
+
+    def runtime_dir(self):
+        """Where the daemon's jobs find their sockets; no verb says it."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self.socket)
+            connection.sendall(b"GET /v1/status HTTP/1.1\r\nHost: carma\r\nConnection: close\r\n\r\n")
+            answer = connection.makefile("rb").read()
+        return json.loads(answer.split(b"\r\n\r\n", 1)[1])["runtime_dir"]
 
     def tail(self):
         with open(self.log.name) as file:
@@ -337,8 +346,7 @@ def strangers(options):
         healthy = neighbours(carma, 1)
         env = dict(os.environ)
         if options.virtual:
-            state = os.path.join(carma.dir, "state", "virtual-gpus.sock")
-            env["CARMA_VIRTUAL_GPUS"] = state
+            env["CARMA_VIRTUAL_GPUS"] = os.path.join(carma.runtime_dir(), "virtual-gpus.sock")
             command = [options.carma, "virtual-task", "--memory=40G", "--sm=0.1", "--work=600s"]
         else:
             command = [sys.executable, TRAIN, "--model", "hold", "--gib", "40"]

@@ -523,6 +523,9 @@ pub struct StatusReply {
     pub jobs: BTreeMap<String, u64>,
     /// Where its state lives.
     pub state_dir: String,
+    /// Where jobs find the sockets that they need; empty from an older daemon.
+    #[serde(default)]
+    pub runtime_dir: String,
     /// What the GPUs are: `nvml` or `virtual:...`.
     pub gpus: String,
     /// How much faster than life its clock runs; 1 but for virtual GPUs.

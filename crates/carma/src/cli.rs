@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
+pub(crate) mod journal;
 pub(crate) mod kace;
 pub(crate) mod memory;
 pub(crate) mod predict;
@@ -106,6 +107,9 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Start the daemon
     Serve(ServeArgs),
+    /// Check, copy or repair the journal, the file that all of the daemon's state comes from
+    #[command(subcommand)]
+    Journal(journal::JournalVerb),
     /// Say how much GPU memory a task will need, by one estimator or all of them
     Estimate(Box<EstimateArgs>),
     /// Run a training script without a GPU for a few steps, and say how much GPU memory it will need

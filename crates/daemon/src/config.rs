@@ -196,6 +196,10 @@ pub struct JournalConfig {
     pub keep_inputs: Option<u64>,
     /// Finished jobs kept in the history.
     pub keep_jobs: Option<u64>,
+    /// Finished jobs of which the environment is kept, for `carma requeue`.
+    pub keep_environments: Option<usize>,
+    /// Space on its disk that is kept for it alone, so that a full disk does not stop it.
+    pub reserve: Option<Size>,
 }
 
 /// When the journal waits for the disk.

@@ -5,7 +5,7 @@
 
 use crate::clock::Clock;
 use crate::fault::{self, Point};
-use crate::journal::{Batch, Journal, StoredJob};
+use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::memory::{self, Memory};
 use crate::perform::Performer;
 use crate::run::adopt::{self, Found, Known};
@@ -37,6 +37,12 @@ const TURN: usize = 512;
 const TOLD_AGAIN: usize = 1000;
 /// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+/// How often the journal is looked after.
+const TEND: Duration = Duration::from_millis(100);
+/// How long a daemon without a journal tells users so.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Exit code of a daemon that can keep nothing (`EX_IOERR`).
+const NO_JOURNAL: i32 = 74;
 /// Latencies kept for statistics.
 const LATENCIES: usize = 4096;
 
@@ -197,6 +203,7 @@ pub struct Engine {
     view: Option<Arc<State>>,
     wake: Option<Millis>,
     submitted: BTreeMap<JobId, Instant>,
+    tended: Instant,
     spawn_us: Vec<u64>,
     plan_us: Vec<u64>,
     launches: u64,
@@ -224,6 +231,7 @@ impl Engine {
             view: None,
             wake: None,
             submitted: BTreeMap::new(),
+            tended: Instant::now(),
             spawn_us: Vec::new(),
             plan_us: Vec::new(),
             launches: 0,
@@ -360,15 +368,17 @@ impl Engine {
         if !self.retry.is_empty() {
             return Duration::from_secs(1);
         }
+        let journal = self.parts.journal.due().map(|due| due.max(TEND));
         let now = self.parts.clock.now();
         let busy = !self.state.queue().is_empty() || !self.state.active().is_empty();
         let cadence = busy.then(|| now + self.parts.cadence);
-        let patience = match cadence.into_iter().chain(self.wake).min() {
+        let next = match cadence.into_iter().chain(self.wake).min() {
             Some(at) => self.parts.clock.until(at).max(Duration::from_millis(1)),
             None => Duration::from_secs(3600),
         };
         let looked = self.dying.iter().map(|dying| LOOK_PATIENCE.saturating_sub(dying.since.elapsed())).min();
-        looked.map_or(patience, |looked| patience.min(looked.max(Duration::from_millis(1))))
+        let looked = looked.map(|looked| looked.max(Duration::from_millis(1)));
+        [journal, looked].into_iter().flatten().fold(next, Duration::min)
     }
 
     // --- applying ------------------------------------------------------------------------------
@@ -605,7 +615,10 @@ impl Engine {
             .parts
             .journal
             .job(job)
-            .map_err(|e| Refused::new(500, "internal", e.to_string()))?
+            .map_err(|e| match e {
+                JournalError::NoEnvironment(_) => Refused::new(409, "conflict", e.to_string()),
+                _ => Refused::new(500, "internal", e.to_string()),
+            })?
             .ok_or_else(|| Refused::new(404, "not_found", format!("there is no job {job}")))?;
         if stored.uid != peer.user.uid {
             let text = format!("job {job} belongs to another user, who must submit it again");
@@ -774,7 +787,7 @@ impl Engine {
         if !self.batch.is_empty() {
             fault::inject(Point::BeforeCommit);
             if let Err(e) = self.parts.journal.commit(&self.batch) {
-                return self.give_up(&e.to_string());
+                return self.give_up(&e);
             }
             if self.actions.iter().any(|a| matches!(a, Action::Launch { .. })) {
                 fault::inject(Point::AfterDecision);
@@ -807,6 +820,18 @@ impl Engine {
         if let Err(e) = self.parts.journal.fold(&self.state) {
             tracing::warn!("{e}; the journal grows until the disk takes a snapshot again");
         }
+        self.tend();
+    }
+
+    /// What the journal needs now and then, and a look whether it is still there.
+    fn tend(&mut self) {
+        if self.tended.elapsed() < TEND {
+            return;
+        }
+        self.tended = Instant::now();
+        if let Err(e) = self.parts.journal.tend() {
+            self.give_up(&e);
+        }
     }
 
     /// Answers those who want to read the state.
@@ -823,7 +848,10 @@ impl Engine {
 
     /// The journal did not take the batch: nothing of it happened. Users are told; what cannot be
     /// told again is kept; the state goes back to what is on disk.
-    fn give_up(&mut self, why: &str) {
+    fn give_up(&mut self, why: &JournalError) {
+        if matches!(why, JournalError::Gone(_)) {
+            return self.leave(why);
+        }
         tracing::error!("{why}; nothing was accepted or started, trying again");
         let refused =
             Refused::new(507, "internal", format!("{why}; nothing was accepted. Is the disk full?"));
@@ -854,10 +882,33 @@ impl Engine {
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.
                 tracing::error!("{e}; the daemon stops, jobs go on");
-                std::process::exit(74);
+                std::process::exit(NO_JOURNAL);
             }
         }
         self.view = None;
+    }
+
+    /// The journal was deleted: nothing can be kept any more, so nothing is accepted or started. Those who ask in the
+    /// meantime are told why.
+    fn leave(&mut self, why: &JournalError) {
+        tracing::error!("{why}. The daemon stops, jobs go on");
+        let refused = Refused::new(507, "internal", format!("{why}. Nothing was accepted; the daemon stops"));
+        for answer in std::mem::take(&mut self.answers) {
+            answer(Err(refused.clone()));
+        }
+        self.viewers.clear();
+        let end = Instant::now() + LAST_WORDS;
+        while let Ok(message) = self.inbox.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match message {
+                Message::Submit(_, _, answer) => drop(answer.send(Err(refused.clone()))),
+                Message::Order(_, _, answer) | Message::Context(_, _, answer) => {
+                    drop(answer.send(Err(refused.clone())));
+                }
+                // Whoever asks for something else hears that the daemon stops.
+                _ => {}
+            }
+        }
+        std::process::exit(NO_JOURNAL);
     }
 
     fn update_roster(&self) {

@@ -16,6 +16,7 @@ pub mod engine;
 pub mod fault;
 pub mod http;
 pub mod journal;
+mod layout;
 pub mod memory;
 pub mod perform;
 pub mod run;

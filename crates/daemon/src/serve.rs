@@ -1,10 +1,11 @@
 //! Puts the daemon together and runs it.
 
 use crate::clock::Clock;
-use crate::config::{Config, Sync};
+use crate::config::Config;
 use crate::engine::{Engine, Message, Parts};
 use crate::http::{self, App, Credentials};
 use crate::journal::{Journal, JournalError};
+use crate::layout::{self, Layout, RETRIES, RETRY};
 use crate::memory::Memory;
 use crate::perform::Performer;
 use crate::run::cgroup::Hierarchy;
@@ -22,10 +23,9 @@ use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
 use carma_sim::virtual_gpu::{VirtualGpus, VirtualSpec};
-use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -82,92 +82,13 @@ pub enum ServeError {
     },
 }
 
-fn path_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ServeError {
+pub(crate) fn path_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ServeError {
     let path = path.to_owned();
     move |why| ServeError::Path { what, path, why }
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
     move |why| ServeError::System { what, why }
-}
-
-/// The directories of the daemon.
-struct Layout {
-    run: PathBuf,
-    pace: PathBuf,
-    logs: PathBuf,
-    journal: PathBuf,
-    mps: PathBuf,
-    virtual_gpus: PathBuf,
-    /// Held as long as the daemon lives.
-    _lock: File,
-}
-
-impl Layout {
-    fn prepare(state_dir: &Path, as_root: bool) -> Result<Self, ServeError> {
-        let make = |path: PathBuf, mode: u32| -> Result<PathBuf, ServeError> {
-            fs::create_dir_all(&path).map_err(path_error("cannot create", &path))?;
-            fs::set_permissions(&path, Permissions::from_mode(mode))
-                .map_err(path_error("cannot set the permissions of", &path))?;
-            Ok(path)
-        };
-        // Users of a root daemon reach their own log files, and see no names of others.
-        let searchable = if as_root { 0o711 } else { 0o700 };
-        make(state_dir.to_owned(), searchable)?;
-        let lock_path = state_dir.join("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(path_error("cannot open", &lock_path))?;
-        // A child that a killed daemon had not quite started holds it for a moment.
-        let free = (0..RETRIES).any(|at| {
-            std::thread::sleep(if at > 0 { RETRY } else { Duration::ZERO });
-            flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
-        });
-        if !free {
-            return Err(ServeError::InUse(format!(
-                "another carma daemon uses {}; stop it, or give this one a directory of its own with --state",
-                state_dir.display()
-            )));
-        }
-        Ok(Self {
-            run: make(state_dir.join("run"), 0o700)?,
-            logs: make(state_dir.join("logs"), searchable)?,
-            mps: make(state_dir.join("mps"), searchable)?,
-            pace: match in_memory(state_dir, as_root) {
-                Some(dir) => dir,
-                None => make(state_dir.join("pace"), searchable)?,
-            },
-            journal: state_dir.join("carma.db"),
-            virtual_gpus: state_dir.join("virtual-gpus.sock"),
-            _lock: lock,
-        })
-    }
-}
-
-/// A directory of this daemon's in memory, for sockets and heartbeat files of jobs: on a disk, a heartbeat file costs
-/// a task half a millisecond a step. The same after a restart, since jobs keep the name. `None`: there is no such file
-/// system, or somebody else has put something in its place.
-///
-/// Root's is in `/run`: of `/dev/shm` logind removes what belongs to a user when that user logs out (`RemoveIPC=`).
-fn in_memory(state_dir: &Path, as_root: bool) -> Option<PathBuf> {
-    let state = fs::canonicalize(state_dir).ok()?.metadata().ok()?;
-    let uid = rustix::process::geteuid().as_raw();
-    // Device and inode name the state directory, and are short: paths of sockets have 107 bytes.
-    let place = if as_root { "/run" } else { "/dev/shm" };
-    let dir = Path::new(place).join(format!("carma-{uid}-{:x}-{:x}", state.dev(), state.ino()));
-    match fs::DirBuilder::new().mode(0o711).create(&dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return None,
-        Ok(()) | Err(_) => {}
-    }
-    let found = fs::symlink_metadata(&dir).ok()?;
-    if !found.is_dir() || found.uid() != uid {
-        return None;
-    }
-    fs::set_permissions(&dir, Permissions::from_mode(0o711)).ok()?;
-    Some(dir)
 }
 
 /// The GPUs, real or virtual.
@@ -285,17 +206,23 @@ fn keep_inherited_from_jobs() {
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     return_large_blocks();
     keep_inherited_from_jobs();
+    // What carma makes is its own; what users need is opened to them one by one.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    // Supervisors work in another directory than this.
+    let absolute = |path: &Path| std::path::absolute(path).map_err(path_error("cannot use", path));
+    let options = &ServeOptions {
+        socket: absolute(&options.socket)?,
+        state_dir: absolute(&options.state_dir)?,
+        ..options.clone()
+    };
+    layout::check_socket(&options.socket)?;
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
     let layout = Layout::prepare(&options.state_dir, as_root)?;
-    let keep = options.config.journal;
-    let mut journal = Journal::open(
-        &layout.journal,
-        keep.sync.unwrap_or(Sync::Full),
-        keep.keep_inputs.unwrap_or(100_000),
-        keep.keep_jobs.unwrap_or(100_000),
-    )?;
+    let mut journal = Journal::open(&layout.journal, &(&options.config.journal).into())?;
+    journal.anchor(&layout.run)?;
     let state = journal.recover()?;
+    layout.has_records_of(&state)?;
     let gpus = Gpus::open(options, &layout)?;
     let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
@@ -394,6 +321,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         clock,
         journal: layout.journal.clone(),
         state_dir: options.state_dir.clone(),
+        runtime_dir: layout.runtime.clone(),
         gpus: options.gpus.clone(),
         speed: options.speed,
         uid,
@@ -402,15 +330,13 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
     gpus.sharing.shutdown();
-    // Jobs that go on keep theirs in it.
-    let _ = fs::remove_dir(&layout.pace);
+    layout.leave();
     served
 }
 
 fn job_env(gpus: &Gpus, options: &ServeOptions) -> Vec<(String, String)> {
-    let socket = std::path::absolute(&options.socket).unwrap_or_else(|_| options.socket.clone());
     let mut env = gpus.env.clone();
-    env.push(("CARMA_SOCKET".into(), socket.display().to_string()));
+    env.push(("CARMA_SOCKET".into(), options.socket.display().to_string()));
     env
 }
 
@@ -449,18 +375,17 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), Se
     })
 }
 
-/// How often, and after what time, something that a killed daemon may have left is looked at again.
-const RETRIES: u32 = 10;
-const RETRY: Duration = Duration::from_millis(50);
-
 async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> {
-    if let Some(dir) = socket.parent().filter(|d| !d.as_os_str().is_empty()) {
-        fs::create_dir_all(dir).map_err(path_error("cannot create", dir))?;
+    if let Some(dir) = socket.parent() {
+        layout::make_socket_dir(dir, as_root).map_err(path_error("cannot create", dir))?;
     }
+    layout::check_socket(socket)?;
     if socket.exists() {
         let mut answers = true;
         for _ in 0..RETRIES {
-            answers = UnixStream::connect(socket).await.is_ok();
+            // Nobody listens where the connection is refused. Whatever else is in the way, somebody may.
+            let refused = UnixStream::connect(socket).await.err().map(|e| e.kind());
+            answers = refused != Some(io::ErrorKind::ConnectionRefused);
             if !answers {
                 break;
             }

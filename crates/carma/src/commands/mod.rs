@@ -19,6 +19,7 @@ mod gpus;
 mod history;
 mod hold;
 mod interference_bench;
+mod journal;
 mod kace;
 mod logs;
 mod order;
@@ -106,6 +107,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
+        Verb::Journal(verb) => journal::run(&verb),
         Verb::Estimate(args) => estimate::run(&context, &args),
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),

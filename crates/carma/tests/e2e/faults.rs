@@ -12,7 +12,7 @@ fn a_gpu_that_disappears() {
     let id = daemon.submit(task(&["--memory=2G", "--work=600s", "--startup=0s"], Some(3)));
     daemon.in_state(id, "RUNNING");
     until("its memory", || daemon.gpus().gpus[0].tenants.first()?.observed_mib);
-    let socket = daemon.dir.path().join("state/virtual-gpus.sock");
+    let socket = daemon.virtual_gpus();
     control::drop_gpu(&socket, "0").unwrap();
     let over = daemon.end_of(id);
     assert_eq!((over.job.state.as_str(), over.job.reason.code.as_str()), ("FAILED", "GpuLost"));

@@ -4,6 +4,7 @@
 
 mod crash;
 mod faults;
+mod journal;
 mod lifecycle;
 mod memory;
 mod nvml;

@@ -219,6 +219,7 @@ fn a_database_of_the_version_before_opens() {
         db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {column}")).unwrap();
     }
     drop(db);
+    std::fs::remove_file(daemon.dir.path().join("state/carma.db.head")).unwrap();
     daemon.restart(&[]);
     assert_eq!(daemon.show(old.job.id).job.state, "COMPLETED");
     assert!(learned(&daemon).runs.is_empty());

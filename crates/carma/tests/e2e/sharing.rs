@@ -49,7 +49,7 @@ fn a_process_that_carma_did_not_start_is_counted_and_named() {
     let daemon = Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm"]).start();
     let mut foreign = Command::new(CARMA)
         .args(["virtual-task", "--memory=20G", "--sm=0.1", "--work=600s", "--startup=0s"])
-        .env("CARMA_VIRTUAL_GPUS", daemon.dir.path().join("state/virtual-gpus.sock"))
+        .env("CARMA_VIRTUAL_GPUS", daemon.virtual_gpus())
         .env("CUDA_VISIBLE_DEVICES", &daemon.gpus().gpus[0].uuid)
         .stdout(Stdio::null())
         .spawn()

@@ -1,7 +1,7 @@
 //! A real daemon in a directory of its own, on virtual GPUs.
 
 use carma_api::Client;
-use carma_api::wire::{GpusReply, JobDetail, JobsReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{GpusReply, JobDetail, JobsReply, StatusReply, SubmitReply, SubmitRequest};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -128,12 +128,21 @@ impl Daemon {
             }
             // An answer, not a connection: a child that the killed one had not quite started holds its socket for a moment.
             let answered = Client::connect(&socket).and_then(|mut client| client.get("/v1/status"));
-            answered.ok().map(|_: carma_api::wire::StatusReply| ())
+            answered.ok().map(|_: StatusReply| ())
         });
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
+    }
+
+    /// Where its virtual GPUs listen.
+    pub(crate) fn virtual_gpus(&self) -> PathBuf {
+        Path::new(&self.status().runtime_dir).join("virtual-gpus.sock")
+    }
+
+    pub(crate) fn status(&self) -> StatusReply {
+        self.client().get("/v1/status").unwrap()
     }
 
     pub(crate) fn pid(&self) -> u32 {

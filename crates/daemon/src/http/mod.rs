@@ -49,6 +49,8 @@ pub struct App {
     pub journal: PathBuf,
     /// Where carma's state lives.
     pub state_dir: PathBuf,
+    /// Where jobs find the sockets that they need.
+    pub runtime_dir: PathBuf,
     /// What the GPUs are.
     pub gpus: String,
     /// How much faster than life the clock runs.

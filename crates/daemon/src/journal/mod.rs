@@ -6,24 +6,37 @@
 //! Each row has a checksum, and one row ([`schema::Meta`]) says what the tables must hold, so that a file that was cut
 //! off, changed or put in the place of another is noticed before anything is started from it.
 
+mod backup;
+mod check;
+mod environments;
+mod head;
 mod read;
+mod repair;
+mod reserve;
 mod schema;
 mod sums;
 mod write;
 
+pub use backup::backup;
+pub use check::{Finding, check};
 pub use read::Reader;
+pub use repair::{Repair, RepairError, repair};
 
-use crate::config::Sync;
+use crate::config::{JournalConfig, Sync};
 use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
 use carma_core::units::Millis;
 use carma_memory::history::Row;
+use environments::Environments;
+use head::Head;
+use reserve::Reserve;
 use rusqlite::Connection;
 use schema::Meta;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
-use std::time::Duration;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Kind of the rows about slowdowns, beside those about memory.
 const SLOWDOWNS: &str = "slowdown";
@@ -60,6 +73,35 @@ pub enum JournalError {
     /// What the file holds is not what was written to it.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
+    /// It must not be used as it is.
+    #[error(
+        "the journal {} cannot be trusted: {why}. Nothing was started, and the file is as it was. \
+         `carma journal check --state {1}` says what is broken; `carma journal repair --state {1}` puts the file aside \
+         and saves what can be read of it",
+        journal.display(),
+        journal.parent().unwrap_or(Path::new(".")).display()
+    )]
+    Refused {
+        /// The file.
+        journal: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file or directory that must stay is not there any more, or another is in its place.
+    #[error(
+        "{} was deleted or replaced while the daemon ran, so that nothing can be kept. Put it back from a backup, or \
+         accept its loss, and start the daemon again; jobs that run go on",
+        .0.display()
+    )]
+    Gone(PathBuf),
+    /// A file beside the journal.
+    #[error("{}: {why}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What happened.
+        why: std::io::Error,
+    },
     /// The environment of a job that is over was deleted.
     #[error(
         "the environment of job {0} is no longer kept (journal.keep-environments says of how many finished jobs it is); submit it anew"
@@ -75,6 +117,16 @@ pub enum JournalError {
         /// What is there.
         latest: u64,
     },
+}
+
+impl JournalError {
+    /// Whether the disk is full, as far as SQLite can tell that from other trouble with it.
+    fn is_full(&self) -> bool {
+        let Self::Sqlite { source: rusqlite::Error::SqliteFailure(error, _), .. } = self else {
+            return false;
+        };
+        matches!(error.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
+    }
 }
 
 fn sql(doing: &'static str) -> impl Fn(rusqlite::Error) -> JournalError {
@@ -139,34 +191,133 @@ pub struct Life {
     pub boot: String,
 }
 
+/// How a journal is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// When to wait for the disk.
+    pub sync: Sync,
+    /// Inputs kept after they are folded into a snapshot.
+    pub inputs: u64,
+    /// Finished jobs kept in the history.
+    pub jobs: u64,
+    /// Finished jobs of which the environment is kept.
+    pub environments: usize,
+    /// Bytes on its disk that nobody else can take.
+    pub reserve: u64,
+}
+
+impl From<&JournalConfig> for Settings {
+    fn from(config: &JournalConfig) -> Self {
+        Self {
+            sync: config.sync.unwrap_or(Sync::Full),
+            inputs: config.keep_inputs.unwrap_or(100_000),
+            jobs: config.keep_jobs.unwrap_or(100_000),
+            environments: config.keep_environments.unwrap_or(1000),
+            reserve: config.reserve.map_or(32, |size| size.0.0).saturating_mul(1 << 20),
+        }
+    }
+}
+
 /// The open journal. One writer; readers open their own with [`Journal::reader`].
 pub struct Journal {
     db: Connection,
+    path: PathBuf,
+    settings: Settings,
     meta: Meta,
+    environments: Environments,
+    head: Head,
+    reserve: Reserve,
+    /// What must stay where it is for anything to be kept.
+    anchors: Vec<Anchor>,
     since_snapshot: u64,
-    keep_inputs: u64,
-    keep_jobs: u64,
+    /// When space was last given back to the disk, and whether there is more.
+    swept: Instant,
+    shrinking: bool,
+}
+
+/// A file or directory that must stay what it is.
+struct Anchor {
+    path: PathBuf,
+    /// Device and inode.
+    is: (u64, u64),
+}
+
+impl Anchor {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let meta = std::fs::metadata(path)?;
+        Ok(Self { path: path.to_owned(), is: (meta.dev(), meta.ino()) })
+    }
+
+    fn holds(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.is)
+    }
 }
 
 impl Journal {
-    /// Opens or creates the file.
+    /// Opens or creates the file, if what is there is what was written.
     ///
     /// # Errors
     /// When the disk, the file or its version does not allow it.
-    pub fn open(path: &Path, sync: Sync, keep_inputs: u64, keep_jobs: u64) -> Result<Self, JournalError> {
-        let mut db = Connection::open(path).map_err(sql("opened"))?;
-        let sync = match sync {
+    pub fn open(path: &Path, settings: &Settings) -> Result<Self, JournalError> {
+        let there = check::at_start(path)?;
+        let failed = sql("opened");
+        let mut db = Connection::open(path).map_err(&failed)?;
+        db.busy_timeout(Duration::from_secs(5)).map_err(&failed)?;
+        let sync = match settings.sync {
             Sync::Full => "FULL",
             Sync::Normal => "NORMAL",
         };
-        db.busy_timeout(Duration::from_secs(5)).map_err(sql("opened"))?;
-        db.execute_batch(&format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = {sync};"))
-            .map_err(sql("opened"))?;
+        if !there {
+            // Before the first table, or never: what is deleted gives its space back in small pieces.
+            db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL;").map_err(&failed)?;
+        }
+        db.execute_batch(&format!(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = {sync}; PRAGMA journal_size_limit = {};",
+            16 << 20
+        ))
+        .map_err(&failed)?;
         schema::migrate(&mut db)?;
-        let meta = Meta::read(&db).map_err(sql("read"))?;
-        let meta =
-            meta.ok_or_else(|| JournalError::Damaged("the row about the whole is not valid".into()))?;
-        Ok(Self { db, meta, since_snapshot: 0, keep_inputs, keep_jobs })
+        let meta = check::whole(&db)?;
+        let file = |why| JournalError::File { path: head::path_of(path), why };
+        let head = Head::open(path, settings.sync == Sync::Full).map_err(file)?;
+        let reserve = Reserve::take(path.parent().unwrap_or(Path::new(".")), settings.reserve);
+        let mut journal = Self {
+            db,
+            path: path.to_owned(),
+            settings: *settings,
+            meta,
+            environments: Environments::default(),
+            head,
+            reserve,
+            anchors: Vec::new(),
+            since_snapshot: 0,
+            swept: Instant::now(),
+            shrinking: false,
+        };
+        journal.anchor(path)?;
+        journal.compact();
+        Ok(journal)
+    }
+
+    /// Says that nothing can be kept once this file or directory is deleted or replaced.
+    ///
+    /// # Errors
+    /// When it is not there now.
+    pub fn anchor(&mut self, path: &Path) -> Result<(), JournalError> {
+        let anchor = Anchor::of(path).map_err(|why| JournalError::File { path: path.to_owned(), why })?;
+        self.anchors.push(anchor);
+        Ok(())
+    }
+
+    /// Whether everything is where it was: a few microseconds.
+    ///
+    /// # Errors
+    /// What is not.
+    pub fn still_there(&self) -> Result<(), JournalError> {
+        match self.anchors.iter().find(|anchor| !anchor.holds()) {
+            None => Ok(()),
+            Some(anchor) => Err(JournalError::Gone(anchor.path.clone())),
+        }
     }
 
     /// Name of this journal: 128 random bits, in hex, drawn when it was made. Copies have the same.
@@ -182,9 +333,21 @@ impl Journal {
     }
 }
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if self.still_there().is_ok()
+            && let Err(e) = self.head.write(&self.db, &self.meta)
+        {
+            tracing::debug!("how far the journal goes cannot be noted: {e}");
+        }
+    }
+}
+
 fn to_json(seq: i64, value: &impl Serialize) -> Result<String, JournalError> {
     serde_json::to_string(value).map_err(|e| JournalError::Entry { seq, why: e.to_string() })
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_care;

@@ -1,6 +1,7 @@
 //! What is read from the journal.
 
-use super::{Journal, JournalError, Life, SLOWDOWNS, StoredJob, sql, sums};
+use super::environments::Environments;
+use super::{Journal, JournalError, Life, SLOWDOWNS, StoredJob, check, sql, sums};
 use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
@@ -17,7 +18,19 @@ impl Journal {
     /// # Errors
     /// When an entry cannot be read or understood, or is missing.
     pub fn recover(&mut self) -> Result<State, JournalError> {
-        let (state, replayed) = replay(&self.db, self.meta.seq)?;
+        let refused = |e| match e {
+            // SQLite found it only when it came to that part of the file.
+            e @ (JournalError::Damaged(_) | JournalError::Sqlite { .. } | JournalError::Entry { .. }) => {
+                JournalError::Refused { journal: self.path.clone(), why: e.to_string() }
+            }
+            e => e,
+        };
+        let (state, replayed) = replay(&self.db, self.meta.seq).map_err(refused)?;
+        let missing = check::needed(&self.db, &state)?;
+        if !missing.is_empty() {
+            return Err(refused(JournalError::Damaged(missing.join("; "))));
+        }
+        self.environments = Environments::find(&self.db, &state, self.settings.environments)?;
         self.since_snapshot = replayed;
         Ok(state)
     }

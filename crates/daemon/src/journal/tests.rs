@@ -6,7 +6,10 @@ use carma_core::state::State;
 use carma_memory::history::Table;
 use std::collections::BTreeMap;
 
-fn submitted(id: u64) -> Input {
+pub(super) const SETTINGS: Settings =
+    Settings { sync: Sync::Normal, inputs: 100, jobs: 10, environments: 5, reserve: 0 };
+
+pub(super) fn submitted(id: u64) -> Input {
     Input::Submitted(Box::new(NewJob {
         id: JobId(id),
         user: User { uid: 1, name: "a".into() },
@@ -28,7 +31,7 @@ fn submitted(id: u64) -> Input {
     }))
 }
 
-fn gpu() -> Input {
+pub(super) fn gpu() -> Input {
     Input::Inventory(vec![carma_core::reading::GpuInfo {
         uuid: "GPU-a".into(),
         index: 0,
@@ -40,13 +43,18 @@ fn gpu() -> Input {
 }
 
 fn open(dir: &tempfile::TempDir) -> Journal {
-    Journal::open(&dir.path().join("j.db"), Sync::Normal, 100, 10).unwrap()
+    Journal::open(&dir.path().join("j.db"), &SETTINGS).unwrap()
 }
 
-fn write(journal: &mut Journal, state: &mut State, inputs: impl IntoIterator<Item = Input>) {
+pub(super) fn write(journal: &mut Journal, state: &mut State, inputs: impl IntoIterator<Item = Input>) {
     let mut batch = Batch::default();
     for input in inputs {
         let at = state.now() + Millis(1);
+        if let Input::Submitted(new) = &input {
+            let request = SubmitRequest { command: vec!["x".into()], ..SubmitRequest::default() };
+            let stored = StoredJob { request, uid: 1, gid: 1, log: "/log".into(), estimate: None };
+            batch.jobs.push((new.id, stored));
+        }
         batch.finished.extend(state.apply(at, &input).unwrap().finished);
         batch.inputs.push((at, input));
     }
@@ -145,7 +153,7 @@ fn a_damaged_or_newer_file_is_refused_in_words() {
     assert!(error.contains("entry 1") && error.contains("no_such_input"), "{error}");
     journal.db.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(journal);
-    let error = Journal::open(&dir.path().join("j.db"), Sync::Normal, 1, 1).err().unwrap().to_string();
+    let error = Journal::open(&dir.path().join("j.db"), &SETTINGS).err().unwrap().to_string();
     assert!(error.contains("format 99"), "{error}");
 }
 

@@ -1,7 +1,7 @@
 //! What is written to the journal.
 
 use super::schema::{Meta, Tally};
-use super::{Batch, Journal, JournalError, SLOWDOWNS, StoredJob, sql, sums, to_json};
+use super::{Batch, Journal, JournalError, SLOWDOWNS, StoredJob, head, sql, sums, to_json};
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State;
@@ -9,16 +9,41 @@ use carma_core::units::Millis;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{Duration, Instant};
 
 /// Inputs between snapshots at least.
 pub(super) const SNAPSHOT_EVERY: u64 = 20_000;
+
+/// How often environments are deleted at most: that is a commit of its own.
+const SWEEP_PACE: Duration = Duration::from_secs(1);
+/// How many at a time.
+const MOST_SWEPT: usize = 4096;
+/// How often a piece of free space goes back to the disk while there is much.
+const SHRINK_PACE: Duration = Duration::from_millis(100);
+/// How many pages at a time: 4 MiB.
+const SHRINK_PAGES: u64 = 1024;
+/// Free pages that are much, however large the file is: 8 MiB.
+const FREE_ANYHOW: u64 = 2048;
+/// Free pages that stay.
+const FREE_LEFT: u64 = 256;
+/// Pages from which on a file that is mostly free is written anew at the start: 32 MiB.
+const COMPACT_FROM: u64 = 8192;
 
 impl Journal {
     /// Writes a batch in one transaction: all of it is on disk afterwards, or nothing.
     ///
     /// # Errors
     /// When the disk does not take it (it may be full). Nothing was written then.
+    /// [`JournalError::Gone`]: it was written, and to a file that nobody will find.
     pub fn commit(&mut self, batch: &Batch) -> Result<(), JournalError> {
+        match self.try_commit(batch) {
+            Err(e) if e.is_full() && self.reserve.release() => self.try_commit(batch)?,
+            other => other?,
+        }
+        self.still_there()
+    }
+
+    fn try_commit(&mut self, batch: &Batch) -> Result<(), JournalError> {
         let failed = sql("written");
         let mut meta = self.meta.clone();
         let tx = self.db.transaction().map_err(&failed)?;
@@ -34,8 +59,10 @@ impl Journal {
                 meta.seq = seq;
             }
         }
+        let mut new = Vec::new();
         for (id, job) in &batch.jobs {
-            insert_job(&tx, &mut meta, *id, job)?;
+            let (environment, bytes) = insert_job(&tx, &mut meta, *id, job)?;
+            new.push((*id, environment, bytes));
         }
         for finished in &batch.finished {
             insert_ended(&tx, &mut meta, finished)?;
@@ -56,6 +83,12 @@ impl Journal {
         meta.write(&tx).map_err(&failed)?;
         tx.commit().map_err(&failed)?;
         self.meta = meta;
+        for (id, environment, bytes) in new {
+            self.environments.submitted(id, environment, bytes);
+        }
+        for finished in &batch.finished {
+            self.environments.ended(finished.job.spec.id);
+        }
         self.since_snapshot += batch.inputs.len() as u64;
         Ok(())
     }
@@ -71,9 +104,9 @@ impl Journal {
         }
         let seq = self.meta.seq;
         let body = to_json(seq, state)?;
-        let oldest = seq - i64::try_from(self.keep_inputs).unwrap_or(i64::MAX);
+        let oldest = seq - i64::try_from(self.settings.inputs).unwrap_or(i64::MAX);
         let oldest_live = state.jobs().keys().next().copied().unwrap_or_else(|| state.next_id());
-        let keep_jobs = self.keep_jobs;
+        let keep_jobs = self.settings.jobs;
         let mut meta = self.meta.clone();
         let mut fold = || -> rusqlite::Result<()> {
             let tx = self.db.transaction()?;
@@ -96,7 +129,6 @@ impl Journal {
                 "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history)",
                 [oldest_live.0],
             )?;
-            tx.execute("DELETE FROM environments WHERE id NOT IN (SELECT environment FROM jobs)", [])?;
             meta.jobs = Tally::of(&tx, "jobs")?;
             meta.ended = Tally::of(&tx, "history")?;
             meta.write(&tx)?;
@@ -105,7 +137,102 @@ impl Journal {
         fold().map_err(sql("folded"))?;
         self.meta = meta;
         self.since_snapshot = 0;
+        self.shrinking = true;
         Ok(())
+    }
+
+    /// How long until [`Self::tend`] has something to do, if nothing else happens.
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
+        let space = (self.shrinking || self.environments.has_doomed())
+            .then(|| self.pace_of_space().saturating_sub(self.swept.elapsed()));
+        [space, self.head.due(&self.meta), self.reserve.due()].into_iter().flatten().min()
+    }
+
+    /// How long from one piece of space that is given back to the next.
+    const fn pace_of_space(&self) -> Duration {
+        if self.shrinking { SHRINK_PACE } else { SWEEP_PACE }
+    }
+
+    /// Does a little of what is not urgent: notes how far the journal goes, gives space back, takes the reserve again.
+    ///
+    /// # Errors
+    /// When something that must stay is gone. Else the log says what failed; it is tried again.
+    pub fn tend(&mut self) -> Result<(), JournalError> {
+        self.still_there()?;
+        if self.head.due(&self.meta) == Some(Duration::ZERO)
+            && let Err(e) = self.head.write(&self.db, &self.meta)
+        {
+            tracing::debug!("how far the journal goes cannot be noted: {e}");
+        }
+        if self.reserve.due() == Some(Duration::ZERO) {
+            self.reserve.retake();
+        }
+        if (self.shrinking || self.environments.has_doomed()) && self.swept.elapsed() >= self.pace_of_space()
+        {
+            if let Err(e) = self.sweep() {
+                tracing::warn!("space of the journal cannot be given back: {e}; it is tried again");
+            }
+            self.swept = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Deletes environments that nobody needs, and gives a piece of the free space back to the disk.
+    fn sweep(&mut self) -> rusqlite::Result<()> {
+        let doomed = self.environments.take_doomed(MOST_SWEPT);
+        if !doomed.is_empty() {
+            let mut delete = || -> rusqlite::Result<()> {
+                let tx = self.db.transaction()?;
+                {
+                    let mut delete = tx.prepare_cached("DELETE FROM environments WHERE id = ?1")?;
+                    doomed.iter().try_for_each(|id| delete.execute([id]).map(drop))?;
+                }
+                tx.commit()
+            };
+            if let Err(e) = delete() {
+                self.environments.put_back(doomed);
+                return Err(e);
+            }
+        }
+        let (pages, free) = self.pages()?;
+        // What is free now and then is used again; a large part is not.
+        let enough = if self.shrinking { FREE_LEFT } else { (pages / 4).max(FREE_ANYHOW) };
+        self.shrinking = free > enough;
+        if self.shrinking {
+            let mut give = self.db.prepare(&format!("PRAGMA incremental_vacuum({SHRINK_PAGES})"))?;
+            let mut rows = give.query([])?;
+            while rows.next()?.is_some() {}
+            drop(rows);
+            drop(give);
+            head::checkpoint(&self.db)?;
+            let left = self.pages()?.1;
+            // A file of an older carma gives nothing back but as a whole: see `compact`.
+            self.shrinking = left < free && left > FREE_LEFT;
+        }
+        Ok(())
+    }
+
+    /// Pages of the file, and how many of them are free.
+    fn pages(&self) -> rusqlite::Result<(u64, u64)> {
+        let number = |pragma: &str| self.db.query_row(pragma, [], |row| row.get::<_, u64>(0));
+        Ok((number("PRAGMA page_count")?, number("PRAGMA freelist_count")?))
+    }
+
+    /// Writes the file anew where most of it is free. Only at the start: it takes seconds.
+    pub(super) fn compact(&mut self) {
+        let compact = || -> rusqlite::Result<()> {
+            let (pages, free) = self.pages()?;
+            if pages > COMPACT_FROM && free > pages / 2 {
+                tracing::info!("the journal has {} MiB of free space, which go back to the disk", free / 256);
+                self.db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
+                head::checkpoint(&self.db)?;
+            }
+            Ok(())
+        };
+        if let Err(e) = compact() {
+            tracing::warn!("the journal cannot be made smaller: {e}");
+        }
     }
 
     /// Says that a life of the daemon begins, which must be later than everything in the journal: see
@@ -190,7 +317,13 @@ fn insert_ended(tx: &Transaction<'_>, meta: &mut Meta, finished: &Finished) -> R
     write().map_err(sql("written"))
 }
 
-fn insert_job(tx: &Transaction<'_>, meta: &mut Meta, id: JobId, job: &StoredJob) -> Result<(), JournalError> {
+/// Returns the number of the environment, and its bytes.
+fn insert_job(
+    tx: &Transaction<'_>,
+    meta: &mut Meta,
+    id: JobId,
+    job: &StoredJob,
+) -> Result<(i64, u64), JournalError> {
     let failed = sql("written");
     let body = to_json(0, &job.request.env)?;
     let mut hasher = DefaultHasher::new();
@@ -229,5 +362,5 @@ fn insert_job(tx: &Transaction<'_>, meta: &mut Meta, id: JobId, job: &StoredJob)
     .map_err(&failed)?;
     meta.jobs.add(sum);
     meta.next_job = meta.next_job.max(id.0 + 1);
-    Ok(())
+    Ok((environment, body.len() as u64))
 }

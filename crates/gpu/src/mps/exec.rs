@@ -18,20 +18,23 @@ pub(super) struct Output {
     pub(super) text: String,
 }
 
-/// Makes `command` run as `uid`, with that user's groups; nothing to do unless we are root.
+/// Makes `command` run as `uid`, with that user's groups; that takes root. Its files get the usual modes, since
+/// carma's own umask would keep users from the pipes that they share.
 pub(super) fn become_user(command: &mut Command, uid: u32, gid: u32) -> io::Result<()> {
     use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setuid};
-    if uid == 0 || !Uid::effective().is_root() {
-        return Ok(());
-    }
+    let stays = uid == 0 || !Uid::effective().is_root();
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     // All of the user's groups, as sites may allow /dev/nvidia* to one group only. Looked up here,
     // since only system calls are safe between fork and exec.
-    let groups = match User::from_uid(uid)? {
+    let groups = match if stays { None } else { User::from_uid(uid)? } {
         Some(user) => getgrouplist(&std::ffi::CString::new(user.name)?, gid)?,
         None => vec![gid],
     };
     let change = move || {
+        nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+        if stays {
+            return Ok(());
+        }
         setgroups(&groups)?;
         setgid(gid)?;
         setuid(uid)?;
@@ -39,7 +42,7 @@ pub(super) fn become_user(command: &mut Command, uid: u32, gid: u32) -> io::Resu
     };
     #[expect(
         unsafe_code,
-        reason = "the closure makes three system calls on memory that it owns: safe after fork"
+        reason = "the closure makes a few system calls on memory that it owns: safe after fork"
     )]
     unsafe {
         command.pre_exec(change);

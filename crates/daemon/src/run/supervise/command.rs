@@ -154,11 +154,13 @@ const LIMITS: &[(&str, Resource)] = &[
     ("stack", Resource::RLIMIT_STACK),
 ];
 
+/// The mask of a job that brings none.
+const USUAL_MASK: u32 = 0o022;
+
 /// Takes over mask and limits. A limit never goes above what this process has: a user may claim anything.
 fn take_over(session: &Session) -> nix::Result<()> {
-    if let Some(mask) = session.umask {
-        umask(Mode::from_bits_truncate(mask & 0o777));
-    }
+    // The daemon's own mask is for what is carma's.
+    umask(Mode::from_bits_truncate(session.umask.unwrap_or(USUAL_MASK) & 0o777));
     for (name, resource) in LIMITS {
         let Some(wanted) = session.limits.get(*name) else { continue };
         let (_, ours) = getrlimit(*resource)?;

@@ -1,0 +1,117 @@
+//! A piece of the journal's disk that nobody else can take: when the disk is full, it is given up for the commit.
+
+use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often it is tried to take it again.
+const PACE: Duration = Duration::from_secs(60);
+/// The most of its file system that it takes, 1 over this.
+const SHARE: u64 = 16;
+
+/// The reserve.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    file: Option<File>,
+    size: u64,
+    held: bool,
+    tried: Instant,
+}
+
+impl Reserve {
+    /// Takes `size` bytes in a directory, or less on a small disk. Without it, carma runs: the log says why.
+    pub(super) fn take(dir: &Path, size: u64) -> Self {
+        let mut reserve = Self { file: None, size: 0, held: false, tried: Instant::now() };
+        let path = dir.join("reserve");
+        let open = || File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        if size == 0 {
+            let _ = std::fs::remove_file(&path);
+            return reserve;
+        }
+        let made = open().and_then(|file| {
+            let disk = fstatvfs(&file)?;
+            reserve.size = size.min(disk.f_blocks.saturating_mul(disk.f_frsize) / SHARE);
+            file.set_len(reserve.size.min(file.metadata()?.len()))?;
+            reserve.file = Some(file);
+            reserve.fill()
+        });
+        if let Err(e) = made {
+            tracing::warn!("no reserve for the journal can be kept in {}: {e}", path.display());
+        }
+        reserve
+    }
+
+    /// Gives the space up. `false`: there was none.
+    pub(super) fn release(&mut self) -> bool {
+        let Some(file) = self.file.as_ref().filter(|_| self.held) else { return false };
+        self.held = false;
+        self.tried = Instant::now();
+        match file.set_len(0) {
+            Ok(()) => {
+                tracing::warn!("the disk is full: the journal's reserve of {} KiB is used", self.size >> 10);
+                true
+            }
+            Err(e) => {
+                tracing::error!("the journal's reserve cannot be given up: {e}");
+                false
+            }
+        }
+    }
+
+    /// How long until it is tried to take it again.
+    pub(super) fn due(&self) -> Option<Duration> {
+        (!self.held && self.file.is_some()).then(|| PACE.saturating_sub(self.tried.elapsed()))
+    }
+
+    /// Takes the space again, if there is room by now.
+    pub(super) fn retake(&mut self) {
+        self.tried = Instant::now();
+        match self.fill() {
+            Ok(()) if self.held => tracing::info!("the journal's reserve is kept again"),
+            Ok(()) => {}
+            Err(e) => tracing::debug!("the journal's reserve cannot be taken again: {e}"),
+        }
+    }
+
+    /// Takes the space where twice as much is free: what is about to be full is left to the journal.
+    fn fill(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let there = u64::try_from(fstat(file)?.st_blocks).unwrap_or(0).saturating_mul(512);
+        let disk = fstatvfs(file)?;
+        if there < self.size && disk.f_bavail.saturating_mul(disk.f_frsize) < 2 * self.size {
+            return Ok(());
+        }
+        fallocate(file, FallocateFlags::empty(), 0, self.size)?;
+        self.held = true;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn it_is_taken_given_up_and_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let blocks = || std::fs::metadata(dir.path().join("reserve")).unwrap().blocks() * 512;
+        let mut reserve = Reserve::take(dir.path(), 1 << 20);
+        assert!(blocks() >= 1 << 20 && reserve.due().is_none());
+        assert!(reserve.release());
+        assert_eq!(blocks(), 0);
+        assert!(!reserve.release(), "once");
+        assert!(reserve.due().is_some());
+        reserve.retake();
+        assert!(blocks() >= 1 << 20 && reserve.due().is_none());
+        // A smaller one gives the rest back, and none is none.
+        drop(reserve);
+        drop(Reserve::take(dir.path(), 1 << 16));
+        assert!(blocks() < 1 << 20);
+        drop(Reserve::take(dir.path(), 0));
+        assert!(!dir.path().join("reserve").exists());
+    }
+}
