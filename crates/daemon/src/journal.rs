@@ -480,7 +480,7 @@ mod tests {
     fn submitted(id: u64) -> Input {
         Input::Submitted(Box::new(NewJob {
             id: JobId(id),
-            user: User { uid: 1, name: "a".into() },
+            user: User::new(1, "a"),
             name: "j".into(),
             command_key: 7,
             request: Request {
