@@ -3,11 +3,14 @@
 //! A turn: take the messages that wait, apply what they bring, plan, write everything to the journal
 //! in one transaction, and only then answer the users and carry out the actions.
 
+use crate::audit;
 use crate::clock::Clock;
+use crate::config::limits::UserLimits;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, StoredJob};
 use crate::memory::{self, Memory};
 use crate::perform::Performer;
+use crate::quota::{self, Environments};
 use crate::run::adopt::{self, Found};
 use crate::run::launch::Outcome;
 use crate::run::progress::Owner;
@@ -15,6 +18,7 @@ use crate::run::record::Records;
 use crate::run::watch::{Event, Watcher};
 use crate::sampler::{Board, Roster};
 use crate::slowdown::Slowdowns;
+use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{
     ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
@@ -79,6 +83,10 @@ pub struct Peer {
     pub user: User,
     /// Primary group.
     pub gid: u32,
+    /// The process, where the kernel says; for the audit.
+    pub pid: Option<i32>,
+    /// What the user may have.
+    pub limits: UserLimits,
 }
 
 /// An order about a job or a GPU.
@@ -170,7 +178,9 @@ pub struct Engine {
     actions: Vec<Action>,
     /// Records to remove once the batch is on disk.
     done: Vec<Records>,
-    waiters: BTreeMap<JobId, Vec<oneshot::Sender<()>>>,
+    waiters: Waiters,
+    /// What the environments of live jobs take.
+    environments: Environments,
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
     /// Inputs that the journal did not take and that nobody will repeat.
     retry: Vec<Input>,
@@ -195,7 +205,8 @@ impl Engine {
             answers: Vec::new(),
             actions: Vec::new(),
             done: Vec::new(),
-            waiters: BTreeMap::new(),
+            waiters: Waiters::default(),
+            environments: Environments::default(),
             viewers: Vec::new(),
             retry: Vec::new(),
             fallbacks: BTreeMap::new(),
@@ -214,6 +225,7 @@ impl Engine {
             self.apply(input);
         }
         self.await_news();
+        self.count_environments();
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
         let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
         let live: Vec<_> = active.iter().filter_map(attempt).collect();
@@ -260,6 +272,21 @@ impl Engine {
         for id in self.state.active().iter().copied().chain(queued) {
             if let Ok(Some(stored)) = self.parts.journal.job(id) {
                 self.parts.memory.await_news(id, &stored.request, stored.uid);
+            }
+        }
+    }
+
+    /// Finds out what the environments of live jobs take.
+    fn count_environments(&mut self) {
+        self.environments = Environments::default();
+        let Some(oldest) = self.state.jobs().keys().next() else { return };
+        let found = match self.parts.journal.environments(*oldest) {
+            Ok(found) => found,
+            Err(e) => return tracing::warn!("{e}; environments of earlier jobs count for no limit"),
+        };
+        for environment in found {
+            for (job, uid) in environment.jobs.iter().filter(|(job, _)| self.state.job(*job).is_some()) {
+                self.environments.add(*job, *uid, &environment.env);
             }
         }
     }
@@ -323,6 +350,7 @@ impl Engine {
         }
         for id in over {
             self.parts.memory.over(id);
+            self.environments.over(id);
         }
         Ok(())
     }
@@ -386,7 +414,7 @@ impl Engine {
                 Err(refused) => drop(answer.send(Err(refused))),
             },
             Message::Learned(peer, answer) => {
-                let all = peer.user.uid == 0 || peer.user.uid == self.state.options().admin_uid;
+                let all = self.state.is_admin(&peer.user);
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
             }
             Message::Slowdowns(jobs, answer) => {
@@ -395,7 +423,7 @@ impl Engine {
             // Readers see what is on disk: a job that left the state is in the history by then.
             Message::View(answer) => self.viewers.push(answer),
             Message::Wait(job, answer) => match self.state.job(job) {
-                Some(_) => self.waiters.entry(job).or_default().push(answer),
+                Some(_) => self.waiters.add(job, answer),
                 None => drop(answer.send(())),
             },
             Message::Watched(job, attempt, event) => self.watched(job, attempt, event),
@@ -421,6 +449,9 @@ impl Engine {
             return Err(Refused::new(403, "not_allowed", text));
         }
         check_request(&request)?;
+        let uid = peer.user.uid;
+        quota::check(&request, uid, &peer.limits, self.state.usage(uid), &self.environments)?;
+        self.allow(uid, &peer.limits);
         let id = self.state.next_id();
         let log = match &request.output {
             Some(path) => path.clone(),
@@ -431,6 +462,7 @@ impl Engine {
         let new = new_job(id, &request, peer.user.clone(), computed);
         self.try_apply(Input::Submitted(Box::new(new)))?;
         self.parts.memory.await_news(id, &request, peer.user.uid);
+        self.environments.add(id, uid, &request.env);
         self.submitted.insert(id, Instant::now());
         let stored = StoredJob {
             request,
@@ -443,9 +475,19 @@ impl Engine {
         Ok(SubmitReply { version: VERSION, id: id.0, log, estimate })
     }
 
+    /// Tells the core what a user may have at once, where that is news.
+    fn allow(&mut self, uid: u32, limits: &UserLimits) {
+        if self.state.options().allowances.of(uid) != limits.allowance() {
+            let mut options = self.state.options().clone();
+            options.allowances.set(uid, limits.allowance());
+            self.apply(Input::Configured(Box::new(options)));
+        }
+    }
+
     fn context(&mut self, probe: &ContextProbe, peer: &Peer) -> Result<DoneReply, Refused> {
-        if peer.user.uid != 0 && peer.user.uid != self.state.options().admin_uid {
-            let text = "only root (or the user that carma runs as) may say what a CUDA context takes";
+        if !self.state.is_admin(&peer.user) {
+            let text =
+                "only root, an operator or the user that carma runs as may say what a CUDA context takes";
             return Err(Refused::new(403, "not_allowed", text));
         }
         let gpu = self.gpu_by_index(probe.gpu)?;
@@ -530,7 +572,8 @@ impl Engine {
                 self.fallbacks.insert((job, attempt), (sharing, note));
             }
             Outcome::Failed { error } => {
-                tracing::warn!("job {job}: {error}");
+                // The text may name paths of the user: `carma show` has it for who may read it.
+                tracing::debug!("job {job}: {error}");
                 self.apply(Input::LaunchFailed { job, attempt, error, transient: true });
             }
         }
@@ -655,13 +698,12 @@ impl Engine {
             }
         }
         let batch = std::mem::take(&mut self.batch);
+        audit::happened(&self.state, &batch.inputs, &batch.finished);
         for answer in std::mem::take(&mut self.answers) {
             answer(Ok(()));
         }
         for finished in &batch.finished {
-            for waiter in self.waiters.remove(&finished.job.spec.id).unwrap_or_default() {
-                let _ = waiter.send(());
-            }
+            self.waiters.tell(finished.job.spec.id);
         }
         for records in std::mem::take(&mut self.done) {
             records.remove();
@@ -721,6 +763,7 @@ impl Engine {
                 self.state = state;
                 self.parts.memory.restore(&learned);
                 self.parts.slowdowns.restore(&slowdowns);
+                self.count_environments();
             }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.
@@ -844,7 +887,8 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
     let command_key = command_key(request, user.uid);
     NewJob {
         id,
-        user,
+        // An owner's authority is asked for again with each order.
+        user: User { operator: false, ..user },
         name: name.into(),
         command_key,
         request: Request {

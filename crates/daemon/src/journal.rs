@@ -338,6 +338,37 @@ impl Journal {
         rows.collect::<Result<_, _>>().map_err(&failed)
     }
 
+    /// The environments of the jobs from `oldest` on: for each environment the jobs that have it, with their users.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn environments(&self, oldest: JobId) -> Result<Vec<Environment>, JournalError> {
+        let failed = sql("read");
+        let mut query = self
+            .db
+            .prepare("SELECT id, uid, environment FROM jobs WHERE id >= ?1 ORDER BY environment, id")
+            .map_err(&failed)?;
+        let mut bodies = self.db.prepare("SELECT body FROM environments WHERE id = ?1").map_err(&failed)?;
+        let mut rows = query.query([oldest.0]).map_err(&failed)?;
+        let mut found: Vec<Environment> = Vec::new();
+        let mut last = None;
+        while let Some(row) = rows.next().map_err(&failed)? {
+            let (id, uid, of): (u64, u32, i64) =
+                (row.get(0).map_err(&failed)?, row.get(1).map_err(&failed)?, row.get(2).map_err(&failed)?);
+            if last != Some(of) {
+                let body: String = bodies.query_row([of], |row| row.get(0)).map_err(&failed)?;
+                let env = serde_json::from_str(&body)
+                    .map_err(|e| JournalError::Entry { seq: of, why: e.to_string() })?;
+                found.push(Environment { env, jobs: Vec::new() });
+                last = Some(of);
+            }
+            if let Some(environment) = found.last_mut() {
+                environment.jobs.push((JobId(id), uid));
+            }
+        }
+        Ok(found)
+    }
+
     /// A second, read-only connection for other threads.
     ///
     /// # Errors
@@ -348,6 +379,14 @@ impl Journal {
         db.busy_timeout(Duration::from_secs(5)).map_err(sql("opened"))?;
         Ok(Reader { db })
     }
+}
+
+/// An environment, and the jobs that have it.
+pub struct Environment {
+    /// The variables.
+    pub env: BTreeMap<String, String>,
+    /// Jobs with their users.
+    pub jobs: Vec<(JobId, u32)>,
 }
 
 /// A read-only view of the journal.
@@ -558,6 +597,9 @@ mod tests {
         assert_eq!(rows, 1);
         assert_eq!(journal.job(JobId(50)).unwrap(), Some(job(50).1));
         assert_eq!(journal.job(JobId(51)).unwrap(), None);
+        let of = journal.environments(JobId(30)).unwrap();
+        assert_eq!((of.len(), of[0].jobs.len(), of[0].jobs[0]), (1, 21, (JobId(30), 1)));
+        assert_eq!(of[0].env, request.env);
     }
 
     #[test]

@@ -10,19 +10,24 @@
 //!          sampler ──────┘ (probe: NVML or virtual GPUs)
 //! ```
 
+pub mod audit;
 pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod fault;
 pub mod http;
 pub mod journal;
+pub mod limits;
 pub mod memory;
+pub mod people;
 pub mod perform;
+pub mod quota;
 pub mod run;
 pub mod sampler;
 pub mod serve;
 pub mod slowdown;
 pub mod view;
+pub mod waiters;
 
 pub use run::supervise;
 pub use serve::{ServeError, ServeOptions, serve};

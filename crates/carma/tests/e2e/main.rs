@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails says so by panicking")]
 
+mod audit;
+mod connections;
 mod crash;
 mod faults;
 mod lifecycle;
+mod limits;
 mod memory;
 mod nvml;
+mod privacy;
 mod profile;
 mod recovery;
 mod replay;
