@@ -1,4 +1,5 @@
-//! The client over the Unix socket: one connection, requests one after another.
+//! The client over the Unix socket: one connection, requests one after another, each with a deadline. A daemon that is
+//! stopped or stuck must not stop whoever asks it.
 
 use crate::wire::{ErrorReply, LOG_AT, LOG_END};
 use http_body_util::{BodyExt, Full, Limited};
@@ -8,6 +9,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -15,6 +17,17 @@ use tokio::runtime::Runtime;
 
 /// Largest answer that the client reads: a listing of a million jobs is below it.
 const MAX_ANSWER: usize = 1 << 30;
+
+/// How long an answer may take where nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a submission: it waits for the daemon's disk.
+const SUBMISSION: Duration = Duration::from_secs(30);
+/// The same for a listing of many jobs.
+const LISTING: Duration = Duration::from_secs(60);
+/// Longest that the daemon waits for a job where the client does not say.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Pause between tries to connect to a daemon that has too many at the door.
+const KNOCK: Duration = Duration::from_millis(20);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +41,17 @@ pub enum ClientError {
         socket: PathBuf,
         /// Why it failed.
         why: String,
+    },
+    /// Somebody is there and does not answer.
+    #[error(
+        "the carma daemon at {socket} has not answered for {} s; `carma doctor` looks at what is wrong with it",
+        waited.as_secs()
+    )]
+    Silent {
+        /// Socket.
+        socket: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// The daemon refused.
     #[error("{message}")]
@@ -78,7 +102,7 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| failed(e.to_string()))?;
-        let sender = runtime.block_on(open(socket)).map_err(failed)?;
+        let sender = runtime.block_on(open(socket))?;
         Ok(Self { runtime, socket: socket.to_owned(), sender })
     }
 
@@ -135,19 +159,24 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body))
             .map_err(|e| self.broken(e.to_string()))?;
+        let patience = patience(request.method(), path);
+        // Closed while it was idle, or left behind by a request that took too long.
+        if self.sender.is_closed() || !self.sender.is_ready() {
+            self.sender = self.runtime.block_on(open(&self.socket))?;
+        }
         let sender = &mut self.sender;
-        let answer = self.runtime.block_on(async {
-            // The daemon may have closed an idle connection; say so rather than hang.
-            tokio::time::timeout(Duration::from_secs(10), sender.ready())
-                .await
-                .map_err(|_| "no answer for 10 s".to_owned())?
-                .map_err(|e| e.to_string())?;
+        let asked = async {
+            sender.ready().await.map_err(|e| e.to_string())?;
             let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let (status, headers) = (response.status(), response.headers().clone());
             let body = Limited::new(response.into_body(), MAX_ANSWER);
             let bytes = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
             Ok::<_, String>((status, headers, bytes))
-        });
+        };
+        let answer = self.runtime.block_on(async { tokio::time::timeout(patience, asked).await });
+        let Ok(answer) = answer else {
+            return Err(ClientError::Silent { socket: self.socket.clone(), waited: patience });
+        };
         let (status, headers, bytes) = answer.map_err(|why| self.broken(why))?;
         if status == StatusCode::OK {
             return Ok((headers, bytes));
@@ -160,13 +189,84 @@ impl Client {
     }
 }
 
-async fn open(socket: &Path) -> Result<SendRequest<Full<Bytes>>, String> {
-    let stream = UnixStream::connect(socket).await.map_err(|e| e.to_string())?;
-    let (sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+/// How long an answer to this may take.
+fn patience(method: &Method, path: &str) -> Duration {
+    let (place, query) = path.split_once('?').unwrap_or((path, ""));
+    let asked = |key: &str| {
+        let value = query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        value.and_then(|value| value.parse::<u64>().ok())
+    };
+    match place {
+        "/v1/jobs" if method == Method::POST => SUBMISSION,
+        "/v1/jobs" | "/v1/history" => LISTING,
+        _ if place.ends_with("/wait") => {
+            let wait = asked("timeout_ms").map_or(LONGEST_WAIT, Duration::from_millis).min(LONGEST_WAIT);
+            wait + PATIENCE
+        }
+        _ => PATIENCE,
+    }
+}
+
+/// Connects. While a daemon has more at the door than it can take in, the system says at once that it would block.
+async fn open(socket: &Path) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+    let failed = |why: String| ClientError::NoDaemon { socket: socket.to_owned(), why };
+    let started = tokio::time::Instant::now();
+    let stream = loop {
+        match UnixStream::connect(socket).await {
+            Ok(stream) => break stream,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                if started.elapsed() >= PATIENCE {
+                    return Err(ClientError::Silent { socket: socket.to_owned(), waited: PATIENCE });
+                }
+                tokio::time::sleep(KNOCK).await;
+            }
+            Err(e) => return Err(failed(e.to_string())),
+        }
+    };
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| failed(e.to_string()))?;
     tokio::spawn(async move {
         // The request that is in flight reports the same failure.
         let _ = connection.await;
     });
     Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn every_request_has_a_deadline() {
+        for (method, path, seconds) in [
+            (Method::GET, "/v1/status", 10),
+            (Method::GET, "/v1/jobs/7", 10),
+            (Method::POST, "/v1/jobs/7/cancel", 10),
+            (Method::POST, "/v1/jobs", 30),
+            (Method::GET, "/v1/jobs?all=true", 60),
+            (Method::GET, "/v1/history?limit=5", 60),
+            (Method::GET, "/v1/jobs/7/wait?timeout_ms=25000", 35),
+            (Method::GET, "/v1/jobs/7/wait", 70),
+            (Method::GET, "/v1/jobs/7/wait?timeout_ms=99999999999999", 70),
+        ] {
+            assert_eq!(patience(&method, path), Duration::from_secs(seconds), "{path}");
+        }
+    }
+
+    /// A daemon that is stopped: the kernel takes the connection in its name, and nothing comes back.
+    #[test]
+    fn a_daemon_that_does_not_answer_is_given_up_and_tried_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let mut client = Client::connect(&socket).unwrap();
+        for _ in 0..2 {
+            let error = client.get::<serde_json::Value>("/v1/jobs/1/wait?timeout_ms=0").unwrap_err();
+            assert!(matches!(error, ClientError::Silent { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("has not answered for 10 s") && text.contains("carma doctor"), "{text}");
+        }
+    }
 }

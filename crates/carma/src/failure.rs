@@ -101,10 +101,19 @@ impl From<ClientError> for Failure {
                 }
                 .hint("start one with `carma serve`, or name its socket with --socket or CARMA_SOCKET")
             }
+            ClientError::Silent { socket, waited } => Self {
+                code: NO_DAEMON,
+                ..Self::new(format!(
+                    "the carma daemon at {} has not answered for {} s",
+                    socket.display(),
+                    waited.as_secs()
+                ))
+            }
+            .hint("`carma doctor` looks at what is wrong with it; jobs that run go on"),
             ClientError::Refused { status, code, message } => {
                 let exit = match (status, code.as_str()) {
                     (403, _) | (_, "not_allowed") => NOT_ALLOWED,
-                    (503, _) | (_, "no_capacity") => NO_CAPACITY,
+                    (429 | 503, _) | (_, "no_capacity") => NO_CAPACITY,
                     (_, "bad_request") => USAGE,
                     _ => GENERAL,
                 };
@@ -131,10 +140,19 @@ mod tests {
     fn refusals_have_codes_with_a_meaning() {
         assert_eq!(refused(403, "not_allowed"), 77);
         assert_eq!(refused(503, "no_capacity"), 75);
+        assert_eq!(refused(429, "limit"), 75);
         assert_eq!(refused(409, "no_capacity"), 75);
         assert_eq!(refused(400, "bad_request"), 2);
         assert_eq!(refused(404, "not_found"), 1);
         assert_eq!(refused(500, "internal"), 1);
+    }
+
+    #[test]
+    fn a_daemon_that_is_silent_counts_as_none() {
+        let waited = std::time::Duration::from_secs(10);
+        let failure = Failure::from(ClientError::Silent { socket: "/s".into(), waited });
+        assert_eq!(failure.code, 69);
+        assert!(failure.hint.unwrap().contains("carma doctor"));
     }
 
     #[test]

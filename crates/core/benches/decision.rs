@@ -76,7 +76,7 @@ struct Bench {
 }
 
 fn user(n: u64) -> User {
-    User { uid: 1000 + u32::try_from(n).unwrap(), name: format!("user{n}").into() }
+    User::new(1000 + u32::try_from(n).unwrap(), format!("user{n}"))
 }
 
 impl Bench {

@@ -2,9 +2,9 @@
 
 use crate::ledger::Promise;
 use crate::model::{JobId, Phase};
-use crate::state::State;
+use crate::state::{State, Usage};
 use crate::units::MiB;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// States every invariant that does not hold, in words. Empty: all hold.
 #[must_use]
@@ -36,6 +36,17 @@ fn check_jobs(state: &State, broken: &mut Vec<String>) {
         given.sort_unstable();
         if held != given {
             broken.push(format!("job {id}: placed on {given:?} but the ledger has it on {held:?}"));
+        }
+    }
+    let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
+    for job in state.jobs().values() {
+        let of_user = usage.entry(job.spec.user.uid).or_default();
+        *of_user = of_user.with(Usage::of(job));
+    }
+    for (uid, counted) in usage {
+        let indexed = state.usage(uid);
+        if indexed != counted {
+            broken.push(format!("user {uid}: an index says {indexed:?}, the jobs {counted:?}"));
         }
     }
     if state.queue().len() + state.active().len() > state.jobs().len() {

@@ -300,6 +300,26 @@ impl NoGpu {
     }
 }
 
+/// What of a user's is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserLimit {
+    /// Jobs that run at once.
+    Jobs {
+        /// The most.
+        most: u32,
+    },
+    /// GPUs of all of them.
+    Gpus {
+        /// What the job asks for.
+        wanted: u32,
+        /// What the user has.
+        used: u32,
+        /// The most.
+        most: u32,
+    },
+}
+
 /// Why something was decided or is as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -357,6 +377,13 @@ pub enum Reason {
         job: JobId,
         /// How long that one may be overtaken; `None`: strict first in, first out.
         overtaken_for: Option<Millis>,
+    },
+    /// Waits until its user has less at once.
+    UserLimit {
+        /// Who.
+        user: Arc<str>,
+        /// What is limited.
+        limit: UserLimit,
     },
     /// Held back by a user.
     Held {
@@ -511,6 +538,7 @@ impl Reason {
                 Some((_, Refusal::Busy { .. } | Refusal::Exclusive { .. })) | None => "Resources",
             },
             Self::Behind { .. } => "Priority",
+            Self::UserLimit { .. } => "UserLimit",
             Self::Held { .. } => "Held",
             Self::Pause { .. } => "LaunchPause",
             Self::Launching => "Launching",
@@ -534,6 +562,129 @@ impl Reason {
             Self::FaultCulprit { .. } => "MpsFault",
             Self::GpuLost { .. } => "GpuLost",
         }
+    }
+}
+
+/// What anybody may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or
+/// text of an error, which belong to the job's owner.
+///
+/// Every field of every variant is named here, so that a new one does not compile before somebody has decided.
+impl Reason {
+    /// The text for those who may not read the job.
+    #[must_use]
+    pub fn public_text(&self) -> String {
+        match self {
+            Self::PlacedIdle { gpus: _, need: _, source: _ }
+            | Self::PlacedShared {
+                gpus: _,
+                need: _,
+                source: _,
+                free: _,
+                neighbours: _,
+                smact: _,
+                order: _,
+                candidates: _,
+                sharing: _,
+                foreseen: _,
+            }
+            | Self::Behind { job: _, overtaken_for: _ }
+            | Self::UserLimit { user: _, limit: _ }
+            | Self::Held { by: _ }
+            | Self::Launching
+            | Self::NotPlannedYet
+            | Self::Judging
+            | Self::Completed
+            | Self::ExitUnknown
+            | Self::Cancelled { by: _ }
+            | Self::RequeuedByUser { by: _ }
+            | Self::Undone { job: _, slowdown: _, limit: _, apart: _ }
+            | Self::TimeLimit { limit: _ }
+            | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
+            | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),
+            Self::NoGpu { gpus, need, guard, source, detail } => {
+                let detail = Arc::new(detail.public());
+                let (gpus, need, guard, source) = (*gpus, *need, *guard, *source);
+                Self::NoGpu { gpus, need, guard, source, detail }.to_string()
+            }
+            Self::Pause { error: _, until: _ } => {
+                "LaunchPause(it could not be started; tried again in a moment)".into()
+            }
+            Self::CommandFailed { status, evidence: _ } => match public_status(status) {
+                Some(status) => format!("the command failed: {status}"),
+                None => "the command failed".into(),
+            },
+            Self::NotStarted { why: _ } => "the command was not started".into(),
+            Self::NotLaunched { why: _ } => {
+                "not started, through no fault of its own; it is tried again".into()
+            }
+            Self::LaunchFailed { error: _ } => "could not be started".into(),
+            Self::OutOfMemoryFinal { blame, why: _ } => format!("out of GPU memory: {blame}"),
+            Self::HostOutOfMemory { line: _ } => "out of host memory, which another GPU does not help".into(),
+            Self::FaultVictim { culprit, line: _ } => {
+                format!("a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge")
+            }
+            Self::FaultCulprit { line: _, victims, because: _ } => {
+                let mut text = "a fatal GPU fault under MPS".to_owned();
+                took_down(&mut text, victims);
+                text
+            }
+            Self::GpuLost { line: _ } => "its GPU went away".into(),
+        }
+    }
+}
+
+/// An exit status, if that is all that the text is.
+fn public_status(text: &str) -> Option<&str> {
+    let number = |text: &str| text.strip_prefix('-').unwrap_or(text).parse::<u32>().is_ok();
+    let code = text.strip_prefix("exit code ").is_some_and(number);
+    let signal = text.strip_prefix("signal ").is_some_and(|rest| {
+        let (n, name) = rest.split_once(' ').unwrap_or((rest, "()"));
+        let name = name.strip_prefix('(').and_then(|name| name.strip_suffix(')'));
+        number(n) && name.is_some_and(|name| name.len() < 12 && name.bytes().all(|b| b.is_ascii_uppercase()))
+    });
+    (code || signal || text == "exit status unknown").then_some(text)
+}
+
+impl NoGpu {
+    /// The same without what a driver or a file says.
+    fn public(&self) -> Self {
+        let refusals = self.refusals.iter().map(|(gpu, refusal)| (*gpu, refusal.public())).collect();
+        Self { fitting: self.fitting, refusals }
+    }
+}
+
+impl Refusal {
+    /// The same without texts that carma did not write.
+    #[must_use]
+    pub fn public(&self) -> Self {
+        match self {
+            Self::Unhealthy { why: _ } => Self::Unhealthy { why: "it does not answer".into() },
+            Self::Gone
+            | Self::Drained { by: _ }
+            | Self::Stale { age: _ }
+            | Self::Busy { holders: _ }
+            | Self::Exclusive { job: _ }
+            | Self::TooSmall { memory: _ }
+            | Self::Memory { free: _, holders: _ }
+            | Self::Starting { job: _, active_for: _, window: _ }
+            | Self::Rising { job: _, holds: _, forecast: _, window: _ }
+            | Self::Gate(_)
+            | Self::Full { most: _ }
+            | Self::Pack { rule: _, load: _, newcomer: _ }
+            | Self::Slowdown { job: _, expected: _, upper: _, limit: _ }
+            | Self::Unforeseen { job: _ }
+            | Self::Uncontrolled
+            | Self::Apart { job: _ }
+            | Self::MpsCooldown { left: _ } => self.clone(),
+        }
+    }
+}
+
+fn took_down(text: &mut String, victims: &[JobId]) {
+    if !victims.is_empty() {
+        let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
+        let jobs = if ids.len() == 1 { "job" } else { "jobs" };
+        text.push_str(&format!(" took {jobs} {} down", ids.join(", ")));
     }
 }
 
@@ -651,6 +802,20 @@ impl fmt::Display for Reason {
             Self::Behind { job, overtaken_for: Some(t) } => {
                 write!(f, "Priority(job {job} is first and has waited for more than {t})")
             }
+            Self::UserLimit { user, limit: UserLimit::Jobs { most } } => {
+                write!(
+                    f,
+                    "UserLimit({user} has {} running, the most at once for one user)",
+                    count(*most, "job")
+                )
+            }
+            Self::UserLimit { user, limit: UserLimit::Gpus { wanted, used, most } } => {
+                write!(
+                    f,
+                    "UserLimit(asks for {}; {user} has {used} of at most {most})",
+                    count(*wanted, "GPU")
+                )
+            }
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
             Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
             Self::Launching => f.write_str("starting"),
@@ -711,15 +876,195 @@ impl fmt::Display for Reason {
                 )
             }
             Self::FaultCulprit { line, victims, because } => {
-                write!(f, "a fatal GPU fault under MPS")?;
-                if !victims.is_empty() {
-                    let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
-                    let jobs = if ids.len() == 1 { "job" } else { "jobs" };
-                    write!(f, " took {jobs} {} down", ids.join(", "))?;
-                }
-                write!(f, " ({because}); this command no longer runs under MPS; log: {line}")
+                let mut text = "a fatal GPU fault under MPS".to_owned();
+                took_down(&mut text, victims);
+                write!(f, "{text} ({because}); this command no longer runs under MPS; log: {line}")
             }
             Self::GpuLost { line } => write!(f, "its GPU went away: {line}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recovery::EvidenceKind;
+    use serde_json::Value;
+
+    const SECRET: &str = "password-of-the-db";
+
+    /// One of each, with everything in it that can be.
+    fn all() -> Vec<Reason> {
+        let text = || "text".to_owned();
+        let (job, gpus, m) = (JobId(7), vec![1, 2], MiB(900));
+        let holders = vec![
+            Holder::Job { job, memory: m },
+            Holder::Foreign { pid: 9, user: Some("bob".into()), memory: Some(m) },
+        ];
+        let refusals = vec![
+            Refusal::Gone,
+            Refusal::Unhealthy { why: text() },
+            Refusal::Drained { by: "root".into() },
+            Refusal::Stale { age: None },
+            Refusal::Busy { holders: holders.clone() },
+            Refusal::Exclusive { job },
+            Refusal::TooSmall { memory: m },
+            Refusal::Memory { free: m, holders },
+            Refusal::Starting { job, active_for: None, window: Millis(1) },
+            Refusal::Rising { job, holds: m, forecast: m, window: Millis(1) },
+            Refusal::Gate(GateVerdict::Open),
+            Refusal::Full { most: 1 },
+            Refusal::Pack { rule: Pack::Any, load: None, newcomer: None },
+            Refusal::Slowdown { job, expected: Fraction(1), upper: Fraction(2), limit: Fraction(3) },
+            Refusal::Unforeseen { job: None },
+            Refusal::Uncontrolled,
+            Refusal::Apart { job },
+            Refusal::MpsCooldown { left: Millis(1) },
+        ];
+        let no_gpu = refusals.into_iter().map(|refusal| Reason::NoGpu {
+            gpus: 1,
+            need: Some(m),
+            guard: m,
+            source: None,
+            detail: Arc::new(NoGpu { fitting: 0, refusals: vec![(0, refusal)] }),
+        });
+        let neighbour = Blame::Neighbour { job: None, pid: Some(1), user: Some("bob".into()) };
+        let mut reasons = vec![
+            Reason::PlacedIdle { gpus: gpus.clone(), need: Some(m), source: None },
+            Reason::PlacedShared {
+                gpus,
+                need: Some(m),
+                source: Some(NeedSource::Declared),
+                free: m,
+                neighbours: 1,
+                smact: Some(Fraction(1)),
+                order: Order::Magm,
+                candidates: 3,
+                sharing: SharingMode::Mps,
+                foreseen: Vec::new(),
+            },
+            Reason::Behind { job, overtaken_for: None },
+            Reason::UserLimit { user: "bob".into(), limit: UserLimit::Gpus { wanted: 1, used: 2, most: 2 } },
+            Reason::Held { by: "bob".into() },
+            Reason::Pause { error: text(), until: Millis(1) },
+            Reason::Launching,
+            Reason::NotPlannedYet,
+            Reason::Judging,
+            Reason::Completed,
+            Reason::CommandFailed {
+                status: text(),
+                evidence: Some(Evidence { kind: EvidenceKind::OwnError, line: text() }),
+            },
+            Reason::NotStarted { why: text() },
+            Reason::LaunchFailed { error: text() },
+            Reason::ExitUnknown,
+            Reason::Cancelled { by: "bob".into() },
+            Reason::RequeuedByUser { by: "bob".into() },
+            Reason::Undone { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job] },
+            Reason::TimeLimit { limit: Millis(1) },
+            Reason::OutOfMemoryRetry {
+                blame: neighbour.clone(),
+                next: Floor::Memory(m),
+                retries: 1,
+                max_retries: 2,
+            },
+            Reason::OutOfMemoryFinal { blame: neighbour, why: "text".into() },
+            Reason::HostOutOfMemory { line: text() },
+            Reason::FaultVictim { culprit: job, line: text() },
+            Reason::FaultCulprit { line: text(), victims: vec![job], because: "text".into() },
+            Reason::GpuLost { line: text() },
+        ];
+        reasons.extend(no_gpu);
+        reasons
+    }
+
+    /// Puts the secret into one string after the other, wherever the reason still is one then. Names of users and
+    /// words of an enumeration are no texts.
+    fn marked(reason: &Reason) -> Reason {
+        fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+            match value {
+                Value::String(_) => found.push(at.to_owned()),
+                Value::Array(items) => {
+                    items.iter().enumerate().for_each(|(i, v)| leaves(v, &format!("{at}/{i}"), found));
+                }
+                Value::Object(map) => map.iter().for_each(|(k, v)| leaves(v, &format!("{at}/{k}"), found)),
+                _ => {}
+            }
+        }
+        let mut value = serde_json::to_value(reason).unwrap();
+        let mut found = Vec::new();
+        leaves(&value, "", &mut found);
+        for at in found.iter().filter(|at| !at.ends_with("/by") && !at.ends_with("/user")) {
+            let mut with = value.clone();
+            *with.pointer_mut(at).unwrap() = Value::String(SECRET.into());
+            if serde_json::from_value::<Reason>(with.clone()).is_ok() {
+                value = with;
+            }
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
+        let mut hidden = 0;
+        for reason in all() {
+            let marked = marked(&reason);
+            let public = marked.public_text();
+            assert!(!public.is_empty() && !public.contains(SECRET), "{marked:?}: {public}");
+            hidden += usize::from(marked.to_string().contains(SECRET));
+        }
+        // The markers do arrive where the full text shows them.
+        assert_eq!(hidden, 10, "reasons whose full text has a text of its own");
+    }
+
+    /// Does not compile when a variant is new, and fails when [`all`] does not have it.
+    #[test]
+    fn every_reason_is_tried() {
+        let number = |reason: &Reason| match reason {
+            Reason::PlacedIdle { .. } => 0,
+            Reason::PlacedShared { .. } => 1,
+            Reason::NoGpu { .. } => 2,
+            Reason::Behind { .. } => 3,
+            Reason::UserLimit { .. } => 4,
+            Reason::Held { .. } => 5,
+            Reason::Pause { .. } => 6,
+            Reason::Launching => 7,
+            Reason::NotPlannedYet => 8,
+            Reason::Judging => 9,
+            Reason::Completed => 10,
+            Reason::CommandFailed { .. } => 11,
+            Reason::NotStarted { .. } => 12,
+            Reason::LaunchFailed { .. } => 13,
+            Reason::ExitUnknown => 14,
+            Reason::Cancelled { .. } => 15,
+            Reason::RequeuedByUser { .. } => 16,
+            Reason::Undone { .. } => 17,
+            Reason::TimeLimit { .. } => 18,
+            Reason::OutOfMemoryRetry { .. } => 19,
+            Reason::OutOfMemoryFinal { .. } => 20,
+            Reason::HostOutOfMemory { .. } => 21,
+            Reason::FaultVictim { .. } => 22,
+            Reason::FaultCulprit { .. } => 23,
+            Reason::GpuLost { .. } => 24,
+        };
+        let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
+        assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_exit_status_is_public_and_nothing_that_looks_like_one() {
+        for text in ["exit code 1", "exit code -1", "signal 9 (SIGKILL)", "signal 64", "exit status unknown"]
+        {
+            assert_eq!(public_status(text), Some(text));
+        }
+        for text in [
+            "exit code 1; log: x",
+            "exit code",
+            "signal 9 (secret)",
+            "signal 9 (A) b",
+            "exit code 99999999999",
+        ] {
+            assert_eq!(public_status(text), None, "{text}");
         }
     }
 }

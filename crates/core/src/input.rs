@@ -264,15 +264,15 @@ pub enum Rejected {
         largest: MiB,
     },
     /// Somebody else's job.
-    #[error("job {job} belongs to {owner}; only {owner} or root may do that")]
+    #[error("job {job} belongs to {owner}; only {owner}, root or an operator may do that")]
     NotAllowed {
         /// Job.
         job: JobId,
         /// Its owner.
         owner: Arc<str>,
     },
-    /// Only root may do that.
-    #[error("only root (or the user that carma runs as) may drain or resume a GPU")]
+    /// Only root and operators may do that.
+    #[error("only root, an operator or the user that carma runs as may drain or resume a GPU")]
     AdminOnly,
     /// Not in this state.
     #[error("job {job} is {state}: {hint}")]

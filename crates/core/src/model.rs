@@ -31,6 +31,18 @@ pub struct User {
     pub uid: u32,
     /// Login name, for people.
     pub name: Arc<str>,
+    /// May do what root may: a member of the operators' group when it was asked. Part of the input, so that a replay
+    /// needs no user database.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub operator: bool,
+}
+
+impl User {
+    /// A user without any authority over others.
+    #[must_use]
+    pub fn new(uid: u32, name: impl Into<Arc<str>>) -> Self {
+        Self { uid, name: name.into(), operator: false }
+    }
 }
 
 /// How processes share a GPU.

@@ -3,7 +3,7 @@
 //! A pure function of state and time. It does not change the state: each action taken comes back as
 //! [`crate::Input::Decided`].
 
-use crate::explain::{Holder, NoGpu, Reason, Refusal};
+use crate::explain::{Holder, NoGpu, Reason, Refusal, UserLimit};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
 use crate::model::{Attempt, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
@@ -11,9 +11,10 @@ use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack}
 use crate::reading::Health;
 use crate::recovery::EvidenceKind;
 use crate::slowdown::{self, Objection, Outlook, keep_promises};
-use crate::state::{State, end_due};
+use crate::state::{State, Usage, end_due};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What to do now.
@@ -1001,6 +1002,57 @@ fn placement(
     }
 }
 
+/// What users take while a plan is made, held against what they may have.
+struct Takes<'a> {
+    state: &'a State,
+    /// What this plan adds.
+    added: BTreeMap<u32, Usage>,
+    /// Jobs that wait for GPUs of their own user's and may not be overtaken by that user's others.
+    first: BTreeMap<u32, JobId>,
+}
+
+impl<'a> Takes<'a> {
+    const fn new(state: &'a State) -> Self {
+        Self { state, added: BTreeMap::new(), first: BTreeMap::new() }
+    }
+
+    /// Why a job waits for others of the same user, if it does. It keeps nobody else waiting.
+    fn bars(&mut self, job: &Job, recovering: bool, now: Millis) -> Option<Reason> {
+        let options = self.state.options();
+        if options.allowances.is_unlimited() {
+            return None;
+        }
+        let user = &job.spec.user;
+        let may = options.allowances.of(user.uid);
+        if let Some(first) = self.first.get(&user.uid) {
+            return Some(Reason::Behind { job: *first, overtaken_for: options.policy.backfill });
+        }
+        let has = self.state.usage(user.uid).with(self.added.get(&user.uid).copied().unwrap_or_default());
+        let limit = match (may.jobs, may.gpus) {
+            (Some(most), _) if has.running >= most => UserLimit::Jobs { most },
+            (_, Some(most)) if has.gpus.saturating_add(job.spec.request.gpus) > most => {
+                UserLimit::Gpus { wanted: job.spec.request.gpus, used: has.gpus, most }
+            }
+            _ => return None,
+        };
+        // Else smaller jobs of the same user would keep a large one out for ever.
+        let patient = options.policy.backfill.is_some_and(|limit| now.since(job.queued) <= limit);
+        let possible = matches!(limit, UserLimit::Gpus { wanted, most, .. } if wanted <= most);
+        if possible && !patient && !recovering {
+            self.first.insert(user.uid, job.spec.id);
+        }
+        Some(Reason::UserLimit { user: user.name.clone(), limit })
+    }
+
+    fn take(&mut self, job: &Job) {
+        if !self.state.options().allowances.is_unlimited() {
+            let new = Usage { waiting: 0, running: 1, gpus: job.spec.request.gpus };
+            let added = self.added.entry(job.spec.user.uid).or_default();
+            *added = added.with(new);
+        }
+    }
+}
+
 fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
     if state.queue().is_empty() {
         return;
@@ -1009,6 +1061,7 @@ fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
     let policy = &options.policy;
     let mut places = Places::new(state, now);
     let mut failed = Failed::default();
+    let mut takes = Takes::new(state);
     // Set once a job that may not be overtaken did not fit.
     let mut barrier: Option<Reason> = None;
     if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
@@ -1044,8 +1097,15 @@ fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
             }
             continue;
         }
+        if let Some(reason) = takes.bars(job, key.recovery.0, now) {
+            if detail == Detail::Reasons {
+                plan.waiting.push((key.id, reason));
+            }
+            continue;
+        }
         let want = Want::of(state, job);
         if let Some(placement) = places.place_idle(job, &want) {
+            takes.take(job);
             plan.actions.push(Action::Launch { job: key.id, placement });
             continue;
         }
@@ -1062,6 +1122,7 @@ fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
         };
         if let Some(found) = found {
             let placement = slots.place(job, &want, found);
+            takes.take(job);
             plan.actions.push(Action::Launch { job: key.id, placement });
             continue;
         }

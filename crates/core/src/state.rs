@@ -14,7 +14,7 @@ use crate::slowdown::{Measured, Outlook};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// Commands whose faults are remembered at most.
@@ -55,6 +55,9 @@ pub struct State {
     /// Jobs that wait for a verdict; derived from `jobs`.
     #[serde(skip)]
     judging: BTreeSet<JobId>,
+    /// What each user's jobs take and wait for; derived from `jobs`. Nobody is in it with nothing.
+    #[serde(skip)]
+    usage: BTreeMap<u32, Usage>,
     /// GPUs by index; derived from `gpus`.
     #[serde(skip)]
     order: Vec<GpuId>,
@@ -72,6 +75,46 @@ pub struct State {
     /// What is foreseen of jobs that wait, by job and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     outlooks: BTreeMap<JobId, BTreeMap<GpuId, Outlook>>,
+}
+
+/// What one user's jobs take and wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Jobs that wait: pending, held, or for a verdict.
+    pub waiting: u32,
+    /// Jobs that are starting or running.
+    pub running: u32,
+    /// GPUs of those, one that two of them share counted twice.
+    pub gpus: u32,
+}
+
+impl Usage {
+    /// What one job takes or waits for.
+    pub(crate) fn of(job: &Job) -> Self {
+        match job.placement() {
+            Some(placed) => {
+                Self { waiting: 0, running: 1, gpus: u32::try_from(placed.gpus.len()).unwrap_or(u32::MAX) }
+            }
+            None => Self { waiting: 1, running: 0, gpus: 0 },
+        }
+    }
+
+    /// Both together.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting.saturating_add(other.waiting),
+            running: self.running.saturating_add(other.running),
+            gpus: self.gpus.saturating_add(other.gpus),
+        }
+    }
+
+    const fn without(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting.saturating_sub(other.waiting),
+            running: self.running.saturating_sub(other.running),
+            gpus: self.gpus.saturating_sub(other.gpus),
+        }
+    }
 }
 
 /// The pending jobs, in the order in which they are looked at.
@@ -158,6 +201,12 @@ impl State {
         &self.active
     }
 
+    /// What a user's jobs take and wait for.
+    #[must_use]
+    pub fn usage(&self, uid: u32) -> Usage {
+        self.usage.get(&uid).copied().unwrap_or_default()
+    }
+
     /// Number of the next job.
     #[must_use]
     pub fn next_id(&self) -> JobId {
@@ -222,6 +271,7 @@ impl State {
         self.active.clear();
         self.ending.clear();
         self.judging.clear();
+        self.usage.clear();
         self.index_gpus();
         let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
         for job in jobs {
@@ -286,6 +336,8 @@ impl State {
     // --- helpers -------------------------------------------------------------------------------
 
     fn index(&mut self, job: &Arc<Job>) {
+        let usage = self.usage.entry(job.spec.user.uid).or_default();
+        *usage = usage.with(Usage::of(job));
         match job.phase {
             Phase::Pending => {
                 self.queue.insert(job.queue_key(), job.clone());
@@ -312,6 +364,14 @@ impl State {
 
     fn unindex(&mut self, job: &Job) {
         let id = job.spec.id;
+        if let btree_map::Entry::Occupied(mut entry) = self.usage.entry(job.spec.user.uid) {
+            let left = entry.get().without(Usage::of(job));
+            if left == Usage::default() {
+                entry.remove();
+            } else {
+                entry.insert(left);
+            }
+        }
         if matches!(job.phase, Phase::Pending) {
             self.queue.remove(&job.queue_key());
             return;
@@ -379,8 +439,10 @@ impl State {
         Err(Rejected::NotAllowed { job: job.spec.id, owner: job.spec.user.name.clone() })
     }
 
-    fn is_admin(&self, by: &User) -> bool {
-        by.uid == 0 || by.uid == self.options.admin_uid
+    /// Whether a user may do what root may.
+    #[must_use]
+    pub const fn is_admin(&self, by: &User) -> bool {
+        by.operator || by.uid == 0 || by.uid == self.options.admin_uid
     }
 
     fn finish(

@@ -1,11 +1,14 @@
 //! The configuration file: TOML, unknown keys refused by name and place.
 
+pub mod limits;
+
 use carma_api::parse;
 use carma_core::model::SharingMode;
 use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use carma_files::Why;
+use limits::LimitsConfig;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -59,6 +62,8 @@ pub struct Config {
     pub policy: Option<String>,
     /// Sharing mode of jobs that do not ask for one.
     pub sharing: Option<SharingMode>,
+    /// Group whose members may do what root may: a name or a number; `carma-operators` where there is such a group.
+    pub operators: Option<String>,
     /// Changes to the preset's gate.
     pub gate: GateConfig,
     /// Memory.
@@ -73,6 +78,8 @@ pub struct Config {
     pub mps: MpsConfig,
     /// Running jobs.
     pub jobs: JobsConfig,
+    /// What one user may have.
+    pub limits: LimitsConfig,
     /// The journal.
     pub journal: JournalConfig,
 }
@@ -311,6 +318,11 @@ impl Config {
         options.recovery = self.recovery.method.unwrap_or(options.recovery);
         options.max_retries = self.recovery.max_retries.unwrap_or(options.max_retries);
         self.check_memory()?;
+        self.limits.check()?;
+        options.allowances.everybody = self.limits.for_everybody().allowance();
+        if self.operators.as_deref() == Some("") {
+            return Err(("operators", "operators is empty: name a group, or leave the key out".into()));
+        }
         if let Some(hz) = self.sampling.hz
             && !(1..=50).contains(&hz)
         {
@@ -399,6 +411,61 @@ mod tests {
             error("[memory]\nscaled-margin-percent = 900\n").starts_with("2: scaled-margin-percent = 900")
         );
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
+    }
+
+    /// Every key that the program knows, as `[section] key`, found by asking it: an unknown key is answered with those
+    /// that are expected.
+    fn keys() -> Vec<(String, String)> {
+        fn expected(text: &str) -> Vec<String> {
+            let error = toml::from_str::<Config>(text).unwrap_err().to_string();
+            let list = error.split_once("expected ").unwrap_or_else(|| panic!("{text}: {error}")).1;
+            list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        }
+        let mut keys = Vec::new();
+        for key in expected("no-such-key = 1") {
+            // A section has keys of its own; anything else refuses a table.
+            let inner = toml::from_str::<Config>(&format!("[{key}]"))
+                .map(|_| expected(&format!("[{key}]\nno-such-key = 1")))
+                .unwrap_or_default();
+            match inner.is_empty() {
+                true => keys.push((String::new(), key)),
+                false => keys.extend(inner.into_iter().map(|inner| (key.clone(), inner))),
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn the_packaged_file_has_every_key_and_its_values_are_understood() {
+        let text = include_str!("../../../packaging/carma.toml");
+        let keys = keys();
+        assert!(keys.len() > 50 && keys.contains(&("limits".into(), "gpus".into())), "{keys:?}");
+        let mut missing = Vec::new();
+        for (section, key) in &keys {
+            let header = format!("# [{section}");
+            let body = match section.as_str() {
+                "" => text.split("\n# [").next().unwrap(),
+                _ => text
+                    .split(&format!("\n{header}"))
+                    .skip(1)
+                    .find(|rest| rest.starts_with(']'))
+                    .unwrap_or(""),
+            };
+            let body = if section.is_empty() { body } else { body.split("\n# [").next().unwrap() };
+            let table = text.contains(&format!("\n# [{section}.{key}."));
+            if !table && !body.lines().any(|line| line.starts_with(&format!("# {key} = "))) {
+                missing.push(format!("[{section}] {key}"));
+            }
+        }
+        assert!(missing.is_empty(), "packaging/carma.toml does not name {missing:?}");
+        // With the comment signs gone it is a configuration.
+        let is_line = |line: &&str| {
+            line.starts_with("[") || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+        };
+        let live: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# ")).filter(is_line).collect();
+        let config: Config = toml::from_str(&live.join("\n")).unwrap();
+        config.options(0).unwrap();
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! A turn: take the messages that wait, apply what they bring, plan, write everything to the journal
 //! in one transaction, and only then answer the users and carry out the actions.
 
+use crate::audit;
 use crate::clock::Clock;
+use crate::config::limits::UserLimits;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::memory::{self, Memory};
 use crate::perform::Performer;
+use crate::quota::{self, Environments};
 use crate::run::adopt::{self, Found, Known};
 use crate::run::cgroup::Hierarchy;
 use crate::run::launch::{Outcome, host_limits};
@@ -16,6 +19,7 @@ use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
 use crate::sampler::{Board, Roster};
 use crate::slowdown::Slowdowns;
+use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{
     ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
@@ -88,6 +92,10 @@ pub struct Peer {
     pub user: User,
     /// Primary group.
     pub gid: u32,
+    /// The process, where the kernel says; for the audit.
+    pub pid: Option<i32>,
+    /// What the user may have.
+    pub limits: UserLimits,
 }
 
 /// An order about a job or a GPU.
@@ -191,7 +199,9 @@ pub struct Engine {
     done: Vec<Records>,
     /// An attempt of an earlier life is over: that life may be, too.
     sweep_due: bool,
-    waiters: BTreeMap<JobId, Vec<oneshot::Sender<()>>>,
+    waiters: Waiters,
+    /// What the environments of live jobs take.
+    environments: Environments,
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
     /// Inputs that the journal did not take and that nobody will repeat.
     retry: Vec<Input>,
@@ -222,7 +232,8 @@ impl Engine {
             actions: Vec::new(),
             done: Vec::new(),
             sweep_due: false,
-            waiters: BTreeMap::new(),
+            waiters: Waiters::default(),
+            environments: Environments::default(),
             viewers: Vec::new(),
             retry: Vec::new(),
             dying: Vec::new(),
@@ -244,6 +255,7 @@ impl Engine {
             self.apply(input);
         }
         self.await_news();
+        self.count_environments();
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
         let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
         let live: Vec<_> = active.iter().filter_map(attempt).collect();
@@ -336,6 +348,21 @@ impl Engine {
         }
     }
 
+    /// Finds out what the environments of live jobs take.
+    fn count_environments(&mut self) {
+        self.environments = Environments::default();
+        let Some(oldest) = self.state.jobs().keys().next() else { return };
+        let found = match self.parts.journal.environments(*oldest) {
+            Ok(found) => found,
+            Err(e) => return tracing::warn!("{e}; environments of earlier jobs count for no limit"),
+        };
+        for environment in found {
+            for (job, uid) in environment.jobs.iter().filter(|(job, _)| self.state.job(*job).is_some()) {
+                self.environments.add(*job, *uid, &environment.env);
+            }
+        }
+    }
+
     /// Runs until told to stop.
     pub fn run(mut self) {
         loop {
@@ -400,6 +427,7 @@ impl Engine {
         }
         for id in over {
             self.parts.memory.over(id);
+            self.environments.over(id);
         }
         Ok(())
     }
@@ -463,7 +491,7 @@ impl Engine {
                 Err(refused) => drop(answer.send(Err(refused))),
             },
             Message::Learned(peer, answer) => {
-                let all = peer.user.uid == 0 || peer.user.uid == self.state.options().admin_uid;
+                let all = self.state.is_admin(&peer.user);
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
             }
             Message::Slowdowns(jobs, answer) => {
@@ -472,7 +500,7 @@ impl Engine {
             // Readers see what is on disk: a job that left the state is in the history by then.
             Message::View(answer) => self.viewers.push(answer),
             Message::Wait(job, answer) => match self.state.job(job) {
-                Some(_) => self.waiters.entry(job).or_default().push(answer),
+                Some(_) => self.waiters.add(job, answer),
                 None => drop(answer.send(())),
             },
             Message::Watched(job, attempt, event) => self.watched(job, attempt, event),
@@ -499,6 +527,9 @@ impl Engine {
         }
         check_request(&request)?;
         self.check_host_limits(&request)?;
+        let uid = peer.user.uid;
+        quota::check(&request, uid, &peer.limits, self.state.usage(uid), &self.environments)?;
+        self.allow(uid, &peer.limits);
         // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
         let id = self.state.next_id().max(self.parts.journal.next_job());
         let log = match &request.output {
@@ -510,6 +541,7 @@ impl Engine {
         let new = new_job(id, &request, peer.user.clone(), computed);
         self.try_apply(Input::Submitted(Box::new(new)))?;
         self.parts.memory.await_news(id, &request, peer.user.uid);
+        self.environments.add(id, uid, &request.env);
         self.submitted.insert(id, Instant::now());
         let log_kept = request.output.is_none();
         let stored = StoredJob {
@@ -544,9 +576,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Tells the core what a user may have at once, where that is news.
+    fn allow(&mut self, uid: u32, limits: &UserLimits) {
+        if self.state.options().allowances.of(uid) != limits.allowance() {
+            let mut options = self.state.options().clone();
+            options.allowances.set(uid, limits.allowance());
+            self.apply(Input::Configured(Box::new(options)));
+        }
+    }
+
     fn context(&mut self, probe: &ContextProbe, peer: &Peer) -> Result<DoneReply, Refused> {
-        if peer.user.uid != 0 && peer.user.uid != self.state.options().admin_uid {
-            let text = "only root (or the user that carma runs as) may say what a CUDA context takes";
+        if !self.state.is_admin(&peer.user) {
+            let text =
+                "only root, an operator or the user that carma runs as may say what a CUDA context takes";
             return Err(Refused::new(403, "not_allowed", text));
         }
         let gpu = self.gpu_by_index(probe.gpu)?;
@@ -634,7 +676,7 @@ impl Engine {
                 self.fallbacks.insert((job, attempt), (sharing, note));
             }
             Outcome::NotSpawned { why, machine, fenced } => {
-                tracing::warn!("job {job} is not launched: {why}");
+                tracing::debug!("job {job} is not launched: {why}");
                 if !fenced {
                     // Nobody will claim it, so a fence of it is needed no more.
                     self.done.push(self.parts.lives.present_records(job, attempt));
@@ -794,13 +836,12 @@ impl Engine {
             }
         }
         let batch = std::mem::take(&mut self.batch);
+        audit::happened(&self.state, &batch.inputs, &batch.finished);
         for answer in std::mem::take(&mut self.answers) {
             answer(Ok(()));
         }
         for finished in &batch.finished {
-            for waiter in self.waiters.remove(&finished.job.spec.id).unwrap_or_default() {
-                let _ = waiter.send(());
-            }
+            self.waiters.tell(finished.job.spec.id);
         }
         for records in std::mem::take(&mut self.done) {
             records.remove();
@@ -878,6 +919,7 @@ impl Engine {
                 self.state = state;
                 self.parts.memory.restore(&learned);
                 self.parts.slowdowns.restore(&slowdowns);
+                self.count_environments();
             }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.
@@ -1024,7 +1066,8 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
     let command_key = command_key(request, user.uid);
     NewJob {
         id,
-        user,
+        // An owner's authority is asked for again with each order.
+        user: User { operator: false, ..user },
         name: name.into(),
         command_key,
         request: Request {

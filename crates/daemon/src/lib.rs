@@ -10,6 +10,7 @@
 //!          sampler ──────┘ (probe: NVML or virtual GPUs)
 //! ```
 
+pub mod audit;
 pub mod clock;
 pub mod config;
 pub mod engine;
@@ -17,13 +18,17 @@ pub mod fault;
 pub mod http;
 pub mod journal;
 mod layout;
+pub mod limits;
 pub mod memory;
+pub mod people;
 pub mod perform;
+pub mod quota;
 pub mod run;
 pub mod sampler;
 pub mod serve;
 pub mod slowdown;
 pub mod view;
+pub mod waiters;
 
 pub use run::supervise;
 pub use serve::{ServeError, ServeOptions, serve};

@@ -3,10 +3,12 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Message, Parts};
-use crate::http::{self, App, Credentials};
+use crate::http::{self, App, Readers};
 use crate::journal::{Journal, JournalError};
 use crate::layout::{self, Layout, RETRIES, RETRY};
+use crate::limits;
 use crate::memory::Memory;
+use crate::people::People;
 use crate::perform::Performer;
 use crate::run::cgroup::Hierarchy;
 use crate::run::identity::Life;
@@ -23,6 +25,7 @@ use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
 use carma_sim::virtual_gpu::{VirtualGpus, VirtualSpec};
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -206,6 +209,7 @@ fn keep_inherited_from_jobs() {
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     return_large_blocks();
     keep_inherited_from_jobs();
+    let descriptors = limits::raise_nofile();
     // What carma makes is its own; what users need is opened to them one by one.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // Supervisors work in another directory than this.
@@ -242,6 +246,12 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         Err(why) => tracing::warn!("jobs have no cgroups of their own: {why}"),
     }
     let mut core = options.config.options(uid).map_err(|(_, why)| ServeError::Config(why))?;
+    let people =
+        Arc::new(People::new(options.config.operators.as_deref(), options.config.limits.clone(), uid));
+    let owners: BTreeSet<u32> = state.jobs().values().map(|job| job.spec.user.uid).collect();
+    for owner in owners {
+        core.allowances.set(owner, people.look_up(owner, owner).limits.allowance());
+    }
     let (pace, cadence) = pace(&options.config, options.speed, core.window);
     // At a high speed one look a cadence must still count as fresh.
     core.stale_after = core.stale_after.max(Millis(cadence.0 * 4));
@@ -319,7 +329,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         board,
         rates,
         clock,
-        journal: layout.journal.clone(),
+        readers: Arc::new(Readers::new(layout.journal.clone(), descriptors.readers)),
+        people,
+        descriptors,
         state_dir: options.state_dir.clone(),
         runtime_dir: layout.runtime.clone(),
         gpus: options.gpus.clone(),
@@ -345,10 +357,14 @@ fn same_inventory(state: &State, inventory: &[GpuInfo]) -> bool {
     present.len() == inventory.len() && inventory.iter().all(|gpu| present.contains(&gpu))
 }
 
+/// Threads for what may block: reads of the journal, the user database.
+const BLOCKING_THREADS: usize = 64;
+
 /// Answers clients until a signal comes.
 fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .map_err(system("cannot start answering"))?;
@@ -360,12 +376,23 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), Se
             options.config.policy.as_deref().unwrap_or("carma"),
             options.socket.display()
         );
+        let d = app.descriptors;
+        let former = limits::inherited_nofile().map_or("no limit".to_owned(), |n| n.to_string());
+        tracing::info!(
+            "descriptors: {} (soft limit at the start: {former}, which jobs get): at most {} connections, {} of one user, {} kept for root, and {} readers of the journal; the rest is for jobs",
+            d.all, d.connections, d.per_user, d.kept, d.readers
+        );
+        match app.people.operators() {
+            Some((group, true)) => tracing::info!("operators: the members of group {group}"),
+            Some((group, false)) if options.config.operators.is_some() => {
+                tracing::warn!("operators: there is no group {group}, so only root may act on the jobs of others");
+            }
+            Some(_) | None => {}
+        }
         let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
-        let service = http::router(app).into_make_service_with_connect_info::<Credentials>();
-        let server = axum::serve(listener, service);
         tokio::select! {
-            result = server => result.map_err(system("cannot answer clients"))?,
+            () = http::serve(listener, app) => {}
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }

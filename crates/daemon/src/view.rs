@@ -15,8 +15,133 @@ use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
 use std::collections::BTreeMap;
 
-fn reason_view(reason: &Reason) -> ReasonView {
-    ReasonView { code: reason.code().to_owned(), text: reason.to_string() }
+/// What stands where a name is private.
+const HIDDEN: &str = "-";
+
+/// Who wants to see something. Every view is made for one.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker {
+    uid: u32,
+    /// Root, an operator, or the user that the daemon runs as.
+    all: bool,
+}
+
+impl Asker {
+    /// A user; `all`: may see everything.
+    #[must_use]
+    pub const fn new(uid: u32, all: bool) -> Self {
+        Self { uid, all }
+    }
+
+    /// Whether everything of a job is shown, or what [`strangers_row`] and its like leave.
+    #[must_use]
+    pub const fn may_read(self, owner: u32) -> bool {
+        self.all || self.uid == owner
+    }
+
+    fn row(self, owner: u32, row: JobView) -> JobView {
+        if self.may_read(owner) { row } else { strangers_row(row) }
+    }
+
+    fn reason(self, owner: u32, reason: &Reason) -> ReasonView {
+        let text = if self.may_read(owner) { reason.to_string() } else { reason.public_text() };
+        ReasonView { code: reason.code().to_owned(), text }
+    }
+}
+
+// What others may see of a job: who has it, where, since when, its memory and how it shares. Each field is named in
+// each of these, so that a new one does not compile before somebody has decided.
+
+/// A row as others see it. The texts of reasons are made for the asker already.
+fn strangers_row(row: JobView) -> JobView {
+    let JobView {
+        id,
+        // The program's name, or one that the user has given.
+        name: _,
+        user,
+        state,
+        reason,
+        gpus,
+        gpus_requested,
+        sharing,
+        memory_set_aside_mib,
+        memory_peak_mib,
+        host_memory_peak_mib,
+        attempts,
+        priority,
+        max_slowdown_pct,
+        progress_pct,
+        submitted_ms,
+        started_ms,
+        ended_ms,
+        exit_code,
+    } = row;
+    JobView {
+        id,
+        name: HIDDEN.to_owned(),
+        user,
+        state,
+        reason,
+        gpus,
+        gpus_requested,
+        sharing,
+        memory_set_aside_mib,
+        memory_peak_mib,
+        host_memory_peak_mib,
+        attempts,
+        priority,
+        max_slowdown_pct,
+        progress_pct,
+        submitted_ms,
+        started_ms,
+        ended_ms,
+        exit_code,
+    }
+}
+
+/// All of a job as others see it. Row and attempts are made for the asker already.
+fn strangers_detail(detail: JobDetail) -> JobDetail {
+    let JobDetail {
+        version,
+        job,
+        command: _,
+        cwd: _,
+        log: _,
+        log_kept: _,
+        pid: _,
+        forecasts_mib,
+        // Its reasons may name the model and its files.
+        estimate: _,
+        rate,
+        time_limit_ms,
+        attempts,
+    } = detail;
+    JobDetail {
+        version,
+        job,
+        command: Vec::new(),
+        cwd: String::new(),
+        log: String::new(),
+        log_kept: false,
+        pid: None,
+        forecasts_mib,
+        estimate: None,
+        rate: rate.map(strangers_rate),
+        time_limit_ms,
+        attempts,
+    }
+}
+
+/// A rate as others see it: the unit is a word of the job's.
+fn strangers_rate(rate: RateView) -> RateView {
+    let RateView { per_s, alone_per_s, unit: _, source, progress } = rate;
+    RateView { per_s, alone_per_s, unit: None, source, progress }
+}
+
+/// An explanation as others see it. Row and attempts are made for the asker already.
+fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
+    let ExplainReply { version, job, policy, estimate: _, gpus, attempts } = reply;
+    ExplainReply { version, job, policy, estimate: None, gpus, attempts }
 }
 
 fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
@@ -25,13 +150,13 @@ fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
 
 /// All live jobs: running first, then pending in queue order, then held.
 #[must_use]
-pub fn jobs(state: &State, now: Millis) -> JobsReply {
+pub fn jobs(asker: Asker, state: &State, now: Millis) -> JobsReply {
     let waiting: BTreeMap<JobId, Reason> = carma_core::plan(state, now).waiting.into_iter().collect();
     let active = state.active().iter().copied();
     let queued = state.queue().iter().map(|key| key.id);
     let held = state.jobs().values().filter(|j| matches!(j.phase, Phase::Held { .. })).map(|j| j.spec.id);
     let jobs = active.chain(queued).chain(held).filter_map(|id| state.job(id));
-    let rows = jobs.map(|job| job_view(state, job, waiting.get(&job.spec.id))).collect();
+    let rows = jobs.map(|job| job_view(asker, state, job, waiting.get(&job.spec.id))).collect();
     JobsReply { version: VERSION, now_ms: now.0, jobs: rows }
 }
 
@@ -46,7 +171,7 @@ fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
     }
 }
 
-fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
+fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
     let placement = job.placement();
     let last = job.past.last();
     let tenants = placement.into_iter().flat_map(|p| &p.gpus);
@@ -60,12 +185,13 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         Phase::Running { started, .. } => Some(started.0),
         _ => None,
     };
-    JobView {
+    let owner = job.spec.user.uid;
+    let row = JobView {
         id: job.spec.id.0,
         name: job.spec.name.to_string(),
         user: job.spec.user.name.to_string(),
         state: job.state().as_str().to_owned(),
-        reason: reason_view(&reason_of(job, waiting)),
+        reason: asker.reason(owner, &reason_of(job, waiting)),
         gpus: placement.map(|p| indices(state, &p.gpus)).unwrap_or_default(),
         gpus_requested: job.spec.request.gpus,
         sharing: placement.map(|p| p.sharing),
@@ -81,34 +207,36 @@ fn job_view(state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
         ended_ms: None,
         // What has not ended has none; its earlier attempts have theirs.
         exit_code: None,
-    }
+    };
+    asker.row(owner, row)
 }
 
 /// A finished job as a row.
 #[must_use]
-pub fn finished_view(state: &State, finished: &Finished) -> JobView {
+pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobView {
     let job = &finished.job;
     let last = job.past.last();
-    JobView {
+    let row = JobView {
         state: finished.state.as_str().to_owned(),
-        reason: reason_view(&finished.reason),
+        reason: asker.reason(job.spec.user.uid, &finished.reason),
         gpus: last.map(|a| indices(state, &a.placement.gpus)).unwrap_or_default(),
         sharing: last.map(|a| a.placement.sharing),
         memory_peak_mib: job.past.iter().filter_map(|a| a.peak).max().map(|m| m.0),
         started_ms: last.and_then(|a| a.started).map(|m| m.0),
         ended_ms: Some(finished.at.0),
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
-        ..job_view(state, job, None)
-    }
+        ..job_view(asker, state, job, None)
+    };
+    asker.row(job.spec.user.uid, row)
 }
 
-fn placement_view(state: &State, placement: &Placement) -> AttemptView {
+fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement) -> AttemptView {
     AttemptView {
         attempt: placement.attempt,
         gpus: indices(state, &placement.gpus),
         sharing: placement.sharing,
         cap_mib: placement.cap.map(|m| m.0),
-        placed: reason_view(&placement.reason),
+        placed: asker.reason(owner, &placement.reason),
         decided_ms: placement.at.0,
         started_ms: None,
         ended_ms: None,
@@ -120,7 +248,7 @@ fn placement_view(state: &State, placement: &Placement) -> AttemptView {
     }
 }
 
-fn attempt_view(state: &State, attempt: &Attempt) -> AttemptView {
+fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> AttemptView {
     AttemptView {
         started_ms: attempt.started.map(|m| m.0),
         ended_ms: Some(attempt.ended.0),
@@ -128,8 +256,8 @@ fn attempt_view(state: &State, attempt: &Attempt) -> AttemptView {
         memory_peak_mib: attempt.peak.map(|m| m.0),
         host: attempt.exit.as_ref().map(|exit| exit.host).filter(|host| !host.is_unknown()).map(host_view),
         alone_bp: attempt.alone.map(|alone| alone.means().map(|mean| mean.map(|f| f.0))),
-        verdict: Some(reason_view(&attempt.verdict)),
-        ..placement_view(state, &attempt.placement)
+        verdict: Some(asker.reason(owner, &attempt.verdict)),
+        ..placement_view(asker, state, owner, &attempt.placement)
     }
 }
 
@@ -143,13 +271,14 @@ fn host_view(host: HostUse) -> HostView {
     }
 }
 
-fn attempts(state: &State, job: &Job, row: &JobView) -> Vec<AttemptView> {
-    let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(state, a)).collect();
+fn attempts(asker: Asker, state: &State, job: &Job, row: &JobView) -> Vec<AttemptView> {
+    let owner = job.spec.user.uid;
+    let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(asker, state, owner, a)).collect();
     if let Some(placement) = job.placement() {
         views.push(AttemptView {
             started_ms: row.started_ms,
             memory_peak_mib: row.memory_peak_mib,
-            ..placement_view(state, placement)
+            ..placement_view(asker, state, owner, placement)
         });
     }
     views
@@ -171,30 +300,30 @@ impl Subject<'_> {
         }
     }
 
-    fn row(&self, state: &State, now: Millis) -> JobView {
+    fn row(&self, asker: Asker, state: &State, now: Millis) -> JobView {
         match self {
             Self::Live(job) => {
                 let plan = carma_core::plan(state, now);
                 let waiting = plan.waiting.iter().find(|(id, _)| *id == job.spec.id).map(|(_, r)| r);
-                job_view(state, job, waiting)
+                job_view(asker, state, job, waiting)
             }
-            Self::Over(finished) => finished_view(state, finished),
+            Self::Over(finished) => finished_view(asker, state, finished),
         }
     }
 }
 
-/// Everything about one job. `may_read`: the asker may see its command and log.
+/// Everything about one job that the asker may see.
 #[must_use]
 pub fn detail(
+    asker: Asker,
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
     rate: Option<RateView>,
-    may_read: bool,
 ) -> JobDetail {
     let job = subject.job();
-    let row = subject.row(state, now);
+    let row = subject.row(asker, state, now);
     let f = &job.spec.forecasts;
     let forecasts = [
         ("declared", f.declared),
@@ -208,9 +337,7 @@ pub fn detail(
         (Subject::Live(_), Phase::Running { child, .. }) => child.map(|c| c.pid),
         _ => None,
     };
-    let stored_estimate = stored.and_then(|s| s.estimate.clone());
-    let stored = stored.filter(|_| may_read);
-    JobDetail {
+    let detail = JobDetail {
         version: VERSION,
         command: stored.map(|s| s.request.command.clone()).unwrap_or_default(),
         cwd: stored.map(|s| s.request.cwd.clone()).unwrap_or_default(),
@@ -218,36 +345,39 @@ pub fn detail(
         log_kept: stored.is_some_and(|s| s.request.output.is_none()),
         pid,
         forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
-        estimate: stored_estimate,
+        estimate: stored.and_then(|s| s.estimate.clone()),
         rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
-        attempts: attempts(state, job, &row),
+        attempts: attempts(asker, state, job, &row),
         job: row,
-    }
+    };
+    if asker.may_read(job.spec.user.uid) { detail } else { strangers_detail(detail) }
 }
 
 /// Why a job waits, or why it went where it went.
 #[must_use]
 pub fn explain(
+    asker: Asker,
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
 ) -> ExplainReply {
     let job = subject.job();
-    let row = subject.row(state, now);
+    let row = subject.row(asker, state, now);
     let mut gpus = Vec::new();
     if let (Subject::Live(job), Phase::Pending) = (subject, &job.phase) {
         gpus = verdicts(state, now, job);
     }
-    ExplainReply {
+    let reply = ExplainReply {
         version: VERSION,
         policy: state.options().policy.name.clone(),
         estimate: stored.and_then(|s| s.estimate.clone()),
         gpus,
-        attempts: attempts(state, job, &row),
+        attempts: attempts(asker, state, job, &row),
         job: row,
-    }
+    };
+    if asker.may_read(job.spec.user.uid) { reply } else { strangers_explanation(reply) }
 }
 
 fn verdicts(state: &State, now: Millis, job: &Job) -> Vec<GpuVerdict> {

@@ -1,6 +1,6 @@
 //! `carma serve`: the daemon.
 
-use crate::cli::ServeArgs;
+use crate::cli::{LogFormat, ServeArgs};
 use crate::failure::{Failure, Outcome};
 use crate::places::{default_config, own_socket, own_state};
 use carma_daemon::ServeOptions;
@@ -12,7 +12,11 @@ use tracing_subscriber::EnvFilter;
 /// environment. Flags win over the configuration file.
 pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
     let filter = EnvFilter::try_from_env("CARMA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match args.log_format {
+        LogFormat::Text => log.with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
     let file = args.config.clone().or_else(|| Some(default_config()).filter(|file| file.exists()));
     let mut config = match file {
         Some(file) => config::load(&file).map_err(|e| Failure::usage(e.to_string()))?,

@@ -91,7 +91,8 @@ pub(crate) fn send(client: &mut Client, request: &SubmitRequest) -> Result<Submi
         return Err(Failure::usage(text).hint("put long argument lists into a file"));
     }
     client.post("/v1/jobs", request).map_err(|error| {
-        let broken = matches!(error, carma_api::ClientError::Broken { .. });
+        let broken =
+            matches!(error, carma_api::ClientError::Broken { .. } | carma_api::ClientError::Silent { .. });
         let failure = Failure::from(error);
         if broken {
             // Sending it again might run it twice, which is for the user to decide.

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails says so by panicking")]
 
+mod audit;
+mod connections;
 mod crash;
 mod faults;
 mod journal;
 mod lifecycle;
+mod limits;
 mod memory;
 mod nvml;
+mod privacy;
 mod profile;
 mod recovery;
 mod replay;

@@ -41,11 +41,21 @@ pub(crate) struct Setup {
     pub(crate) state: Option<PathBuf>,
     /// Run as this user (root only).
     pub(crate) user: Option<&'static str>,
+    /// A program that executes the daemon, and its arguments before the daemon's.
+    pub(crate) wrapper: Vec<String>,
 }
 
 impl Setup {
     pub(crate) fn new(gpus: &'static str) -> Self {
-        Self { gpus, args: Vec::new(), env: Vec::new(), config: String::new(), state: None, user: None }
+        Self {
+            gpus,
+            args: Vec::new(),
+            env: Vec::new(),
+            config: String::new(),
+            state: None,
+            user: None,
+            wrapper: Vec::new(),
+        }
     }
 
     pub(crate) fn args(mut self, args: &[&str]) -> Self {
@@ -100,7 +110,14 @@ impl Daemon {
                 command.args(["--reuid", user, "--regid", user, "--init-groups", CARMA]);
                 command
             }
-            None => Command::new(CARMA),
+            None => match &setup.wrapper[..] {
+                [] => Command::new(CARMA),
+                [program, args @ ..] => {
+                    let mut command = Command::new(program);
+                    command.args(args).arg(CARMA);
+                    command
+                }
+            },
         };
         command
             .arg("--socket")

@@ -4,7 +4,7 @@ use crate::support::{CARMA, Daemon, Setup, is_root, stderr, stdout, until};
 use std::os::unix::fs::MetadataExt;
 
 /// Whether the tests of this file can run; says why not.
-fn ready() -> bool {
+pub(crate) fn ready() -> bool {
     let users = ["carma-alice", "carma-bob"];
     if !is_root() {
         eprintln!("SKIPPED: needs root to act as two users");
@@ -18,7 +18,7 @@ fn ready() -> bool {
     true
 }
 
-fn submit_as(daemon: &Daemon, user: &str, args: &[&str]) -> u64 {
+pub(crate) fn submit_as(daemon: &Daemon, user: &str, args: &[&str]) -> u64 {
     let mut words = vec!["submit", "--parsable"];
     words.extend(args);
     let output = daemon.carma_as(user, &words);

@@ -7,6 +7,7 @@ use crate::model::{Basis, Forecasts, NewJob, Profile, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, Risk, WindowSummary};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Which of the GPUs that would do is taken.
@@ -442,6 +443,58 @@ pub struct Options {
     /// How long a job's progress must have been measured, and how old a measurement may be, to break a promise.
     #[serde(default = "slowdown_window")]
     pub slowdown_window: Millis,
+    /// How much a user may have at once.
+    #[serde(default, skip_serializing_if = "Allowances::is_unlimited")]
+    pub allowances: Allowances,
+}
+
+/// How much one user's jobs may have at once; more of them wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Allowance {
+    /// Jobs that are starting or running; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<u32>,
+    /// GPUs of all of them, one that two of them share counted twice; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+}
+
+/// What each user may have at once.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Allowances {
+    /// Who is not named below.
+    #[serde(default)]
+    pub everybody: Allowance,
+    /// Users with an allowance of their own, by uid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub of: BTreeMap<u32, Allowance>,
+}
+
+impl Allowances {
+    /// What a user may have.
+    #[must_use]
+    pub fn of(&self, uid: u32) -> Allowance {
+        self.of.get(&uid).copied().unwrap_or(self.everybody)
+    }
+
+    /// Whether nobody is limited.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Says what a user may have; `true`: that is news.
+    pub fn set(&mut self, uid: u32, allowance: Allowance) -> bool {
+        if self.of(uid) == allowance {
+            return false;
+        }
+        if allowance == self.everybody {
+            self.of.remove(&uid);
+        } else {
+            self.of.insert(uid, allowance);
+        }
+        true
+    }
 }
 
 /// Long enough for a few steps of most tasks; what journals of before promises take it to be.
@@ -500,6 +553,7 @@ impl Default for Options {
             mps_cooldown: Millis::secs(5),
             max_slowdown: None,
             slowdown_window: slowdown_window(),
+            allowances: Allowances::default(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! gpus 2x40G [1x80G]           the devices, read once as idle
 //! inventory 0 2                only these of them are still in the machine
 //! policy NAME                  a preset
-//! option KEY=VALUE ...         window=30s sharing=mps backfill=none|30m recovery=exclusive ...
+//! option KEY=VALUE ...         user_jobs=1 user_gpus=2 window=30s sharing=mps backfill=none|30m recovery=exclusive ...
 //! at 12s                       the clock; GPUs that are not named by `blind` are read again, unchanged
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
@@ -279,7 +279,7 @@ impl Stage {
             });
             1001 + u32::try_from(at).unwrap_or(0)
         };
-        User { uid, name: name.into() }
+        User::new(uid, name)
     }
 
     /// What was printed last, to see what a script ran into.
@@ -416,6 +416,8 @@ impl Stage {
             match key.as_str() {
                 "window" => o.window = span(v)?,
                 "sharing" => o.sharing = sharing(v)?,
+                "user_jobs" => o.allowances.everybody.jobs = Some(number(v)?),
+                "user_gpus" => o.allowances.everybody.gpus = Some(number(v)?),
                 "caps" => o.caps = yes(v)?,
                 "max_slowdown" => o.max_slowdown = Some(share(v)?),
                 "slowdown_window" => o.slowdown_window = span(v)?,

@@ -1,17 +1,26 @@
 //! `GET /v1/jobs/{id}/explain`
 
-use super::{Answered, Shared, show};
+use super::{Answered, Shared, job_id, show};
+use crate::engine::Peer;
 use crate::view;
 use axum::Json;
 use axum::extract::{Path, State};
 use carma_api::wire::ExplainReply;
-use carma_core::model::JobId;
 
 /// Says why a job waits, or why it went where it went.
-pub(super) async fn explain(State(app): Shared, Path(id): Path<u64>) -> Answered<ExplainReply> {
+pub(super) async fn explain(
+    State(app): Shared,
+    peer: Peer,
+    Path(id): Path<String>,
+) -> Answered<ExplainReply> {
+    let id = job_id(&id)?;
     let (state, _) = app.view().await?;
-    let over = show::find(&app, &state, JobId(id))?;
-    let subject = show::subject(&state, over.as_ref(), JobId(id))?;
-    let stored = app.reader()?.job(JobId(id))?;
-    Ok(Json(view::explain(&state, app.clock.now(), &subject, stored.as_ref())))
+    let asker = app.asker(&peer);
+    let now = app.clock.now();
+    let reply = app.readers.read(move |reader| {
+        let over = show::find(reader, &state, id)?;
+        let subject = show::subject(&state, over.as_ref(), id)?;
+        Ok(view::explain(asker, &state, now, &subject, reader.job(id)?.as_ref()))
+    });
+    Ok(Json(reply.await?))
 }

@@ -1,13 +1,19 @@
 //! `GET /v1/history`
 
-use super::{Answered, Shared};
+use super::{Answered, Asked, MyTurns, Shared};
+use crate::engine::Peer;
 use crate::view;
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use carma_api::VERSION;
 use carma_api::wire::JobsReply;
 use carma_core::units::Millis;
 use serde::Deserialize;
+
+/// Jobs in one answer where nobody says how many.
+const USUAL: u64 = 1000;
+/// Jobs in one answer at most; who asks for more gets so many.
+pub(super) const MOST: u64 = 100_000;
 
 #[derive(Deserialize)]
 pub(super) struct Options {
@@ -15,9 +21,19 @@ pub(super) struct Options {
 }
 
 /// Lists finished jobs, the latest first.
-pub(super) async fn history(State(app): Shared, Query(options): Query<Options>) -> Answered<JobsReply> {
+pub(super) async fn history(
+    State(app): Shared,
+    peer: Peer,
+    MyTurns(turns): MyTurns,
+    Asked(options): Asked<Options>,
+) -> Answered<JobsReply> {
+    let limit = options.limit.unwrap_or(USUAL).min(MOST);
+    let _turn = if limit > USUAL { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, _) = app.view().await?;
-    let finished = app.reader()?.history(Millis::ZERO, options.limit.unwrap_or(1000))?;
-    let jobs = finished.iter().map(|f| view::finished_view(&state, f)).collect();
-    Ok(Json(JobsReply { version: VERSION, now_ms: app.clock.now().0, jobs }))
+    let asker = app.asker(&peer);
+    let jobs = app.readers.read(move |reader| {
+        let finished = reader.history(Millis::ZERO, limit)?;
+        Ok(finished.iter().map(|f| view::finished_view(asker, &state, f)).collect())
+    });
+    Ok(Json(JobsReply { version: VERSION, now_ms: app.clock.now().0, jobs: jobs.await? }))
 }

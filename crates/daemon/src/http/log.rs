@@ -1,12 +1,11 @@
 //! `GET /v1/jobs/{id}/log`
 
-use super::{Failure, Shared};
+use super::{Asked, Failure, Shared, job_id, no_such_job};
 use crate::engine::{Peer, Refused};
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::HeaderName;
 use carma_api::wire::{LOG_AT, LOG_END};
-use carma_core::model::JobId;
 use rustix::fs::{SeekFrom, seek};
 use serde::Deserialize;
 use std::fs::File;
@@ -31,12 +30,12 @@ pub(super) struct Options {
 pub(super) async fn log(
     State(app): Shared,
     peer: Peer,
-    Path(id): Path<u64>,
-    Query(options): Query<Options>,
+    Path(id): Path<String>,
+    Asked(options): Asked<Options>,
 ) -> Result<([(HeaderName, String); 2], Bytes), Failure> {
-    let stored = app.reader()?.job(JobId(id))?;
-    let stored = stored.ok_or_else(|| Refused::new(404, "not_found", format!("there is no job {id}")))?;
-    if !app.may_read(&peer, stored.uid) {
+    let id = job_id(&id)?;
+    let stored = app.readers.read(move |reader| Ok(reader.job(id)?)).await?.ok_or_else(|| no_such_job(id))?;
+    if !app.asker(&peer).may_read(stored.uid) {
         let text = format!("the log of job {id} belongs to another user");
         return Err(Refused::new(403, "not_allowed", text).into());
     }

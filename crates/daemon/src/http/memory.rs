@@ -1,6 +1,7 @@
 //! `GET /v1/memory` and `POST /v1/memory/contexts`
 
 use super::{Answered, Failure, Shared};
+use crate::audit::{self, Act};
 use crate::engine::{Message, Peer, Refused};
 use axum::Json;
 use axum::body::Bytes;
@@ -17,5 +18,8 @@ pub(super) async fn context(State(app): Shared, peer: Peer, body: Bytes) -> Answ
     let probe: ContextProbe = serde_json::from_slice(&body).map_err(|e| {
         Failure::from(Refused::new(400, "bad_request", format!("the probe is not understood: {e}")))
     })?;
-    Ok(Json(app.ask(|answer| Message::Context(probe, peer, answer)).await??))
+    let (gpu, asks) = (probe.gpu, peer.clone());
+    let result = app.ask(|answer| Message::Context(probe, asks, answer)).await?;
+    audit::asked(&peer, Act::Context(gpu), result.as_ref().map(|reply| reply.id));
+    Ok(Json(result?))
 }

@@ -1,5 +1,6 @@
 //! HTTP over the Unix socket: one file per verb, named as the command is.
 
+mod connections;
 mod explain;
 mod gpus;
 mod history;
@@ -7,33 +8,42 @@ mod log;
 mod memory;
 mod order;
 mod queue;
+mod readers;
 mod show;
 mod slowdowns;
 mod status;
 mod submit;
 mod wait;
 
+pub(crate) use connections::serve;
+pub use readers::Readers;
+
 use crate::clock::Clock;
 use crate::engine::{Message, Peer, Refused};
-use crate::journal::{Journal, JournalError, Reader};
-use crate::run::process::user_name;
+use crate::journal::JournalError;
+use crate::limits::Descriptors;
+use crate::people::{People, Person};
 use crate::sampler::Board;
 use crate::slowdown::Rates;
-use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts};
+use crate::view::Asker;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Query};
 use axum::http::{StatusCode, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
+use carma_api::VERSION;
 use carma_api::wire::{ErrorReply, LaunchStats};
-use carma_api::{MAX_BODY, VERSION};
-use carma_core::model::User;
+use carma_core::model::{JobId, User};
 use carma_core::state::State as CoreState;
+use connections::Turns;
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use tokio::net::UnixListener;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long the user database may take to say who asks.
+const WHO: Duration = Duration::from_secs(5);
 
 /// What every handler needs.
 pub struct App {
@@ -45,8 +55,12 @@ pub struct App {
     pub rates: Rates,
     /// The clock.
     pub clock: Clock,
-    /// The journal's file.
-    pub journal: PathBuf,
+    /// Readers of the journal.
+    pub readers: Arc<Readers>,
+    /// Who users are.
+    pub people: Arc<People>,
+    /// How descriptors are divided.
+    pub descriptors: Descriptors,
     /// Where carma's state lives.
     pub state_dir: PathBuf,
     /// Where jobs find the sockets that they need.
@@ -77,25 +91,32 @@ impl From<JournalError> for Failure {
     }
 }
 
+impl Refused {
+    /// As clients read it.
+    fn reply(self) -> ErrorReply {
+        ErrorReply { version: VERSION, code: self.code.to_owned(), error: self.text }
+    }
+}
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let Refused { status, code, text } = self.0;
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let reply = ErrorReply { version: VERSION, code: code.to_owned(), error: text };
-        (status, Json(reply)).into_response()
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(self.0.reply())).into_response()
+    }
+}
+
+impl From<Refused> for Response {
+    fn from(refused: Refused) -> Self {
+        Failure(refused).into_response()
     }
 }
 
 /// The connection's other end, as the kernel says.
 #[derive(Debug, Clone, Copy)]
 pub struct Credentials {
-    uid: Option<(u32, u32)>,
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Credentials {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self { uid: stream.io().peer_cred().ok().map(|c| (c.uid(), c.gid())) }
-    }
+    uid: u32,
+    gid: u32,
+    pid: Option<i32>,
 }
 
 impl FromRequestParts<Arc<App>> for Peer {
@@ -103,13 +124,74 @@ impl FromRequestParts<Arc<App>> for Peer {
 
     async fn from_request_parts(parts: &mut Parts, state: &Arc<App>) -> Result<Self, Failure> {
         let unknown = || Failure(Refused::new(403, "not_allowed", "the kernel does not say who you are"));
-        let ConnectInfo(credentials) =
+        let ConnectInfo(Credentials { uid, gid, pid }) =
             ConnectInfo::<Credentials>::from_request_parts(parts, state).await.map_err(|_| unknown())?;
-        let (uid, gid) = credentials.uid.ok_or_else(unknown)?;
-        // The login group, as after a login: the client may run under another one.
-        let gid = uzers::get_user_by_uid(uid).map_or(gid, |u| u.primary_group_id());
-        Ok(Self { user: User { uid, name: user_name(uid).into() }, gid })
+        let Person { name, gid, operator, limits } = who(&state.people, uid, gid).await?;
+        Ok(Self { user: User { uid, name, operator }, gid, pid, limits })
     }
+}
+
+/// Who a user is. The user database may be a service that hangs: that must keep nobody else waiting.
+async fn who(people: &Arc<People>, uid: u32, gid: u32) -> Result<Person, Failure> {
+    if let Some(person) = people.known(uid) {
+        return Ok(person);
+    }
+    let people = people.clone();
+    let asked = tokio::task::spawn_blocking(move || people.look_up(uid, gid));
+    match tokio::time::timeout(WHO, asked).await {
+        Ok(Ok(person)) => Ok(person),
+        Ok(Err(_)) | Err(_) => {
+            let text = "the user database of this machine does not say who you are: try again in a moment";
+            Err(Refused::new(503, "busy", text).into())
+        }
+    }
+}
+
+/// What the address asks for beside its path; a mistake is answered in words.
+struct Asked<T>(T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Failure> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(asked)) => Ok(Self(asked)),
+            Err(e) => Err(Refused::new(400, "bad_request", e.body_text()).into()),
+        }
+    }
+}
+
+/// The turns of whoever asks.
+struct MyTurns(Arc<Turns>);
+
+impl FromRequestParts<Arc<App>> for MyTurns {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Failure> {
+        let missing = || Failure(Refused::new(500, "internal", "the connection is not known"));
+        parts.extensions.get::<Arc<Turns>>().cloned().map(Self).ok_or_else(missing)
+    }
+}
+
+/// The number of a job as an address names it.
+fn job_id(word: &str) -> Result<JobId, Failure> {
+    let id: u64 = word.parse().map_err(|_| {
+        Failure(Refused::new(400, "bad_request", format!("'{}' is no number of a job", short(word))))
+    })?;
+    // Numbers are given one after the other: the journal never gets to those that it cannot write.
+    if i64::try_from(id).is_err() {
+        return Err(no_such_job(JobId(id)));
+    }
+    Ok(JobId(id))
+}
+
+fn no_such_job(id: JobId) -> Failure {
+    Refused::new(404, "not_found", format!("there is no job {id}")).into()
+}
+
+/// A word of a client's in a message to that client: as much as helps.
+fn short(word: &str) -> String {
+    word.chars().take(40).collect()
 }
 
 impl App {
@@ -124,18 +206,15 @@ impl App {
         self.ask(Message::View).await
     }
 
-    fn reader(&self) -> Result<Reader, Failure> {
-        Ok(Journal::reader(&self.journal)?)
-    }
-
-    /// Whether a peer may read what a user's job is and says.
-    fn may_read(&self, peer: &Peer, owner: u32) -> bool {
-        peer.user.uid == owner || peer.user.uid == 0 || peer.user.uid == self.uid
+    /// What a peer may see.
+    fn asker(&self, peer: &Peer) -> Asker {
+        let all = peer.user.operator || peer.user.uid == 0 || peer.user.uid == self.uid;
+        Asker::new(peer.user.uid, all)
     }
 }
 
 /// The routes.
-pub fn router(app: Arc<App>) -> Router {
+fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/status", get(status::status))
         .route("/v1/jobs", get(queue::queue).post(submit::submit))
@@ -157,6 +236,7 @@ pub fn router(app: Arc<App>) -> Router {
                 "there is no such address; is the client newer than the daemon?",
             ))
         })
-        .layer(DefaultBodyLimit::max(MAX_BODY))
+        // The connection has read the body already, as much as may be.
+        .layer(DefaultBodyLimit::disable())
         .with_state(app)
 }

@@ -1,27 +1,30 @@
 //! `POST /v1/jobs/{id}/{cancel|hold|release|requeue}`, `POST /v1/gpus/{index}/{drain|resume}`
 
-use super::{Answered, App, Failure, Shared};
+use super::{Answered, App, Failure, Shared, job_id, short};
+use crate::audit::{self, Act};
 use crate::engine::{Message, Order, Peer, Refused};
 use axum::Json;
 use axum::extract::{Path, State};
 use carma_api::wire::DoneReply;
-use carma_core::model::JobId;
 
 fn unknown(verb: &str) -> Failure {
-    Refused::new(404, "not_found", format!("there is no order '{verb}'")).into()
+    Refused::new(404, "not_found", format!("there is no order '{}'", short(verb))).into()
 }
 
 async fn give(app: &App, order: Order, peer: Peer) -> Answered<DoneReply> {
-    Ok(Json(app.ask(|answer| Message::Order(order, peer, answer)).await??))
+    let asks = peer.clone();
+    let result = app.ask(|answer| Message::Order(order, asks, answer)).await?;
+    audit::asked(&peer, Act::Order(order), result.as_ref().map(|reply| reply.id));
+    Ok(Json(result?))
 }
 
 /// An order about a job.
 pub(super) async fn job(
     State(app): Shared,
     peer: Peer,
-    Path((id, verb)): Path<(u64, String)>,
+    Path((id, verb)): Path<(String, String)>,
 ) -> Answered<DoneReply> {
-    let id = JobId(id);
+    let id = job_id(&id)?;
     let order = match verb.as_str() {
         "cancel" => Order::Cancel(id),
         "hold" => Order::Hold(id),
@@ -36,8 +39,12 @@ pub(super) async fn job(
 pub(super) async fn gpu(
     State(app): Shared,
     peer: Peer,
-    Path((index, verb)): Path<(u32, String)>,
+    Path((index, verb)): Path<(String, String)>,
 ) -> Answered<DoneReply> {
+    let index: u32 = index.parse().map_err(|_| {
+        let text = format!("'{}' is no number of a GPU; see `carma gpus`", short(&index));
+        Failure::from(Refused::new(400, "bad_request", text))
+    })?;
     let order = match verb.as_str() {
         "drain" => Order::Drain(index),
         "resume" => Order::Resume(index),

@@ -1,10 +1,10 @@
 //! `GET /v1/jobs`
 
-use super::{Answered, Failure, Shared};
-use crate::engine::Refused;
+use super::{Answered, Asked, Failure, MyTurns, Shared, history};
+use crate::engine::{Peer, Refused};
 use crate::view;
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use carma_api::wire::JobsReply;
 use carma_core::units::Millis;
 use serde::Deserialize;
@@ -20,17 +20,26 @@ pub(super) struct Options {
 }
 
 /// Lists live jobs.
-pub(super) async fn queue(State(app): Shared, Query(options): Query<Options>) -> Answered<JobsReply> {
+pub(super) async fn queue(
+    State(app): Shared,
+    peer: Peer,
+    MyTurns(turns): MyTurns,
+    Asked(options): Asked<Options>,
+) -> Answered<JobsReply> {
     let (state, _) = app.view().await?;
-    let task = tokio::task::spawn_blocking(move || {
-        let now = app.clock.now();
-        let mut reply = view::jobs(&state, now);
-        if options.all {
-            let since = Millis(now.since(RECENT).0);
-            let recent = app.reader()?.history(since, 100_000)?;
-            reply.jobs.extend(recent.iter().map(|f| view::finished_view(&state, f)));
-        }
-        Ok(Json(reply))
-    });
-    task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?
+    let asker = app.asker(&peer);
+    let now = app.clock.now();
+    let of_state = state.clone();
+    let task = tokio::task::spawn_blocking(move || view::jobs(asker, &of_state, now));
+    let mut reply = task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
+    if options.all {
+        let _turn = app.readers.listing(&turns).await?;
+        let since = Millis(now.since(RECENT).0);
+        let recent = app.readers.read(move |reader| {
+            let recent = reader.history(since, history::MOST)?;
+            Ok(recent.iter().map(|f| view::finished_view(asker, &state, f)).collect::<Vec<_>>())
+        });
+        reply.jobs.extend(recent.await?);
+    }
+    Ok(Json(reply))
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/jobs`
 
 use super::{Answered, Failure, Shared};
+use crate::audit::{self, Act};
 use crate::engine::{Message, Peer, Refused};
 use axum::Json;
 use axum::body::Bytes;
@@ -12,6 +13,8 @@ pub(super) async fn submit(State(app): Shared, peer: Peer, body: Bytes) -> Answe
     let request: SubmitRequest = serde_json::from_slice(&body).map_err(|e| {
         Failure::from(Refused::new(400, "bad_request", format!("the submission is not understood: {e}")))
     })?;
-    let reply = app.ask(|answer| Message::Submit(Box::new(request), peer, answer)).await??;
-    Ok(Json(reply))
+    let asks = peer.clone();
+    let result = app.ask(|answer| Message::Submit(Box::new(request), asks, answer)).await?;
+    audit::asked(&peer, Act::Submit, result.as_ref().map(|reply| reply.id));
+    Ok(Json(result?))
 }

@@ -1,10 +1,9 @@
 //! `GET /v1/jobs/{id}/wait`
 
-use super::{Answered, Shared, show};
+use super::{Answered, Asked, Shared, job_id, show};
 use crate::engine::{Message, Peer};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use carma_api::wire::JobDetail;
-use carma_core::model::JobId;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -20,12 +19,15 @@ pub(super) struct Options {
 pub(super) async fn wait(
     State(app): Shared,
     peer: Peer,
-    Path(id): Path<u64>,
-    Query(options): Query<Options>,
+    Path(id): Path<String>,
+    Asked(options): Asked<Options>,
 ) -> Answered<JobDetail> {
     let patience = Duration::from_millis(options.timeout_ms.unwrap_or(LONGEST).min(LONGEST));
-    let over = app.ask(|answer| Message::Wait(JobId(id), answer));
-    // Either way the job is shown as it is then.
-    let _ = tokio::time::timeout(patience, over).await;
-    show::detail(&app, &peer, JobId(id)).await
+    let id = job_id(&id)?;
+    if patience > Duration::ZERO {
+        let over = app.ask(|answer| Message::Wait(id, answer));
+        // Either way the job is shown as it is then.
+        let _ = tokio::time::timeout(patience, over).await;
+    }
+    show::detail(&app, &peer, id).await
 }

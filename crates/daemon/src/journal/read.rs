@@ -9,6 +9,7 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_memory::history::{Row, Table};
 use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -108,6 +109,40 @@ impl Journal {
         read().map_err(sql("read"))
     }
 
+    /// The environments of the jobs from `oldest` on: for each environment the jobs that have it, with their users.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn environments(&self, oldest: JobId) -> Result<Vec<Environment>, JournalError> {
+        let failed = sql("read");
+        let mut query = self
+            .db
+            .prepare("SELECT id, uid, environment FROM jobs WHERE id >= ?1 ORDER BY environment, id")
+            .map_err(&failed)?;
+        let mut bodies = self.db.prepare("SELECT body FROM environments WHERE id = ?1").map_err(&failed)?;
+        let mut rows = query.query([oldest.0]).map_err(&failed)?;
+        let mut found: Vec<Environment> = Vec::new();
+        let mut last = None;
+        while let Some(row) = rows.next().map_err(&failed)? {
+            let (id, uid, of): (u64, u32, i64) =
+                (row.get(0).map_err(&failed)?, row.get(1).map_err(&failed)?, row.get(2).map_err(&failed)?);
+            if last != Some(of) {
+                // Those of jobs that are over may be gone.
+                let body: Option<String> =
+                    bodies.query_row([of], |row| row.get(0)).optional().map_err(&failed)?;
+                let Some(body) = body else { continue };
+                let env = serde_json::from_str(&body)
+                    .map_err(|e| JournalError::Entry { seq: of, why: e.to_string() })?;
+                found.push(Environment { env, jobs: Vec::new() });
+                last = Some(of);
+            }
+            if let Some(environment) = found.last_mut() {
+                environment.jobs.push((JobId(id), uid));
+            }
+        }
+        Ok(found)
+    }
+
     /// A second, read-only connection for other threads.
     ///
     /// # Errors
@@ -180,6 +215,14 @@ pub(super) fn missing(from: i64, to: i64) -> String {
     } else {
         format!("entries {from} to {to} are missing")
     }
+}
+
+/// An environment, and the jobs that have it.
+pub struct Environment {
+    /// The variables.
+    pub env: BTreeMap<String, String>,
+    /// Jobs with their users.
+    pub jobs: Vec<(JobId, u32)>,
 }
 
 /// A read-only view of the journal.

@@ -12,7 +12,7 @@ pub(super) const SETTINGS: Settings =
 pub(super) fn submitted(id: u64) -> Input {
     Input::Submitted(Box::new(NewJob {
         id: JobId(id),
-        user: User { uid: 1, name: "a".into() },
+        user: User::new(1, "a"),
         name: "j".into(),
         command_key: 7,
         request: Request {

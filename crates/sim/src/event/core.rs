@@ -46,8 +46,7 @@ impl<'a> CoreScheduler<'a> {
         let ranks_windows = options.policy.order == Order::Lug;
         let gpus = inventory.len();
         let foresight = Foresight::wanted(&options, gpus);
-        let users =
-            (0..).zip(&workload.users).map(|(uid, name)| User { uid: 1000 + uid, name: Arc::clone(name) });
+        let users = (0..).zip(&workload.users).map(|(uid, name)| User::new(1000 + uid, Arc::clone(name)));
         let mut it = Self {
             state: State::default(),
             workload,

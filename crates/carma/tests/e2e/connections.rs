@@ -1,0 +1,341 @@
+//! Connections that somebody holds, idle, slow or full of garbage, harm nobody else; and a client never waits for ever.
+
+use crate::support::{CARMA, Daemon, Setup, job, stderr, until};
+use crate::users::{ready, submit_as};
+use carma_api::wire::SubmitRequest;
+use carma_api::{Client, ClientError};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+/// Holds connections as another user: told how many and what to send, it says how many it got.
+const HOLDER: &str = r#"
+import socket, sys, threading, time
+path, wanted, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+held = []
+while len(held) < wanted:
+    s = socket.socket(socket.AF_UNIX)
+    # A door with too many at it says so at once.
+    s.setblocking(False)
+    try:
+        s.connect(path)
+    except BlockingIOError:
+        time.sleep(0.002)
+        continue
+    try:
+        if what == "garbage":
+            s.send(b"\0\xff" * 2000)
+        if what == "slow":
+            s.send(b"G")
+    except OSError:
+        pass
+    held.append(s)
+print(len(held), flush=True)
+def drip():
+    while True:
+        for s in held:
+            try:
+                s.send(b"E")
+            except OSError:
+                pass
+        time.sleep(1)
+if what == "slow":
+    threading.Thread(target=drip, daemon=True).start()
+sys.stdin.read()
+"#;
+
+/// Ends with its standard input.
+struct Held {
+    child: Child,
+    _input: ChildStdin,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hold(daemon: &Daemon, user: &str, wanted: usize, what: &str) -> Held {
+    let mut child = Command::new("setpriv")
+        .args(["--reuid", user, "--regid", user, "--init-groups"])
+        .args(["sh", "-c", "ulimit -n $(ulimit -Hn); exec python3 -c \"$0\" \"$@\"", HOLDER])
+        .arg(daemon.socket())
+        .args([&wanted.to_string(), what])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .current_dir("/")
+        .spawn()
+        .unwrap();
+    let input = child.stdin.take().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), wanted.to_string(), "connections of {user}");
+    Held { child, _input: input }
+}
+
+/// A daemon with few descriptors: `ulimit -n`.
+fn with_descriptors(number: u32, hard_too: bool) -> Daemon {
+    let which = if hard_too { "" } else { "S" };
+    let mut setup = Setup::new("virtual:4xA100-40GB");
+    setup.wrapper = vec!["sh".into(), "-c".into(), format!("ulimit -{which}n {number}; exec \"$0\" \"$@\"")];
+    setup.start()
+}
+
+fn descriptors(daemon: &Daemon) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
+}
+
+/// What must go on while `bob` does his worst: answers, submissions, launches and exits of others.
+fn life_goes_on(daemon: &Daemon) {
+    let ids: Vec<u64> =
+        (0..6).map(|n| submit_as(daemon, "carma-alice", &["--", "sh", "-c", &format!("exit {n}")])).collect();
+    for (n, id) in (0..).zip(ids) {
+        let over = daemon.end_of(id);
+        let wanted = if n == 0 { "COMPLETED" } else { "FAILED" };
+        assert_eq!((over.job.state.as_str(), over.job.exit_code), (wanted, Some(n)), "{:?}", over.job.reason);
+    }
+    let output = daemon.carma_as("carma-alice", &["queue"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn connections_that_one_user_holds_harm_nobody_else() {
+    if !ready() {
+        return;
+    }
+    // As it was when 1,100 of them ended other people's jobs: a soft limit of 1,024.
+    let daemon = with_descriptors(1024, false);
+    let running = submit_as(&daemon, "carma-alice", &["--", "sh", "-c", "sleep 5; exit 7"]);
+    for what in ["idle", "slow", "garbage"] {
+        let _held = hold(&daemon, "carma-bob", 1100, what);
+        life_goes_on(&daemon);
+        // He is served, too: his oldest idle connections make room.
+        let output = daemon.carma_as("carma-bob", &["queue"]);
+        assert!(output.status.success(), "{what}: {}", stderr(&output));
+    }
+    assert_eq!(daemon.end_of(running).job.exit_code, Some(7), "the end was seen");
+    let log = daemon.log();
+    assert!(log.contains("audit act=\"connect\"") && log.contains("too_many_connections"), "{log}");
+}
+
+#[test]
+fn five_thousand_connections_find_a_daemon_with_few_descriptors() {
+    if !ready() {
+        return;
+    }
+    let daemon = with_descriptors(256, true);
+    assert!(daemon.log().contains("descriptors: 256"), "{}", daemon.log());
+    let _idle = hold(&daemon, "carma-bob", 5000, "idle");
+    assert!(descriptors(&daemon) < 200, "{} descriptors", descriptors(&daemon));
+    let _slow = hold(&daemon, "carma-bob", 1000, "slow");
+    life_goes_on(&daemon);
+    assert!(!daemon.log().contains("Too many open files"), "{}", daemon.log());
+}
+
+/// Connections whose requests are all being worked on cannot make room: the next one is told so.
+#[test]
+fn a_user_whose_connections_are_all_in_use_is_told_so() {
+    if !ready() {
+        return;
+    }
+    let daemon = with_descriptors(256, true);
+    let id = submit_as(&daemon, "carma-bob", &["--hold", "--", "true"]);
+    let waits: Vec<Child> = (0..8)
+        .map(|_| {
+            Command::new("setpriv")
+                .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", CARMA, "--socket"])
+                .arg(daemon.socket())
+                .args(["wait", &id.to_string()])
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let refusal = until("the ninth to be refused", || {
+        let output = daemon.carma_as("carma-bob", &["queue"]);
+        (!output.status.success()).then_some(output)
+    });
+    assert_eq!(refusal.status.code(), Some(75), "{}", stderr(&refusal));
+    assert!(stderr(&refusal).contains("you hold 8 connections"), "{}", stderr(&refusal));
+    life_goes_on(&daemon);
+    let cancelled = daemon.carma(&["cancel", &id.to_string()]);
+    assert!(cancelled.status.success(), "{}", stderr(&cancelled));
+    for mut wait in waits {
+        assert!(wait.wait().unwrap().code().is_some());
+    }
+}
+
+#[test]
+fn jobs_get_answers_while_many_requests_of_one_user_are_half_sent() {
+    if !ready() {
+        return;
+    }
+    let daemon = with_descriptors(1024, true);
+    // Heads that promise a body which never comes.
+    let halves: Vec<UnixStream> = (0..100)
+        .map(|_| {
+            let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+            stream
+                .write_all(b"POST /v1/jobs HTTP/1.1\r\nhost: carma\r\ncontent-length: 1000\r\n\r\n{")
+                .unwrap();
+            stream
+        })
+        .collect();
+    life_goes_on(&daemon);
+    // Whoever does not send it is told, and the connection ends.
+    let mut answer = String::new();
+    let mut first = &halves[0];
+    first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let _ = first.read_to_string(&mut answer);
+    assert!(answer.contains("408") && answer.contains("within 15 s"), "{answer}");
+}
+
+#[test]
+fn a_stopped_daemon_is_given_up_with_a_word_on_what_to_do() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let mut client = daemon.client();
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &daemon.pid().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    signal("-STOP");
+    let output = daemon.carma(&["queue", "--json"]);
+    let silent = client.get::<carma_api::wire::StatusReply>("/v1/status");
+    signal("-CONT");
+    assert!(matches!(silent, Err(ClientError::Silent { .. })), "{silent:?}");
+    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    let text = stderr(&output);
+    assert!(text.contains("has not answered for") && text.contains("carma doctor"), "{text}");
+    // The same client goes on when the daemon does.
+    let status: carma_api::wire::StatusReply = client.get("/v1/status").unwrap();
+    assert_eq!(status.pid, daemon.pid());
+}
+
+/// Numbers that are too large, too small or none at all are answered with words, never with an error of the daemon.
+#[test]
+fn whatever_number_is_asked_for_the_answer_is_no_failure_of_the_daemon() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let id = daemon.shell("true");
+    daemon.end_of(id);
+    let numbers = [
+        "0",
+        "1",
+        "-1",
+        "18446744073709551615",
+        "18446744073709551616",
+        "9223372036854775807",
+        "9223372036854775808",
+        "4294967296",
+        "NaN",
+        "1e9",
+        "1.5",
+        "inf",
+        "",
+        "%00",
+        "%ff",
+        "0x10",
+        "1%201",
+    ];
+    for number in numbers {
+        for path in [
+            format!("/v1/history?limit={number}"),
+            format!("/v1/jobs?all={number}"),
+            format!("/v1/jobs/{number}"),
+            format!("/v1/jobs/{number}/explain"),
+            format!("/v1/jobs/{number}/wait?timeout_ms=0"),
+            format!("/v1/jobs/1/wait?timeout_ms={number}"),
+            format!("/v1/slowdowns?jobs={number}"),
+            format!("/v1/slowdowns?jobs=1,{number}"),
+        ] {
+            fails_in_words(&daemon, "GET", &path, "");
+        }
+        for verb in ["cancel", "hold", "release", "requeue", "nonsense"] {
+            fails_in_words(&daemon, "POST", &format!("/v1/jobs/{number}/{verb}"), "{}");
+        }
+        for verb in ["drain", "resume", "nonsense"] {
+            fails_in_words(&daemon, "POST", &format!("/v1/gpus/{number}/{verb}"), "{}");
+        }
+    }
+    let huge = u64::MAX;
+    fails_in_words(
+        &daemon,
+        "POST",
+        "/v1/memory/contexts",
+        &format!("{{\"gpu\":{},\"framework\":\"torch\",\"context_mib\":{huge}}}", u32::MAX),
+    );
+    fails_in_words(
+        &daemon,
+        "POST",
+        "/v1/memory/contexts",
+        &format!("{{\"gpu\":0,\"framework\":\"torch\",\"context_mib\":{huge}}}"),
+    );
+    for field in [
+        "gpu_memory_mib",
+        "time_limit_ms",
+        "measured_mib",
+        "horus_mib",
+        "faketensor_mib",
+        "gpumemnet_mib",
+        "max_retries",
+        "thread_pct",
+        "gpus",
+        "max_slowdown_pct",
+        "priority",
+    ] {
+        for value in
+            ["0", "18446744073709551615", "4294967295", "2147483647", "-2147483648", "255", "1e300", "null"]
+        {
+            let body = format!("{{\"command\":[\"true\"],\"cwd\":\"/\",\"hold\":true,\"{field}\":{value}}}");
+            fails_in_words(&daemon, "POST", "/v1/jobs", &body);
+        }
+    }
+    let body = format!(
+        "{{\"command\":[\"true\"],\"cwd\":\"/\",\"hold\":true,\"task\":{{\"batch_size\":{huge}}},\"estimates\":[{{\"need_mib\":{huge},\"use_mib\":{huge},\
+         \"upper_mib\":{huge},\"tier\":\"trace\",\"source\":\"allocator/trace\",\"family\":\"x\"}}]}}"
+    );
+    fails_in_words(&daemon, "POST", "/v1/jobs", &body);
+    // Everything that was accepted is planned for as well.
+    for job in daemon.queue().jobs {
+        fails_in_words(&daemon, "POST", &format!("/v1/jobs/{}/release", job.id), "{}");
+        fails_in_words(&daemon, "GET", &format!("/v1/jobs/{}/explain", job.id), "");
+    }
+    let after = daemon.submit(SubmitRequest { priority: 100, ..job(&["true"]) });
+    assert_eq!(daemon.end_of(after).job.state, "COMPLETED", "{}", daemon.log());
+}
+
+/// One request, as it is written here; the answer is JSON and no failure of the daemon.
+fn fails_in_words(daemon: &Daemon, method: &str, path: &str, body: &str) {
+    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: carma\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status: u16 = answer.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    assert!((200..500).contains(&status), "{method} {path} {body}: {answer}\n{}", daemon.log());
+    if status >= 400 {
+        assert!(answer.contains("\"error\":\""), "{method} {path}: {answer}");
+    }
+}
+
+#[test]
+fn waiting_for_no_time_leaves_nothing_behind() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let id = daemon.submit(SubmitRequest { hold: true, ..job(&["true"]) });
+    let mut client = Client::connect(&daemon.socket()).unwrap();
+    for timeout in [0, 1] {
+        for _ in 0..200 {
+            let path = format!("/v1/jobs/{id}/wait?timeout_ms={timeout}");
+            let detail: carma_api::wire::JobDetail = client.get(&path).unwrap();
+            assert_eq!(detail.job.state, "PENDING");
+        }
+    }
+    daemon.carma(&["release", &id.to_string()]);
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+}

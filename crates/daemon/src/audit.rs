@@ -1,0 +1,121 @@
+//! One line for each act and each refusal, to whom the daemon's log goes: who, what, which job, what came of it.
+//!
+//! The target is `audit`, so that a filter can keep or drop the lines. Nothing of a user's own is in them: no command,
+//! name of a job, directory, path, environment, line of a log or text of an error.
+
+use crate::engine::{Order, Peer, Refused};
+use carma_core::input::Input;
+use carma_core::model::{Finished, JobId, Phase};
+use carma_core::state::State;
+use carma_core::units::Millis;
+use std::time::Duration;
+
+/// The target of the lines.
+pub const TARGET: &str = "audit";
+
+/// How often, at most, connections of one user that are refused are told.
+pub const CONNECTIONS_EVERY: Duration = Duration::from_secs(10);
+
+/// Something that a user asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// A job is submitted.
+    Submit,
+    /// An order is given.
+    Order(Order),
+    /// A probe of a CUDA context on this GPU is handed in.
+    Context(u32),
+}
+
+impl Act {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Order(Order::Cancel(_)) => "cancel",
+            Self::Order(Order::Hold(_)) => "hold",
+            Self::Order(Order::Release(_)) => "release",
+            Self::Order(Order::Requeue(_)) => "requeue",
+            Self::Order(Order::Drain(_)) => "drain",
+            Self::Order(Order::Resume(_)) => "resume",
+            Self::Context(_) => "context",
+        }
+    }
+
+    /// The job or the GPU that it is about.
+    const fn about(self) -> (Option<u64>, Option<u32>) {
+        match self {
+            Self::Submit => (None, None),
+            Self::Order(
+                Order::Cancel(job) | Order::Hold(job) | Order::Release(job) | Order::Requeue(job),
+            ) => (Some(job.0), None),
+            Self::Order(Order::Drain(gpu) | Order::Resume(gpu)) | Self::Context(gpu) => (None, Some(gpu)),
+        }
+    }
+}
+
+/// What came of something that a user asked for. `done`: the number of the job that it made or was about.
+pub fn asked(peer: &Peer, act: Act, result: Result<u64, &Refused>) {
+    let (job, gpu) = act.about();
+    let job = match (act, result) {
+        (Act::Submit | Act::Order(Order::Requeue(_)), Ok(made)) => Some(made),
+        _ => job,
+    };
+    let (act, uid, user, pid) = (act.name(), peer.user.uid, &*peer.user.name, peer.pid);
+    let operator = peer.user.operator.then_some(true);
+    match result {
+        Ok(_) => {
+            tracing::info!(target: TARGET, act, uid, user, pid, operator, job, gpu, outcome = "done", "audit")
+        }
+        Err(Refused { status, code, .. }) => tracing::warn!(
+            target: TARGET, act, uid, user, pid, operator, job, gpu, outcome = "refused", code, status, "audit"
+        ),
+    }
+}
+
+/// What happened to jobs and is on disk: launches, exits, ends.
+pub fn happened(state: &State, inputs: &[(Millis, Input)], finished: &[Finished]) {
+    let owner = |job: JobId| {
+        let live = state.job(job).map(|job| &job.spec.user);
+        live.or_else(|| {
+            finished.iter().map(|f| &f.job.spec).find(|spec| spec.id == job).map(|spec| &spec.user)
+        })
+    };
+    // What a daemon finds running when it starts is told again with a later time.
+    let found = |job: JobId, at: Millis| {
+        let phase = state.job(job).map(|job| &job.phase);
+        matches!(phase, Some(Phase::Running { started, .. }) if *started < at)
+    };
+    for (at, input) in inputs {
+        let (act, job, attempt, outcome) = match input {
+            Input::Started { job, attempt, .. } if found(*job, *at) => {
+                ("adopt", *job, *attempt, "found running".to_owned())
+            }
+            Input::Started { job, attempt, .. } => ("launch", *job, *attempt, "started".to_owned()),
+            Input::LaunchFailed { job, attempt, transient, .. } => {
+                let outcome = if *transient { "failed, the machine's fault" } else { "failed" };
+                ("launch", *job, *attempt, outcome.to_owned())
+            }
+            Input::Exited { job, attempt, exit } if exit.not_started.is_some() => {
+                ("launch", *job, *attempt, "the command was not started".to_owned())
+            }
+            Input::Exited { job, attempt, exit } => ("exit", *job, *attempt, exit.status.to_string()),
+            _ => continue,
+        };
+        let (uid, user) = owner(job).map(|user| (user.uid, &*user.name)).unzip();
+        tracing::info!(target: TARGET, act, uid, user, job = job.0, attempt, outcome, "audit");
+    }
+    for Finished { job, state, reason, .. } in finished {
+        let (user, outcome, code) = (&job.spec.user, state.as_str(), reason.code());
+        tracing::info!(
+            target: TARGET, act = "end", uid = user.uid, user = &*user.name, job = job.spec.id.0, outcome, code, "audit"
+        );
+    }
+}
+
+/// Connections of a user that were refused or closed since the last line about that user.
+pub fn connections(uid: u32, pid: Option<i32>, refused: u64, closed: u64, held: usize) {
+    tracing::warn!(
+        target: TARGET, act = "connect", uid, pid, refused, closed, held, outcome = "refused", code = "too_many_connections",
+        "audit"
+    );
+}

@@ -1,0 +1,320 @@
+//! `[limits]`: what one user may have, with overrides for users and groups.
+
+use super::Size;
+use carma_core::policy::Allowance;
+use carma_core::units::MiB;
+use serde::{Deserialize, Deserializer, de};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Jobs that one user may have waiting.
+const PENDING_JOBS: u32 = 10_000;
+/// Environment of one job: the largest that were seen are below 64 KiB.
+const ENVIRONMENT: MiB = MiB(1);
+/// Environments of all live jobs of a user, each stored once.
+const ENVIRONMENT_TOTAL: MiB = MiB(64);
+/// A job's log.
+const LOG_SIZE: MiB = MiB::gib(1);
+/// Priorities, lowest and highest.
+const PRIORITY: (i32, i32) = (-1000, 0);
+
+/// A limit, or the word `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Most<T> {
+    /// So much.
+    At(T),
+    /// No limit.
+    Unlimited,
+}
+
+impl<T> Most<T> {
+    fn at(self) -> Option<T> {
+        match self {
+            Self::At(value) => Some(value),
+            Self::Unlimited => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Most<u32> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Most<u32>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number from 0 to 4294967295, or \"none\"")
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+                u32::try_from(value)
+                    .map(Most::At)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+                u32::try_from(value)
+                    .map(Most::At)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
+                match value {
+                    "none" => Ok(Most::Unlimited),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Most<MiB> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        if text == "none" {
+            return Ok(Self::Unlimited);
+        }
+        Size::try_from(text).map(|Size(mib)| Self::At(mib)).map_err(de::Error::custom)
+    }
+}
+
+/// Changes to the limits of whom the section is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct LimitSet {
+    /// Jobs that wait or are held.
+    pub pending_jobs: Option<Most<u32>>,
+    /// Jobs that run at once.
+    pub running_jobs: Option<Most<u32>>,
+    /// GPUs of all of them.
+    pub gpus: Option<Most<u32>>,
+    /// Environment of one job.
+    pub environment: Option<Most<MiB>>,
+    /// Environments of all jobs that are not over.
+    pub environment_total: Option<Most<MiB>>,
+    /// Log of one job.
+    pub log_size: Option<Most<MiB>>,
+    /// Lowest priority.
+    pub priority_min: Option<i32>,
+    /// Highest priority.
+    pub priority_max: Option<i32>,
+}
+
+/// The section, with `[limits.user.NAME]` and `[limits.group.NAME]` in it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Jobs that wait or are held.
+    pub pending_jobs: Option<Most<u32>>,
+    /// Jobs that run at once.
+    pub running_jobs: Option<Most<u32>>,
+    /// GPUs of all of them.
+    pub gpus: Option<Most<u32>>,
+    /// Environment of one job.
+    pub environment: Option<Most<MiB>>,
+    /// Environments of all jobs that are not over.
+    pub environment_total: Option<Most<MiB>>,
+    /// Log of one job.
+    pub log_size: Option<Most<MiB>>,
+    /// Lowest priority.
+    pub priority_min: Option<i32>,
+    /// Highest priority.
+    pub priority_max: Option<i32>,
+    /// Overrides for users, by name.
+    pub user: BTreeMap<String, LimitSet>,
+    /// Overrides for members of groups, by name.
+    pub group: BTreeMap<String, LimitSet>,
+}
+
+/// What one user may have. `None`: no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserLimits {
+    /// Jobs that wait or are held.
+    pub pending_jobs: Option<u32>,
+    /// Jobs that run at once.
+    pub running_jobs: Option<u32>,
+    /// GPUs of all of them.
+    pub gpus: Option<u32>,
+    /// Environment of one job.
+    pub environment: Option<MiB>,
+    /// Environments of all jobs that are not over.
+    pub environment_total: Option<MiB>,
+    /// Log of one job.
+    pub log_size: Option<MiB>,
+    /// Lowest priority.
+    pub priority_min: i32,
+    /// Highest priority.
+    pub priority_max: i32,
+}
+
+impl Default for UserLimits {
+    fn default() -> Self {
+        Self {
+            pending_jobs: Some(PENDING_JOBS),
+            running_jobs: None,
+            gpus: None,
+            environment: Some(ENVIRONMENT),
+            environment_total: Some(ENVIRONMENT_TOTAL),
+            log_size: Some(LOG_SIZE),
+            priority_min: PRIORITY.0,
+            priority_max: PRIORITY.1,
+        }
+    }
+}
+
+impl UserLimits {
+    /// What root and operators have.
+    pub const NONE: Self = Self {
+        pending_jobs: None,
+        running_jobs: None,
+        gpus: None,
+        environment: None,
+        environment_total: None,
+        log_size: None,
+        priority_min: i32::MIN,
+        priority_max: i32::MAX,
+    };
+
+    /// The part that placements must keep.
+    #[must_use]
+    pub const fn allowance(&self) -> Allowance {
+        Allowance { jobs: self.running_jobs, gpus: self.gpus }
+    }
+
+    fn with(self, set: &LimitSet) -> Self {
+        fn over<T>(base: Option<T>, set: Option<Most<T>>) -> Option<T> {
+            set.map_or(base, Most::at)
+        }
+        Self {
+            pending_jobs: over(self.pending_jobs, set.pending_jobs),
+            running_jobs: over(self.running_jobs, set.running_jobs),
+            gpus: over(self.gpus, set.gpus),
+            environment: over(self.environment, set.environment),
+            environment_total: over(self.environment_total, set.environment_total),
+            log_size: over(self.log_size, set.log_size),
+            priority_min: set.priority_min.unwrap_or(self.priority_min),
+            priority_max: set.priority_max.unwrap_or(self.priority_max),
+        }
+    }
+}
+
+impl LimitSet {
+    /// Of each limit the more generous one.
+    fn or_more(self, other: &Self) -> Self {
+        fn least(a: Option<i32>, b: Option<i32>) -> Option<i32> {
+            a.into_iter().chain(b).min()
+        }
+        Self {
+            pending_jobs: self.pending_jobs.max(other.pending_jobs),
+            running_jobs: self.running_jobs.max(other.running_jobs),
+            gpus: self.gpus.max(other.gpus),
+            environment: self.environment.max(other.environment),
+            environment_total: self.environment_total.max(other.environment_total),
+            log_size: self.log_size.max(other.log_size),
+            priority_min: least(self.priority_min, other.priority_min),
+            priority_max: self.priority_max.max(other.priority_max),
+        }
+    }
+
+    fn check(&self, whose: &str, base: &UserLimits) -> Result<(), (&'static str, String)> {
+        let limits = base.with(self);
+        if limits.priority_min > limits.priority_max {
+            let (min, max) = (limits.priority_min, limits.priority_max);
+            let text = format!("{whose}: priority-min {min} is above priority-max {max}");
+            let key = if self.priority_min.is_some() { "priority-min" } else { "priority-max" };
+            return Err((key, text));
+        }
+        Ok(())
+    }
+}
+
+impl LimitsConfig {
+    const fn everybody(&self) -> LimitSet {
+        LimitSet {
+            pending_jobs: self.pending_jobs,
+            running_jobs: self.running_jobs,
+            gpus: self.gpus,
+            environment: self.environment,
+            environment_total: self.environment_total,
+            log_size: self.log_size,
+            priority_min: self.priority_min,
+            priority_max: self.priority_max,
+        }
+    }
+
+    /// What holds for who is named nowhere.
+    #[must_use]
+    pub fn for_everybody(&self) -> UserLimits {
+        UserLimits::default().with(&self.everybody())
+    }
+
+    /// What holds for a user: what is said of the user beats what is said of a group; of several groups the more
+    /// generous word counts. `exempt`: root, an operator, or whom the daemon runs as, who have no limits but those of
+    /// their own section.
+    #[must_use]
+    pub fn of(&self, name: &str, groups: &[String], exempt: bool) -> UserLimits {
+        let own = self.user.get(name).copied().unwrap_or_default();
+        if exempt {
+            return UserLimits::NONE.with(&own);
+        }
+        let of_groups = groups.iter().filter_map(|group| self.group.get(group));
+        let of_groups = of_groups.fold(LimitSet::default(), LimitSet::or_more);
+        self.for_everybody().with(&of_groups).with(&own)
+    }
+
+    /// What makes no sense.
+    ///
+    /// # Errors
+    /// The key and what is wrong with its value.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        self.everybody().check("limits", &UserLimits::default())?;
+        let base = self.for_everybody();
+        for (name, set) in &self.user {
+            set.check(&format!("limits.user.{name}"), &base)?;
+        }
+        for (name, set) in &self.group {
+            set.check(&format!("limits.group.{name}"), &base)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> LimitsConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn users_beat_groups_and_the_more_generous_group_counts() {
+        let limits = parse(
+            "pending-jobs = 5\ngpus = 2\n[user.alice]\ngpus = 'none'\n[group.students]\npending-jobs = 3\npriority-max = 2\n\
+             [group.course]\npending-jobs = 9\nlog-size = '2G'\n[group.poor]\npending-jobs = 0\ngpus = 1",
+        );
+        let groups = ["students".to_owned(), "course".to_owned()];
+        let bob = limits.of("bob", &groups, false);
+        assert_eq!((bob.pending_jobs, bob.gpus, bob.log_size), (Some(9), Some(2), Some(MiB::gib(2))));
+        assert_eq!((bob.priority_min, bob.priority_max), (-1000, 2));
+        let alice = limits.of("alice", &["poor".to_owned()], false);
+        assert_eq!((alice.pending_jobs, alice.gpus), (Some(0), None));
+        assert_eq!(limits.of("carol", &[], false).pending_jobs, Some(5));
+        assert_eq!(limits.of("root", &groups, true), UserLimits::NONE);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, wanted) in [
+            ("gpus = -1", "invalid value: integer `-1`, expected a number from 0 to 4294967295, or \"none\""),
+            ("gpus = 'many'", "expected a number from 0"),
+            ("environment = 1000", "expected a string"),
+            ("environment = '1'", "has no unit"),
+            ("[user.a]\ngpu = 1", "unknown field `gpu`"),
+        ] {
+            let error = toml::from_str::<LimitsConfig>(text).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+        let (key, text) = parse("priority-min = 1").check().unwrap_err();
+        assert_eq!((key, text.as_str()), ("priority-min", "limits: priority-min 1 is above priority-max 0"));
+        let (key, text) = parse("[group.a]\npriority-max = -2000").check().unwrap_err();
+        assert!(key == "priority-max" && text.starts_with("limits.group.a: "), "{text}");
+    }
+}

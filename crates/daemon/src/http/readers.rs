@@ -1,0 +1,78 @@
+//! Readers of the journal: few at a time, since each takes descriptors, and on threads that may block.
+
+use super::Failure;
+use super::connections::{TURN, Turns};
+use crate::engine::Refused;
+use crate::journal::{Journal, Reader};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Long listings that are made at a time: each takes memory in proportion to what it lists.
+const LISTINGS: usize = 2;
+
+/// The readers, reused.
+pub struct Readers {
+    path: PathBuf,
+    free: Mutex<Vec<Reader>>,
+    places: Arc<Semaphore>,
+    listings: Arc<Semaphore>,
+}
+
+fn busy(what: &str) -> Failure {
+    Refused::new(503, "busy", format!("{what}: ask again in a moment")).into()
+}
+
+async fn turn(of: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Failure> {
+    match timeout(TURN, of.clone().acquire_owned()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        Ok(Err(_)) | Err(_) => Err(busy(what)),
+    }
+}
+
+impl Readers {
+    /// At most so many of this journal.
+    #[must_use]
+    pub fn new(path: PathBuf, most: usize) -> Self {
+        Self {
+            path,
+            free: Mutex::default(),
+            places: Arc::new(Semaphore::new(most)),
+            listings: Arc::new(Semaphore::new(LISTINGS)),
+        }
+    }
+
+    /// Reads something, on a thread of its own, when it is its turn.
+    pub(super) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Reader) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = turn(&self.places, "the journal is being read for others").await?;
+        let this = self.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            // Given back when the work is done, also when nobody waits for it any more.
+            let _place = place;
+            let free = || this.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let reader = free().pop();
+            let reader = match reader {
+                Some(reader) => reader,
+                None => Journal::reader(&this.path)?,
+            };
+            // A reader that failed is not used again.
+            let done = work(&reader)?;
+            free().push(reader);
+            Ok(done)
+        });
+        task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?
+    }
+
+    /// The turn of a long listing: one for each user at a time, few for all.
+    pub(super) async fn listing(
+        &self,
+        turns: &Turns,
+    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Failure> {
+        let own = turn(&turns.listings, "another long listing of yours is being made").await?;
+        Ok((own, turn(&self.listings, "long listings are being made for others").await?))
+    }
+}
