@@ -933,7 +933,9 @@ def socket_replaced(field):
 
 
 def _order(field, user, path, headers=None):
-    status, data = field.request(user, "POST", path, {}, headers)
+    status, data = field.request(user, "POST", path, None, headers)
+    if status == 0:
+        raise RuntimeError(f"POST {path} is not answered: {data[:200]!r}")
     return status, data[:120]
 
 

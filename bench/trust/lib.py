@@ -80,7 +80,11 @@ class Client:
             if body is not None and not isinstance(body, (bytes, bytearray)):
                 body = json.dumps(body).encode()
             head = {"Content-Type": "application/json"} if body is not None else {}
-            self.connection.request(method, path, body=body, headers={**head, **(headers or {})})
+            try:
+                self.connection.request(method, path, body=body, headers={**head, **(headers or {})})
+            except BrokenPipeError:
+                # It answered and closed before it had read all: the answer is there to be read.
+                pass
             reply = self.connection.getresponse()
             data = reply.read()
             if reply.will_close:
@@ -105,7 +109,7 @@ class Client:
         return self.call("GET", path)
 
     def post(self, path, body=None):
-        return self.call("POST", path, {} if body is None else body)
+        return self.call("POST", path, body)
 
     def close(self):
         if self.connection is not None:
