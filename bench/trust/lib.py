@@ -61,7 +61,15 @@ class _Connection(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                return self.sock.connect(self.path)
+            except BlockingIOError:
+                # The queue of the socket is full. With a time-out, Python does not wait for room.
+                if time.monotonic() > deadline:
+                    raise TimeoutError("no room in the queue of the socket") from None
+                time.sleep(0.005)
 
 
 class Client:
@@ -319,18 +327,23 @@ class Daemon:
         for pid in supervisors:
             if pid > 1 and executable(pid) == self.carma:
                 signal_process(pid, signal.SIGCONT)
+        # A daemon that a tracer or a shell had started, and that outlived it.
+        for pid in processes():
+            if executable(pid) == self.carma and str(self.socket).encode() in command_line(pid):
+                signal_process(pid, signal.SIGKILL)
         if self.keep:
             say(f"kept: {self.dir}")
             return
-        runtime = self.runtime()
+        states = {self.state, *(lock.parent for lock in self.dir.glob("**/lock"))}
+        places = [self.runtime(state) for state in states]
         shutil.rmtree(self.dir, ignore_errors=True)
-        if runtime is not None:
-            shutil.rmtree(runtime, ignore_errors=True)
+        for place in filter(None, places):
+            shutil.rmtree(place, ignore_errors=True)
 
-    def runtime(self):
+    def runtime(self, state=None):
         """The directory in memory that belongs to this state directory, if there is one."""
         try:
-            there = self.state.stat()
+            there = (state or self.state).stat()
         except OSError:
             return None
         uid = 0 if self.user is None else pwd.getpwnam(self.user).pw_uid
@@ -411,6 +424,14 @@ def executable(pid):
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
         return None
+
+
+def command_line(pid):
+    """The words of a process, each with a NUL behind it."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def signal_process(pid, number):
