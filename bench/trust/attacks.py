@@ -879,8 +879,9 @@ def runtime_sockets(field):
 @attack()
 def plant_in_runtime(field):
     """Plants directories and links in the runtime, state and log directories. They should not be his to write."""
+    field.victim()
     places = [field.daemon.state, field.daemon.state / "logs", field.daemon.state / "run", field.daemon.state / "mps",
-              field.daemon.runtime()]
+              field.daemon.runtime(), *(p for p in (field.daemon.runtime() or Path("/none")).rglob("*") if p.is_dir())]
     planted = []
     for place in filter(None, places):
         for what in (lambda p: os.mkdir(p / "99.1"), lambda p: os.symlink("/etc/passwd", p / "99.1.record"),

@@ -7,7 +7,8 @@ submitted, one is cancelled, one fails, the daemon is killed and started again w
 twice, run as somebody else, leak a descriptor or stay; and what went wrong must be said.
 
 Places: `start` (a daemon's first start), `adopt` (the start that finds a job running), `thread NAME` (one thread of the
-running daemon), `supervisor` (supervisors, up to the command's own first instruction).
+running daemon), `supervisor` (supervisors, up to the command's own first instruction; each thread of the daemon meets the
+error too, since strace follows children of all threads or of none).
 """
 
 import errno
@@ -128,8 +129,7 @@ class Scene:
             words.remove("-f")
             words += [w for task in tasks for w in ("-p", str(task))]
         elif self.place == "supervisor":
-            tasks = [t for t, n in self.threads.items() if n == "launch"] or [pid]
-            words += [w for task in tasks for w in ("-p", str(task))]
+            words += ["-p", str(pid)]
         else:
             words += ["-p", str(pid)]
         self.strace = subprocess.Popen(words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
@@ -175,7 +175,13 @@ class Scene:
 
     def once(self):
         """One error is enough: what comes after it must not meet another."""
-        if self.error and (self.strace is not None or self.tracer is not None) and self.hits()[0]:
+        if not self.error or self.strace is None and self.tracer is None:
+            return
+        found = self.hits()[0]
+        if self.place == "supervisor":
+            # strace follows children only together with all threads; those are other places.
+            found = [line for line in found if int(line.split()[0]) not in self.threads]
+        if found:
             self.detach()
 
     # --- the scenario

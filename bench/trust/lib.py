@@ -269,6 +269,8 @@ class Daemon:
             status, data = self.client().raw("GET", f"/v1/jobs/{job}/log")
             if status == 200:
                 return data.decode(errors="replace")
+            if status >= 500:
+                return f"<{status}: {data[:200]!r}>"
         except Gone:
             pass
         try:

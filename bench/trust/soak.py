@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--every", type=float, default=5, help="seconds between looks")
     args = parser.parse_args()
     if args.small:
-        args.minutes, args.every = min(args.minutes, 0.2), 0.5
+        args.minutes, args.every = min(args.minutes, 0.1), 0.25
     report = lib.Report("soak", args)
     daemon = lib.Daemon(args.carma, gpus="virtual:4xH200", config=CONFIG, keep=args.keep).start()
     names, text = users()

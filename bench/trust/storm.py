@@ -401,7 +401,7 @@ def main():
     parser.add_argument("--patience", type=float, default=90, help="seconds for the last jobs to end")
     args = parser.parse_args()
     if args.small:
-        args.jobs, args.kills = min(args.jobs, 400), min(args.kills, 12)
+        args.jobs, args.kills = min(args.jobs, 300), min(args.kills, 10)
     config = "[queue]\nmost-jobs = 24\n[jobs]\nkill-grace = '2s'\n[journal]\nkeep-jobs = 1000000\n"
     daemon = lib.Daemon(args.carma, gpus="virtual:8xH200", config=config, keep=args.keep).start()
     report = lib.Report("storm", args)
