@@ -141,7 +141,7 @@ def main():
         report.target("others are answered", None, why)
         return report.finish()
     config = "[queue]\nmost-jobs = 24\n"
-    daemon = lib.Daemon(args.carma, gpus="virtual:4xH200", config=config, nofile=args.nofile, keep=args.keep).start()
+    daemon = lib.Daemon(args.carma, gpus="virtual:16xH200", config=config, nofile=args.nofile, keep=args.keep).start()
     mark = daemon.dir / "marks"
     mark.touch()
     mark.chmod(0o666)

@@ -85,7 +85,7 @@ class Scene:
     def __init__(self, args, place=None, call=None, when=0, error=None, calls=()):
         self.args, self.place, self.call, self.when, self.error, self.calls = args, place, call, when, error, calls
         self.user = lib.USERS[0] if lib.two_users() is None else None
-        self.daemon = lib.Daemon(args.carma, gpus="virtual:2xH200", keep=args.keep,
+        self.daemon = lib.Daemon(args.carma, gpus="virtual:4xH200", keep=args.keep,
                                  config="[queue]\nmost-jobs = 24\n[jobs]\nkill-grace = '1s'\n")
         self.marks = self.daemon.dir / "marks"
         self.marks.mkdir()
@@ -460,7 +460,8 @@ def record(args, calls):
         scene.daemon.clean()
     wrong = list(scene.findings)
     bases = {"thread": base}
-    for place in ("start", "adopt"):
+    # A small run keeps to the running daemon and its supervisors.
+    for place in () if args.small else ("start", "adopt"):
         scene = Scene(args, place=place, calls=calls)
         try:
             scene.play(None)
@@ -510,7 +511,7 @@ def main():
     parser.add_argument("--only", help="PLACE/CALL/WHEN/ERROR: this run alone, e.g. supervisor/openat/3/EMFILE")
     args = parser.parse_args()
     if args.small:
-        args.runs = min(args.runs, 6)
+        args.runs = min(args.runs, 4)
     report = lib.Report("inject", args)
     strace = shutil.which("strace")
     if strace is None:

@@ -144,7 +144,7 @@ def main():
     if args.small:
         args.minutes, args.every = min(args.minutes, 0.1), 0.25
     report = lib.Report("soak", args)
-    daemon = lib.Daemon(args.carma, gpus="virtual:4xH200", config=CONFIG, keep=args.keep).start()
+    daemon = lib.Daemon(args.carma, gpus="virtual:16xH200", config=CONFIG, keep=args.keep).start()
     names, text = users()
     report.number("users", text)
     seconds = args.minutes * 60

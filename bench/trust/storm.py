@@ -20,6 +20,8 @@ import lib
 
 POINTS = ("before-commit", "after-decision", "after-spawn", "after-exit")
 BACKLOG = 250
+GPUS = 32
+"""These jobs show no activity on their GPU, and a GPU takes one such job at a time: with few GPUs they would wait."""
 LATE = 12.0
 """Seconds after an acknowledged cancel after which no start can be one that was under way."""
 
@@ -403,7 +405,7 @@ def main():
     if args.small:
         args.jobs, args.kills = min(args.jobs, 300), min(args.kills, 10)
     config = "[queue]\nmost-jobs = 24\n[jobs]\nkill-grace = '2s'\n[journal]\nkeep-jobs = 1000000\n"
-    daemon = lib.Daemon(args.carma, gpus="virtual:8xH200", config=config, keep=args.keep).start()
+    daemon = lib.Daemon(args.carma, gpus=f"virtual:{GPUS}xH200", config=config, keep=args.keep).start()
     report = lib.Report("storm", args)
     storm = Storm(args, daemon)
     storm.run()
