@@ -44,6 +44,10 @@ class Gone(Exception):
     """The daemon did not answer: whether it took what was said is unknown."""
 
 
+class Absent(Gone):
+    """Nobody listens: what was to be said was not said."""
+
+
 class Refused(Exception):
     """The daemon said no."""
 
@@ -82,8 +86,13 @@ class Client:
 
     def raw(self, method, path, body=None, headers=None):
         """The answer's status and bytes."""
-        if self.connection is None:
+        if self.connection is None or self.connection.sock is None:
             self.connection = _Connection(self.path, self.timeout)
+            try:
+                self.connection.connect()
+            except OSError as error:
+                self.connection = None
+                raise Absent(f"{type(error).__name__}: {error}") from error
         try:
             if body is not None and not isinstance(body, (bytes, bytearray)):
                 body = json.dumps(body).encode()
