@@ -27,7 +27,7 @@ keep-inputs = 1000
 # name: (unit, growth allowed over the second half: share of the mean, and absolute)
 CURVES = {
     "descriptors": ("", 0.0, None),
-    "threads": ("", 0.05, 1.0),
+    "threads": ("", 0.05, 3.0),
     "resident": ("MiB", 0.20, 1.0),
     "files": ("", 0.10, 20.0),
     "logs": ("", 0.10, 20.0),
