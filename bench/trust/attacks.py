@@ -24,6 +24,8 @@ import lib
 
 ALICE, BOB = lib.USERS
 ATTACKS = []
+GPUS = 8
+"""More than jobs that any attack leaves running: a GPU takes one job at a time that shows no activity on it."""
 SURVIVES = 15
 """Seconds after which a process that should have been ended counts as one that got away."""
 
@@ -60,7 +62,7 @@ class Field:
 
     def new_daemon(self, **how):
         config = "[queue]\nmost-jobs = 24\n[jobs]\nkill-grace = '2s'\n"
-        daemon = lib.Daemon(self.args.carma, gpus="virtual:4xH200", config=config, keep=self.args.keep, **how).start()
+        daemon = lib.Daemon(self.args.carma, gpus=f"virtual:{GPUS}xH200", config=config, keep=self.args.keep, **how).start()
         self.others.append(daemon)
         return daemon
 
@@ -632,7 +634,7 @@ def log_replaced_by_link(field):
     return field.needle.encode() in data, f"{status}: {data[:100]!r}"
 
 
-@attack("T7")
+@attack("T7", slow=True)
 def log_replaced_by_pipe(field):
     """Replaces his own log by a pipe and asks the daemon for it many times. Others should be answered meanwhile."""
     log = field.bob / "pipe.log"
@@ -879,12 +881,13 @@ def runtime_sockets(field):
 @attack()
 def plant_in_runtime(field):
     """Plants directories and links in the runtime, state and log directories. They should not be his to write."""
+    field.victim()
     places = [field.daemon.state, field.daemon.state / "logs", field.daemon.state / "run", field.daemon.state / "mps",
-              field.daemon.runtime()]
+              field.daemon.runtime(), *(p for p in (field.daemon.runtime() or Path("/none")).rglob("*") if p.is_dir())]
     planted = []
     for place in filter(None, places):
         for what in (lambda p: os.mkdir(p / "99.1"), lambda p: os.symlink("/etc/passwd", p / "99.1.record"),
-                     lambda p: open(p / "99.log", "w").close()):
+                     lambda p: open(p / "planted.log", "w").close()):
             refused, text = denied(what, place)
             if not refused:
                 planted.append(place.name)
@@ -933,7 +936,9 @@ def socket_replaced(field):
 
 
 def _order(field, user, path, headers=None):
-    status, data = field.request(user, "POST", path, {}, headers)
+    status, data = field.request(user, "POST", path, None, headers)
+    if status == 0:
+        raise RuntimeError(f"POST {path} is not answered: {data[:200]!r}")
     return status, data[:120]
 
 
@@ -961,7 +966,7 @@ def hold(field):
     status, data = _order(field, BOB, f"/v1/jobs/{waiting}/release")
     if status == 200:
         return True, f"released: {data!r}"
-    for gpu in range(4):
+    for gpu in range(GPUS):
         field.request("root", "POST", f"/v1/gpus/{gpu}/drain", {})
     pending = field.submit(ALICE, "true")
     status, data = _order(field, BOB, f"/v1/jobs/{pending}/hold")
@@ -971,7 +976,7 @@ def hold(field):
 @attack()
 def drain(field):
     """Drains GPUs, so that nobody's jobs start. It should be for root and operators."""
-    for gpu in range(4):
+    for gpu in range(GPUS):
         status, data = _order(field, BOB, f"/v1/gpus/{gpu}/drain")
         if status == 200:
             return True, f"GPU {gpu}: {data!r}"
@@ -1042,7 +1047,7 @@ def smuggling(field):
     def send():
         for head in heads:
             with socket.socket(socket.AF_UNIX) as out:
-                out.settimeout(2)
+                out.settimeout(0.5)
                 out.connect(str(field.daemon.socket))
                 try:
                     out.sendall((head + hidden).encode())
@@ -1496,11 +1501,23 @@ def endless_files(field):
     """Gives the client's readers a file without end. They should stop at a bound."""
     for words in (["submit", "--file", "/dev/zero", "--", "true"], ["submit", "--rad", "/dev/zero"],
                   ["submit", "--summary", "/dev/zero", "--", "true"], ["submit", "--trace", "/dev/zero", "--", "true"]):
-        command = ["/bin/sh", "-c", 'ulimit -v 4000000; exec "$0" "$@"', field.daemon.carma, "--socket",
-                   str(field.daemon.socket), *words]
-        done = lib.run_as(BOB, command, timeout=15)
-        if done.returncode in (124, 134, 137) or done.returncode < 0 or b"memory allocation" in done.stderr:
-            return True, f"{' '.join(words)}: exit {done.returncode}: {done.stderr[:100]!r}"
+        process = subprocess.Popen([field.daemon.carma, "--socket", str(field.daemon.socket), *words], cwd="/",
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        most = 0
+        for _ in range(750):
+            try:
+                text = Path(f"/proc/{process.pid}/status").read_text()
+            except OSError:
+                text = ""
+            most = max([most, *(int(size) >> 10 for size in re.findall(r"VmHWM:\s+(\d+)", text))])
+            if process.poll() is not None or most > 1024:
+                break
+            time.sleep(0.02)
+        ended = process.poll() is not None
+        process.kill()
+        process.wait()
+        if not ended or most > 1024:
+            return True, f"{' '.join(words)}: {most} MiB" + ("" if ended else " and no end")
     return False, "4 readers stopped"
 
 

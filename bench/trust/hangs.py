@@ -158,7 +158,7 @@ class Bench:
 
     def daemon(self, start=True, **how):
         config = "[queue]\nmost-jobs = 24\n[jobs]\nkill-grace = '2s'\n"
-        made = lib.Daemon(self.args.carma, gpus="virtual:2xH200", config=config, keep=self.args.keep, **how)
+        made = lib.Daemon(self.args.carma, gpus="virtual:4xH200", config=config, keep=self.args.keep, **how)
         self.made.append(made)
         return made.start() if start else made
 

@@ -44,6 +44,10 @@ class Gone(Exception):
     """The daemon did not answer: whether it took what was said is unknown."""
 
 
+class Absent(Gone):
+    """Nobody listens: what was to be said was not said."""
+
+
 class Refused(Exception):
     """The daemon said no."""
 
@@ -61,7 +65,15 @@ class _Connection(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                return self.sock.connect(self.path)
+            except BlockingIOError:
+                # The queue of the socket is full. With a time-out, Python does not wait for room.
+                if time.monotonic() > deadline:
+                    raise TimeoutError("no room in the queue of the socket") from None
+                time.sleep(0.005)
 
 
 class Client:
@@ -74,13 +86,22 @@ class Client:
 
     def raw(self, method, path, body=None, headers=None):
         """The answer's status and bytes."""
-        if self.connection is None:
+        if self.connection is None or self.connection.sock is None:
             self.connection = _Connection(self.path, self.timeout)
+            try:
+                self.connection.connect()
+            except OSError as error:
+                self.connection = None
+                raise Absent(f"{type(error).__name__}: {error}") from error
         try:
             if body is not None and not isinstance(body, (bytes, bytearray)):
                 body = json.dumps(body).encode()
             head = {"Content-Type": "application/json"} if body is not None else {}
-            self.connection.request(method, path, body=body, headers={**head, **(headers or {})})
+            try:
+                self.connection.request(method, path, body=body, headers={**head, **(headers or {})})
+            except BrokenPipeError:
+                # It answered and closed before it had read all: the answer is there to be read.
+                pass
             reply = self.connection.getresponse()
             data = reply.read()
             if reply.will_close:
@@ -105,7 +126,7 @@ class Client:
         return self.call("GET", path)
 
     def post(self, path, body=None):
-        return self.call("POST", path, {} if body is None else body)
+        return self.call("POST", path, body)
 
     def close(self):
         if self.connection is not None:
@@ -257,6 +278,8 @@ class Daemon:
             status, data = self.client().raw("GET", f"/v1/jobs/{job}/log")
             if status == 200:
                 return data.decode(errors="replace")
+            if status >= 500:
+                return f"<{status}: {data[:200]!r}>"
         except Gone:
             pass
         try:
@@ -315,18 +338,23 @@ class Daemon:
         for pid in supervisors:
             if pid > 1 and executable(pid) == self.carma:
                 signal_process(pid, signal.SIGCONT)
+        # A daemon that a tracer or a shell had started, and that outlived it.
+        for pid in processes():
+            if executable(pid) == self.carma and str(self.socket).encode() in command_line(pid):
+                signal_process(pid, signal.SIGKILL)
         if self.keep:
             say(f"kept: {self.dir}")
             return
-        runtime = self.runtime()
+        states = {self.state, *(lock.parent for lock in self.dir.glob("**/lock"))}
+        places = [self.runtime(state) for state in states]
         shutil.rmtree(self.dir, ignore_errors=True)
-        if runtime is not None:
-            shutil.rmtree(runtime, ignore_errors=True)
+        for place in filter(None, places):
+            shutil.rmtree(place, ignore_errors=True)
 
-    def runtime(self):
+    def runtime(self, state=None):
         """The directory in memory that belongs to this state directory, if there is one."""
         try:
-            there = self.state.stat()
+            there = (state or self.state).stat()
         except OSError:
             return None
         uid = 0 if self.user is None else pwd.getpwnam(self.user).pw_uid
@@ -407,6 +435,14 @@ def executable(pid):
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
         return None
+
+
+def command_line(pid):
+    """The words of a process, each with a NUL behind it."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def signal_process(pid, number):

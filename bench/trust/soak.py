@@ -27,7 +27,7 @@ keep-inputs = 1000
 # name: (unit, growth allowed over the second half: share of the mean, and absolute)
 CURVES = {
     "descriptors": ("", 0.0, None),
-    "threads": ("", 0.05, 1.0),
+    "threads": ("", 0.05, 3.0),
     "resident": ("MiB", 0.20, 1.0),
     "files": ("", 0.10, 20.0),
     "logs": ("", 0.10, 20.0),
@@ -142,9 +142,9 @@ def main():
     parser.add_argument("--every", type=float, default=5, help="seconds between looks")
     args = parser.parse_args()
     if args.small:
-        args.minutes, args.every = min(args.minutes, 0.2), 0.5
+        args.minutes, args.every = min(args.minutes, 0.1), 0.25
     report = lib.Report("soak", args)
-    daemon = lib.Daemon(args.carma, gpus="virtual:4xH200", config=CONFIG, keep=args.keep).start()
+    daemon = lib.Daemon(args.carma, gpus="virtual:16xH200", config=CONFIG, keep=args.keep).start()
     names, text = users()
     report.number("users", text)
     seconds = args.minutes * 60

@@ -20,6 +20,8 @@ import lib
 
 POINTS = ("before-commit", "after-decision", "after-spawn", "after-exit")
 BACKLOG = 250
+GPUS = 32
+"""These jobs show no activity on their GPU, and a GPU takes one such job at a time: with few GPUs they would wait."""
 LATE = 12.0
 """Seconds after an acknowledged cancel after which no start can be one that was under way."""
 
@@ -55,7 +57,9 @@ class Storm:
         self.recent = []
         self.kills = defaultdict(int)
         self.series = []
-        """Points at which the next lives of the daemon end."""
+        """Points at which the next lives of the daemon end, and the pause before each."""
+        self.siege = [0.2, 0.5, 0.8]
+        """Shares of the kills at which a long series begins."""
         self.killed_supervisors = defaultdict(int)
         """Id -> supervisors of it that were killed."""
         self.unnamed = 0
@@ -97,6 +101,8 @@ class Storm:
                 work = self.work[number] = {"kind": kind, "code": code, "ids": [], "unknown": 0}
             try:
                 self.took(number, client.post("/v1/jobs", request)["id"])
+            except lib.Absent:
+                time.sleep(0.02)
             except lib.Gone:
                 work["unknown"] += 1
                 time.sleep(0.02)
@@ -127,6 +133,8 @@ class Storm:
         try:
             reply = client.post(f"/v1/jobs/{job}/{verb}")
             status = 200
+        except lib.Absent:
+            return
         except lib.Gone:
             reply, status = None, None
         except lib.Refused as refused:
@@ -174,11 +182,17 @@ class Storm:
     def restart(self, random):
         """Starts the daemon again; kills it during its start now and then. Returns whether it is to die by itself."""
         for _ in range(20):
-            if not self.series and random.random() < 0.06:
-                # Deaths at one point again and again: whatever is under way meets all of them.
-                self.series = [random.choice(POINTS)] * 5
+            if not self.series and self.siege and sum(self.kills.values()) >= self.siege[0] * self.args.kills:
+                # Deaths between decision and launch again and again, with pauses in which a job that was put off may
+                # be decided anew: the same job meets several of them.
+                self.siege.pop(0)
+                self.series = [("after-decision", 1.7)] * 10
+            elif not self.series and random.random() < 0.06:
+                self.series = [(random.choice(POINTS), 0.0)] * 4
             if self.series:
-                self.daemon.spawn(env={"CARMA_FAULT": self.series.pop()})
+                point, pause = self.series.pop()
+                time.sleep(pause)
+                self.daemon.spawn(env={"CARMA_FAULT": point})
                 if self.daemon.up():
                     return True
                 self.kills["daemon at a named point"] += 1
@@ -341,7 +355,8 @@ class Storm:
                 victim = True
                 unnamed += 1
             # A command that was killed before its first line has run, and nobody can see it.
-            if not by_id[job] and work["kind"] != "absent" and not victim and not self.killed_jobs[job]:
+            tried = work["kind"] != "absent" or row["reason"]["code"] == "LaunchFailed"
+            if not by_id[job] and tried and not victim and not self.killed_jobs[job]:
                 never.append(text)
                 continue
             if unknown and victim:
@@ -400,12 +415,15 @@ def main():
     parser.add_argument("--clients", type=int, default=3, help="connections that submit")
     parser.add_argument("--patience", type=float, default=90, help="seconds for the last jobs to end")
     args = parser.parse_args()
+    long = not args.small
     if args.small:
-        args.jobs, args.kills = min(args.jobs, 400), min(args.kills, 12)
+        args.jobs, args.kills = min(args.jobs, 300), min(args.kills, 10)
     config = "[queue]\nmost-jobs = 24\n[jobs]\nkill-grace = '2s'\n[journal]\nkeep-jobs = 1000000\n"
-    daemon = lib.Daemon(args.carma, gpus="virtual:8xH200", config=config, keep=args.keep).start()
+    daemon = lib.Daemon(args.carma, gpus=f"virtual:{GPUS}xH200", config=config, keep=args.keep).start()
     report = lib.Report("storm", args)
     storm = Storm(args, daemon)
+    if not long:
+        storm.siege.clear()
     storm.run()
     lib.say(f"storm: {storm.accepted} jobs accepted in {time.monotonic() - report.started:.0f} s; waiting for the last")
     storm.judge(report)
