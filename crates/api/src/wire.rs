@@ -85,6 +85,10 @@ pub struct SubmitRequest {
     /// Limit of processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_processes: Option<u32>,
+    /// Most that carma keeps of its output: beyond, the middle is cut out. The daemon's limit, where this is absent or
+    /// larger; a file of the user's own (`output`) has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_limit_mib: Option<u64>,
     /// What it takes over from the session in which it is submitted.
     #[serde(default, skip_serializing_if = "Session::is_empty")]
     pub session: Session,
@@ -506,6 +510,20 @@ pub struct GpusReply {
     pub gpus: Vec<GpuView>,
 }
 
+/// Whether jobs have cgroups of their own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupsView {
+    /// Directory in which they are; absent: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// Controllers that they have: limits need `memory`, `cpu`, `pids`.
+    #[serde(default)]
+    pub controllers: Vec<String>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_not: Option<String>,
+}
+
 /// How the daemon is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReply {
@@ -523,6 +541,9 @@ pub struct StatusReply {
     pub jobs: BTreeMap<String, u64>,
     /// Where its state lives.
     pub state_dir: String,
+    /// Whether jobs have cgroups of their own, with which controllers; or why not.
+    #[serde(default)]
+    pub cgroups: CgroupsView,
     /// Where jobs find the sockets that they need; empty from an older daemon.
     #[serde(default)]
     pub runtime_dir: String,

@@ -518,7 +518,7 @@ impl Engine {
         }
     }
 
-    fn try_submit(&mut self, request: SubmitRequest, peer: &Peer) -> Result<SubmitReply, Refused> {
+    fn try_submit(&mut self, mut request: SubmitRequest, peer: &Peer) -> Result<SubmitReply, Refused> {
         if let Some(uid) = self.parts.only_uid
             && peer.user.uid != uid
         {
@@ -530,6 +530,8 @@ impl Engine {
         let uid = peer.user.uid;
         quota::check(&request, uid, &peer.limits, self.state.usage(uid), &self.environments)?;
         self.allow(uid, &peer.limits);
+        let most = peer.limits.log_size.map(|most| most.0);
+        request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
         // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
         let id = self.state.next_id().max(self.parts.journal.next_job());
         let log = match &request.output {

@@ -18,6 +18,7 @@ use crate::run::pace::Paces;
 use crate::run::watch::Watcher;
 use crate::sampler::{self, Board, Pace};
 use crate::slowdown::Slowdowns;
+use carma_api::wire::CgroupsView;
 use carma_core::Input;
 use carma_core::reading::GpuInfo;
 use carma_core::state::State;
@@ -237,6 +238,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let lives = lives.map_err(path_error("cannot make the directory of the records in", &layout.run))?;
     journal.begin_life(life.started, &life.name, &life.host, &life.boot)?;
     let hierarchy = Hierarchy::prepare(as_root, &journal.id()[..8]).map(Arc::new);
+    let cgroups = cgroups_view(&hierarchy);
     match &hierarchy {
         Ok(found) => tracing::info!(
             "each job has a cgroup in {}, controllers: {}",
@@ -280,12 +282,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         life,
         records: lives.present_dir(),
         log_dir: layout.logs.clone(),
-        log_limit: 1 << 30,
         as_root,
         env: job_env(&gpus, options),
         sharing: gpus.sharing.clone(),
         hierarchy: hierarchy.clone().ok(),
-        descriptors: None,
+        descriptors: limits::inherited_nofile(),
         watcher: watcher.clone(),
         paces: paces.clone(),
         // Once a second of the daemon's clock.
@@ -332,6 +333,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         readers: Arc::new(Readers::new(layout.journal.clone(), descriptors.readers)),
         people,
         descriptors,
+        cgroups,
         state_dir: options.state_dir.clone(),
         runtime_dir: layout.runtime.clone(),
         gpus: options.gpus.clone(),
@@ -344,6 +346,17 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     gpus.sharing.shutdown();
     layout.leave();
     served
+}
+
+fn cgroups_view(hierarchy: &Result<Arc<Hierarchy>, String>) -> CgroupsView {
+    match hierarchy {
+        Ok(found) => CgroupsView {
+            dir: Some(found.dir().display().to_string()),
+            controllers: found.controllers().to_vec(),
+            why_not: None,
+        },
+        Err(why) => CgroupsView { why_not: Some(why.clone()), ..CgroupsView::default() },
+    }
 }
 
 fn job_env(gpus: &Gpus, options: &ServeOptions) -> Vec<(String, String)> {

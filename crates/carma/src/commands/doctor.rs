@@ -49,6 +49,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     let (daemon, status) = daemon(&context.socket);
     let mut findings = vec![daemon];
     findings.extend(socket(&context.socket));
+    findings.extend(status.as_ref().map(cgroups));
     let is_virtual = status.is_some_and(|s| s.gpus.starts_with("virtual:"));
     let (nvml, has_gpus) = nvml(is_virtual);
     findings.extend([nvml, mps(has_gpus), pidfd(), systemd(Path::new("/run/systemd/system"))]);
@@ -105,6 +106,25 @@ fn daemon(socket: &Path) -> (Finding, Option<StatusReply>) {
             (Finding::warn(ABOUT, failure.message.unwrap_or_default(), todo), None)
         }
     }
+}
+
+/// Whether the daemon's jobs have cgroups, and what is missing.
+fn cgroups(status: &StatusReply) -> Finding {
+    const ABOUT: &str = "cgroups";
+    let cgroups = &status.cgroups;
+    let Some(dir) = &cgroups.dir else {
+        let why = cgroups.why_not.as_deref().unwrap_or("the daemon does not say why");
+        let todo = "jobs are tracked by session and descent, and --mem, --cpus, --pids are refused; packaging/carma.service shows what systemd is to give";
+        return Finding::warn(ABOUT, format!("jobs have no cgroups of their own: {why}"), todo);
+    };
+    let missing: Vec<&str> =
+        ["memory", "cpu", "pids"].into_iter().filter(|c| !cgroups.controllers.iter().any(|h| h == c)).collect();
+    let text = format!("each job has a cgroup of its own in {dir}");
+    if missing.is_empty() {
+        return Finding::ok(ABOUT, format!("{text}, with limits of memory, processors and processes"));
+    }
+    let todo = "--mem, --cpus and --pids need them: mount cgroup v2 with all controllers (systemd.unified_cgroup_hierarchy=1)";
+    Finding::warn(ABOUT, format!("{text}, but without the controllers {}", missing.join(", ")), todo)
 }
 
 /// Says nothing of a socket that is not there: that the daemon does not answer says it all.

@@ -2,7 +2,7 @@
 
 use crate::support::{Setup, job, stderr, stdout, task, until};
 use carma_api::ClientError;
-use carma_api::wire::{DoneReply, SubmitReply};
+use carma_api::wire::{DoneReply, SubmitReply, SubmitRequest};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -23,7 +23,7 @@ fn submit_wait_logs_and_history() {
     let daemon = Setup::new(ONE).start();
     let output = daemon.carma(&["submit", "--name", "hello", "--", "echo", "hi"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stdout(&output).contains("job 1") && stdout(&output).contains("1.log"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("job 1") && stdout(&output).contains("carma logs 1"), "{}", stdout(&output));
     assert_eq!(daemon.carma(&["wait", "1"]).status.code(), Some(0));
     assert_eq!(stdout(&daemon.carma(&["logs", "1"])), "hi\n");
     let history = stdout(&daemon.carma(&["history"]));
@@ -145,9 +145,10 @@ fn time_limit_and_priority() {
 #[test]
 fn a_deleted_log_is_still_readable_while_the_job_runs() {
     let daemon = Setup::new(ONE).start();
-    let id = daemon.shell("echo precious; sleep 600");
+    let log = daemon.dir.path().join("own.log");
+    let output = Some(log.display().to_string());
+    let id = daemon.submit(SubmitRequest { output, ..job(&["/bin/sh", "-c", "echo precious; sleep 600"]) });
     daemon.in_state(id, "RUNNING");
-    let log = daemon.show(id).log;
     until("output", || std::fs::read_to_string(&log).ok().filter(|t| !t.is_empty()));
     std::fs::remove_file(&log).unwrap();
     let output = daemon.carma(&["logs", &id.to_string()]);

@@ -146,3 +146,102 @@ fn the_progress_of_a_users_job_is_counted_and_nobody_elses_word_is_taken() {
     daemon.end_of(id);
     until("its place to be cleared", || (!socket.parent().unwrap().exists()).then_some(()));
 }
+
+#[test]
+fn what_a_user_names_is_opened_with_that_users_rights_alone() {
+    if !ready() {
+        return;
+    }
+    let daemon = Setup::new("virtual:4xA100-40GB").start();
+    // Another's log, by its path: it stays hers, and is not even seen.
+    let hers = submit_as(&daemon, "carma-alice", &["--", "sh", "-c", "echo secret"]);
+    daemon.end_of(hers);
+    let log = daemon.show(hers).log;
+    let owner = std::fs::metadata(&log).unwrap().uid();
+    for target in [log.clone(), format!("{}/of-bob", std::path::Path::new(&log).parent().unwrap().display())] {
+        let theft = submit_as(&daemon, "carma-bob", &["--output", &target, "--", "true"]);
+        let over = daemon.end_of(theft);
+        assert_eq!(over.job.reason.code, "NotStarted", "{}", over.job.reason.text);
+    }
+    assert_eq!((std::fs::metadata(&log).unwrap().uid(), daemon.output(hers).as_str()), (owner, "secret\n"));
+    assert_eq!(stdout(&daemon.carma_as("carma-alice", &["logs", &hers.to_string()])), "secret\n");
+    let seen = daemon.carma_as("carma-bob", &["logs", &hers.to_string()]);
+    assert_eq!((seen.status.code(), stdout(&seen).as_str()), (Some(77), ""), "{}", stderr(&seen));
+    let state = daemon.dir.path().join("state");
+    let listing = std::process::Command::new("setpriv")
+        .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", "ls"])
+        .arg(&state)
+        .output()
+        .unwrap();
+    assert!(!listing.status.success(), "{}", stdout(&listing));
+
+    // A directory below one that only she may enter.
+    let home = daemon.dir.path().join("home");
+    let inside = home.join("proj");
+    std::fs::create_dir_all(&inside).unwrap();
+    std::fs::write(inside.join("data.txt"), "hers").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::chown(&home, Some(owner), Some(owner)).unwrap();
+    let name = inside.display().to_string();
+    let theft = submit_as(&daemon, "carma-bob", &["-D", &name, "--", "cat", "data.txt"]);
+    let over = daemon.end_of(theft);
+    assert_eq!(over.job.reason.code, "NotStarted", "{}", over.job.reason.text);
+    let own = submit_as(&daemon, "carma-alice", &["-D", &name, "--", "cat", "data.txt"]);
+    daemon.end_of(own);
+    assert_eq!(daemon.output(own), "hers");
+}
+
+#[test]
+fn a_job_takes_over_mask_and_limits_and_no_descriptor() {
+    if !ready() {
+        return;
+    }
+    let mut setup = Setup::new("virtual:2xA100-40GB");
+    // As a shell or service manager might leave a file open.
+    setup.wrapper = ["sh", "-c", "exec 9</etc/shadow \"$@\"", "sh"].map(str::to_owned).into();
+    let daemon = setup.start();
+    let line = "umask; ulimit -S -n; ls -l /proc/self/fd | grep -c shadow; exec 9</dev/null; ls /proc/self/fd | tr '\\n' ' '";
+    let script = format!(
+        "umask 027; ulimit -S -n 300; exec {CARMA} --socket {} submit --parsable -- sh -c {}",
+        daemon.socket().display(),
+        shell_word(line)
+    );
+    let output = std::process::Command::new("setpriv")
+        .args(["--reuid", "carma-alice", "--regid", "carma-alice", "--init-groups", "sh", "-c", &script])
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let id: u64 = stdout(&output).trim().parse().unwrap();
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+    assert_eq!(daemon.output(id), "0027\n300\n0\n0 1 2 3 9 ");
+}
+
+fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[test]
+fn a_login_shell_reads_the_profile() {
+    if !ready() {
+        return;
+    }
+    let daemon = Setup::new("virtual:2xA100-40GB").start();
+    let profile = "/home/carma-alice/.profile";
+    let before = std::fs::read(profile).ok();
+    let write = "echo 'export FROM_PROFILE=yes' > ~/.profile";
+    let id = submit_as(&daemon, "carma-alice", &["--env", "HOME=/home/carma-alice", "--", "sh", "-c", write]);
+    daemon.end_of(id);
+    let print = ["--env", "HOME=/home/carma-alice", "--", "sh", "-c", "echo \"[$FROM_PROFILE]\" \"$1\"", "x", "a b"];
+    let with = submit_as(&daemon, "carma-alice", &[&["--login"], &print[..]].concat());
+    let without = submit_as(&daemon, "carma-alice", &print);
+    daemon.end_of(with);
+    daemon.end_of(without);
+    let said = (daemon.output(with), daemon.output(without));
+    match before {
+        Some(text) => std::fs::write(profile, text).unwrap(),
+        None => std::fs::remove_file(profile).unwrap(),
+    }
+    assert_eq!(said, ("[yes] a b\n".to_owned(), "[] a b\n".to_owned()));
+}

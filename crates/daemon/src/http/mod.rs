@@ -32,7 +32,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use carma_api::VERSION;
-use carma_api::wire::{ErrorReply, LaunchStats};
+use carma_api::wire::{CgroupsView, ErrorReply, LaunchStats};
 use carma_core::model::{JobId, User};
 use carma_core::state::State as CoreState;
 use connections::Turns;
@@ -63,6 +63,8 @@ pub struct App {
     pub descriptors: Descriptors,
     /// Where carma's state lives.
     pub state_dir: PathBuf,
+    /// Whether jobs have cgroups of their own.
+    pub cgroups: CgroupsView,
     /// Where jobs find the sockets that they need.
     pub runtime_dir: PathBuf,
     /// What the GPUs are.

@@ -22,6 +22,7 @@ pub(super) async fn status(State(app): Shared) -> Answered<StatusReply> {
         sharing: state.options().sharing,
         jobs,
         state_dir: app.state_dir.display().to_string(),
+        cgroups: app.cgroups.clone(),
         runtime_dir: app.runtime_dir.display().to_string(),
         gpus: app.gpus.clone(),
         speed: app.speed,

@@ -73,8 +73,6 @@ pub struct Context {
     pub records: PathBuf,
     /// Directory of the logs that carma keeps.
     pub log_dir: PathBuf,
-    /// Longest that such a log may become, bytes.
-    pub log_limit: u64,
     /// Whether we are root and jobs become their users.
     pub as_root: bool,
     /// Variables that every job gets.
@@ -216,7 +214,7 @@ impl Context {
             env,
             session,
             user: self.as_root.then_some(Owner { uid: stored.uid, gid: stored.gid }),
-            log: if kept { Log::Kept { path, limit: self.log_limit } } else { Log::Users(path) },
+            log: if kept { Log::Kept { path, limit: log_limit(&stored.request) } } else { Log::Users(path) },
             look_ms: self.look_ms,
         };
         // A file in memory, since an environment may be larger than a pipe holds.
@@ -235,6 +233,11 @@ impl Context {
             .current_dir("/")
             .spawn()
     }
+}
+
+/// Longest that a log which carma keeps may become, bytes.
+fn log_limit(request: &carma_api::wire::SubmitRequest) -> u64 {
+    request.log_limit_mib.map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
 }
 
 /// The limits on the host that a submission asks for.
