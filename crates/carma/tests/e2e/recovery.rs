@@ -1,6 +1,8 @@
 //! Out-of-memory and faults, with real processes.
 
-use crate::support::{Setup, task, until};
+use crate::support::{CARMA, Daemon, Setup, job, task, until};
+use carma_api::wire::SubmitRequest;
+use carma_core::model::SharingMode;
 
 #[test]
 fn a_job_that_outgrows_its_cap_is_retried_and_its_neighbour_is_not_touched() {
@@ -20,6 +22,94 @@ fn a_job_that_outgrows_its_cap_is_retried_and_its_neighbour_is_not_touched() {
     assert!(daemon.output(liar).contains("CUDA out of memory. Tried to allocate"));
     let over = daemon.end_of(neighbour);
     assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1));
+}
+
+/// A virtual task whose own words are lost: its log says that memory was short, and no more.
+fn terse(args: &str, declared_gib: u64) -> SubmitRequest {
+    let line = format!(
+        "{CARMA} virtual-task {args} 2>/dev/null || {{ echo 'RuntimeError: CUDA error: out of memory' >&2; exit 1; }}"
+    );
+    SubmitRequest { gpu_memory_mib: Some(declared_gib * 1024), ..job(&["/bin/sh", "-c", &line]) }
+}
+
+/// Waits until a job was seen to hold this much.
+fn holds(daemon: &Daemon, id: u64, mib: u64) {
+    until(&format!("job {id} to hold {mib} MiB"), || {
+        let gpus = daemon.gpus().gpus;
+        let held =
+            gpus.iter().flat_map(|gpu| &gpu.tenants).find(|t| t.job == id).and_then(|t| t.observed_mib);
+        (held >= Some(mib)).then_some(())
+    });
+}
+
+#[test]
+fn a_job_that_takes_too_much_between_two_looks_is_no_victim_of_a_gpu_with_room() {
+    let daemon =
+        Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm", "--sharing", "mps"]).start();
+    let neighbour = daemon.submit(task(&["--memory=9G", "--sm=0.2", "--work=200s", "--startup=0s"], Some(9)));
+    holds(&daemon, neighbour, 9 * 1024);
+    let args = ["--memory=12G", "--sm=0.2", "--work=1s", "--startup=0.3s"];
+    let spoken = daemon.submit(SubmitRequest { max_retries: Some(1), ..task(&args, Some(4)) });
+    let terse = terse("--memory=12G --sm=0.2 --work=1s --startup=0.3s", 4);
+    let terse = daemon.submit(SubmitRequest { max_retries: Some(1), ..terse });
+    for id in [spoken, terse] {
+        let over = daemon.end_of(id);
+        let first = over.attempts[0].verdict.clone().unwrap();
+        assert!(first.text.contains("culprit, it reached its own cap of 4.0 GiB"), "{}", first.text);
+        assert!(first.text.contains("(retry 1 of 1)"), "{}", first.text);
+        assert!(over.attempts[1].cap_mib > Some(4096), "{:#?}", over.attempts);
+    }
+    // Five gigabytes were not enough for the one that said what it wanted.
+    let over = daemon.end_of(spoken);
+    assert_eq!(over.job.state, "OUT_OF_MEMORY", "{}", over.job.reason.text);
+    assert!(over.job.reason.text.contains("culprit"), "{}", over.job.reason.text);
+}
+
+#[test]
+fn a_job_that_is_denied_what_was_set_aside_for_it_is_a_victim_even_if_its_log_says_little() {
+    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm"]).start();
+    let args =
+        ["--memory=20G", "--sm=0.2", "--work=200s", "--startup=0s", "--grow-to=34G", "--grow-after=6s"];
+    let greedy =
+        daemon.submit(SubmitRequest { sharing: Some(SharingMode::TimeSlice), ..task(&args, Some(20)) });
+    holds(&daemon, greedy, 20 * 1024);
+    let victim = terse("--memory=6G --sm=0.2 --work=30s --startup=0s --grow-to=9G --grow-after=11s", 10);
+    let victim = daemon.submit(SubmitRequest { sharing: Some(SharingMode::TimeSlice), ..victim });
+    holds(&daemon, victim, 6 * 1024);
+    let verdict = until("its first attempt to end", || daemon.show(victim).attempts[0].verdict.clone());
+    // 40 of 40 GiB are in use, 34 of them by a job that was to take 20.
+    assert!(verdict.text.contains(&format!("victim, job {greedy} took more")), "{}", verdict.text);
+    assert!(verdict.text.contains("not charged"), "{}", verdict.text);
+}
+
+#[test]
+fn a_job_that_runs_again_has_no_exit_code_yet() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let id = daemon.submit(task(&["--memory=1G", "--work=200s", "--startup=0s"], Some(2)));
+    daemon.in_state(id, "RUNNING");
+    daemon.carma(&["requeue", &id.to_string()]);
+    let again = until("its second run", || {
+        let detail = daemon.show(id);
+        (detail.job.state == "RUNNING" && detail.attempts.len() == 2).then_some(detail)
+    });
+    assert_eq!((again.job.exit_code, again.attempts[0].exit_code), (None, Some(143)));
+    let row = daemon.queue().jobs.into_iter().find(|job| job.id == id).unwrap();
+    assert_eq!(row.exit_code, None);
+}
+
+#[test]
+fn a_gpu_that_is_had_exclusively_has_nothing_free() {
+    let daemon = Setup::new("virtual:2xA100-40GB").start();
+    let args = ["--memory=2G", "--work=200s", "--startup=0s"];
+    let id = daemon.submit(SubmitRequest { exclusive: true, ..task(&args, Some(2)) });
+    holds(&daemon, id, 2 * 1024);
+    let gpus = daemon.gpus().gpus;
+    let (taken, other): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| !gpu.tenants.is_empty());
+    assert_eq!(taken[0].memory_free_for_placement_mib, Some(0));
+    assert!(taken[0].tenants[0].exclusive && taken[0].tenants[0].job == id);
+    assert!(other[0].memory_free_for_placement_mib > Some(30 * 1024));
+    let table = crate::support::stdout(&daemon.carma(&["gpus"]));
+    assert!(table.contains("0 MiB") && table.contains(&format!("{id} (2.0 GiB, exclusive")), "{table}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ const KEPT: usize = 32;
 /// Looks of this last span count as around a death: a process that ran out of memory prints a traceback and closes
 /// its context before it is gone.
 const NEAR: Millis = Millis::secs(1);
-/// So many of the last looks count in any case, however long the time between two of them: the one after the death,
+/// So many of the last looks count in any case, however much time lies between two of them: the one after the death,
 /// the one before, and the one before that, since the process may have outlived the failure by one look.
 const LAST: usize = 3;
 
@@ -58,6 +58,11 @@ impl Glance {
 
     fn lists(&self, job: JobId) -> bool {
         self.jobs.iter().any(|(j, _)| *j == job)
+    }
+
+    /// Of how many looks it is at least.
+    const fn looks(&self) -> usize {
+        if self.until.0 > self.from.0 { 2 } else { 1 }
     }
 
     /// Memory of a job, where it has a process here and the driver tells.
@@ -108,11 +113,13 @@ impl Glances {
             return &glances[before.min(glances.len() - 1)..];
         }
         let mut first = glances.len();
+        let mut looks = 0;
         for (at, glance) in glances.iter().enumerate().rev() {
-            if glances.len() - at > LAST && now.since(glance.until) > NEAR {
+            if looks >= LAST && now.since(glance.until) > NEAR {
                 break;
             }
             first = at;
+            looks += glance.looks();
             // The first to count is how the GPU was when the job came.
             if glance.from <= placed {
                 break;
@@ -131,22 +138,26 @@ impl Glances {
         };
         // Without a look after the death, anything may have happened since the last one.
         let closed = (last.processes_known && !last.lists(job)) || last.until >= now;
-        let others = closed.then(|| near.iter().try_fold(None, |span, g| widen(span, g, last, job)));
+        // A process that is seen once may be one of the job's own that was just started and is not known as that yet. One
+        // that is seen twice is not.
         let seen_twice = |pid: u32| {
-            let shows = |g: &&Glance| g.foreign.iter().any(|f| f.pid == pid);
-            near.iter().find(shows).is_some_and(|g| g.from < last.until)
+            let mut shows = near.iter().filter(|g| g.foreign.iter().any(|f| f.pid == pid));
+            let first = shows.next();
+            first.is_some_and(|first| first.from < shows.last().unwrap_or(first).until)
         };
-        // A process that is seen once may be one of ours that was just started and is not known as that yet; one that
-        // is seen twice, and is still there when the job is gone, is not.
+        let is_stranger = |f: &Foreign| last.foreign.iter().any(|l| l.pid == f.pid) || seen_twice(f.pid);
+        let others = closed.then(|| near.iter().try_fold(None, |span, g| widen(span, g, job, &is_stranger)));
+        // To be named, it must have been there before the death, and after.
         let exact = last.lists(job) && last.until >= now;
-        let foreign = last.foreign.iter().filter(|f| exact || seen_twice(f.pid));
-        let largest = foreign.filter(|f| f.memory.is_some()).max_by_key(|f| f.memory);
+        let named = last.foreign.iter().filter(|f| f.memory.is_some() && (exact || seen_twice(f.pid)));
         Around {
             held: near.iter().rev().find_map(|g| g.of(job)),
             used: near.iter().rev().find(|g| g.lists(job)).and_then(|g| g.used),
             others: others.flatten().flatten(),
-            beside: near.iter().any(|g| g.jobs.iter().any(|(j, _)| *j != job)) || !last.foreign.is_empty(),
-            foreign: largest.cloned(),
+            beside: near
+                .iter()
+                .any(|g| g.jobs.iter().any(|(j, _)| *j != job) || g.foreign.iter().any(is_stranger)),
+            foreign: named.max_by_key(|f| f.memory).cloned(),
             looks: closed,
         }
     }
@@ -161,7 +172,12 @@ impl Glances {
 
 /// Widens the span of what others held by a look. `None`: a look did not tell, so that nothing is known.
 #[expect(clippy::option_option, reason = "the outer one ends the fold, the inner one is its start")]
-fn widen(span: Option<Span>, glance: &Glance, last: &Glance, job: JobId) -> Option<Option<Span>> {
+fn widen(
+    span: Option<Span>,
+    glance: &Glance,
+    job: JobId,
+    is_stranger: &impl Fn(&Foreign) -> bool,
+) -> Option<Option<Span>> {
     let used = glance.used?;
     let known = |memory: Option<MiB>| memory.unwrap_or_default();
     let most = match glance.lists(job) {
@@ -170,9 +186,8 @@ fn widen(span: Option<Span>, glance: &Glance, last: &Glance, job: JobId) -> Opti
         false => used,
     };
     let least = if glance.processes_known && (!glance.lists(job) || glance.of(job).is_some()) {
-        // A stranger that is gone with the job may have been the job.
-        let gone = |f: &&Foreign| !last.foreign.iter().any(|l| l.pid == f.pid);
-        most - glance.foreign.iter().filter(gone).map(|f| known(f.memory)).sum()
+        // What came and went with the job may have been the job.
+        most - glance.foreign.iter().filter(|f| !is_stranger(f)).map(|f| known(f.memory)).sum()
     } else {
         let others = glance.jobs.iter().filter(|(j, _)| *j != job).map(|(_, m)| known(*m)).sum::<MiB>();
         others.min(most)
@@ -199,7 +214,7 @@ pub struct Around {
     pub used: Option<MiB>,
     /// Memory that everybody else held, the driver included. `None`: it is not known.
     pub others: Option<Span>,
-    /// Whether anybody else was seen: jobs, or processes that were still there when the job was gone.
+    /// Whether anybody else was seen: jobs, or processes that did not just come and go with the job.
     pub beside: bool,
     /// The largest process that carma did not start and that was there before the death and after it.
     pub foreign: Option<Foreign>,

@@ -269,8 +269,10 @@ pub fn blame(facts: &OomFacts) -> Blame {
             None => reached >= cap.percent(FULL),
         };
         let says_so = said_full == Some(false) && said.total.is_some_and(|total| facts.is_cap(total));
-        // Where the driver enforces a cap and nobody else was there, nothing else explains the failure.
-        if reached.is_some_and(at_cap) || says_so || !facts.shared {
+        // Where the driver enforces a cap and nobody else was there, nothing else explains the failure, unless its own
+        // numbers say that somebody was.
+        let alone = !facts.shared && said_full != Some(true);
+        if reached.is_some_and(at_cap) || says_so || alone {
             return Blame::OwnCap { cap };
         }
     }
