@@ -424,8 +424,10 @@ async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> 
         let mut answers = true;
         for _ in 0..RETRIES {
             // Nobody listens where the connection is refused. Whatever else is in the way, somebody may.
-            let refused = UnixStream::connect(socket).await.err().map(|e| e.kind());
-            answers = refused != Some(io::ErrorKind::ConnectionRefused);
+            answers = !matches!(
+                UnixStream::connect(socket).await.map_err(|e| e.kind()),
+                Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+            );
             if !answers {
                 break;
             }
@@ -437,8 +439,13 @@ async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> 
                 socket.display()
             )));
         }
-        // Left behind by a daemon that was killed.
-        fs::remove_file(socket).map_err(path_error("cannot remove the stale socket", socket))?;
+        // Left behind by a daemon that was killed, or by one that was just leaving.
+        match fs::remove_file(socket) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(path_error("cannot remove the stale socket", socket)(e));
+            }
+            Ok(()) | Err(_) => {}
+        }
     }
     let listener = UnixListener::bind(socket).map_err(path_error("cannot listen at", socket))?;
     // The kernel says who connects, so a root daemon is open to every user.

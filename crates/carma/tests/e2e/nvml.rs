@@ -193,7 +193,7 @@ fn mps_daemons_are_started_for_the_job_and_capped() {
     assert_eq!(detail.attempts[0].sharing.to_string(), "mps");
     // A control program that fails: time-slice, and the job runs.
     std::fs::write(library.path().join("fail"), "").unwrap();
-    let pipes = daemon.dir.path().join("state/mps");
+    let pipes = Path::new(&daemon.status().runtime_dir).join("mps");
     for entry in std::fs::read_dir(pipes).unwrap().flatten() {
         let _ = std::fs::remove_file(entry.path().join("pipe/nvidia-cuda-mps-control.pid"));
     }

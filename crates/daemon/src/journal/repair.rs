@@ -16,7 +16,7 @@ use rusqlite::{Connection, Row, Transaction, params};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Numbers between rows that are asked for one by one where a scan stops: a broken page hides those behind it.
@@ -64,6 +64,12 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> RepairError {
 pub fn repair(state_dir: &Path, accept_loss: bool) -> Result<Repair, RepairError> {
     if !state_dir.is_dir() {
         return Err(at(state_dir)(io::Error::other("there is no such directory; name it with --state")));
+    }
+    // New files would be ours, and the daemon of that user could not open them.
+    let owner = fs::metadata(state_dir).map_err(at(state_dir))?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        let why = format!("it belongs to user {owner}: repair it as that user");
+        return Err(at(state_dir)(io::Error::other(why)));
     }
     let _lock = layout::lock(state_dir)?;
     let journal = state_dir.join("carma.db");
