@@ -22,8 +22,8 @@ const MAX_ANSWER: usize = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for a submission: it waits for the daemon's disk.
 const SUBMISSION: Duration = Duration::from_secs(30);
-/// The same for a listing of many jobs.
-const LISTING: Duration = Duration::from_secs(60);
+/// The same for a long listing, of more than a thousand jobs.
+const LISTING: Duration = Duration::from_secs(30);
 /// Longest that the daemon waits for a job where the client does not say.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Pause between tries to connect to a daemon that has too many at the door.
@@ -168,7 +168,8 @@ fn patience(method: &Method, path: &str) -> Duration {
     };
     match place {
         "/v1/jobs" if method == Method::POST => SUBMISSION,
-        "/v1/jobs" | "/v1/history" => LISTING,
+        "/v1/jobs" if query.contains("all=true") => LISTING,
+        "/v1/history" if asked("limit").is_some_and(|limit| limit > 1000) => LISTING,
         _ if place.ends_with("/wait") => {
             let wait = asked("timeout_ms").map_or(LONGEST_WAIT, Duration::from_millis).min(LONGEST_WAIT);
             wait + PATIENCE
@@ -215,8 +216,10 @@ mod tests {
             (Method::GET, "/v1/jobs/7", 10),
             (Method::POST, "/v1/jobs/7/cancel", 10),
             (Method::POST, "/v1/jobs", 30),
-            (Method::GET, "/v1/jobs?all=true", 60),
-            (Method::GET, "/v1/history?limit=5", 60),
+            (Method::GET, "/v1/jobs", 10),
+            (Method::GET, "/v1/jobs?all=true", 30),
+            (Method::GET, "/v1/history?limit=50", 10),
+            (Method::GET, "/v1/history?limit=50000", 30),
             (Method::GET, "/v1/jobs/7/wait?timeout_ms=25000", 35),
             (Method::GET, "/v1/jobs/7/wait", 70),
             (Method::GET, "/v1/jobs/7/wait?timeout_ms=99999999999999", 70),
