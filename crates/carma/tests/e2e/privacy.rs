@@ -96,7 +96,7 @@ fn no_listing_shows_a_word_of_another_users_job() {
         vec!["history", "--json"],
         vec!["gpus"],
         vec!["gpus", "--json"],
-        vec!["history", "memory"],
+        vec!["history", "export"],
     ] {
         let output = daemon.carma_as("carma-bob", &words);
         assert!(output.status.success(), "{words:?}: {}", stderr(&output));
