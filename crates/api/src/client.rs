@@ -77,7 +77,8 @@ pub enum ClientError {
 pub struct Client {
     runtime: Runtime,
     socket: PathBuf,
-    sender: SendRequest<Full<Bytes>>,
+    /// `None`: the connection is of no more use.
+    sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl Client {
@@ -92,7 +93,7 @@ impl Client {
             .build()
             .map_err(|e| failed(e.to_string()))?;
         let sender = runtime.block_on(open(socket))?;
-        Ok(Self { runtime, socket: socket.to_owned(), sender })
+        Ok(Self { runtime, socket: socket.to_owned(), sender: Some(sender) })
     }
 
     /// Asks for something.
@@ -130,24 +131,15 @@ impl Client {
             .body(Full::new(body))
             .map_err(|e| self.broken(e.to_string()))?;
         let patience = patience(request.method(), path);
-        // Closed while it was idle, or left behind by a request that took too long.
-        if self.sender.is_closed() || !self.sender.is_ready() {
-            self.sender = self.runtime.block_on(open(&self.socket))?;
-        }
-        let sender = &mut self.sender;
-        let asked = async {
-            sender.ready().await.map_err(|e| e.to_string())?;
-            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER);
-            let bytes = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
-            Ok::<_, String>((status, bytes))
-        };
+        let (socket, sender) = (&self.socket, &mut self.sender);
+        let asked = exchange(socket, sender, request);
         let answer = self.runtime.block_on(async { tokio::time::timeout(patience, asked).await });
         let Ok(answer) = answer else {
+            // What comes later would be taken for the next answer.
+            self.sender = None;
             return Err(ClientError::Silent { socket: self.socket.clone(), waited: patience });
         };
-        let (status, bytes) = answer.map_err(|why| self.broken(why))?;
+        let (status, bytes) = answer.inspect_err(|_| self.sender = None)?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&bytes).map_err(|e| self.broken(e.to_string()));
         }
@@ -156,6 +148,45 @@ impl Client {
             Err(_) => ("internal".into(), String::from_utf8_lossy(&bytes).into_owned()),
         };
         Err(ClientError::Refused { status: status.as_u16(), code, message })
+    }
+}
+
+/// Sends a request and reads the answer. The daemon closes connections that are idle for long: what it did not read is
+/// sent again over a new one.
+async fn exchange(
+    socket: &Path,
+    kept: &mut Option<SendRequest<Full<Bytes>>>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), ClientError> {
+    let broken = |why: String| ClientError::Broken { socket: socket.to_owned(), why };
+    let mut fresh = kept.is_none();
+    loop {
+        let sender = match kept {
+            Some(sender) => sender,
+            None => kept.insert(open(socket).await?),
+        };
+        let unsent = match sender.ready().await {
+            Err(e) => e,
+            Ok(()) => match sender.try_send_request(request).await {
+                Ok(response) => {
+                    let status = response.status();
+                    let body = Limited::new(response.into_body(), MAX_ANSWER);
+                    let body = body.collect().await.map_err(|e| broken(e.to_string()))?;
+                    return Ok((status, body.to_bytes()));
+                }
+                Err(mut e) => match e.take_message() {
+                    Some(back) => {
+                        request = back;
+                        e.into_error()
+                    }
+                    None => return Err(broken(e.into_error().to_string())),
+                },
+            },
+        };
+        if fresh {
+            return Err(broken(unsent.to_string()));
+        }
+        (*kept, fresh) = (None, true);
     }
 }
 
@@ -226,6 +257,33 @@ mod tests {
         ] {
             assert_eq!(patience(&method, path), Duration::from_secs(seconds), "{path}");
         }
+    }
+
+    #[test]
+    fn a_connection_is_kept_and_one_that_was_closed_is_replaced() {
+        use std::io::{Read, Write};
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        // Two answers over each connection, then it is closed.
+        let daemon = std::thread::spawn(move || {
+            for connection in 0..2 {
+                let (mut stream, _) = listener.accept().unwrap();
+                for _ in 0..2 {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        let mut byte = [0];
+                        stream.read_exact(&mut byte).unwrap();
+                        head.push(byte[0]);
+                    }
+                    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{connection}").unwrap();
+                }
+            }
+        });
+        let mut client = Client::connect(&socket).unwrap();
+        let answers: Vec<u8> = (0..4).map(|_| client.get("/v1/status").unwrap()).collect();
+        assert_eq!(answers, [0, 0, 1, 1]);
+        daemon.join().unwrap();
     }
 
     /// A daemon that is stopped: the kernel takes the connection in its name, and nothing comes back.

@@ -34,7 +34,8 @@ impl Asker {
     }
 
     /// Whether everything of a job is shown, or what [`strangers_row`] and its like leave.
-    const fn may_read(self, owner: u32) -> bool {
+    #[must_use]
+    pub const fn may_read(self, owner: u32) -> bool {
         self.all || self.uid == owner
     }
 

@@ -169,6 +169,35 @@ fn jobs_get_answers_while_many_requests_of_one_user_are_half_sent() {
     assert!(answer.contains("408") && answer.contains("within 15 s"), "{answer}");
 }
 
+/// No descriptor is left for a connection: the daemon neither ends nor spins, and goes on when there is one.
+#[test]
+fn a_daemon_without_a_descriptor_for_a_connection_goes_on() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    let former = getrlimit(Resource::Nofile);
+    let limit = |current: Option<u64>| {
+        rustix::process::prlimit(pid, Resource::Nofile, Rlimit { current, maximum: former.maximum }).unwrap();
+    };
+    let mut client = daemon.client();
+    let _: carma_api::wire::StatusReply = client.get("/v1/status").unwrap();
+    limit(Some(0));
+    // The kernel takes the connection in its name.
+    let stream = UnixStream::connect(daemon.socket()).unwrap();
+    until("the daemon to say so", || daemon.log().contains("a connection cannot be taken").then_some(()));
+    let ticks = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+        let after = stat.rsplit(')').next().unwrap();
+        after.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().unwrap()).sum()
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = ticks() - before;
+    assert!(used < 150, "{used} of 200 ticks in 2 s: it spins");
+    limit(former.current);
+    drop(stream);
+    assert_eq!(daemon.end_of(daemon.shell("exit 5")).job.exit_code, Some(5));
+}
+
 #[test]
 fn a_stopped_daemon_is_given_up_with_a_word_on_what_to_do() {
     let daemon = Setup::new("virtual:1xA100-40GB").start();
