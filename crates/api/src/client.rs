@@ -22,8 +22,8 @@ const MAX_ANSWER: usize = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for a submission: it waits for the daemon's disk.
 const SUBMISSION: Duration = Duration::from_secs(30);
-/// The same for a listing of many jobs.
-const LISTING: Duration = Duration::from_secs(60);
+/// The same for a long listing, of more than a thousand jobs.
+const LISTING: Duration = Duration::from_secs(30);
 /// Longest that the daemon waits for a job where the client does not say.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Pause between tries to connect to a daemon that has too many at the door.
@@ -88,7 +88,8 @@ pub struct LogPiece {
 pub struct Client {
     runtime: Runtime,
     socket: PathBuf,
-    sender: SendRequest<Full<Bytes>>,
+    /// `None`: the connection is of no more use.
+    sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl Client {
@@ -103,7 +104,7 @@ impl Client {
             .build()
             .map_err(|e| failed(e.to_string()))?;
         let sender = runtime.block_on(open(socket))?;
-        Ok(Self { runtime, socket: socket.to_owned(), sender })
+        Ok(Self { runtime, socket: socket.to_owned(), sender: Some(sender) })
     }
 
     /// Asks for something.
@@ -129,7 +130,7 @@ impl Client {
     /// See [`ClientError`]; refused with `no_log` while there is none.
     pub fn log(&mut self, job: u64, from: u64, length: u64) -> Result<LogPiece, ClientError> {
         let path = format!("/v1/jobs/{job}/log?from={from}&length={length}");
-        let (headers, bytes) = self.exchange(Method::GET, &path, Bytes::new())?;
+        let (headers, bytes) = self.ask(Method::GET, &path, Bytes::new())?;
         let number = |name: &str| headers.get(name)?.to_str().ok()?.parse().ok();
         match (number(LOG_AT), number(LOG_END)) {
             (Some(at), Some(end)) => Ok(LogPiece { at, end, bytes }),
@@ -147,11 +148,11 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, ClientError> {
-        let (_, bytes) = self.exchange(method, path, body)?;
+        let (_, bytes) = self.ask(method, path, body)?;
         serde_json::from_slice(&bytes).map_err(|e| self.broken(e.to_string()))
     }
 
-    fn exchange(&mut self, method: Method, path: &str, body: Bytes) -> Result<(HeaderMap, Bytes), ClientError> {
+    fn ask(&mut self, method: Method, path: &str, body: Bytes) -> Result<(HeaderMap, Bytes), ClientError> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -160,24 +161,15 @@ impl Client {
             .body(Full::new(body))
             .map_err(|e| self.broken(e.to_string()))?;
         let patience = patience(request.method(), path);
-        // Closed while it was idle, or left behind by a request that took too long.
-        if self.sender.is_closed() || !self.sender.is_ready() {
-            self.sender = self.runtime.block_on(open(&self.socket))?;
-        }
-        let sender = &mut self.sender;
-        let asked = async {
-            sender.ready().await.map_err(|e| e.to_string())?;
-            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let (status, headers) = (response.status(), response.headers().clone());
-            let body = Limited::new(response.into_body(), MAX_ANSWER);
-            let bytes = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
-            Ok::<_, String>((status, headers, bytes))
-        };
+        let (socket, sender) = (&self.socket, &mut self.sender);
+        let asked = exchange(socket, sender, request);
         let answer = self.runtime.block_on(async { tokio::time::timeout(patience, asked).await });
         let Ok(answer) = answer else {
+            // What comes later would be taken for the next answer.
+            self.sender = None;
             return Err(ClientError::Silent { socket: self.socket.clone(), waited: patience });
         };
-        let (status, headers, bytes) = answer.map_err(|why| self.broken(why))?;
+        let (status, headers, bytes) = answer.inspect_err(|_| self.sender = None)?;
         if status == StatusCode::OK {
             return Ok((headers, bytes));
         }
@@ -186,6 +178,45 @@ impl Client {
             Err(_) => ("internal".into(), String::from_utf8_lossy(&bytes).into_owned()),
         };
         Err(ClientError::Refused { status: status.as_u16(), code, message })
+    }
+}
+
+/// Sends a request and reads the answer. The daemon closes connections that are idle for long: what it did not read is
+/// sent again over a new one.
+async fn exchange(
+    socket: &Path,
+    kept: &mut Option<SendRequest<Full<Bytes>>>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, HeaderMap, Bytes), ClientError> {
+    let broken = |why: String| ClientError::Broken { socket: socket.to_owned(), why };
+    let mut fresh = kept.is_none();
+    loop {
+        let sender = match kept {
+            Some(sender) => sender,
+            None => kept.insert(open(socket).await?),
+        };
+        let unsent = match sender.ready().await {
+            Err(e) => e,
+            Ok(()) => match sender.try_send_request(request).await {
+                Ok(response) => {
+                    let (status, headers) = (response.status(), response.headers().clone());
+                    let body = Limited::new(response.into_body(), MAX_ANSWER);
+                    let body = body.collect().await.map_err(|e| broken(e.to_string()))?;
+                    return Ok((status, headers, body.to_bytes()));
+                }
+                Err(mut e) => match e.take_message() {
+                    Some(back) => {
+                        request = back;
+                        e.into_error()
+                    }
+                    None => return Err(broken(e.into_error().to_string())),
+                },
+            },
+        };
+        if fresh {
+            return Err(broken(unsent.to_string()));
+        }
+        (*kept, fresh) = (None, true);
     }
 }
 
@@ -198,7 +229,8 @@ fn patience(method: &Method, path: &str) -> Duration {
     };
     match place {
         "/v1/jobs" if method == Method::POST => SUBMISSION,
-        "/v1/jobs" | "/v1/history" => LISTING,
+        "/v1/jobs" if query.contains("all=true") => LISTING,
+        "/v1/history" if asked("limit").is_some_and(|limit| limit > 1000) => LISTING,
         _ if place.ends_with("/wait") => {
             let wait = asked("timeout_ms").map_or(LONGEST_WAIT, Duration::from_millis).min(LONGEST_WAIT);
             wait + PATIENCE
@@ -245,14 +277,43 @@ mod tests {
             (Method::GET, "/v1/jobs/7", 10),
             (Method::POST, "/v1/jobs/7/cancel", 10),
             (Method::POST, "/v1/jobs", 30),
-            (Method::GET, "/v1/jobs?all=true", 60),
-            (Method::GET, "/v1/history?limit=5", 60),
+            (Method::GET, "/v1/jobs", 10),
+            (Method::GET, "/v1/jobs?all=true", 30),
+            (Method::GET, "/v1/history?limit=50", 10),
+            (Method::GET, "/v1/history?limit=50000", 30),
             (Method::GET, "/v1/jobs/7/wait?timeout_ms=25000", 35),
             (Method::GET, "/v1/jobs/7/wait", 70),
             (Method::GET, "/v1/jobs/7/wait?timeout_ms=99999999999999", 70),
         ] {
             assert_eq!(patience(&method, path), Duration::from_secs(seconds), "{path}");
         }
+    }
+
+    #[test]
+    fn a_connection_is_kept_and_one_that_was_closed_is_replaced() {
+        use std::io::{Read, Write};
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        // Two answers over each connection, then it is closed.
+        let daemon = std::thread::spawn(move || {
+            for connection in 0..2 {
+                let (mut stream, _) = listener.accept().unwrap();
+                for _ in 0..2 {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        let mut byte = [0];
+                        stream.read_exact(&mut byte).unwrap();
+                        head.push(byte[0]);
+                    }
+                    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{connection}").unwrap();
+                }
+            }
+        });
+        let mut client = Client::connect(&socket).unwrap();
+        let answers: Vec<u8> = (0..4).map(|_| client.get("/v1/status").unwrap()).collect();
+        assert_eq!(answers, [0, 0, 1, 1]);
+        daemon.join().unwrap();
     }
 
     /// A daemon that is stopped: the kernel takes the connection in its name, and nothing comes back.

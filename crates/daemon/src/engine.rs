@@ -18,7 +18,7 @@ use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
 use crate::sampler::{Board, Roster};
-use crate::slowdown::Slowdowns;
+use crate::slowdown::{Slowdowns, Subject};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{
@@ -128,8 +128,8 @@ pub enum Message {
     Context(ContextProbe, Peer, Answer<DoneReply>),
     /// Somebody wants to know what was learned of memory.
     Learned(Peer, oneshot::Sender<MemoryReply>),
-    /// Somebody wants to know what is known of jobs (number, command) alone, and what was learned of slowdowns.
-    Slowdowns(Vec<(JobId, u64)>, oneshot::Sender<SlowdownsReply>),
+    /// Somebody wants to know what is known of jobs alone, and what was learned of slowdowns.
+    Slowdowns(Vec<Subject>, oneshot::Sender<SlowdownsReply>),
     /// Somebody wants to read the state.
     View(oneshot::Sender<(Arc<State>, LaunchStats)>),
     /// Somebody wants to know when a job is over.

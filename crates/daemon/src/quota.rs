@@ -72,7 +72,7 @@ impl Environments {
 fn amount(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
-        1024..1_048_576 => format!("{} KiB", bytes.div_ceil(1024)),
+        1024..10_485_760 => format!("{} KiB", bytes.div_ceil(1024)),
         _ => MiB(bytes.div_ceil(1 << 20)).to_string(),
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         let (status, text) = refused(&SubmitRequest { priority: -1001, ..job() }, &limits, none);
         assert!(status == 403 && text.contains("below -1000"), "{text}");
         let (status, text) = refused(&SubmitRequest { env: env("A", 1024), ..job() }, &limits, none);
-        assert!(status == 403 && text.contains("takes 1.1 GiB") || text.contains("MiB"), "{text}");
+        assert!(status == 403 && text.contains("takes 1025 KiB, and 1 MiB is allowed"), "{text}");
         let full = Usage { waiting: 10_000, ..none };
         let (status, text) = refused(&job(), &limits, full);
         assert!(status == 429 && text.contains("10000 jobs waiting"), "{text}");

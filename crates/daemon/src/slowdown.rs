@@ -411,14 +411,17 @@ impl Slowdowns {
 
     /// What is known of jobs alone, and what was learned.
     #[must_use]
-    pub fn tell(&self, state: &State, jobs: &[(JobId, u64)]) -> SlowdownsReply {
+    pub fn tell(&self, state: &State, jobs: &[Subject]) -> SlowdownsReply {
         let gpu = state.gpus().iter().find(|gpu| gpu.present).map(|gpu| gpu.info.name.clone());
         let gpu = gpu.unwrap_or_default();
         let mut tasks = Vec::new();
         let mut unknown = Vec::new();
-        for (id, command) in jobs {
+        for Subject { id, command, readable } in jobs {
             match self.profile(*command, &gpu) {
-                Some(profile) => tasks.push(Profile { name: id.to_string(), ..profile.clone() }),
+                Some(profile) => {
+                    let profile = if *readable { profile.clone() } else { numbers_of(profile) };
+                    tasks.push(Profile { name: id.to_string(), ..profile });
+                }
                 None => unknown.push(id.0),
             }
         }
@@ -583,5 +586,45 @@ fn rate_view(now: Option<&Rate>, alone: Option<&Rate>, progress: Option<f64>) ->
         unit: any.and_then(|rate| rate.unit.clone()),
         source: any.and_then(|rate| rate.source).map(|source| source.to_string()),
         progress,
+    }
+}
+
+/// A job that is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject {
+    /// Its number.
+    pub id: JobId,
+    /// Its command.
+    pub command: u64,
+    /// Whether the asker may read what the job itself says.
+    pub readable: bool,
+}
+
+/// A profile without the words that come from the job. Each field is named, so that a new one does not compile before
+/// somebody has decided.
+fn numbers_of(profile: &Profile) -> Profile {
+    let Profile {
+        name,
+        class: _,
+        gpu,
+        rate,
+        metrics,
+        rate_by_threads_pct,
+        kernels: _,
+        watched_s,
+        memory_over_time,
+        remarks: _,
+    } = profile.clone();
+    Profile {
+        name,
+        class: None,
+        gpu,
+        rate: rate.map(|rate| Rate { unit: None, ..rate }),
+        metrics,
+        rate_by_threads_pct,
+        kernels: None,
+        watched_s,
+        memory_over_time,
+        remarks: Vec::new(),
     }
 }

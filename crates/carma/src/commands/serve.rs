@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::places::{default_config, own_socket, own_state};
 use carma_daemon::ServeOptions;
 use carma_daemon::config::{self, Config};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use tracing_subscriber::EnvFilter;
 
@@ -13,6 +14,8 @@ use tracing_subscriber::EnvFilter;
 pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
     let filter = EnvFilter::try_from_env("CARMA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Not into a file or the system's journal.
+    let log = log.with_ansi(std::io::stderr().is_terminal());
     match args.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),

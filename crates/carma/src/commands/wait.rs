@@ -54,7 +54,7 @@ pub(crate) fn run(context: &Context, args: &WaitArgs) -> Outcome {
 /// away (`true`) and when it is back (`false`).
 ///
 /// # Errors
-/// Refusals at once; a daemon that stays away after a minute.
+/// Refusals at once; a daemon that stays away, or busy, after a minute.
 pub(crate) fn until_over(
     socket: &Path,
     id: u64,
@@ -81,7 +81,8 @@ pub(crate) fn until_over(
                 // An answer that came at once would make this a busy loop.
                 std::thread::sleep(RETRY.saturating_sub(asked.elapsed()));
             }
-            Err(error @ ClientError::Refused { .. }) => return Err(error),
+            // Busy, or about to stop: it may be otherwise in a moment.
+            Err(error @ ClientError::Refused { status, .. }) if status != 503 => return Err(error),
             Err(error) => {
                 if lost.is_none() {
                     away(true);

@@ -1,79 +1,63 @@
 //! Connections that somebody holds, idle, slow or full of garbage, harm nobody else; and a client never waits for ever.
 
 use crate::support::{CARMA, Daemon, Setup, job, stderr, until};
-use crate::users::{ready, submit_as};
+use crate::users::{as_user, ready, submit_as};
 use carma_api::wire::SubmitRequest;
 use carma_api::{Client, ClientError};
-use std::io::{BufRead, BufReader, Read, Write};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Holds connections as another user: told how many and what to send, it says how many it got.
-const HOLDER: &str = r#"
-import socket, sys, threading, time
-path, wanted, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-held = []
-while len(held) < wanted:
-    s = socket.socket(socket.AF_UNIX)
-    # A door with too many at it says so at once.
-    s.setblocking(False)
-    try:
-        s.connect(path)
-    except BlockingIOError:
-        time.sleep(0.002)
-        continue
-    try:
-        if what == "garbage":
-            s.send(b"\0\xff" * 2000)
-        if what == "slow":
-            s.send(b"G")
-    except OSError:
-        pass
-    held.append(s)
-print(len(held), flush=True)
-def drip():
-    while True:
-        for s in held:
-            try:
-                s.send(b"E")
-            except OSError:
-                pass
-        time.sleep(1)
-if what == "slow":
-    threading.Thread(target=drip, daemon=True).start()
-sys.stdin.read()
-"#;
-
-/// Ends with its standard input.
+/// Connections that a user holds until this is dropped.
 struct Held {
-    child: Child,
-    _input: ChildStdin,
+    streams: Arc<Vec<UnixStream>>,
+    over: Arc<AtomicBool>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.over.store(true, Ordering::Relaxed);
+        for stream in self.streams.iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 }
 
+/// Opens connections as another user, and sends something over each. Whether the daemon keeps them is its business.
 fn hold(daemon: &Daemon, user: &str, wanted: usize, what: &str) -> Held {
-    let mut child = Command::new("setpriv")
-        .args(["--reuid", user, "--regid", user, "--init-groups"])
-        .args(["sh", "-c", "ulimit -n $(ulimit -Hn); exec python3 -c \"$0\" \"$@\"", HOLDER])
-        .arg(daemon.socket())
-        .args([&wanted.to_string(), what])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .current_dir("/")
-        .spawn()
-        .unwrap();
-    let input = child.stdin.take().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), wanted.to_string(), "connections of {user}");
-    Held { child, _input: input }
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let socket = daemon.socket();
+    let connect = || (0..wanted).map(|_| UnixStream::connect(&socket).unwrap()).collect::<Vec<_>>();
+    let streams = Arc::new(as_user(user, connect));
+    let said: &[u8] = match what {
+        "garbage" => &[0, 255, 13, 10, 7, 200].repeat(500),
+        "slow" => b"G",
+        "half" => b"POST /v1/jobs HTTP/1.1\r\nhost: carma\r\ncontent-length: 1000\r\n\r\n{",
+        _ => b"",
+    };
+    for mut stream in streams.iter() {
+        // Closed already, perhaps.
+        let _ = stream.write_all(said);
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    if what == "slow" {
+        let (streams, over) = (streams.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                for mut stream in streams.iter() {
+                    let _ = stream.write_all(b"E");
+                }
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+    }
+    Held { streams, over }
 }
 
 /// A daemon with few descriptors: `ulimit -n`.
@@ -175,22 +159,43 @@ fn jobs_get_answers_while_many_requests_of_one_user_are_half_sent() {
     }
     let daemon = with_descriptors(1024, true);
     // Heads that promise a body which never comes.
-    let halves: Vec<UnixStream> = (0..100)
-        .map(|_| {
-            let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-            stream
-                .write_all(b"POST /v1/jobs HTTP/1.1\r\nhost: carma\r\ncontent-length: 1000\r\n\r\n{")
-                .unwrap();
-            stream
-        })
-        .collect();
+    let held = hold(&daemon, "carma-bob", 30, "half");
     life_goes_on(&daemon);
-    // Whoever does not send it is told, and the connection ends.
+    // Who does not send it is told.
     let mut answer = String::new();
-    let mut first = &halves[0];
+    let mut first = &held.streams[0];
     first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let _ = first.read_to_string(&mut answer);
     assert!(answer.contains("408") && answer.contains("within 15 s"), "{answer}");
+}
+
+/// No descriptor is left for a connection: the daemon neither ends nor spins, and goes on when there is one.
+#[test]
+fn a_daemon_without_a_descriptor_for_a_connection_goes_on() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    let former = getrlimit(Resource::Nofile);
+    let limit = |current: Option<u64>| {
+        rustix::process::prlimit(pid, Resource::Nofile, Rlimit { current, maximum: former.maximum }).unwrap();
+    };
+    let mut client = daemon.client();
+    let _: carma_api::wire::StatusReply = client.get("/v1/status").unwrap();
+    limit(Some(0));
+    // The kernel takes the connection in its name.
+    let stream = UnixStream::connect(daemon.socket()).unwrap();
+    until("the daemon to say so", || daemon.log().contains("a connection cannot be taken").then_some(()));
+    let ticks = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+        let after = stat.rsplit(')').next().unwrap();
+        after.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().unwrap()).sum()
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = ticks() - before;
+    assert!(used < 150, "{used} of 200 ticks in 2 s: it spins");
+    limit(former.current);
+    drop(stream);
+    assert_eq!(daemon.end_of(daemon.shell("exit 5")).job.exit_code, Some(5));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Who may do what to whose jobs. Needs root and two ordinary users, `carma-alice` and `carma-bob`.
 
 use crate::support::{CARMA, Daemon, Setup, is_root, stderr, stdout, until};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::MetadataExt;
 
 /// Whether the tests of this file can run; says why not.
@@ -16,6 +18,23 @@ pub(crate) fn ready() -> bool {
         return false;
     }
     true
+}
+
+/// Does something on a thread that is another user's: what it connects to sees that user.
+pub(crate) fn as_user<T: Send>(user: &str, work: impl FnOnce() -> T + Send) -> T {
+    let id = |flag: &str| -> u32 {
+        let output = std::process::Command::new("id").args([flag, user]).output().unwrap();
+        stdout(&output).trim().parse().unwrap()
+    };
+    let (uid, gid) = (Uid::from_raw(id("-u")), Gid::from_raw(id("-g")));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            set_thread_res_gid(gid, gid, gid).unwrap();
+            set_thread_res_uid(uid, uid, uid).unwrap();
+            work()
+        });
+        other.join().unwrap()
+    })
 }
 
 pub(crate) fn submit_as(daemon: &Daemon, user: &str, args: &[&str]) -> u64 {

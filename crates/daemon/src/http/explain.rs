@@ -1,17 +1,17 @@
 //! `GET /v1/jobs/{id}/explain`
 
-use super::{Answered, Shared, job_id, show};
+use super::{Answered, Shared, Words, job_id, show};
 use crate::engine::Peer;
 use crate::view;
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use carma_api::wire::ExplainReply;
 
 /// Says why a job waits, or why it went where it went.
 pub(super) async fn explain(
     State(app): Shared,
     peer: Peer,
-    Path(id): Path<String>,
+    Words(id): Words<String>,
 ) -> Answered<ExplainReply> {
     let id = job_id(&id)?;
     let (state, _) = app.view().await?;

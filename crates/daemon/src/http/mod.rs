@@ -26,7 +26,7 @@ use crate::people::{People, Person};
 use crate::sampler::Board;
 use crate::slowdown::Rates;
 use crate::view::Asker;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Query};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, Query};
 use axum::http::{StatusCode, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -145,6 +145,20 @@ async fn who(people: &Arc<People>, uid: u32, gid: u32) -> Result<Person, Failure
         Ok(Err(_)) | Err(_) => {
             let text = "the user database of this machine does not say who you are: try again in a moment";
             Err(Refused::new(503, "busy", text).into())
+        }
+    }
+}
+
+/// Words of the address's path; a mistake is answered in words.
+struct Words<T>(T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Words<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        match Path::from_request_parts(parts, app).await {
+            Ok(Path(words)) => Ok(Self(words)),
+            Err(e) => Err(Refused::new(400, "bad_request", e.body_text()).into()),
         }
     }
 }

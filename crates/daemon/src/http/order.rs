@@ -1,10 +1,10 @@
 //! `POST /v1/jobs/{id}/{cancel|hold|release|requeue}`, `POST /v1/gpus/{index}/{drain|resume}`
 
-use super::{Answered, App, Failure, Shared, job_id, short};
+use super::{Answered, App, Failure, Shared, Words, job_id, short};
 use crate::audit::{self, Act};
 use crate::engine::{Message, Order, Peer, Refused};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use carma_api::wire::DoneReply;
 
 fn unknown(verb: &str) -> Failure {
@@ -22,7 +22,7 @@ async fn give(app: &App, order: Order, peer: Peer) -> Answered<DoneReply> {
 pub(super) async fn job(
     State(app): Shared,
     peer: Peer,
-    Path((id, verb)): Path<(String, String)>,
+    Words((id, verb)): Words<(String, String)>,
 ) -> Answered<DoneReply> {
     let id = job_id(&id)?;
     let order = match verb.as_str() {
@@ -39,7 +39,7 @@ pub(super) async fn job(
 pub(super) async fn gpu(
     State(app): Shared,
     peer: Peer,
-    Path((index, verb)): Path<(String, String)>,
+    Words((index, verb)): Words<(String, String)>,
 ) -> Answered<DoneReply> {
     let index: u32 = index.parse().map_err(|_| {
         let text = format!("'{}' is no number of a GPU; see `carma gpus`", short(&index));

@@ -1,18 +1,18 @@
 //! `GET /v1/jobs/{id}`
 
-use super::{Answered, App, Failure, Shared, job_id, no_such_job};
+use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
 use crate::engine::Peer;
 use crate::journal::Reader;
 use crate::view::{self, Subject};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use carma_api::wire::JobDetail;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State as CoreState;
 use std::sync::PoisonError;
 
 /// Tells everything about one job.
-pub(super) async fn show(State(app): Shared, peer: Peer, Path(id): Path<String>) -> Answered<JobDetail> {
+pub(super) async fn show(State(app): Shared, peer: Peer, Words(id): Words<String>) -> Answered<JobDetail> {
     detail(&app, &peer, job_id(&id)?).await
 }
 

@@ -1,8 +1,8 @@
 //! `GET /v1/jobs/{id}/wait`
 
-use super::{Answered, Asked, Shared, job_id, show};
+use super::{Answered, Asked, Shared, Words, job_id, show};
 use crate::engine::{Message, Peer};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use carma_api::wire::JobDetail;
 use serde::Deserialize;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Options {
 pub(super) async fn wait(
     State(app): Shared,
     peer: Peer,
-    Path(id): Path<String>,
+    Words(id): Words<String>,
     Asked(options): Asked<Options>,
 ) -> Answered<JobDetail> {
     let patience = Duration::from_millis(options.timeout_ms.unwrap_or(LONGEST).min(LONGEST));
