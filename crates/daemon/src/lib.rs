@@ -17,6 +17,7 @@ pub mod fault;
 pub mod http;
 pub mod journal;
 pub mod memory;
+pub mod notify;
 pub mod perform;
 pub mod run;
 pub mod sampler;

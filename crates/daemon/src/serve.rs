@@ -6,6 +6,7 @@ use crate::engine::{Engine, Message, Parts};
 use crate::http::{self, App, Credentials};
 use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
+use crate::notify::{Notify, Watchdog};
 use crate::perform::Performer;
 use crate::run::launch::{Context, Launcher, Report};
 use crate::run::pace::Paces;
@@ -269,6 +270,7 @@ fn return_large_blocks() {}
 /// When it cannot start; says what is in the way.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     return_large_blocks();
+    let notify = Notify::from_env().map_err(system("cannot reach the service manager (NOTIFY_SOCKET)"))?;
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
     let layout = Layout::prepare(&options.state_dir, as_root)?;
@@ -333,6 +335,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         log_dir: layout.logs.clone(),
         only_uid: (!as_root).then_some(uid),
         cadence,
+        watchdog: Watchdog::from_env(notify.clone()),
     };
     let to_engine = engine.clone();
     let looked = move || drop(to_engine.send(Message::Look));
@@ -356,7 +359,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         speed: options.speed,
         uid,
     });
-    let served = listen(options, app, as_root);
+    let served = listen(options, app, as_root, &notify);
+    notify.stopping();
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
     gpus.sharing.shutdown();
@@ -378,7 +382,7 @@ fn same_inventory(state: &State, inventory: &[GpuInfo]) -> bool {
 }
 
 /// Answers clients until a signal comes.
-fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), ServeError> {
+fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool, notify: &Notify) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -392,6 +396,7 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), Se
             options.config.policy.as_deref().unwrap_or("carma"),
             options.socket.display()
         );
+        notify.ready(&format!("serves {} at {}", app.gpus, options.socket.display()));
         let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
         let service = http::router(app).into_make_service_with_connect_info::<Credentials>();

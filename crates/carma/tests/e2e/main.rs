@@ -10,6 +10,7 @@ mod nvml;
 mod profile;
 mod recovery;
 mod replay;
+mod service;
 mod sharing;
 mod simulated;
 mod slowdown;

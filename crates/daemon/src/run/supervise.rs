@@ -193,6 +193,9 @@ fn spawn(order: &Order, log: &File) -> Result<std::process::Child, String> {
                 }
             }
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+            // The daemon may be protected when the kernel chooses whom to end for want of memory; the command
+            // is as any process of a session.
+            let _ = fs::write("/proc/self/oom_score_adj", "0");
             if let Some(user) = &user {
                 set_groups(user)?;
                 nix::unistd::setgid(Gid::from_raw(user.gid))?;
