@@ -9,6 +9,7 @@ use crate::config::limits::UserLimits;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::memory::{self, Memory};
+use crate::notify::Watchdog;
 use crate::perform::Performer;
 use crate::quota::{self, Environments};
 use crate::run::adopt::{self, Found, Known};
@@ -170,6 +171,8 @@ pub struct Parts {
     pub only_uid: Option<u32>,
     /// How often GPUs are looked at while jobs wait or run, on the daemon's clock.
     pub cadence: Millis,
+    /// Tells the service manager that the engine's loop comes round.
+    pub watchdog: Watchdog,
 }
 
 /// An end that waits for a look at the GPUs from after it. Its record stays on disk until it is applied, so that a
@@ -366,7 +369,10 @@ impl Engine {
     /// Runs until told to stop.
     pub fn run(mut self) {
         loop {
-            let first = self.inbox.recv_timeout(self.patience());
+            self.parts.watchdog.alive();
+            let patience = self.patience();
+            let patience = self.parts.watchdog.patience().map_or(patience, |ping| patience.min(ping));
+            let first = self.inbox.recv_timeout(patience);
             let mut stop = matches!(first, Err(mpsc::RecvTimeoutError::Disconnected));
             for input in std::mem::take(&mut self.retry) {
                 self.apply(input);

@@ -1,4 +1,5 @@
-//! Named points at which a test can kill the daemon, as `kill -9` would.
+//! Named points at which a test can kill the daemon, as `kill -9` would, or have the thread that comes by hang
+//! (`hang-` before the name).
 
 /// Name of the variable that holds a point's name.
 const VARIABLE: &str = "CARMA_FAULT";
@@ -30,12 +31,16 @@ impl Point {
     }
 }
 
-/// Dies here, without any clean-up, if a test asked for it.
+/// Dies or hangs here, without any clean-up, if a test asked for it.
 pub fn inject(point: Point) {
-    if std::env::var_os(VARIABLE).is_some_and(|v| v == point.name()) {
+    let Some(asked) = std::env::var_os(VARIABLE) else { return };
+    if asked == point.name() {
         if point == Point::HoldLaunch {
             return std::thread::sleep(std::time::Duration::from_secs(2));
         }
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+    while asked.to_str().and_then(|asked| asked.strip_prefix("hang-")) == Some(point.name()) {
+        std::thread::park();
     }
 }

@@ -21,6 +21,7 @@ mod layout;
 pub mod limits;
 pub mod memory;
 pub mod people;
+pub mod notify;
 pub mod perform;
 pub mod quota;
 pub mod run;

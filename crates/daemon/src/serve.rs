@@ -9,6 +9,7 @@ use crate::layout::{self, Layout, RETRIES, RETRY};
 use crate::limits;
 use crate::memory::Memory;
 use crate::people::People;
+use crate::notify::{Notify, Watchdog};
 use crate::perform::Performer;
 use crate::run::cgroup::Hierarchy;
 use crate::run::identity::Life;
@@ -221,6 +222,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         ..options.clone()
     };
     layout::check_socket(&options.socket)?;
+    let notify = Notify::from_env().map_err(system("cannot reach the service manager (NOTIFY_SOCKET)"))?;
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
     let layout = Layout::prepare(&options.state_dir, as_root)?;
@@ -313,6 +315,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         log_dir: layout.logs.clone(),
         only_uid: (!as_root).then_some(uid),
         cadence,
+        watchdog: Watchdog::from_env(notify.clone()),
     };
     let to_engine = engine.clone();
     let looked = move || drop(to_engine.send(Message::Look));
@@ -340,7 +343,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         speed: options.speed,
         uid,
     });
-    let served = listen(options, app, as_root);
+    let served = listen(options, app, as_root, &notify);
+    notify.stopping();
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
     gpus.sharing.shutdown();
@@ -374,7 +378,7 @@ fn same_inventory(state: &State, inventory: &[GpuInfo]) -> bool {
 const BLOCKING_THREADS: usize = 64;
 
 /// Answers clients until a signal comes.
-fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), ServeError> {
+fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool, notify: &Notify) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(BLOCKING_THREADS)
@@ -402,6 +406,7 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool) -> Result<(), Se
             }
             Some(_) | None => {}
         }
+        notify.ready(&format!("serves {} at {}", app.gpus, options.socket.display()));
         let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
         tokio::select! {

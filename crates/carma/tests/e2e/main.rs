@@ -15,6 +15,7 @@ mod privacy;
 mod profile;
 mod recovery;
 mod replay;
+mod service;
 mod sharing;
 mod simulated;
 mod slowdown;

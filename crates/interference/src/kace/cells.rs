@@ -6,6 +6,9 @@ use std::path::Path;
 
 /// Larger files are refused; those of the artifact have less than 3 MiB when unpacked.
 const MAX_BYTES: u64 = 256 << 20;
+/// More columns and rows than any table has. A row of four bytes takes three hundred of memory.
+const MOST_COLUMNS: usize = 10_000;
+const MOST_ROWS: usize = 2_000_000;
 /// Larger numbers, and smaller ones below 0, are refused: nobody measures them, and sums of their squares overflow.
 const MOST: f64 = 1e15;
 /// Slower tasks alone are refused: one item in 30 years, and what is divided by it overflows.
@@ -81,14 +84,21 @@ impl Cells {
         let text = &*text;
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
         let bad = |e: csv::Error| Error::new(file, format!("is not CSV in UTF-8: {e}"));
-        let header: Vec<String> = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
+        let columns = reader.headers().map_err(bad)?;
+        if columns.len() > MOST_COLUMNS {
+            return Err(Error::new(file, format!("{} columns; at most {MOST_COLUMNS}", columns.len())));
+        }
+        let header: Vec<String> = columns.iter().map(str::to_owned).collect();
         let mut seen = BTreeSet::new();
         // Columns without a name can't be asked for; spreadsheets and pandas make them.
         if let Some(twice) = header.iter().find(|name| !name.is_empty() && !seen.insert(name.as_str())) {
             let what = format!("two columns are named `{twice}`; delete or rename one");
             return Err(Error::new(file, what));
         }
-        let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
+        let rows: Vec<_> = reader.records().take(MOST_ROWS + 1).collect::<Result<_, _>>().map_err(bad)?;
+        if rows.len() > MOST_ROWS {
+            return Err(Error::new(file, format!("more than {MOST_ROWS} rows, which no such table has")));
+        }
         Ok(Self { file: file.to_owned(), header, rows })
     }
 

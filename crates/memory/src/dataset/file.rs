@@ -11,6 +11,8 @@ use std::path::Path;
 const MOST_BYTES: u64 = 256 << 20;
 /// More columns than any data set has.
 const MOST_COLUMNS: usize = 200;
+/// More cells than any data set has: ours have up to half a million. One of two bytes takes fifty of memory.
+const MOST_CELLS: usize = 20_000_000;
 
 /// What a file holds, decompressed if it is compressed.
 ///
@@ -45,17 +47,24 @@ impl Table {
     pub fn parse(place: &str, bytes: &[u8]) -> Result<Self, Error> {
         let bad = |e: csv::Error| Error::bad(place, e.to_string());
         let mut reader = csv::Reader::from_reader(bytes);
-        let columns: Vec<String> = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
-        if columns.len() > MOST_COLUMNS {
-            return Err(Error::bad(place, format!("{} columns; at most {MOST_COLUMNS}", columns.len())));
+        let header = reader.headers().map_err(bad)?;
+        if header.len() > MOST_COLUMNS {
+            return Err(Error::bad(place, format!("{} columns; at most {MOST_COLUMNS}", header.len())));
         }
+        let columns: Vec<String> = header.iter().map(str::to_owned).collect();
         for (at, name) in columns.iter().enumerate() {
             if columns[..at].contains(name) {
                 return Err(Error::bad(place, format!("two columns are named `{name}`")));
             }
         }
-        let mut rows = Vec::new();
+        let mut rows: Vec<Vec<String>> = Vec::new();
         for record in reader.records() {
+            if rows.len() >= MOST_CELLS / columns.len().max(1) {
+                return Err(Error::bad(
+                    place,
+                    format!("more than {MOST_CELLS} cells; no data set is so large"),
+                ));
+            }
             rows.push(record.map_err(bad)?.iter().map(str::to_owned).collect());
         }
         Ok(Self { columns, rows })

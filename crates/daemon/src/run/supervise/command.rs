@@ -93,6 +93,9 @@ pub(super) fn start(
                 }
             }
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+            // The daemon may be protected when the kernel chooses whom to end for want of memory; the command
+            // is as any process of a session.
+            let _ = std::fs::write("/proc/self/oom_score_adj", "0");
             take_over(&session)?;
             // Nothing that this process or the daemon has open is the command's.
             keep_standard_streams_only()?;

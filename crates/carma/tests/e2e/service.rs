@@ -1,0 +1,173 @@
+//! The daemon as a service: what it tells the service manager, and the units in `packaging/`.
+
+use crate::support::{Setup, until};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A service manager's end of the socket.
+struct Manager {
+    socket: UnixDatagram,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        Self { socket, path, _dir: dir }
+    }
+
+    /// The next message; `None`: none came in that time.
+    fn hears(&self, within: Duration) -> Option<String> {
+        self.socket.set_read_timeout(Some(within)).unwrap();
+        let mut buffer = [0; 512];
+        let length = self.socket.recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+
+    fn setup(&self, period_us: &str) -> Setup {
+        Setup::new("virtual:1xA100-40GB")
+            .env("NOTIFY_SOCKET", self.path.to_str().unwrap())
+            .env("WATCHDOG_USEC", period_us)
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_service_manager_hears_of_the_start_of_life_and_of_the_end() {
+    let manager = Manager::new();
+    let daemon = manager.setup("200000").start();
+    let mut heard = Vec::new();
+    // The loop runs before clients are let in, so a sign of life may come first. Three more come while nothing happens.
+    while heard.iter().filter(|m| *m == "WATCHDOG=1").count() < 4 || heard.iter().all(|m| m == "WATCHDOG=1") {
+        heard.push(manager.hears(PATIENCE).expect("a message"));
+    }
+    let ready: Vec<&String> =
+        heard.iter().filter(|m| m.starts_with("READY=1\nSTATUS=serves virtual:1x")).collect();
+    assert_eq!(ready.len(), 1, "{heard:?}");
+
+    // What is the daemon's own does not reach a job.
+    let output = daemon.carma(&["run", "--", "env"]);
+    let environment = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(environment.contains("CARMA_SOCKET="), "{environment}");
+    assert!(!environment.contains("NOTIFY_SOCKET") && !environment.contains("WATCHDOG"), "{environment}");
+
+    let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    until("the end to be told", || {
+        manager.hears(PATIENCE).filter(|message| message.starts_with("STOPPING=1\n"))
+    });
+}
+
+#[test]
+fn a_hung_engine_gives_no_sign_of_life() {
+    let manager = Manager::new();
+    let mut daemon = manager.setup("200000").env("CARMA_FAULT", "hang-after-exit").start();
+    until("a sign of life", || manager.hears(PATIENCE).filter(|message| message == "WATCHDOG=1"));
+    assert!(daemon.carma(&["submit", "--", "true"]).status.success());
+    // The thread that owns the state hangs once it sees the end; the other threads live, and say nothing. Ten
+    // periods without a sign are a hang: systemd waits for one.
+    let started = Instant::now();
+    let mut silent = false;
+    while !silent && started.elapsed() < PATIENCE {
+        silent = manager.hears(Duration::from_secs(2)).is_none();
+    }
+    let lives = Path::new(&format!("/proc/{}/fd/0", daemon.pid())).exists();
+    // It answers nobody any more.
+    daemon.kill();
+    assert!(silent, "it goes on giving signs of life");
+    assert!(lives, "the daemon lived");
+}
+
+/// `OOMScoreAdjust` of the unit is the daemon's alone.
+#[test]
+fn jobs_do_not_inherit_the_daemons_protection_from_running_out_of_memory() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    // Any other value shows it: to go below 0 takes a capability that root may lack within a container.
+    std::fs::write(format!("/proc/{}/oom_score_adj", daemon.pid()), "500").unwrap();
+    let output = daemon.carma(&["run", "--", "cat", "/proc/self/oom_score_adj"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0");
+}
+
+#[test]
+fn the_units_are_well_formed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no systemd-analyze on this machine");
+        return;
+    }
+    for (unit, scope) in [("carma.service", "--system"), ("carma-user.service", "--user")] {
+        // The program is not installed here: a copy of the unit names one that is there.
+        let dir = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(folder.join(unit)).unwrap();
+        let copy = text.replace("/usr/local/bin/carma", "/bin/true");
+        assert_ne!(copy, text, "{unit} names the program");
+        std::fs::write(dir.path().join(unit), copy).unwrap();
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", scope])
+            .arg(dir.path().join(unit))
+            .env("XDG_RUNTIME_DIR", dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // It also judges the units of the machine that this one refers to.
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains(unit)).collect();
+        assert!(ours.is_empty(), "{unit}:\n{}", ours.join("\n"));
+    }
+}
+
+/// Keys that the unit must set, and each with a remark before it that says why.
+#[test]
+fn each_setting_of_the_units_says_why() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    for (unit, wanted) in [
+        (
+            "carma.service",
+            &[
+                "UMask",
+                "LimitNOFILE",
+                "TasksMax",
+                "OOMPolicy",
+                "OOMScoreAdjust",
+                "StateDirectory",
+                "StateDirectoryMode",
+                "RuntimeDirectory",
+                "Delegate",
+                "KillMode",
+                "WatchdogSec",
+                "Type",
+            ][..],
+        ),
+        (
+            "carma-user.service",
+            &["UMask", "LimitNOFILE", "OOMPolicy", "Delegate", "KillMode", "WatchdogSec", "Type"],
+        ),
+    ] {
+        let text = std::fs::read_to_string(folder.join(unit)).unwrap();
+        let service: Vec<&str> = text
+            .lines()
+            .skip_while(|line| *line != "[Service]")
+            .skip(1)
+            .take_while(|line| !line.starts_with('['))
+            .collect();
+        for key in wanted {
+            assert!(service.iter().any(|line| line.starts_with(&format!("{key}="))), "{unit} lacks {key}");
+        }
+        // A remark stands before each group of settings.
+        let mut explained = false;
+        for line in service {
+            if line.is_empty() {
+                explained = false;
+            } else if line.starts_with('#') {
+                explained = true;
+            } else {
+                assert!(explained, "{unit}: nothing says why: {line}");
+            }
+        }
+    }
+}
