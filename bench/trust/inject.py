@@ -543,7 +543,11 @@ def main():
             scene.hit = False
             try:
                 scene.run(bases.get(place))
-            except (Exception, SystemExit) as failure:
+            except SystemExit as failure:
+                if failure.code == 143:
+                    raise
+                scene.find("stuck", f"the scenario broke: {failure}")
+            except Exception as failure:
                 scene.find("stuck", f"the scenario broke: {type(failure).__name__}: {failure}")
             if ARTEFACT in scene.last_words:
                 scene.hit, scene.findings = False, []
