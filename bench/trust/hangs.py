@@ -260,10 +260,10 @@ def stopped_supervisor_cancel(bench):
     os.kill(supervisor, signal.SIGSTOP)
     daemon.client().post(f"/v1/jobs/{job}/cancel")
     over = daemon.end_of(job, 30)
-    rest = left(daemon, job, 5)
+    rest, state = left(daemon, job, 5), daemon.show(job)["job"]["state"]
     lib.signal_process(supervisor, signal.SIGCONT)
     if over is None or rest:
-        return f"30 s after the cancel it is {daemon.show(job)['job']['state']}, with {len(rest)} processes"
+        return f"30 s after the cancel it is {state}, with {len(rest)} processes"
     return None if over["job"]["state"] == "CANCELLED" else f"it is {over['job']['state']}"
 
 
@@ -276,10 +276,10 @@ def stopped_supervisor_limit(bench):
     supervisor = lib.parent_of(pid)
     os.kill(supervisor, signal.SIGSTOP)
     over = daemon.end_of(job, 30)
-    rest = left(daemon, job, 5)
+    rest, state = left(daemon, job, 5), daemon.show(job)["job"]["state"]
     lib.signal_process(supervisor, signal.SIGCONT)
     if over is None or rest:
-        return f"28 s after its limit it is {daemon.show(job)['job']['state']}, with {len(rest)} processes"
+        return f"28 s after its limit it is {state}, with {len(rest)} processes"
     return None if over["job"]["state"] == "TIMEOUT" else f"it is {over['job']['state']}"
 
 
@@ -631,12 +631,18 @@ def journal_rows_deleted(bench):
     except ImportError:
         raise Skip("this Python has no sqlite3") from None
     daemon, _ = _filled(bench)
-    db = sqlite3.connect(daemon.state / "carma.db", isolation_level=None)
-    db.execute("DELETE FROM inputs WHERE seq IN (SELECT seq FROM inputs ORDER BY seq LIMIT 3 OFFSET "
-               "(SELECT count(*) / 2 FROM inputs))")
-    db.close()
-    refuses, text = _refuses(bench, daemon, daemon.state)
-    return None if refuses else text
+    accepted = []
+    for percent in (10, 30, 50, 70, 90):
+        copy = daemon.dir / f"copy{percent}"
+        shutil.copytree(daemon.state, copy, ignore=lambda d, names: [n for n in names if (Path(d) / n).is_socket()])
+        db = sqlite3.connect(copy / "carma.db", isolation_level=None)
+        db.execute("DELETE FROM inputs WHERE seq IN (SELECT seq FROM inputs ORDER BY seq LIMIT 1 OFFSET "
+                   "(SELECT count(*) * ? / 100 FROM inputs))", (percent,))
+        db.close()
+        refuses, text = _refuses(bench, daemon, copy)
+        if not refuses:
+            accepted.append(f"without the input at {percent} %: {text}")
+    return "; ".join(accepted) or None
 
 
 @case

@@ -137,6 +137,7 @@ class Client:
 # --- the daemon ----------------------------------------------------------------------------------
 
 _daemons = []
+_children = []
 
 
 class Daemon:
@@ -368,8 +369,15 @@ class Daemon:
 
 @atexit.register
 def _clean_all():
+    for child in list(_children):
+        if child.pid:
+            signal_process(child.pid, signal.SIGTERM)
     for daemon in list(_daemons):
         daemon.clean()
+
+
+# A program that is told to end takes what it started with it.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def until(check, patience=30, pause=0.02):
@@ -531,11 +539,13 @@ class Child:
         self.pid = os.fork()
         if self.pid:
             os.close(writer)
+            _children.append(self)
             return
         code = 0
         try:
             os.close(self.reader)
             _daemons.clear()
+            _children.clear()
             if user is not None:
                 become(user)
             value = (True, function(*args))
@@ -565,6 +575,7 @@ class Child:
         os.close(self.reader)
         os.waitpid(self.pid, 0)
         self.pid = None
+        _children.remove(self)
         if not data:
             raise RuntimeError("the child process died")
         good, value = pickle.loads(data)
@@ -577,6 +588,7 @@ class Child:
             signal_process(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = None
+            _children.remove(self)
 
 
 def as_user(user, function, *args, patience=60):
