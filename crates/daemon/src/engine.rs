@@ -1070,7 +1070,7 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
         path.rsplit('/').next().unwrap_or(path).to_owned()
     };
     let name: String = request.name.clone().unwrap_or_else(program);
-    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
     let command_key = command_key(request, user.uid);
     NewJob {
         id,
@@ -1099,6 +1099,13 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
         },
         hold: request.hold,
     }
+}
+
+/// Whether a character ends lines or turns text round, so that a name in a listing would look like something else:
+/// controls, line and paragraph separators, and the marks of bidirectional text (Unicode Standard Annex 9).
+fn moves_text(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}')
 }
 
 /// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it

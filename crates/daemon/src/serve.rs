@@ -233,7 +233,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let gpus = Gpus::open(options, &layout)?;
     let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
-    let clock = Clock::start(state.now() + Millis(1), options.speed);
+    let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
     let life = Life::begin(clock.now()).map_err(system("cannot begin"))?;
     let earlier = journal.lives()?.into_iter().map(Into::into).collect();
     let lives = Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone());

@@ -6,7 +6,7 @@ use super::cgroup::Group;
 use super::identity::Life;
 use super::order::Hello;
 use super::process;
-use super::record::Records;
+use super::record::{Claim, Record, Records};
 use carma_core::model::{Exit, JobId, ProcessRef};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -67,6 +67,8 @@ struct Watched {
     orphan: bool,
     /// What it said why it did nothing.
     why: Option<String>,
+    /// Set while its hello could not be read: its record says the same.
+    unheard: bool,
 }
 
 /// Watches supervisors and, where one was killed, the command that it left.
@@ -115,7 +117,8 @@ impl Watcher {
         let again = Timespec { tv_sec: 0, tv_nsec: AGAIN_MS * 1_000_000 };
         loop {
             events.clear();
-            let refused: Vec<u64> = self.lock().iter().filter(|(_, w)| w.pidfd.is_none()).map(|(k, _)| *k).collect();
+            let waits = |watched: &Watched| watched.pidfd.is_none() || watched.unheard;
+            let refused: Vec<u64> = self.lock().iter().filter(|(_, w)| waits(w)).map(|(key, _)| *key).collect();
             let space = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, space, (!refused.is_empty()).then_some(&again)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -146,17 +149,17 @@ impl Watcher {
         let pipe = child.stdout.take().map(OwnedFd::from);
         // Not reaped yet, so the pid is its own.
         let pidfd = Pid::from_raw(child.id().cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        self.add(Watched { attempt, pidfd, pipe, parent_of: Some(child), orphan: false, why: None });
+        self.add(Watched { attempt, pidfd, pipe, parent_of: Some(child), orphan: false, why: None, unheard: false });
     }
 
     /// Watches an attempt of an earlier life, by what was found of it.
     pub fn adopted(&self, attempt: Attempt, pidfd: OwnedFd, orphan: bool) {
-        self.add(Watched { attempt, pidfd: Some(pidfd), pipe: None, parent_of: None, orphan, why: None });
+        self.add(Watched { attempt, pidfd: Some(pidfd), pipe: None, parent_of: None, orphan, why: None, unheard: false });
     }
 
     /// Watches an attempt of which nothing could be found out for the present.
     pub fn undecided(&self, attempt: Attempt) {
-        self.add(Watched { attempt, pidfd: None, pipe: None, parent_of: None, orphan: false, why: None });
+        self.add(Watched { attempt, pidfd: None, pipe: None, parent_of: None, orphan: false, why: None, unheard: false });
     }
 
     fn add(&self, watched: Watched) {
@@ -189,7 +192,14 @@ impl Watcher {
         let mut map = self.lock();
         let Some(entry) = map.get_mut(&key) else { return };
         // A hello that is still unread comes before the end.
-        let hello = entry.pipe.take().and_then(|pipe| self.hello(pipe));
+        let hello = match entry.pipe.take() {
+            Some(pipe) => {
+                let hello = self.hello(pipe);
+                entry.unheard = hello.is_none();
+                hello
+            }
+            None => None,
+        };
         let (job, attempt) = (entry.attempt.job, entry.attempt.attempt);
         match hello {
             Some(Hello::Running { supervisor, child }) => {
@@ -223,7 +233,18 @@ impl Watcher {
     /// Tries again what the machine refused.
     fn try_again(&self, key: u64) {
         let mut map = self.lock();
-        let Some(entry) = map.get_mut(&key).filter(|entry| entry.pidfd.is_none()) else { return };
+        let Some(entry) = map.get_mut(&key) else { return };
+        if entry.pidfd.is_some() {
+            // It runs, or is about to; until its record says so there is nothing to tell.
+            if let Ok(Some(Record { claim: Claim::Supervisor(supervisor), child: Some(child), .. })) =
+                entry.attempt.records.read()
+            {
+                entry.unheard = false;
+                let (job, attempt) = (entry.attempt.job, entry.attempt.attempt);
+                (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
+            }
+            return;
+        }
         if let Some(child) = &mut entry.parent_of {
             match child.try_wait() {
                 // Reaped below.
