@@ -4,7 +4,7 @@
 //! millisecond; the driver refuses what does not fit; ten looks a second show what is held then, as the sampler does;
 //! the core gives its verdict. The truth is what the driver refused and why.
 
-#![allow(clippy::unwrap_used, reason = "a test: it fails where it must")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test: it fails where it must")]
 
 use carma_core::explain::Reason;
 use carma_core::input::{Foreign, Observation};

@@ -143,7 +143,7 @@ impl Glances {
         let seen_twice = |pid: u32| {
             let mut shows = near.iter().filter(|g| g.foreign.iter().any(|f| f.pid == pid));
             let first = shows.next();
-            first.is_some_and(|first| first.from < shows.last().unwrap_or(first).until)
+            first.is_some_and(|first| first.from < shows.next_back().unwrap_or(first).until)
         };
         let is_stranger = |f: &Foreign| last.foreign.iter().any(|l| l.pid == f.pid) || seen_twice(f.pid);
         let others = closed.then(|| near.iter().try_fold(None, |span, g| widen(span, g, job, &is_stranger)));
