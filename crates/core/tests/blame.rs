@@ -171,7 +171,7 @@ struct World<'a> {
 }
 
 fn user() -> User {
-    User { uid: 1000, name: "alice".into() }
+    User::new(1000, "alice")
 }
 
 impl<'a> World<'a> {
@@ -349,8 +349,7 @@ impl<'a> World<'a> {
     }
 
     fn exit(&mut self, at: u64, truth: &Truth) -> Option<Reason> {
-        let exit =
-            Exit { status: ExitStatus::Code(1), evidence: scan(&self.message(truth)), not_started: None };
+        let exit = Exit { evidence: scan(&self.message(truth)), ..Exit::of(ExitStatus::Code(1)) };
         assert!(self.feed(at, Input::Exited { job: JOB, attempt: 1, exit }));
         // One that is over for good has left the state: it was alone.
         Some(self.state.job(JOB)?.past.last()?.verdict.clone())

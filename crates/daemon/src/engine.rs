@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::config::limits::UserLimits;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
+use crate::logs;
 use crate::memory::{self, Memory};
 use crate::notify::Watchdog;
 use crate::perform::Performer;
@@ -167,6 +168,8 @@ pub struct Parts {
     pub hierarchy: Result<Arc<Hierarchy>, String>,
     /// Directory of the logs.
     pub log_dir: PathBuf,
+    /// The journal's file, for readers of its own.
+    pub journal_file: PathBuf,
     /// `Some`: jobs of this user only. `None`: we are root.
     pub only_uid: Option<u32>,
     /// How often GPUs are looked at while jobs wait or run, on the daemon's clock.
@@ -290,7 +293,8 @@ impl Engine {
         let here = self.parts.lives.present();
         let found = adopt::find(&records, Known { life: &life, here, supervisor });
         let watched = watch::Attempt { job: id, attempt, records, life, group, supervisor };
-        let started = |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
+        let started =
+            |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
         match found {
             Ok(Found::Exited(exit)) => self.exited(id, attempt, exit),
             Ok(Found::Alive { supervisor, child, pidfd }) => {
@@ -566,7 +570,10 @@ impl Engine {
     /// Limits on the host are promises: what cannot be enforced is refused.
     fn check_host_limits(&self, request: &SubmitRequest) -> Result<(), Refused> {
         let bad = |text: &str| Err(Refused::new(400, "bad_request", text));
-        if request.host_memory_mib == Some(0) || request.host_cpu_pct == Some(0) || request.host_processes == Some(0) {
+        if request.host_memory_mib == Some(0)
+            || request.host_cpu_pct == Some(0)
+            || request.host_processes == Some(0)
+        {
             return bad("a limit of nothing would let nothing run; leave --mem, --cpus or --pids out");
         }
         for controller in host_limits(request).needs() {
@@ -866,8 +873,18 @@ impl Engine {
         if std::mem::take(&mut self.sweep_due) {
             self.sweep();
         }
-        if let Err(e) = self.parts.journal.fold(&self.state) {
-            tracing::warn!("{e}; the journal grows until the disk takes a snapshot again");
+        match self.parts.journal.fold(&self.state) {
+            Ok(false) => {}
+            Ok(true) => {
+                let (journal, keep) = (self.parts.journal_file.clone(), self.parts.journal.keeps());
+                let (logs, below) = (self.parts.log_dir.clone(), self.state.next_id());
+                // A directory of a hundred thousand files takes its time.
+                let sweep = move || logs::sweep(&logs, &journal, keep, below);
+                if let Err(e) = std::thread::Builder::new().name("sweep logs".into()).spawn(sweep) {
+                    tracing::warn!("logs of forgotten jobs stay for the present: {e}");
+                }
+            }
+            Err(e) => tracing::warn!("{e}; the journal grows until the disk takes a snapshot again"),
         }
         self.tend();
     }

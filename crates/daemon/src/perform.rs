@@ -98,7 +98,11 @@ impl Performer {
         match records.claim(&Claim::Fenced) {
             Ok(Some(_)) => {
                 let why = "it was to be ended before it had begun".to_owned();
-                (self.report)(id, placement.attempt, Outcome::NotSpawned { why, machine: false, fenced: true });
+                (self.report)(
+                    id,
+                    placement.attempt,
+                    Outcome::NotSpawned { why, machine: false, fenced: true },
+                );
             }
             Ok(None) => match records.read() {
                 Ok(Some(record)) => {

@@ -8,8 +8,8 @@ use crate::journal::{Journal, JournalError};
 use crate::layout::{self, Layout, RETRIES, RETRY};
 use crate::limits;
 use crate::memory::Memory;
-use crate::people::People;
 use crate::notify::{Notify, Watchdog};
+use crate::people::People;
 use crate::perform::Performer;
 use crate::run::cgroup::Hierarchy;
 use crate::run::identity::Life;
@@ -196,7 +196,10 @@ fn return_large_blocks() {}
 /// starts: what a shell or service manager left open is no user's.
 fn keep_inherited_from_jobs() {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
-    #[expect(unsafe_code, reason = "close_range has no safe wrapper here; numbers go in and no memory is touched")]
+    #[expect(
+        unsafe_code,
+        reason = "close_range has no safe wrapper here; numbers go in and no memory is touched"
+    )]
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
     if result != 0 {
         // Linux before 5.11; supervisors close what they find all the same.
@@ -313,6 +316,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         lives,
         hierarchy: hierarchy.clone(),
         log_dir: layout.logs.clone(),
+        journal_file: layout.journal.clone(),
         only_uid: (!as_root).then_some(uid),
         cadence,
         watchdog: Watchdog::from_env(notify.clone()),

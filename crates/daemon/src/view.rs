@@ -4,8 +4,8 @@ use crate::journal::StoredJob;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    RateView, ReasonView, TenantView,
+    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView, JobDetail, JobView,
+    JobsReply, RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
@@ -197,7 +197,12 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         sharing: placement.map(|p| p.sharing),
         memory_set_aside_mib: set_aside,
         memory_peak_mib: peak.map(|m| m.0),
-        host_memory_peak_mib: job.past.iter().filter_map(|a| a.exit.as_ref()?.host.memory_peak).max().map(|m| m.0),
+        host_memory_peak_mib: job
+            .past
+            .iter()
+            .filter_map(|a| a.exit.as_ref()?.host.memory_peak)
+            .max()
+            .map(|m| m.0),
         attempts: job.attempts,
         priority: job.spec.request.priority,
         max_slowdown_pct: job.spec.request.max_slowdown.or(state.options().max_slowdown).map(|f| f.0 / 100),

@@ -117,8 +117,10 @@ fn cgroups(status: &StatusReply) -> Finding {
         let todo = "jobs are tracked by session and descent, and --mem, --cpus, --pids are refused; packaging/carma.service shows what systemd is to give";
         return Finding::warn(ABOUT, format!("jobs have no cgroups of their own: {why}"), todo);
     };
-    let missing: Vec<&str> =
-        ["memory", "cpu", "pids"].into_iter().filter(|c| !cgroups.controllers.iter().any(|h| h == c)).collect();
+    let missing: Vec<&str> = ["memory", "cpu", "pids"]
+        .into_iter()
+        .filter(|c| !cgroups.controllers.iter().any(|h| h == c))
+        .collect();
     let text = format!("each job has a cgroup of its own in {dir}");
     if missing.is_empty() {
         return Finding::ok(ABOUT, format!("{text}, with limits of memory, processors and processes"));

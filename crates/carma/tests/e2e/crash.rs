@@ -123,7 +123,10 @@ fn a_stopped_supervisor_can_be_ended() {
     let (flag, name) = (go_on.clone(), supervisor.clone());
     let stopper = std::thread::spawn(move || {
         while flag.load(std::sync::atomic::Ordering::Relaxed) {
-            let _ = std::process::Command::new("kill").args(["-STOP", &name]).stderr(std::process::Stdio::null()).status();
+            let _ = std::process::Command::new("kill")
+                .args(["-STOP", &name])
+                .stderr(std::process::Stdio::null())
+                .status();
         }
     });
     daemon.carma(&["cancel", &id.to_string()]);
@@ -146,8 +149,10 @@ fn what_a_job_leaves_behind_ends_with_it_though_its_supervisor_was_killed() {
         return;
     }
     let child = daemon.dir.path().join("child");
-    let id = daemon.shell(&format!("setsid sh -c 'echo $$ > {}; exec sleep 606' & sleep 607", child.display()));
-    let hidden = until("the hidden child", || std::fs::read_to_string(&child).ok().filter(|t| t.ends_with('\n')));
+    let id =
+        daemon.shell(&format!("setsid sh -c 'echo $$ > {}; exec sleep 606' & sleep 607", child.display()));
+    let hidden =
+        until("the hidden child", || std::fs::read_to_string(&child).ok().filter(|t| t.ends_with('\n')));
     let pid = until("the pid", || daemon.show(id).pid);
     assert!(std::process::Command::new("kill").args(["-9", &supervisor_of(pid)]).status().unwrap().success());
     until("the daemon to notice", || daemon.log().contains("unsupervised").then_some(()));

@@ -23,7 +23,11 @@ fn submit_wait_logs_and_history() {
     let daemon = Setup::new(ONE).start();
     let output = daemon.carma(&["submit", "--name", "hello", "--", "echo", "hi"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stdout(&output).contains("job 1") && stdout(&output).contains("carma logs 1"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("job 1") && stdout(&output).contains("carma logs 1"),
+        "{}",
+        stdout(&output)
+    );
     assert_eq!(daemon.carma(&["wait", "1"]).status.code(), Some(0));
     assert_eq!(stdout(&daemon.carma(&["logs", "1"])), "hi\n");
     let history = stdout(&daemon.carma(&["history"]));

@@ -177,7 +177,8 @@ fn what_a_user_names_is_opened_with_that_users_rights_alone() {
     daemon.end_of(hers);
     let log = daemon.show(hers).log;
     let owner = std::fs::metadata(&log).unwrap().uid();
-    for target in [log.clone(), format!("{}/of-bob", std::path::Path::new(&log).parent().unwrap().display())] {
+    for target in [log.clone(), format!("{}/of-bob", std::path::Path::new(&log).parent().unwrap().display())]
+    {
         let theft = submit_as(&daemon, "carma-bob", &["--output", &target, "--", "true"]);
         let over = daemon.end_of(theft);
         assert_eq!(over.job.reason.code, "NotStarted", "{}", over.job.reason.text);
@@ -252,7 +253,8 @@ fn a_login_shell_reads_the_profile() {
     let write = "echo 'export FROM_PROFILE=yes' > ~/.profile";
     let id = submit_as(&daemon, "carma-alice", &["--env", "HOME=/home/carma-alice", "--", "sh", "-c", write]);
     daemon.end_of(id);
-    let print = ["--env", "HOME=/home/carma-alice", "--", "sh", "-c", "echo \"[$FROM_PROFILE]\" \"$1\"", "x", "a b"];
+    let print =
+        ["--env", "HOME=/home/carma-alice", "--", "sh", "-c", "echo \"[$FROM_PROFILE]\" \"$1\"", "x", "a b"];
     let with = submit_as(&daemon, "carma-alice", &[&["--login"], &print[..]].concat());
     let without = submit_as(&daemon, "carma-alice", &print);
     daemon.end_of(with);

@@ -50,9 +50,12 @@ pub(super) async fn log(
             Ok(([header(LOG_AT, at), header(LOG_END, end)], bytes.into()))
         }
         Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => {
-            Err(Refused::new(404, "no_log", format!("job {id} has no output yet, or its log was removed")).into())
+            Err(Refused::new(404, "no_log", format!("job {id} has no output yet, or its log was removed"))
+                .into())
         }
-        Ok(Err(e)) => Err(Refused::new(500, "internal", format!("the log of job {id} cannot be read: {e}")).into()),
+        Ok(Err(e)) => {
+            Err(Refused::new(500, "internal", format!("the log of job {id} cannot be read: {e}")).into())
+        }
         Err(e) => Err(Refused::new(500, "internal", e.to_string()).into()),
     }
 }

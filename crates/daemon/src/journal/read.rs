@@ -9,7 +9,7 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_memory::history::{Row, Table};
 use rusqlite::{Connection, OptionalExtension, params};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -237,6 +237,20 @@ impl Reader {
     /// When the file cannot be read, or the row is not what was written.
     pub fn job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
         Ok(stored_job(&self.db, id)?.map(|(stored, _)| stored))
+    }
+
+    /// The numbers of all jobs that the journal knows, and how many of them are over.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn known(&self) -> Result<(BTreeSet<u64>, u64), JournalError> {
+        let read = || -> rusqlite::Result<_> {
+            let mut query = self.db.prepare("SELECT id FROM jobs")?;
+            let ids = query.query_map([], |row| row.get::<_, i64>(0).map(i64::cast_unsigned))?;
+            let ids = ids.collect::<rusqlite::Result<_>>()?;
+            Ok((ids, self.db.query_row("SELECT count(*) FROM history", [], |row| row.get(0))?))
+        };
+        read().map_err(sql("read"))
     }
 
     /// The end of a job, if it is over.

@@ -93,14 +93,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Folds old inputs into a snapshot, if enough have come since the last. Bounds the file.
+    /// Folds old inputs into a snapshot, if enough have come since the last. Bounds the file. Returns whether it did.
     ///
     /// # Errors
     /// When the disk does not take it. The journal is as before then.
-    pub fn fold(&mut self, state: &State) -> Result<(), JournalError> {
+    pub fn fold(&mut self, state: &State) -> Result<bool, JournalError> {
         // A snapshot costs time in proportion to the jobs, so it is taken less often when there are many.
         if self.since_snapshot < SNAPSHOT_EVERY.max(2 * state.jobs().len() as u64) {
-            return Ok(());
+            return Ok(false);
         }
         let seq = self.meta.seq;
         let body = to_json(seq, state)?;
@@ -138,7 +138,13 @@ impl Journal {
         self.meta = meta;
         self.since_snapshot = 0;
         self.shrinking = true;
-        Ok(())
+        Ok(true)
+    }
+
+    /// How many jobs that are over are kept.
+    #[must_use]
+    pub const fn keeps(&self) -> u64 {
+        self.settings.jobs
     }
 
     /// How long until [`Self::tend`] has something to do, if nothing else happens.

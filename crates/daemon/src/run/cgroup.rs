@@ -60,7 +60,11 @@ impl HostLimits {
     /// The controllers that these limits need.
     pub fn needs(self) -> impl Iterator<Item = Controller> {
         let wanted = [self.memory.is_some(), self.cpu_pct.is_some(), self.processes.is_some()];
-        Controller::ALL.into_iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(controller, _)| controller)
+        Controller::ALL
+            .into_iter()
+            .zip(wanted)
+            .filter(|(_, wanted)| *wanted)
+            .map(|(controller, _)| controller)
     }
 }
 
@@ -103,7 +107,9 @@ impl Hierarchy {
         let base = parent_dir.join(&leaf);
         make(&base).map_err(|e| {
             let dir = base.display();
-            format!("{dir} cannot be made ({e}); the daemon's manager gives it no subtree (systemd: Delegate=yes)")
+            format!(
+                "{dir} cannot be made ({e}); the daemon's manager gives it no subtree (systemd: Delegate=yes)"
+            )
         })?;
         // What is not there to be had is left out; the groups show what they got.
         for dir in [&parent_dir, &base] {
@@ -332,7 +338,10 @@ mod tests {
                       35 24 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       36 24 0:31 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
         assert_eq!(mount_point(mounts), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(own_group("9:name=systemd:/\n0::/system.slice/carma.service\n"), Some("/system.slice/carma.service"));
+        assert_eq!(
+            own_group("9:name=systemd:/\n0::/system.slice/carma.service\n"),
+            Some("/system.slice/carma.service")
+        );
     }
 
     #[test]
@@ -401,7 +410,10 @@ mod tests {
         while group.pids().len() < 3 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(group.pids().into_iter().map(|pid| hierarchy.job_of(pid)).collect::<Vec<_>>(), [Some(JobId(7)); 3]);
+        assert_eq!(
+            group.pids().into_iter().map(|pid| hierarchy.job_of(pid)).collect::<Vec<_>>(),
+            [Some(JobId(7)); 3]
+        );
         group.kill().unwrap();
         child.wait().unwrap();
         while group.is_populated() {

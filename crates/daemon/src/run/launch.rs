@@ -114,7 +114,11 @@ impl Launcher {
                     let launching = std::thread::Builder::new().name("launch mps".into());
                     if let Err(e) = launching.spawn(move || thread.launch(launch)) {
                         let why = format!("a thread cannot be had: {e}");
-                        (context.report)(name.0, name.1, Outcome::NotSpawned { why, machine: true, fenced: false });
+                        (context.report)(
+                            name.0,
+                            name.1,
+                            Outcome::NotSpawned { why, machine: true, fenced: false },
+                        );
                     }
                 } else {
                     context.launch(launch);

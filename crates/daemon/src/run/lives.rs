@@ -25,12 +25,8 @@ impl Lives {
     /// # Errors
     /// When the directory cannot be made.
     pub fn begin(run: PathBuf, journal: String, earlier: Vec<Life>, present: Life) -> io::Result<Self> {
-        let lives = Self {
-            run,
-            journal,
-            lives: earlier.into_iter().chain([present.clone()]).collect(),
-            present,
-        };
+        let lives =
+            Self { run, journal, lives: earlier.into_iter().chain([present.clone()]).collect(), present };
         DirBuilder::new().mode(0o700).create(lives.dir(&lives.present))?;
         File::open(&lives.run)?.sync_all()?;
         Ok(lives)

@@ -118,7 +118,8 @@ impl Watcher {
         loop {
             events.clear();
             let waits = |watched: &Watched| watched.pidfd.is_none() || watched.unheard;
-            let refused: Vec<u64> = self.lock().iter().filter(|(_, w)| waits(w)).map(|(key, _)| *key).collect();
+            let refused: Vec<u64> =
+                self.lock().iter().filter(|(_, w)| waits(w)).map(|(key, _)| *key).collect();
             let space = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, space, (!refused.is_empty()).then_some(&again)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -148,18 +149,43 @@ impl Watcher {
     pub fn spawned(&self, attempt: Attempt, mut child: Child) {
         let pipe = child.stdout.take().map(OwnedFd::from);
         // Not reaped yet, so the pid is its own.
-        let pidfd = Pid::from_raw(child.id().cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        self.add(Watched { attempt, pidfd, pipe, parent_of: Some(child), orphan: false, why: None, unheard: false });
+        let pidfd =
+            Pid::from_raw(child.id().cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        self.add(Watched {
+            attempt,
+            pidfd,
+            pipe,
+            parent_of: Some(child),
+            orphan: false,
+            why: None,
+            unheard: false,
+        });
     }
 
     /// Watches an attempt of an earlier life, by what was found of it.
     pub fn adopted(&self, attempt: Attempt, pidfd: OwnedFd, orphan: bool) {
-        self.add(Watched { attempt, pidfd: Some(pidfd), pipe: None, parent_of: None, orphan, why: None, unheard: false });
+        self.add(Watched {
+            attempt,
+            pidfd: Some(pidfd),
+            pipe: None,
+            parent_of: None,
+            orphan,
+            why: None,
+            unheard: false,
+        });
     }
 
     /// Watches an attempt of which nothing could be found out for the present.
     pub fn undecided(&self, attempt: Attempt) {
-        self.add(Watched { attempt, pidfd: None, pipe: None, parent_of: None, orphan: false, why: None, unheard: false });
+        self.add(Watched {
+            attempt,
+            pidfd: None,
+            pipe: None,
+            parent_of: None,
+            orphan: false,
+            why: None,
+            unheard: false,
+        });
     }
 
     fn add(&self, watched: Watched) {
@@ -283,7 +309,9 @@ impl Watcher {
             }
             Ok(Found::Orphan { supervisor, child, pidfd }) => {
                 if !entry.orphan {
-                    tracing::warn!("the supervisor of job {job} was killed; its command goes on unsupervised");
+                    tracing::warn!(
+                        "the supervisor of job {job} was killed; its command goes on unsupervised"
+                    );
                     (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
                 }
                 entry.orphan = true;
@@ -351,7 +379,9 @@ pub fn signal(
     {
         found |= group.kill().is_ok();
     }
-    let Some(child) = child.filter(|child| matches!(process::open(*child), Ok(Some(_)))) else { return found };
+    let Some(child) = child.filter(|child| matches!(process::open(*child), Ok(Some(_)))) else {
+        return found;
+    };
     // The command leads its own session, so its pid names the group as long as it lives.
     let signal = if level == EndLevel::Terminate { Signal::TERM } else { Signal::KILL };
     found | Pid::from_raw(child.pid.cast_signed()).is_some_and(|pid| kill_process_group(pid, signal).is_ok())

@@ -11,9 +11,9 @@ mod event;
 mod file;
 mod socket;
 
+pub use super::order::Owner;
 use carma_interference::rate::printed::{Printed, Report};
 use carma_interference::rate::tally::Tally;
-pub use super::order::Owner;
 pub use event::Event;
 use file::HeartbeatFile;
 use rustix::fd::{AsFd, BorrowedFd};

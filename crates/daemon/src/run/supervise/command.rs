@@ -69,8 +69,8 @@ pub(super) fn start(
     let out = log.file().try_clone().map_err(prepare)?;
     let err = log.file().try_clone().map_err(prepare)?;
     let door = group.map(Group::door).transpose().map_err(prepare)?;
-    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .map_err(|e| prepare(e.into()))?;
+    let (reader, writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| prepare(e.into()))?;
     let (mut stages, said) = (File::from(reader), File::from(writer));
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(&order.env).stdin(Stdio::null()).stdout(out).stderr(err);
@@ -135,7 +135,8 @@ fn words(order: &Order, user: &User) -> Result<Vec<String>, NotStarted> {
         "sh" | "bash" | "dash" | "zsh" | "ksh" | "mksh" | "ash" => "exec \"$0\" \"$@\"",
         "fish" => "exec $argv",
         _ => {
-            let why = format!("--login: carma does not know how to run a command in the login shell '{shell}'");
+            let why =
+                format!("--login: carma does not know how to run a command in the login shell '{shell}'");
             return Err(NotStarted { why, machine: false });
         }
     };
@@ -178,7 +179,11 @@ fn take_over(session: &Session) -> nix::Result<()> {
 fn keep_standard_streams_only() -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
     let first = io::stderr().as_raw_fd().unsigned_abs() + 1;
-    #[expect(unsafe_code, reason = "close_range has no safe wrapper here; numbers go in and no memory is touched")]
-    let result = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
+    #[expect(
+        unsafe_code,
+        reason = "close_range has no safe wrapper here; numbers go in and no memory is touched"
+    )]
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -192,6 +192,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(dir.path().join("other"), "x").unwrap();
         std::fs::hard_link(dir.path().join("other"), &path).unwrap();
-        assert!(Opened::open(&log, &nobody, None, 1).unwrap_err().to_string().contains("not a file of carma's"));
+        assert!(
+            Opened::open(&log, &nobody, None, 1).unwrap_err().to_string().contains("not a file of carma's")
+        );
     }
 }

@@ -116,10 +116,11 @@ impl Attempt {
         if let Some(ears) = &ears {
             order.env.extend(ears.env());
         }
-        let log = log::Opened::open(&order.log, &user, order.session.umask, order.id.attempt).map_err(|e| {
-            let (Log::Kept { path, .. } | Log::Users(path)) = &order.log;
-            NotStarted::by(&format!("its log file {} cannot be opened", path.display()), e)
-        })?;
+        let log =
+            log::Opened::open(&order.log, &user, order.session.umask, order.id.attempt).map_err(|e| {
+                let (Log::Kept { path, .. } | Log::Users(path)) = &order.log;
+                NotStarted::by(&format!("its log file {} cannot be opened", path.display()), e)
+            })?;
         if asked_to_end() {
             return Err(NotStarted { why: "it was to be ended before it had begun".into(), machine: false });
         }
@@ -129,7 +130,11 @@ impl Attempt {
         let child = process::identify(child.id()).unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
         // A full disk must not stop the job: the pipe tells the daemon too.
         let _ = self.claimed.write_child(child);
-        if self.group.as_ref().is_some_and(|group| !group.pids().contains(&child.pid) && !group.is_populated()) {
+        if self
+            .group
+            .as_ref()
+            .is_some_and(|group| !group.pids().contains(&child.pid) && !group.is_populated())
+        {
             // It could not enter, or is over already.
             if process::stat(child.pid).is_some_and(|stat| !stat.zombie) {
                 self.discard_group();
