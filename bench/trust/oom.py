@@ -344,8 +344,7 @@ class Wave:
                "wanted_mib": wanted, "total_mib": total, "free_mib": free, "held_mib": held, "others_mib": others,
                "cap_mib": cap}
         row["result"], row["blamed_wrongly"] = self.compare(cause, verdict, first["gpus"], strangers)
-        for key in ("told",):
-            row.pop(key)
+        row.pop("told")
         return row
 
     def compare(self, cause, verdict, gpus, strangers):

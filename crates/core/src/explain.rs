@@ -957,6 +957,9 @@ mod tests {
             },
             Reason::NotStarted { why: text() },
             Reason::LaunchFailed { error: text() },
+            Reason::NotLaunched { why: text() },
+            Reason::HostMemoryLimit { limit: Some(m), peak: Some(m), killed: 2 },
+            Reason::HostMemoryLimit { limit: None, peak: None, killed: 1 },
             Reason::ExitUnknown,
             Reason::Cancelled { by: "bob".into() },
             Reason::RequeuedByUser { by: "bob".into() },
@@ -1014,7 +1017,7 @@ mod tests {
             hidden += usize::from(marked.to_string().contains(SECRET));
         }
         // The markers do arrive where the full text shows them.
-        assert_eq!(hidden, 10, "reasons whose full text has a text of its own");
+        assert_eq!(hidden, 11, "reasons whose full text has a text of its own");
     }
 
     /// Does not compile when a variant is new, and fails when [`all`] does not have it.
@@ -1046,9 +1049,11 @@ mod tests {
             Reason::FaultVictim { .. } => 22,
             Reason::FaultCulprit { .. } => 23,
             Reason::GpuLost { .. } => 24,
+            Reason::NotLaunched { .. } => 25,
+            Reason::HostMemoryLimit { .. } => 26,
         };
         let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-        assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+        assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..27).collect::<Vec<_>>());
     }
 
     #[test]

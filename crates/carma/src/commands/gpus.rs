@@ -269,7 +269,7 @@ mod tests {
         virtual_gpu.memory_free_for_placement_mib = Some(0);
         insta::assert_snapshot!(render(&reply(vec![virtual_gpu]), &Screen::of_width(Some(80))), @r"
         Virtual GPUs: a model, not a measurement
-        GPU  NAME               STATUS  SMACT  SMOCC  DRAMA            MEM      FREE  POWER  JOBS
+        GPU  NAME               STATUS  SMACT  SMOCC  DRAMA            MEM   FREE  POWER  JOBS
           0  Virtual A100-40GB  ok       0.55   0.21   0.40  22.4/40.0 GiB  0 MiB  412 W  3 (9.0 GiB, exclusive)
         SMACT, SMOCC, DRAMA: mean over the last 10 s.
         ");
