@@ -103,6 +103,13 @@ pub fn read_stream(stream: impl Read, limit: u64) -> Result<Vec<u8>, Why> {
     collect(Bounded::new(stream, limit))
 }
 
+/// The number, from 1, of the first line that has more than `most` bytes. A table is refused for one before its cells are
+/// taken apart: a line of nothing but separators takes tens of bytes of memory for each.
+#[must_use]
+pub fn too_long_line(text: &[u8], most: usize) -> Option<usize> {
+    text.split(|byte| *byte == b'\n').position(|line| line.len() > most).map(|at| at + 1)
+}
+
 /// A reader that fails once more than so many bytes were read, for what is read piece by piece.
 #[derive(Debug)]
 pub struct Bounded<R> {

@@ -74,6 +74,13 @@ fn text_says_where_it_is_none() {
 }
 
 #[test]
+fn a_line_that_is_too_long_is_told_by_its_number() {
+    assert_eq!(too_long_line(b"abc\nabcd\nabcde", 3), Some(2));
+    assert_eq!(too_long_line(b"abc\nabcd\nabcde", 4), Some(3));
+    assert_eq!(too_long_line(b"abc\nabcd\nabcde", 5), None);
+}
+
+#[test]
 fn gzip_is_unpacked_to_the_limit() {
     let zeros = packed(&vec![0; 1 << 20]);
     assert!(zeros.len() < 2000);

@@ -95,7 +95,7 @@ fn nothing_goes_round_in_circles() {
     println!("{} states, none twice on a way", closed.len());
 }
 
-/// Checks that a mutation breaks one of the properties, and prints the shortest way to it.
+/// Checks that a mutation breaks one of the properties, and prints a way to it.
 fn breaks(mutation: Mutation, property: &'static str, protocol: Protocol) {
     assert!(NAMES.contains(&property), "{property}");
     let protocol = Protocol { mutation: Some(mutation), ..protocol };

@@ -9,6 +9,8 @@ const MAX_BYTES: u64 = 256 << 20;
 /// More columns and rows than any table has. A row of four bytes takes three hundred of memory.
 const MOST_COLUMNS: usize = 10_000;
 const MOST_ROWS: usize = 2_000_000;
+/// A longer line is none of a table's.
+const MOST_LINE: usize = 1 << 20;
 /// Larger numbers, and smaller ones below 0, are refused: nobody measures them, and sums of their squares overflow.
 const MOST: f64 = 1e15;
 /// Slower tasks alone are refused: one item in 30 years, and what is divided by it overflows.
@@ -82,6 +84,11 @@ impl Cells {
     pub(crate) fn parse_ragged(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         let text = carma_files::unpack(bytes, MAX_BYTES).map_err(|why| Error::new(file, why.to_string()))?;
         let text = &*text;
+        if let Some(line) = carma_files::too_long_line(text, MOST_LINE) {
+            let what =
+                format!("line {line} is longer than {} KiB, which none of such a table is", MOST_LINE >> 10);
+            return Err(Error::new(file, what));
+        }
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
         let bad = |e: csv::Error| Error::new(file, format!("is not CSV in UTF-8: {e}"));
         let columns = reader.headers().map_err(bad)?;

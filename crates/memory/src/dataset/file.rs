@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// More text than this is no data set of ours.
 const MOST_BYTES: u64 = 256 << 20;
+/// Longer lines than any data set has.
+const MOST_LINE: usize = 1 << 20;
 /// More columns than any data set has.
 const MOST_COLUMNS: usize = 200;
 /// More cells than any data set has: ours have up to half a million. One of two bytes takes fifty of memory.
@@ -20,6 +22,17 @@ const MOST_CELLS: usize = 20_000_000;
 /// The file can't be read, is damaged, or holds more than 256 MiB.
 pub fn contents(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(carma_files::read_unpacked(path, MOST_BYTES)?)
+}
+
+/// Refuses lines that no data set has, before their cells are taken apart.
+pub(crate) fn check_lines(place: &str, bytes: &[u8]) -> Result<(), Error> {
+    match carma_files::too_long_line(bytes, MOST_LINE) {
+        Some(line) => Err(Error::bad(
+            format!("{place}, line {line}"),
+            format!("longer than {} KiB; no data set has such a line", MOST_LINE >> 10),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Rows with named cells. All rows have all columns; the order of both is the file's.
@@ -45,6 +58,7 @@ impl Table {
     /// # Errors
     /// It is no CSV with a line of names, not UTF-8, or a row has too few or too many cells.
     pub fn parse(place: &str, bytes: &[u8]) -> Result<Self, Error> {
+        check_lines(place, bytes)?;
         let bad = |e: csv::Error| Error::bad(place, e.to_string());
         let mut reader = csv::Reader::from_reader(bytes);
         let header = reader.headers().map_err(bad)?;

@@ -9,6 +9,7 @@ mod picture;
 
 pub use clean::{Cleaned, Dropped, clean};
 pub use describe::{Class, Description, describe};
+pub(crate) use file::check_lines;
 pub use file::{Table, contents};
 pub use generate::{Family, generate};
 pub use picture::picture;

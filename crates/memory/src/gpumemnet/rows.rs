@@ -105,6 +105,7 @@ impl Data {
     /// # Errors
     /// As there.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, Error> {
+        crate::dataset::check_lines(name, bytes)?;
         let mut reader = csv::ReaderBuilder::new().from_reader(bytes);
         let columns = reader.headers().map_err(|e| Error::bad(name, e.to_string()))?.clone();
         let columns: BTreeMap<&str, usize> = columns.iter().enumerate().map(|(i, c)| (c, i)).collect();

@@ -10,7 +10,9 @@ use std::io::{BufRead, BufReader};
 /// Longest line: the last one lists doubts.
 const LONGEST_LINE: usize = 1 << 16;
 /// Most bytes that are read, after decompression: a log of 22,000 events has 0.3 MB.
-const MOST_BYTES: u64 = 1 << 30;
+const MOST_BYTES: u64 = 256 << 20;
+/// Most lines. Each may be an allocation that is never freed, which takes fifty bytes of memory in the replay.
+const MOST_LINES: u64 = 10_000_000;
 /// The version of the format that this reader knows.
 const VERSION: u32 = 1;
 
@@ -146,6 +148,9 @@ impl<R: BufRead> Reader<R> {
             self.bytes += taken as u64;
             if self.line.len() > LONGEST_LINE {
                 return Err(Error::bad(self.place(), format!("longer than {LONGEST_LINE} bytes")));
+            }
+            if self.number > MOST_LINES {
+                return Err(Error::bad(self.place(), format!("the log has more than {MOST_LINES} lines")));
             }
             if self.bytes > MOST_BYTES {
                 return Err(Error::bad(
