@@ -852,9 +852,6 @@ impl Engine {
         }
         let batch = std::mem::take(&mut self.batch);
         audit::happened(&self.state, &batch.inputs, &batch.finished);
-        for answer in std::mem::take(&mut self.answers) {
-            answer(Ok(()));
-        }
         for finished in &batch.finished {
             self.waiters.tell(finished.job.spec.id);
         }
@@ -869,6 +866,10 @@ impl Engine {
         }
         for action in std::mem::take(&mut self.actions) {
             self.parts.performer.perform(&action, &self.state, &self.parts.journal, &self.parts.lives);
+        }
+        // Afterwards: nothing starts of a job once its cancel is answered.
+        for answer in std::mem::take(&mut self.answers) {
+            answer(Ok(()));
         }
         if std::mem::take(&mut self.sweep_due) {
             self.sweep();

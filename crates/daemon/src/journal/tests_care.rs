@@ -39,7 +39,7 @@ fn submit(journal: &mut Journal, state: &mut State, id: u64, env: &str) {
 }
 
 fn cancel(journal: &mut Journal, state: &mut State, id: u64) {
-    let by = carma_core::model::User { uid: 0, name: "root".into() };
+    let by = carma_core::model::User::new(0, "root");
     write(journal, state, [Input::Cancel { job: JobId(id), by }]);
 }
 

@@ -83,14 +83,12 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
         if let Some(exit) = record.exit {
             return Ok(Found::Exited(exit));
         }
-        if !record.starting {
-            return Ok(Found::NeverStarted);
-        }
         return Ok(match record.child {
             Some(child) => match open(child)? {
                 Some(pidfd) => Found::Orphan { supervisor, child, pidfd },
                 None => unknown,
             },
+            None if record.tells_of_child => Found::NeverStarted,
             None => unknown,
         });
     }
@@ -164,17 +162,19 @@ mod tests {
     fn a_dead_supervisor_without_an_exit_leaves_an_unknown_end() {
         let case = Case::new();
         let mut claimed = case.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
-        claimed.write_starting().unwrap();
-        assert!(matches!(case.find(), Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
         claimed.write_child(me()).unwrap();
         assert!(matches!(case.find(), Found::Orphan { .. }));
+        let other = Case::new();
+        let mut claimed = other.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
+        claimed.write_child(GONE).unwrap();
+        assert!(matches!(other.find(), Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
     }
 
     #[test]
     fn a_living_supervisor_is_adopted_on_its_own_boot_alone() {
         let case = Case::new();
         let mut claimed = case.records().claim(&Claim::Supervisor(me())).unwrap().unwrap();
-        claimed.write_starting().unwrap();
+        claimed.write_child(GONE).unwrap();
         assert!(matches!(case.find(), Found::Alive { .. }));
         let later = Life { boot: "later".into(), ..case.life.clone() };
         let found = case.find_in(&later, None).unwrap();

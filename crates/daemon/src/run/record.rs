@@ -28,8 +28,7 @@ enum Entry {
     /// Whose record it is. Absent in those of carma before 0.2.
     Id(AttemptId),
     Claim(Claim),
-    /// The command is about to be started.
-    Starting,
+    /// Written by that process itself, before it becomes the command.
     Child(ProcessRef),
     Exit(Exit),
 }
@@ -39,10 +38,11 @@ enum Entry {
 pub struct Record {
     /// By whom.
     pub claim: Claim,
-    /// Whether its command may have been started.
-    pub starting: bool,
-    /// Its first process.
+    /// Its first process. Without one, and with its supervisor gone, nothing of it ever ran; but for records of carma
+    /// before 0.2 ([`Record::tells_of_child`]).
     pub child: Option<ProcessRef>,
+    /// Whether the process would be here if there had been one.
+    pub tells_of_child: bool,
     /// How it ended.
     pub exit: Option<Exit>,
 }
@@ -114,12 +114,11 @@ impl Records {
         let (whole, _) = text.split_at(whole_lines(&text));
         let entries = whole.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
         let (mut id, mut claim) = (None, None);
-        let (mut starting, mut child, mut exit) = (false, None, None);
+        let (mut child, mut exit) = (None, None);
         for entry in entries {
             match entry {
                 Entry::Id(found) => id = id.or(Some(found)),
                 Entry::Claim(found) => claim = claim.or(Some(found)),
-                Entry::Starting => starting = true,
                 Entry::Child(found) => child = child.or(Some(found)),
                 Entry::Exit(found) => exit = exit.or(Some(found)),
             }
@@ -132,8 +131,7 @@ impl Records {
             let text = format!("{} is damaged: it does not say who claimed it", self.file.display());
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         };
-        // Before 0.2 nothing was written between claim and child.
-        Ok(Some(Record { claim, starting: starting || child.is_some() || self.id.is_none(), child, exit }))
+        Ok(Some(Record { claim, child, tells_of_child: self.id.is_some(), exit }))
     }
 
     /// Removes the file, once the journal has it.
@@ -152,20 +150,34 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// The command is about to be started.
+    /// Records the job's first process: called by that process itself, in a copy of its supervisor's memory, before it
+    /// becomes the command.
     ///
     /// # Errors
     /// When the disk does not take it: the command must not be started then.
-    pub fn write_starting(&mut self) -> io::Result<()> {
-        self.add(&Entry::Starting)
-    }
-
-    /// Records the job's first process.
-    ///
-    /// # Errors
-    /// When the disk does not take it.
     pub fn write_child(&mut self, child: ProcessRef) -> io::Result<()> {
         self.add(&Entry::Child(child))
+    }
+
+    /// Another handle of the same record, for the process that is to be the command.
+    ///
+    /// # Errors
+    /// When the machine has no descriptor for it.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { file: self.file.try_clone()?, end: self.end })
+    }
+
+    /// Goes on after what the command's process has written.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn catch_up(&mut self) -> io::Result<()> {
+        let length = self.file.metadata()?.len().min(LONGEST);
+        let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
+        let read = self.file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        self.end = self.end.max(whole_lines(&text) as u64);
+        Ok(())
     }
 
     /// Leaves the exit record. May be tried again after a failure.
@@ -241,17 +253,21 @@ mod tests {
         let child = ProcessRef { pid: 3, start_ticks: 4 };
         let exit = Exit::of(ExitStatus::Code(0));
         let mut claimed = records.claim(&Claim::Supervisor(ME)).unwrap().unwrap();
-        assert!(!records.read().unwrap().unwrap().starting);
-        claimed.write_starting().unwrap();
-        claimed.write_child(child).unwrap();
+        // Written through another handle, as the command's process does.
+        claimed.try_clone().unwrap().write_child(child).unwrap();
+        claimed.catch_up().unwrap();
         // The disk was full in the middle of the exit record.
         let whole = fs::read(&records.file).unwrap();
         let cut = line(&Entry::Exit(exit.clone())).unwrap();
         fs::write(&records.file, [&whole[..], &cut[..cut.len() - 1]].concat()).unwrap();
         assert_eq!(records.read().unwrap().unwrap().exit, None);
         claimed.write_exit(&exit).unwrap();
-        let expected =
-            Record { claim: Claim::Supervisor(ME), starting: true, child: Some(child), exit: Some(exit) };
+        let expected = Record {
+            claim: Claim::Supervisor(ME),
+            child: Some(child),
+            tells_of_child: true,
+            exit: Some(exit),
+        };
         assert_eq!(records.read().unwrap(), Some(expected));
     }
 
@@ -273,6 +289,6 @@ mod tests {
         fs::write(dir.path().join("7.1.record"), text).unwrap();
         let record = Records::nameless(dir.path(), JobId(7), 1).read().unwrap().unwrap();
         assert_eq!(record.exit, Some(Exit::of(ExitStatus::Code(3))));
-        assert!(record.starting);
+        assert!(!record.tells_of_child);
     }
 }

@@ -4,6 +4,8 @@ use super::log::Opened;
 use super::user::User;
 use crate::run::cgroup::Group;
 use crate::run::order::Order;
+use crate::run::process;
+use crate::run::record::Claimed;
 use carma_api::wire::Session;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
@@ -60,6 +62,7 @@ pub(super) fn start(
     user: &User,
     log: &Opened,
     group: Option<&Group>,
+    mut record: Claimed,
 ) -> Result<Child, NotStarted> {
     let words = words(order, user)?;
     let (program, arguments) = words
@@ -74,12 +77,23 @@ pub(super) fn start(
     let (mut stages, said) = (File::from(reader), File::from(writer));
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(&order.env).stdin(Stdio::null()).stdout(out).stderr(err);
+    let supervisor = rustix::process::getpid();
     let (child_user, cwd, session) = (user.clone(), order.cwd.clone(), order.session.clone());
     #[expect(unsafe_code, reason = "pre_exec: this process has one thread, so any call is sound after fork")]
     unsafe {
         command.pre_exec(move || {
             let at = |stage: Stage| (&said).write_all(&[stage as u8]);
             at(Stage::Session)?;
+            // Until it stands in the record, the command must not outlive its supervisor: nobody would know of it, and a
+            // daemon would take the attempt for one that never began.
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            if rustix::process::getppid() != Some(supervisor) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            let me = process::identify(std::process::id()).ok_or_else(|| io::Error::other("no /proc"))?;
+            record.write_child(me)?;
+            // From here on it goes on whatever happens to its supervisor.
+            rustix::process::set_parent_process_death_signal(None)?;
             setsid()?;
             // Outside of it the job is tracked by its descent.
             if let Some(door) = &door {

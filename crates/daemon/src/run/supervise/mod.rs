@@ -124,12 +124,13 @@ impl Attempt {
         if asked_to_end() {
             return Err(NotStarted { why: "it was to be ended before it had begun".into(), machine: false });
         }
-        let record = |e| NotStarted::by("its record cannot be written", e);
-        self.claimed.write_starting().map_err(record)?;
-        let child = command::start(order, &user, &log, self.group.as_ref())?;
+        let record =
+            self.claimed.try_clone().map_err(|e| NotStarted::by("its record cannot be opened again", e))?;
+        let started = command::start(order, &user, &log, self.group.as_ref(), record);
+        // It has written to the record, also where it failed after that.
+        let _ = self.claimed.catch_up();
+        let child = started?;
         let child = process::identify(child.id()).unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
-        // A full disk must not stop the job: the pipe tells the daemon too.
-        let _ = self.claimed.write_child(child);
         if self
             .group
             .as_ref()
