@@ -26,7 +26,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
     ("What tasks do to each other", &["profile", "predict", "bench", "kace", "interference-bench"]),
-    ("The machine", &["serve", "drain", "resume", "config", "doctor"]),
+    ("The machine", &["serve", "drain", "resume", "config", "journal", "doctor"]),
     ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
     ("Other", &["help"]),

@@ -452,14 +452,14 @@ fn journal_state() {
 
 #[test]
 fn supervisor_order() {
-    let sample = r#"{"job":7,"attempt":1,"run_dir":"/run","command":["true"],"cwd":"/","env":{"A":"b"},"become_user":{"uid":1,"gid":1,"name":"a"},"log":"/l","own_log":true}"#;
-    reader("supervisor_order").sample(sample).reads(json::<carma_daemon::run::record::Order>);
+    let sample = r#"{"id":{"journal":"j","life":"l","host":"h","boot":"b","job":7,"attempt":1},"records":"/r","pace":"/p","groups":null,"limits":{"memory":1,"cpu_pct":null,"processes":null},"command":["true"],"cwd":"/","env":{"A":"b"},"session":{"umask":18,"limits":{"core":{"soft":0}}},"user":{"uid":1,"gid":1},"log":{"kept":{"path":"/l","limit":1}},"look_ms":1000}"#;
+    reader("supervisor_order").sample(sample).reads(json::<carma_daemon::run::order::Order>);
 }
 
 #[test]
 fn supervisor_hello() {
     let sample = r#"{"running":{"supervisor":{"pid":1,"start_ticks":2},"child":{"pid":3,"start_ticks":4}}}"#;
-    reader("supervisor_hello").sample(sample).reads(json::<carma_daemon::run::record::Hello>);
+    reader("supervisor_hello").sample(sample).reads(json::<carma_daemon::run::order::Hello>);
 }
 
 #[test]
@@ -467,9 +467,9 @@ fn supervisor_record() {
     use carma_core::model::JobId;
     let sample = "{\"claim\":{\"supervisor\":{\"pid\":1,\"start_ticks\":2}}}\n{\"child\":{\"pid\":3,\"start_ticks\":4}}\n{\"exit\":{\"status\":{\"code\":0}}}\n";
     let dir = tempfile::tempdir().unwrap();
-    let records = carma_daemon::run::record::Records::new(dir.path(), JobId(7), 1);
+    let records = carma_daemon::run::record::Records::nameless(dir.path(), JobId(7), 1);
     reader("supervisor_record").sample(sample).reads(move |bytes| {
         std::fs::write(dir.path().join("7.1.record"), bytes).unwrap();
-        let _ = (records.claimed(), records.child(), records.exit());
+        let _ = records.read();
     });
 }

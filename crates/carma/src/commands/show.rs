@@ -275,7 +275,7 @@ pub(crate) mod tests {
                     job(s)
         command:    python train.py --bs 32 --tag 'a b'
         directory:  /home/alice/work
-        log:        /home/alice/.local/state/carma/logs/7.log
+        log:        carma logs 7
         pid:        4242
         GPUs:       0 (time-slice)
         memory:     10.0 GiB set aside, peak unknown (on each GPU)

@@ -116,7 +116,9 @@ fn the_units_are_well_formed() {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // It also judges the units of the machine that this one refers to.
-        let ours: Vec<&str> = said.lines().filter(|line| line.contains(unit)).collect();
+        let ours = said.lines().filter(|line| line.contains(unit));
+        // systemd before 254 does not know it, says so, and goes on.
+        let ours: Vec<&str> = ours.filter(|line| !line.contains("Unknown key 'DelegateSubgroup'")).collect();
         assert!(ours.is_empty(), "{unit}:\n{}", ours.join("\n"));
     }
 }

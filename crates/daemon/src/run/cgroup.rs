@@ -405,7 +405,8 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        writeln!(group.door().unwrap(), "{}", child.id()).unwrap();
+        // In one call: the kernel reads a number from each.
+        group.door().unwrap().write_all(child.id().to_string().as_bytes()).unwrap();
         drop(child.stdin.take());
         while group.pids().len() < 3 {
             std::thread::sleep(Duration::from_millis(5));
