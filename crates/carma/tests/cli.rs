@@ -250,7 +250,8 @@ fn json_is_what_the_daemon_said() {
 
 #[test]
 fn a_submission_brings_its_surroundings() {
-    let accepted = |id: u64| json!({"version": 1, "id": id, "log": format!("/logs/{id}.log")});
+    let accepted =
+        |id: u64| json!({"version": 1, "id": id, "log": format!("/logs/{id}.log"), "log_kept": false});
     let daemon = Daemon::start(&[
         ("POST /v1/jobs", 200, accepted(7)),
         ("POST /v1/jobs", 200, accepted(8)),

@@ -395,6 +395,9 @@ impl Engine {
             if stop {
                 self.batch.slowdowns.extend(self.parts.slowdowns.last_changes());
                 self.turn_end();
+                if let Err(e) = self.parts.journal.snapshot(&self.state) {
+                    tracing::warn!("{e}; the next start replays what came since the last snapshot");
+                }
                 return;
             }
         }

@@ -324,6 +324,10 @@ mod tests {
         let state = dir.path().join("state");
         let as_root = rustix::process::geteuid().is_root();
         let layout = Layout::prepare(&state, as_root).unwrap();
+        // A daemon that was killed may have left things for a directory that had this inode before.
+        fs::remove_dir_all(&layout.runtime).unwrap();
+        drop(layout);
+        let layout = Layout::prepare(&state, as_root).unwrap();
         assert!(!layout.runtime.starts_with(&state), "{}", layout.runtime.display());
         assert_eq!(fs::metadata(&state).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(&layout.runtime).unwrap().mode() & 0o777, 0o711);

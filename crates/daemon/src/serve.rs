@@ -15,7 +15,7 @@ use crate::run::cgroup::Hierarchy;
 use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher, Report};
 use crate::run::lives::Lives;
-use crate::run::pace::Paces;
+use crate::run::pace::{Paces, SOCKET};
 use crate::run::watch::Watcher;
 use crate::sampler::{self, Board, Pace};
 use crate::slowdown::Slowdowns;
@@ -244,6 +244,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     journal.begin_life(life.started, &life.name, &life.host, &life.boot)?;
     let hierarchy = Hierarchy::prepare(as_root, &journal.id()[..8]).map(Arc::new);
     let cgroups = cgroups_view(&hierarchy);
+    let groups = cgroups.dir.clone();
     match &hierarchy {
         Ok(found) => tracing::info!(
             "each job has a cgroup in {}, controllers: {}",
@@ -352,7 +353,14 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
     gpus.sharing.shutdown();
+    // Supervisors of jobs that go on find the next daemon's.
+    let _ = fs::remove_file(layout.pace.join(SOCKET));
+    drop(gpus._virtual);
     layout.leave();
+    if let Some(groups) = groups {
+        // Those of jobs that go on keep it.
+        let _ = fs::remove_dir(groups);
+    }
     served
 }
 

@@ -283,6 +283,16 @@ impl Drop for Daemon {
         {
             std::thread::sleep(Duration::from_millis(20));
         }
+        // Politely first: it takes its cgroup and its runtime directory with it.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let asked = Instant::now();
+            while asked.elapsed() < Duration::from_secs(2) && self.child.try_wait().is_ok_and(|e| e.is_none())
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often it is written at most.
+/// How often it is written at most, but for jobs that are accepted.
 const PACE: Duration = Duration::from_secs(1);
 /// The same where a checkpoint comes first.
 const CHECKPOINT_PACE: Duration = Duration::from_secs(60);
@@ -104,6 +104,18 @@ impl Head {
             Some((_, claim)) if *claim == Claim::of(meta) => None,
             Some((at, _)) => Some(pace.saturating_sub(at.elapsed())),
         }
+    }
+
+    /// The same at once, before a user is told that a job was accepted: its number is never given again then, whatever
+    /// is cut off the journal. Where commits do not wait for the disk there is no such promise to keep.
+    pub(super) fn accepted(&mut self, meta: &Meta) -> io::Result<()> {
+        if !self.full {
+            return Ok(());
+        }
+        let claim = Claim::of(meta);
+        self.file.write_all_at(claim.to_line().as_bytes(), 0)?;
+        self.written = Some((Instant::now(), claim));
+        Ok(())
     }
 
     /// Writes what is committed, once that is surely on disk.

@@ -40,6 +40,11 @@ impl Journal {
             Err(e) if e.is_full() && self.reserve.release() => self.try_commit(batch)?,
             other => other?,
         }
+        if !batch.jobs.is_empty()
+            && let Err(e) = self.head.accepted(&self.meta)
+        {
+            tracing::warn!("how far the journal goes cannot be noted beside it: {e}");
+        }
         self.still_there()
     }
 
@@ -102,6 +107,17 @@ impl Journal {
         if self.since_snapshot < SNAPSHOT_EVERY.max(2 * state.jobs().len() as u64) {
             return Ok(false);
         }
+        self.snapshot(state).map(|()| true)
+    }
+
+    /// Takes a snapshot now. At a polite stop, so that another version of carma need not replay what this one decided.
+    ///
+    /// # Errors
+    /// When the disk does not take it. The journal is as before then.
+    pub fn snapshot(&mut self, state: &State) -> Result<(), JournalError> {
+        if self.since_snapshot == 0 {
+            return Ok(());
+        }
         let seq = self.meta.seq;
         let body = to_json(seq, state)?;
         let oldest = seq - i64::try_from(self.settings.inputs).unwrap_or(i64::MAX);
@@ -138,7 +154,7 @@ impl Journal {
         self.meta = meta;
         self.since_snapshot = 0;
         self.shrinking = true;
-        Ok(true)
+        Ok(())
     }
 
     /// How many jobs that are over are kept.
