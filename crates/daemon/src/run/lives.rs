@@ -7,7 +7,7 @@ use carma_core::units::Millis;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The present life and earlier ones.
 #[derive(Debug)]
@@ -126,18 +126,6 @@ impl Lives {
     pub fn oldest(&self) -> Millis {
         self.lives.first().map_or(self.present.started, |life| life.started)
     }
-
-    /// Whether there are lives before the present one.
-    #[must_use]
-    pub fn has_earlier(&self) -> bool {
-        self.lives.len() > 1
-    }
-
-    /// Where all lives have their directories.
-    #[must_use]
-    pub fn run_dir(&self) -> &Path {
-        &self.run
-    }
 }
 
 #[cfg(test)]
@@ -176,10 +164,12 @@ mod tests {
         assert!(before.read().unwrap().is_some());
         assert_eq!(now.read().unwrap(), None, "the same job and attempt of a later life");
         second.sweep(&[Millis(150), Millis(20)]);
-        assert!(before.read().unwrap().is_some() && run.join("3.1.record").exists() && second.has_earlier());
+        assert!(
+            before.read().unwrap().is_some() && run.join("3.1.record").exists() && second.lives.len() == 2
+        );
         second.sweep(&[Millis(220)]);
         assert_eq!(fs::read_dir(&run).unwrap().count(), 1, "the present life's directory");
-        assert!(!second.has_earlier());
+        assert_eq!(second.lives.len(), 1);
         // A supervisor of that life that comes late starts nothing.
         assert!(before.claim(&Claim::Fenced).unwrap().is_none());
     }

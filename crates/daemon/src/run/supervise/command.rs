@@ -78,6 +78,7 @@ pub(super) fn start(
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(&order.env).stdin(Stdio::null()).stdout(out).stderr(err);
     let supervisor = rustix::process::getpid();
+    let limited = order.limits.needs().next().is_some();
     let (child_user, cwd, session) = (user.clone(), order.cwd.clone(), order.session.clone());
     #[expect(unsafe_code, reason = "pre_exec: this process has one thread, so any call is sound after fork")]
     unsafe {
@@ -95,9 +96,12 @@ pub(super) fn start(
             // From here on it goes on whatever happens to its supervisor.
             rustix::process::set_parent_process_death_signal(None)?;
             setsid()?;
-            // Outside of it the job is tracked by its descent.
-            if let Some(door) = &door {
-                let _ = (&*door).write_all(b"0");
+            // Outside of it the job is tracked by its descent, and no limit would hold.
+            if let Some(door) = &door
+                && let Err(e) = (&*door).write_all(b"0")
+                && limited
+            {
+                return Err(e);
             }
             // What this process blocks or ignores must not be so for the command.
             for signal in Signal::iterator() {

@@ -4,12 +4,11 @@
 
 use super::log::Opened;
 use super::user::User;
-use super::{Heard, Said};
 
 use crate::run::order::Order;
 use crate::run::pace::{News, SOCKET};
 use crate::run::progress::{Ears, Event, Output};
-use carma_core::recovery::scan;
+use carma_core::recovery::{Evidence, scan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{ClockId, clock_gettime};
@@ -31,7 +30,7 @@ const MESSAGE: usize = 100;
 const FAST: Duration = Duration::from_millis(50);
 
 /// Makes the places where heartbeats arrive. A job goes on without: where none can be made, the log says why.
-pub(super) fn ears(order: &Order) -> Heard {
+pub(super) fn ears(order: &Order) -> Option<Ears> {
     let dir = place(order);
     let made = own(&dir, order.user.map(|user| user.gid))
         .map_err(|e| format!("{}: {e}", dir.display()))
@@ -71,13 +70,13 @@ fn own(dir: &Path, gid: Option<u32>) -> io::Result<()> {
 pub(super) struct Listener {
     /// Closed to have it end.
     stop: Option<OwnedFd>,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<Option<Evidence>>,
     place: PathBuf,
 }
 
 impl Listener {
     /// Starts it. Without a thread the job goes on unheard.
-    pub(super) fn start(order: &Order, user: User, log: Opened, ears: Heard) -> Self {
+    pub(super) fn start(order: &Order, user: User, log: Opened, ears: Option<Ears>) -> Self {
         let (tell, said) = mpsc::channel();
         let mut thread = Thread {
             name: order.id.short(),
@@ -100,7 +99,7 @@ impl Listener {
 
     /// The command is over: what the log says of its failure, if it failed. A log that cannot be read in time says
     /// nothing.
-    pub(super) fn finish(mut self, failed: bool) -> Said {
+    pub(super) fn finish(mut self, failed: bool) -> Option<Evidence> {
         drop(self.stop.take());
         let said = self.said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) });
         let _ = std::fs::remove_dir_all(&self.place);
@@ -115,12 +114,12 @@ struct Thread {
     look: Duration,
     user: User,
     log: Opened,
-    ears: Heard,
+    ears: Option<Ears>,
     events: Vec<Event>,
 }
 
 impl Thread {
-    fn run(&mut self, stopped: &OwnedFd) -> Said {
+    fn run(&mut self, stopped: &OwnedFd) -> Option<Evidence> {
         // carma's own files need no rights of the user's; but nothing here needs root's.
         if let Err(e) = self.user.enter() {
             eprintln!("carma supervisor of {}: it is not heard: {e}", self.name);

@@ -15,10 +15,8 @@ mod user;
 use super::cgroup::Group;
 use super::order::{Hello, Log, Order};
 use super::process;
-use super::progress::Ears;
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
-use carma_core::recovery::Evidence;
 use command::NotStarted;
 use listen::Listener;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
@@ -131,15 +129,10 @@ impl Attempt {
         let _ = self.claimed.catch_up();
         let child = started?;
         let child = process::identify(child.id()).unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
-        if self
-            .group
-            .as_ref()
-            .is_some_and(|group| !group.pids().contains(&child.pid) && !group.is_populated())
-        {
-            // It could not enter, or is over already.
-            if process::stat(child.pid).is_some_and(|stat| !stat.zombie) {
-                self.discard_group();
-            }
+        let lives = || process::stat(child.pid).is_some_and(|stat| !stat.zombie);
+        if self.group.as_ref().is_some_and(|group| !group.is_populated()) && lives() {
+            // It could not enter: it is tracked by its descent.
+            self.discard_group();
         }
         Ok((child, Listener::start(order, user, log, ears)))
     }
@@ -277,9 +270,3 @@ fn end_leftovers(group: Option<&Group>) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
-
-/// What the log says of a failure.
-type Said = Option<Evidence>;
-
-/// Where a task's heartbeats arrive.
-type Heard = Option<Ears>;
