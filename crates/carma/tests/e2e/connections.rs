@@ -161,12 +161,17 @@ fn jobs_get_answers_while_many_requests_of_one_user_are_half_sent() {
     // Heads that promise a body which never comes.
     let held = hold(&daemon, "carma-bob", 30, "half");
     life_goes_on(&daemon);
-    // Who does not send it is told.
-    let mut answer = String::new();
-    let mut first = &held.streams[0];
-    first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let _ = first.read_to_string(&mut answer);
-    assert!(answer.contains("408") && answer.contains("within 15 s"), "{answer}");
+    // Each is told. Which requests had a turn, and which waited for one in vain, is up to the daemon.
+    let mut answers = Vec::new();
+    for mut stream in held.streams.iter() {
+        let mut answer = String::new();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let _ = stream.read_to_string(&mut answer);
+        answers.push(answer);
+    }
+    let late = answers.iter().filter(|a| a.contains("408") && a.contains("within 15 s")).count();
+    let busy = answers.iter().filter(|a| a.contains("503") && a.contains("busy")).count();
+    assert!(late > 0 && late + busy == answers.len(), "{answers:?}");
 }
 
 /// No descriptor is left for a connection: the daemon neither ends nor spins, and goes on when there is one.
