@@ -5,7 +5,11 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Bytes of a short file of the kernel's, and more.
+const KERNEL_FILE: usize = 4096;
 
 /// The fields of `/proc/PID/stat` that carma needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +29,17 @@ pub struct Stat {
 /// Reads `/proc/PID/stat`; `None` when there is no such process.
 #[must_use]
 pub fn stat(pid: u32) -> Option<Stat> {
-    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(pid, &kernel_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?)
+}
+
+/// Reads a short file of the kernel's, which has no size, in one piece.
+///
+/// # Errors
+/// When it is not there, or is not text.
+pub fn kernel_file(path: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(KERNEL_FILE);
+    fs::File::open(path)?.take(KERNEL_FILE as u64).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn parse(pid: u32, text: &str) -> Option<Stat> {
@@ -59,7 +73,7 @@ pub fn open(process: ProcessRef) -> io::Result<Option<OwnedFd>> {
         Err(e) => return Err(e.into()),
     };
     // The pid may have been reused before the fd was opened, but not after.
-    let stat = match fs::read_to_string(format!("/proc/{}/stat", process.pid)) {
+    let stat = match kernel_file(Path::new(&format!("/proc/{}/stat", process.pid))) {
         Ok(text) => parse(process.pid, &text),
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => None,
         Err(e) => return Err(e),

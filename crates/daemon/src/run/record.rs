@@ -111,11 +111,10 @@ impl Records {
         };
         let mut text = Vec::new();
         file.take(LONGEST).read_to_end(&mut text)?;
-        let (whole, _) = text.split_at(whole_lines(&text));
-        let entries = whole.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        text.truncate(whole_lines(&text));
         let (mut id, mut claim) = (None, None);
         let (mut child, mut exit) = (None, None);
-        for entry in entries {
+        for entry in entries(&text) {
             match entry {
                 Entry::Id(found) => id = id.or(Some(found)),
                 Entry::Claim(found) => claim = claim.or(Some(found)),
@@ -167,17 +166,18 @@ impl Claimed {
         Ok(Self { file: self.file.try_clone()?, end: self.end })
     }
 
-    /// Goes on after what the command's process has written.
+    /// Goes on after what the command's process has written: that process, if it has.
     ///
     /// # Errors
     /// When the record cannot be read.
-    pub fn catch_up(&mut self) -> io::Result<()> {
+    pub fn catch_up(&mut self) -> io::Result<Option<ProcessRef>> {
         let length = self.file.metadata()?.len().min(LONGEST);
         let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
         let read = self.file.read_at(&mut text, 0)?;
         text.truncate(read);
-        self.end = self.end.max(whole_lines(&text) as u64);
-        Ok(())
+        text.truncate(whole_lines(&text));
+        self.end = self.end.max(text.len() as u64);
+        Ok(entries(&text).find_map(|entry| if let Entry::Child(child) = entry { Some(child) } else { None }))
     }
 
     /// Leaves the exit record. May be tried again after a failure.
@@ -200,6 +200,11 @@ fn line(entry: &Entry) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
     line.push(b'\n');
     Ok(line)
+}
+
+/// The entries of whole lines.
+fn entries(text: &[u8]) -> impl Iterator<Item = Entry> {
+    text.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
 /// Bytes up to the last end of a line: an entry counts once its line is whole.
@@ -255,7 +260,7 @@ mod tests {
         let mut claimed = records.claim(&Claim::Supervisor(ME)).unwrap().unwrap();
         // Written through another handle, as the command's process does.
         claimed.try_clone().unwrap().write_child(child).unwrap();
-        claimed.catch_up().unwrap();
+        assert_eq!(claimed.catch_up().unwrap(), Some(child));
         // The disk was full in the middle of the exit record.
         let whole = fs::read(&records.file).unwrap();
         let cut = line(&Entry::Exit(exit.clone())).unwrap();

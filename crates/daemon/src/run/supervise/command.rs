@@ -10,13 +10,13 @@ use carma_api::wire::Session;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::setsid;
+use nix::unistd::{ForkResult, setsid};
 use rustix::fd::AsRawFd;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Why a command does not run.
 #[derive(Debug)]
@@ -56,14 +56,22 @@ enum Stage {
     Program = b'p',
 }
 
-/// Starts the command.
+/// A command that was started.
+pub(super) struct Started {
+    /// Its process.
+    pub(super) pid: u32,
+    /// Whether it is in the job's cgroup.
+    pub(super) in_group: bool,
+}
+
+/// Starts the command. This process has one thread until then.
 pub(super) fn start(
     order: &Order,
     user: &User,
     log: &Opened,
     group: Option<&Group>,
     mut record: Claimed,
-) -> Result<Child, NotStarted> {
+) -> Result<Started, NotStarted> {
     let words = words(order, user)?;
     let (program, arguments) = words
         .split_first()
@@ -71,75 +79,114 @@ pub(super) fn start(
     let prepare = |e: io::Error| NotStarted::by("its start cannot be prepared", e);
     let out = log.file().try_clone().map_err(prepare)?;
     let err = log.file().try_clone().map_err(prepare)?;
-    let door = group.map(Group::door).transpose().map_err(prepare)?;
+    // Closed when the program begins; before, the child says what went wrong.
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| prepare(e.into()))?;
-    let (mut stages, said) = (File::from(reader), File::from(writer));
+    let (mut heard, mut said) = (File::from(reader), File::from(writer));
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(&order.env).stdin(Stdio::null()).stdout(out).stderr(err);
     let supervisor = rustix::process::getpid();
-    let limited = order.limits.needs().next().is_some();
-    let (child_user, cwd, session) = (user.clone(), order.cwd.clone(), order.session.clone());
-    #[expect(unsafe_code, reason = "pre_exec: this process has one thread, so any call is sound after fork")]
-    unsafe {
-        command.pre_exec(move || {
-            let at = |stage: Stage| (&said).write_all(&[stage as u8]);
-            at(Stage::Session)?;
-            // Until it stands in the record, the command must not outlive its supervisor: nobody would know of it, and a
-            // daemon would take the attempt for one that never began.
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            if rustix::process::getppid() != Some(supervisor) {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    let (forked, in_group) = fork(order, group)?;
+    let pid = match forked {
+        ForkResult::Child => {
+            let (stage, error) = match become_the_job(order, user, supervisor, &mut record) {
+                // Returns only if it fails.
+                Ok(()) => (Stage::Program, command.exec()),
+                Err(failed) => failed,
+            };
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            let _ = said.write_all(&[&[stage as u8], &errno.to_ne_bytes()[..]].concat());
+            #[expect(
+                unsafe_code,
+                reason = "a copy of the supervisor ends here, without running its exit handlers"
+            )]
+            unsafe {
+                libc::_exit(127)
             }
-            let me = process::identify(std::process::id()).ok_or_else(|| io::Error::other("no /proc"))?;
-            record.write_child(me)?;
-            // From here on it goes on whatever happens to its supervisor.
-            rustix::process::set_parent_process_death_signal(None)?;
-            setsid()?;
-            // Outside of it the job is tracked by its descent, and no limit would hold.
-            if let Some(door) = &door
-                && let Err(e) = (&*door).write_all(b"0")
-                && limited
-            {
-                return Err(e);
+        }
+        ForkResult::Parent { child } => child,
+    };
+    drop((said, command));
+    let mut text = Vec::new();
+    let _ = heard.read_to_end(&mut text);
+    let Some((stage, errno)) = text.split_first() else {
+        return Ok(Started { pid: pid.as_raw().unsigned_abs(), in_group });
+    };
+    let _ = nix::sys::wait::waitpid(pid, None);
+    let error = errno.try_into().map_or(libc::EIO, i32::from_ne_bytes);
+    let what = match stage {
+        b's' => "its session cannot be set up".to_owned(),
+        b'u' => "its user cannot be taken on".to_owned(),
+        b'd' => format!("its directory {} is gone or cannot be entered", order.cwd),
+        _ => format!("cannot run '{program}'"),
+    };
+    Err(NotStarted::by(&what, io::Error::from_raw_os_error(error)))
+}
+
+/// A copy of this process, in the job's cgroup if that can be: outside of it the job is tracked by its descent, and no
+/// limit would hold.
+fn fork(order: &Order, group: Option<&Group>) -> Result<(ForkResult, bool), NotStarted> {
+    let none = |e: io::Error| NotStarted::by("a process cannot be had", e);
+    if let Some(group) = group {
+        #[expect(unsafe_code, reason = "this process has one thread, so the copy is whole")]
+        match unsafe { group.fork() } {
+            Ok(forked) => return Ok((forked, true)),
+            Err(e) if is_machines(&e) => return Err(none(e)),
+            Err(e) if order.limits.needs().next().is_some() => {
+                return Err(NotStarted::by("its limits cannot be set, since it cannot enter its cgroup", e));
             }
-            // What this process blocks or ignores must not be so for the command.
-            for signal in Signal::iterator() {
-                if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
-                    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-                    nix::sys::signal::sigaction(signal, &default)?;
-                }
-            }
-            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-            // The daemon may be protected when the kernel chooses whom to end for want of memory; the command
-            // is as any process of a session.
-            let _ = std::fs::write("/proc/self/oom_score_adj", "0");
-            take_over(&session)?;
-            // Nothing that this process or the daemon has open is the command's.
-            keep_standard_streams_only()?;
-            at(Stage::User)?;
-            child_user.become_for_good()?;
-            // As the user, who may not be allowed to see what lies on the way.
-            at(Stage::Directory)?;
-            nix::unistd::chdir(Path::new(&cwd))?;
-            at(Stage::Program)
-        });
+            Err(e) => eprintln!("carma supervisor of job {}: not in its cgroup: {e}", order.id.job),
+        }
     }
-    let started = command.spawn();
-    // The last descriptor for writing is gone with it.
-    drop(command);
-    started.map_err(|error| {
-        let mut said = Vec::new();
-        let _ = stages.read_to_end(&mut said);
-        let what = match said.last() {
-            None => "a process cannot be had".to_owned(),
-            Some(b's') => "its session cannot be set up".to_owned(),
-            Some(b'u') => "its user cannot be taken on".to_owned(),
-            Some(b'd') => format!("its directory {} is gone or cannot be entered", order.cwd),
-            Some(_) => format!("cannot run '{program}'"),
-        };
-        NotStarted::by(&what, error)
-    })
+    #[expect(unsafe_code, reason = "this process has one thread, so the copy is whole")]
+    let forked = unsafe { nix::unistd::fork() };
+    forked.map(|forked| (forked, false)).map_err(|e| none(e.into()))
+}
+
+/// Makes of the supervisor's copy the user's process, ready to run the program.
+fn become_the_job(
+    order: &Order,
+    user: &User,
+    supervisor: rustix::process::Pid,
+    record: &mut Claimed,
+) -> Result<(), (Stage, io::Error)> {
+    enter_the_record(supervisor, record).and_then(|()| session(order)).map_err(|e| (Stage::Session, e))?;
+    user.become_for_good().map_err(|e| (Stage::User, e.into()))?;
+    // As the user, who may not be allowed to see what lies on the way.
+    nix::unistd::chdir(Path::new(&order.cwd)).map_err(|e| (Stage::Directory, e.into()))
+}
+
+/// Until it stands in the record, the command must not outlive its supervisor: nobody would know of it, and a daemon
+/// would take the attempt for one that never began.
+fn enter_the_record(supervisor: rustix::process::Pid, record: &mut Claimed) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if rustix::process::getppid() != Some(supervisor) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    let me = process::identify(std::process::id()).ok_or_else(|| io::Error::other("no /proc"))?;
+    record.write_child(me)?;
+    // From here on it goes on whatever happens to its supervisor.
+    Ok(rustix::process::set_parent_process_death_signal(None)?)
+}
+
+/// A session of its own, like the one in which the job was submitted.
+fn session(order: &Order) -> io::Result<()> {
+    setsid()?;
+    // What this process blocks or ignores must not be so for the command.
+    for signal in Signal::iterator() {
+        if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+            #[expect(unsafe_code, reason = "no handler is installed")]
+            unsafe { nix::sys::signal::sigaction(signal, &default) }?;
+        }
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    // The daemon may be protected when the kernel chooses whom to end for want of memory; the command
+    // is as any process of a session.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+    take_over(&order.session)?;
+    // Nothing that this process or the daemon has open is the command's.
+    keep_standard_streams_only()
 }
 
 /// The words to run: the command, or a login shell that runs it.

@@ -68,7 +68,7 @@ fn own(dir: &Path, gid: Option<u32>) -> io::Result<()> {
 
 /// The thread, from outside.
 pub(super) struct Listener {
-    /// Closed to have it end.
+    /// Closed to have it end; after a byte, if the command failed.
     stop: Option<OwnedFd>,
     said: mpsc::Receiver<Option<Evidence>>,
     place: PathBuf,
@@ -100,10 +100,12 @@ impl Listener {
     /// The command is over: what the log says of its failure, if it failed. A log that cannot be read in time says
     /// nothing.
     pub(super) fn finish(mut self, failed: bool) -> Option<Evidence> {
-        drop(self.stop.take());
+        if let Some(stop) = self.stop.take().filter(|_| failed) {
+            let _ = rustix::io::write(&stop, &[1]);
+        }
         let said = self.said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) });
         let _ = std::fs::remove_dir_all(&self.place);
-        said.ok().flatten().filter(|_| failed)
+        said.ok()?
     }
 }
 
@@ -131,8 +133,11 @@ impl Thread {
             let (over, beat) = self.wait(stopped, left);
             if over {
                 self.hear();
-                self.tell();
-                return scan(&self.log.tail());
+                if !self.events.is_empty() {
+                    self.tell();
+                }
+                let failed = rustix::io::read(stopped, &mut [0; 1]).is_ok_and(|length| length > 0);
+                return failed.then(|| scan(&self.log.tail()))?;
             }
             if beat {
                 self.hear();

@@ -17,9 +17,10 @@ use super::order::{Hello, Log, Order};
 use super::process;
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
-use command::NotStarted;
+use command::{NotStarted, Started};
 use listen::Listener;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use std::fs::File;
@@ -37,7 +38,7 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 /// nobody looks at: the record counts.
 #[must_use]
 pub fn main() -> std::process::ExitCode {
-    let mut text = Vec::new();
+    let mut text = Vec::with_capacity(16 << 10);
     let order: Order = match io::stdin()
         .read_to_end(&mut text)
         .and_then(|_| serde_json::from_slice(&text).map_err(io::Error::other))
@@ -126,14 +127,12 @@ impl Attempt {
             self.claimed.try_clone().map_err(|e| NotStarted::by("its record cannot be opened again", e))?;
         let started = command::start(order, &user, &log, self.group.as_ref(), record);
         // It has written to the record, also where it failed after that.
-        let _ = self.claimed.catch_up();
-        let child = started?;
-        let child = process::identify(child.id()).unwrap_or(ProcessRef { pid: child.id(), start_ticks: 0 });
-        let lives = || process::stat(child.pid).is_some_and(|stat| !stat.zombie);
-        if self.group.as_ref().is_some_and(|group| !group.is_populated()) && lives() {
-            // It could not enter: it is tracked by its descent.
+        let recorded = self.claimed.catch_up();
+        let Started { pid, in_group } = started?;
+        if !in_group {
             self.discard_group();
         }
+        let child = recorded.ok().flatten().unwrap_or(ProcessRef { pid, start_ticks: 0 });
         Ok((child, Listener::start(order, user, log, ears)))
     }
 
@@ -188,10 +187,9 @@ fn signals() -> SigSet {
 
 /// Whether a signal of the daemon's waits that asks for the end: nothing is started then.
 fn asked_to_end() -> bool {
-    let pending = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = pending.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    [Signal::SIGTERM, Signal::SIGUSR1].into_iter().any(|signal| mask >> (signal as u32 - 1) & 1 == 1)
+    let ends: SigSet = [Signal::SIGTERM, Signal::SIGUSR1].into_iter().collect();
+    let waiting = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+    waiting.and_then(|waiting| waiting.read_signal()).is_ok_and(|signal| signal.is_some())
 }
 
 /// Waits for the command, forwarding signals: SIGTERM as it is, SIGUSR1 as SIGKILL to everything.
