@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ -x "$carma" ] || { echo "run.sh: there is no $carma; build it, or name one with --carma" >&2; exit 2; }
-[ ${#names[@]} -gt 0 ] || names=(hangs attacks storm connections inject soak launches)
+[ ${#names[@]} -gt 0 ] || names=(hangs limits attacks storm connections inject soak launches)
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT

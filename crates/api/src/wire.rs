@@ -319,6 +319,28 @@ pub struct AttemptView {
     pub verdict: Option<ReasonView>,
 }
 
+/// What a job may take of the host, as asked for at submission; its cgroup enforces it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostLimitsView {
+    /// Memory of all its processes together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Processors, percent of one: 400 is four.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_pct: Option<u32>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+}
+
+impl HostLimitsView {
+    /// Whether there is no limit.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What an attempt took of the host, by its cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostView {
@@ -330,7 +352,7 @@ pub struct HostView {
     pub cpu_ms: Option<u64>,
     /// Most processes and threads at once.
     pub processes_peak: Option<u32>,
-    /// Processes that the kernel killed for want of memory.
+    /// Kills for want of memory, as the kernel counts them: one that ends the whole group counts its first process twice.
     pub oom_kills: u32,
 }
 
@@ -394,6 +416,9 @@ pub struct JobDetail {
     pub rate: Option<RateView>,
     /// Time limit of an attempt.
     pub time_limit_ms: Option<u64>,
+    /// What it may take of the host.
+    #[serde(default, skip_serializing_if = "HostLimitsView::is_none")]
+    pub host_limits: HostLimitsView,
     /// Its attempts, oldest first, the current one last.
     pub attempts: Vec<AttemptView>,
 }

@@ -858,7 +858,7 @@ impl fmt::Display for Reason {
             Self::HostOutOfMemory { line } => {
                 write!(f, "out of host memory, which another GPU does not help; log: {line}")
             }
-            Self::HostMemoryLimit { limit, peak, killed } => {
+            Self::HostMemoryLimit { limit, peak, killed: _ } => {
                 match limit {
                     Some(limit) => write!(f, "out of host memory: it reached its limit of {limit}")?,
                     None => f.write_str("out of host memory: the machine had none left")?,
@@ -866,8 +866,7 @@ impl fmt::Display for Reason {
                 if let Some(peak) = peak {
                     write!(f, "; it had {peak} at most")?;
                 }
-                let processes = if *killed == 1 { "process" } else { "processes" };
-                write!(f, "; the kernel killed {killed} {processes} of it (cgroup)")
+                f.write_str("; the kernel killed it (memory.events of its cgroup)")
             }
             Self::FaultVictim { culprit, line } => {
                 write!(

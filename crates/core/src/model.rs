@@ -487,7 +487,8 @@ pub struct HostUse {
     /// Most processes and threads at once (`pids.peak`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes_peak: Option<u32>,
-    /// Processes that the kernel killed for want of memory (`oom_kill` in `memory.events`).
+    /// Kills for want of memory (`oom_kill` in `memory.events`). Where the whole group is ended, the kernel counts its
+    /// first process twice (Linux 6.1), so this is no number of processes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub oom_kills: u32,
 }

@@ -4,8 +4,8 @@ use crate::journal::StoredJob;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView, JobDetail, JobView,
-    JobsReply, RateView, ReasonView, TenantView,
+    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostLimitsView, HostView,
+    JobDetail, JobView, JobsReply, RateView, ReasonView, SubmitRequest, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
@@ -114,6 +114,7 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         estimate: _,
         rate,
         time_limit_ms,
+        host_limits,
         attempts,
     } = detail;
     JobDetail {
@@ -128,6 +129,7 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         estimate: None,
         rate: rate.map(strangers_rate),
         time_limit_ms,
+        host_limits,
         attempts,
     }
 }
@@ -317,6 +319,14 @@ impl Subject<'_> {
     }
 }
 
+const fn host_limits(request: &SubmitRequest) -> HostLimitsView {
+    HostLimitsView {
+        memory_mib: request.host_memory_mib,
+        cpu_pct: request.host_cpu_pct,
+        processes: request.host_processes,
+    }
+}
+
 /// Everything about one job that the asker may see.
 #[must_use]
 pub fn detail(
@@ -353,6 +363,7 @@ pub fn detail(
         estimate: stored.and_then(|s| s.estimate.clone()),
         rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
+        host_limits: stored.map(|s| host_limits(&s.request)).unwrap_or_default(),
         attempts: attempts(asker, state, job, &row),
         job: row,
     };

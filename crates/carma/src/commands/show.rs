@@ -5,7 +5,7 @@ use super::queue::gpu_list;
 use crate::cli::ShowArgs;
 use crate::failure::Outcome;
 use crate::output::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
-use carma_api::wire::{AttemptView, EstimateView, HostView, JobDetail, JobView, RateView};
+use carma_api::wire::{AttemptView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView};
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 
@@ -29,6 +29,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line("log", log);
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
     block.line("GPUs", placement(job)).line("memory", memory(job));
+    block.line_if("limits", limits(detail.host_limits));
     block.line_if("host", detail.attempts.iter().rev().find_map(|a| a.host).map(host));
     block.line_if("forecasts", forecasts(detail));
     block.line_if("expected", detail.estimate.as_ref().map(expected));
@@ -70,14 +71,20 @@ fn memory(job: &JobView) -> String {
     )
 }
 
+/// What it may take of the host.
+fn limits(limits: HostLimitsView) -> Option<String> {
+    let mut words = Vec::new();
+    words.extend(limits.memory_mib.map(|mib| format!("{} of host memory", MiB(mib))));
+    words.extend(limits.cpu_pct.map(|pct| format!("{} processors", f64::from(pct) / 100.0)));
+    words.extend(limits.processes.map(|number| format!("{number} processes")));
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
 /// What its last attempt took of the host.
 fn host(host: HostView) -> String {
     let mut words = Vec::new();
     if let Some(peak) = host.memory_peak_mib {
         words.push(format!("{} of memory at most", MiB(peak)));
-    }
-    if let Some(limit) = host.memory_limit_mib {
-        words.push(format!("limit {}", MiB(limit)));
     }
     if let Some(cpu) = host.cpu_ms {
         words.push(format!("{} on processors", Millis(cpu)));
@@ -86,7 +93,7 @@ fn host(host: HostView) -> String {
         words.push(format!("{processes} processes at most"));
     }
     if host.oom_kills > 0 {
-        words.push(format!("{} killed for want of memory", host.oom_kills));
+        words.push("killed for want of memory".to_owned());
     }
     words.join(", ")
 }
@@ -261,6 +268,7 @@ pub(crate) mod tests {
             estimate: None,
             rate: None,
             time_limit_ms: Some(7_200_000),
+            host_limits: HostLimitsView { cpu_pct: Some(450), ..HostLimitsView::default() },
             attempts: vec![first, second],
         }
     }
@@ -279,6 +287,7 @@ pub(crate) mod tests {
         pid:        4242
         GPUs:       0 (time-slice)
         memory:     10.0 GiB set aside, peak unknown (on each GPU)
+        limits:     4.5 processors
         forecasts:  8.0 GiB declared, 6.8 GiB measured
         time limit: 2 h
         priority:   0
@@ -352,6 +361,7 @@ pub(crate) mod tests {
         log:        only its owner and root may know
         GPUs:       none yet, 2 wanted
         memory:     unknown set aside, peak unknown (on each GPU)
+        limits:     4.5 processors
         time limit: 2 h
         priority:   0
         submitted:  2025-10-09T08:53:20+00:00

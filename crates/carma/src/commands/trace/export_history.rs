@@ -194,6 +194,7 @@ fn forecasts(detail: &JobDetail) -> Forecasts {
 mod tests {
     use super::*;
     use crate::commands::queue::tests::job;
+    use carma_api::wire::HostLimitsView;
     use carma_sim::trace::write;
 
     fn detail(job: &JobView, command: &[&str]) -> JobDetail {
@@ -209,6 +210,7 @@ mod tests {
             estimate: None,
             rate: None,
             time_limit_ms: None,
+            host_limits: HostLimitsView::default(),
             attempts: vec![],
         }
     }
