@@ -231,6 +231,8 @@ impl Context {
             .arg0("carma-supervisor")
             .arg(super::supervise::ARGUMENT)
             .env_clear()
+            // One heap for its two threads: a second one costs more than waiting for the first.
+            .env("MALLOC_ARENA_MAX", "1")
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
