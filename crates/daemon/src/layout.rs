@@ -52,7 +52,8 @@ impl Layout {
         close_files(state_dir)?;
         let lock = lock(state_dir)?;
         let run = state_dir.join("run");
-        let run_was_there = run.is_dir();
+        // What cannot be told now must not count as gone: running jobs would be given up.
+        let run_was_there = run.try_exists().map_err(path_error("cannot look for", &run))?;
         own_dir(&run, 0o700)?;
         let logs = state_dir.join("logs");
         own_dir(&logs, 0o700)?;

@@ -34,6 +34,7 @@ use reserve::Reserve;
 use rusqlite::Connection;
 use schema::Meta;
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -249,7 +250,19 @@ impl Anchor {
     }
 
     fn holds(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.is)
+        self.holds_by(std::fs::metadata(&self.path).map(|meta| (meta.dev(), meta.ino())))
+    }
+
+    /// Whether it holds by what the system says is there. A look that failed says nothing: the next one will.
+    fn holds_by(&self, found: std::io::Result<(u64, u64)>) -> bool {
+        match found {
+            Ok(found) => found == self.is,
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => false,
+            Err(e) => {
+                tracing::warn!("whether {} is still there cannot be told for the present: {e}", self.path.display());
+                true
+            }
+        }
     }
 }
 

@@ -423,6 +423,19 @@ fn a_journal_that_is_not_there_any_more_takes_nothing() {
 }
 
 #[test]
+fn a_look_that_fails_does_not_end_the_daemon() {
+    let (_dir, path) = place();
+    drop(opened(&path));
+    let anchor = Anchor::of(&path).unwrap();
+    for errno in [libc::EIO, libc::ENOMEM, libc::EINTR, libc::EACCES] {
+        assert!(anchor.holds_by(Err(std::io::Error::from_raw_os_error(errno))), "{errno}");
+    }
+    for errno in [libc::ENOENT, libc::ENOTDIR] {
+        assert!(!anchor.holds_by(Err(std::io::Error::from_raw_os_error(errno))), "{errno}");
+    }
+}
+
+#[test]
 fn a_backup_is_a_journal_and_replaces_nothing() {
     use std::os::unix::fs::PermissionsExt;
     let (dir, path) = place();
