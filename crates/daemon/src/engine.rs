@@ -923,8 +923,8 @@ impl Engine {
             return self.leave(why);
         }
         tracing::error!("{why}; nothing was accepted or started, trying again");
-        let refused =
-            Refused::new(507, "internal", format!("{why}; nothing was accepted. Is the disk full?"));
+        let advice = if why.is_locked() { "Another program keeps it locked" } else { "Is the disk full?" };
+        let refused = Refused::new(507, "internal", format!("{why}; nothing was accepted. {advice}"));
         for answer in std::mem::take(&mut self.answers) {
             answer(Err(refused.clone()));
         }

@@ -31,7 +31,7 @@ use carma_memory::history::Row;
 use environments::Environments;
 use head::Head;
 use reserve::Reserve;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use schema::Meta;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -123,10 +123,19 @@ pub enum JournalError {
 impl JournalError {
     /// Whether the disk is full, as far as SQLite can tell that from other trouble with it.
     fn is_full(&self) -> bool {
-        let Self::Sqlite { source: rusqlite::Error::SqliteFailure(error, _), .. } = self else {
-            return false;
-        };
-        matches!(error.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
+        matches!(self.code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
+    }
+
+    /// Whether somebody else keeps it locked.
+    pub(crate) fn is_locked(&self) -> bool {
+        matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    }
+
+    const fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Sqlite { source: rusqlite::Error::SqliteFailure(error, _), .. } => Some(error.code),
+            _ => None,
+        }
     }
 }
 
