@@ -64,6 +64,7 @@ pub(super) fn at_start(journal: &Path) -> Result<bool, JournalError> {
     if journal.with_added_extension("repaired").exists() {
         return Err(refused("a repair of it was interrupted, and must be completed by another".into()));
     }
+    roll_back(journal).map_err(|e| refused(format!("what was half written cannot be taken back: {e}")))?;
     if !exists(journal).map_err(refused)? {
         return Ok(false);
     }
@@ -100,6 +101,18 @@ pub(super) fn at_start(journal: &Path) -> Result<bool, JournalError> {
         Err(e @ JournalError::TooNew { .. }) => Err(e),
         Err(e) => Err(refused(e.to_string())),
     }
+}
+
+/// Takes back a transaction that a crash interrupted while the file was made, before it had a write-ahead log: SQLite
+/// does so where it may write, which the look at the file does not.
+fn roll_back(journal: &Path) -> rusqlite::Result<()> {
+    let mut rollback = journal.as_os_str().to_owned();
+    rollback.push("-journal");
+    if !journal.exists() || !Path::new(&rollback).exists() {
+        return Ok(());
+    }
+    let db = rusqlite::Connection::open(journal)?;
+    db.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get::<_, i64>(0)).map(drop)
 }
 
 /// Whether there is a file with something in it. An error: there is none, and there was one.

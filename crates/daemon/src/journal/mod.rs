@@ -268,7 +268,10 @@ impl Anchor {
             Ok(found) => found == self.is,
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => false,
             Err(e) => {
-                tracing::warn!("whether {} is still there cannot be told for the present: {e}", self.path.display());
+                tracing::warn!(
+                    "whether {} is still there cannot be told for the present: {e}",
+                    self.path.display()
+                );
                 true
             }
         }

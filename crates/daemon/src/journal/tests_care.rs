@@ -423,6 +423,22 @@ fn a_journal_that_is_not_there_any_more_takes_nothing() {
 }
 
 #[test]
+fn a_crash_while_the_journal_is_made_is_no_damage() {
+    let (_dir, path) = place();
+    let mut db = rusqlite::Connection::open(&path).unwrap();
+    // No room in memory, so that half of the transaction is in the file.
+    db.pragma_update(None, "cache_size", 1).unwrap();
+    let tx = db.transaction().unwrap();
+    tx.execute_batch("CREATE TABLE t (x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 999) INSERT INTO t SELECT randomblob(999) FROM n").unwrap();
+    let (_cut, copy) = place();
+    fs::copy(&path, &copy).unwrap();
+    fs::copy(path.with_extension("db-journal"), copy.with_extension("db-journal")).unwrap();
+    assert!(fs::metadata(&copy).unwrap().len() > 100_000);
+    opened(&copy).commit(&Batch { inputs: vec![(Millis(1), gpu())], ..Batch::default() }).unwrap();
+    assert_eq!(broken(&copy), []);
+}
+
+#[test]
 fn a_look_that_fails_does_not_end_the_daemon() {
     let (_dir, path) = place();
     drop(opened(&path));
