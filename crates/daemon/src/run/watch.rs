@@ -197,7 +197,8 @@ impl Watcher {
         if let Some(pipe) = &entry.pipe
             && let Err(e) = register(&self.epoll, pipe, pipe_token)
         {
-            // Its hello is read at its end, or by the record.
+            // That it runs is read in the record; how it began, if not, at its end.
+            entry.unheard = true;
             tracing::warn!("job {} is not heard to start for the present: {e}", entry.attempt.job);
         }
         if let Some(pidfd) = &entry.pidfd
@@ -206,7 +207,7 @@ impl Watcher {
             tracing::warn!("job {} cannot be watched for the present: {e}", entry.attempt.job);
             entry.pidfd = None;
         }
-        if entry.pidfd.is_none() {
+        if entry.pidfd.is_none() || entry.unheard {
             // The thread may wait without end: it is told that there is something to try again.
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
@@ -266,6 +267,8 @@ impl Watcher {
                 entry.attempt.records.read()
             {
                 entry.unheard = false;
+                // What it says now is known.
+                entry.pipe = None;
                 let (job, attempt) = (entry.attempt.job, entry.attempt.attempt);
                 (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
             }
@@ -385,4 +388,50 @@ pub fn signal(
     // The command leads its own session, so its pid names the group as long as it lives.
     let signal = if level == EndLevel::Terminate { Signal::TERM } else { Signal::KILL };
     found | Pid::from_raw(child.pid.cast_signed()).is_some_and(|pid| kill_process_group(pid, signal).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::identity::AttemptId;
+    use carma_core::units::Millis;
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn an_attempt_whose_pipe_cannot_be_watched_is_seen_to_run_by_its_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let life = Life::begin(Millis(0)).unwrap();
+        let id = AttemptId {
+            journal: "j".into(),
+            life: life.name.clone(),
+            host: life.host.clone(),
+            boot: life.boot.clone(),
+            job: JobId(1),
+            attempt: 1,
+        };
+        let (tell, told) = mpsc::channel();
+        let sink: Sink = Box::new(move |_, _, event| drop(tell.send(event)));
+        let watcher = Watcher::start(life.clone(), sink).unwrap();
+        let mut supervisor = Command::new("sleep").arg("600").spawn().unwrap();
+        let me = process::identify(supervisor.id()).unwrap();
+        let records = Records::new(dir.path(), id);
+        records.claim(&Claim::Supervisor(me)).unwrap().unwrap().write_child(me).unwrap();
+        let pid = Pid::from_raw(supervisor.id().cast_signed()).unwrap();
+        watcher.add(Watched {
+            attempt: Attempt { job: JobId(1), attempt: 1, records, life, group: None, supervisor: None },
+            pidfd: Some(pidfd_open(pid, PidfdFlags::empty()).unwrap()),
+            // epoll refuses a regular file.
+            pipe: Some(tempfile::tempfile().unwrap().into()),
+            parent_of: None,
+            orphan: false,
+            why: None,
+            unheard: false,
+        });
+        let event = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+        assert!(matches!(event, Event::Running { child: Some(child), .. } if child == me), "{event:?}");
+    }
 }
