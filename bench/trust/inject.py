@@ -504,7 +504,7 @@ def draw(args, counts):
     for place, table in counts.items():
         for call, count in table.items():
             for error in CALLS.get(call, ()):
-                if call == "write" and place in ("thread main", "thread tokio-rt-worker") and error not in ("EINTR", "hang"):
+                if call == "write" and place in ("thread main", "thread requests") and error not in ("EINTR", "hang"):
                     # These threads write to wake each other (eventfd), which the kernel never answers so.
                     continue
                 occurrences = list(range(1, min(count, MOST) + 1))

@@ -1,5 +1,5 @@
 //! Named points at which a test can kill the daemon, as `kill -9` would, or have the thread that comes by hang
-//! (`hang-` before the name).
+//! or panic (`hang-` or `panic-` before the name).
 
 /// Name of the variable that holds a point's name.
 const VARIABLE: &str = "CARMA_FAULT";
@@ -31,7 +31,7 @@ impl Point {
     }
 }
 
-/// Dies or hangs here, without any clean-up, if a test asked for it.
+/// Dies, hangs or panics here, without any clean-up, if a test asked for it.
 pub fn inject(point: Point) {
     let Some(asked) = std::env::var_os(VARIABLE) else { return };
     if asked == point.name() {
@@ -40,6 +40,10 @@ pub fn inject(point: Point) {
         }
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
+    assert!(
+        asked.to_str().and_then(|asked| asked.strip_prefix("panic-")) != Some(point.name()),
+        "{VARIABLE}"
+    );
     while asked.to_str().and_then(|asked| asked.strip_prefix("hang-")) == Some(point.name()) {
         std::thread::park();
     }

@@ -212,6 +212,7 @@ fn keep_inherited_from_jobs() {
 /// # Errors
 /// When it cannot start; says what is in the way.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
+    end_at_a_panic();
     return_large_blocks();
     keep_inherited_from_jobs();
     let descriptors = limits::raise_nofile();
@@ -386,6 +387,27 @@ fn same_inventory(state: &State, inventory: &[GpuInfo]) -> bool {
     present.len() == inventory.len() && inventory.iter().all(|gpu| present.contains(&gpu))
 }
 
+/// Exit code of a daemon of which a thread panicked (`EX_SOFTWARE`).
+const PANICKED: i32 = 70;
+
+/// Ends the daemon when a thread panics that it cannot do without: it would answer nobody, or decide nothing, and never
+/// end. Jobs go on, and what was not written was told to nobody. A panic in a request ends that request alone.
+fn end_at_a_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        say(what);
+        if std::thread::current().name() != Some(REQUESTS) {
+            eprintln!(
+                "carma: this is an error in carma; the daemon stops, jobs go on. Start it again, and please report it"
+            );
+            std::process::exit(PANICKED);
+        }
+    }));
+}
+
+/// Name of the threads that answer requests.
+const REQUESTS: &str = "requests";
+
 /// Threads for what may block: reads of the journal, the user database.
 const BLOCKING_THREADS: usize = 64;
 
@@ -393,6 +415,7 @@ const BLOCKING_THREADS: usize = 64;
 fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool, notify: &Notify) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .thread_name(REQUESTS)
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()

@@ -209,6 +209,17 @@ fn killed_between_exit_and_record() {
     dies_at("after-exit");
 }
 
+/// A daemon that hangs after an error of its own would be of no use to anybody, nor started again.
+#[test]
+fn a_panic_ends_the_daemon_and_costs_no_job() {
+    let mut daemon = Setup::new(TWO).env("CARMA_FAULT", "panic-after-exit").start();
+    let id = daemon.shell("exit 3");
+    daemon.wait_dead();
+    assert!(daemon.log().contains("panicked") && daemon.log().contains("jobs go on"), "{}", daemon.log());
+    daemon.restart(&[]);
+    assert_eq!(daemon.end_of(id).job.exit_code, Some(3));
+}
+
 #[test]
 fn killed_again_and_again_under_load() {
     let mut daemon = Setup::new(TWO).args(&["--policy", "or-rr"]).start();
