@@ -344,7 +344,14 @@ class Scene:
             self.leaks()
 
     def settle(self):
-        """Waits for all jobs; names those that stay."""
+        """Waits for all jobs; names those that stay. One that was accepted in an answer which was lost may sleep for long."""
+        if self.unknown:
+            try:
+                for row in self.daemon.client(10).get("/v1/jobs")["jobs"]:
+                    if row["id"] not in self.jobs:
+                        self.daemon.client(10).post(f"/v1/jobs/{row['id']}/cancel")
+            except (lib.Gone, lib.Refused):
+                self.revive()
         if not self.wait(lambda: not self.daemon.client(10).get("/v1/jobs")["jobs"]):
             try:
                 for row in self.daemon.client(10).get("/v1/jobs")["jobs"]:
