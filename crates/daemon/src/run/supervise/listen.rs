@@ -68,45 +68,67 @@ fn own(dir: &Path, gid: Option<u32>) -> io::Result<()> {
 
 /// The thread, from outside.
 pub(super) struct Listener {
-    /// Closed to have it end; after a byte, if the command failed.
-    stop: Option<OwnedFd>,
-    said: mpsc::Receiver<Option<Evidence>>,
+    /// Until it begins.
+    thread: Option<Thread>,
+    begun: Option<Begun>,
     place: PathBuf,
 }
 
+struct Begun {
+    /// Closed to have it end; after a byte, if the command failed.
+    stop: OwnedFd,
+    said: mpsc::Receiver<Option<Evidence>>,
+}
+
 impl Listener {
-    /// Starts it. Without a thread the job goes on unheard.
-    pub(super) fn start(order: &Order, user: User, log: Opened, ears: Option<Ears>) -> Self {
-        let (tell, said) = mpsc::channel();
-        let mut thread = Thread {
+    /// Of the command that was just started.
+    pub(super) fn new(order: &Order, user: User, log: Opened, ears: Option<Ears>) -> Self {
+        let thread = Thread {
             name: order.id.short(),
             socket: order.pace.join(SOCKET),
             daemon: None,
-            look: Duration::from_millis(order.look_ms.max(10)),
+            look: look(order),
             user,
             log,
             ears,
             events: Vec::new(),
         };
+        Self { thread: Some(thread), begun: None, place: place(order) }
+    }
+
+    /// Starts the thread. Without one the job goes on unheard.
+    pub(super) fn begin(&mut self) {
+        let Some(mut thread) = self.thread.take() else { return };
+        let (tell, said) = mpsc::channel();
         let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-        let stop = pipe.ok().and_then(|(stopped, stop)| {
+        self.begun = pipe.ok().and_then(|(stopped, stop)| {
             let run = move || drop(tell.send(thread.run(&stopped)));
             std::thread::Builder::new().name("listen".into()).stack_size(256 << 10).spawn(run).ok()?;
-            Some(stop)
+            Some(Begun { stop, said })
         });
-        Self { stop, said, place: place(order) }
     }
 
     /// The command is over: what the log says of its failure, if it failed. A log that cannot be read in time says
     /// nothing.
     pub(super) fn finish(mut self, failed: bool) -> Option<Evidence> {
-        if let Some(stop) = self.stop.take().filter(|_| failed) {
-            let _ = rustix::io::write(&stop, &[1]);
+        if failed {
+            self.begin();
         }
-        let said = self.said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) });
+        let said = self.begun.take().and_then(|Begun { stop, said }| {
+            if failed {
+                let _ = rustix::io::write(&stop, &[1]);
+            }
+            drop(stop);
+            said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) }).ok()?
+        });
         let _ = std::fs::remove_dir_all(&self.place);
-        said.ok()?
+        said
     }
+}
+
+/// Between two looks at the log.
+pub(super) fn look(order: &Order) -> Duration {
+    Duration::from_millis(order.look_ms.max(10))
 }
 
 struct Thread {

@@ -21,8 +21,9 @@ use command::{NotStarted, Started};
 use listen::Listener;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, setsid};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ use user::User;
 /// Argument by which the binary knows that it is to supervise.
 pub const ARGUMENT: &str = "__supervise";
 
+/// How long a command may run at most to count as one that ends at once.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// How long what the command left behind may take to end.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 
@@ -74,7 +77,7 @@ fn supervise(mut order: Order) -> io::Result<()> {
     let records = Records::new(&order.records, order.id.clone());
     let Some(claimed) = records.claim(&Claim::Supervisor(me))? else { return Ok(()) };
     let mut attempt = Attempt { claimed, group: None };
-    let (child, listener) = match attempt.begin(&mut order) {
+    let (child, mut listener) = match attempt.begin(&mut order) {
         Ok(begun) => begun,
         Err(NotStarted { why, machine }) => {
             let exit = Exit { not_started: Some(why), machine, ..Exit::of(ExitStatus::Code(127)) };
@@ -85,6 +88,9 @@ fn supervise(mut order: Order) -> io::Result<()> {
     };
     hello(&Hello::Running { supervisor: me, child });
 
+    if !ends_at_once(child.pid, &signals, listen::look(&order)) {
+        listener.begin();
+    }
     let status = wait(child.pid, &signals, attempt.group.as_ref());
     end_leftovers(attempt.group.as_ref());
     let evidence = listener.finish(status != ExitStatus::Code(0));
@@ -133,7 +139,7 @@ impl Attempt {
             self.discard_group();
         }
         let child = recorded.ok().flatten().unwrap_or(ProcessRef { pid, start_ticks: 0 });
-        Ok((child, Listener::start(order, user, log, ears)))
+        Ok((child, Listener::new(order, user, log, ears)))
     }
 
     fn discard_group(&mut self) {
@@ -191,6 +197,19 @@ fn asked_to_end() -> bool {
     let ends: SigSet = [Signal::SIGTERM, Signal::SIGUSR1].into_iter().collect();
     let waiting = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
     waiting.and_then(|waiting| waiting.read_signal()).is_ok_and(|signal| signal.is_some())
+}
+
+/// Whether the command is over before there is anything to hear of it: nobody needs to listen then.
+fn ends_at_once(child: u32, signals: &SigSet, look: Duration) -> bool {
+    let Ok(signal) = SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC) else { return false };
+    // A signal is left for those who wait for it.
+    let mut ready = [PollFd::new(&signal, PollFlags::IN)];
+    let _ = poll(&mut ready, Some(&AT_ONCE.min(look).try_into().unwrap_or_default()));
+    let over = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    matches!(
+        waitid(Id::Pid(Pid::from_raw(child.cast_signed())), over),
+        Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))
+    )
 }
 
 /// Waits for the command, forwarding signals: SIGTERM as it is, SIGUSR1 as SIGKILL to everything.
