@@ -52,7 +52,7 @@ class Bench:
 
 
 def memory(bench):
-    """More memory than allowed ends the whole job and says why; less is reported and harms nobody."""
+    """A job over its --mem ends whole, with the reason; one under it completes, and its peak is shown."""
     beside = bench.submit("sleep 1000")
     # A shell that would go on, and a child that eats.
     line = f"sleep 500 & python3 -c \"{EAT.format(400)}\"; echo went on; wait"

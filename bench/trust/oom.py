@@ -104,8 +104,8 @@ class Daemon:
              "--config", config],
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         self.api = Api(self.socket)
-        wait(f"the daemon to answer; see {self.log.name}", self.answers)
-        self.virtual = os.path.join(self.dir, "state", "virtual-gpus.sock")
+        status = wait(f"the daemon to answer; see {self.log.name}", self.answers)
+        self.virtual = os.path.join(status["runtime_dir"], "virtual-gpus.sock")
 
     def answers(self):
         if self.child.poll() is not None:
@@ -183,8 +183,17 @@ class Wave:
         env = {"PATH": "/usr/bin:/bin", "CARMA_VIRTUAL_GPUS": self.daemon.virtual, "CUDA_VISIBLE_DEVICES": str(gpu),
                "CARMA_VIRTUAL_SPEED": str(self.daemon.speed)}
         child = subprocess.Popen([self.daemon.carma, "virtual-task", "--sm", "0.02", *args], env=env, cwd="/",
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.daemon.log)
         self.strangers[child.pid] = child
+
+    def sees_strangers(self):
+        """Whether a process that is not carma's is seen on each GPU; one that ended cannot be."""
+        for pid, child in self.strangers.items():
+            if child.poll() is not None:
+                raise RuntimeError(f"process {pid}, not of carma's, ended with {child.returncode} before it was seen; "
+                                   f"see {self.daemon.log.name}")
+        gpus = self.daemon.api.call("GET", "/v1/gpus")["gpus"]
+        return all(gpu["foreign"] for gpu in gpus)
 
     def hold(self, jobs, mib):
         """Waits until jobs hold this much, or are dead."""
@@ -226,8 +235,7 @@ class Wave:
         elif kind.endswith("strangers"):
             for gpu in range(self.gpus):
                 self.stranger(gpu, ["--memory", self.memory(2000, 12000), "--startup", "0s", "--work", "100000s"])
-            wait("strangers to be seen", lambda: self.gpus <= sum(
-                bool(gpu["foreign"]) for gpu in self.daemon.api.call("GET", "/v1/gpus")["gpus"]))
+            wait("strangers to be seen", self.sees_strangers)
         self.hold(kept, 1)
 
     def run(self, kind):

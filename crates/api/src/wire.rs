@@ -94,6 +94,18 @@ pub struct SubmitRequest {
     pub session: Session,
 }
 
+impl SubmitRequest {
+    /// The limits on the host that it asks for.
+    #[must_use]
+    pub const fn host_limits(&self) -> HostLimitsView {
+        HostLimitsView {
+            memory_mib: self.host_memory_mib,
+            cpu_pct: self.host_cpu_pct,
+            processes: self.host_processes,
+        }
+    }
+}
+
 /// What a job takes over from the session in which it is submitted, beside directory and environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

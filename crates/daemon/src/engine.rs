@@ -15,7 +15,8 @@ use crate::perform::Performer;
 use crate::quota::{self, Environments};
 use crate::run::adopt::{self, Found, Known};
 use crate::run::cgroup::Hierarchy;
-use crate::run::launch::{Outcome, host_limits};
+use crate::run::cgroup::HostLimits;
+use crate::run::launch::Outcome;
 use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
@@ -579,7 +580,7 @@ impl Engine {
         {
             return bad("a limit of nothing would let nothing run; leave --mem, --cpus or --pids out");
         }
-        for controller in host_limits(request).needs() {
+        for controller in HostLimits::from(request.host_limits()).needs() {
             let name = controller.name();
             let why = match &self.parts.hierarchy {
                 Ok(hierarchy) if hierarchy.has(controller) => continue,

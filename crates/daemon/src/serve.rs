@@ -387,11 +387,12 @@ fn same_inventory(state: &State, inventory: &[GpuInfo]) -> bool {
     present.len() == inventory.len() && inventory.iter().all(|gpu| present.contains(&gpu))
 }
 
-/// Exit code of a daemon of which a thread panicked (`EX_SOFTWARE`).
+/// Exit code after a panic (`EX_SOFTWARE`).
 const PANICKED: i32 = 70;
 
-/// Ends the daemon when a thread panics that it cannot do without: it would answer nobody, or decide nothing, and never
-/// end. Jobs go on, and what was not written was told to nobody. A panic in a request ends that request alone.
+/// Ends the daemon when a thread panics, so that systemd starts it again: without the engine, say, it would decide nothing
+/// and never end. Jobs go on, and no user was told of anything that is not in the journal. A panic in a request ends that
+/// request alone.
 fn end_at_a_panic() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |what| {

@@ -4,8 +4,8 @@ use crate::journal::StoredJob;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostLimitsView, HostView,
-    JobDetail, JobView, JobsReply, RateView, ReasonView, SubmitRequest, TenantView,
+    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView, JobDetail, JobView,
+    JobsReply, RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Promise};
@@ -319,14 +319,6 @@ impl Subject<'_> {
     }
 }
 
-const fn host_limits(request: &SubmitRequest) -> HostLimitsView {
-    HostLimitsView {
-        memory_mib: request.host_memory_mib,
-        cpu_pct: request.host_cpu_pct,
-        processes: request.host_processes,
-    }
-}
-
 /// Everything about one job that the asker may see.
 #[must_use]
 pub fn detail(
@@ -363,7 +355,7 @@ pub fn detail(
         estimate: stored.and_then(|s| s.estimate.clone()),
         rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
-        host_limits: stored.map(|s| host_limits(&s.request)).unwrap_or_default(),
+        host_limits: stored.map(|s| s.request.host_limits()).unwrap_or_default(),
         attempts: attempts(asker, state, job, &row),
         job: row,
     };

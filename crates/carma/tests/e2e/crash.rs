@@ -164,7 +164,7 @@ fn what_a_job_leaves_behind_ends_with_it_though_its_supervisor_was_killed() {
 
 #[test]
 fn a_cancel_that_comes_while_a_job_is_launched_wins() {
-    // A control program that takes its time holds the launch up before anything is spawned.
+    // The launch is held up for two seconds before the supervisor is spawned.
     let mut daemon = Setup::new(TWO).args(&["--policy", "or-rr"]).start();
     let mark = daemon.dir.path().join("mark");
     daemon.kill();

@@ -126,7 +126,7 @@ impl JournalError {
         matches!(self.code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
     }
 
-    /// Whether somebody else keeps it locked.
+    /// Whether another process holds the lock.
     pub(crate) fn is_locked(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }

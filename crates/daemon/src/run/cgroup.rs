@@ -6,6 +6,7 @@
 
 use super::identity::AttemptId;
 use super::process;
+use carma_api::wire::HostLimitsView;
 use carma_core::model::{HostUse, JobId};
 use carma_core::units::{MiB, Millis};
 use nix::unistd::{ForkResult, Pid};
@@ -34,6 +35,12 @@ pub struct HostLimits {
     pub cpu_pct: Option<u32>,
     /// Processes and threads.
     pub processes: Option<u32>,
+}
+
+impl From<HostLimitsView> for HostLimits {
+    fn from(limits: HostLimitsView) -> Self {
+        Self { memory: limits.memory_mib.map(MiB), cpu_pct: limits.cpu_pct, processes: limits.processes }
+    }
 }
 
 /// A controller that a limit needs.
@@ -247,8 +254,9 @@ impl Group {
 
     /// Forks this process, the child into the group (`clone3` with `CLONE_INTO_CGROUP`, Linux 5.7).
     ///
-    /// Entering by `cgroup.procs` instead takes 8 to 20 ms where nobody has entered any group for a while (measured,
-    /// Linux 6.18): the kernel waits for a grace period first, and meanwhile nobody on the machine may fork.
+    /// Entering by `cgroup.procs` instead takes 10 ms and more when no process has entered any group for a while
+    /// (`bench/trust/enter_cgroup.py`): the kernel waits for an RCU grace period, and no process of the machine can fork
+    /// meanwhile.
     ///
     /// # Errors
     /// When the machine has no process, or this process may not enter.

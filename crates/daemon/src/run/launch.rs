@@ -1,6 +1,6 @@
 //! Starts supervisors, off the engine's thread. Nothing here touches a path that a user named.
 
-use super::cgroup::{Hierarchy, HostLimits};
+use super::cgroup::Hierarchy;
 use super::identity::{AttemptId, Life};
 use super::order::{Log, Order, Owner};
 use super::pace::Paces;
@@ -212,7 +212,7 @@ impl Context {
             records: self.records.clone(),
             pace: self.paces.dir().clone(),
             groups: self.hierarchy.as_ref().map(|h| h.dir().to_owned()),
-            limits: host_limits(&stored.request),
+            limits: stored.request.host_limits().into(),
             command: stored.request.command.clone(),
             cwd: stored.request.cwd.clone(),
             env,
@@ -244,14 +244,4 @@ impl Context {
 /// Longest that a log which carma keeps may become, bytes.
 fn log_limit(request: &carma_api::wire::SubmitRequest) -> u64 {
     request.log_limit_mib.map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
-}
-
-/// The limits on the host that a submission asks for.
-#[must_use]
-pub fn host_limits(request: &carma_api::wire::SubmitRequest) -> HostLimits {
-    HostLimits {
-        memory: request.host_memory_mib.map(MiB),
-        cpu_pct: request.host_cpu_pct,
-        processes: request.host_processes,
-    }
 }

@@ -156,8 +156,8 @@ fn become_the_job(
     nix::unistd::chdir(Path::new(&order.cwd)).map_err(|e| (Stage::Directory, e.into()))
 }
 
-/// Until it stands in the record, the command must not outlive its supervisor: nobody would know of it, and a daemon
-/// would take the attempt for one that never began.
+/// Writes the command's process into the record. Until then the command dies with its supervisor: a command that is in
+/// no record could be found by no daemon, and the attempt would be started a second time.
 fn enter_the_record(supervisor: rustix::process::Pid, record: &mut Claimed) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if rustix::process::getppid() != Some(supervisor) {

@@ -153,7 +153,8 @@ impl Attempt {
         self.discard_group();
         let mut pause = Duration::from_millis(100);
         while let Err(e) = self.claimed.write_exit(exit) {
-            // The life is over, and nobody will look for it. A look that fails says nothing.
+            // Without its directory the record is no longer wanted: a daemon removes it when it needs no record
+            // in it. Any other error of this look says nothing.
             if order.records.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
                 return Err(e);
             }
@@ -199,7 +200,7 @@ fn asked_to_end() -> bool {
     waiting.and_then(|waiting| waiting.read_signal()).is_ok_and(|signal| signal.is_some())
 }
 
-/// Whether the command is over before there is anything to hear of it: nobody needs to listen then.
+/// Waits a moment, and says whether the command ended in it. Such a command gets no thread that listens for heartbeats.
 fn ends_at_once(child: u32, signals: &SigSet, look: Duration) -> bool {
     let Ok(signal) = SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC) else { return false };
     // A signal is left for those who wait for it.
