@@ -2,8 +2,6 @@
 
 mod cli;
 mod commands;
-mod failure;
-mod output;
 mod places;
 
 use clap::FromArgMatches;

@@ -1,9 +1,9 @@
 //! `carma config`: what the daemon's configuration says.
 
 use crate::cli::ConfigCheckArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{clean, print};
 use crate::places::default_config;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{clean, print};
 
 /// Reads the file as the daemon would.
 pub(crate) fn check(args: &ConfigCheckArgs) -> Outcome {

@@ -2,8 +2,8 @@
 
 use super::tracer::Folder;
 use crate::cli::dataset::{DatasetCleanArgs, DatasetGenerateArgs, DatasetMeasureArgs, DatasetVerb};
-use crate::failure::{Failure, GENERAL, Outcome};
-use crate::output::{Column, Screen, Table as Listing, print, print_json, replace};
+use carma_cli::failure::{Failure, GENERAL, Outcome};
+use carma_cli::{Column, Screen, Table as Listing, print, print_json, replace};
 use carma_memory::dataset::{self, Description, Dropped, SCRIPTS, Table};
 use std::ffi::OsString;
 use std::fmt::Write as _;

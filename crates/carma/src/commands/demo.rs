@@ -3,11 +3,11 @@
 //! Everything is real but the GPUs: the daemon, its supervisors and the tasks are processes of this
 //! machine. The GPUs are a model, time runs faster, and the table says so.
 
-use crate::failure::{Failure, Outcome};
+use carma_cli::failure::{Failure, Outcome};
 
-use crate::output::{Column, Screen, Table, wrap};
 use carma_api::Client;
 use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest};
+use carma_cli::{Column, Screen, Table, wrap};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::io::Write;

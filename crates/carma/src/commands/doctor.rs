@@ -3,10 +3,10 @@
 use super::Context;
 use super::probe::{self, Measured};
 use crate::cli::DoctorArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Screen, clean, print, print_json, wrap};
 use carma_api::Client;
 use carma_api::wire::{ContextProbe, DoneReply, GpusReply, StatusReply};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_core::reading::GpuInfo;
 use carma_gpu::{NvmlOptions, Probe};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};

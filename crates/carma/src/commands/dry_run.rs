@@ -4,8 +4,8 @@ use super::Context;
 use super::estimate::{self, platform};
 use super::tracer::{self, Launch, option};
 use crate::cli::memory::DryRunArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Screen, print, print_json};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Screen, print, print_json};
 use carma_memory::estimators::{self, Known};
 use carma_memory::{Platform, Task};
 use std::ffi::{OsStr, OsString};
@@ -213,7 +213,7 @@ mod tests {
             "python -m",
         ] {
             let failure = of(bad).unwrap_err();
-            assert_eq!(failure.code, crate::failure::USAGE, "{bad}");
+            assert_eq!(failure.code, carma_cli::failure::USAGE, "{bad}");
         }
     }
 

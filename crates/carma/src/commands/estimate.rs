@@ -3,10 +3,10 @@
 use super::Context;
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json};
 use carma_api::Client;
 use carma_api::wire::{GpusReply, MemoryReply};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json};
 use carma_files::MOST;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};

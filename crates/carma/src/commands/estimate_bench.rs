@@ -1,8 +1,8 @@
 //! `carma estimate-bench`: all estimators against what was measured.
 
 use crate::cli::EstimateBenchArgs;
-use crate::failure::Outcome;
-use crate::output::{Column, Screen, Table, print, print_json};
+use carma_cli::failure::Outcome;
+use carma_cli::{Column, Screen, Table, print, print_json};
 use carma_memory::bench::{self, Data, Outcome as Came, Score, Test};
 use std::fmt::Write as _;
 

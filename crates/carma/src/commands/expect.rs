@@ -4,10 +4,10 @@
 
 use super::estimate;
 use crate::cli::memory::{ModelArgs, TaskArgs};
-use crate::failure::Failure;
 use carma_api::Client;
 use carma_api::job_file::Model;
 use carma_api::wire::{EstimateView, GpusReply, SubmitRequest, TaskFacts};
+use carma_cli::failure::Failure;
 use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};

@@ -2,9 +2,9 @@
 
 use super::{Context, show};
 use crate::cli::ShowArgs;
-use crate::failure::Outcome;
-use crate::output::{Block, Screen, clean, wrap};
 use carma_api::wire::ExplainReply;
+use carma_cli::failure::Outcome;
+use carma_cli::{Block, Screen, clean, wrap};
 use std::fmt::Write as _;
 
 /// Explains the job.

@@ -1,8 +1,8 @@
 //! `carma fit`.
 
 use crate::cli::FitArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, replace};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json, replace};
 use carma_sim::fit::{Errors, Fit, Part, Target, fit};
 use std::fmt::Write as _;
 

@@ -91,7 +91,7 @@ impl KeptLog {
     ///
     /// # Errors
     /// What the daemon refuses, or `out`.
-    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<(), crate::failure::Failure> {
+    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<(), carma_cli::failure::Failure> {
         let mut end = None;
         loop {
             let piece = self.piece(self.at, LARGE)?;

@@ -1,8 +1,8 @@
 //! `carma gpumemnet`: trains GPUMemNet's networks and compares them.
 
 use crate::cli::gpumemnet::{GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb, Kind};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json};
 use carma_memory::gpumemnet::eval::{self, Asked, Report, Request, Row, Spread, Training, Weights};
 use carma_memory::gpumemnet::{
     Bundle, Data, Ensemble, FeatureSet, Head, Options, cross_validate, shipped, train,

@@ -2,9 +2,9 @@
 
 use super::Context;
 use crate::cli::GpusArgs;
-use crate::failure::Outcome;
-use crate::output::{Column, Screen, Table, clean};
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
+use carma_cli::failure::Outcome;
+use carma_cli::{Column, Screen, Table, clean};
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 

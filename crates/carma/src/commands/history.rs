@@ -3,9 +3,9 @@
 use super::Context;
 use super::queue::gpu_list;
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, span, stamp};
 use carma_api::wire::{JobsReply, MemoryReply};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json, span, stamp};
 use carma_core::units::{MiB, Millis};
 
 /// Lists them.

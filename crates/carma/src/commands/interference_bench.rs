@@ -1,8 +1,8 @@
 //! `carma interference-bench`: the predictor and its rivals against what was measured.
 
 use crate::cli::predict::InterferenceBenchArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, replace};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json, replace};
 use carma_interference::bench::{self, Data, Line};
 use std::fmt::Write as _;
 

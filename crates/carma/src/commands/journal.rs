@@ -1,9 +1,9 @@
 //! `carma journal`: looks after the file that all of carma's state comes from.
 
 use crate::cli::journal::{BackupArgs, CheckArgs, JournalVerb, RepairArgs, StateArgs};
-use crate::failure::{Failure, GENERAL, NOT_ALLOWED, Outcome};
-use crate::output::{Screen, clean, print, print_json, wrap};
 use crate::places::{default_config, own_state};
+use carma_cli::failure::{Failure, GENERAL, NOT_ALLOWED, Outcome};
+use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_daemon::config;
 use carma_daemon::journal::{self, Finding};
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! `carma kace`: trains KACE, and repeats what its artifact did.
 
 use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, replace};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json, replace};
 use carma_interference::kace::eval::{self, Percent, Report, Request};
 use carma_interference::kace::features::Target;
 use carma_interference::kace::predictor::{Kace, Options, Trained};

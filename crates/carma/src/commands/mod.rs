@@ -44,10 +44,10 @@ mod virtual_task;
 mod wait;
 
 use crate::cli::{Cli, ConfigVerb, Verb};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Screen, print, print_json};
 use crate::places::default_socket;
 use carma_api::Client;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Screen, print, print_json};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 

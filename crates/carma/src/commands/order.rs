@@ -2,10 +2,10 @@
 
 use super::Context;
 use crate::cli::IdRange;
-use crate::failure::{Failure, Outcome};
-use crate::output::clean;
 use carma_api::ClientError;
 use carma_api::wire::DoneReply;
+use carma_cli::clean;
+use carma_cli::failure::{Failure, Outcome};
 use std::io::{self, Write};
 
 /// What an order is about.

@@ -2,9 +2,9 @@
 
 use super::Context;
 use crate::cli::QueueArgs;
-use crate::failure::Outcome;
-use crate::output::{Column, Screen, Table, print, print_json, span};
 use carma_api::wire::{JobView, JobsReply};
+use carma_cli::failure::Outcome;
+use carma_cli::{Column, Screen, Table, print, print_json, span};
 use carma_core::units::Millis;
 use serde_json::Value;
 use std::fmt::Write as _;

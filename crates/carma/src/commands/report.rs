@@ -1,8 +1,8 @@
 //! `carma report`: the page of a simulation, from what `carma simulate --json` printed.
 
 use crate::cli::ReportArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{self, clean, shell_line};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{clean, replace, shell_line};
 use carma_files::Why;
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::SimulateReply;
@@ -75,7 +75,7 @@ pub(crate) fn now() -> String {
 /// When it cannot be written; the file is then as it was.
 pub(crate) fn write_page(path: &Path, text: &str) -> Result<(), Failure> {
     let name = clean(&path.display().to_string()).into_owned();
-    output::replace(path, text.as_bytes()).map_err(|e| Failure::new(format!("cannot write {name}: {e}")))
+    replace(path, text.as_bytes()).map_err(|e| Failure::new(format!("cannot write {name}: {e}")))
 }
 
 fn source_name(file: &Path) -> String {

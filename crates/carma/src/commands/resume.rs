@@ -2,7 +2,7 @@
 
 use super::{Context, order};
 use crate::cli::GpuIndicesArgs;
-use crate::failure::Outcome;
+use carma_cli::failure::Outcome;
 
 /// Gives the order for each GPU.
 pub(crate) fn run(context: &Context, args: &GpuIndicesArgs) -> Outcome {

@@ -6,9 +6,9 @@ use super::submit::{Surroundings, expected, requests, send};
 use super::wait::{epitaph, exit_code};
 use super::{Context, expect, order};
 use crate::cli::RunArgs;
-use crate::failure::{Failure, Outcome};
 use carma_api::Client;
 use carma_api::wire::{DoneReply, JobDetail};
+use carma_cli::failure::{Failure, Outcome};
 use std::path::Path;
 
 /// What a shell shows for a program that SIGINT ended.

@@ -1,8 +1,8 @@
 //! `carma serve`: the daemon.
 
 use crate::cli::{LogFormat, ServeArgs};
-use crate::failure::{Failure, Outcome};
 use crate::places::{default_config, own_socket, own_state};
+use carma_cli::failure::{Failure, Outcome};
 use carma_daemon::ServeOptions;
 use carma_daemon::config::{self, Config};
 use std::io::IsTerminal;

@@ -3,9 +3,9 @@
 use super::Context;
 use super::queue::gpu_list;
 use crate::cli::ShowArgs;
-use crate::failure::Outcome;
-use crate::output::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
 use carma_api::wire::{AttemptView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView};
+use carma_cli::failure::Outcome;
+use carma_cli::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 

@@ -3,8 +3,8 @@
 use super::report::{now, write_page};
 use super::trace::catalogue_of;
 use crate::cli::SimulateArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, print, print_json, shell_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::rivals::{self, Rival};

@@ -3,9 +3,9 @@
 use super::Context;
 use super::follow::{Log, Notice};
 use super::wait::until_over;
-use crate::failure::Failure;
 use carma_api::wire::JobDetail;
 use carma_api::{Client, ClientError};
+use carma_cli::failure::Failure;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

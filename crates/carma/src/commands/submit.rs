@@ -3,11 +3,11 @@
 use super::Context;
 use super::expect::{self, Modelled, Source};
 use crate::cli::{JobArgs, SubmitArgs};
-use crate::failure::{Failure, Outcome};
-use crate::output::print_json;
 use carma_api::job_file::{self, Described};
 use carma_api::wire::{EstimateView, ResourceLimit, Session, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::print_json;
 use carma_core::units::MiB;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -4,7 +4,7 @@ use super::Context;
 use super::estimate::platform;
 use super::tracer::{self, Launch, option};
 use crate::cli::memory::TraceModelArgs;
-use crate::failure::{Failure, Outcome};
+use carma_cli::failure::{Failure, Outcome};
 use carma_memory::{Mode, Parallel};
 use std::ffi::OsString;
 

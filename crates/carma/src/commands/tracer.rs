@@ -2,8 +2,8 @@
 
 use super::estimate;
 use crate::cli::memory::TracerArgs;
-use crate::failure::{Failure, GENERAL};
-use crate::output::{Screen, print, print_json};
+use carma_cli::failure::{Failure, GENERAL};
+use carma_cli::{Screen, print, print_json};
 use carma_files::MOST;
 use carma_memory::estimators::Answer;
 use carma_memory::trace::{self, Replay, Status, TRACER};

@@ -1,7 +1,7 @@
 //! `carma virtual-task`: a model of a training script, for virtual GPUs.
 
 use crate::cli::VirtualTaskArgs;
-use crate::failure::{GENERAL, Outcome};
+use carma_cli::failure::{GENERAL, Outcome};
 use carma_core::units::Millis;
 use carma_daemon::run::progress::{ENV_FILE, ENV_SOCKET};
 use carma_sim::virtual_task::{Growth, Progress, TaskEnv, TaskSpec, run as run_task};

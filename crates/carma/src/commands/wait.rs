@@ -2,10 +2,10 @@
 
 use super::Context;
 use crate::cli::{IdRange, WaitArgs};
-use crate::failure::{Failure, GENERAL, Outcome};
-use crate::output::{clean, print_json};
 use carma_api::wire::{JobDetail, JobView};
 use carma_api::{Client, ClientError};
+use carma_cli::failure::{Failure, GENERAL, Outcome};
+use carma_cli::{clean, print_json};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};

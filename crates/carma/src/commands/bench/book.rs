@@ -1,8 +1,8 @@
 //! The log beside the results: what was measured is there at once, and what is there is not measured again.
 
 use super::plan::Key;
-use crate::failure::Failure;
-use crate::output::replace;
+use carma_cli::failure::Failure;
+use carma_cli::replace;
 use carma_interference::measured::{
     Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
 };

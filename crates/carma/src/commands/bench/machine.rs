@@ -1,7 +1,7 @@
 //! The GPU to measure on, real or virtual.
 
 use crate::cli::bench::InterferenceArgs;
-use crate::failure::Failure;
+use carma_cli::failure::Failure;
 use carma_core::reading::{GpuInfo, GpuReading};
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};

@@ -20,9 +20,9 @@ mod window;
 
 use super::tracer::Folder;
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
-use crate::failure::{Failure, GENERAL, Outcome};
-use crate::output::{Screen, print, print_json};
 use book::Book;
+use carma_cli::failure::{Failure, GENERAL, Outcome};
+use carma_cli::{Screen, print, print_json};
 use carma_interference::share::Mode;
 use machine::Gpu;
 use plan::{Phase, Wanted, phases};

@@ -1,6 +1,6 @@
 //! What people read of a measurement.
 
-use crate::output::{Column, Screen, Table};
+use carma_cli::{Column, Screen, Table};
 use carma_interference::measured::{Combination, Measured, Solos};
 use carma_interference::profile::Stat;
 use carma_interference::share::Mode;

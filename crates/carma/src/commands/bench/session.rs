@@ -7,7 +7,7 @@ use super::processors::Processors;
 use super::resident::{Launch, News, Resident, end_all};
 use super::tasks::{Hold, TaskFile};
 use super::window::{self, Timing};
-use crate::failure::Failure;
+use carma_cli::failure::Failure;
 use carma_interference::measured::Combination;
 use carma_interference::share::Mode;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! The file of tasks.
 
-use crate::failure::Failure;
+use carma_cli::failure::Failure;
 use carma_interference::measured::TaskNote;
 use carma_interference::share::Mode;
 use serde::Deserialize;

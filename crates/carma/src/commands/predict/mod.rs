@@ -5,9 +5,9 @@ mod render;
 
 use super::Context;
 use crate::cli::predict::PredictArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Column, Screen, Table, clean, figure, print, print_json};
 use carma_api::wire::SlowdownsReply;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, clean, figure, print, print_json};
 use carma_core::model::SharingMode;
 use carma_interference::foresee::mode;
 use carma_interference::kace::predictor::Trained;

@@ -2,8 +2,8 @@
 
 use super::{bad, read};
 use crate::cli::predict::PredictArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Lock, clean, print, print_json, replace};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Lock, clean, print, print_json, replace};
 use carma_interference::measured::Measured;
 use carma_interference::online::{Model, Observed};
 use carma_interference::predict::{GpuType, Group, Member};

@@ -1,6 +1,6 @@
 //! A forecast for people.
 
-use crate::output::{Column, Screen, Table, clean, figure, wrap};
+use carma_cli::{Column, Screen, Table, clean, figure, wrap};
 use carma_interference::predict::{Forecast, Member};
 use std::fmt::Write as _;
 

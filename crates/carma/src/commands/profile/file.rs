@@ -1,7 +1,7 @@
 //! The file of profiles.
 
-use crate::failure::Failure;
-use crate::output::{Lock, replace};
+use carma_cli::failure::Failure;
+use carma_cli::{Lock, replace};
 use carma_interference::profile::{Profile, Profiles, VERSION};
 use std::io::ErrorKind;
 use std::path::Path;

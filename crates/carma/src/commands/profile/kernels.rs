@@ -2,7 +2,7 @@
 
 use super::task::{Bell, Task};
 use crate::cli::profile::ProfileArgs;
-use crate::failure::Failure;
+use carma_cli::failure::Failure;
 use carma_daemon::run::process;
 use carma_files::{FileError, Why};
 use carma_interference::kernels::{Summary, Unreadable, read};

@@ -1,9 +1,9 @@
 //! The GPUs to profile on, and whether one of them is free.
 
 use crate::commands::Context;
-use crate::failure::{Failure, NO_CAPACITY};
 use carma_api::Client;
 use carma_api::wire::GpusReply;
+use carma_cli::failure::{Failure, NO_CAPACITY};
 use carma_core::reading::{GpuInfo, GpuReading, Health};
 use carma_core::units::Millis;
 use carma_daemon::run::process;

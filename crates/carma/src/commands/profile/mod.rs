@@ -13,8 +13,8 @@ use super::Context;
 use super::stream::{Event, Events};
 use super::tracer::Folder;
 use crate::cli::profile::ProfileArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Screen, print, print_json};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Screen, print, print_json};
 use carma_gpu::SharingRequest;
 use carma_interference::profile::{Profile, Profiles, RateSource, VERSION};
 use carma_interference::solo::{NoProfile, Options};
@@ -83,7 +83,7 @@ pub(crate) fn run(context: &Context, args: &ProfileArgs) -> Outcome {
 
 /// A line of our own between those of the command.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "carma: {}", crate::output::clean(text));
+    let _ = writeln!(std::io::stderr().lock(), "carma: {}", carma_cli::clean(text));
 }
 
 /// The task's name: given, or that of the script or program.

@@ -1,6 +1,6 @@
 //! A profile for people.
 
-use crate::output::{Block, Column, Screen, Table, figure, shell_line, wrap};
+use carma_cli::{Block, Column, Screen, Table, figure, shell_line, wrap};
 use carma_interference::profile::{Profile, RateSource, Stat};
 use std::fmt::Write as _;
 
@@ -111,7 +111,7 @@ pub(super) fn render(
     if !profile.remarks.is_empty() {
         text.push('\n');
         for remark in &profile.remarks {
-            let lines = wrap(&format!("note: {}", crate::output::clean(remark)), screen, 0);
+            let lines = wrap(&format!("note: {}", carma_cli::clean(remark)), screen, 0);
             let _ = writeln!(text, "{}", lines.join("\n"));
         }
     }

@@ -1,7 +1,7 @@
 //! The command that is profiled: started in a process group of its own, its output passed through, ended with
 //! everything that it started.
 
-use crate::failure::Failure;
+use carma_cli::failure::Failure;
 use carma_daemon::run::process;
 use carma_daemon::run::progress::Output;
 use rustix::event::{EventfdFlags, eventfd};

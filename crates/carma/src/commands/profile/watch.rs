@@ -3,7 +3,7 @@
 
 use super::machine::{Chosen, Machine};
 use super::task::{Bell, Task};
-use crate::failure::Failure;
+use carma_cli::failure::Failure;
 use carma_core::reading::{GpuReading, Health, ProcessReading};
 use carma_core::units::Millis;
 use carma_daemon::run::process;

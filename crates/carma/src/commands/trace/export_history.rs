@@ -3,10 +3,10 @@
 use super::{report, save_catalogue, save_trace, tasks_beside};
 use crate::cli::TraceExportArgs;
 use crate::commands::Context;
-use crate::failure::{Failure, Outcome};
-use crate::output::print;
 use carma_api::ClientError;
 use carma_api::wire::{JobDetail, JobView, JobsReply, StatusReply};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::print;
 use carma_core::model::Forecasts;
 use carma_core::units::{MiB, Millis};
 use carma_sim::trace::{Activity, Catalogue, Task, Trace, TraceJob};

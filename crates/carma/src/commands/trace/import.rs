@@ -2,8 +2,8 @@
 
 use super::{bad, report, save_catalogue, save_trace, tasks_beside};
 use crate::cli::TraceImportArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::print;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::print;
 use carma_sim::trace::Catalogue;
 use carma_sim::trace::draw::{Mix, assign};
 use carma_sim::trace::import::{Format, import_file};

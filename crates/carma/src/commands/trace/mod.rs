@@ -7,8 +7,8 @@ mod synthesize;
 
 use super::Context;
 use crate::cli::TraceVerb;
-use crate::failure::{Failure, Outcome};
-use crate::output::replace;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::replace;
 use carma_core::units::Millis;
 use carma_sim::trace::{Catalogue, Trace, TraceError, write};
 use std::fmt::Write as _;
@@ -79,7 +79,7 @@ fn report(trace: &Trace, file: &Path, tasks: Option<&Path>, notes: &[String]) ->
         let _ = writeln!(text, "tasks: {}", tasks.display());
     }
     for note in notes {
-        let _ = writeln!(text, "note: {}", crate::output::clean(note));
+        let _ = writeln!(text, "note: {}", carma_cli::clean(note));
     }
     text
 }

@@ -2,8 +2,8 @@
 
 use super::{bad, catalogue_of};
 use crate::cli::TraceShowArgs;
-use crate::failure::Outcome;
-use crate::output::{Block, Column, Screen, Table, print, print_json, wrap};
+use carma_cli::failure::Outcome;
+use carma_cli::{Block, Column, Screen, Table, print, print_json, wrap};
 use carma_sim::trace::summary::{Group, Summary};
 use carma_sim::trace::{Workload, read};
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ fn render(summary: &Summary, notes: &[String], screen: &Screen) -> String {
         text.push('\n');
     }
     for note in notes {
-        let note = crate::output::clean(note);
+        let note = carma_cli::clean(note);
         for (i, line) in wrap(&note, screen, 6).iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "note: " } else { "      " });
         }

@@ -2,8 +2,8 @@
 
 use super::{bad, report, save_trace};
 use crate::cli::TraceSynthesizeArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::print;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::print;
 use carma_sim::trace::Catalogue;
 use carma_sim::trace::draw::Mix;
 use carma_sim::trace::synthesize::{Arrivals, Synthesis, synthesize};

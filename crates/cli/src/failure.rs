@@ -1,59 +1,59 @@
 //! How a command fails: one line on standard error, perhaps a hint, and an exit code with a meaning.
 
-use crate::output::clean;
+use crate::clean;
 use carma_api::ClientError;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 /// Anything that has no code of its own.
-pub(crate) const GENERAL: u8 = 1;
+pub const GENERAL: u8 = 1;
 /// The command line or a file on it makes no sense.
-pub(crate) const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// No daemon answers (`EX_UNAVAILABLE`).
-pub(crate) const NO_DAEMON: u8 = 69;
+pub const NO_DAEMON: u8 = 69;
 /// Not now, perhaps later (`EX_TEMPFAIL`).
-pub(crate) const NO_CAPACITY: u8 = 75;
+pub const NO_CAPACITY: u8 = 75;
 /// Not for this user (`EX_NOPERM`).
-pub(crate) const NOT_ALLOWED: u8 = 77;
+pub const NOT_ALLOWED: u8 = 77;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// Exit code.
-    pub(crate) code: u8,
+    pub code: u8,
     /// What, where, why; `None`: there is nobody to tell.
-    pub(crate) message: Option<String>,
+    pub message: Option<String>,
     /// What to do.
-    pub(crate) hint: Option<String>,
+    pub hint: Option<String>,
 }
 
 /// What a command returns: its exit code.
-pub(crate) type Outcome = Result<u8, Failure>;
+pub type Outcome = Result<u8, Failure>;
 
 impl Failure {
     /// Fails with code 1.
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    pub fn new(message: impl Into<String>) -> Self {
         Self { code: GENERAL, message: Some(message.into()), hint: None }
     }
 
     /// Fails because of what the user wrote.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    pub fn usage(message: impl Into<String>) -> Self {
         Self { code: USAGE, ..Self::new(message) }
     }
 
     /// Adds what to do about it.
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+    pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
     /// Whether standard output was closed by its reader.
-    pub(crate) fn is_closed_pipe(&self) -> bool {
+    pub fn is_closed_pipe(&self) -> bool {
         self.message.is_none()
     }
 
     /// Says it on standard error.
-    pub(crate) fn tell(&self) {
+    pub fn tell(&self) {
         let mut stderr = io::stderr().lock();
         // When even that fails, the exit code must do.
         if let Some(message) = &self.message {
@@ -65,7 +65,7 @@ impl Failure {
     }
 
     /// Says it and gives the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub fn report(&self) -> ExitCode {
         self.tell();
         ExitCode::from(self.code)
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// When it cannot be written; the file is then as it was.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let there = match fs::metadata(path) {
         Ok(there) => Some(there),
         Err(e) if e.kind() == ErrorKind::NotFound => None,

@@ -1,19 +1,21 @@
-//! How answers look: tables and blocks for people, JSON for programs.
+//! What carma's command lines share: how answers look (tables and blocks for people, JSON for programs), how commands
+//! fail, and files that are replaced whole.
 //!
 //! What renders is a function from a reply and a [`Screen`] to a text, so that tests read what users
 //! read.
 
+pub mod failure;
 mod file;
 mod json;
 mod lock;
 mod table;
 mod time;
 
-pub(crate) use file::replace;
-pub(crate) use json::print_json;
-pub(crate) use lock::Lock;
-pub(crate) use table::{Column, Table};
-pub(crate) use time::{span, stamp};
+pub use file::replace;
+pub use json::print_json;
+pub use lock::Lock;
+pub use table::{Column, Table};
+pub use time::{span, stamp};
 
 use jiff::tz::TimeZone;
 use rustix::termios::{isatty, tcgetwinsize};
@@ -23,18 +25,18 @@ use std::io::{self, Write};
 
 /// What the text is for.
 #[derive(Debug, Clone)]
-pub(crate) struct Screen {
+pub struct Screen {
     /// Columns of the terminal; `None`: not a terminal, lines may have any length.
-    pub(crate) width: Option<u16>,
+    pub width: Option<u16>,
     /// Whether state words may be coloured.
-    pub(crate) colour: bool,
+    pub colour: bool,
     /// Time zone of the times shown.
-    pub(crate) zone: TimeZone,
+    pub zone: TimeZone,
 }
 
 impl Screen {
     /// Standard output. Colours need a terminal, and that nobody set `NO_COLOR`.
-    pub(crate) fn stdout() -> Self {
+    pub fn stdout() -> Self {
         let out = io::stdout();
         let width = isatty(&out)
             .then(|| tcgetwinsize(&out).map_or(0, |size| size.ws_col))
@@ -46,21 +48,21 @@ impl Screen {
     }
 
     /// The same without a limit on the length of lines.
-    pub(crate) fn unlimited(self) -> Self {
+    pub fn unlimited(self) -> Self {
         Self { width: None, ..self }
     }
 }
 
-#[cfg(test)]
 impl Screen {
     /// For tests: UTC, no colour.
-    pub(crate) fn of_width(width: Option<u16>) -> Self {
+    #[must_use]
+    pub fn of_width(width: Option<u16>) -> Self {
         Self { width, colour: false, zone: TimeZone::UTC }
     }
 }
 
 /// Prints a finished text.
-pub(crate) fn print(text: &str) -> io::Result<()> {
+pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -68,7 +70,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 
 /// Text from others, made harmless: names and log lines may hold control characters that would move
 /// the cursor, colour the screen or write to the clipboard of whoever lists the queue.
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+pub fn clean(text: &str) -> Cow<'_, str> {
     // Besides controls: marks that reverse the reading direction, with which a line can lie.
     let harmful = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(harmful) {
@@ -86,7 +88,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// Four figures that count; powers of ten for what is very large or small.
-pub(crate) fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     if !value.is_finite() || value == 0.0 {
         return format!("{value}");
     }
@@ -98,7 +100,7 @@ pub(crate) fn figure(value: f64) -> String {
 }
 
 /// A command as one could type it into a shell.
-pub(crate) fn shell_line(words: &[String]) -> String {
+pub fn shell_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-+=./:,@%^".contains(c);
     let quoted = |word: &String| {
         if !word.is_empty() && word.chars().all(plain) {
@@ -112,19 +114,19 @@ pub(crate) fn shell_line(words: &[String]) -> String {
 
 /// `Key:   value` lines, aligned. Values that run over the width go on under themselves.
 #[derive(Debug, Default)]
-pub(crate) struct Block {
+pub struct Block {
     lines: Vec<(&'static str, String)>,
 }
 
 impl Block {
     /// Adds a line.
-    pub(crate) fn line(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
+    pub fn line(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
         self.lines.push((key, value.into()));
         self
     }
 
     /// Adds a line if there is a value.
-    pub(crate) fn line_if(&mut self, key: &'static str, value: Option<String>) -> &mut Self {
+    pub fn line_if(&mut self, key: &'static str, value: Option<String>) -> &mut Self {
         if let Some(value) = value {
             self.line(key, value);
         }
@@ -132,7 +134,7 @@ impl Block {
     }
 
     /// As text.
-    pub(crate) fn render(&self, screen: &Screen) -> String {
+    pub fn render(&self, screen: &Screen) -> String {
         let indent = self.lines.iter().map(|(key, _)| key.len() + 2).max().unwrap_or(0);
         let mut text = String::new();
         for (key, value) in &self.lines {
@@ -148,7 +150,7 @@ impl Block {
 
 /// Splits a text into lines that fit beside an indentation, at blanks. A word longer than the line
 /// stays whole, so that paths can be copied.
-pub(crate) fn wrap(text: &str, screen: &Screen, indent: usize) -> Vec<String> {
+pub fn wrap(text: &str, screen: &Screen, indent: usize) -> Vec<String> {
     let room = match screen.width {
         // On a very narrow screen the terminal wraps as well as we could.
         Some(width) if usize::from(width) >= indent + 20 => usize::from(width) - indent,

@@ -1,6 +1,6 @@
 //! Tables: aligned columns without lines, of which the last may be wrapped.
 
-use super::{Screen, clean};
+use crate::{Screen, clean};
 use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Width, presets};
 
 /// The narrowest that a last column is made; on a narrower screen the terminal wraps.
@@ -10,7 +10,7 @@ const GAP: u16 = 2;
 
 /// How a column is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Column {
+pub enum Column {
     /// Words.
     Left(&'static str),
     /// Numbers.
@@ -28,7 +28,7 @@ impl Column {
 }
 
 /// A table in the making.
-pub(crate) struct Table<'a> {
+pub struct Table<'a> {
     table: comfy_table::Table,
     columns: Vec<Column>,
     screen: &'a Screen,
@@ -37,7 +37,7 @@ pub(crate) struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// A table with these columns.
-    pub(crate) fn new(columns: Vec<Column>, screen: &'a Screen) -> Self {
+    pub fn new(columns: Vec<Column>, screen: &'a Screen) -> Self {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_header(columns.iter().map(|c| c.title()));
         table.set_truncation_indicator("…").force_no_tty();
@@ -48,13 +48,13 @@ impl<'a> Table<'a> {
     }
 
     /// Cuts what needs more than `lines` lines on this screen.
-    pub(crate) fn at_most_lines(mut self, lines: usize) -> Self {
+    pub fn at_most_lines(mut self, lines: usize) -> Self {
         self.most_lines = self.screen.width.is_some().then_some(lines);
         self
     }
 
     /// Adds a row, one text a column.
-    pub(crate) fn row(&mut self, texts: impl IntoIterator<Item = String>) {
+    pub fn row(&mut self, texts: impl IntoIterator<Item = String>) {
         let mut row = Row::new();
         for (column, text) in self.columns.iter().zip(texts) {
             let cell = Cell::new_owned(clean(&text).into_owned());
@@ -70,7 +70,7 @@ impl<'a> Table<'a> {
     }
 
     /// As text, a newline at the end of each line.
-    pub(crate) fn render(mut self) -> String {
+    pub fn render(mut self) -> String {
         let last = self.columns.len().saturating_sub(1);
         for (i, column) in self.columns.iter().enumerate() {
             if let Some(set) = self.table.column_mut(i) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Held from reading a file until it is replaced. The lock is on an empty hidden file beside it (`.NAME.lock`), since
 /// replacing leaves another file under the name; dropped, it is gone. One that a killed program left does no harm.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     path: PathBuf,
     file: File,
 }
@@ -19,7 +19,7 @@ impl Lock {
     ///
     /// # Errors
     /// The file beside cannot be made or locked; the error names it.
-    pub(crate) fn hold(path: &Path) -> io::Result<Option<Self>> {
+    pub fn hold(path: &Path) -> io::Result<Option<Self>> {
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ mod tests {
                         let lock = Lock::hold(path).unwrap();
                         assert!(lock.is_some());
                         let n: u32 = fs::read_to_string(path).unwrap().parse().unwrap();
-                        crate::output::replace(path, (n + 1).to_string().as_bytes()).unwrap();
+                        crate::replace(path, (n + 1).to_string().as_bytes()).unwrap();
                     }
                 });
             }

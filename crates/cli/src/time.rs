@@ -1,11 +1,11 @@
 //! Times and spans, as people read them in columns.
 
-use super::Screen;
+use crate::Screen;
 use carma_core::units::Millis;
 use jiff::Timestamp;
 
 /// A span in few characters: `0s`, `42s`, `3m20s`, `2h05m`, `3d04h`.
-pub(crate) fn span(span: Millis) -> String {
+pub fn span(span: Millis) -> String {
     let s = span.0 / 1000;
     match s {
         0..=59 => format!("{s}s"),
@@ -16,7 +16,7 @@ pub(crate) fn span(span: Millis) -> String {
 }
 
 /// A point in time (Unix milliseconds) to the second, RFC 3339 with the offset of the time zone.
-pub(crate) fn stamp(unix_ms: u64, screen: &Screen) -> String {
+pub fn stamp(unix_ms: u64, screen: &Screen) -> String {
     i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).map_or_else(
         || format!("{unix_ms} ms after 1970"),
         |t| t.to_zoned(screen.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
