@@ -1,8 +1,6 @@
 //! The command line, as data. What the verbs do is in [`crate::commands`].
 
 pub(crate) mod bench;
-pub(crate) mod dataset;
-pub(crate) mod gpumemnet;
 pub(crate) mod journal;
 pub(crate) mod kace;
 pub(crate) mod memory;
@@ -24,10 +22,10 @@ use std::str::FromStr;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "dry-run", "trace-model", "estimate-bench", "gpumemnet", "dataset"]),
+    ("GPU memory", &["estimate", "dry-run", "trace-model"]),
     ("What tasks do to each other", &["profile", "predict", "bench", "kace", "interference-bench"]),
     ("The machine", &["serve", "drain", "resume", "config", "journal", "doctor"]),
-    ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit"]),
+    ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit", "lab"]),
     ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
     ("Other", &["help"]),
 ];
@@ -116,21 +114,13 @@ pub(crate) enum Verb {
     DryRun(Box<memory::DryRunArgs>),
     /// Trace a model, a batch and an optimizer from a Python function, and say how much GPU memory they need
     TraceModel(Box<memory::TraceModelArgs>),
-    /// Compare all estimators with what was measured
-    EstimateBench(EstimateBenchArgs),
     /// Say how far tasks that share a GPU will slow each other down, or who goes well with whom
     Predict(Box<predict::PredictArgs>),
     /// Compare the predictor of slowdown and its rivals with what was measured
     InterferenceBench(predict::InterferenceBenchArgs),
-    /// Train and compare GPUMemNet, the networks that say the class of a task's memory
-    #[command(subcommand)]
-    Gpumemnet(gpumemnet::GpumemnetVerb),
     /// Train KACE, which predicts the throughput of collocations, or compare it and its rivals with what was published
     #[command(subcommand)]
     Kace(kace::KaceVerb),
-    /// Make, measure and check data sets of GPU memory
-    #[command(subcommand)]
-    Dataset(dataset::DatasetVerb),
     /// Measure what a task does alone on a GPU, and how fast it goes
     Profile(Box<profile::ProfileArgs>),
     /// Measure GPUs and tasks
@@ -145,6 +135,9 @@ pub(crate) enum Verb {
     Trace(TraceVerb),
     /// Fit the model of a GPU type to measurements, and say how far off it is
     Fit(FitArgs),
+    /// Data sets, training, benches and fits: runs `carma-lab`
+    #[command(disable_help_flag = true)]
+    Lab(LabArgs),
     /// Play a short mix of tasks on virtual GPUs, exclusive and shared, and compare
     Demo,
     /// Use virtual GPUs as a training script uses real ones: a model that does no work
@@ -183,18 +176,12 @@ pub(crate) struct EstimateArgs {
     pub(crate) json: bool,
 }
 
-/// `carma estimate-bench`.
+/// `carma lab`.
 #[derive(Debug, Args)]
-pub(crate) struct EstimateBenchArgs {
-    /// Folder with the data of others, as `gpumemnet/` and `carma/` [default: ../shared/data]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
-    pub(crate) json: bool,
-    /// Print tables in Markdown, as in docs/results/memory-estimation.md
-    #[arg(long)]
-    pub(crate) markdown: bool,
+pub(crate) struct LabArgs {
+    /// What `carma-lab` is to do
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What a job is and wants.

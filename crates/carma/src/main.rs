@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+mod lab;
 mod places;
 
 use clap::FromArgMatches;

@@ -6,12 +6,14 @@
 
 pub mod failure;
 mod file;
+mod folder;
 mod json;
 mod lock;
 mod table;
 mod time;
 
 pub use file::replace;
+pub use folder::Folder;
 pub use json::print_json;
 pub use lock::Lock;
 pub use table::{Column, Table};

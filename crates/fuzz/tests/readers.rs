@@ -340,10 +340,10 @@ fn gpu_model() {
 fn dataset() {
     let sample = "id,family,batch_size,memory_mib\n1,cnn,32,900\n2,cnn,64,1800\n";
     reader("dataset").sample(sample).reads(|bytes| {
-        if let Ok(table) = carma_memory::dataset::Table::parse(FILE, bytes) {
-            let _ = carma_memory::dataset::clean(table, &carma_memory::dataset::Table::default());
+        if let Ok(table) = carma_lab_memory::dataset::Table::parse(FILE, bytes) {
+            let _ = carma_lab_memory::dataset::clean(table, &carma_lab_memory::dataset::Table::default());
         }
-        let _ = carma_memory::gpumemnet::Data::parse(FILE, bytes);
+        let _ = carma_lab_memory::gpumemnet::Data::parse(FILE, bytes);
     });
 }
 
@@ -363,9 +363,11 @@ fn dnnperf_networks() {
 
 #[test]
 fn checkpoint() {
-    // Pickles within zips are tried by `crates/memory/tests/gpumemnet_fuzz.rs`.
+    // Pickles within zips are tried by `lab/memory/tests/gpumemnet_fuzz.rs`.
     let empty = b"PK\x05\x06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-    reader("checkpoint").sample(empty).reads(|bytes| drop(carma_memory::gpumemnet::checkpoint::read(bytes)));
+    reader("checkpoint")
+        .sample(empty)
+        .reads(|bytes| drop(carma_lab_memory::gpumemnet::checkpoint::read(bytes)));
 }
 
 #[test]

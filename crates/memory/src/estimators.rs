@@ -4,11 +4,11 @@ mod learned;
 
 use crate::allocator::{self, Footprint};
 use crate::formula::{self, Totals, faketensor};
-use crate::gpumemnet::Ensemble;
+use crate::gpumemnet::{AuthorsNetworks, Ensemble};
 use crate::graph::{Graph, Kind, Replay, replay};
 use crate::summary::Summary;
 use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, onnx, summary, trace};
-use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
 #[derive(Debug, Clone, Default)]
@@ -27,8 +27,8 @@ pub struct Known {
     pub declared_mib: Option<u64>,
     /// Peak under FakeTensorMode, MiB.
     pub faketensor_mib: Option<f64>,
-    /// Folder with the checkpoints of GPUMemNet's authors.
-    pub gpumemnet_weights: Option<PathBuf>,
+    /// Networks of GPUMemNet's authors, where there are some to ask.
+    pub authors: Option<Arc<dyn AuthorsNetworks>>,
 }
 
 impl Known {

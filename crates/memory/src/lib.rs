@@ -11,8 +11,6 @@
 pub mod alloc;
 pub mod allocator;
 pub mod auto;
-pub mod bench;
-pub mod dataset;
 pub mod dnnperf;
 mod estimate;
 pub mod estimators;

@@ -4,7 +4,7 @@
 //! header; 32-bit floats; CRC-32 of everything before.
 
 use crate::Error;
-use crate::gpumemnet::checkpoint::crc32;
+use flate2::Crc;
 
 /// Larger files are refused; those in the repository have less than 300 KiB.
 const MAX_BYTES: usize = 32 << 20;
@@ -30,7 +30,7 @@ impl Kind {
         for number in numbers {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        let sum = crc32(&bytes);
+        let sum = checksum(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -60,7 +60,7 @@ impl Kind {
             )));
         }
         let (body, sum) = bytes.split_last_chunk().ok_or_else(cut)?;
-        if crc32(body) != u32::from_le_bytes(*sum) {
+        if checksum(body) != u32::from_le_bytes(*sum) {
             return Err(bad("damaged or cut off: its checksum is wrong".to_owned()));
         }
         let body = body.get(self.magic.len() + 4..).ok_or_else(cut)?;
@@ -74,4 +74,11 @@ impl Kind {
         }
         Ok((header, numbers))
     }
+}
+
+/// CRC-32.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
 }

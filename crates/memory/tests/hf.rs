@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use carma_memory::bench::Data;
 use carma_memory::graph::{self, Op};
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::hf::{Config, Family, Head};
@@ -103,8 +102,9 @@ fn graphs_take_what_traces_of_the_models_take() {
 #[test]
 fn language_models_of_the_campaigns() {
     // (a file that shows the data is there, context of the campaign, MiB)
-    if let Err(why) = Data::find(None).shared("carma/workloads.csv") {
-        eprintln!("skipped: {why}");
+    let shown = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/carma/workloads.csv");
+    if !std::path::Path::new(shown).exists() {
+        eprintln!("skipped: ../shared/data/carma/workloads.csv is not there");
         return;
     }
     let bert = |hidden: u64, layers: u64| {

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
-use carma_memory::bench::{Data, h200};
 use carma_memory::estimators::{Known, run};
 use carma_memory::{Lora, Mode, Platform, Task};
-use std::path::{Path, PathBuf};
 
 const LEARNED: [&str; 3] = ["gpumemnet", "gpumemnet-transformer", "dnnperf"];
 const PUBLISHED: [&str; 2] = ["gpumemnet-published", "gpumemnet-published-transformer"];
@@ -98,45 +96,5 @@ fn a_language_model_is_asked_about_with_its_own_length() {
         let (short, long) = (mib(64), mib(512));
         let context = platform().context_mib;
         assert!(long - context > 3 * (short - context), "{name}: {short} {long}");
-    }
-}
-
-#[test]
-fn the_published_networks_say_the_upper_edge_of_a_class() {
-    let weights: PathBuf =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/gpumemnet/weights");
-    if !weights.is_dir() {
-        eprintln!("skipped: ../shared/data/gpumemnet/weights is absent");
-        return;
-    }
-    let known = Known { gpumemnet_weights: Some(weights), ..summary() };
-    for name in PUBLISHED {
-        let estimate = run(name, &known, &task(), &platform()).unwrap().remove(0).result.unwrap();
-        assert_eq!((estimate.use_mib % 8000, estimate.upper_mib), (0, estimate.use_mib));
-    }
-    let nowhere = Known { gpumemnet_weights: Some("/nowhere".into()), ..summary() };
-    let error = run(PUBLISHED[0], &nowhere, &task(), &platform()).unwrap().remove(0).result.unwrap_err();
-    assert!(error.to_string().contains("mlp4cnn.ckpt"), "{error}");
-}
-
-#[test]
-fn bounds_cover_the_real_models_that_they_were_widened_for() {
-    let data = Data::find(None);
-    for name in LEARNED {
-        let all = h200::over_bounds(&data, name).unwrap();
-        assert!(all.len() > 150, "{name}: {}", all.len());
-        for family in ["cnn", "transformer", ""] {
-            // The graph model has one network for all.
-            if (name == "dnnperf") != family.is_empty() {
-                continue;
-            }
-            let mut over: Vec<f64> =
-                all.iter().filter(|(f, _)| family.is_empty() || f == family).map(|(_, v)| *v).collect();
-            over.sort_by(f64::total_cmp);
-            let rank = ((over.len() + 1) as f64 * 0.95).ceil() as usize;
-            let quantile = over[rank.min(over.len()) - 1];
-            // Not above it, and not needlessly far below.
-            assert!((0.95..=1.0).contains(&quantile), "{name}, {family}: {quantile}");
-        }
     }
 }

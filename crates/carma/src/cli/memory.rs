@@ -1,7 +1,6 @@
 //! Options that say what model a task trains, how, and where: shared by `estimate`, `submit`, `run`,
 //! `trace-model` and `dry-run`.
 
-use carma_memory::gpumemnet::Family;
 use carma_memory::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -191,11 +190,6 @@ fn version(text: &str) -> Result<(u32, u32), String> {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
         _ => Err("expected two numbers, as in 2.11".into()),
     }
-}
-
-/// A family of models.
-pub(super) fn family() -> impl TypedValueParser<Value = Family> {
-    words(Family::ALL.map(Family::as_str))
 }
 
 /// The words of a type's serde representation.

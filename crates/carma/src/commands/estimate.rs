@@ -3,6 +3,7 @@
 use super::Context;
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
+use crate::lab::LabNetworks;
 use carma_api::Client;
 use carma_api::wire::{GpusReply, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
@@ -15,6 +16,7 @@ use carma_memory::hf::safetensors::Weights;
 use carma_memory::{Estimate, Platform, Precision, Task};
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Most that is read of an ONNX file: its format has no larger ones, and they may hold all weights of a model.
 const MOST_ONNX: u64 = 2 << 30;
@@ -24,7 +26,7 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     let mut known = read(&args.model)?;
     known.declared_mib = args.gpu_memory.map(|m| m.0);
     known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
-    known.gpumemnet_weights.clone_from(&args.gpumemnet_weights);
+    known.authors = args.gpumemnet_weights.clone().map(|weights| Arc::new(LabNetworks { weights }) as _);
     let task = args.task.task(args.gpus);
     let platform = platform(context, &args.platform)?;
     let mut answers = estimators::run(&args.estimator, &known, &task, &platform)

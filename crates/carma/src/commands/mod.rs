@@ -3,24 +3,22 @@
 mod bench;
 mod cancel;
 mod config;
-mod dataset;
 mod demo;
 mod doctor;
 mod drain;
 mod dry_run;
 mod estimate;
-mod estimate_bench;
 mod expect;
 mod explain;
 mod fit;
 mod follow;
-mod gpumemnet;
 mod gpus;
 mod history;
 mod hold;
 mod interference_bench;
 mod journal;
 mod kace;
+mod lab;
 mod logs;
 mod order;
 mod predict;
@@ -111,18 +109,16 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Estimate(args) => estimate::run(&context, &args),
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),
-        Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Predict(args) => predict::run(&context, &args),
         Verb::InterferenceBench(args) => interference_bench::run(&args),
-        Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Kace(verb) => kace::run(&verb),
-        Verb::Dataset(verb) => dataset::run(&verb),
         Verb::Profile(args) => profile::run(&context, &args),
         Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),
         Verb::Fit(args) => fit::run(&args),
+        Verb::Lab(args) => lab::run(&args),
         Verb::Demo => demo::run(),
         Verb::VirtualTask(args) => virtual_task::run(&args),
     };

@@ -3,18 +3,16 @@
 use super::estimate;
 use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
-use carma_cli::{Screen, print, print_json};
+use carma_cli::{Folder, Screen, print, print_json};
 use carma_files::MOST;
 use carma_memory::estimators::Answer;
 use carma_memory::trace::{self, Replay, Status, TRACER};
 use carma_memory::{Platform, Task};
-use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -136,83 +134,6 @@ pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool
         print(&estimate::render(&answers, platform, &Screen::stdout()))?;
     }
     Ok(())
-}
-
-/// A folder of our own that goes when we go. It is locked meanwhile, or it would be taken for one that a killed process
-/// left behind.
-pub(super) struct Folder(pub(super) PathBuf, #[expect(dead_code, reason = "held")] Option<File>);
-
-impl Folder {
-    /// Makes one in the temporary folder, with files of these names and texts.
-    pub(super) fn with(files: &[(&str, &str)]) -> Result<Self, Failure> {
-        let folder = Self::new("carma-trace", &std::env::temp_dir())?;
-        for (name, text) in files {
-            let file = folder.0.join(name);
-            std::fs::write(&file, text)
-                .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))?;
-        }
-        Ok(folder)
-    }
-
-    /// Makes an empty one in memory where there is such a place, for small files that change often.
-    pub(super) fn in_memory(name: &str) -> Result<Self, Failure> {
-        let (memory, temporary) = (Path::new("/dev/shm"), std::env::temp_dir());
-        sweep(name, memory);
-        sweep(name, &temporary);
-        Self::new(name, memory).or_else(|_| Self::new(name, &temporary))
-    }
-
-    fn new(name: &str, base: &Path) -> Result<Self, Failure> {
-        let mut last = None;
-        for attempt in 0..100 {
-            let path = base.join(format!("{name}-{}-{attempt}", std::process::id()));
-            // Fails if anything is there: nobody else prepares it for us.
-            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => {
-                    let lock = File::open(&path).ok();
-                    if let Some(lock) = &lock {
-                        let _ = flock(lock, FlockOperation::NonBlockingLockExclusive);
-                    }
-                    return Ok(Self(path, lock));
-                }
-                Err(e) => last = Some(e),
-            }
-        }
-        let why = last.map(|e| e.to_string()).unwrap_or_default();
-        Err(Failure::new(format!("cannot make a folder in {}: {why}", base.display())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What stays behind in the temporary folder harms nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes our user's folders of this name whose processes were killed. A process that is not seen may live in another
-/// container; it then holds its lock.
-fn sweep(name: &str, base: &Path) {
-    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
-        let file_name = entry.file_name();
-        let numbers =
-            file_name.to_str().and_then(|n| n.strip_prefix(name)?.strip_prefix('-')?.split_once('-'));
-        let Some((Ok(pid), Ok(_))) = numbers.map(|(pid, n)| (pid.parse::<u32>(), n.parse::<u32>())) else {
-            continue;
-        };
-        let is_ours =
-            entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw());
-        if !is_ours || Path::new(&format!("/proc/{pid}")).exists() {
-            continue;
-        }
-        let path = entry.path();
-        if File::open(&path)
-            .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok())
-        {
-            // What cannot be removed harms nobody.
-            let _ = std::fs::remove_dir_all(&path);
-        }
-    }
 }
 
 /// An option of the tracer.

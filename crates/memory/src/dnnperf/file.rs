@@ -1,7 +1,8 @@
 //! Weights as files.
 
+use super::net::GraphNet;
 use super::nodes::{EDGE, NODE, WHOLE};
-use super::{Card, Fold, GraphNet, Perf};
+use super::{Card, Perf};
 use crate::gpumemnet::folds;
 use crate::{Error, weights};
 use carma_nn::{Module as _, Rng};
@@ -12,6 +13,15 @@ const KIND: weights::Kind =
     weights::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma gpumemnet train --kind dnnperf" };
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
+
+/// A network that never saw the tasks in `test`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fold {
+    /// Places of its test tasks.
+    pub test: Vec<usize>,
+    /// The network.
+    pub perf: Perf,
+}
 
 /// An ensemble trained on all tasks, and those of the folds that tell how good it is.
 #[derive(Debug, Clone, PartialEq)]

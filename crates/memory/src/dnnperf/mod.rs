@@ -8,45 +8,51 @@
 //! type, with runs that ended out of memory as lower bounds; the context of the platform is added to what it
 //! says. Their reported error, 13.7 % of memory, is therefore not comparable with ours.
 
-mod build;
 mod file;
-mod net;
-mod nodes;
+pub mod net;
+pub mod nodes;
 mod shipped;
-mod train;
 
-pub use build::{Cells, graph};
-pub use file::Bundle;
+pub use file::{Bundle, Fold};
 pub use shipped::{estimate, shipped};
-pub use train::{Fold, Graphs, cross_validate, read, score, train};
 
 use crate::gpumemnet::outlook::{Coverage, Form, Outlook, Target};
 use crate::gpumemnet::{Fingerprint, net::Scaling};
 use crate::graph::Graph;
 use crate::{Estimate, Parts, Platform, Task, Tier};
-use carma_nn::{Learner as _, Logistic};
-use net::{GraphNet, Shape};
+use carma_nn::{Learner as _, Logistic, Mat, Segments};
+use net::{Batch, GraphNet, Shape};
 use nodes::{EDGE, NODE, Numbers, SIZES, WHOLE};
 use serde::{Deserialize, Serialize};
 
 /// Everything about a network but its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Card {
-    trained_on: Vec<Fingerprint>,
-    seed: u64,
-    target: Target,
-    node: Scaling,
-    edge: Scaling,
-    whole: Scaling,
-    shape: Shape,
-    members: usize,
-    coverage: Coverage,
+pub struct Card {
+    /// The data, a file each.
+    pub trained_on: Vec<Fingerprint>,
+    /// Seed of the training, and of the folds.
+    pub seed: u64,
+    /// How memory became the number that they learned.
+    pub target: Target,
+    /// Scaling of the features of a node.
+    pub node: Scaling,
+    /// Scaling of the features of an edge.
+    pub edge: Scaling,
+    /// Scaling of the features of the whole graph.
+    pub whole: Scaling,
+    /// Sizes of each network.
+    pub shape: Shape,
+    /// How many networks.
+    pub members: usize,
+    /// Calibrated coverage.
+    pub coverage: Coverage,
 }
 
 impl Card {
     /// Tasks of all its files.
-    fn rows(&self) -> usize {
+    #[must_use]
+    pub fn rows(&self) -> usize {
         self.trained_on.iter().map(|f| f.rows).sum()
     }
 }
@@ -54,8 +60,10 @@ impl Card {
 /// A trained ensemble.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Perf {
-    card: Card,
-    members: Vec<GraphNet>,
+    /// Everything but its numbers.
+    pub card: Card,
+    /// Its networks.
+    pub members: Vec<GraphNet>,
 }
 
 impl Perf {
@@ -72,8 +80,10 @@ impl Perf {
         self.outlooks(&[&numbers]).swap_remove(0)
     }
 
-    fn outlooks(&self, graphs: &[&Numbers]) -> Vec<Outlook> {
-        let batch = train::batch(&self.card, graphs.iter().copied());
+    /// As [`Perf::outlook`], for many at once.
+    #[must_use]
+    pub fn outlooks(&self, graphs: &[&Numbers]) -> Vec<Outlook> {
+        let batch = batch(&self.card, graphs.iter().copied());
         let outputs: Vec<_> = self.members.iter().map(|m| m.infer(&batch)).collect();
         let one = |(s, numbers): (usize, &&Numbers)| Outlook {
             form: Form::pooled(outputs.iter().map(|o| Logistic::of(o, s))),
@@ -112,5 +122,30 @@ impl Perf {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Graphs as one, scaled.
+#[must_use]
+pub fn batch<'a>(card: &Card, graphs: impl ExactSizeIterator<Item = &'a Numbers>) -> Batch {
+    let (mut nodes, mut edges, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    let mut segments = Segments::default();
+    for numbers in graphs {
+        let first = nodes.len();
+        nodes.extend(numbers.nodes.iter().map(|n| card.node.apply_all(n)));
+        let shifted = numbers
+            .edges
+            .iter()
+            .map(|(a, b, e)| ((first + *a as usize, first + *b as usize), card.edge.apply_all(e)));
+        edges.extend(shifted);
+        whole.push(card.whole.apply_all(&numbers.whole));
+        segments.ranges.push(first..nodes.len());
+    }
+    segments.count = vec![1.0; nodes.len()];
+    // By receiver, for the softmax over what it hears.
+    edges.sort_by_key(|((_, to), _)| *to);
+    Batch {
+        nodes: Mat::from_samples(NODE, nodes.iter().map(Vec::as_slice)),
+        edges: Mat::from_samples(EDGE, edges.iter().map(|(_, e)| e.as_slice())),
+        ends: edges.iter().map(|(ends, _)| *ends).collect(),
+        whole: Mat::from_samples(WHOLE, whole.iter().map(Vec::as_slice)),
+        segments,
+    }
+}

@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 /// Graphs as one: nodes and edges of all.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Batch {
+pub struct Batch {
     /// `[node features, nodes]`.
-    pub(crate) nodes: Mat,
+    pub nodes: Mat,
     /// `[edge features, edges]`.
-    pub(crate) edges: Mat,
+    pub edges: Mat,
     /// From and to of each edge, sorted by to.
-    pub(crate) ends: Vec<(usize, usize)>,
+    pub ends: Vec<(usize, usize)>,
     /// `[features of the whole, graphs]`.
-    pub(crate) whole: Mat,
+    pub whole: Mat,
     /// Nodes of each graph.
-    pub(crate) segments: Segments,
+    pub segments: Segments,
 }
 
 /// Sizes of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Width of a node inside.
-    pub(crate) width: usize,
+    pub width: usize,
     /// Rounds of messages.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
 }
 
 /// One round: every node hears from its neighbours, those more that its attention prefers.
@@ -54,14 +54,14 @@ struct RoundCache {
 
 /// The network.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct GraphNet {
+pub struct GraphNet {
     embed: Linear,
     rounds: Vec<Round>,
     head: Mlp,
 }
 
 /// What the backward pass needs.
-pub(crate) struct Cache {
+pub struct Cache {
     embedded: Mat,
     rounds: Vec<RoundCache>,
     head: MlpCache,
@@ -193,7 +193,8 @@ fn softmax_by_backward(p: &[f32], mut grad: Vec<f32>, ends: &[(usize, usize)]) -
 }
 
 impl GraphNet {
-    pub(crate) fn new(shape: Shape, rng: &mut Rng) -> Self {
+    /// A network with random weights.
+    pub fn new(shape: Shape, rng: &mut Rng) -> Self {
         Self {
             embed: Linear::new(NODE, shape.width, rng),
             rounds: (0..shape.rounds).map(|_| Round::new(shape.width, rng)).collect(),

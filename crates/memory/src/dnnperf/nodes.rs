@@ -9,21 +9,23 @@ const MAX_NODES: usize = 20_000;
 /// Groups of operators.
 const GROUPS: usize = 16;
 /// Features of a node: its group, then logarithms and flags.
-pub(crate) const NODE: usize = GROUPS + 6;
+pub const NODE: usize = GROUPS + 6;
 /// Features of an edge: bytes of its tensor, and whether it is followed forwards or backwards.
-pub(crate) const EDGE: usize = 2;
+pub const EDGE: usize = 2;
 /// Features of the whole.
-pub(crate) const WHOLE: usize = 13;
+pub const WHOLE: usize = 13;
 /// Places of bytes among them.
-pub(crate) const SIZES: Sizes = Sizes { activations: &[1, 3], states: Some(0) };
+pub const SIZES: Sizes = Sizes { activations: &[1, 3], states: Some(0) };
 
 /// A graph as numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Numbers {
-    pub(crate) nodes: Vec<[f32; NODE]>,
-    /// From, to.
-    pub(crate) edges: Vec<(u32, u32, [f32; EDGE])>,
-    pub(crate) whole: [f32; WHOLE],
+pub struct Numbers {
+    /// Features of each node.
+    pub nodes: Vec<[f32; NODE]>,
+    /// From, to, features.
+    pub edges: Vec<(u32, u32, [f32; EDGE])>,
+    /// Features of the whole graph.
+    pub whole: [f32; WHOLE],
 }
 
 fn log(x: f64) -> f32 {
@@ -104,7 +106,7 @@ fn flops(graph: &Graph, op: &Op, inputs: &[TensorId], out: f64, params: f64) -> 
 
 impl Numbers {
     /// Of a graph and how it is run.
-    pub(crate) fn of(graph: &Graph, task: &Task) -> Self {
+    pub fn of(graph: &Graph, task: &Task) -> Self {
         let bytes = element(task);
         let mut producer: Vec<Option<u32>> = vec![None; graph.tensors.len()];
         let mut seen = vec![false; graph.params.len()];

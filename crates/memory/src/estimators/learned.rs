@@ -1,7 +1,7 @@
 //! Estimators that learned from measured runs: GPUMemNet with our weights and with its authors', and DNNPerf.
 
 use super::View;
-use crate::gpumemnet::{self, Ensemble, Family, Model, Published};
+use crate::gpumemnet::{self, Ensemble, Family, Model};
 use crate::{Error, Estimate, Mode, Optimizer, Parallel, Precision, Task, dnnperf, summary};
 
 /// What none of them can answer: no run of such a kind was among those that they learned from, and no feature of
@@ -97,20 +97,20 @@ pub(super) fn by_gpumemnet(view: &View<'_>, ensemble: Ensemble) -> Result<Estima
     Ok(estimate)
 }
 
-/// The authors' networks, from the folder that the user names.
+/// The authors' networks, from the folder that the user names; `carma-lab` reads it.
 pub(super) fn by_published(view: &View<'_>, ensemble: Ensemble) -> Result<Estimate, Error> {
     let name = match ensemble {
         Ensemble::Mlp => "gpumemnet-published",
         Ensemble::Transformer => "gpumemnet-published-transformer",
     };
-    let folder = view.known.gpumemnet_weights.as_deref().ok_or_else(|| Error::Missing {
+    let networks = view.known.authors.as_deref().ok_or_else(|| Error::Missing {
         estimator: name,
         what: "--gpumemnet-weights, the folder of the authors' checkpoints (mlp4cnn.ckpt and so on)"
             .to_owned(),
     })?;
     answerable(name, view.task)?;
     let (model, from) = model(view, name)?;
-    let mut estimate = Published::read(folder, model.family, ensemble)?.estimate(&model, view.task);
+    let mut estimate = networks.estimate(ensemble, &model, view.task)?;
     estimate.source = format!("{name}/{}", from.front_end());
     if view.task.precision != Precision::Fp32 || view.task.optimizer != Optimizer::Adam {
         estimate.reasons.push("as with Adam in fp32: it knows neither optimizer nor precision".to_owned());

@@ -27,11 +27,11 @@ type Tokens = Vec<(Vec<f32>, u32)>;
 
 /// A task as numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Features {
+pub struct Features {
     /// Of the whole task.
-    pub(crate) whole: Vec<f32>,
+    pub whole: Vec<f32>,
     /// One a distinct layer, and how many such layers there are. Empty for the MLP ensemble.
-    pub(crate) tokens: Tokens,
+    pub tokens: Tokens,
 }
 
 /// Places of bytes among the extended features.
@@ -39,7 +39,7 @@ const SIZES: Sizes = Sizes { activations: &[5, 7, 8], states: Some(4) };
 
 impl FeatureSet {
     /// Numbers of a task for one of the ensembles.
-    pub(crate) fn of(self, ensemble: Ensemble, family: Family, model: &Model, task: &Task) -> Features {
+    pub fn of(self, ensemble: Ensemble, family: Family, model: &Model, task: &Task) -> Features {
         let tokens = match (ensemble, self) {
             (Ensemble::Mlp, _) => Vec::new(),
             (Ensemble::Transformer, Self::Published) => published_tokens(family, model, task),
@@ -54,7 +54,7 @@ impl FeatureSet {
     }
 
     /// Which features are bytes.
-    pub(crate) const fn sizes(self) -> Sizes {
+    pub const fn sizes(self) -> Sizes {
         match self {
             Self::Published => Sizes { activations: &[], states: None },
             Self::Extended => SIZES,
@@ -62,7 +62,7 @@ impl FeatureSet {
     }
 
     /// Whether features are standardised. The published ones are not: the first batch normalisation does it.
-    pub(crate) const fn scaled(self) -> bool {
+    pub const fn scaled(self) -> bool {
         matches!(self, Self::Extended)
     }
 }

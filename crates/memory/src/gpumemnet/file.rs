@@ -1,10 +1,10 @@
 //! Weights as files: small, versioned, and refused with a reason when they do not fit.
 
 use super::features::{FeatureSet, Features};
+use super::fold::{Fold, folds};
 use super::net::Member;
 use super::network::{Card, Network};
 use super::outlook::Head;
-use super::train::Fold;
 use super::{Ensemble, Family, Layer, Model};
 use crate::{Error, Task, weights};
 use carma_nn::{Module, Rng};
@@ -86,7 +86,7 @@ impl Bundle {
         let last = networks.split_off(header.folds);
         let seed = networks.first().map_or(0, |n| n.card.seed);
         let rows = networks.first().map_or(0, |n| n.card.trained_on.rows);
-        let tests = super::train::folds(rows, header.folds, seed);
+        let tests = folds(rows, header.folds, seed);
         let folds = tests.into_iter().zip(networks).map(|(test, network)| Fold { test, network }).collect();
         Ok(Self { whole: last.into_iter().next(), folds })
     }

@@ -1,8 +1,8 @@
 //! GPUMemNet: the class of a task's memory, by ensembles of small networks (Yousefzadeh-Asl-Miandoab et al., part of
 //! CARMA, arXiv 2508.19073).
 //!
-//! Three ways to one [`Estimate`](crate::Estimate): the authors' weights ([`Published`]), weights that carma brings along
-//! ([`estimate`]), and weights that you train ([`train()`], `carma gpumemnet train`).
+//! Here trained networks are run: those that carma brings along ([`estimate`]) and those of a file ([`Bundle`]).
+//! `carma-lab` trains them, compares them, and runs the authors' own ([`AuthorsNetworks`]).
 //!
 //! The two designs are theirs: an ensemble of perceptrons over counts of the whole model, and attention over
 //! its layers with perceptrons behind. What differs here:
@@ -15,32 +15,30 @@
 //!   upper bound whose coverage is calibrated on tasks that the network did not see;
 //! - the context is learned apart: what is learned is memory beside it.
 
-pub mod checkpoint;
-pub mod eval;
-mod features;
+mod authors;
+mod ensemble;
+pub mod features;
 mod file;
+mod fold;
+mod measured;
 mod model;
-pub(crate) mod net;
-mod network;
-pub(crate) mod outlook;
-mod published;
+pub mod net;
+pub mod network;
+pub mod outlook;
+pub mod published;
 mod read;
-mod rows;
-pub(crate) mod score;
 mod shipped;
-mod train;
 
+pub use authors::{Answer, AuthorsNetworks, Question};
+pub use ensemble::Ensemble;
 pub use features::FeatureSet;
 pub use file::Bundle;
+pub use fold::{Fold, folds};
+pub use measured::{Fingerprint, Measured, Sample};
 pub use model::{FUNCTIONS, Family, Kind, Layer, Model};
 pub use network::Network;
 pub use outlook::{Head, Outlook, class_of};
-pub use published::{Ensemble, Published};
-pub use rows::{Data, Fingerprint, Measured, Sample};
-pub use score::{Score, score, score_published};
 pub use shipped::{estimate, estimate_model, network, shipped};
-pub(crate) use train::parallel;
-pub use train::{Fold, Options, cross_validate, cross_validate_with, folds, train};
 
 #[cfg(test)]
 mod tests;

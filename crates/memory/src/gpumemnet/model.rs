@@ -43,7 +43,8 @@ impl std::fmt::Display for Family {
 }
 
 /// Kinds of layers that the networks tell apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Fully connected.
     Linear,
@@ -129,7 +130,7 @@ fn is_norm(class: &str, word: &str) -> bool {
 }
 
 /// A leaf of the model, in the order of the forward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layer {
     /// What it is.
     pub kind: Kind,
@@ -140,7 +141,7 @@ pub struct Layer {
 }
 
 /// A model, as much of it as the networks see.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {
     /// Its family.
     pub family: Family,

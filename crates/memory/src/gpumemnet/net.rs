@@ -10,17 +10,21 @@ use serde::{Deserialize, Serialize};
 
 /// Mean and inverse deviation of each feature, and its least and largest value in the training data.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(crate) struct Scaling {
-    pub(crate) mean: Vec<f32>,
-    pub(crate) inverse: Vec<f32>,
-    pub(crate) least: Vec<f32>,
-    pub(crate) most: Vec<f32>,
+pub struct Scaling {
+    /// Mean of each feature.
+    pub mean: Vec<f32>,
+    /// 1 / deviation; 0 for a feature that never varies.
+    pub inverse: Vec<f32>,
+    /// Least value in the training data.
+    pub least: Vec<f32>,
+    /// Largest value in the training data.
+    pub most: Vec<f32>,
 }
 
 impl Scaling {
     /// Fitted on rows; those that never vary have an inverse of 0. Without `standardise`
     /// numbers pass as they are.
-    pub(crate) fn fit(rows: &[&[f32]], standardise: bool) -> Self {
+    pub fn fit(rows: &[&[f32]], standardise: bool) -> Self {
         let width = rows.first().map_or(0, |r| r.len());
         let n = rows.len().max(1) as f64;
         let mut scaling = Self::default();
@@ -44,12 +48,12 @@ impl Scaling {
     }
 
     /// How many features vary: the others are left out.
-    pub(crate) fn active(&self) -> usize {
+    pub fn active(&self) -> usize {
         self.inverse.iter().filter(|i| **i != 0.0).count()
     }
 
     /// A row within the range of the training data, standardised; only what varies there.
-    pub(crate) fn apply(&self, row: &[f32]) -> Vec<f32> {
+    pub fn apply(&self, row: &[f32]) -> Vec<f32> {
         let active = row.iter().enumerate().filter(|(f, _)| self.inverse[*f] != 0.0);
         let scaled = active.map(|(f, v)| {
             let v = v.clamp(self.least[f], self.most[f]);
@@ -59,19 +63,19 @@ impl Scaling {
     }
 
     /// A row within the range of the training data, standardised; what never varies is 0.
-    pub(crate) fn apply_all(&self, row: &[f32]) -> Vec<f32> {
+    pub fn apply_all(&self, row: &[f32]) -> Vec<f32> {
         let scaled = row.iter().enumerate();
         scaled.map(|(f, v)| (v.clamp(self.least[f], self.most[f]) - self.mean[f]) * self.inverse[f]).collect()
     }
 
     /// Whether it is for so many features, and sound.
-    pub(crate) fn is_of(&self, features: usize) -> bool {
+    pub fn is_of(&self, features: usize) -> bool {
         [&self.mean, &self.inverse, &self.least, &self.most].iter().all(|v| v.len() == features)
             && self.least.iter().zip(&self.most).all(|(a, b)| a <= b)
     }
 
     /// How far a row lies beyond the training data, given which features are logarithms of bytes.
-    pub(crate) fn beyond(&self, row: &[f32], sizes: Sizes) -> Beyond {
+    pub fn beyond(&self, row: &[f32], sizes: Sizes) -> Beyond {
         let excess = |f: &usize| row[*f] - self.most[*f];
         let log = sizes.activations.iter().map(excess).fold(0.0, f32::max);
         let more =
@@ -82,43 +86,42 @@ impl Scaling {
 
 /// Features that are logarithms of bytes, by their places.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// Of activations.
-    pub(crate) activations: &'static [usize],
+    pub activations: &'static [usize],
     /// Of parameters, gradients and states of the optimizer.
-    pub(crate) states: Option<usize>,
+    pub states: Option<usize>,
 }
 
 /// How far a task lies beyond the training data. Networks are asked about the nearest that they know; what
 /// is missing is added: memory grows at most in proportion to the activations, and by the bytes of the states.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Beyond {
+pub struct Beyond {
     /// Logarithm of the factor.
-    pub(crate) log: f64,
+    pub log: f64,
     /// MiB on top.
-    pub(crate) more_mib: f64,
+    pub more_mib: f64,
 }
 
 /// Tasks as matrices: `[features, tasks]`, `[token features, tokens]`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Batch {
-    pub(crate) whole: Mat,
-    pub(crate) tokens: Mat,
-    pub(crate) segments: Segments,
+pub struct Batch {
+    /// `[features of the whole, tasks]`.
+    pub whole: Mat,
+    /// `[features of a token, tokens of all tasks]`.
+    pub tokens: Mat,
+    /// Tokens of each task.
+    pub segments: Segments,
 }
 
 /// Tasks, scaled.
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Features>,
 }
 
 impl Table {
     /// Scales features.
-    pub(crate) fn new<'a>(
-        features: impl Iterator<Item = &'a Features>,
-        whole: &Scaling,
-        tokens: &Scaling,
-    ) -> Self {
+    pub fn new<'a>(features: impl Iterator<Item = &'a Features>, whole: &Scaling, tokens: &Scaling) -> Self {
         let rows = features.map(|f| Features {
             whole: whole.apply(&f.whole),
             tokens: f.tokens.iter().map(|(t, n)| (tokens.apply(t), *n)).collect(),
@@ -127,7 +130,7 @@ impl Table {
     }
 
     /// Some of them as matrices.
-    pub(crate) fn batch(&self, which: &[usize]) -> Batch {
+    pub fn batch(&self, which: &[usize]) -> Batch {
         let picked: Vec<&Features> = which.iter().map(|i| &self.rows[*i]).collect();
         let width = picked.first().map_or(0, |f| f.whole.len());
         let whole = Mat::from_samples(width, picked.iter().map(|f| f.whole.as_slice()));
@@ -146,42 +149,36 @@ impl Table {
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> Batch {
+    pub fn all(&self) -> Batch {
         self.batch(&(0..self.rows.len()).collect::<Vec<_>>())
     }
 }
 
 /// Sizes of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Features of the whole task.
-    pub(crate) whole: usize,
+    pub whole: usize,
     /// Features of a token.
-    pub(crate) token: usize,
+    pub token: usize,
     /// Width of the tokens inside; 0: no attention.
-    pub(crate) width: usize,
+    pub width: usize,
     /// Encoder layers.
-    pub(crate) encoders: usize,
+    pub encoders: usize,
     /// Width between the two linear layers of an encoder.
-    pub(crate) wide: usize,
+    pub wide: usize,
     /// Hidden layers of each perceptron.
-    pub(crate) depths: Vec<usize>,
+    pub depths: Vec<usize>,
     /// Width of a perceptron's first hidden layer; halved from layer to layer, down to 4.
-    pub(crate) first: usize,
+    pub first: usize,
     /// Outputs.
-    pub(crate) out: usize,
+    pub out: usize,
 }
 
 impl Shape {
     /// Members of an ensemble, after reference section 2.1: perceptrons of depths 1 to 7 and 1 to 6; or
     /// attention of width 6 with 3 layers and of width 4 with 2, each twice, with perceptrons behind.
-    pub(crate) fn members(
-        ensemble: Ensemble,
-        whole: usize,
-        token: usize,
-        out: usize,
-        first: usize,
-    ) -> Vec<Self> {
+    pub fn members(ensemble: Ensemble, whole: usize, token: usize, out: usize, first: usize) -> Vec<Self> {
         let shape = |width, encoders, depths: &[usize]| Self {
             whole,
             token: if width == 0 { 0 } else { token },
@@ -201,7 +198,7 @@ impl Shape {
     }
 
     /// Numbers that such a member can have at most; bounds what a file may ask for.
-    pub(crate) fn believable(&self) -> bool {
+    pub fn believable(&self) -> bool {
         let small = [self.whole, self.token, self.width, self.wide, self.first, self.out];
         small.iter().all(|n| *n <= 512)
             && self.encoders <= 16
@@ -215,14 +212,14 @@ impl Shape {
 
 /// One network: perceptrons over the whole task and, where there is attention, the mean of its tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Member {
+pub struct Member {
     embed: Vec<Linear>,
     encoders: Vec<Encoder>,
     heads: Vec<Mlp>,
 }
 
 /// What the backward pass needs.
-pub(crate) struct Cache {
+pub struct Cache {
     /// Input of each embedding layer, and the output of the last.
     embedded: Vec<Mat>,
     encoded: Vec<EncoderCache>,
@@ -231,7 +228,7 @@ pub(crate) struct Cache {
 
 impl Member {
     /// Fresh, initialised from a seed.
-    pub(crate) fn new(shape: &Shape, rng: &mut Rng) -> Self {
+    pub fn new(shape: &Shape, rng: &mut Rng) -> Self {
         let (mut embed, mut encoders) = (Vec::new(), Vec::new());
         if shape.width > 0 {
             embed =

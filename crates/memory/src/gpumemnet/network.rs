@@ -1,9 +1,9 @@
 //! A trained ensemble.
 
 use super::features::{FeatureSet, Features};
+use super::measured::{Fingerprint, Sample};
 use super::net::{Batch, Member, Scaling, Shape, Table};
 use super::outlook::{Coverage, Form, Head, Outlook, Target};
-use super::rows::{Fingerprint, Sample};
 use super::{Ensemble, Family, Model};
 use crate::{Estimate, Parts, Platform, Task, Tier};
 use carma_nn::{Learner as _, Logistic, Mat, softmax_class};
@@ -11,25 +11,38 @@ use serde::{Deserialize, Serialize};
 
 /// Everything about an ensemble but its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Card {
-    pub(crate) family: Family,
-    pub(crate) ensemble: Ensemble,
-    pub(crate) features: FeatureSet,
-    pub(crate) head: Head,
-    pub(crate) seed: u64,
-    pub(crate) trained_on: Fingerprint,
-    pub(crate) target: Target,
-    pub(crate) whole: Scaling,
-    pub(crate) tokens: Scaling,
-    pub(crate) members: Vec<Shape>,
-    pub(crate) coverage: Coverage,
+pub struct Card {
+    /// Family of the tasks.
+    pub family: Family,
+    /// Design of the networks.
+    pub ensemble: Ensemble,
+    /// What they are fed.
+    pub features: FeatureSet,
+    /// What their last layer says.
+    pub head: Head,
+    /// Seed of the training, and of the folds.
+    pub seed: u64,
+    /// The data.
+    pub trained_on: Fingerprint,
+    /// How memory became the number that they learned.
+    pub target: Target,
+    /// Scaling of the features of the whole.
+    pub whole: Scaling,
+    /// Scaling of the features of a token.
+    pub tokens: Scaling,
+    /// Sizes of each network.
+    pub members: Vec<Shape>,
+    /// Calibrated coverage.
+    pub coverage: Coverage,
 }
 
 /// A trained ensemble of one family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
-    pub(crate) card: Card,
-    pub(crate) members: Vec<Member>,
+    /// Everything but its numbers.
+    pub card: Card,
+    /// Its networks.
+    pub members: Vec<Member>,
 }
 
 impl Network {

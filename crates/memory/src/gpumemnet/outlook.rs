@@ -23,18 +23,18 @@ pub enum Head {
 /// How memory becomes the number that networks learn: the logarithm of what exceeds the context,
 /// standardised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Target {
+pub struct Target {
     /// CUDA context in the training data, MiB.
-    pub(crate) context_mib: u64,
+    pub context_mib: u64,
     /// Mean of the logarithms.
-    pub(crate) center: f64,
+    pub center: f64,
     /// Their deviation.
-    pub(crate) spread: f64,
+    pub spread: f64,
 }
 
 impl Target {
     /// Fitted on memory with context, MiB.
-    pub(crate) fn fit(context_mib: u64, memory: impl Iterator<Item = u64>) -> Self {
+    pub fn fit(context_mib: u64, memory: impl Iterator<Item = u64>) -> Self {
         let logs: Vec<f64> = memory.map(|mib| excess(mib, context_mib).ln()).collect();
         let n = logs.len().max(1) as f64;
         let center = logs.iter().sum::<f64>() / n;
@@ -43,7 +43,7 @@ impl Target {
     }
 
     /// The number for a memory with context.
-    pub(crate) fn of(&self, mib: u64) -> f32 {
+    pub fn of(&self, mib: u64) -> f32 {
         ((excess(mib, self.context_mib).ln() - self.center) / self.spread) as f32
     }
 
@@ -87,12 +87,12 @@ impl Form {
 
 impl Outlook {
     /// The memory with that score, whole MiB without context.
-    pub(crate) fn mib(&self, score: f64) -> u64 {
+    pub fn mib(&self, score: f64) -> u64 {
         self.at(score).clamp(1.0, 1e12).ceil() as u64
     }
 
     /// What to say of a task beyond the training data.
-    pub(crate) fn beyond_reason(&self) -> Option<String> {
+    pub fn beyond_reason(&self) -> Option<String> {
         let Beyond { log, more_mib } = self.beyond;
         (log > 0.0 || more_mib > 0.0).then(|| {
             let factor = log.exp();
@@ -175,16 +175,16 @@ pub fn class_of(mib: u64, width: u64, last: usize) -> usize {
 
 /// Scores that cover given shares of what was measured: calibrated, not assumed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(crate) struct Coverage {
+pub struct Coverage {
     /// Level and score, ascending.
-    pub(crate) levels: Vec<(f64, f64)>,
+    pub levels: Vec<(f64, f64)>,
 }
 
 impl Coverage {
     const LEVELS: [f64; 9] = [0.02, 0.05, 0.1, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99];
 
     /// Split conformal (Vovk et al.): the score at rank `ceil((n+1) level)` of rows that were not fitted on.
-    pub(crate) fn fit(mut scores: Vec<f64>) -> Self {
+    pub fn fit(mut scores: Vec<f64>) -> Self {
         scores.retain(|s| s.is_finite());
         scores.sort_by(f64::total_cmp);
         let n = scores.len();
@@ -196,7 +196,7 @@ impl Coverage {
     }
 
     /// The score that covers a share; between two levels, in between.
-    pub(crate) fn score(&self, level: f64) -> f64 {
+    pub fn score(&self, level: f64) -> f64 {
         let Some(first) = self.levels.first() else { return 0.0 };
         let mut before = *first;
         for now in &self.levels {

@@ -18,11 +18,10 @@ mod stop;
 mod tasks;
 mod window;
 
-use super::tracer::Folder;
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
 use book::Book;
 use carma_cli::failure::{Failure, GENERAL, Outcome};
-use carma_cli::{Screen, print, print_json};
+use carma_cli::{Folder, Screen, print, print_json};
 use carma_interference::share::Mode;
 use machine::Gpu;
 use plan::{Phase, Wanted, phases};

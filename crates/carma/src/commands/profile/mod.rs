@@ -11,10 +11,9 @@ mod watch;
 
 use super::Context;
 use super::stream::{Event, Events};
-use super::tracer::Folder;
 use crate::cli::profile::ProfileArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Screen, print, print_json};
+use carma_cli::{Folder, Screen, print, print_json};
 use carma_gpu::SharingRequest;
 use carma_interference::profile::{Profile, Profiles, RateSource, VERSION};
 use carma_interference::solo::{NoProfile, Options};

@@ -11,10 +11,6 @@
 //! is the 95 % quantile of measured over corrected of models that a fit had not seen. Running a model under
 //! `FakeTensorMode` is not part of this: the number is given.
 
-mod fit;
-
-pub use fit::Row;
-
 use super::answer;
 use crate::{Error, Estimate, Platform};
 use serde::{Deserialize, Serialize};
@@ -23,7 +19,7 @@ use std::collections::BTreeMap;
 /// CUDA context in the measurements of the fit, MiB (reference, section 4): part of the constant.
 const CONTEXT_OF_FIT_MIB: f64 = 1429.0;
 /// Constant part that a family's factor leaves alone, MiB.
-const FIXED_MIB: f64 = 1400.0;
+pub const FIXED_MIB: f64 = 1400.0;
 
 /// What is known of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,7 +78,8 @@ pub struct Corrections {
 
 impl Terms {
     /// Values that the coefficients multiply; `None` where one is not known.
-    fn values(self, x: &Inputs<'_>) -> Option<Vec<f64>> {
+    #[must_use]
+    pub fn values(self, x: &Inputs<'_>) -> Option<Vec<f64>> {
         let peak = x.peak_mib;
         Some(match self {
             Self::Peak => vec![1.0, peak],
@@ -96,13 +93,15 @@ impl Terms {
 }
 
 /// Letters at the beginning of a name.
-fn family(model: &str) -> &str {
+#[must_use]
+pub fn family(model: &str) -> &str {
     let end = model.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(model.len());
     &model[..end]
 }
 
 /// What stands before the first underscore.
-fn series(model: &str) -> &str {
+#[must_use]
+pub fn series(model: &str) -> &str {
     model.split('_').next().unwrap_or(model)
 }
 

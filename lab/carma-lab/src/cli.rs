@@ -1,0 +1,69 @@
+//! The command line, as data. What the verbs do is in [`crate::commands`].
+
+pub(crate) mod dataset;
+pub(crate) mod gpumemnet;
+
+use carma_memory::gpumemnet::Family;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// The laboratory of carma: data sets, training, benches and fits.
+#[derive(Debug, Parser)]
+#[command(
+    name = "carma-lab",
+    bin_name = "carma lab",
+    version,
+    max_term_width = 100,
+    after_help = "Data of others is looked for in ../shared/data, our own in bench/h200/results, below the folder where \
+                  the command is given; --data names another folder. Exit codes: 0; 2 usage; 1 otherwise."
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Compare all estimators of GPU memory with what was measured
+    EstimateBench(EstimateBenchArgs),
+    /// Train and compare GPUMemNet, the networks that say the class of a task's memory
+    #[command(subcommand)]
+    Gpumemnet(gpumemnet::GpumemnetVerb),
+    /// Make, measure and check data sets of GPU memory
+    #[command(subcommand)]
+    Dataset(dataset::DatasetVerb),
+}
+
+/// `carma lab estimate-bench`.
+#[derive(Debug, Args)]
+pub(crate) struct EstimateBenchArgs {
+    /// Folder with the data of others, as `gpumemnet/` and `carma/` [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print tables in Markdown, as in docs/results/memory-estimation.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// A family of models.
+fn family() -> impl TypedValueParser<Value = Family> {
+    PossibleValuesParser::new(Family::ALL.map(Family::as_str))
+        .try_map(|word| Family::named(&word).ok_or_else(|| format!("no family `{word}`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

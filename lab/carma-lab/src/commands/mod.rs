@@ -1,0 +1,24 @@
+//! One file for each verb.
+
+mod dataset;
+mod estimate_bench;
+mod gpumemnet;
+
+use crate::cli::{Cli, Verb};
+use carma_cli::failure::Outcome;
+
+/// Runs the verb and returns its exit code.
+///
+/// # Errors
+/// What the verb fails of. A standard output that its reader closed counts as success.
+pub(crate) fn dispatch(cli: Cli) -> Outcome {
+    let outcome = match cli.verb {
+        Verb::EstimateBench(args) => estimate_bench::run(&args),
+        Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
+        Verb::Dataset(verb) => dataset::run(&verb),
+    };
+    match outcome {
+        Err(failure) if failure.is_closed_pipe() => Ok(failure.code),
+        outcome => outcome,
+    }
+}
