@@ -68,7 +68,7 @@ def main():
     parser.add_argument("--probe", nargs=2)
     options = parser.parse_args()
     here = os.path.dirname(os.path.abspath(__file__))
-    scripts = options.scripts or os.path.join(here, "../../crates/memory/src/dataset/python")
+    scripts = options.scripts or os.path.join(here, "../../lab/memory/src/dataset/python")
     sys.path.insert(0, scripts)
     if options.probe:
         return probe(*options.probe)

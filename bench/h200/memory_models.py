@@ -2,7 +2,7 @@
 """Real models whose memory is measured: torchvision, timm and transformers, with random weights.
 
     python3 memory_models.py --list
-    python3 memory_models.py --plan -o memory-models-plan.csv      # the runs, for `carma dataset measure --models`
+    python3 memory_models.py --plan -o memory-models-plan.csv      # the runs, for `carma lab dataset measure --models`
 
 `build(name)` returns a factory of the model (on the CPU, weights uninitialised with `fast`), a maker of batches and
 the loss; it needs nothing but the libraries and works on any device. `case(row)` is what the measuring worker asks for.

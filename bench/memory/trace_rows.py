@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Traces the rows of a plan that `carma dataset measure` measures on a GPU, by the very code that measures them.
+"""Traces the rows of a plan that `carma lab dataset measure` measures on a GPU, by the very code that measures them.
 
     python bench/memory/trace_rows.py PLAN.csv -o FOLDER [--jobs 2] [--only REGEX]
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 const KIND: weights::Kind =
-    weights::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma gpumemnet train --kind dnnperf" };
+    weights::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma lab gpumemnet train --kind dnnperf" };
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
 

@@ -31,7 +31,7 @@ pub fn shipped() -> Result<Option<&'static Bundle>, Error> {
 pub fn estimate(graph: &Graph, task: &Task, platform: &Platform) -> Result<Estimate, Error> {
     let perf = shipped()?.and_then(|b| b.whole.as_ref()).ok_or_else(|| Error::Missing {
         estimator: "dnnperf",
-        what: "weights, which this build has not; `carma gpumemnet train --kind dnnperf` makes some"
+        what: "weights, which this build has not; `carma lab gpumemnet train --kind dnnperf` makes some"
             .to_owned(),
     })?;
     Ok(perf.estimate(graph, task, platform, COVERAGE))

@@ -2,7 +2,7 @@
 //!
 //! `context + 20 P + 8 A B` bytes for Adam in 32 bits (reference, section 3.3a): weights, gradients, two
 //! states and the list of square roots at the step; an activation is kept once as a layer's output and
-//! once as its function's. Measured on the 6,000 MLP runs of GPUMemNet (see `carma estimate-bench`);
+//! once as its function's. Measured on the 6,000 MLP runs of GPUMemNet (see `carma lab estimate-bench`);
 //! on other models it is a guess: no lifetimes, no workspaces, no allocator. The bound is twice the
 //! part that is not context, and 64 MiB for library workspaces and the rounding of segments.
 

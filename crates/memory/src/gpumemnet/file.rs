@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 const KIND: weights::Kind =
-    weights::Kind { magic: b"carma-gpumemnet\n", version: 1, maker: "carma gpumemnet train" };
+    weights::Kind { magic: b"carma-gpumemnet\n", version: 1, maker: "carma lab gpumemnet train" };
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
 

@@ -66,7 +66,7 @@ pub fn network(family: Family, ensemble: Ensemble) -> Result<&'static Network, E
     networks.find(|n| n.family() == family && n.ensemble() == ensemble).ok_or_else(|| Error::Missing {
         estimator: "gpumemnet",
         what: format!(
-            "weights for {family} tasks, which this build has not; `carma gpumemnet train` makes some"
+            "weights for {family} tasks, which this build has not; `carma lab gpumemnet train` makes some"
         ),
     })
 }

@@ -1,4 +1,4 @@
-"""A worker of `carma dataset measure` that measures nothing: it does what the column `act` says."""
+"""A worker of `carma lab dataset measure` that measures nothing: it does what the column `act` says."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 //! GPUMemNet's cross-validation: on its authors' two MLP sets and on our own measurements.
 //!
 //! The networks of the folds come with carma: each was trained on the other folds from a fresh start, and is asked
-//! here about the tasks that it did not see. `carma gpumemnet eval` trains such networks anew.
+//! here about the tasks that it did not see. `carma lab gpumemnet eval` trains such networks anew.
 
 use super::{Data, Outcome, Target, Test};
 use crate::gpumemnet::eval::{self, Asked, Request, Row};

@@ -1,4 +1,4 @@
-//! Estimators against measurements: the tests that `carma estimate-bench` runs and prints.
+//! Estimators against measurements: the tests that `carma lab estimate-bench` runs and prints.
 
 pub mod carma_campaign;
 mod data;

@@ -93,14 +93,14 @@ fn median(sorted: &[f64]) -> f64 {
 }
 
 /// Checks a table and takes the workers' contexts out of it; `alone` holds runs that had a process of their own
-/// (`carma dataset measure --fresh`), perhaps none.
+/// (`carma lab dataset measure --fresh`), perhaps none.
 ///
 /// # Errors
 /// A column that every data set has is missing.
 pub fn clean(mut table: Table, alone: &Table) -> Result<Cleaned, Error> {
     for needed in ["id", "family", "batch_size", "status", "params", "allocated_mib", "reserved_mib"] {
         if !table.columns.iter().any(|c| c == needed) {
-            let what = format!("no column `{needed}`; `carma dataset measure` writes such files");
+            let what = format!("no column `{needed}`; `carma lab dataset measure` writes such files");
             return Err(Error::bad("data set", what));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: `derivatives.yaml` for what is kept, the CUDA kernels for what else they allocate,
 //! `autocast_mode.h` for types under autocast. Checked against what whole runs held at their peak (`tests/replay.rs`,
-//! `carma estimate-bench`), not operator by operator.
+//! `carma lab estimate-bench`), not operator by operator.
 
 use super::plan::Types;
 use super::player::Player;

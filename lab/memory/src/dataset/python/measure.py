@@ -47,7 +47,7 @@ def read_rows(path):
     columns = reader.fieldnames or []
     for needed in ("id", "family"):
         if needed not in columns:
-            raise Bad(f"{path}: no column `{needed}`; `carma dataset generate` writes such files")
+            raise Bad(f"{path}: no column `{needed}`; `carma lab dataset generate` writes such files")
     seen = set()
     for at, row in enumerate(rows, 2):
         if None in row or None in row.values():

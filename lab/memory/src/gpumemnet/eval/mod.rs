@@ -1,4 +1,4 @@
-//! Evaluation of the ensembles on the data that is at hand: what `carma gpumemnet eval` prints.
+//! Evaluation of the ensembles on the data that is at hand: what `carma lab gpumemnet eval` prints.
 //!
 //! The networks of the folds are trained on the spot, or are those that carma brings along: either way each is
 //! asked about tasks that it did not see.
