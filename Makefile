@@ -6,7 +6,7 @@ VENV  := target/venv
 .PHONY: all demo test setup lint check bench clean
 
 all:
-	$(CARGO) build --release
+	$(CARGO) build --release -p carma -p carma-lab
 
 ## Plays a mix of tasks on virtual GPUs, exclusive and shared, and compares.
 demo:
@@ -20,9 +20,10 @@ setup:
 ## Format, lints, unit, property, scenario and end-to-end tests.
 test: setup lint
 	@echo "not run here, since they need an NVIDIA GPU (cargo test -p carma-gpu -- --ignored):"
-	@grep -rh -A2 '^#\[ignore' crates/*/tests | grep -oE 'fn [a-z_0-9]+' | sed 's/^fn /  /'
+	@grep -rh -A2 '^#\[ignore' crates/*/tests lab/*/tests | grep -oE 'fn [a-z_0-9]+' | sed 's/^fn /  /'
 	CARMA_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python3 \
 	CARMA_TEST_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 $(CARGO) nextest run --workspace
+	@.ci/skipped target/nextest/default/junit.xml
 
 lint:
 	$(CARGO) fmt --all --check

@@ -18,17 +18,17 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The verbs by what people want to do, in the order of the help.
-const GROUPS: [(&str, &[&str]); 8] = [
+/// The verbs that users need, by what they want to do, in the order of the help.
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
     ("Looking", &["queue", "show", "explain", "gpus", "history"]),
-    ("GPU memory", &["estimate", "dry-run", "trace-model"]),
-    ("What tasks do to each other", &["profile", "predict", "bench", "kace", "interference-bench"]),
-    ("The machine", &["serve", "drain", "resume", "config", "journal", "doctor"]),
-    ("What if (a model, not a measurement)", &["simulate", "report", "trace", "fit", "lab"]),
-    ("Virtual GPUs (a model, not a measurement)", &["demo", "virtual-task"]),
-    ("Other", &["help"]),
+    ("Before a job runs", &["estimate", "dry-run", "profile", "predict"]),
+    ("The machine", &["serve", "doctor", "drain", "resume"]),
+    ("What if (models, not measurements)", &["demo", "simulate", "lab"]),
 ];
+
+/// The others, which are named in one line.
+const ALSO: [&str; 7] = ["bench", "config", "journal", "report", "trace", "trace-model", "virtual-task"];
 
 /// The parser, with a help that groups the verbs.
 pub(crate) fn command() -> clap::Command {
@@ -40,10 +40,11 @@ pub(crate) fn command() -> clap::Command {
         for verb in verbs {
             if let Some(sub) = command.find_subcommand(verb) {
                 let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-                let _ = writeln!(help, "  {verb:<13} {about}");
+                let _ = writeln!(help, "  {verb:<9} {about}");
             }
         }
     }
+    let _ = write!(help, "\nAlso: {}; `carma help VERB` says more\n", ALSO.join(", "));
     help.push_str("\nOptions:\n{options}{after-help}");
     Cli::command().help_template(help)
 }
@@ -636,13 +637,17 @@ mod tests {
     }
 
     #[test]
-    fn the_help_names_every_verb() {
+    fn the_help_names_every_verb_and_shows_few() {
         let help = command().render_help().to_string();
-        for verb in Cli::command().get_subcommands() {
+        let shown = GROUPS.iter().flat_map(|(_, verbs)| *verbs);
+        assert!(GROUPS.len() <= 6 && shown.clone().count() <= 24);
+        for verb in shown.clone() {
+            assert!(help.contains(&format!("\n  {verb} ")), "{verb} is missing:\n{help}");
+        }
+        for verb in Cli::command().get_subcommands().map(clap::Command::get_name) {
             assert!(
-                help.contains(&format!("\n  {} ", verb.get_name())),
-                "{} is missing:\n{help}",
-                verb.get_name()
+                shown.clone().chain(&ALSO).any(|named| *named == verb),
+                "{verb} is named nowhere:\n{help}"
             );
         }
     }

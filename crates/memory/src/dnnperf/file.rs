@@ -9,8 +9,11 @@ use carma_nn::{Module as _, Rng};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-const KIND: weights::Kind =
-    weights::Kind { magic: b"carma-dnnperf-g\n", version: 1, maker: "carma lab gpumemnet train --kind dnnperf" };
+const KIND: weights::Kind = weights::Kind {
+    magic: b"carma-dnnperf-g\n",
+    version: 1,
+    maker: "carma lab gpumemnet train --kind dnnperf",
+};
 /// Folds of a file at most.
 const MAX_FOLDS: usize = 20;
 
