@@ -26,6 +26,7 @@ test: setup lint
 	@.ci/skipped target/nextest/default/junit.xml
 
 lint:
+	.ci/links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 

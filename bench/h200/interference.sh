@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The measurement behind docs/results/interference.md, in parts of under ten minutes each.
+# The measurement behind docs/research/interference.md, in parts of under ten minutes each.
 #
 #     bench/h200/interference.sh smoke          # 2 minutes: does every task start, alone and under MPS?
 #     bench/h200/interference.sh time-slice     # alone, all pairs, 60 triples, 20 quadruples: about 9 minutes

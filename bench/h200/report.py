@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns the JSON files of first_run.py into the tables of docs/results/h200-first-run.md.
+"""Turns the JSON files of first_run.py into the tables of docs/research/h200-first-run.md.
 
     python3 bench/h200/report.py RESULTS
 """

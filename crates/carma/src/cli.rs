@@ -892,7 +892,7 @@ pub(crate) struct FitArgs {
     /// What to fit: a100, h200 or v100
     #[arg(value_parser = PossibleValuesParser::new(["a100", "h200", "v100"]))]
     pub(crate) gpu: String,
-    /// The measurements (folder or file; docs/gpu-models.md says which)
+    /// The measurements (folder or file; docs/research/gpu-models.md says which)
     #[arg(long, value_name = "PATH")]
     pub(crate) data: Option<PathBuf>,
     /// Write the fitted model here

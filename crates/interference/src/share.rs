@@ -181,7 +181,7 @@ impl Capacities {
     /// Below 1 on both counts: switching costs 9 %, and SMs shared on Hopper cost each task 13 % of
     /// what its own counters promise. Two tasks on one GPU are all that it rests on. No row saturates
     /// DRAM or the tensor pipes: those two stay the prior's. A larger measurement since gave 0.925 and
-    /// 0.941, which is what the model of the H200 has (`docs/gpu-models.md`).
+    /// 0.941, which is what the model of the H200 has (`docs/research/gpu-models.md`).
     pub const H200: Self = Self { time_slice_gract: 0.91, mps_sm: 0.87, ..Self::PRIOR };
 }
 

@@ -101,7 +101,7 @@ fn other_protocols_come_to_the_published_means() {
         assert_eq!(scored.len(), cases);
         assert!((pct(&scored) - published).abs() < 0.1, "{}: {}", protocol.name, pct(&scored));
     }
-    // Published were 91.4, on about half of these rows (docs/kace.md).
+    // Published were 91.4, on about half of these rows (docs/research/kace.md).
     let protocol = protocol::unseen("k=4", &four).unwrap();
     assert!((pct(&kace(&protocol, lr)) - 93.85).abs() < 0.01);
     assert!((pct(&kace(&protocol, Options::honest(Kind::Lr))) - 91.29).abs() < 0.01);

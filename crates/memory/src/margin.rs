@@ -50,7 +50,7 @@ impl Margin {
 
 /// Margins by what an estimate rests on: reference, section 4, but for those of configurations and summaries.
 /// These bound 98 % of the real models that were measured on an H200, in the half of the families that was
-/// set aside for tuning (docs/results/memory-estimation.md).
+/// set aside for tuning (docs/research/memory-estimation.md).
 fn base(tier: Tier, convolutional: bool) -> (f64, String) {
     let (share, why) = match (tier, convolutional) {
         (Tier::Exact, _) => (0.05, "the same command ran before"),

@@ -71,7 +71,7 @@ const TABLE: &[Row] = &[
         (9, 0),
         143_771,
         758,
-        "measured: 742 to 764 MiB in fresh processes that trained (docs/datasets.md), driver 580, PyTorch 2.11",
+        "measured: 742 to 764 MiB in fresh processes that trained (docs/research/datasets.md), driver 580, PyTorch 2.11",
     ),
     row(
         "H100-80GB",

@@ -1,5 +1,5 @@
 //! What is published against what the simulator says, row by row, as a page of Markdown:
-//! `bench/reproduce > docs/results/reproduction.md`.
+//! `bench/reproduce > docs/research/reproduction.md`.
 //!
 //! Needs the public data beside the repository (`../shared/data`); says so and ends where it is absent.
 //! Nothing here is tuned: every number comes from a preset and the built-in GPU models.
@@ -86,7 +86,7 @@ impl Bench {
         let today = jiff::Zoned::now().strftime("%Y-%m-%d");
         println!("# Published against simulated\n");
         println!(
-            "Written by `bench/reproduce`, carma {}, {today}, {} threads of {cpu}. {CLUSTER}, MPS; means over {SEEDS} seeds\nof the start-up times where nothing else is said, ± half of the 95 % confidence interval of that mean.\nEverything under \"simulated\" is a model, not a measurement. Sources: CARMA (arXiv 2508.19073 v1 to v3)\nand its successor AEGIS (same number, 2026), as collected in the project's reference notes; section numbers\nare theirs. `docs/simulation.md` describes the model, `docs/gpu-models.md` its constants and what they\nwere fitted to.\n",
+            "Written by `bench/reproduce`, carma {}, {today}, {} threads of {cpu}. {CLUSTER}, MPS; means over {SEEDS} seeds\nof the start-up times where nothing else is said, ± half of the 95 % confidence interval of that mean.\nEverything under \"simulated\" is a model, not a measurement. Sources: CARMA (arXiv 2508.19073 v1 to v3)\nand its successor AEGIS (same number, 2026), as collected in the project's reference notes; section numbers\nare theirs. `docs/simulation.md` describes the model, `docs/research/gpu-models.md` its constants and what they\nwere fitted to.\n",
             env!("CARGO_PKG_VERSION"),
             self.threads
         );
@@ -255,7 +255,7 @@ impl Bench {
             asked.len()
         );
         println!(
-            "`mps.sm` of the A100 was fitted to OR-LUG, OR-RR, MAGM and LUG (docs/gpu-models.md); the other rows are\npredictions. What keeps them apart, as far as can be told without the traces:\n"
+            "`mps.sm` of the A100 was fitted to OR-LUG, OR-RR, MAGM and LUG (docs/research/gpu-models.md); the other rows are\npredictions. What keeps them apart, as far as can be told without the traces:\n"
         );
         println!(
             "- The published traces were loaded more heavily: mean wait under exclusive 14,464-16,928 s against {:.0} and\n  {:.0} s here, so there waits shrink less, and jobs share for longer (run 1.5-1.8 of alone). H60 ({:.0} s) is nearer.",

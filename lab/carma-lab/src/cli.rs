@@ -46,7 +46,7 @@ pub(crate) struct EstimateBenchArgs {
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
-    /// Print tables in Markdown, as in docs/results/memory-estimation.md
+    /// Print tables in Markdown, as in docs/research/memory-estimation.md
     #[arg(long)]
     pub(crate) markdown: bool,
 }

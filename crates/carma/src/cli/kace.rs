@@ -67,7 +67,7 @@ fn percentages() -> impl TypedValueParser<Value = Aggregation> {
 /// `carma kace train`.
 #[derive(Debug, Args)]
 pub(crate) struct KaceTrainArgs {
-    /// Folder with KACE's artifact, or a CSV table of measured collocations in its format (docs/kace.md)
+    /// Folder with KACE's artifact, or a CSV table of measured collocations in its format (docs/research/kace.md)
     #[arg(long, value_name = "DIR|FILE")]
     pub(crate) data: PathBuf,
     /// Where to write the model

@@ -97,7 +97,7 @@ pub(crate) struct InterferenceBenchArgs {
     /// Exit with 1 where a number falls short of what is to be reached
     #[arg(long)]
     pub(crate) check: bool,
-    /// Print tables in Markdown, as in docs/results/interference.md
+    /// Print tables in Markdown, as in docs/research/interference.md
     #[arg(long)]
     pub(crate) markdown: bool,
 }

@@ -12,7 +12,7 @@ pub(crate) fn run(args: &FitArgs) -> Outcome {
         Target::named(&args.gpu).ok_or_else(|| Failure::usage(format!("`{}` can't be fitted", args.gpu)))?;
     let fit = fit(target, args.data.as_deref()).map_err(|e| {
         Failure::new(e.to_string())
-            .hint("--data names the folder with the measurements; docs/gpu-models.md says which")
+            .hint("--data names the folder with the measurements; docs/research/gpu-models.md says which")
     })?;
     if args.json {
         let mut value = serde_json::json!(fit);

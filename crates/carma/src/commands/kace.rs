@@ -166,7 +166,7 @@ fn run_eval(args: &KaceEvalArgs) -> Outcome {
     if !args.data.is_dir() {
         let what = format!("{} is no folder", args.data.display());
         return Err(Failure::usage(what).hint(
-            "give the folder of KACE's artifact with --data; docs/kace.md says which tables it holds",
+            "give the folder of KACE's artifact with --data; docs/research/kace.md says which tables it holds",
         ));
     }
     let began = Instant::now();

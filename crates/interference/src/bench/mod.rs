@@ -1,7 +1,7 @@
 //! The evaluation of the predictor: every number with its interval, and the target beside it.
 //!
 //! Nothing is fitted to a row that it is scored on. What was chosen by people after looking at such rows is said
-//! in `docs/results/interference.md`.
+//! in `docs/research/interference.md`.
 
 mod kace;
 mod measured;

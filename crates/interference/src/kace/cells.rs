@@ -55,7 +55,7 @@ impl Cells {
     fn ragged(path: &Path) -> Result<Self, Error> {
         let bytes = carma_files::read(path, MAX_BYTES).map_err(|e| {
             let place = path.display().to_string();
-            Error::new(place, format!("{}; KACE's tables are described in docs/kace.md", e.why))
+            Error::new(place, format!("{}; KACE's tables are described in docs/research/kace.md", e.why))
         })?;
         Self::parse_ragged(&path.display().to_string(), &bytes)
     }

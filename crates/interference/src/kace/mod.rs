@@ -1,6 +1,6 @@
 //! KACE as published (Han, Paul, Liu, Gandhi, "KACE: Kernel-Aware Colocation for Efficient GPU Spatial
 //! Sharing", SoCC 2024, doi 10.1145/3698038.3698555), the policies that it was compared with, and the
-//! protocols by which they were compared. `docs/kace.md` says what was found out about them.
+//! protocols by which they were compared. `docs/research/kace.md` says what was found out about them.
 //!
 //! # To score a predictor of your own on the same protocols
 //! ```no_run

@@ -109,7 +109,7 @@ impl Model {
     }
 
     /// What comes with this program: what was learned of whole GPU types, not of single tasks, from our own
-    /// measurements (`docs/results/interference.md`). The prior where there is nothing.
+    /// measurements (`docs/research/interference.md`). The prior where there is nothing.
     #[must_use]
     pub fn shipped() -> Self {
         Self::read(include_str!("../../models/shipped.json")).unwrap_or_default()

@@ -11,7 +11,7 @@ pub(crate) const WEIGHT_NAMES: [&str; WEIGHTS] = ["occupancy", "registers", "mem
 
 /// Share of the theoretical DRAM bandwidth that can be had (reference: 0.8 on every GPU measured).
 const ACHIEVABLE_DRAM: f64 = 0.8;
-/// GRACT = SMACT^e where only SMACT is known: fitted to networks alone on one H200 (docs/gpu-models.md).
+/// GRACT = SMACT^e where only SMACT is known: fitted to networks alone on one H200 (docs/research/gpu-models.md).
 const GRACT_EXPONENT: f64 = 0.544;
 /// Engine time is kept off 0 and 1, where its logit has no end.
 const ENGINE: std::ops::RangeInclusive<f64> = 0.001..=0.985;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// Coverage of `upper` where nothing else is asked for.
 const COVERAGE: f64 = 0.95;
-/// The file; docs/gpumemnet.md says how it was made.
+/// The file; docs/research/gpumemnet.md says how it was made.
 const FILE: Option<&[u8]> = Some(include_bytes!("../../weights/h200-dnnperf.net"));
 
 /// The weights that carma brings along, where it does.

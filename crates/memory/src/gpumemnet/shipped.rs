@@ -28,7 +28,7 @@ macro_rules! file {
     };
 }
 
-/// Files of weights. docs/gpumemnet.md says how they were made.
+/// Files of weights. docs/research/gpumemnet.md says how they were made.
 const FILES: &[(&str, &[u8])] = &[
     file!("h200-mlp-mlp.net"),
     file!("h200-mlp-transformer.net"),

@@ -14,7 +14,7 @@
 //! **Limits.** Opsets 7 to 25 of ONNX's own operators, functions of the file itself; operators of other domains
 //! are listed as unknown. `If`, `Loop`, `Scan`: unknown. At most 2 GiB, a million messages, 400,000 nodes.
 //!
-//! Source: the operators' definitions in ONNX's `docs/Operators.md` and `docs/Changelog.md`.
+//! Source: the operators' definitions in ONNX's `Operators.md` and `Changelog.md`.
 
 mod lower;
 mod model;

@@ -3,7 +3,7 @@
 //!
 //! [`fit`] returns a [`Fit`]: one [`Part`] for each set of rows, and the model's file with the fitted
 //! values written in. `carma fit` prints it. What is fitted to what, and what is held out on purpose, is
-//! in `docs/gpu-models.md`.
+//! in `docs/research/gpu-models.md`.
 
 mod a100;
 pub mod data;

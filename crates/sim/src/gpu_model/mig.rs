@@ -39,7 +39,7 @@ impl GpuModel {
     /// of its speed alone on the whole: host time stays, kernels that filled more than the part take
     /// longer. The part of SMs is compute/7, that of bandwidth memory/8; capacities are the whole's
     /// times the part. (1g has 14 of an A100's 108 SMs, 0.130 rather than 0.143; against MISO's A100
-    /// latencies compute/7 is the nearer, see `docs/gpu-models.md`.) PCIe is not divided.
+    /// latencies compute/7 is the nearer, see `docs/research/gpu-models.md`.) PCIe is not divided.
     ///
     /// Power: the instance's share of compute in idle power, and what its activity asks for on the
     /// whole GPU, of which full GRACT keeps only the instance's part busy. The board's limit holds for

@@ -2,7 +2,7 @@
 //!
 //! The files of the types that carma knows are built in (`crates/sim/gpus/`); a user's file for a name
 //! replaces the built-in one ([`GpuModels::add`]). What the parameters mean, how they were fitted and
-//! how far off they are is in `docs/gpu-models.md`.
+//! how far off they are is in `docs/research/gpu-models.md`.
 //!
 //! # A file
 //! ```toml

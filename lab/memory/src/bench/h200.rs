@@ -1,5 +1,5 @@
 //! Real models measured on an H200: torchvision, timm and transformers, by batch, precision, optimizer,
-//! training and inference (`bench/h200/memory_models.py`, docs/datasets.md).
+//! training and inference (`bench/h200/memory_models.py`, docs/research/datasets.md).
 //!
 //! **Halves** are by family of model: families in the order of their names, even ones to tune on, odd ones
 //! for the test. What was tuned on the first half is the factor of convolution workspaces on this GPU and

@@ -1,5 +1,5 @@
 //! Data sets of measured memory: random models ([`generate`]), the scripts that measure them on a GPU
-//! ([`SCRIPTS`]), and the check of what came out. docs/datasets.md describes the files.
+//! ([`SCRIPTS`]), and the check of what came out. docs/research/datasets.md describes the files.
 
 mod clean;
 mod describe;

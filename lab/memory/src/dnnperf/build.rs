@@ -1,4 +1,4 @@
-//! Graphs of the random models of carma's data sets, from their rows (docs/datasets.md; the same models as
+//! Graphs of the random models of carma's data sets, from their rows (docs/research/datasets.md; the same models as
 //! `dataset/python/families.py` makes in PyTorch).
 
 use carma_memory::Error;

@@ -44,7 +44,7 @@ impl Data {
         }
     }
 
-    /// Reads a CSV file, compressed or not: carma's (docs/datasets.md) or the authors' MLP sets, told apart by their columns.
+    /// Reads a CSV file, compressed or not: carma's (docs/research/datasets.md) or the authors' MLP sets, told apart by their columns.
     ///
     /// # Errors
     /// The file can't be read, or a row is not as it should be; says which and why.

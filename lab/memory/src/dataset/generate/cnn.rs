@@ -96,7 +96,7 @@ pub(super) fn draw(dice: &mut Dice) -> Model {
     }
 }
 
-/// The blocks in words (docs/datasets.md), and the channels after the last.
+/// The blocks in words (docs/research/datasets.md), and the channels after the last.
 fn blocks(dice: &mut Dice, arch: &str, image: u64, ins: u64, sum: &mut Sum) -> (String, u64) {
     let base = dice.size(8.0, 128.0);
     let stages = dice.int(1, 5);

@@ -1,7 +1,7 @@
 """The models of the three families, made from a row of the data set.
 
 `build(row)` returns a `Case`: a model on `meta` (shapes, no memory), a maker of batches, and the loss. What the
-columns mean is in docs/datasets.md. Cells are strings, as in the CSV file; an empty cell is the default.
+columns mean is in docs/research/datasets.md. Cells are strings, as in the CSV file; an empty cell is the default.
 """
 
 import collections
