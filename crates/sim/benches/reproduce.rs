@@ -9,8 +9,8 @@
 use carma_core::model::SharingMode;
 use carma_core::policy::{ForecastSource, Gate, MemoryScreen, Policy, presets};
 use carma_core::units::MiB;
+use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::outcome::{RunResult, Summary};
-use carma_sim::event::rivals::{self, Rival};
 use carma_sim::event::{Cluster, Setup, simulate_all};
 use carma_sim::gpu_model::GpuModels;
 use carma_sim::report::seeds::Interval;
@@ -40,7 +40,7 @@ fn main() {
     bench.exclusive();
     bench.headline();
     bench.successor();
-    bench.rivals();
+    bench.baselines();
     bench.crashes();
 }
 
@@ -270,7 +270,7 @@ impl Bench {
     }
 
     /// The seeds' other policies, for which the CARMA papers print no numbers.
-    fn rivals(&self) {
+    fn baselines(&self) {
         println!("## 3b. The other policies of the seeds\n");
         println!(
             "No published figures on these traces: what they would do as their papers describe them, at their best\n(`carma simulate --policy NAME`; simplifications in the module docs). Over exclusive = 1.\n"
@@ -283,11 +283,11 @@ impl Bench {
         let exclusive = presets::by_name("exclusive").unwrap();
         let base: Vec<Summary> =
             workloads.iter().map(|w| self.seeds(w, &exclusive, 1)[0].summary.clone()).collect();
-        for rival in Rival::ALL {
+        for baseline in Baseline::ALL {
             let mut columns: [Vec<String>; 4] = Default::default();
             for (workload, base) in workloads.iter().zip(&base) {
                 let setups: Vec<Setup> =
-                    (1..=SEEDS).map(|seed| Setup::for_rival(rival, SharingMode::Mps, seed)).collect();
+                    (1..=SEEDS).map(|seed| Setup::for_baseline(baseline, SharingMode::Mps, seed)).collect();
                 let runs = simulate_all(workload, &self.cluster, &setups, self.threads, &|_| ()).unwrap();
                 let mean = |f: fn(&Summary) -> f64| Interval::of(runs.iter().map(|r| f(&r.summary))).mean;
                 columns[0].push(format!("{:.3}", mean(|s| s.makespan_s) / base.makespan_s));
@@ -295,9 +295,9 @@ impl Bench {
                 columns[2].push(format!("{:.2}", mean(|s| s.jct_s.mean) / base.jct_s.mean));
                 columns[3].push(format!("{:.2}", mean(|s| s.slowdown.mean)));
             }
-            println!("| {rival}: {} | {} |", rival.about(), columns.concat().join(" | "));
+            println!("| {baseline}: {} | {} |", baseline.about(), columns.concat().join(" | "));
         }
-        for (name, needed) in rivals::NOT_TASK_LEVEL {
+        for (name, needed) in baselines::NOT_TASK_LEVEL {
             println!("| {name} | not at the level of tasks: {needed} | | | | | | | | | | | |");
         }
         println!();

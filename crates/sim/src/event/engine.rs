@@ -382,8 +382,8 @@ impl<'a> Engine<'a> {
         let (step_s, series) = summary::series(&self.world, self.setup.record, end);
         RunResult {
             policy: self.setup.label.clone(),
-            precondition: match self.setup.rival {
-                Some(rival) => rival.about().to_owned(),
+            precondition: match self.setup.baseline {
+                Some(baseline) => baseline.about().to_owned(),
                 None => self.setup.options.policy.precondition(),
             },
             sharing: self.setup.options.sharing.to_string(),

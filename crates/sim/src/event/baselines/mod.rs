@@ -30,7 +30,7 @@ use std::fmt;
 
 /// A policy that only the simulator can play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rival {
+pub enum Baseline {
     /// Gandiva (OSDI 2018): packs, measures, undoes what does not pay.
     Gandiva,
     /// Gavel (OSDI 2020): max-min fairness over jobs and pairs, in rounds.
@@ -63,22 +63,22 @@ pub const NOT_TASK_LEVEL: &[(&str, &str)] = &[
     ),
 ];
 
-/// The rival of a name.
+/// The baseline of a name.
 #[must_use]
-pub fn rival(name: &str) -> Option<Rival> {
-    Rival::ALL.into_iter().find(|rival| rival.name() == name)
+pub fn baseline(name: &str) -> Option<Baseline> {
+    Baseline::ALL.into_iter().find(|baseline| baseline.name() == name)
 }
 
 /// Why there is no policy of this name although there is a system; `None`: not known either.
 #[must_use]
-pub fn not_task_level(name: &str) -> Option<RivalError> {
+pub fn not_task_level(name: &str) -> Option<BaselineError> {
     let (name, needed) = NOT_TASK_LEVEL.iter().find(|(known, _)| *known == name)?;
-    Some(RivalError::NotTaskLevel { name, needed })
+    Some(BaselineError::NotTaskLevel { name, needed })
 }
 
-/// Why a rival can't be played.
+/// Why a baseline can't be played.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RivalError {
+pub enum BaselineError {
     /// It does not decide about tasks.
     #[error("{name} can't be simulated at the level of tasks: {needed}")]
     NotTaskLevel {
@@ -101,7 +101,7 @@ pub enum RivalError {
     },
 }
 
-impl Rival {
+impl Baseline {
     /// All of them, in the order of [`NAMES`].
     pub const ALL: [Self; 5] = [Self::Gandiva, Self::Gavel, Self::Miso, Self::AntMan, Self::Tgs];
 
@@ -132,8 +132,8 @@ impl Rival {
     /// Whether it can be played on this cluster.
     ///
     /// # Errors
-    /// [`RivalError::NoMig`].
-    pub fn check(self, cluster: &Cluster) -> Result<(), RivalError> {
+    /// [`BaselineError::NoMig`].
+    pub fn check(self, cluster: &Cluster) -> Result<(), BaselineError> {
         if self == Self::Miso { miso::check(cluster) } else { Ok(()) }
     }
 
@@ -143,7 +143,7 @@ impl Rival {
         workload: &Workload,
         cluster: &Cluster,
         setup: &Setup,
-    ) -> Result<Box<dyn Scheduler>, RivalError> {
+    ) -> Result<Box<dyn Scheduler>, BaselineError> {
         self.check(cluster)?;
         // A policy that shares shares by some mode.
         let mode = match setup.options.sharing {
@@ -161,7 +161,7 @@ impl Rival {
     }
 }
 
-impl fmt::Display for Rival {
+impl fmt::Display for Baseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

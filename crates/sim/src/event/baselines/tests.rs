@@ -1,4 +1,4 @@
-//! What holds for all rivals, and what each does in the smallest cases, worked out by hand.
+//! What holds for all baselines, and what each does in the smallest cases, worked out by hand.
 
 use super::*;
 use crate::event::engine::Engine;
@@ -47,8 +47,8 @@ pub(super) fn cluster(spec: &str) -> Cluster {
     Cluster::parse(spec, &GpuModels::built_in()).unwrap()
 }
 
-pub(super) fn play(rival: Rival, workload: &Workload, spec: &str, sharing: SharingMode) -> RunResult {
-    let setup = Setup::for_rival(rival, sharing, 1);
+pub(super) fn play(baseline: Baseline, workload: &Workload, spec: &str, sharing: SharingMode) -> RunResult {
+    let setup = Setup::for_baseline(baseline, sharing, 1);
     event::play(workload, &cluster(spec), &setup, &|_| ()).unwrap()
 }
 
@@ -65,24 +65,24 @@ fn close(result: &RunResult, expected: &[f64]) {
 
 #[test]
 fn names_are_known_both_ways() {
-    let names: Vec<&str> = Rival::ALL.into_iter().map(Rival::name).collect();
+    let names: Vec<&str> = Baseline::ALL.into_iter().map(Baseline::name).collect();
     assert_eq!(names, NAMES);
     for name in NAMES {
-        assert_eq!(rival(name).unwrap().to_string(), *name);
+        assert_eq!(baseline(name).unwrap().to_string(), *name);
         assert!(presets::by_name(name).is_none() && not_task_level(name).is_none());
     }
-    assert!(rival("orion").is_none());
+    assert!(baseline("orion").is_none());
     assert!(not_task_level("orion").unwrap().to_string().contains("kernel launch"));
     assert!(not_task_level("nobody").is_none());
 }
 
 #[test]
 fn miso_says_which_gpu_it_can_not_cut() {
-    let check = |spec: &str| Rival::Miso.check(&cluster(spec)).map_err(|e| e.to_string());
+    let check = |spec: &str| Baseline::Miso.check(&cluster(spec)).map_err(|e| e.to_string());
     assert!(check("1xA100-40GB+2xV100-32GB").unwrap_err().contains("V100-32GB (GPU 1) has no MIG"));
     assert!(check("1xA100-40GB/2x3g.20gb").unwrap_err().contains("an instance already"));
     assert_eq!(check("2xH200+1xA100-80GB"), Ok(()));
-    assert_eq!(Rival::Tgs.check(&cluster("1xV100-32GB")), Ok(()));
+    assert_eq!(Baseline::Tgs.check(&cluster("1xV100-32GB")), Ok(()));
 }
 
 /// SM demand 0.5 + 0.5 is less than the 1.15 that MPS has: neither slows down, the packing stays.
@@ -90,7 +90,7 @@ fn miso_says_which_gpu_it_can_not_cut() {
 fn gandiva_keeps_a_packing_that_pays() {
     let half = task("half", 1000, 0.5, 0.5);
     let jobs = workload(&[(0, 1000, 1, &half), (0, 1000, 1, &half)]);
-    let result = play(Rival::Gandiva, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
+    let result = play(Baseline::Gandiva, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
     close(&result, &[1000.0, 1000.0]);
     assert_eq!(result.summary.preemptions, 0);
 }
@@ -101,7 +101,7 @@ fn gandiva_keeps_a_packing_that_pays() {
 fn gandiva_undoes_a_packing_that_does_not_pay() {
     let full = task("full", 1000, 1.0, 1.0);
     let jobs = workload(&[(0, 1000, 1, &full), (0, 1000, 1, &full), (100, 1000, 1, &full)]);
-    let result = play(Rival::Gandiva, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
+    let result = play(Baseline::Gandiva, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
     close(&result, &[1030.0, 2000.0, 3000.0]);
     assert_eq!(result.summary.preemptions, 1);
 }
@@ -111,7 +111,7 @@ fn gandiva_undoes_a_packing_that_does_not_pay() {
 fn gandiva_packs_where_memory_fits() {
     let (large, small) = (task("large", 30_000, 0.1, 0.1), task("small", 1000, 0.5, 0.5));
     let jobs = workload(&[(0, 1000, 1, &large), (0, 1000, 1, &small), (10, 1000, 1, &large)]);
-    let result = play(Rival::Gandiva, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
+    let result = play(Baseline::Gandiva, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
     close(&result, &[1000.0, 1000.0, 1010.0]);
     assert_eq!(result.stretches.iter().find(|s| s.job == 2).unwrap().gpus, [1]);
 }
@@ -121,7 +121,7 @@ fn gandiva_packs_where_memory_fits() {
 fn gavel_pairs_what_pays() {
     let full = task("full", 1000, 1.0, 1.0);
     let jobs = workload(&[(0, 1000, 1, &full), (0, 1000, 1, &full)]);
-    let result = play(Rival::Gavel, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
+    let result = play(Baseline::Gavel, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
     close(&result, &[1000.0 / 0.575, 1000.0 / 0.575]);
 }
 
@@ -131,12 +131,12 @@ fn gavel_pairs_what_pays() {
 fn gavel_takes_turns_in_rounds() {
     let full = task("full", 1000, 1.0, 1.0);
     let jobs = workload(&[(0, 720, 1, &full), (0, 720, 1, &full)]);
-    let result = play(Rival::Gavel, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
+    let result = play(Baseline::Gavel, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
     close(&result, &[1440.0, 1080.0]);
     assert_eq!(result.summary.preemptions, 1);
     // Who comes within a round waits for the next.
     let jobs = workload(&[(0, 720, 1, &full), (100, 100, 1, &full)]);
-    let result = play(Rival::Gavel, &jobs, "2xCUSTOM-40GB", SharingMode::TimeSlice);
+    let result = play(Baseline::Gavel, &jobs, "2xCUSTOM-40GB", SharingMode::TimeSlice);
     close(&result, &[720.0, 460.0]);
 }
 
@@ -145,7 +145,7 @@ fn gavel_takes_turns_in_rounds() {
 fn miso_cuts_for_who_comes() {
     let (small, large) = (task("small", 1000, 0.5, 0.2), task("large", 1000, 0.6, 0.3));
     let jobs = workload(&[(0, 1000, 1, &small), (100, 1000, 1, &large)]);
-    let result = play(Rival::Miso, &jobs, "1xA100-40GB", SharingMode::Mps);
+    let result = play(Baseline::Miso, &jobs, "1xA100-40GB", SharingMode::Mps);
     close(&result, &[1004.0, 1104.0]);
     assert_eq!(result.summary.preemptions, 1);
 }
@@ -161,7 +161,7 @@ fn miso_holds_gpus_for_the_first_without_room() {
         (10, 100, 2, &small),
         (20, 100, 1, &small),
     ]);
-    let result = play(Rival::Miso, &jobs, "3xA100-40GB", SharingMode::Mps);
+    let result = play(Baseline::Miso, &jobs, "3xA100-40GB", SharingMode::Mps);
     // GPUs 0 and 1 are held from 10 s on. Job 4 joins job 2 on GPU 2, which is cut for both and is made
     // whole again for job 3, as soon as it and GPU 1 are free.
     close(&result, &[1000.0, 500.0, 804.0, 908.0, 124.0]);
@@ -173,7 +173,7 @@ fn tiers(
     opportunistic: &[u32],
 ) -> RunResult {
     let cluster = cluster("1xCUSTOM-40GB");
-    let setup = Setup::for_rival(Rival::AntMan, SharingMode::Mps, 1);
+    let setup = Setup::for_baseline(Baseline::AntMan, SharingMode::Mps, 1);
     let desk = desk::Desk::new(jobs, &cluster, SharingMode::Mps);
     let mut scheduler = scheduler(desk, 1).with(opportunistic);
     Engine::new(jobs, &cluster, &setup, &mut scheduler).run(&|_| ())
@@ -286,12 +286,12 @@ proptest! {
             large >= job.gpus as usize
         };
         let fit = jobs.jobs.iter().filter(fits).count() as u64;
-        for rival in Rival::ALL.into_iter().filter(|rival| rival.check(&cluster).is_ok()) {
-            let setup = Setup::for_rival(rival, sharing, seed);
+        for baseline in Baseline::ALL.into_iter().filter(|baseline| baseline.check(&cluster).is_ok()) {
+            let setup = Setup::for_baseline(baseline, sharing, seed);
             let run = || event::play(&jobs, &cluster, &setup, &|_| ()).unwrap();
             let result = run();
-            prop_assert_eq!((rival, result.summary.completed), (rival, fit));
-            prop_assert_eq!((rival, result.summary.oom), (rival, 0));
+            prop_assert_eq!((baseline, result.summary.completed), (baseline, fit));
+            prop_assert_eq!((baseline, result.summary.oom), (baseline, 0));
             if fit > 0 {
                 check(&result, &jobs);
             }
@@ -300,7 +300,7 @@ proptest! {
     }
 }
 
-/// The traces of the CARMA evaluation, all rivals against exclusive. Prints a table.
+/// The traces of the CARMA evaluation, all baselines against exclusive. Prints a table.
 #[test]
 fn all_of_the_carma_evaluations_jobs_complete() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/carma");
@@ -318,11 +318,11 @@ fn all_of_the_carma_evaluations_jobs_complete() {
             simulate(&jobs, &cluster, &setup, &|_| ())
         };
         let base = core("exclusive");
-        let rivals = Rival::ALL.into_iter().map(|rival| {
-            let setup = Setup::for_rival(rival, SharingMode::Mps, 1);
+        let baselines = Baseline::ALL.into_iter().map(|baseline| {
+            let setup = Setup::for_baseline(baseline, SharingMode::Mps, 1);
             event::play(&jobs, &cluster, &setup, &|_| ()).unwrap()
         });
-        let results: Vec<RunResult> = [base.clone(), core("carma")].into_iter().chain(rivals).collect();
+        let results: Vec<RunResult> = [base.clone(), core("carma")].into_iter().chain(baselines).collect();
         println!("{name}: {} jobs, modelled, not measured", jobs.jobs.len());
         for result in results {
             let (s, b) = (&result.summary, &base.summary);

@@ -1,4 +1,4 @@
-//! What every rival keeps: who waits, who is on which GPU, what memory is spoken for.
+//! What every baseline keeps: who waits, who is on which GPU, what memory is spoken for.
 
 use crate::event::cluster::{Cluster, demand, weight};
 use crate::event::scheduler::{Decision, Fate, Left};
@@ -183,7 +183,7 @@ impl Desk {
     }
 }
 
-/// Of a long queue, how many waiting jobs a rival looks at for one that can start before its turn.
+/// Of a long queue, how many waiting jobs a baseline looks at for one that can start before its turn.
 pub(super) const LOOKAHEAD: usize = 256;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //!    held for it, and others may pass it elsewhere.
 //!  - Power limits are not applied between instances (the world's MIG parts know no clock).
 
-use super::RivalError;
+use super::BaselineError;
 use super::desk::{Desk, LOOKAHEAD};
 use crate::event::cluster::Cluster;
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
@@ -40,7 +40,7 @@ const MORE: f64 = 1e-9;
 const WHOLE: usize = 0;
 
 /// Whether all GPUs can be cut.
-pub(super) fn check(cluster: &Cluster) -> Result<(), RivalError> {
+pub(super) fn check(cluster: &Cluster) -> Result<(), BaselineError> {
     for (index, device) in cluster.devices().iter().enumerate() {
         let why = if device.mig.is_some() {
             "is an instance already"
@@ -49,7 +49,7 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), RivalError> {
         } else {
             continue;
         };
-        return Err(RivalError::NoMig { gpu: device.model.name.to_string(), index, why });
+        return Err(BaselineError::NoMig { gpu: device.model.name.to_string(), index, why });
     }
     Ok(())
 }
