@@ -82,8 +82,8 @@ fn of(measured: &Measured, k: usize, sharing: Mode) -> Vec<&Combination> {
 
 /// The model that virtual GPUs follow.
 mod carma_gpu_model {
+    use carma_hardware::GpuModel;
     use carma_interference::share::{Demand, Mode, Tenant, share_mixed};
-    use carma_sim::gpu_model::GpuModel;
     use carma_sim::virtual_task::TaskSpec;
 
     /// Progress of tasks, each of SM and DRAM activity and a share of the threads.

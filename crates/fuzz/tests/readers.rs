@@ -329,9 +329,9 @@ fn trace_import_slurm() {
 
 #[test]
 fn gpu_model() {
-    reader("gpu_model").sample(include_str!("../../sim/gpus/h200.toml")).reads(|bytes| {
+    reader("gpu_model").sample(include_str!("../../hardware/gpus/h200.toml")).reads(|bytes| {
         bounded(bytes, 1 << 20, |file| {
-            let _ = carma_sim::gpu_model::GpuModels::built_in().add_file(file);
+            let _ = carma_hardware::GpuModels::built_in().add_file(file);
         });
     });
 }

@@ -9,10 +9,10 @@
 use carma_core::model::SharingMode;
 use carma_core::policy::{ForecastSource, Gate, MemoryScreen, Policy, presets};
 use carma_core::units::MiB;
+use carma_hardware::GpuModels;
 use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::outcome::{RunResult, Summary};
 use carma_sim::event::{Cluster, Setup, simulate_all};
-use carma_sim::gpu_model::GpuModels;
 use carma_sim::report::seeds::Interval;
 use carma_sim::trace::{Catalogue, Trace, Workload, read};
 use rand::{Rng, SeedableRng};

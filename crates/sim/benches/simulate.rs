@@ -21,9 +21,9 @@
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
+use carma_hardware::GpuModels;
 use carma_sim::event::outcome::RunResult;
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::gpu_model::GpuModels;
 use carma_sim::trace::{Activity, Catalogue, Trace, TraceJob, Workload, read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 use carma_core::model::{Forecasts, SharingMode};
 use carma_core::policy::{Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
+use carma_hardware::{GpuModel, GpuModels};
 use carma_sim::event::outcome::{End, RunResult, Stretch};
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::gpu_model::{GpuModel, GpuModels};
 use carma_sim::trace::{Activity, Catalogue, Task, WorkJob, Workload, read};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@
 use carma_core::reading::{GpuReading, Health};
 use carma_core::units::{MiB, Millis};
 use carma_gpu::{Probe, Sharing, SharingRequest};
-use carma_sim::gpu_model::GpuModel;
+use carma_hardware::GpuModel;
 use carma_sim::virtual_gpu::protocol::{ClientMessage, HostMessage, MOST_LINE};
 use carma_sim::virtual_gpu::{
     ENV_SOCKET, StartError, TaskDemand, VirtualGpus, VirtualProbe, VirtualSpec, control,

@@ -3,12 +3,12 @@
 use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, replace};
+use carma_hardware::GpuModel;
 use carma_interference::kace::eval::{self, Percent, Report, Request};
 use carma_interference::kace::features::Target;
 use carma_interference::kace::predictor::{Kace, Options, Trained};
 use carma_interference::kace::table::{self, Row};
 use carma_interference::kace::{Artifact, Error};
-use carma_sim::gpu_model::GpuModel;
 use indicatif::ProgressBar;
 use std::fmt::Write as _;
 use std::path::Path;

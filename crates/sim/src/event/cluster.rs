@@ -1,9 +1,9 @@
 //! The GPUs that a run has.
 
-use crate::gpu_model::{GpuModel, GpuModels};
 use crate::trace::Task;
 use carma_core::model::SharingMode;
 use carma_core::reading::{GpuInfo, GpuKind};
+use carma_hardware::{GpuModel, GpuModels};
 use carma_interference::share::Demand;
 use std::sync::Arc;
 

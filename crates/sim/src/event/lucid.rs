@@ -1,6 +1,6 @@
 //! Lucid's sharing score where a catalogue does not give it.
 
-use crate::gpu_model::GpuModel;
+use carma_hardware::GpuModel;
 use carma_interference::share::{Mode, Scratch, Tenant};
 
 /// Mean speed of pairs, over the speed alone, from which on a task is tiny, and medium: how Lucid

@@ -7,10 +7,10 @@
 
 use super::cluster::{Cluster, Device, demand, weight};
 use super::window::{History, Levels};
-use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
+use carma_hardware::Startup;
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share};
 use std::sync::Arc;
 

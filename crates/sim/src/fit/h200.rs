@@ -6,7 +6,7 @@ use super::{
     Errors, FitError, Fitted, Fitting, Held, HeldOut, Part, Row, fit_rows, light, progress, set, sharing,
     total, with, write,
 };
-use crate::gpu_model::GpuModel;
+use carma_hardware::GpuModel;
 use carma_interference::power::{Power, clock_factor};
 use carma_interference::share::{Demand, Mode, Tenant, share};
 use rand::{RngExt, SeedableRng};

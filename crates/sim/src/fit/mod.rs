@@ -14,7 +14,7 @@ mod write;
 
 pub use search::{Errors, Fitted};
 
-use crate::gpu_model::GpuModel;
+use carma_hardware::GpuModel;
 use carma_interference::share::{Mode, Scratch, Tenant};
 use data::{Powered, Together};
 use search::{Key, Problem};
@@ -138,7 +138,7 @@ pub fn fit(target: Target, data: Option<&Path>) -> Result<Fit, FitError> {
         Target::H200 => h200::fit(&mut fitting, data)?,
         Target::A100 => a100::fit(&mut fitting, data)?,
     }
-    let text = crate::gpu_model::built_in_text(target.model())
+    let text = carma_hardware::built_in_text(target.model())
         .ok_or_else(|| FitError(format!("{} has no file", target.model())))?;
     Ok(Fit {
         gpu: target.model().to_owned(),

@@ -9,10 +9,10 @@ use super::data::{self, Together};
 use super::{Errors, FitError, Fitted, Fitting, HeldOut, Part, Row, light, total};
 use crate::event::outcome::Summary;
 use crate::event::{Cluster, Setup, simulate_all};
-use crate::gpu_model::{GpuModel, GpuModels};
 use crate::trace::{Catalogue, Workload, read};
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
+use carma_hardware::{GpuModel, GpuModels};
 use std::path::{Path, PathBuf};
 
 const KEY: &str = "mps.sm";

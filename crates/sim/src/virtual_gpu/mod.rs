@@ -19,7 +19,7 @@
 //! - **Progress and activity**: `carma_interference::share`, time-sliced between processes and
 //!   between users, packed between the MPS clients of one user. A process on several GPUs goes at the
 //!   pace of the slowest. Counters are averages since the probe's last tick.
-//! - **Power**: `carma_interference::power` with the factors of the type's [`crate::gpu_model::GpuModel`];
+//! - **Power**: `carma_interference::power` with the factors of the type's [`carma_hardware::GpuModel`];
 //!   where a load asks for more than the limit, the clock falls and tenants slow down. Energy is its
 //!   integral over virtual time and starts again from 0 with the host.
 //! - **Not modelled**: temperature, PCIe, tensor and FP pipes, MIG, host memory, the driver's

@@ -4,7 +4,7 @@
 //! Everything between two events is constant, so a GPU's counters are integrated only when something
 //! on it changes or somebody reads it. That is why idle virtual GPUs cost nothing.
 
-use crate::gpu_model::GpuModel;
+use carma_hardware::GpuModel;
 use carma_interference::share::{Demand, Tenant as Sharer, share_mixed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Which virtual GPUs to make: `virtual:4xA100-40GB`, `virtual:2xA100-40GB+1xH200`.
 
-use crate::gpu_model::{GpuModel, GpuModels};
+use carma_hardware::{GpuModel, GpuModels};
 use std::fmt;
 use std::str::FromStr;
 

@@ -22,8 +22,8 @@ use super::desk::{Desk, LOOKAHEAD};
 use crate::event::cluster::Cluster;
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
 use crate::event::world::{GpuIndex, JobIndex, Part, World};
-use crate::gpu_model::GpuModel;
 use carma_core::units::{MiB, Millis};
+use carma_hardware::GpuModel;
 use carma_interference::share::Demand;
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ struct Cuts {
 impl Cuts {
     fn of(model: &GpuModel) -> Self {
         let whole = Kind { compute: COMPUTE, slices: MEMORY, most: 1, memory: model.memory.0, part: None };
-        let instance = |profile: &crate::gpu_model::MigProfile| Kind {
+        let instance = |profile: &carma_hardware::MigProfile| Kind {
             compute: profile.compute,
             slices: profile.memory_slices,
             most: profile.most,

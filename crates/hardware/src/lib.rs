@@ -1,6 +1,6 @@
 //! Models of GPU types: one TOML file each, in which every number says where it comes from.
 //!
-//! The files of the types that carma knows are built in (`crates/sim/gpus/`); a user's file for a name
+//! The files of the types that carma knows are built in (`crates/hardware/gpus/`); a user's file for a name
 //! replaces the built-in one ([`GpuModels::add`]). What the parameters mean, how they were fitted and
 //! how far off they are is in `docs/gpu-models.md`.
 //!
@@ -27,22 +27,23 @@ use std::sync::Arc;
 
 /// The files of the types that carma knows.
 const BUILT_IN: [(&str, &str); 12] = [
-    ("a100-40gb.toml", include_str!("../../gpus/a100-40gb.toml")),
-    ("a100-80gb.toml", include_str!("../../gpus/a100-80gb.toml")),
-    ("h100-80gb.toml", include_str!("../../gpus/h100-80gb.toml")),
-    ("h200.toml", include_str!("../../gpus/h200.toml")),
-    ("v100-16gb.toml", include_str!("../../gpus/v100-16gb.toml")),
-    ("v100-32gb.toml", include_str!("../../gpus/v100-32gb.toml")),
-    ("l40s.toml", include_str!("../../gpus/l40s.toml")),
-    ("l4.toml", include_str!("../../gpus/l4.toml")),
-    ("a40.toml", include_str!("../../gpus/a40.toml")),
-    ("a30.toml", include_str!("../../gpus/a30.toml")),
-    ("a10.toml", include_str!("../../gpus/a10.toml")),
-    ("t4.toml", include_str!("../../gpus/t4.toml")),
+    ("a100-40gb.toml", include_str!("../gpus/a100-40gb.toml")),
+    ("a100-80gb.toml", include_str!("../gpus/a100-80gb.toml")),
+    ("h100-80gb.toml", include_str!("../gpus/h100-80gb.toml")),
+    ("h200.toml", include_str!("../gpus/h200.toml")),
+    ("v100-16gb.toml", include_str!("../gpus/v100-16gb.toml")),
+    ("v100-32gb.toml", include_str!("../gpus/v100-32gb.toml")),
+    ("l40s.toml", include_str!("../gpus/l40s.toml")),
+    ("l4.toml", include_str!("../gpus/l4.toml")),
+    ("a40.toml", include_str!("../gpus/a40.toml")),
+    ("a30.toml", include_str!("../gpus/a30.toml")),
+    ("a10.toml", include_str!("../gpus/a10.toml")),
+    ("t4.toml", include_str!("../gpus/t4.toml")),
 ];
 
-/// The built-in file of a model.
-pub(crate) fn built_in_text(name: &str) -> Option<&'static str> {
+/// The text of the built-in file of a model.
+#[must_use]
+pub fn built_in_text(name: &str) -> Option<&'static str> {
     let file = format!("{}.toml", name.to_ascii_lowercase());
     BUILT_IN.iter().find(|(known, _)| *known == file).map(|(_, text)| *text)
 }
