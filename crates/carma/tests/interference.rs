@@ -84,7 +84,7 @@ fn of(measured: &Measured, k: usize, sharing: Mode) -> Vec<&Combination> {
 mod carma_gpu_model {
     use carma_hardware::GpuModel;
     use carma_interference::share::{Demand, Mode, Tenant, share_mixed};
-    use carma_sim::virtual_task::TaskSpec;
+    use carma_virtual_gpu::task::TaskSpec;
 
     /// Progress of tasks, each of SM and DRAM activity and a share of the threads.
     pub(super) fn expected(tasks: &[(f64, Option<f64>, u8)], sharing: Mode) -> Vec<f64> {

@@ -162,7 +162,7 @@ fn config() {
 #[test]
 fn gpu_spec() {
     reader("gpu_spec").sample("virtual:2xA100-40GB+1xH200/7x1g.18gb").reads(|bytes| {
-        let _ = text(bytes).parse::<carma_sim::virtual_gpu::VirtualSpec>();
+        let _ = text(bytes).parse::<carma_virtual_gpu::VirtualSpec>();
     });
 }
 

@@ -5,9 +5,9 @@
 
 mod pace;
 
-use crate::virtual_gpu::protocol::{ClientMessage, GpuNote, HostMessage, Lines, ProcessNote, VERSION, line};
-use crate::virtual_gpu::{CONTEXT, ENV_MPS, ENV_SOCKET, ENV_SPEED, MOST_SPEED, RECONNECT, TaskDemand};
-use crate::virtual_gpu::{ENV_MEMORY_LIMIT, ENV_THREADS};
+use crate::protocol::{ClientMessage, GpuNote, HostMessage, Lines, ProcessNote, VERSION, line};
+use crate::{CONTEXT, ENV_MPS, ENV_SOCKET, ENV_SPEED, MOST_SPEED, RECONNECT, TaskDemand};
+use crate::{ENV_MEMORY_LIMIT, ENV_THREADS};
 use carma_core::units::MiB;
 use pace::{ENV_BENCH, Pace};
 use rustix::event::{PollFd, PollFlags, poll};

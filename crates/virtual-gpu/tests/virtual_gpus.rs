@@ -11,11 +11,11 @@ use carma_core::reading::{GpuReading, Health};
 use carma_core::units::{MiB, Millis};
 use carma_gpu::{Probe, Sharing, SharingRequest};
 use carma_hardware::GpuModel;
-use carma_sim::virtual_gpu::protocol::{ClientMessage, HostMessage, MOST_LINE};
-use carma_sim::virtual_gpu::{
+use carma_virtual_gpu::protocol::{ClientMessage, HostMessage, MOST_LINE};
+use carma_virtual_gpu::task::{Growth, TaskEnv, TaskSpec, run};
+use carma_virtual_gpu::{
     ENV_SOCKET, StartError, TaskDemand, VirtualGpus, VirtualProbe, VirtualSpec, control,
 };
-use carma_sim::virtual_task::{Growth, TaskEnv, TaskSpec, run};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;

@@ -5,7 +5,7 @@
 //!
 //! - [`VirtualGpus`] hosts the model inside the daemon. Its one thread sleeps until a task or a
 //!   control client says something; reading the GPUs costs nothing between ticks.
-//! - Tasks are real processes ([`crate::virtual_task`]) that connect to the host's Unix socket and
+//! - Tasks are real processes ([`task`]) that connect to the host's Unix socket and
 //!   speak [`protocol`]. Each integrates its own progress, so a host that is killed and started again
 //!   loses nothing: tasks go on at their last rate, come back within [`RECONNECT`] and say what they
 //!   hold. Until then the new host does not know them and its GPUs look empty.
@@ -32,6 +32,7 @@ mod physics;
 mod probe;
 pub mod protocol;
 mod spec;
+pub mod task;
 
 pub use mps::VirtualMps;
 pub(crate) use mps::{ENV_MEMORY_LIMIT, ENV_THREADS};

@@ -542,7 +542,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::virtual_gpu::spec::VirtualSpec;
+    use crate::spec::VirtualSpec;
     use proptest::prelude::*;
 
     fn physics(spec: &str) -> Physics {

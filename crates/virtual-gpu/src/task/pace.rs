@@ -3,7 +3,7 @@
 //! each of its steps was finished.
 
 use super::{REACHED, STEPS_PER_SECOND};
-use crate::virtual_gpu::protocol::Lines;
+use crate::protocol::Lines;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
