@@ -2,9 +2,8 @@
 //!
 //! [`event`] plays a trace ([`trace`]) through the decision core on a virtual clock, thousands of
 //! times faster than life, and [`report`] shows what came of it. It knows GPUs by
-//! `carma_hardware`, whose constants [`fit`] takes from measurements.
+//! `carma_hardware`.
 
 pub mod event;
-pub mod fit;
 pub mod report;
 pub mod trace;

@@ -3,29 +3,23 @@
 use super::data::{self, Powered, Repeat, Together};
 use super::search::{Key, Problem, RESAMPLES, SEED};
 use super::{
-    Errors, FitError, Fitted, Fitting, Held, HeldOut, Part, Row, fit_rows, light, progress, set, sharing,
-    total, with, write,
+    Errors, FitError, Fitted, Fitting, Held, HeldOut, Part, Places, Row, fit_rows, light, progress, set,
+    sharing, total, with, write,
 };
 use carma_hardware::GpuModel;
 use carma_interference::power::{Power, clock_factor};
-use carma_interference::share::{Demand, Mode, Tenant, share};
+use carma_interference::share::{Capacities, Demand, Mode, Tenant, share};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The task whose kernels fill the GPU for so long that neighbours under MPS starve: sets with it do not
 /// share by demand, and no capacity is fitted to them.
 const STARVES: &str = "matmul";
 
-/// Where our own measurements are.
-fn results() -> PathBuf {
-    let folder = "bench/h200/results";
-    super::data::in_repository(folder).unwrap_or_else(|| folder.into())
-}
-
-pub(super) fn fit(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
-    let folder = data.map_or_else(results, Path::to_owned);
+pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
+    let folder = places.named.map_or_else(|| places.root.join("bench/h200/results"), Path::to_owned);
     let found = data::h200(&folder).map_err(FitError)?;
     if found.together.is_empty() {
         return Err(FitError(format!("{}: no sets of tasks in it (collocation*.json)", folder.display())));
@@ -44,7 +38,7 @@ pub(super) fn fit(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitE
         format!("{all}; idle rows have all tasks resident and none running, no row is without processes");
     fitting.changes.push(write::Change { key: "power.idle_w".to_owned(), value, source: idle });
     let part = gract(fitting, &found.solos);
-    fitting.take(part, &source("networks alone (the table in crates/sim/src/fit/data.rs, and those)"));
+    fitting.take(part, &source("networks alone (the table in lab/gpu-models/src/data.rs, and those)"));
 
     sliced(fitting, &found, &source("the 9 sets of tasks that each fill the GPU"));
     mps(fitting, &found, &source("the 5 sets of tasks that each fill the GPU, without matmul,"));
@@ -498,8 +492,7 @@ fn in_turns(model: &GpuModel, tenants: &[Tenant], waits: &[bool]) -> Vec<f64> {
                 others.push(Tenant::new(Demand { gract: g, ..Demand::default() }));
             }
         }
-        let capacities =
-            carma_interference::share::Capacities { time_slice_gract: left.max(0.05), ..model.capacities };
+        let capacities = Capacities { time_slice_gract: left.max(0.05), ..model.capacities };
         // One alone shares with those that wait.
         if others.len() == 1 && others.len() < tenants.len() {
             others.push(Tenant::new(Demand { gract: 1e-6, ..Demand::default() }));

@@ -44,17 +44,11 @@ pub struct Powered {
     pub clock: Option<f64>,
 }
 
-/// A folder that is named from the repository's root: from where carma was started, else from where it
-/// was built.
-pub(super) fn in_repository(folder: &str) -> Option<PathBuf> {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
-    [PathBuf::from(folder), built].into_iter().find(|path| path.is_dir())
-}
-
-/// The folder with other people's data, beside the repository; `None`: it is not there.
+/// The folder with other people's data, beside this checkout of the repository (empty: the folder in which
+/// the program was started); `None`: it is not there.
 #[must_use]
-pub fn shared() -> Option<PathBuf> {
-    in_repository("../shared/data")
+pub fn shared(root: &Path) -> Option<PathBuf> {
+    Some(root.join("../shared/data")).filter(|folder| folder.is_dir())
 }
 
 /// MISO's solo progress of one task on one kind of MIG instance of an A100-40GB.
@@ -72,10 +66,11 @@ pub struct SliceRow {
     pub progress: f64,
 }
 
-/// The rows of MISO (SoCC 2022, MIT licence) for 1g to 4g; `None` where the data isn't there.
+/// The rows of MISO (SoCC 2022, MIT licence) for 1g to 4g, from the folder with other people's data; `None`
+/// where they aren't there.
 #[must_use]
-pub fn miso_slices() -> Option<Vec<SliceRow>> {
-    let folder = shared()?.join("boringlee24__socc22-miso");
+pub fn miso_slices(shared: &Path) -> Option<Vec<SliceRow>> {
+    let folder = shared.join("boringlee24__socc22-miso");
     let read = |file: &str| {
         let mut reader = csv::Reader::from_reader(carma_files::open_bounded(&folder.join(file), MOST).ok()?);
         Some(reader.records().filter_map(Result::ok).collect::<Vec<_>>())
@@ -116,8 +111,8 @@ pub fn miso_slices() -> Option<Vec<SliceRow>> {
 /// Power of MISO's tasks alone on a whole A100: nvidia-smi's utilisation for GRACT (SMACT from it by
 /// `gract_exponent`), its memory utilisation for DRAM. `None` where the data isn't there.
 #[must_use]
-pub fn miso_power(gract_exponent: f64) -> Option<Vec<Powered>> {
-    let path = shared()?.join("boringlee24__socc22-miso/solo_a100_nvidia_smi.csv");
+pub fn miso_power(shared: &Path, gract_exponent: f64) -> Option<Vec<Powered>> {
+    let path = shared.join("boringlee24__socc22-miso/solo_a100_nvidia_smi.csv");
     let mut rows = Vec::new();
     let mut reader = csv::Reader::from_reader(carma_files::open_bounded(&path, MOST).ok()?);
     for record in reader.records().filter_map(Result::ok) {
@@ -660,7 +655,10 @@ mod tests {
 
     #[test]
     fn sound_sets_of_kace_are_read() {
-        let Some(folder) = shared().map(|f| f.join("nba556677go__KACE-artifact")).filter(|f| f.is_dir())
+        let Some(folder) = crate::tests::here()
+            .shared()
+            .map(|f| f.join("nba556677go__KACE-artifact"))
+            .filter(|f| f.is_dir())
         else {
             println!("skipped: ../shared/data/nba556677go__KACE-artifact is not there");
             return;

@@ -1,12 +1,11 @@
 //! The A100-40GB: published figures, and policies of AEGIS replayed on the traces of CARMA.
 
 use super::data::{self, Powered, Together};
-use super::{FitError, Fitting, power, progress, replay, sharing, write};
+use super::{FitError, Fitting, Places, power, progress, replay, sharing, write};
 use carma_interference::share::{Demand, Mode, Tenant};
-use std::path::Path;
 
-pub(super) fn fit(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
-    fitting.data.push("published figures, quoted in crates/sim/src/fit/data.rs".to_owned());
+pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
+    fitting.data.push("published figures, quoted in lab/gpu-models/src/data.rs".to_owned());
     let exponent = fitting.model.gract_exponent;
     let active =
         |smact: f64, dram: f64| Demand { gract: smact.powf(exponent), sm: smact, dram, ..Demand::default() };
@@ -36,7 +35,7 @@ pub(super) fn fit(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitE
             });
         }
     }
-    let miso = data::miso_power(exponent).unwrap_or_default();
+    let miso = places.shared().and_then(|shared| data::miso_power(&shared, exponent)).unwrap_or_default();
     let keys = vec![
         fitting.key("power.gract", 0.0, 1.0),
         fitting.key("power.smact", 0.0, 1.0),
@@ -103,7 +102,7 @@ pub(super) fn fit(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitE
         ));
     }
     fitting.show(part);
-    replay::fit(fitting, data, &euromlsys)?;
+    replay::fit(fitting, places, &euromlsys)?;
 
     let rows = [set("ResNet26 x7, streams", Mode::TimeSlice, data::RESNET26_SMACT, 7, small("streams"))];
     let keys = vec![fitting.key("time_slice.gract", 0.5, 1.5)];

@@ -1,4 +1,4 @@
-//! Fitting the constants of GPU models to measurements: least squares over few parameters, what the fit
+//! Fitting the constants of GPU types to measurements: least squares over few parameters, what the fit
 //! does not explain, and how far off it is on what it never saw.
 //!
 //! [`fit`] returns a [`Fit`]: one [`Part`] for each set of rows, and the model's file with the fitted
@@ -19,7 +19,7 @@ use carma_interference::share::{Mode, Scratch, Tenant};
 use data::{Powered, Together};
 use search::{Key, Problem};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What can be fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,18 +125,34 @@ pub struct Fit {
 #[error("{0}")]
 pub struct FitError(String);
 
-/// Fits a model. `data` is where the measurements are; `None`: where the repository expects them
-/// (`bench/h200/results`, and `../shared/data` for KACE's and CARMA's).
+/// Where measurements are looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'a> {
+    /// The folder that somebody named; `None`: the target's usual one under `root`.
+    pub named: Option<&'a Path>,
+    /// A checkout of the repository, with our own measurements in `bench/h200/results` and those of others
+    /// beside it in `../shared/data`. Empty: the folder in which the program was started.
+    pub root: &'a Path,
+}
+
+impl Places<'_> {
+    /// The folder with other people's data; `None`: it is not there.
+    fn shared(&self) -> Option<PathBuf> {
+        data::shared(self.root)
+    }
+}
+
+/// Fits a model to the measurements in these places.
 ///
 /// # Errors
 /// Data that isn't there or can't be read; a built-in model that is broken.
-pub fn fit(target: Target, data: Option<&Path>) -> Result<Fit, FitError> {
+pub fn fit(target: Target, places: Places<'_>) -> Result<Fit, FitError> {
     let model = GpuModel::find(target.model()).map_err(FitError)?;
     let mut fitting = Fitting { model, changes: Vec::new(), parts: Vec::new(), data: Vec::new() };
     match target {
-        Target::V100 => v100(&mut fitting, data)?,
-        Target::H200 => h200::fit(&mut fitting, data)?,
-        Target::A100 => a100::fit(&mut fitting, data)?,
+        Target::V100 => v100(&mut fitting, places)?,
+        Target::H200 => h200::fit(&mut fitting, places)?,
+        Target::A100 => a100::fit(&mut fitting, places)?,
     }
     let text = carma_hardware::built_in_text(target.model())
         .ok_or_else(|| FitError(format!("{} has no file", target.model())))?;
@@ -361,10 +377,10 @@ fn power(
     )
 }
 
-fn v100(fitting: &mut Fitting, data: Option<&Path>) -> Result<(), FitError> {
-    let folder = match data {
+fn v100(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
+    let folder = match places.named {
         Some(path) => path.to_owned(),
-        None => data::shared().map(|shared| shared.join("nba556677go__KACE-artifact")).ok_or_else(|| {
+        None => places.shared().map(|shared| shared.join("nba556677go__KACE-artifact")).ok_or_else(|| {
             FitError("KACE's tables are not there; name their folder with --data".to_owned())
         })?,
     };
@@ -403,8 +419,13 @@ mod tests {
     use super::*;
     use carma_interference::share::Demand;
 
+    /// The repository that this is in.
+    pub(crate) fn here() -> Places<'static> {
+        Places { named: None, root: concat!(env!("CARGO_MANIFEST_DIR"), "/../..").as_ref() }
+    }
+
     fn written(target: Target) {
-        let fit = fit(target, None).unwrap();
+        let fit = fit(target, here()).unwrap();
         let built_in = GpuModel::find(target.model()).unwrap();
         let taken = fit.parts.iter().filter(|part| part.taken);
         for fitted in taken.flat_map(|part| &part.parameters).filter(|fitted| fitted.identified) {
@@ -431,7 +452,7 @@ mod tests {
 
     #[test]
     fn the_v100_is_as_fitted() {
-        if data::shared().is_none_or(|shared| !shared.join("nba556677go__KACE-artifact").is_dir()) {
+        if here().shared().is_none_or(|shared| !shared.join("nba556677go__KACE-artifact").is_dir()) {
             println!("skipped: ../shared/data/nba556677go__KACE-artifact is not there");
             return;
         }
@@ -441,7 +462,8 @@ mod tests {
     #[test]
     fn missing_data_is_said() {
         for target in [Target::V100, Target::H200] {
-            let error = fit(target, Some("/nowhere".as_ref())).unwrap_err().to_string();
+            let places = Places { named: Some("/nowhere".as_ref()), ..here() };
+            let error = fit(target, places).unwrap_err().to_string();
             assert!(error.contains("/nowhere"), "{error}");
         }
     }

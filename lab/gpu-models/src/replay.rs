@@ -6,13 +6,13 @@
 //! all that one would like to predict is held out.
 
 use super::data::{self, Together};
-use super::{Errors, FitError, Fitted, Fitting, HeldOut, Part, Row, light, total};
-use crate::event::outcome::Summary;
-use crate::event::{Cluster, Setup, simulate_all};
-use crate::trace::{Catalogue, Workload, read};
+use super::{Errors, FitError, Fitted, Fitting, HeldOut, Part, Places, Row, light, total};
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_hardware::{GpuModel, GpuModels};
+use carma_sim::event::outcome::Summary;
+use carma_sim::event::{Cluster, Setup, simulate_all};
+use carma_sim::trace::{Catalogue, Workload, read};
 use std::path::{Path, PathBuf};
 
 const KEY: &str = "mps.sm";
@@ -39,13 +39,14 @@ pub(super) struct Replay {
 }
 
 /// Where the traces are: the folder named, or the one beside the repository; `None`: not there.
-pub(super) fn folder(data: Option<&Path>) -> Option<PathBuf> {
-    data.map(Path::to_owned).or_else(|| Some(data::shared()?.join("carma"))).filter(|folder| folder.is_dir())
+fn folder(places: Places<'_>) -> Option<PathBuf> {
+    let folder = places.named.map(Path::to_owned).or_else(|| Some(places.shared()?.join("carma")));
+    folder.filter(|folder| folder.is_dir())
 }
 
 impl Replay {
     pub(super) fn read(folder: &Path, model: &GpuModel) -> Result<Self, FitError> {
-        let wrong = |e: crate::trace::TraceError| FitError(e.to_string());
+        let wrong = |e: carma_sim::trace::TraceError| FitError(e.to_string());
         let catalogue = Catalogue::read_file(&folder.join("workloads.csv")).map_err(wrong)?;
         let workload = |name: &str| {
             let trace = read::trace_file(&folder.join("philly_evaluation_arrivals.csv"), Some(name))
@@ -70,9 +71,9 @@ impl Replay {
         preset: &str,
         seeds: u64,
     ) -> Result<Vec<Summary>, FitError> {
-        let mut models = GpuModels::built_in();
-        models.add(model.clone());
-        let cluster = Cluster::parse(CLUSTER, &models).map_err(|e| FitError(e.to_string()))?;
+        let mut types = GpuModels::built_in();
+        types.add(model.clone());
+        let cluster = Cluster::parse(CLUSTER, &types).map_err(|e| FitError(e.to_string()))?;
         let policy = presets::by_name(preset).ok_or_else(|| FitError(format!("no preset `{preset}`")))?;
         let setups: Vec<Setup> =
             (1..=seeds).map(|seed| Setup::new(policy.clone(), SharingMode::Mps, None, seed)).collect();
@@ -123,12 +124,8 @@ fn least(profile: &[(f64, Vec<f64>)], without: Option<usize>) -> Option<f64> {
     best.map(|(sm, _)| *sm)
 }
 
-pub(super) fn fit(
-    fitting: &mut Fitting,
-    data: Option<&Path>,
-    euromlsys: &[Together],
-) -> Result<(), FitError> {
-    let Some(folder) = folder(data) else {
+pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>, euromlsys: &[Together]) -> Result<(), FitError> {
+    let Some(folder) = folder(places) else {
         fitting.data.push(
             "the capacity through the simulator is skipped and mps.sm stays: CARMA's traces are not at \
              ../shared/data/carma (name their folder with --data)"
@@ -242,11 +239,12 @@ pub(super) fn fit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::here;
 
     /// The built-in value is no worse than those around it, on one seed and few points.
     #[test]
     fn the_capacity_of_the_a100_is_as_fitted() {
-        let Some(folder) = folder(None) else {
+        let Some(folder) = folder(here()) else {
             println!("skipped: the CARMA traces are not at ../shared/data/carma");
             return;
         };
@@ -277,7 +275,7 @@ mod tests {
             parts: Vec::new(),
             data: Vec::new(),
         };
-        fit(&mut fitting, Some("/nowhere".as_ref()), &[]).unwrap();
+        fit(&mut fitting, Places { named: Some("/nowhere".as_ref()), ..here() }, &[]).unwrap();
         assert!(fitting.changes.is_empty() && fitting.data[0].contains("mps.sm stays"));
     }
 }

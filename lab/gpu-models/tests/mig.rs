@@ -4,7 +4,8 @@
 
 use carma_hardware::GpuModel;
 use carma_interference::share::{Demand, Mode, Scratch, Tenant};
-use carma_sim::fit::data;
+use carma_lab_gpu_models::data;
+use std::path::Path;
 
 fn alone(gpu: &GpuModel, gract: f64, sm: f64, dram: f64) -> f64 {
     let task = Tenant::new(Demand { gract, sm, dram, ..Demand::default() });
@@ -18,7 +19,8 @@ fn alone(gpu: &GpuModel, gract: f64, sm: f64, dram: f64) -> f64 {
 /// fitted to these rows.
 #[test]
 fn slices_agree_with_misos_latencies() {
-    let Some(rows) = data::miso_slices() else {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let Some(rows) = data::shared(&root).and_then(|shared| data::miso_slices(&shared)) else {
         println!("skipped: ../shared/data/boringlee24__socc22-miso is not there");
         return;
     };
