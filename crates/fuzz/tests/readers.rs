@@ -331,7 +331,7 @@ fn trace_import_slurm() {
 fn gpu_model() {
     reader("gpu_model").sample(include_str!("../../hardware/gpus/h200.toml")).reads(|bytes| {
         bounded(bytes, 1 << 20, |file| {
-            let _ = carma_hardware::GpuModels::built_in().add_file(file);
+            let _ = carma_sim::gpu::add_file(&mut carma_hardware::GpuTypes::built_in(), file);
         });
     });
 }

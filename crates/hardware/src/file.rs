@@ -1,9 +1,6 @@
-//! The form of a model file, and what is checked when one is read.
+//! The form of a type's file, and what is checked when one is read.
 
-use super::{GpuModel, MigProfile, Startup};
-use carma_core::units::MiB;
-use carma_interference::power::Power;
-use carma_interference::share::Capacities;
+use super::{Capacities, GpuType, MigProfile, Power, Startup};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +78,7 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
 }
 
 /// Reads a file; the error says what is wrong and where.
-pub(super) fn parse(text: &str) -> Result<GpuModel, String> {
+pub(super) fn parse(text: &str) -> Result<GpuType, String> {
     let file: File = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if file.name.is_empty() || file.name.len() > 64 || !file.name.chars().all(sound) {
@@ -138,10 +135,10 @@ pub(super) fn parse(text: &str) -> Result<GpuModel, String> {
     if !ascending.is_sorted() {
         return Err("startup: the times must ascend from least_s to most_s".to_owned());
     }
-    Ok(GpuModel {
+    Ok(GpuType {
         name: file.name.into(),
-        memory: MiB(of("memory_mib") as u64),
-        context: MiB(of("context_mib") as u64),
+        memory_mib: of("memory_mib") as u64,
+        context_mib: of("context_mib") as u64,
         empty_w: of("power.empty_w"),
         power: Power {
             idle_w: of("power.idle_w"),
@@ -158,7 +155,8 @@ pub(super) fn parse(text: &str) -> Result<GpuModel, String> {
             mps_dram: of("mps.dram"),
             mps_tensor: of("mps.tensor"),
             pcie: of("pcie.capacity"),
-            ..Capacities::PRIOR
+            part_sm: 1.0,
+            part_dram: 1.0,
         },
         gract_exponent: of("activity.gract_exponent"),
         startup,
@@ -181,13 +179,7 @@ fn profiles(mig: Mig) -> Result<Vec<MigProfile>, String> {
             if memory_mib == 0 {
                 return Err(format!("mig profile {name}: memory_mib is 0"));
             }
-            Ok(MigProfile {
-                name: name.into(),
-                compute,
-                memory_slices: memory,
-                memory: MiB(memory_mib),
-                most,
-            })
+            Ok(MigProfile { name: name.into(), compute, memory_slices: memory, memory_mib, most })
         })
         .collect()
 }

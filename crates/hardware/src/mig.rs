@@ -1,9 +1,6 @@
 //! MIG instances: a GPU cut into parts that do not share anything.
 
-use super::GpuModel;
-use carma_core::units::MiB;
-use carma_interference::power::Power;
-use carma_interference::share::Capacities;
+use super::{Capacities, GpuType, Power};
 use std::sync::Arc;
 
 /// Compute slices of a whole GPU.
@@ -20,30 +17,23 @@ pub struct MigProfile {
     pub compute: u8,
     /// Memory slices, 1 to 8 of 8: DRAM bandwidth and L2.
     pub memory_slices: u8,
-    /// Memory of an instance.
-    pub memory: MiB,
+    /// Memory of an instance, MiB.
+    pub memory_mib: u64,
     /// How many of them one GPU holds at most.
     pub most: u8,
 }
 
-impl GpuModel {
-    /// The model of a MIG instance; `None`: there is no such profile (upper or lower case).
+impl GpuType {
+    /// A MIG instance of this type; `None`: there is no such profile (upper or lower case).
     ///
-    /// A task's demand stays in shares of the *whole* GPU, as do [`GpuModel::run`]'s results; alone on
-    /// the instance a task goes at
-    ///
-    /// ```text
-    /// 1 / ((1 - GRACT) + max(GRACT, SMACT / part of SMs, DRAM / part of bandwidth))
-    /// ```
-    ///
-    /// of its speed alone on the whole: host time stays, kernels that filled more than the part take
-    /// longer. The part of SMs is compute/7, that of bandwidth memory/8; capacities are the whole's
-    /// times the part. (1g has 14 of an A100's 108 SMs, 0.130 rather than 0.143; against MISO's A100
-    /// latencies compute/7 is the nearer, see `docs/gpu-models.md`.) PCIe is not divided.
+    /// The part of SMs is compute/7, that of bandwidth memory/8; capacities, in shares of the *whole*
+    /// GPU, are the whole's times the part. (1g has 14 of an A100's 108 SMs, 0.130 rather than 0.143;
+    /// against MISO's A100 latencies compute/7 is the nearer, see `docs/gpu-models.md`.) PCIe is not
+    /// divided.
     ///
     /// Power: the instance's share of compute in idle power, and what its activity asks for on the
     /// whole GPU, of which full GRACT keeps only the instance's part busy. The board's limit holds for
-    /// all instances together, which the model of one can't see: it throttles an instance only when
+    /// all instances together, which one of them can't see: it throttles an instance only when
     /// that alone asks for more than the board may draw. An assumption; nobody publishes power by
     /// instance.
     #[must_use]
@@ -54,7 +44,7 @@ impl GpuModel {
         let whole = &self.capacities;
         Some(Self {
             name: format!("{}/{}", self.name, profile.name).into(),
-            memory: profile.memory,
+            memory_mib: profile.memory_mib,
             empty_w: self.empty_w * compute,
             power: Power {
                 idle_w: self.power.idle_w * compute,
@@ -79,34 +69,24 @@ impl GpuModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_interference::share::{Demand, Mode, Scratch, Tenant};
-
-    fn alone(model: &GpuModel, gract: f64, sm: f64, dram: f64) -> (f64, f64) {
-        let task = Tenant::new(Demand { gract, sm, dram, ..Demand::default() });
-        let (mut scratch, mut progress) = (Scratch::default(), Vec::new());
-        let state = model.run(Mode::TimeSlice, &[task], &mut scratch, &mut progress);
-        (progress[0], state.power_w)
-    }
 
     #[test]
     fn an_instance_is_its_part_of_the_whole() {
-        let whole = GpuModel::find("A100-40GB").unwrap();
+        let whole = GpuType::find("A100-40GB").unwrap();
         assert_eq!(whole.slice("5g.1gb"), None);
         let one = whole.slice("1G.5GB").unwrap();
-        assert_eq!(one.memory.0, 4864);
-        assert!((alone(&one, 1.0, 0.5, 0.1).0 - 2.0 / 7.0).abs() < 1e-12);
-        assert!((alone(&one, 0.6, 0.1, 0.2).0 - 1.0 / (0.4 + 1.6)).abs() < 1e-12);
-        assert_eq!(alone(&one, 0.3, 0.04, 0.03).0, 1.0);
-        assert!((one.power_w(0.0, 0.0, 0.0) * 7.0 - whole.power.idle_w).abs() < 1e-9);
+        assert_eq!(one.memory_mib, 4864);
+        assert_eq!((one.capacities.part_sm, one.capacities.part_dram), (1.0 / 7.0, 1.0 / 8.0));
+        assert!((one.power.idle_w * 7.0 - whole.power.idle_w).abs() < 1e-9);
     }
 
     #[test]
     fn the_largest_instance_is_the_whole() {
         for name in ["A100-40GB", "A100-80GB", "H100-80GB", "H200"] {
-            let whole = GpuModel::find(name).unwrap();
+            let whole = GpuType::find(name).unwrap();
             let largest = whole.slice(&whole.mig.last().unwrap().name).unwrap();
             assert_eq!((largest.capacities, largest.power), (whole.capacities, whole.power), "{name}");
-            assert!(whole.mig.iter().all(|p| p.memory < whole.memory));
+            assert!(whole.mig.iter().all(|p| p.memory_mib < whole.memory_mib));
         }
     }
 }

@@ -19,7 +19,7 @@
 //! - **Progress and activity**: `carma_interference::share`, time-sliced between processes and
 //!   between users, packed between the MPS clients of one user. A process on several GPUs goes at the
 //!   pace of the slowest. Counters are averages since the probe's last tick.
-//! - **Power**: `carma_interference::power` with the factors of the type's [`carma_hardware::GpuModel`];
+//! - **Power**: `carma_interference::power` with the factors of the [`carma_hardware::GpuType`];
 //!   where a load asks for more than the limit, the clock falls and tenants slow down. Energy is its
 //!   integral over virtual time and starts again from 0 with the host.
 //! - **Not modelled**: temperature, PCIe, tensor and FP pipes, MIG, host memory, the driver's
@@ -117,21 +117,21 @@ impl VirtualGpus {
         if !(speed > 0.0 && speed <= MOST_SPEED) {
             return Err(StartError::Speed(speed));
         }
-        let models = spec.models();
-        let inventory: Arc<[GpuInfo]> = models
+        let types = spec.types();
+        let inventory: Arc<[GpuInfo]> = types
             .iter()
             .zip(0_u32..)
-            .map(|(model, index)| GpuInfo {
-                uuid: format!("GPU-virtual-{}-{index}", model.name.to_ascii_lowercase()).into(),
+            .map(|(gpu, index)| GpuInfo {
+                uuid: format!("GPU-virtual-{}-{index}", gpu.name.to_ascii_lowercase()).into(),
                 index,
-                name: format!("Virtual {}", model.name),
-                memory: model.memory,
+                name: format!("Virtual {}", gpu.name),
+                memory: MiB(gpu.memory_mib),
                 kind: GpuKind::Virtual,
                 has_activity: true,
             })
             .collect();
         let uuids = inventory.iter().map(|gpu| Arc::clone(&gpu.uuid));
-        let physics = Physics::new(uuids.zip(models));
+        let physics = Physics::new(uuids.zip(types));
         // Jobs run in directories of their own, so what they get must not be relative.
         let socket = std::path::absolute(socket)
             .map_err(|e| StartError::Socket { socket: socket.to_owned(), why: e.to_string() })?;

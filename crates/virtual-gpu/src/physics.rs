@@ -4,11 +4,30 @@
 //! Everything between two events is constant, so a GPU's counters are integrated only when something
 //! on it changes or somebody reads it. That is why idle virtual GPUs cost nothing.
 
-use carma_hardware::GpuModel;
-use carma_interference::share::{Demand, Tenant as Sharer, share_mixed};
+use carma_hardware::GpuType;
+use carma_interference::power::Power;
+use carma_interference::share::{Capacities, Demand, Tenant as Sharer, share_mixed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The constants of a type in the terms of the law.
+pub(crate) fn law(gpu: &GpuType) -> (Power, Capacities) {
+    let carma_hardware::Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent } = gpu.power;
+    let carma_hardware::Capacities {
+        time_slice_gract,
+        mps_sm,
+        mps_dram,
+        mps_tensor,
+        pcie,
+        part_sm,
+        part_dram,
+    } = gpu.capacities;
+    (
+        Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent },
+        Capacities { time_slice_gract, mps_sm, mps_dram, mps_tensor, pcie, part_sm, part_dram },
+    )
+}
 
 /// A tenant's identity: the connection that it came by. Not its process id, because one process may
 /// connect twice.
@@ -123,7 +142,11 @@ pub(crate) struct Sample {
 #[derive(Debug)]
 struct Gpu {
     uuid: Arc<str>,
-    model: GpuModel,
+    memory_mib: u64,
+    /// Power with no process on it, watts.
+    empty_w: f64,
+    power: Power,
+    capacities: Capacities,
     lost: Option<Arc<str>>,
     tenants: BTreeSet<TenantId>,
     /// Progress that this GPU alone would allow each computing tenant.
@@ -166,12 +189,16 @@ pub(crate) struct Physics {
 }
 
 impl Physics {
-    pub(crate) fn new(gpus: impl IntoIterator<Item = (Arc<str>, GpuModel)>) -> Self {
-        let gpus = gpus.into_iter().map(|(uuid, model)| {
-            let rates = Rates { power_w: model.empty_w, ..Rates::default() };
+    pub(crate) fn new(gpus: impl IntoIterator<Item = (Arc<str>, GpuType)>) -> Self {
+        let gpus = gpus.into_iter().map(|(uuid, gpu)| {
+            let rates = Rates { power_w: gpu.empty_w, ..Rates::default() };
+            let (power, capacities) = law(&gpu);
             Gpu {
                 uuid,
-                model,
+                memory_mib: gpu.memory_mib,
+                empty_w: gpu.empty_w,
+                power,
+                capacities,
                 lost: None,
                 tenants: BTreeSet::new(),
                 allowed: BTreeMap::new(),
@@ -213,7 +240,7 @@ impl Physics {
         arrival.held.resize(arrival.gpus.len(), 0);
         arrival.caps.resize(arrival.gpus.len(), None);
         for (&gpu, held) in arrival.gpus.iter().zip(&mut arrival.held) {
-            *held = (*held).min(self.gpus[gpu].model.memory.0);
+            *held = (*held).min(self.gpus[gpu].memory_mib);
         }
         let gpus = arrival.gpus.clone();
         let lost = gpus.iter().find(|&&gpu| self.gpus[gpu].lost.is_some());
@@ -260,7 +287,7 @@ impl Physics {
             }
             by_pid.into_iter().take(MOST_OTHERS).collect()
         };
-        let memory = self.gpus[gpu].model.memory.0;
+        let memory = self.gpus[gpu].memory_mib;
         let free = memory.saturating_sub(self.memory_used(gpu));
         let refuse = |total, free, capped| {
             let others = if capped { Vec::new() } else { others(self) };
@@ -389,7 +416,7 @@ impl Physics {
                 Sample {
                     at: now,
                     lost: gpu.lost.clone(),
-                    memory_used: self.memory_used(at).min(gpu.model.memory.0),
+                    memory_used: self.memory_used(at).min(gpu.memory_mib),
                     processes,
                     rates: gpu.rates,
                     totals: gpu.totals,
@@ -478,8 +505,8 @@ impl Physics {
         groups.extend(servers.into_values());
         let sharers: Vec<Vec<Sharer>> =
             groups.iter().map(|group| group.iter().map(|(_, sharer)| *sharer).collect()).collect();
-        let outcome = share_mixed(&sharers, &self.gpus[gpu].model.capacities);
-        let power = &self.gpus[gpu].model.power;
+        let outcome = share_mixed(&sharers, &self.gpus[gpu].capacities);
+        let power = &self.gpus[gpu].power;
         let clock = power.clock(&outcome.used);
         let tenants = groups.iter().flatten().zip(outcome.progress.into_iter().flatten());
         let allowed =
@@ -496,7 +523,7 @@ impl Physics {
             let TaskDemand { gract, sm, occupancy, dram } = tenant.arrival.demand;
             let rate = tenant.rate.unwrap_or(0.0);
             // Under a lower clock kernels are resident for longer, and so count for longer.
-            let longer = gpu.model.power.longer(&tenant.arrival.demand.into(), gpu.clock);
+            let longer = gpu.power.longer(&tenant.arrival.demand.into(), gpu.clock);
             rates.smact += sm * rate * longer;
             rates.smocc += occupancy * rate * longer;
             rates.drama += dram * rate;
@@ -512,9 +539,10 @@ impl Physics {
         }
         rates.gract = rates.gract.max(rates.smact);
         rates.power_w = if gpu.tenants.is_empty() {
-            gpu.model.empty_w
+            gpu.empty_w
         } else {
-            gpu.model.power_w(rates.gract, rates.smact, dram_at_full_clock)
+            let Rates { gract, smact, .. } = rates;
+            gpu.power.drawn_w(&Demand { gract, sm: smact, dram: dram_at_full_clock, ..Demand::default() })
         };
         rates
     }
@@ -546,10 +574,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn physics(spec: &str) -> Physics {
-        let models = spec.parse::<VirtualSpec>().unwrap().models();
-        Physics::new(
-            models.into_iter().enumerate().map(|(i, model)| (format!("GPU-virtual-{i}").into(), model)),
-        )
+        let types = spec.parse::<VirtualSpec>().unwrap().types();
+        Physics::new(types.into_iter().enumerate().map(|(i, gpu)| (format!("GPU-virtual-{i}").into(), gpu)))
     }
 
     fn demand(sm: f64) -> TaskDemand {

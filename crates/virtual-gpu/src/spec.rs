@@ -1,6 +1,6 @@
 //! Which virtual GPUs to make: `virtual:4xA100-40GB`, `virtual:2xA100-40GB+1xH200`.
 
-use carma_hardware::{GpuModel, GpuModels};
+use carma_hardware::{GpuType, GpuTypes};
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ pub const MOST_GPUS: usize = 4096;
 /// alone means one. Prints back in that form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VirtualSpec {
-    parts: Vec<(usize, GpuModel)>,
+    parts: Vec<(usize, GpuType)>,
 }
 
 /// What is wrong with a specification, and what would be right.
@@ -30,7 +30,7 @@ pub struct SpecError {
 /// Names of the types, separated by commas.
 #[must_use]
 pub fn known_types() -> String {
-    GpuModels::built_in().names()
+    GpuTypes::built_in().names()
 }
 
 impl VirtualSpec {
@@ -40,10 +40,10 @@ impl VirtualSpec {
         self.parts.iter().map(|(count, _)| count).sum()
     }
 
-    /// One model a GPU, in order.
+    /// One type a GPU, in order.
     #[must_use]
-    pub fn models(&self) -> Vec<GpuModel> {
-        self.parts.iter().flat_map(|(count, model)| std::iter::repeat_n(model.clone(), *count)).collect()
+    pub fn types(&self) -> Vec<GpuType> {
+        self.parts.iter().flat_map(|(count, gpu)| std::iter::repeat_n(gpu.clone(), *count)).collect()
     }
 }
 
@@ -56,7 +56,7 @@ impl FromStr for VirtualSpec {
             .trim()
             .strip_prefix("virtual:")
             .ok_or_else(|| wrong("it does not begin with `virtual:`".to_owned()))?;
-        let models = GpuModels::built_in();
+        let types = GpuTypes::built_in();
         let mut parts = Vec::new();
         let mut total = 0_usize;
         for part in list.split('+') {
@@ -82,7 +82,7 @@ impl FromStr for VirtualSpec {
             if total > MOST_GPUS {
                 return Err(wrong(format!("more than {MOST_GPUS} GPUs")));
             }
-            parts.push((count, models.find(name).map_err(wrong)?));
+            parts.push((count, types.find(name).map_err(wrong)?));
         }
         Ok(Self { parts })
     }
@@ -91,8 +91,8 @@ impl FromStr for VirtualSpec {
 impl fmt::Display for VirtualSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("virtual:")?;
-        for (i, (count, model)) in self.parts.iter().enumerate() {
-            write!(f, "{}{count}x{}", if i > 0 { "+" } else { "" }, model.name)?;
+        for (i, (count, gpu)) in self.parts.iter().enumerate() {
+            write!(f, "{}{count}x{}", if i > 0 { "+" } else { "" }, gpu.name)?;
         }
         Ok(())
     }
@@ -101,7 +101,8 @@ impl fmt::Display for VirtualSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::units::MiB;
+    use crate::physics::law;
+    use carma_interference::share::Demand;
     use proptest::prelude::*;
 
     fn parse(text: &str) -> Result<VirtualSpec, String> {
@@ -111,14 +112,14 @@ mod tests {
     #[test]
     fn lists_are_read_in_order() {
         let spec = parse("virtual:2xA100-40GB+1xH200").unwrap();
-        let memory: Vec<u64> = spec.models().iter().map(|m| m.memory.0).collect();
+        let memory: Vec<u64> = spec.types().iter().map(|gpu| gpu.memory_mib).collect();
         assert_eq!(memory, [40_960, 40_960, 143_771]);
         assert_eq!(spec.count(), 3);
         assert_eq!(
             parse("virtual: 3 x a100-80gb + h100").unwrap().to_string(),
             "virtual:3xA100-80GB+1xH100-80GB"
         );
-        assert_eq!(parse("virtual:2xcustom-24GB").unwrap().models()[0].memory, MiB::gib(24));
+        assert_eq!(parse("virtual:2xcustom-24GB").unwrap().types()[0].memory_mib, 24 * 1024);
         assert_eq!(parse("virtual:4096xT4").unwrap().count(), 4096);
     }
 
@@ -148,7 +149,8 @@ mod tests {
     /// Rows of the H200 table, each within 15 %.
     #[test]
     fn power_agrees_with_the_h200_table() {
-        let model = GpuModel::find("h200").unwrap();
+        let (power, _) = law(&GpuType::find("h200").unwrap());
+        let drawn = |gract, sm, dram| power.drawn_w(&Demand { gract, sm, dram, ..Demand::default() });
         for (gract, smact, dram, watts) in [
             (0.397, 0.224, 0.046, 212.0),
             (0.997, 0.495, 0.098, 320.0),
@@ -161,10 +163,10 @@ mod tests {
             (0.707, 0.545, 0.220, 407.0),
             (0.999, 0.727, 0.288, 493.0),
         ] {
-            let law = model.power_w(gract, smact, dram);
-            assert!((law / watts - 1.0).abs() < 0.15, "law {law:.0} W, measured {watts} W");
+            let said = drawn(gract, smact, dram);
+            assert!((said / watts - 1.0).abs() < 0.15, "law {said:.0} W, measured {watts} W");
         }
-        assert_eq!(model.power_w(1.0, 1.0, 1.0), 700.0);
+        assert_eq!(drawn(1.0, 1.0, 1.0), 700.0);
     }
 
     proptest! {
@@ -176,8 +178,8 @@ mod tests {
 
         #[test]
         fn what_is_printed_reads_back(parts in prop::collection::vec((1..50_usize, 0..12_usize), 1..6)) {
-            let types = GpuModels::built_in();
-            let names: Vec<_> = types.iter().map(|model| model.name.clone()).collect();
+            let types = GpuTypes::built_in();
+            let names: Vec<_> = types.iter().map(|gpu| gpu.name.clone()).collect();
             let text: Vec<String> = parts.iter().map(|(n, at)| format!("{n}x{}", names[*at])).collect();
             let text = format!("virtual:{}", text.join("+"));
             let spec = text.parse::<VirtualSpec>().unwrap();

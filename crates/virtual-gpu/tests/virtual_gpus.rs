@@ -10,7 +10,7 @@
 use carma_core::reading::{GpuReading, Health};
 use carma_core::units::{MiB, Millis};
 use carma_gpu::{Probe, Sharing, SharingRequest};
-use carma_hardware::GpuModel;
+use carma_hardware::GpuType;
 use carma_virtual_gpu::protocol::{ClientMessage, HostMessage, MOST_LINE};
 use carma_virtual_gpu::task::{Growth, TaskEnv, TaskSpec, run};
 use carma_virtual_gpu::{
@@ -279,7 +279,7 @@ fn rates_follow_the_law_and_come_when_neighbours_do() {
     let mut three = Raw::task(&rig.socket(), &["1"], 1.0, false);
     let mut four = Raw::task(&rig.socket(), &["1"], 1.0, false);
     assert_eq!(three.rate(), 1.0);
-    let half = GpuModel::find("H200").unwrap().capacities.time_slice_gract / 2.0;
+    let half = GpuType::find("H200").unwrap().capacities.time_slice_gract / 2.0;
     assert!((three.rate() - half).abs() < 1e-9 && (four.rate() - half).abs() < 1e-9);
 }
 

@@ -9,7 +9,7 @@
 use carma_core::model::SharingMode;
 use carma_core::policy::{ForecastSource, Gate, MemoryScreen, Policy, presets};
 use carma_core::units::MiB;
-use carma_hardware::GpuModels;
+use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::outcome::{RunResult, Summary};
 use carma_sim::event::{Cluster, Setup, simulate_all};
@@ -56,7 +56,7 @@ impl Bench {
         Self {
             arrivals: data.join("philly_evaluation_arrivals.csv"),
             catalogue: Catalogue::read_file(&data.join("workloads.csv")).unwrap(),
-            cluster: Cluster::parse(CLUSTER, &GpuModels::built_in()).unwrap(),
+            cluster: Cluster::parse(CLUSTER, &GpuTypes::built_in()).unwrap(),
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }

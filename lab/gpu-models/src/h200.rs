@@ -6,9 +6,10 @@ use super::{
     Errors, FitError, Fitted, Fitting, Held, HeldOut, Part, Places, Row, fit_rows, light, progress, set,
     sharing, total, with, write,
 };
-use carma_hardware::GpuModel;
+use carma_hardware::GpuType;
 use carma_interference::power::{Power, clock_factor};
 use carma_interference::share::{Capacities, Demand, Mode, Tenant, share};
+use carma_sim::gpu::Law;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::BTreeSet;
@@ -119,7 +120,7 @@ fn mps(fitting: &mut Fitting, found: &data::H200, source: &str) {
 }
 
 /// The model with what a part found.
-fn after(fitting: &Fitting, part: &Part) -> GpuModel {
+fn after(fitting: &Fitting, part: &Part) -> GpuType {
     let mut after = light(&fitting.model);
     for fitted in part.parameters.iter().filter(|fitted| fitted.identified) {
         set(&mut after, &fitted.key, fitted.value);
@@ -141,7 +142,7 @@ fn power(fitting: &Fitting, found: &data::H200) -> Part {
         fitting.key("power.tensor", 0.0, 2.0),
         fitting.key("power.clock_exponent", 0.5, 10.0),
     ];
-    let base = fitting.model.power;
+    let base = Law::from(&fitting.model).power;
     let of = keys.clone();
     let part = |rows: &[(bool, Powered)], held: &[Held<'_, (bool, Powered)>]| {
         let at = |values: &[f64]| powered_by(base, &of, values);
@@ -264,7 +265,7 @@ fn instead(fitting: &Fitting, keys: &[Key], rows: &[Together], part: &Part) -> S
     let all: Vec<&Together> = rows.iter().collect();
     let (now, full): (_, Vec<Together>) =
         (after(fitting, part), rows.iter().filter(|s| saturated(s)).cloned().collect());
-    let on = |model: &GpuModel, sets: &[Together]| {
+    let on = |model: &GpuType, sets: &[Together]| {
         let errors: Vec<f64> = sets.iter().map(|set| total(model, set) / set.total() - 1.0).collect();
         let each = Errors::of(&each_errors(model, sets));
         let total = Errors::of(&errors);
@@ -318,7 +319,7 @@ fn noise(repeats: &[Repeat], mode: Mode) -> Vec<HeldOut> {
 }
 
 /// Errors of each task's own progress.
-fn each_errors(model: &GpuModel, sets: &[Together]) -> Vec<f64> {
+fn each_errors(model: &GpuType, sets: &[Together]) -> Vec<f64> {
     let of = |set: &Together| -> Vec<f64> {
         let said = progress(model, set.mode, &set.tenants);
         said.into_iter().zip(&set.progress).map(|(p, measured)| p / measured - 1.0).collect()
@@ -470,8 +471,9 @@ fn weights<'a>(fitting: &Fitting, sets: &'a [Together]) -> Part {
 /// Progress under time-slicing if the engine time of some tasks does not overlap with their host time: each
 /// such task meets the others in turns, `1/p = 1 - g + g/a` with `a` the part of the engine it gets while
 /// it wants it, and the others divide what is left. For comparison with the law only.
-fn in_turns(model: &GpuModel, tenants: &[Tenant], waits: &[bool]) -> Vec<f64> {
-    let capacity = model.capacities.time_slice_gract;
+fn in_turns(model: &GpuType, tenants: &[Tenant], waits: &[bool]) -> Vec<f64> {
+    let law = Law::from(model);
+    let capacity = law.capacities.time_slice_gract;
     let demands: Vec<f64> = tenants.iter().map(|tenant| tenant.demand.gract.clamp(1e-3, 1.0)).collect();
     let mut progress = vec![1.0; tenants.len()];
     // Share of the time in which each wants the engine.
@@ -492,7 +494,7 @@ fn in_turns(model: &GpuModel, tenants: &[Tenant], waits: &[bool]) -> Vec<f64> {
                 others.push(Tenant::new(Demand { gract: g, ..Demand::default() }));
             }
         }
-        let capacities = Capacities { time_slice_gract: left.max(0.05), ..model.capacities };
+        let capacities = Capacities { time_slice_gract: left.max(0.05), ..law.capacities };
         // One alone shares with those that wait.
         if others.len() == 1 && others.len() < tenants.len() {
             others.push(Tenant::new(Demand { gract: 1e-6, ..Demand::default() }));
@@ -511,12 +513,12 @@ fn in_turns(model: &GpuModel, tenants: &[Tenant], waits: &[bool]) -> Vec<f64> {
         used.dram += tenant.demand.dram * p;
         used.tensor += tenant.demand.tensor * p;
     }
-    let clock = model.power.clock(&used);
-    progress.iter().zip(tenants).map(|(p, tenant)| p / model.power.longer(&tenant.demand, clock)).collect()
+    let clock = law.power.clock(&used);
+    progress.iter().zip(tenants).map(|(p, tenant)| p / law.power.longer(&tenant.demand, clock)).collect()
 }
 
 /// Errors of [`in_turns`] if these tasks wait, by set and tenant.
-fn if_waiting(model: &GpuModel, sets: &[Together], waits: &dyn Fn(&Together, usize) -> bool) -> String {
+fn if_waiting(model: &GpuType, sets: &[Together], waits: &dyn Fn(&Together, usize) -> bool) -> String {
     let model = light(model);
     let (mut total, mut each) = (Vec::new(), Vec::new());
     for set in sets {
@@ -539,7 +541,7 @@ fn is_light(set: &Together, at: usize) -> bool {
 }
 
 /// What [`in_turns`] would make of the sets under time-slicing that have a light task.
-pub(super) fn light_waits(model: &GpuModel, sets: &[Together]) -> String {
+pub(super) fn light_waits(model: &GpuType, sets: &[Together]) -> String {
     let sets: Vec<Together> = sets.iter().filter(|set| !saturated(set)).cloned().collect();
     format!(
         "Sets with a light task (GRACT alone below {SATURATED}), {}: by the law off by {}; if light tasks wait for their \
@@ -551,7 +553,7 @@ pub(super) fn light_waits(model: &GpuModel, sets: &[Together]) -> String {
 }
 
 /// Whether time-slicing is better described where light tasks wait for their own kernels.
-fn waiting_note(model: &GpuModel, sets: &[Together]) -> String {
+fn waiting_note(model: &GpuType, sets: &[Together]) -> String {
     format!(
         "Light tasks are served first by this law. Those that wait for their own kernels or copies (vit_infer, loader, \
          bursty) are slowed all the same, the one that queues ahead (small_cnn) is not. If no task waits, as in the \
@@ -569,7 +571,7 @@ mod tests {
 
     #[test]
     fn in_turns_is_the_law_where_none_waits_and_slower_where_one_does() {
-        let model = GpuModel::find("H200").unwrap();
+        let model = GpuType::find("H200").unwrap();
         let tenant = |gract: f64| Tenant::new(Demand { gract, sm: 0.1, ..Demand::default() });
         let pair = [tenant(0.4), tenant(1.0)];
         let law = progress(&model, Mode::TimeSlice, &pair);

@@ -14,8 +14,9 @@ mod write;
 
 pub use search::{Errors, Fitted};
 
-use carma_hardware::GpuModel;
+use carma_hardware::GpuType;
 use carma_interference::share::{Mode, Scratch, Tenant};
+use carma_sim::gpu::Law;
 use data::{Powered, Together};
 use search::{Key, Problem};
 use serde::Serialize;
@@ -147,7 +148,7 @@ impl Places<'_> {
 /// # Errors
 /// Data that isn't there or can't be read; a built-in model that is broken.
 pub fn fit(target: Target, places: Places<'_>) -> Result<Fit, FitError> {
-    let model = GpuModel::find(target.model()).map_err(FitError)?;
+    let model = GpuType::find(target.model()).map_err(FitError)?;
     let mut fitting = Fitting { model, changes: Vec::new(), parts: Vec::new(), data: Vec::new() };
     match target {
         Target::V100 => v100(&mut fitting, places)?,
@@ -165,7 +166,7 @@ pub fn fit(target: Target, places: Places<'_>) -> Result<Fit, FitError> {
 }
 
 struct Fitting {
-    model: GpuModel,
+    model: GpuType,
     changes: Vec<write::Change>,
     parts: Vec<Part>,
     data: Vec<String>,
@@ -195,7 +196,7 @@ impl Fitting {
     }
 }
 
-fn slot<'a>(model: &'a mut GpuModel, key: &str) -> Option<&'a mut f64> {
+fn slot<'a>(model: &'a mut GpuType, key: &str) -> Option<&'a mut f64> {
     Some(match key {
         "power.idle_w" => &mut model.power.idle_w,
         "power.gract" => &mut model.power.gract,
@@ -212,23 +213,23 @@ fn slot<'a>(model: &'a mut GpuModel, key: &str) -> Option<&'a mut f64> {
     })
 }
 
-fn set(model: &mut GpuModel, key: &str, value: f64) {
+fn set(model: &mut GpuType, key: &str, value: f64) {
     if let Some(slot) = slot(model, key) {
         *slot = value;
     }
 }
 
-fn get(model: &GpuModel, key: &str) -> f64 {
+fn get(model: &GpuType, key: &str) -> f64 {
     slot(&mut model.clone(), key).map_or(0.0, |value| *value)
 }
 
 /// The model without what is dear to copy: fits copy it a million times.
-fn light(model: &GpuModel) -> GpuModel {
-    GpuModel { mig: Vec::new(), ..model.clone() }
+fn light(model: &GpuType) -> GpuType {
+    GpuType { mig: Vec::new(), ..model.clone() }
 }
 
 /// The model with other values for some keys.
-fn with(model: &GpuModel, keys: &[Key], values: &[f64]) -> GpuModel {
+fn with(model: &GpuType, keys: &[Key], values: &[f64]) -> GpuType {
     let mut model = model.clone();
     for (key, value) in keys.iter().zip(values) {
         set(&mut model, key.key, *value);
@@ -236,13 +237,13 @@ fn with(model: &GpuModel, keys: &[Key], values: &[f64]) -> GpuModel {
     model
 }
 
-fn progress(model: &GpuModel, mode: Mode, tenants: &[Tenant]) -> Vec<f64> {
+fn progress(model: &GpuType, mode: Mode, tenants: &[Tenant]) -> Vec<f64> {
     let mut progress = Vec::with_capacity(tenants.len());
-    model.run(mode, tenants, &mut Scratch::default(), &mut progress);
+    Law::from(model).run(mode, tenants, &mut Scratch::default(), &mut progress);
     progress
 }
 
-fn total(model: &GpuModel, set: &Together) -> f64 {
+fn total(model: &GpuType, set: &Together) -> f64 {
     progress(model, set.mode, &set.tenants).iter().sum()
 }
 
@@ -364,11 +365,11 @@ fn power(
         keys,
         rows,
         &|values, row| {
-            let power = with(&base, &of, values).power;
+            let power = Law::from(&with(&base, &of, values)).power;
             let limited = row.watts > 0.97 * power.cap_w;
             if limited { power.drawn_w(&row.activity) } else { power.asked_w(&row.activity) }
         },
-        Some(&|values, row| with(&base, &of, values).power.drawn_w(&row.activity)),
+        Some(&|values, row| Law::from(&with(&base, &of, values)).power.drawn_w(&row.activity)),
         &|row| row.watts,
         &|row| row.families.clone(),
         &|row| row.label.clone(),
@@ -426,7 +427,7 @@ mod tests {
 
     fn written(target: Target) {
         let fit = fit(target, here()).unwrap();
-        let built_in = GpuModel::find(target.model()).unwrap();
+        let built_in = GpuType::find(target.model()).unwrap();
         let taken = fit.parts.iter().filter(|part| part.taken);
         for fitted in taken.flat_map(|part| &part.parameters).filter(|fitted| fitted.identified) {
             let there = get(&built_in, &fitted.key);
@@ -471,7 +472,7 @@ mod tests {
     /// Rows that the model itself made are explained by it, and by the values that made them.
     #[test]
     fn a_fit_finds_the_values_that_made_the_rows() {
-        let mut truth = GpuModel::find("H200").unwrap();
+        let mut truth = GpuType::find("H200").unwrap();
         truth.capacities.mps_sm = 0.95;
         truth.capacities.mps_dram = 0.6;
         let mut rows = Vec::new();
@@ -492,7 +493,7 @@ mod tests {
             }
         }
         let fitting = Fitting {
-            model: GpuModel::find("H200").unwrap(),
+            model: GpuType::find("H200").unwrap(),
             changes: Vec::new(),
             parts: Vec::new(),
             data: Vec::new(),

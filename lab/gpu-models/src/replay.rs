@@ -9,7 +9,7 @@ use super::data::{self, Together};
 use super::{Errors, FitError, Fitted, Fitting, HeldOut, Part, Places, Row, light, total};
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
-use carma_hardware::{GpuModel, GpuModels};
+use carma_hardware::{GpuType, GpuTypes};
 use carma_sim::event::outcome::Summary;
 use carma_sim::event::{Cluster, Setup, simulate_all};
 use carma_sim::trace::{Catalogue, Workload, read};
@@ -45,7 +45,7 @@ fn folder(places: Places<'_>) -> Option<PathBuf> {
 }
 
 impl Replay {
-    pub(super) fn read(folder: &Path, model: &GpuModel) -> Result<Self, FitError> {
+    pub(super) fn read(folder: &Path, model: &GpuType) -> Result<Self, FitError> {
         let wrong = |e: carma_sim::trace::TraceError| FitError(e.to_string());
         let catalogue = Catalogue::read_file(&folder.join("workloads.csv")).map_err(wrong)?;
         let workload = |name: &str| {
@@ -67,11 +67,11 @@ impl Replay {
     fn runs(
         &self,
         workload: &Workload,
-        model: &GpuModel,
+        model: &GpuType,
         preset: &str,
         seeds: u64,
     ) -> Result<Vec<Summary>, FitError> {
-        let mut types = GpuModels::built_in();
+        let mut types = GpuTypes::built_in();
         types.add(model.clone());
         let cluster = Cluster::parse(CLUSTER, &types).map_err(|e| FitError(e.to_string()))?;
         let policy = presets::by_name(preset).ok_or_else(|| FitError(format!("no preset `{preset}`")))?;
@@ -83,7 +83,7 @@ impl Replay {
     }
 
     /// Makespan over exclusive's, geometric mean over the stand-ins.
-    pub(super) fn makespan(&self, model: &GpuModel, preset: &str, seeds: u64) -> Result<f64, FitError> {
+    pub(super) fn makespan(&self, model: &GpuType, preset: &str, seeds: u64) -> Result<f64, FitError> {
         let mut logs = 0.0;
         for (workload, alone) in &self.workloads {
             logs += (mean(&self.runs(workload, model, preset, seeds)?, |s| s.makespan_s) / alone).ln();
@@ -92,7 +92,7 @@ impl Replay {
     }
 
     /// The four fitted policies' makespans, less what is published.
-    pub(super) fn offs(&self, model: &GpuModel, sm: f64, seeds: u64) -> Result<Vec<f64>, FitError> {
+    pub(super) fn offs(&self, model: &GpuType, sm: f64, seeds: u64) -> Result<Vec<f64>, FitError> {
         let model = with_sm(model, sm);
         data::AEGIS_FITTED
             .iter()
@@ -101,7 +101,7 @@ impl Replay {
     }
 }
 
-fn with_sm(model: &GpuModel, sm: f64) -> GpuModel {
+fn with_sm(model: &GpuType, sm: f64) -> GpuType {
     let mut model = model.clone();
     super::set(&mut model, KEY, sm);
     model
@@ -248,7 +248,7 @@ mod tests {
             println!("skipped: the CARMA traces are not at ../shared/data/carma");
             return;
         };
-        let model = GpuModel::find("A100-40GB").unwrap();
+        let model = GpuType::find("A100-40GB").unwrap();
         let replay = Replay::read(&folder, &model).unwrap();
         let sm = model.capacities.mps_sm;
         let at = |sm: f64| rms(&replay.offs(&model, sm, 1).unwrap(), None);
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn without_the_traces_it_is_said_and_the_value_stays() {
         let mut fitting = Fitting {
-            model: GpuModel::find("A100-40GB").unwrap(),
+            model: GpuType::find("A100-40GB").unwrap(),
             changes: Vec::new(),
             parts: Vec::new(),
             data: Vec::new(),

@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use carma_hardware::GpuModel;
+use carma_hardware::GpuType;
 use carma_interference::share::{Demand, Mode, Scratch, Tenant};
 use carma_lab_gpu_models::data;
+use carma_sim::gpu::Law;
 use std::path::Path;
 
-fn alone(gpu: &GpuModel, gract: f64, sm: f64, dram: f64) -> f64 {
+fn alone(gpu: &GpuType, gract: f64, sm: f64, dram: f64) -> f64 {
     let task = Tenant::new(Demand { gract, sm, dram, ..Demand::default() });
     let (mut scratch, mut progress) = (Scratch::default(), Vec::new());
-    gpu.run(Mode::TimeSlice, &[task], &mut scratch, &mut progress);
+    Law::from(gpu).run(Mode::TimeSlice, &[task], &mut scratch, &mut progress);
     progress[0]
 }
 
@@ -24,7 +25,7 @@ fn slices_agree_with_misos_latencies() {
         println!("skipped: ../shared/data/boringlee24__socc22-miso is not there");
         return;
     };
-    let whole = GpuModel::find("A100-40GB").unwrap();
+    let whole = GpuType::find("A100-40GB").unwrap();
     let mut all = Vec::new();
     for (profile, most_error) in [("1g.5gb", 0.30), ("2g.10gb", 0.20), ("3g.20gb", 0.20), ("4g.20gb", 0.15)] {
         let slice = whole.slice(profile).unwrap();

@@ -6,10 +6,11 @@ use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Screen, Table, print, print_json, shell_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
-use carma_hardware::GpuModels;
+use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
+use carma_sim::gpu::add_file;
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, Row, SimulateReply};
 use carma_sim::report::seeds;
@@ -21,12 +22,12 @@ use std::path::Path;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
-    let mut models = GpuModels::built_in();
+    let mut types = GpuTypes::built_in();
     for file in &args.gpu_model {
-        models.add_file(file).map_err(|e| Failure::usage(e.to_string()))?;
+        add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;
     }
-    let cluster = Cluster::parse(&args.cluster, &models)
-        .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", models.names())))?;
+    let cluster = Cluster::parse(&args.cluster, &types)
+        .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", types.names())))?;
     let setups = setups(args)?;
     let (trace, workload) = load(args)?;
     let groups = play(args, &workload, &cluster, &setups)?;

@@ -46,7 +46,7 @@ impl Desk {
             tenant: Tenant {
                 weight: weight(&job.task, mode),
                 ..Tenant::new(
-                    devices.first().map_or(Demand::default(), |device| demand(&job.task, &device.model).0),
+                    devices.first().map_or(Demand::default(), |device| demand(&job.task, &device.gpu).0),
                 )
             },
             name: if job.task.name.is_empty() {
@@ -62,7 +62,7 @@ impl Desk {
             waiting: BTreeSet::new(),
             mode,
             alone: BTreeSet::new(),
-            memory: devices.iter().map(|device| device.model.memory.0).collect(),
+            memory: devices.iter().map(|device| device.gpu.memory_mib).collect(),
         }
     }
 

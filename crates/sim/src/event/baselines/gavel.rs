@@ -33,14 +33,13 @@ use super::desk::Desk;
 use crate::event::cluster::Cluster;
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
 use crate::event::world::{GpuIndex, JobIndex, Stage, World};
+use crate::gpu::Law;
 use carma_core::model::SharingMode;
 use carma_core::units::Millis;
-use carma_hardware::GpuModel;
 use carma_interference::share::{Mode, Scratch};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// A round, as published.
 const ROUND: Millis = Millis::secs(360);
@@ -63,7 +62,7 @@ impl Combo {
 
 pub(super) struct Gavel {
     desk: Desk,
-    model: Option<Arc<GpuModel>>,
+    law: Option<Law>,
     /// Jobs that came and are not over, oldest first.
     active: BTreeSet<JobIndex>,
     /// Whether they are others than at the last solution.
@@ -84,7 +83,7 @@ impl Gavel {
     pub(super) fn new(desk: Desk, cluster: &Cluster) -> Self {
         Self {
             desk,
-            model: cluster.devices().first().map(|device| Arc::clone(&device.model)),
+            law: cluster.devices().first().map(|device| device.law),
             active: BTreeSet::new(),
             stale: false,
             allocation: Vec::new(),
@@ -131,7 +130,7 @@ impl Gavel {
         }
         let mode = if self.desk.mode == SharingMode::TimeSlice { Mode::TimeSlice } else { Mode::Mps };
         let mut speeds = Vec::with_capacity(2);
-        self.model.as_ref()?.run(mode, &[one.tenant, other.tenant], scratch, &mut speeds);
+        self.law?.run(mode, &[one.tenant, other.tenant], scratch, &mut speeds);
         let speeds: [f64; 2] = speeds.try_into().ok()?;
         (speeds.iter().sum::<f64>() > 1.0 + NOTHING).then_some(speeds)
     }

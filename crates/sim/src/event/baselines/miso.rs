@@ -23,7 +23,7 @@ use crate::event::cluster::Cluster;
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
 use crate::event::world::{GpuIndex, JobIndex, Part, World};
 use carma_core::units::{MiB, Millis};
-use carma_hardware::GpuModel;
+use carma_hardware::{GpuType, MigProfile};
 use carma_interference::share::Demand;
 use std::collections::BTreeMap;
 
@@ -44,12 +44,12 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), BaselineError> {
     for (index, device) in cluster.devices().iter().enumerate() {
         let why = if device.mig.is_some() {
             "is an instance already"
-        } else if device.model.mig.is_empty() {
+        } else if device.gpu.mig.is_empty() {
             "has no MIG"
         } else {
             continue;
         };
-        return Err(BaselineError::NoMig { gpu: device.model.name.to_string(), index, why });
+        return Err(BaselineError::NoMig { gpu: device.gpu.name.to_string(), index, why });
     }
     Ok(())
 }
@@ -74,24 +74,24 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn of(model: &GpuModel) -> Self {
-        let whole = Kind { compute: COMPUTE, slices: MEMORY, most: 1, memory: model.memory.0, part: None };
-        let instance = |profile: &carma_hardware::MigProfile| Kind {
+    fn of(gpu: &GpuType) -> Self {
+        let whole = Kind { compute: COMPUTE, slices: MEMORY, most: 1, memory: gpu.memory_mib, part: None };
+        let instance = |profile: &MigProfile| Kind {
             compute: profile.compute,
             slices: profile.memory_slices,
             most: profile.most,
-            memory: profile.memory.0,
+            memory: profile.memory_mib,
             part: Some(Part {
                 sm: f64::from(profile.compute) / f64::from(COMPUTE),
                 dram: f64::from(profile.memory_slices) / f64::from(MEMORY),
-                memory: MiB(profile.memory.0),
+                memory: MiB(profile.memory_mib),
             }),
         };
-        let smaller = model.mig.iter().filter(|profile| profile.compute < COMPUTE);
+        let smaller = gpu.mig.iter().filter(|profile| profile.compute < COMPUTE);
         let kinds: Vec<Kind> = std::iter::once(whole).chain(smaller.map(instance)).collect();
         let mut layouts = vec![Vec::new(); MOST];
         grow(&kinds, &mut Vec::new(), &mut layouts);
-        Self { name: std::sync::Arc::clone(&model.name), kinds, layouts }
+        Self { name: std::sync::Arc::clone(&gpu.name), kinds, layouts }
     }
 }
 
@@ -207,10 +207,10 @@ impl Miso {
         let mut cuts: Vec<Cuts> = Vec::new();
         let mut type_of = Vec::new();
         for device in cluster.devices() {
-            let known = cuts.iter().position(|cuts| cuts.name == device.model.name);
+            let known = cuts.iter().position(|cuts| cuts.name == device.gpu.name);
             type_of.push(known.unwrap_or(cuts.len()));
             if known.is_none() {
-                cuts.push(Cuts::of(&device.model));
+                cuts.push(Cuts::of(&device.gpu));
             }
         }
         let uncut = || Cut {
@@ -473,7 +473,7 @@ mod tests {
     use super::*;
 
     fn cuts() -> Cuts {
-        Cuts::of(&GpuModel::find("A100-40GB").unwrap())
+        Cuts::of(&GpuType::find("A100-40GB").unwrap())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::event::{self, simulate};
 use crate::trace::{self, Activity, Catalogue, Task, WorkJob};
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
-use carma_hardware::GpuModels;
+use carma_hardware::GpuTypes;
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) fn workload(jobs: &[(u64, u64, u32, &Arc<Task>)]) -> Workload {
 }
 
 pub(super) fn cluster(spec: &str) -> Cluster {
-    Cluster::parse(spec, &GpuModels::built_in()).unwrap()
+    Cluster::parse(spec, &GpuTypes::built_in()).unwrap()
 }
 
 pub(super) fn play(baseline: Baseline, workload: &Workload, spec: &str, sharing: SharingMode) -> RunResult {
@@ -282,7 +282,7 @@ proptest! {
         let cluster = cluster(spec);
         let sharing = if time_slice { SharingMode::TimeSlice } else { SharingMode::Mps };
         let fits = |job: &&WorkJob| {
-            let large = cluster.devices().iter().filter(|d| job.task.memory[0] <= d.model.memory).count();
+            let large = cluster.devices().iter().filter(|d| job.task.memory[0] <= MiB(d.gpu.memory_mib)).count();
             large >= job.gpus as usize
         };
         let fit = jobs.jobs.iter().filter(fits).count() as u64;
