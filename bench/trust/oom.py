@@ -7,7 +7,7 @@ Starts daemons of its own on virtual GPUs (first at speed 1, then at 60), lets j
 carma's (`carma virtual-task`, which carma did not start) take memory, and compares carma's verdict on the first
 attempt of each job that died with what really happened. Needs nothing but Python 3 and the binary.
 
-What "known cause" means. A virtual GPU refuses an allocation by two rules (crates/sim/src/virtual_gpu/physics.rs):
+What "known cause" means. A virtual GPU refuses an allocation by two rules (crates/virtual-gpu/src/physics.rs):
 an MPS client that would exceed its cap is refused, and then told the cap as the total; otherwise whoever asks for
 more than the GPU has left is refused, and told the GPU's memory and who else holds how much of it. The task prints
 these numbers when it dies. Here they go to a file that carma never sees, and from there the cause follows:

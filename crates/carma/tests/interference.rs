@@ -82,13 +82,14 @@ fn of(measured: &Measured, k: usize, sharing: Mode) -> Vec<&Combination> {
 
 /// The model that virtual GPUs follow.
 mod carma_gpu_model {
+    use carma_hardware::GpuType;
     use carma_interference::share::{Demand, Mode, Tenant, share_mixed};
-    use carma_sim::gpu_model::GpuModel;
-    use carma_sim::virtual_task::TaskSpec;
+    use carma_sim::gpu::Law;
+    use carma_virtual_gpu::task::TaskSpec;
 
     /// Progress of tasks, each of SM and DRAM activity and a share of the threads.
     pub(super) fn expected(tasks: &[(f64, Option<f64>, u8)], sharing: Mode) -> Vec<f64> {
-        let model = GpuModel::find("H200").unwrap();
+        let law = Law::from(&GpuType::find("H200").unwrap());
         let tenants: Vec<Tenant> = tasks
             .iter()
             .map(|&(sm, dram, pct)| {
@@ -101,10 +102,10 @@ mod carma_gpu_model {
             Mode::Mps => vec![tenants],
             Mode::TimeSlice => tenants.into_iter().map(|tenant| vec![tenant]).collect(),
         };
-        let outcome = share_mixed(&groups, &model.capacities);
-        let clock = model.power.clock(&outcome.used);
+        let outcome = share_mixed(&groups, &law.capacities);
+        let clock = law.power.clock(&outcome.used);
         let progress = outcome.progress.into_iter().flatten().zip(groups.iter().flatten());
-        progress.map(|(progress, tenant)| progress / model.power.longer(&tenant.demand, clock)).collect()
+        progress.map(|(progress, tenant)| progress / law.power.longer(&tenant.demand, clock)).collect()
     }
 }
 

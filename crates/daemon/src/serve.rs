@@ -26,7 +26,7 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
-use carma_sim::virtual_gpu::{VirtualGpus, VirtualSpec};
+use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io;
@@ -154,7 +154,7 @@ impl Gpus {
         let spec: VirtualSpec = options
             .gpus
             .parse()
-            .map_err(|e: carma_sim::virtual_gpu::SpecError| ServeError::Gpus(e.to_string()))?;
+            .map_err(|e: carma_virtual_gpu::SpecError| ServeError::Gpus(e.to_string()))?;
         let host = VirtualGpus::start(&spec, &layout.virtual_gpus, f64::from(options.speed))
             .map_err(|e| ServeError::Gpus(e.to_string()))?;
         Ok(Self {

@@ -162,7 +162,7 @@ fn config() {
 #[test]
 fn gpu_spec() {
     reader("gpu_spec").sample("virtual:2xA100-40GB+1xH200/7x1g.18gb").reads(|bytes| {
-        let _ = text(bytes).parse::<carma_sim::virtual_gpu::VirtualSpec>();
+        let _ = text(bytes).parse::<carma_virtual_gpu::VirtualSpec>();
     });
 }
 
@@ -329,9 +329,9 @@ fn trace_import_slurm() {
 
 #[test]
 fn gpu_model() {
-    reader("gpu_model").sample(include_str!("../../sim/gpus/h200.toml")).reads(|bytes| {
+    reader("gpu_model").sample(include_str!("../../hardware/gpus/h200.toml")).reads(|bytes| {
         bounded(bytes, 1 << 20, |file| {
-            let _ = carma_sim::gpu_model::GpuModels::built_in().add_file(file);
+            let _ = carma_sim::gpu::add_file(&mut carma_hardware::GpuTypes::built_in(), file);
         });
     });
 }

@@ -1,6 +1,6 @@
 //! Real GPUs: how they are read ([`Probe`]) and how they are shared ([`Sharing`]).
 //!
-//! Virtual GPUs implement the same two traits in `carma-sim`.
+//! Virtual GPUs implement the same two traits in `carma-virtual-gpu`.
 
 pub mod mps;
 pub mod nvml;

@@ -21,9 +21,9 @@
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
+use carma_hardware::GpuTypes;
 use carma_sim::event::outcome::RunResult;
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::gpu_model::GpuModels;
 use carma_sim::trace::{Activity, Catalogue, Trace, TraceJob, Workload, read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Bench {
         if self.only.as_ref().is_some_and(|only| !label.contains(only)) {
             return;
         }
-        let cluster = Cluster::parse(spec, &GpuModels::built_in()).unwrap();
+        let cluster = Cluster::parse(spec, &GpuTypes::built_in()).unwrap();
         let setup = Setup::new(presets::by_name(policy).unwrap(), sharing, None, 7);
         let mut times = Vec::new();
         let mut last: Option<RunResult> = None;

@@ -1,15 +1,10 @@
-//! The simulator and the virtual GPUs: models, never measurements, and whatever shows their numbers
-//! says so.
+//! The simulator: models, never measurements, and whatever shows its numbers says so.
 //!
 //! [`event`] plays a trace ([`trace`]) through the decision core on a virtual clock, thousands of
-//! times faster than life, and [`report`] shows what came of it. [`virtual_gpu`] is a host of GPUs
-//! that real processes ([`virtual_task`]) can use, for tests and demos of the daemon. Both know GPUs by
-//! [`gpu_model`], whose constants [`fit`] takes from measurements.
+//! times faster than life, and [`report`] shows what came of it. It knows GPUs by their types
+//! (`carma_hardware`), whose constants [`gpu`] puts to use.
 
 pub mod event;
-pub mod fit;
-pub mod gpu_model;
+pub mod gpu;
 pub mod report;
 pub mod trace;
-pub mod virtual_gpu;
-pub mod virtual_task;

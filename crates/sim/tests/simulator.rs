@@ -6,9 +6,9 @@
 use carma_core::model::{Forecasts, SharingMode};
 use carma_core::policy::{Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
+use carma_hardware::{GpuType, GpuTypes};
 use carma_sim::event::outcome::{End, RunResult, Stretch};
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::gpu_model::{GpuModel, GpuModels};
 use carma_sim::trace::{Activity, Catalogue, Task, WorkJob, Workload, read};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -29,19 +29,19 @@ const PARTS: [(&str, &[&str]); 6] = [
 #[derive(Debug, Clone)]
 struct World {
     spec: String,
-    models: Vec<GpuModel>,
+    gpus: Vec<GpuType>,
 }
 
 impl World {
     fn cluster(&self) -> Cluster {
-        Cluster::parse(&self.spec, &GpuModels::built_in()).unwrap()
+        Cluster::parse(&self.spec, &GpuTypes::built_in()).unwrap()
     }
 
     /// Whether a job of this size would run on GPUs of its own. Which GPU of a gang takes which entry
     /// of a list of memory is the policy's choice, so the largest entry counts for all.
     fn holds(&self, job: &WorkJob) -> bool {
         let peak = peak(&job.task);
-        self.models.iter().filter(|model| model.memory >= peak).count() >= job.gpus as usize
+        self.gpus.iter().filter(|gpu| MiB(gpu.memory_mib) >= peak).count() >= job.gpus as usize
     }
 }
 
@@ -57,7 +57,7 @@ fn worlds() -> impl Strategy<Value = World> {
         let names = parts.iter().flat_map(|(_, names)| *names);
         World {
             spec: parts.iter().map(|(spec, _)| *spec).collect::<Vec<_>>().join("+"),
-            models: names.map(|name| GpuModel::find(name).unwrap()).collect(),
+            gpus: names.map(|name| GpuType::find(name).unwrap()).collect(),
         }
     })
 }
@@ -210,7 +210,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
             gpus.sort_unstable();
             gpus.dedup();
             assert_eq!(gpus.len(), job.gpus as usize, "a GPU twice: {stretch:?}");
-            assert!(gpus.iter().all(|gpu| (*gpu as usize) < world.models.len()));
+            assert!(gpus.iter().all(|gpu| (*gpu as usize) < world.gpus.len()));
             assert!(job.arrival <= stretch.start && stretch.start <= stretch.end, "{stretch:?}");
             assert_eq!(stretch.how == End::Completed, outcome.end.is_some() && n + 1 == mine.len());
         }
@@ -257,7 +257,7 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
                 && stretch.start < other.end
                 && other.gpus.iter().any(|gpu| stretch.gpus.contains(gpu))
         };
-        let whole = stretch.gpus.iter().all(|gpu| !world.models[*gpu as usize].name.contains('/'));
+        let whole = stretch.gpus.iter().all(|gpu| !world.gpus[*gpu as usize].name.contains('/'));
         if whole && run.stretches.iter().find(beside).is_none() {
             let solo = workload.jobs[stretch.job as usize].duration.0;
             assert_eq!(stretch.end.0 - stretch.start.0, solo, "{stretch:?}");
@@ -281,21 +281,22 @@ fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
         // Ends are rounded up to a millisecond.
         slack += f64::from(outcome.gpus);
     }
-    let done = run.summary.drama * run.summary.makespan_s * 1000.0 * world.models.len() as f64;
+    let done = run.summary.drama * run.summary.makespan_s * 1000.0 * world.gpus.len() as f64;
     assert!((done - expected).abs() <= slack + expected * 1e-9, "done {done}, to do {expected}");
 }
 
 /// Figures stay within what is physical.
 fn figures_are_physical(workload: &Workload, world: &World, run: &RunResult) {
     let s = &run.summary;
-    let watts = |f: fn(&GpuModel) -> f64| world.models.iter().map(f).sum::<f64>();
-    let (least, most) = (watts(|m| m.empty_w) * s.makespan_s, watts(|m| m.power.cap_w) * s.makespan_s);
+    let watts = |f: fn(&GpuType) -> f64| world.gpus.iter().map(f).sum::<f64>();
+    let (least, most) =
+        (watts(|gpu| gpu.empty_w) * s.makespan_s, watts(|gpu| gpu.power.cap_w) * s.makespan_s);
     let slack = 1e-9 * most;
     assert!(least - slack <= s.energy_j && s.energy_j <= most + slack, "{least} {} {most}", s.energy_j);
     for share in [s.smact, s.smocc, s.drama, s.busy, s.active.smact, s.active.smocc, s.active.drama] {
         assert!((0.0..=1.0 + 1e-9).contains(&share), "{s:?}");
     }
-    let memory = world.models.iter().map(|m| m.memory.0).sum::<u64>() as f64 / world.models.len() as f64;
+    let memory = world.gpus.iter().map(|gpu| gpu.memory_mib).sum::<u64>() as f64 / world.gpus.len() as f64;
     assert!(s.memory_mib <= memory * (1.0 + 1e-9), "{s:?}");
     for index in [s.fairness_wait, s.fairness_slowdown] {
         assert!((0.0..=1.0 + 1e-9).contains(&index), "{s:?}");
@@ -311,7 +312,7 @@ fn figures_are_physical(workload: &Workload, world: &World, run: &RunResult) {
 fn makespan_is_bounded(workload: &Workload, world: &World, run: &RunResult) {
     let done = run.jobs.iter().zip(&workload.jobs).filter(|(outcome, _)| outcome.end.is_some());
     let time: u64 = done.map(|(_, job)| job.duration.0 * u64::from(job.gpus)).sum();
-    assert!(run.summary.makespan_s * 1000.0 * world.models.len() as f64 + 1.0 >= time as f64);
+    assert!(run.summary.makespan_s * 1000.0 * world.gpus.len() as f64 + 1.0 >= time as f64);
 }
 
 proptest! {
@@ -344,7 +345,7 @@ fn single(task: Task, gpus: u32) -> Workload {
 }
 
 fn cluster(spec: &str) -> Cluster {
-    Cluster::parse(spec, &GpuModels::built_in()).unwrap()
+    Cluster::parse(spec, &GpuTypes::built_in()).unwrap()
 }
 
 #[test]

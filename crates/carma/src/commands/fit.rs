@@ -3,14 +3,16 @@
 use crate::cli::FitArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json, replace};
-use carma_sim::fit::{Errors, Fit, Part, Target, fit};
+use carma_lab_gpu_models::{Errors, Fit, Part, Places, Target, fit};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Runs the verb.
 pub(crate) fn run(args: &FitArgs) -> Outcome {
     let target =
         Target::named(&args.gpu).ok_or_else(|| Failure::usage(format!("`{}` can't be fitted", args.gpu)))?;
-    let fit = fit(target, args.data.as_deref()).map_err(|e| {
+    let places = Places { named: args.data.as_deref(), root: Path::new("") };
+    let fit = fit(target, places).map_err(|e| {
         Failure::new(e.to_string())
             .hint("--data names the folder with the measurements; docs/research/gpu-models.md says which")
     })?;
@@ -126,7 +128,7 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_sim::fit::{Fitted, HeldOut, Row};
+    use carma_lab_gpu_models::{Fitted, HeldOut, Row};
 
     #[test]
     fn a_fit_reads_well() {

@@ -3,12 +3,13 @@
 use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json, replace};
+use carma_hardware::GpuType;
 use carma_interference::kace::eval::{self, Percent, Report, Request};
 use carma_interference::kace::features::Target;
 use carma_interference::kace::predictor::{Kace, Options, Trained};
 use carma_interference::kace::table::{self, Row};
 use carma_interference::kace::{Artifact, Error};
-use carma_sim::gpu_model::GpuModel;
+use carma_sim::gpu::Law;
 use indicatif::ProgressBar;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -171,7 +172,7 @@ fn run_eval(args: &KaceEvalArgs) -> Outcome {
     }
     let began = Instant::now();
     let artifact = Artifact::new(&args.data);
-    let power = GpuModel::find(GPU).map_err(Failure::new)?.power;
+    let power = Law::from(&GpuType::find(GPU).map_err(Failure::new)?).power;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let request = Request {
         artifact: &artifact,

@@ -6,10 +6,11 @@ use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json, shell_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
+use carma_hardware::GpuTypes;
+use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
-use carma_sim::event::rivals::{self, Rival};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
-use carma_sim::gpu_model::GpuModels;
+use carma_sim::gpu::add_file;
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, Row, SimulateReply};
 use carma_sim::report::seeds;
@@ -21,12 +22,12 @@ use std::path::Path;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
-    let mut models = GpuModels::built_in();
+    let mut types = GpuTypes::built_in();
     for file in &args.gpu_model {
-        models.add_file(file).map_err(|e| Failure::usage(e.to_string()))?;
+        add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;
     }
-    let cluster = Cluster::parse(&args.cluster, &models)
-        .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", models.names())))?;
+    let cluster = Cluster::parse(&args.cluster, &types)
+        .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", types.names())))?;
     let setups = setups(args)?;
     let (trace, workload) = load(args)?;
     let groups = play(args, &workload, &cluster, &setups)?;
@@ -81,23 +82,23 @@ fn load(args: &SimulateArgs) -> Result<(Trace, Workload), Failure> {
 /// Who decides: a preset of the core, or a policy that only the simulator can play.
 enum Decider {
     Core(Policy),
-    Rival(Rival),
+    Baseline(Baseline),
 }
 
 fn decider(name: &str) -> Result<Decider, Failure> {
     if let Some(policy) = presets::by_name(name) {
         return Ok(Decider::Core(policy));
     }
-    if let Some(rival) = rivals::rival(name) {
-        return Ok(Decider::Rival(rival));
+    if let Some(baseline) = baselines::baseline(name) {
+        return Ok(Decider::Baseline(baseline));
     }
-    Err(match rivals::not_task_level(name) {
+    Err(match baselines::not_task_level(name) {
         Some(error) => Failure::usage(error.to_string()),
         None => Failure::usage(format!("there is no policy `{name}`")).hint(format!(
             "policies of carma: {}; est-magm, est-lug and aegis-est take :gpumemnet, :horus or :faketensor. \
              For comparison: {}",
             presets::NAMES.join(", "),
-            rivals::NAMES.join(", ")
+            baselines::NAMES.join(", ")
         )),
     })
 }
@@ -122,9 +123,9 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
     for name in &args.policy {
         let mut policy = match decider(name)? {
             Decider::Core(policy) => policy,
-            Decider::Rival(rival) => {
+            Decider::Baseline(baseline) => {
                 // It has none of the numbers that can be varied.
-                groups.push(seeded(args, &Setup::for_rival(rival, args.sharing, args.seed)));
+                groups.push(seeded(args, &Setup::for_baseline(baseline, args.sharing, args.seed)));
                 continue;
             }
         };

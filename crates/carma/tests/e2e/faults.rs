@@ -3,7 +3,7 @@
 use crate::support::{Setup, is_root, job, task, until};
 use carma_api::ClientError;
 use carma_api::wire::SubmitReply;
-use carma_sim::virtual_gpu::control;
+use carma_virtual_gpu::control;
 use std::process::Command;
 
 #[test]

@@ -164,7 +164,7 @@ fn a_fatal_fault_under_mps_requeues_the_victims() {
 fn without_mps_jobs_share_by_time_slice_and_say_so() {
     let daemon = Setup::new("virtual:1xA100-40GB").args(&["--sharing", "mps"]).start();
     let socket = daemon.virtual_gpus();
-    carma_sim::virtual_gpu::control::set_mps(&socket, false).unwrap();
+    carma_virtual_gpu::control::set_mps(&socket, false).unwrap();
     let id = daemon.submit(task(&["--memory=1G", "--work=1s", "--startup=0s"], Some(2)));
     let over = daemon.end_of(id);
     assert_eq!(over.job.state, "COMPLETED", "{}", over.job.reason.text);

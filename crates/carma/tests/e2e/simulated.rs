@@ -8,8 +8,8 @@ use crate::support::{Setup, task};
 use carma_core::model::{Forecasts, SharingMode};
 use carma_core::policy::{RecoveryMethod, presets};
 use carma_core::units::{MiB, Millis};
+use carma_hardware::GpuTypes;
 use carma_sim::event::{self, Cluster, simulate};
-use carma_sim::gpu_model::GpuModels;
 use carma_sim::trace::{Activity, Task, WorkJob, Workload};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ fn in_theory(workload: &Workload, policy: &str, sharing: SharingMode, window: Mi
     setup.options.caps = true;
     setup.options.mps_multi_user = false;
     setup.options.window = window;
-    let cluster = Cluster::parse(GPUS, &GpuModels::built_in()).unwrap();
+    let cluster = Cluster::parse(GPUS, &GpuTypes::built_in()).unwrap();
     let run = simulate(workload, &cluster, &setup, &|_| ());
     // One attempt each: what a job wants when it runs out of memory depends on how it fills it.
     (run.summary.oom == 0 && run.summary.completed == JOBS).then(|| {

@@ -1,7 +1,7 @@
 //! Many runs on many threads. Which thread makes a run does not change it.
 
+use super::baselines::BaselineError;
 use super::outcome::RunResult;
-use super::rivals::RivalError;
 use super::{Cluster, Setup, engine, run};
 use crate::trace::Workload;
 use carma_core::model::SharingMode;
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// jobs are over, from any thread.
 ///
 /// # Errors
-/// [`RivalError`]: a setup names a rival that can't be played on this cluster.
+/// [`BaselineError`]: a setup names a baseline that can't be played on this cluster.
 pub fn simulate_all(
     workload: &Workload,
     cluster: &Cluster,
     setups: &[Setup],
     threads: usize,
     report: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<RunResult>, RivalError> {
+) -> Result<Vec<RunResult>, BaselineError> {
     // What a workload leaves open is filled in once for each sharing mode, not for each run.
     let mut complete: Vec<(SharingMode, Workload)> = Vec::new();
     for setup in setups {
@@ -33,7 +33,7 @@ pub fn simulate_all(
         known.map_or(workload, |(_, workload)| workload)
     };
     let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Result<RunResult, RivalError>>>> =
+    let done: Vec<Mutex<Option<Result<RunResult, BaselineError>>>> =
         setups.iter().map(|_| Mutex::new(None)).collect();
     let work = || {
         while let Some((setup, slot)) = {

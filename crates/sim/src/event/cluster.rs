@@ -1,9 +1,11 @@
 //! The GPUs that a run has.
 
-use crate::gpu_model::{GpuModel, GpuModels};
+use crate::gpu::Law;
 use crate::trace::Task;
 use carma_core::model::SharingMode;
 use carma_core::reading::{GpuInfo, GpuKind};
+use carma_core::units::MiB;
+use carma_hardware::{GpuType, GpuTypes};
 use carma_interference::share::Demand;
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ pub struct Cluster {
 /// One GPU or MIG instance.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Device {
-    pub(crate) model: Arc<GpuModel>,
+    pub(crate) gpu: Arc<GpuType>,
+    pub(crate) law: Law,
     /// Index of the GPU that it is a slice of, and its profile.
     pub(crate) mig: Option<(u32, Arc<str>)>,
 }
@@ -42,7 +45,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError`] names the part that makes no sense.
-    pub fn parse(spec: &str, models: &GpuModels) -> Result<Self, ClusterError> {
+    pub fn parse(spec: &str, types: &GpuTypes) -> Result<Self, ClusterError> {
         let wrong = |why: String| ClusterError { spec: spec.chars().take(200).collect(), why };
         let mut devices = Vec::new();
         let mut gpus = 0_u32;
@@ -52,22 +55,22 @@ impl Cluster {
                 None => (part, None),
             };
             let (count, name) = counted(whole).map_err(wrong)?;
-            let model = models.find(name).map_err(wrong)?;
-            let mut layout: Vec<(Arc<GpuModel>, Arc<str>)> = Vec::new();
+            let gpu = types.find(name).map_err(wrong)?;
+            let mut layout: Vec<(Arc<GpuType>, Arc<str>)> = Vec::new();
             for slice in slices.into_iter().flat_map(|s| s.split(',')) {
                 let (n, profile) = counted(slice).map_err(wrong)?;
-                let slice = models.find(&format!("{name}/{profile}")).map_err(wrong)?;
+                let slice = types.find(&format!("{name}/{profile}")).map_err(wrong)?;
                 layout.extend(std::iter::repeat_n((Arc::new(slice), profile.into()), n));
-                check_layout(&model, &layout).map_err(wrong)?;
+                check_layout(&gpu, &layout).map_err(wrong)?;
             }
-            let model = Arc::new(model);
+            let gpu = Arc::new(gpu);
             for _ in 0..count {
                 if layout.is_empty() {
-                    devices.push(Device { model: Arc::clone(&model), mig: None });
+                    devices.push(Device { gpu: Arc::clone(&gpu), law: Law::from(&*gpu), mig: None });
                 }
                 for (slice, profile) in &layout {
                     let mig = Some((gpus, Arc::clone(profile)));
-                    devices.push(Device { model: Arc::clone(slice), mig });
+                    devices.push(Device { gpu: Arc::clone(slice), law: Law::from(&**slice), mig });
                 }
                 gpus += 1;
                 if devices.len() > MOST_GPUS {
@@ -105,8 +108,8 @@ impl Cluster {
         let info = |(index, device): (u32, &Device)| GpuInfo {
             uuid: format!("GPU-simulated-{index}").into(),
             index,
-            name: device.model.name.to_string(),
-            memory: device.model.memory,
+            name: device.gpu.name.to_string(),
+            memory: MiB(device.gpu.memory_mib),
             kind: match &device.mig {
                 Some((parent, profile)) => GpuKind::Mig {
                     parent: format!("GPU-simulated-parent-{parent}"),
@@ -122,12 +125,12 @@ impl Cluster {
 
 /// Whether a GPU can be cut so: at most 7 compute and 8 memory slices, and of each profile as many as
 /// the driver allows. (That some orders of instances leave gaps is not modelled.)
-fn check_layout(model: &GpuModel, layout: &[(Arc<GpuModel>, Arc<str>)]) -> Result<(), String> {
+fn check_layout(gpu: &GpuType, layout: &[(Arc<GpuType>, Arc<str>)]) -> Result<(), String> {
     let (mut compute, mut memory) = (0_u32, 0_u32);
-    for profile in &model.mig {
+    for profile in &gpu.mig {
         let n = layout.iter().filter(|(_, name)| name.eq_ignore_ascii_case(&profile.name)).count();
         if n > usize::from(profile.most) {
-            return Err(format!("one {} holds at most {} of {}", model.name, profile.most, profile.name));
+            return Err(format!("one {} holds at most {} of {}", gpu.name, profile.most, profile.name));
         }
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         compute += n * u32::from(profile.compute);
@@ -136,7 +139,7 @@ fn check_layout(model: &GpuModel, layout: &[(Arc<GpuModel>, Arc<str>)]) -> Resul
     if compute > 7 || memory > 8 {
         return Err(format!(
             "the instances need {compute} compute and {memory} memory slices of one {}, which has 7 and 8",
-            model.name
+            gpu.name
         ));
     }
     Ok(())
@@ -168,11 +171,11 @@ fn counted(part: &str) -> Result<(usize, &str), String> {
     }
 }
 
-/// What a task does to a GPU of this model when alone, with what is not known filled in.
-pub(crate) fn demand(task: &Task, model: &GpuModel) -> (Demand, f64) {
+/// What a task does to a GPU of this type when alone, with what is not known filled in.
+pub(crate) fn demand(task: &Task, gpu: &GpuType) -> (Demand, f64) {
     let a = &task.activity;
     let sm = a.smact.unwrap_or(0.0);
-    let gract = a.gract.unwrap_or_else(|| model.gract_of(sm));
+    let gract = a.gract.unwrap_or_else(|| gpu.gract_of(sm));
     let demand = Demand {
         gract,
         sm,

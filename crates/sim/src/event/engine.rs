@@ -382,8 +382,8 @@ impl<'a> Engine<'a> {
         let (step_s, series) = summary::series(&self.world, self.setup.record, end);
         RunResult {
             policy: self.setup.label.clone(),
-            precondition: match self.setup.rival {
-                Some(rival) => rival.about().to_owned(),
+            precondition: match self.setup.baseline {
+                Some(baseline) => baseline.about().to_owned(),
                 None => self.setup.options.policy.precondition(),
             },
             sharing: self.setup.options.sharing.to_string(),
@@ -420,7 +420,7 @@ pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingM
     for job in &workload.jobs {
         known.entry(Arc::as_ptr(&job.task)).or_insert_with(|| {
             let mut task = (*job.task).clone();
-            let (demand, _) = demand(&task, &device.model);
+            let (demand, _) = demand(&task, &device.gpu);
             task.activity.gract = Some(demand.gract);
             tasks.push(task);
             tenants.push(Tenant { weight: weight(&job.task, sharing), ..Tenant::new(demand) });
@@ -428,7 +428,7 @@ pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingM
         });
     }
     let mode = if sharing == SharingMode::TimeSlice { Mode::TimeSlice } else { Mode::Mps };
-    let scores = super::lucid::scores(&tenants, &device.model, mode);
+    let scores = super::lucid::scores(&tenants, &device.law, mode);
     let tasks: Vec<Arc<Task>> = tasks
         .into_iter()
         .zip(scores)

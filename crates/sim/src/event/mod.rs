@@ -9,6 +9,7 @@
 //! The same seed gives the same result, to the byte, whatever the number of threads: a run is one
 //! thread, and runs do not know of each other.
 
+pub mod baselines;
 mod batch;
 mod cluster;
 mod core;
@@ -16,7 +17,6 @@ mod engine;
 mod foresight;
 mod lucid;
 pub mod outcome;
-pub mod rivals;
 mod scheduler;
 mod startup;
 mod summary;
@@ -25,10 +25,10 @@ mod window;
 mod world;
 
 use crate::trace::Workload;
+use baselines::{Baseline, BaselineError};
 use carma_core::model::SharingMode;
 use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
 use outcome::RunResult;
-use rivals::{Rival, RivalError};
 
 pub use batch::simulate_all;
 pub use cluster::{Cluster, ClusterError, MOST_GPUS};
@@ -45,7 +45,7 @@ pub struct Setup {
     /// Whether to keep the GPUs' activity over time.
     pub record: bool,
     /// Who decides, if it is not the core.
-    pub rival: Option<Rival>,
+    pub baseline: Option<Baseline>,
 }
 
 impl Setup {
@@ -58,15 +58,15 @@ impl Setup {
         let label = policy.name.clone();
         let caps = policy.name == "carma";
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
-        Self { label, options, seed, record: false, rival: None }
+        Self { label, options, seed, record: false, baseline: None }
     }
 
-    /// A run of a rival, for [`play`]. Of the options, only the window and the sharing mode
+    /// A run of a baseline, for [`play`]. Of the options, only the window and the sharing mode
     /// mean anything to it; exclusive sharing counts as MPS.
     #[must_use]
-    pub fn for_rival(rival: Rival, sharing: SharingMode, seed: u64) -> Self {
+    pub fn for_baseline(baseline: Baseline, sharing: SharingMode, seed: u64) -> Self {
         let options = Options { sharing, ..Options::default() };
-        Self { label: rival.name().to_owned(), options, seed, record: false, rival: Some(rival) }
+        Self { label: baseline.name().to_owned(), options, seed, record: false, baseline: Some(baseline) }
     }
 }
 
@@ -74,13 +74,13 @@ impl Setup {
 /// over.
 ///
 /// # Errors
-/// [`RivalError`]: the setup names a rival that can't be played on this cluster.
+/// [`BaselineError`]: the setup names a baseline that can't be played on this cluster.
 pub fn play(
     workload: &Workload,
     cluster: &Cluster,
     setup: &Setup,
     report: &dyn Fn(u64),
-) -> Result<RunResult, RivalError> {
+) -> Result<RunResult, BaselineError> {
     run(&engine::complete(workload, cluster, setup.options.sharing), cluster, setup, report)
 }
 
@@ -96,11 +96,11 @@ fn run(
     cluster: &Cluster,
     setup: &Setup,
     report: &dyn Fn(u64),
-) -> Result<RunResult, RivalError> {
-    let Some(rival) = setup.rival else {
+) -> Result<RunResult, BaselineError> {
+    let Some(baseline) = setup.baseline else {
         return Ok(run_core(workload, cluster, setup, report));
     };
-    let mut scheduler = rival.scheduler(workload, cluster, setup)?;
+    let mut scheduler = baseline.scheduler(workload, cluster, setup)?;
     Ok(engine::Engine::new(workload, cluster, setup, &mut *scheduler).run(report))
 }
 

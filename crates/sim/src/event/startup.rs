@@ -1,7 +1,7 @@
 //! How long a job loads before it touches its GPUs.
 
-use crate::gpu_model::Startup;
 use crate::trace::WorkJob;
+use carma_hardware::Startup;
 use rand::Rng;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;

@@ -7,10 +7,10 @@
 
 use super::cluster::{Cluster, Device, demand, weight};
 use super::window::{History, Levels};
-use crate::gpu_model::Startup;
 use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
+use carma_hardware::Startup;
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share};
 use std::sync::Arc;
 
@@ -214,7 +214,7 @@ impl World {
             used: 0,
             clock: 1.0,
             levels: [0.0; 3],
-            power: device.model.empty_w,
+            power: device.gpu.empty_w,
             since: begin.0,
             history: History::default(),
             totals: Totals::default(),
@@ -236,13 +236,13 @@ impl World {
 
     /// Memory of a GPU, MiB.
     pub(crate) fn memory(&self, gpu: GpuIndex) -> MiB {
-        self.gpus[gpu as usize].device.model.memory
+        MiB(self.gpus[gpu as usize].device.gpu.memory_mib)
     }
 
     /// How long processes load on these GPUs.
     pub(crate) fn startup(&self, gpus: &[GpuIndex]) -> &Startup {
         let gpu = gpus.first().map_or(0, |gpu| *gpu as usize);
-        &self.gpus[gpu].device.model.startup
+        &self.gpus[gpu].device.gpu.startup
     }
 
     /// Memory that a job holds on a GPU.
@@ -279,7 +279,7 @@ impl World {
             gpu.allowed.push(0.0);
         }
         let (demand, smocc) = match gpus.first() {
-            Some(gpu) => demand(&self.jobs[job as usize].task, &self.gpus[*gpu as usize].device.model),
+            Some(gpu) => demand(&self.jobs[job as usize].task, &self.gpus[*gpu as usize].device.gpu),
             None => Default::default(),
         };
         let it = &mut self.jobs[job as usize];
@@ -486,8 +486,8 @@ impl World {
         if self.tenants.is_empty() {
             return;
         }
-        let model = &shared.device.model;
-        shared.clock = model.run(mode, &self.tenants, &mut self.scratch, &mut self.progress).clock;
+        let law = &shared.device.law;
+        shared.clock = law.run(mode, &self.tenants, &mut self.scratch, &mut self.progress).clock;
         let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
         for (allowed, progress) in unknown.zip(&self.progress) {
             *allowed = *progress;
@@ -502,7 +502,7 @@ impl World {
         let mut smocc = 0.0;
         let mut quiet = 1.0;
         let mut dram = 0.0;
-        let power = it.device.model.power;
+        let power = it.device.law.power;
         for job in &it.tenants {
             let job = &self.jobs[*job as usize];
             if job.stage != Stage::Active {
@@ -519,7 +519,7 @@ impl World {
             quiet *= 1.0 - demand.gract.clamp(0.0, 1.0);
         }
         used.gract = (1.0 - quiet).max(used.sm.min(1.0));
-        it.power = if it.tenants.is_empty() { it.device.model.empty_w } else { power.drawn_w(&used) };
+        it.power = if it.tenants.is_empty() { it.device.gpu.empty_w } else { power.drawn_w(&used) };
         it.levels = [used.sm.min(1.0), smocc.min(1.0), dram.min(1.0)];
         it.history.push(now, it.levels, self.span);
         self.stirred.push(gpu);
@@ -581,7 +581,7 @@ impl World {
         let mut broken = Vec::new();
         for (index, gpu) in (0..).zip(&self.gpus) {
             let held: u64 = gpu.tenants.iter().map(|job| self.held(*job, index).0).sum();
-            let memory = gpu.device.model.memory.0;
+            let memory = gpu.device.gpu.memory_mib;
             if gpu.used != held || gpu.used > memory {
                 broken.push(format!("GPU {index}: {} MiB in use, {held} held, {memory} there", gpu.used));
             }
@@ -627,7 +627,7 @@ impl World {
 impl Gpu {
     /// Power with nobody on it, watts.
     pub(crate) fn empty_w(&self) -> f64 {
-        self.device.model.empty_w
+        self.device.gpu.empty_w
     }
 
     fn allows(&self, job: JobIndex) -> f64 {

@@ -7,7 +7,7 @@ use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing, SharingRequest};
 use carma_interference::measured::Machine;
-use carma_sim::virtual_gpu::{VirtualGpus, VirtualSpec};
+use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::path::Path;
 
 /// One GPU.

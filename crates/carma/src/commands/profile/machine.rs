@@ -9,7 +9,7 @@ use carma_core::units::Millis;
 use carma_daemon::run::process;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
-use carma_sim::virtual_gpu::{VirtualGpus, VirtualSpec};
+use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::path::Path;
 
 /// The GPUs, real or virtual.

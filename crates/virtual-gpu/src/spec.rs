@@ -1,0 +1,189 @@
+//! Which virtual GPUs to make: `virtual:4xA100-40GB`, `virtual:2xA100-40GB+1xH200`.
+
+use carma_hardware::{GpuType, GpuTypes};
+use std::fmt;
+use std::str::FromStr;
+
+/// The most virtual GPUs that one host takes.
+pub const MOST_GPUS: usize = 4096;
+
+/// A list of virtual GPUs in order. Parsed from `virtual:<count>x<type>[+<count>x<type>...]`; a type
+/// alone means one. Prints back in that form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VirtualSpec {
+    parts: Vec<(usize, GpuType)>,
+}
+
+/// What is wrong with a specification, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "virtual GPUs `{spec}`: {why}. Write virtual:<count>x<type>, several joined by `+`; types: {}",
+    known_types()
+)]
+pub struct SpecError {
+    /// The specification as given.
+    pub spec: String,
+    /// The part that is wrong, and why.
+    pub why: String,
+}
+
+/// Names of the types, separated by commas.
+#[must_use]
+pub fn known_types() -> String {
+    GpuTypes::built_in().names()
+}
+
+impl VirtualSpec {
+    /// Number of GPUs.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.parts.iter().map(|(count, _)| count).sum()
+    }
+
+    /// One type a GPU, in order.
+    #[must_use]
+    pub fn types(&self) -> Vec<GpuType> {
+        self.parts.iter().flat_map(|(count, gpu)| std::iter::repeat_n(gpu.clone(), *count)).collect()
+    }
+}
+
+impl FromStr for VirtualSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let wrong = |why: String| SpecError { spec: text.chars().take(200).collect(), why };
+        let list = text
+            .trim()
+            .strip_prefix("virtual:")
+            .ok_or_else(|| wrong("it does not begin with `virtual:`".to_owned()))?;
+        let types = GpuTypes::built_in();
+        let mut parts = Vec::new();
+        let mut total = 0_usize;
+        for part in list.split('+') {
+            let part = part.trim();
+            if part.is_empty() {
+                return Err(wrong("a part is empty".to_owned()));
+            }
+            let (count, name) = match part.split_once(['x', 'X']) {
+                // A type alone; none of them contains an x.
+                None if part.starts_with(|c: char| c.is_ascii_digit()) => {
+                    return Err(wrong(format!("`{part}` lacks an `x` between count and type")));
+                }
+                None => (1, part),
+                Some((count, name)) => {
+                    let count = count.trim().parse::<usize>().ok().filter(|n| (1..=MOST_GPUS).contains(n));
+                    let count = count.ok_or_else(|| {
+                        wrong(format!("in `{part}` the count is no whole number from 1 to {MOST_GPUS}"))
+                    })?;
+                    (count, name.trim())
+                }
+            };
+            total += count;
+            if total > MOST_GPUS {
+                return Err(wrong(format!("more than {MOST_GPUS} GPUs")));
+            }
+            parts.push((count, types.find(name).map_err(wrong)?));
+        }
+        Ok(Self { parts })
+    }
+}
+
+impl fmt::Display for VirtualSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("virtual:")?;
+        for (i, (count, gpu)) in self.parts.iter().enumerate() {
+            write!(f, "{}{count}x{}", if i > 0 { "+" } else { "" }, gpu.name)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::physics::law;
+    use carma_interference::share::Demand;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<VirtualSpec, String> {
+        text.parse::<VirtualSpec>().map_err(|e| e.why)
+    }
+
+    #[test]
+    fn lists_are_read_in_order() {
+        let spec = parse("virtual:2xA100-40GB+1xH200").unwrap();
+        let memory: Vec<u64> = spec.types().iter().map(|gpu| gpu.memory_mib).collect();
+        assert_eq!(memory, [40_960, 40_960, 143_771]);
+        assert_eq!(spec.count(), 3);
+        assert_eq!(
+            parse("virtual: 3 x a100-80gb + h100").unwrap().to_string(),
+            "virtual:3xA100-80GB+1xH100-80GB"
+        );
+        assert_eq!(parse("virtual:2xcustom-24GB").unwrap().types()[0].memory_mib, 24 * 1024);
+        assert_eq!(parse("virtual:4096xT4").unwrap().count(), 4096);
+    }
+
+    #[test]
+    fn errors_name_the_bad_part_and_list_the_types() {
+        for (text, part) in [
+            ("4xA100-40GB", "virtual:"),
+            ("virtual:", "empty"),
+            ("virtual:2xA100-40GB+", "empty"),
+            ("virtual:0xH200", "`0xH200`"),
+            ("virtual:-1xH200", "`-1xH200`"),
+            ("virtual:4097xH200", "`4097xH200`"),
+            ("virtual:4096xH200+1xT4", "more than 4096"),
+            ("virtual:2xB200", "`B200`"),
+            ("virtual:2xA100", "A100-40GB or A100-80GB"),
+            ("virtual:4A100-40GB", "`4A100-40GB`"),
+            ("virtual:1xCUSTOM-0GB", "CUSTOM-0GB"),
+            ("virtual:1xCUSTOM-1025GB", "CUSTOM-1025GB"),
+        ] {
+            let why = parse(text).expect_err(text);
+            assert!(why.contains(part), "{text}: {why}");
+        }
+        let error = "virtual:2xB200".parse::<VirtualSpec>().unwrap_err().to_string();
+        assert!(error.contains("A100-40GB, A100-80GB") && error.contains("CUSTOM-<n>GB"), "{error}");
+    }
+
+    /// Rows of the H200 table, each within 15 %.
+    #[test]
+    fn power_agrees_with_the_h200_table() {
+        let (power, _) = law(&GpuType::find("h200").unwrap());
+        let drawn = |gract, sm, dram| power.drawn_w(&Demand { gract, sm, dram, ..Demand::default() });
+        for (gract, smact, dram, watts) in [
+            (0.397, 0.224, 0.046, 212.0),
+            (0.997, 0.495, 0.098, 320.0),
+            (0.999, 0.533, 0.108, 341.0),
+            (0.713, 0.446, 0.107, 306.0),
+            (0.999, 0.897, 0.267, 523.0),
+            (1.0, 0.967, 0.326, 559.0),
+            (0.759, 0.575, 0.233, 426.0),
+            (1.0, 0.963, 0.476, 676.0),
+            (0.707, 0.545, 0.220, 407.0),
+            (0.999, 0.727, 0.288, 493.0),
+        ] {
+            let said = drawn(gract, smact, dram);
+            assert!((said / watts - 1.0).abs() < 0.15, "law {said:.0} W, measured {watts} W");
+        }
+        assert_eq!(drawn(1.0, 1.0, 1.0), 700.0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_it(text in ".{0,60}") {
+            let _ = text.parse::<VirtualSpec>();
+            let _ = format!("virtual:{text}").parse::<VirtualSpec>();
+        }
+
+        #[test]
+        fn what_is_printed_reads_back(parts in prop::collection::vec((1..50_usize, 0..12_usize), 1..6)) {
+            let types = GpuTypes::built_in();
+            let names: Vec<_> = types.iter().map(|gpu| gpu.name.clone()).collect();
+            let text: Vec<String> = parts.iter().map(|(n, at)| format!("{n}x{}", names[*at])).collect();
+            let text = format!("virtual:{}", text.join("+"));
+            let spec = text.parse::<VirtualSpec>().unwrap();
+            prop_assert_eq!(spec.to_string(), text);
+        }
+    }
+}
