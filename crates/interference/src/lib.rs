@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod foresee;
+pub mod group;
 pub mod kace;
 pub mod kernels;
 pub mod measured;

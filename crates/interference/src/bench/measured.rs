@@ -2,9 +2,9 @@
 //! tasks (`bench/h200/collocation.py`).
 
 use super::set::{Set, Together};
+use crate::group::{GpuType, Mode};
 use crate::kace::Error;
 use crate::measured::{Combination, Measured, median};
-use crate::predict::{GpuType, Mode};
 use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
 //! Data of Lucid, iGniter and Gavel, and KACE's thread splits, as data sets.
 
 use super::set::{Set, Together};
+use crate::group::{GpuType, Mode};
 use crate::kace::Error;
 use crate::kace::cells::Cells;
-use crate::predict::{GpuType, Mode};
 use crate::profile::{Kernels, Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -3,13 +3,13 @@
 
 use super::set::{Set, Together};
 use super::stats::Clustered;
+use crate::group::{Group, Objective};
 use crate::kace::features::Target;
 use crate::kace::predictor::{Kace, Kind, Options, Trained};
 use crate::kace::score::parallel;
 use crate::kace::table::{MEM_BUSY, MEMCAP, Row, SM_BUSY, SOLO};
 use crate::online::Model;
 use crate::predict::policy::{Policy, kace_row, share_progress};
-use crate::predict::{Group, Objective};
 
 fn with_group<T>(set: &Set, row: &Together, f: impl FnOnce(&Group<'_>) -> T) -> T {
     let members = set.members(row);

@@ -1,10 +1,10 @@
 //! A data set of measured combinations, and the protocols that all of them share.
 
 use super::stats::{Clustered, Dice};
+use crate::group::{GpuType, Group, Member, Mode};
 use crate::kace::Error;
 use crate::kace::score::parallel;
 use crate::online::{Model, Observed};
-use crate::predict::{GpuType, Group, Member, Mode};
 use crate::profile::Profile;
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Set {
     }
 
     /// Predicted progress with bounds, of each member.
-    pub(crate) fn predict(&self, model: &Model, row: &Together) -> Option<crate::predict::Forecast> {
+    pub(crate) fn predict(&self, model: &Model, row: &Together) -> Option<crate::group::Forecast> {
         let members = self.members(row);
         model.predict(&Group { gpu: &self.gpu, sharing: row.sharing, members: &members }).ok()
     }

@@ -5,11 +5,11 @@ use super::rivals;
 use super::set::{Set, Together};
 use super::stats::Dice;
 use super::{Data, Line, MAPE, ORACLE, errors_lines};
+use crate::group::{Mode, Objective};
 use crate::kace::Error;
 use crate::kace::features::Target;
 use crate::online::Model;
 use crate::predict::policy::Policy;
-use crate::predict::{Mode, Objective};
 use crate::profile::{Metrics, Profile};
 
 const PART: &str = "h200";

@@ -108,8 +108,8 @@ fn unseen(label: &str, table: &Table, data: &Data, limit: Option<(f64, f64)>) ->
 
 /// The share law on SM busy and the solo rate as imported.
 fn share_line(label: &str, table: &Table, protocol: &Protocol<'_>, data: &Data) -> Result<Line, Error> {
+    use crate::group::{Group, Member, Mode, Objective};
     use crate::predict::policy::Policy;
-    use crate::predict::{Group, Member, Mode, Objective};
     let columns = Columns::of(table, false)?;
     let gpu = gpu();
     let share = score::per_case(|_, case| {
@@ -205,7 +205,7 @@ fn more_members(tables: &Tables) -> Result<Vec<Line>, Error> {
             for seed in 0..REPEATS {
                 let model = after.taught_after(&before, observations, seed);
                 let score = |model: &Model, row: &Together| {
-                    after.predict(model, row).map_or(0.0, |f| f.value(crate::predict::Objective::Throughput))
+                    after.predict(model, row).map_or(0.0, |f| f.value(crate::group::Objective::Throughput))
                 };
                 let value = |row: &Together| after.throughput(row);
                 chosen.extend(after.choices(&model, |_| true, value, score));
@@ -250,7 +250,7 @@ fn divisions(part: &'static str, set: &Set) -> Vec<Line> {
     let nothing = Model::new();
     let by = |model: &Model, row: &Together| {
         let forecast = set.predict(model, row);
-        forecast.map_or(f64::NEG_INFINITY, |f| f.value(crate::predict::Objective::MaxMin))
+        forecast.map_or(f64::NEG_INFINITY, |f| f.value(crate::group::Objective::MaxMin))
     };
     let is = |yes: bool| f64::from(u8::from(yes));
     type Score<'a> = &'a dyn Fn(&Together) -> f64;

@@ -3,7 +3,7 @@
 //! Every policy gives a group one number, the higher the better, from solo profiles alone; one whose
 //! features are missing says which.
 
-use super::{Group, Mode, Objective};
+use crate::group::{Group, Mode, Objective};
 use crate::kace::predictor::Trained;
 use crate::kace::table::{MEM_BUSY, MEMCAP, Member as KaceMember, NCU_SM, Row, SM_BUSY, SOLO};
 use crate::online::Model;
@@ -185,9 +185,9 @@ pub fn kace_row(features: &[String], group: &Group<'_>) -> Result<Row, Lacks> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::{GpuType, Member};
     use crate::kace::predictor::{Kace, Kind, Options};
     use crate::kace::table::Table;
-    use crate::predict::{GpuType, Member};
     use crate::profile::Profiles;
 
     #[test]
