@@ -11,7 +11,7 @@ use carma_api::wire::SlowdownsReply;
 use carma_core::model::SharingMode;
 use carma_interference::foresee::mode;
 use carma_interference::group::{Forecast, GpuType, Group, Member, Mode, Objective};
-use carma_interference::kace::predictor::Trained;
+use carma_interference::kace::trained::Trained;
 use carma_interference::measured::Measured;
 use carma_interference::online::Model;
 use carma_interference::predict::best_split;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::group::Mode;
 use crate::kace::{Artifact, protocol, score};
-use crate::measured::Measured;
+use carma_interference::group::Mode;
+use carma_interference::measured::Measured;
 
 #[test]
 fn what_is_absent_is_said() {

@@ -3,10 +3,10 @@
 //! Nothing is fitted to a row that it is scored on. What was chosen by people after looking at such rows is said
 //! in `docs/results/interference.md`.
 
+mod baselines;
 mod kace;
 mod measured;
 mod others;
-mod rivals;
 mod set;
 mod stats;
 mod tests_h200;
@@ -167,7 +167,7 @@ pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
 ///
 /// # Errors
 /// There are none, or one cannot be read.
-pub fn learn(data: &Data) -> Result<crate::online::Model, crate::kace::Error> {
+pub fn learn(data: &Data) -> Result<carma_interference::online::Model, crate::kace::Error> {
     tests_h200::learn(data)
 }
 
