@@ -224,7 +224,7 @@ fn kace_model() {
     let sample = r#"{"version":1,"target":"sum_throughput","features":["sm%"],"rows":4,"model":{"linear":{"weights":[1.0],"bias":0.5}}}"#;
     reader("kace_model")
         .sample(sample)
-        .reads(|bytes| drop(carma_interference::kace::predictor::Trained::read(FILE, &text(bytes))));
+        .reads(|bytes| drop(carma_interference::kace::trained::Trained::read(FILE, &text(bytes))));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn kace_table() {
     reader("kace_table")
         .sample(sample)
         .unpacks()
-        .reads(|bytes| drop(carma_interference::kace::table::Table::parse(FILE, bytes)));
+        .reads(|bytes| drop(carma_lab_interference::kace::table::Table::parse(FILE, bytes)));
 }
 
 #[test]

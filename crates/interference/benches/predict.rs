@@ -10,8 +10,8 @@
 #[path = "../../memory/benches/timing/mod.rs"]
 mod timing;
 
+use carma_interference::group::{GpuType, Group, Member, Mode};
 use carma_interference::online::{Model, Observed};
-use carma_interference::predict::{GpuType, Group, Member, Mode};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 
 /// Calls in one timed run: one call is too short for the clock.

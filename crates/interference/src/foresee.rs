@@ -2,8 +2,8 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
+use crate::group::{BadGroup, GpuType, Group, Member, Mode};
 use crate::online::{Model, Observed};
-use crate::predict::{BadGroup, GpuType, Group, Member, Mode};
 use crate::profile::Profile;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, SharingMode};

@@ -1,7 +1,7 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
-pub mod bench;
 pub mod foresee;
+pub mod group;
 pub mod kace;
 pub mod kernels;
 pub mod measured;

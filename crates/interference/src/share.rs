@@ -25,7 +25,7 @@
 //!
 //! # Power
 //! When the set asks for more power than the board may draw, clocks fall and everyone slows down:
-//! [`crate::power`] has that factor, to be multiplied in.
+//! that factor belongs to the type of GPU (module `power`), and is multiplied in by whoever knows both.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bolero::check;
+use carma_interference::group::{GpuType, Group, Member, Mode, Objective};
 use carma_interference::measured::Measured;
 use carma_interference::online::{Model, Observed};
 use carma_interference::predict::policy::{Policy, kace_row};
-use carma_interference::predict::{GpuType, Group, Member, Mode, Objective};
 use carma_interference::profile::Profiles;
 
 const ITERATIONS: usize = 1000;

@@ -1,7 +1,7 @@
 //! Options of `carma kace`.
 
 use carma_interference::kace::features::{Aggregation, Target};
-use carma_interference::kace::predictor::Kind;
+use carma_lab_interference::kace::trainer::Kind;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Options of `carma predict` and `carma interference-bench`.
 
-use carma_interference::bench::PARTS;
+use carma_interference::group::{Mode, Objective};
 use carma_interference::predict::policy::NAMES;
-use carma_interference::predict::{Mode, Objective};
+use carma_lab_interference::bench::PARTS;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use crate::cli::predict::InterferenceBenchArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json, replace};
-use carma_interference::bench::{self, Data, Line};
+use carma_lab_interference::bench::{self, Data, Line};
 use std::fmt::Write as _;
 
 /// Runs the verb. Exit code 1 with `--check`: a target is missed.

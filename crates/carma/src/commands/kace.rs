@@ -4,11 +4,13 @@ use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, S
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json, replace};
 use carma_hardware::GpuType;
-use carma_interference::kace::eval::{self, Percent, Report, Request};
 use carma_interference::kace::features::Target;
-use carma_interference::kace::predictor::{Kace, Options, Trained};
-use carma_interference::kace::table::{self, Row};
-use carma_interference::kace::{Artifact, Error};
+use carma_interference::kace::trained::Trained;
+use carma_lab_interference::kace::eval::{self, Percent, Report, Request};
+use carma_lab_interference::kace::features::measured;
+use carma_lab_interference::kace::table::{self, Row};
+use carma_lab_interference::kace::trainer::{Kace, Options};
+use carma_lab_interference::kace::{Artifact, Error};
 use carma_sim::gpu::Law;
 use indicatif::ProgressBar;
 use std::fmt::Write as _;
@@ -150,8 +152,10 @@ fn run_predict(args: &KacePredictArgs) -> Outcome {
 
 /// R2 on the rows of the table.
 fn explained(trained: &Trained, rows: &[&Row]) -> Result<f64, Error> {
-    let targets =
-        rows.iter().map(|r| trained.target.of(&trained.features, r)).collect::<Result<Vec<f64>, _>>()?;
+    let targets = rows
+        .iter()
+        .map(|r| measured(trained.target, &trained.features, r))
+        .collect::<Result<Vec<f64>, _>>()?;
     let mean = targets.iter().sum::<f64>() / targets.len().max(1) as f64;
     let total: f64 = targets.iter().map(|t| (t - mean) * (t - mean)).sum();
     let left: f64 = rows.iter().zip(&targets).map(|(r, t)| (trained.predict(r) - t).powi(2)).sum();

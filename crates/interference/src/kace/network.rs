@@ -1,223 +1,122 @@
-//! KACE's neural network: layers of 128, 64, 32 and 1, ReLU between them, dropout 0.2.
-//!
-//! As in the artifact: Keras' defaults (uniform weights after Glorot and Bengio, Adam at 0.001, batches of 32), the
-//! last fifth of the rows for validation, at most 250 passes, the end after 40 passes without a better validation
-//! loss, and the weights of the end, not of the best pass. Dropout was added behind the output there, so that is
-//! where it is.
+//! KACE's neural network: layers of 128, 64, 32 and 1, ReLU between them. What was trained, and what it predicts.
 
-use carma_nn::{Adam, Linear, Mat, Module, Rng, Weights, relu, relu_backward};
 use serde::{Deserialize, Serialize};
 
-const WIDTHS: [usize; 4] = [128, 64, 32, 1];
-const EPOCHS: usize = 250;
-const PATIENCE: usize = 40;
-const BATCH: usize = 32;
-const RATE: f32 = 1e-3;
-const DROPOUT: f32 = 0.2;
+/// Outputs of each layer.
+pub const WIDTHS: [usize; 4] = [128, 64, 32, 1];
 
-/// The network.
-#[derive(Debug, Clone, PartialEq)]
+/// The network, as it is in a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct Network {
-    layers: Vec<Linear>,
+    /// How many features it was trained with.
+    pub features: usize,
+    /// Of each layer its weights, output by output, then one bias an output.
+    pub weights: Vec<f32>,
 }
 
-/// As it is in a file.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a file holds: perhaps not one network's weights.
+#[derive(Deserialize)]
 struct Stored {
     features: usize,
     weights: Vec<f32>,
 }
 
-impl Serialize for Network {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let features = self.layers.first().map_or(0, |l| l.inp);
-        Stored { features, weights: self.clone().save() }.serialize(serializer)
+impl TryFrom<Stored> for Network {
+    type Error = &'static str;
+
+    fn try_from(stored: Stored) -> Result<Self, Self::Error> {
+        let Stored { features, weights } = stored;
+        if features.saturating_mul(WIDTHS[0]) > weights.len() {
+            return Err("too few weights for so many features");
+        }
+        if weights.len() != count(features) {
+            return Err("another number of weights than the network has");
+        }
+        Ok(Self { features, weights })
     }
 }
 
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let stored = Stored::deserialize(deserializer)?;
-        // A file can't ask for more memory than it has numbers itself.
-        if stored.features.saturating_mul(WIDTHS[0]) > stored.weights.len() {
-            return Err(serde::de::Error::custom("too few weights for so many features"));
-        }
-        let mut network = Self::new(stored.features, &mut Rng::new(0, 0));
-        if network.load(&stored.weights) != Some(stored.weights.len()) {
-            return Err(serde::de::Error::custom("another number of weights than the network has"));
-        }
-        Ok(network)
-    }
+/// Inputs and outputs of each layer.
+fn layers(features: usize) -> impl Iterator<Item = (usize, usize)> {
+    std::iter::once(features).chain(WIDTHS).zip(WIDTHS)
 }
 
-impl Module for Network {
-    fn weights(&mut self, visit: &mut dyn FnMut(&mut Weights)) {
-        self.layers.iter_mut().for_each(|layer| layer.weights(visit));
-    }
+/// Weights and biases of all layers.
+fn count(features: usize) -> usize {
+    let of = |(inp, out): (usize, usize)| inp.saturating_add(1).saturating_mul(out);
+    layers(features).map(of).fold(0, usize::saturating_add)
 }
 
 impl Network {
-    fn new(features: usize, rng: &mut Rng) -> Self {
-        let mut inp = features;
-        let layer = |out: usize| {
-            let mut layer = Linear::new(inp, out, rng);
-            let bound = (6.0 / (inp + out) as f32).sqrt();
-            layer.weight = Weights::new(rng.uniform(inp * out, bound));
-            layer.bias.value.fill(0.0);
-            inp = out;
-            layer
-        };
-        Self { layers: WIDTHS.map(layer).into() }
-    }
-
-    /// Outputs of all layers.
-    fn forward(&self, x: Mat) -> Vec<Mat> {
-        let mut all = vec![x];
-        for (i, layer) in self.layers.iter().enumerate() {
-            let mut y = layer.forward(&all[i]);
-            if i + 1 < self.layers.len() {
-                relu(&mut y);
-            }
-            all.push(y);
-        }
-        all
-    }
-
-    /// Adds to the gradients, given that of the output.
-    fn backward(&mut self, outputs: &[Mat], mut grad: Mat) {
-        for (i, layer) in self.layers.iter_mut().enumerate().rev() {
-            grad = layer.backward(&outputs[i], &grad);
-            if i > 0 {
-                relu_backward(&outputs[i], &mut grad);
-            }
-        }
-    }
-
-    /// Trains on normalised rows and targets.
-    #[must_use]
-    pub fn train(x: &[Vec<f64>], y: &[f64], rng: &mut Rng) -> Self {
-        let features = x.first().map_or(0, Vec::len);
-        let rows: Vec<Vec<f32>> = x.iter().map(|r| r.iter().map(|v| *v as f32).collect()).collect();
-        let y: Vec<f32> = y.iter().map(|v| *v as f32).collect();
-        let mut network = Self::new(features, rng);
-        let fit = x.len() * 4 / 5;
-        let held: Vec<usize> = (fit..x.len()).collect();
-        let mut order: Vec<usize> = (0..fit).collect();
-        let inputs = |at: &[usize]| {
-            Mat::from_samples(
-                features,
-                at.iter().map(|i| rows[*i].as_slice()).collect::<Vec<_>>().into_iter(),
-            )
-        };
-        let (mut best, mut since) = (f32::INFINITY, 0);
-        let mut adam = Adam::default();
-        let held_inputs = inputs(&held);
-        for _ in 0..EPOCHS {
-            rng.shuffle(&mut order);
-            for part in order.chunks(BATCH) {
-                let outputs = network.forward(inputs(part));
-                let mut grad = Mat::zeros(1, part.len());
-                if let Some(output) = outputs.last() {
-                    for (s, i) in part.iter().enumerate() {
-                        let kept = (rng.around_zero(0.5) + 0.5 >= DROPOUT) as u8 as f32 / (1.0 - DROPOUT);
-                        grad.data[s] = 2.0 * (kept * output.at(0, s) - y[*i]) * kept / part.len() as f32;
-                    }
-                }
-                network.backward(&outputs, grad);
-                adam.step(&mut network, RATE);
-            }
-            let outputs = network.forward(held_inputs.clone());
-            let loss: f32 = match outputs.last() {
-                Some(output) => held.iter().enumerate().map(|(s, i)| (output.at(0, s) - y[*i]).powi(2)).sum(),
-                None => 0.0,
-            };
-            if loss < best {
-                (best, since) = (loss, 0);
-            } else {
-                since += 1;
-                if since >= PATIENCE {
-                    break;
-                }
-            }
-        }
-        network
-    }
-
-    /// For one normalised row.
+    /// For one normalised row; features that it lacks count as 0.
     #[must_use]
     pub fn predict(&self, x: &[f64]) -> f64 {
-        let features = self.layers.first().map_or(0, |l| l.inp);
-        let row: Vec<f32> = x.iter().map(|v| *v as f32).collect();
-        let outputs = self.forward(Mat::from_samples(features, std::iter::once(row.as_slice())));
-        outputs.last().map_or(0.0, |y| f64::from(y.at(0, 0)))
+        let mut values: Vec<f32> = x.iter().map(|v| *v as f32).collect();
+        values.resize(self.features, 0.0);
+        let mut left = self.weights.as_slice();
+        for (at, (inp, out)) in layers(self.features).enumerate() {
+            let Some((layer, rest)) = left.split_at_checked((inp + 1) * out) else { return 0.0 };
+            left = rest;
+            let (weights, biases) = layer.split_at(inp * out);
+            let output = |(o, bias): (usize, &f32)| {
+                let own = &weights[o * inp..(o + 1) * inp];
+                let y = own.iter().zip(&values).fold(*bias, |y, (w, v)| y + w * v);
+                if at + 1 < WIDTHS.len() { y.max(0.0) } else { y }
+            };
+            values = biases.iter().enumerate().map(output).collect();
+        }
+        values.first().map_or(0.0, |y| f64::from(*y))
     }
 
-    /// Whether all weights are finite.
+    /// Whether it takes so many features, and has as many weights as it needs, all of them finite.
     #[must_use]
-    pub fn is_finite(&self) -> bool {
-        self.clone().save().iter().all(|w| w.is_finite())
-    }
-
-    /// How many features it was trained with.
-    #[must_use]
-    pub fn features(&self) -> usize {
-        self.layers.first().map_or(0, |l| l.inp)
+    pub fn is_whole(&self, features: usize) -> bool {
+        self.features == features
+            && self.weights.len() == count(features)
+            && self.weights.iter().all(|w| w.is_finite())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_nn::check::compare_gradients;
 
-    fn data(n: usize) -> (Vec<Vec<f64>>, Vec<f64>) {
-        let mut rng = Rng::new(3, 0);
-        let x: Vec<Vec<f64>> =
-            (0..n).map(|_| rng.uniform(3, 1.5).into_iter().map(f64::from).collect()).collect();
-        let y = x.iter().map(|r| r[0] - 0.5 * r[1]).collect();
-        (x, y)
-    }
-
-    #[test]
-    fn it_learns_a_sum_and_comes_back_from_a_file() {
-        let (x, y) = data(200);
-        let network = Network::train(&x, &y, &mut Rng::new(1, 0));
-        let (x, y) = data(230);
-        let off: f64 = (200..230).map(|i| (network.predict(&x[i]) - y[i]).abs()).sum::<f64>() / 30.0;
-        assert!(off < 0.2, "mean error {off}");
-        let text = serde_json::to_string(&network).unwrap();
-        let again: Network = serde_json::from_str(&text).unwrap();
-        assert_eq!(again.predict(&x[1]), network.predict(&x[1]));
-        assert!(serde_json::from_str::<Network>(r#"{"features":99999999,"weights":[1.0]}"#).is_err());
-        assert!(serde_json::from_str::<Network>(r#"{"features":0,"weights":[1.0]}"#).is_err());
-    }
-
-    #[test]
-    fn gradients_are_right() {
-        let (x, _) = data(6);
-        let rows: Vec<Vec<f32>> = x.iter().map(|r| r.iter().map(|v| *v as f32).collect()).collect();
-        let input = Mat::from_samples(3, rows.iter().map(Vec::as_slice));
-        let mut network = Network { layers: Network::new(3, &mut Rng::new(2, 0)).layers };
-        // The wide layers would take long to compare weight by weight.
-        network.layers = vec![Linear::new(3, 5, &mut Rng::new(2, 1)), Linear::new(5, 1, &mut Rng::new(2, 2))];
-        let compared = compare_gradients(&mut network, |network, back| {
-            let outputs = network.forward(input.clone());
-            let y = outputs.last().unwrap();
-            let loss = y.data.iter().map(|v| v * v).sum::<f32>();
-            if back {
-                let grad = Mat { data: y.data.iter().map(|v| 2.0 * v).collect(), ..y.clone() };
-                network.backward(&outputs, grad);
-            }
-            loss
-        });
-        assert!(compared.agree(), "{compared:?}");
-    }
-
-    #[test]
-    fn few_rows_are_enough_to_answer() {
-        for n in 0..3 {
-            let (x, y) = data(n);
-            assert!(Network::train(&x, &y, &mut Rng::new(1, 0)).predict(&[0.0; 3]).is_finite());
+    /// Adds up its two features, above 0, in the first neuron of each layer.
+    fn sum() -> Network {
+        let mut weights = Vec::new();
+        for (at, (inp, out)) in layers(2).enumerate() {
+            let mut layer = vec![0.0; (inp + 1) * out];
+            layer[0] = 1.0;
+            layer[1] = if at == 0 { 1.0 } else { 0.0 };
+            weights.extend(layer);
         }
+        Network { features: 2, weights }
+    }
+
+    #[test]
+    fn layers_are_linear_with_nothing_below_0_between_them() {
+        let network = sum();
+        assert_eq!([[2.0, 3.0], [2.0, -1.5], [-2.0, 1.0]].map(|x| network.predict(&x)), [5.0, 0.5, 0.0]);
+        assert_eq!((network.predict(&[2.0]), network.predict(&[2.0, 3.0, 9.0])), (2.0, 5.0));
+        let mut biased = network.clone();
+        *biased.weights.last_mut().unwrap() = -7.0;
+        assert_eq!(biased.predict(&[2.0, 3.0]), -2.0);
+        biased.weights[5] = f32::NAN;
+        assert!(network.is_whole(2) && !network.is_whole(3) && !biased.is_whole(2));
+        biased.weights.pop();
+        assert_eq!(biased.predict(&[2.0, 3.0]), 0.0);
+    }
+
+    #[test]
+    fn files_hold_as_many_weights_as_the_network_has() {
+        let text = serde_json::to_string(&sum()).unwrap();
+        assert_eq!(serde_json::from_str::<Network>(&text).unwrap(), sum());
+        assert!(serde_json::from_str::<Network>(&text.replacen("0.0", "0.0,0.0", 1)).is_err());
+        assert!(serde_json::from_str::<Network>(r#"{"features":99999999,"weights":[1.0]}"#).is_err());
+        assert!(
+            serde_json::from_str::<Network>(r#"{"features":18446744073709551615,"weights":[]}"#).is_err()
+        );
+        assert!(serde_json::from_str::<Network>(r#"{"features":0,"weights":[1.0]}"#).is_err());
     }
 }

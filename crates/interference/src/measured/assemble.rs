@@ -75,8 +75,9 @@ impl Solos {
 }
 
 /// Middle of some values: host-bound tasks differ by a factor of 2 between windows, and one window that
-/// something disturbed would move a mean.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+/// something disturbed would move a mean. `None`: there is no finite value.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.retain(|v| v.is_finite());
     values.sort_by(f64::total_cmp);
     let n = values.len();

@@ -26,8 +26,7 @@ mod assemble;
 mod fingerprint;
 mod log;
 
-pub(crate) use assemble::median;
-pub use assemble::{Drift, Solos};
+pub use assemble::{Drift, Solos, median};
 pub use log::{Line, Log, read_log};
 
 use crate::profile::{Metrics, Profiles, RateSource};

@@ -20,12 +20,13 @@
 //! members' classes only and a class costs less than 1 KiB however many there are.
 
 use super::conformal::Scores;
+use super::features::{Features, WEIGHTS};
+use super::law;
 use super::local::{Linear, Local, capacity};
 use super::matrix::Matrix;
 use super::prior::{BETA, CLASS, CLASS_SD, GLOBALS, SOLO, SPREAD_COUNTS, THETA, class_sd, prior};
-use crate::predict::Mode;
-use crate::predict::features::{Features, WEIGHTS};
-use crate::predict::law;
+use crate::group::Mode;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -2,12 +2,12 @@
 //! known of how they go together; and the model linearised there.
 
 use super::domain::{Class, Domain, Seat};
+use super::law::{self, Client, Scratch};
 use super::matrix::Matrix;
 use super::prior::{
     BETA, CAPACITY, CLASS, GLOBALS, OVERLAP, RESIDUALS, SPLIT, THETA, fresh, logistic, logit,
 };
-use crate::predict::Mode;
-use crate::predict::law::{self, Client, Scratch};
+use crate::group::Mode;
 
 /// Step of the slopes, which are taken by differences.
 const STEP: f64 = 1e-3;

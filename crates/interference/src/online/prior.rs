@@ -1,8 +1,8 @@
 //! What is believed before anything is observed, and where each number stands.
 
 use super::domain::Class;
-use crate::predict::Mode;
-use crate::predict::features::{Features, WEIGHTS};
+use super::features::{Features, WEIGHTS};
+use crate::group::Mode;
 
 /// Global constants: log capacity; its offsets for 3, 4, 5 and more members; logit of the host's
 /// overlap; weight exponents; residual's coefficients; log of what a thread limit's neighbours cost.

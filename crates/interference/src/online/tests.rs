@@ -1,5 +1,5 @@
 use super::*;
-use crate::predict::{GpuType, Member};
+use crate::group::{GpuType, Member};
 use crate::profile::{Metrics, Profile, Rate, Stat};
 use proptest::prelude::*;
 
@@ -294,34 +294,6 @@ proptest! {
         let again = Model::read(&model.to_json().unwrap()).unwrap();
         prop_assert_eq!(again.domains.len(), model.domains.len());
     }
-}
-
-#[test]
-fn the_best_split_follows_the_curves() {
-    let gpu = GpuType::named("H200");
-    let curve =
-        |knee: f64| (1..=10_u8).map(|i| (i * 10, 10.0 * (f64::from(i) / 10.0 / knee).min(1.0))).collect();
-    let mut a = task("a", 99.0, 99.0);
-    a.rate_by_threads_pct = curve(1.0);
-    // Thirty per cent are all that it can use.
-    let mut b = task("b", 99.0, 30.0);
-    b.rate_by_threads_pct = curve(0.3);
-    let members = [Member::of(&a), Member::of(&b)];
-    let split =
-        crate::predict::best_split(&Model::new(), &gpu, &members, crate::predict::Objective::MaxMin).unwrap();
-    let pct: Vec<Option<f64>> = split.iter().map(|m| m.threads_pct).collect();
-    assert!(pct == [Some(70.0), Some(30.0)] || pct == [Some(80.0), Some(20.0)], "{pct:?}");
-    let three = [Member::of(&a), Member::of(&b), Member::of(&b)];
-    let split =
-        crate::predict::best_split(&Model::new(), &gpu, &three, crate::predict::Objective::WeightedSpeedup);
-    let split = split.unwrap();
-    assert!(
-        split.iter().all(|m| m.threads_pct.is_none())
-            || split.iter().filter_map(|m| m.threads_pct).sum::<f64>() == 100.0
-    );
-    let one =
-        crate::predict::best_split(&Model::new(), &gpu, &members[..1], crate::predict::Objective::MaxMin);
-    assert!(one.unwrap_err().to_string().contains("2 to 5"));
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //! Every policy gives a group one number, the higher the better, from solo profiles alone; one whose
 //! features are missing says which.
 
-use super::{Group, Mode, Objective};
-use crate::kace::predictor::Trained;
-use crate::kace::table::{MEM_BUSY, MEMCAP, Member as KaceMember, NCU_SM, Row, SM_BUSY, SOLO};
+use crate::group::{Group, Mode, Objective};
+use crate::kace::row::{MEM_BUSY, MEMCAP, Member as KaceMember, NCU_SM, Row, SM_BUSY, SOLO};
+use crate::kace::trained::Trained;
 use crate::online::Model;
 use crate::profile::{Metrics, Profile, Stat};
 use crate::share::{Demand, Tenant, share};
@@ -185,22 +185,29 @@ pub fn kace_row(features: &[String], group: &Group<'_>) -> Result<Row, Lacks> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kace::predictor::{Kace, Kind, Options};
-    use crate::kace::table::Table;
-    use crate::predict::{GpuType, Member};
+    use crate::group::{GpuType, Member};
+    use crate::kace::features::{Aggregation, Normalisation, Scale, Target};
+    use crate::kace::linear::Linear;
+    use crate::kace::trained::Model as KaceModel;
     use crate::profile::Profiles;
 
     #[test]
     fn a_score_of_kace_is_a_number_or_refused() {
-        let text = "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%\na,b,1,2,3,4\na,c,3,4,5,6\nb,c,4,2,9,6\n";
-        let table = Table::parse("t", text.as_bytes()).unwrap();
-        let kace = Kace::new(&table.features, Options::honest(Kind::Lr));
-        let mut trained = kace.train(&table.rows.iter().collect::<Vec<_>>()).unwrap();
+        let mut trained = Trained {
+            features: vec![SM_BUSY.to_owned()],
+            aggregation: Aggregation::Artifact,
+            target: Target::SumThroughput,
+            normalisation: Normalisation::Honest,
+            rows: 3,
+            scale: Scale { mean: vec![50.0], deviation: vec![10.0] },
+            target_scale: Scale { mean: vec![7.0], deviation: vec![2.0] },
+            model: KaceModel::Lr(Linear { intercept: 0.0, weights: vec![0.5] }),
+        };
         let profiles = r#"{"version": 1, "tasks": [{"name": "a", "metrics": {"gpu_util_pct": 90}}]}"#;
         let profiles = Profiles::read(profiles).unwrap();
         let members = [Member::of(&profiles.tasks[0])];
         let group = Group { gpu: &GpuType::named("H200"), sharing: Mode::Mps, members: &members };
-        assert!(Policy::Kace(&trained).score(&group, Objective::Throughput).unwrap().is_finite());
+        assert_eq!(Policy::Kace(&trained).score(&group, Objective::Throughput), Ok(11.0));
         (trained.target_scale.mean, trained.target_scale.deviation) = (vec![f64::MAX], vec![f64::MAX]);
         let error = Policy::Kace(&trained).score(&group, Objective::Throughput).unwrap_err().to_string();
         assert!(error.contains("policy kace: a: ") && error.contains("no finite number"), "{error}");

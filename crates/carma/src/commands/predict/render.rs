@@ -1,7 +1,7 @@
 //! A forecast for people.
 
 use carma_cli::{Column, Screen, Table, clean, figure, wrap};
-use carma_interference::predict::{Forecast, Member};
+use carma_interference::group::{Forecast, Member};
 use std::fmt::Write as _;
 
 /// A group, task by task.

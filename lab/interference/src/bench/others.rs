@@ -1,10 +1,10 @@
 //! Data of Lucid, iGniter and Gavel, and KACE's thread splits, as data sets.
 
 use super::set::{Set, Together};
-use crate::kace::Error;
 use crate::kace::cells::Cells;
-use crate::predict::{GpuType, Mode};
-use crate::profile::{Kernels, Metrics, Profile, Rate, RateSource, Stat};
+use crate::kace::{Error, unread};
+use carma_interference::group::{GpuType, Mode};
+use carma_interference::profile::{Kernels, Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -189,9 +189,8 @@ pub(crate) fn gavel(folder: &Path, worker: &str) -> Result<Set, Error> {
 fn curves(path: &Path) -> Result<BTreeMap<String, BTreeMap<u8, f64>>, Error> {
     let place = path.display().to_string();
     let bad = |e: csv::Error| Error::new(&place, format!("cannot be read: {e}"));
-    let mut reader = csv::ReaderBuilder::new()
-        .flexible(true)
-        .from_reader(carma_files::open_bounded(path, carma_files::MOST)?);
+    let file = carma_files::open_bounded(path, carma_files::MOST).map_err(unread)?;
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(file);
     let header = reader.headers().map_err(bad)?.clone();
     let mut curves = BTreeMap::new();
     for record in reader.records() {

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use carma_interference::kace::partition::Objective;
-use carma_interference::kace::predictor::{Kace, Kind, Options, XuOffline};
-use carma_interference::kace::protocol::{self, Protocol};
-use carma_interference::kace::rules::{RULES, Rule};
-use carma_interference::kace::score::{self, Scored};
-use carma_interference::kace::{Artifact, Reported};
+use carma_lab_interference::kace::partition::Objective;
+use carma_lab_interference::kace::protocol::{self, Protocol};
+use carma_lab_interference::kace::rules::{RULES, Rule};
+use carma_lab_interference::kace::score::{self, Scored};
+use carma_lab_interference::kace::trainer::{Kace, Kind, Options};
+use carma_lab_interference::kace::xu::XuOffline;
+use carma_lab_interference::kace::{Artifact, Reported};
 use std::path::Path;
 
 /// The artifact, or a printed line that it is not there.
@@ -149,7 +150,7 @@ fn solo_curves_choose_divisions_of_threads_nearly_as_well_as_measurements() {
         .map(|p| p.worth(&curves, &Objective::MaxMin).unwrap())
         .collect();
     assert_eq!(worths.len(), 255);
-    let mean = |f: fn(&carma_interference::kace::partition::Worth) -> f64| {
+    let mean = |f: fn(&carma_lab_interference::kace::partition::Worth) -> f64| {
         100.0 * worths.iter().map(f).sum::<f64>() / 255.0
     };
     assert!(mean(|w| w.chosen) >= 98.0, "{}", mean(|w| w.chosen));

@@ -1,7 +1,7 @@
 //! Lucid, iGniter, Gavel; and what cannot be scored.
 
+use super::baselines;
 use super::others;
-use super::rivals;
 use super::set::Errors;
 use super::{Data, Line, MAPE, errors_lines};
 use crate::kace::Error;
@@ -13,10 +13,10 @@ pub(super) fn lucid(data: &Data) -> Result<Vec<Line>, Error> {
     let label = format!("slowdown of {} pairs, family held out", set.rows.len());
     let [error, covered] = errors_lines(PART, &label, "ours", &set.cold(ORDERS), ORDERS);
     let mut lines = vec![error.at_most(8.5), covered];
-    lines.push(Line::new(PART, &label, "mean of the others", MAPE).of(&rivals::constant_errors(&set), 1));
+    lines.push(Line::new(PART, &label, "mean of the others", MAPE).of(&baselines::constant_errors(&set), 1));
     let label = "slowdown, nothing learned";
     lines.push(Line::new(PART, label, "ours", MAPE).of(&set.prior().error, 1));
-    lines.push(Line::new(PART, label, "share law", MAPE).of(&rivals::share_errors(&set), 1));
+    lines.push(Line::new(PART, label, "share law", MAPE).of(&baselines::share_errors(&set), 1));
     let after = set.online(50, 5);
     lines.extend(errors_lines(PART, "slowdown, after 50 observations", "ours", &after, 5));
     Ok(lines)
@@ -49,7 +49,9 @@ pub(super) fn gavel(data: &Data) -> Result<Vec<Line>, Error> {
         let set = others::gavel(&data.shared.join("stanford-futuredata__gavel"), worker)?;
         let label = format!("slowdown of {} pairs on {worker}, no features", set.rows.len());
         let half = set.rows.len() / 2;
-        lines.push(Line::new(PART, &label, "mean of the others", MAPE).of(&rivals::constant_errors(&set), 1));
+        lines.push(
+            Line::new(PART, &label, "mean of the others", MAPE).of(&baselines::constant_errors(&set), 1),
+        );
         for observations in [50, half] {
             let label = format!("{label}, after {observations} observations");
             lines.extend(errors_lines(PART, &label, "ours", &set.online(observations, 3), 3));

@@ -10,16 +10,8 @@ use super::Error;
 use super::cells::Cells;
 use std::path::Path;
 
-/// Throughput alone, items/s.
-pub const SOLO: &str = "exclusive_throughput";
-/// Time with any kernel resident, percent, by `nvidia-smi`.
-pub const SM_BUSY: &str = "sm%";
-/// Time in which DRAM was read or written, percent, by `nvidia-smi`.
-pub const MEM_BUSY: &str = "mem%";
-/// GPU memory, GB.
-pub const MEMCAP: &str = "memcap";
-/// Compute (SM) throughput by Nsight Compute, percent of the peak.
-pub const NCU_SM: &str = "_Compute (SM) Throughput";
+pub use carma_interference::kace::row::{MEM_BUSY, MEMCAP, Member, NCU_SM, Row, SM_BUSY, SOLO};
+
 /// Most members of a collocation: MPS has 48 clients.
 const MOST: usize = 48;
 
@@ -44,46 +36,6 @@ pub struct Table {
     pub features: Vec<String>,
     /// In the file's order.
     pub rows: Vec<Row>,
-}
-
-/// One collocation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// `k` of them, in the file's order.
-    pub members: Vec<Member>,
-}
-
-/// One task of a collocation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Member {
-    /// Its name, e.g. `bert-base-cased_batch2-train`.
-    pub workload: String,
-    /// Items/s in this collocation.
-    pub throughput: f64,
-    /// What is known of it alone.
-    pub features: Vec<f64>,
-}
-
-impl Row {
-    /// Items/s of all members: what KACE maximises.
-    #[must_use]
-    pub fn sum(&self) -> f64 {
-        self.members.iter().map(|m| m.throughput).sum()
-    }
-
-    /// Whether a workload is a member.
-    #[must_use]
-    pub fn has(&self, workload: &str) -> bool {
-        self.members.iter().any(|m| m.workload == workload)
-    }
-
-    /// The members' names, sorted: the same for every order of members.
-    #[must_use]
-    pub fn key(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.members.iter().map(|m| m.workload.as_str()).collect();
-        names.sort_unstable();
-        names
-    }
 }
 
 /// What a workload's name says: `family_batchN-task`.
@@ -124,7 +76,7 @@ impl Table {
     }
 
     /// Reads collocations that were perhaps not measured: the columns of their throughput may be absent, and it is 0
-    /// then. For [`super::predictor::Trained::predict`].
+    /// then. For [`carma_interference::kace::trained::Trained::predict`].
     ///
     /// # Errors
     /// As [`Table::read`].

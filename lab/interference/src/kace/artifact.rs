@@ -4,7 +4,7 @@ use super::Error;
 use super::cells::Cells;
 use super::partition::{self, Curves, DividedPair};
 use super::table::Table;
-use crate::share::Demand;
+use carma_interference::share::Demand;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -3,10 +3,10 @@
 //! Nothing is fitted to a row that it is scored on. What was chosen by people after looking at such rows is said
 //! in `docs/research/interference.md`.
 
+mod baselines;
 mod kace;
 mod measured;
 mod others;
-mod rivals;
 mod set;
 mod stats;
 mod tests_h200;
@@ -17,6 +17,11 @@ pub use stats::Mean;
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+/// Data of others, from the root of the repository.
+const SHARED: &str = "../shared/data";
+/// Our own records, from there as well.
+const H200: &str = "bench/h200/results";
 
 /// Where the data lies.
 #[derive(Debug, Clone)]
@@ -30,20 +35,21 @@ pub struct Data {
 }
 
 impl Data {
-    /// The given folder, else `../shared/data` beside the repository; our own records in `bench/h200/results`. Both
-    /// are looked for from where carma was started, then from where it was built.
+    /// The given folder, else `../shared/data`; our own records in `bench/h200/results`. Both are looked for from the
+    /// folder where the program was started, so a copy of the program never reads what lies where it was built.
     #[must_use]
     pub fn find(shared: Option<&Path>) -> Self {
-        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let here = |folder: &str| {
-            let found = [PathBuf::from(folder), built.join(folder)].into_iter().find(|path| path.is_dir());
-            found.unwrap_or_else(|| PathBuf::from(folder))
-        };
-        Self {
-            shared: shared.map_or_else(|| here("../shared/data"), Path::to_path_buf),
-            h200: here("bench/h200/results"),
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
-        }
+        Self::of(shared.unwrap_or(Path::new(SHARED)).to_path_buf(), PathBuf::from(H200))
+    }
+
+    /// As found by a program that was started in the root of a repository: tests are started in their crate's folder.
+    #[cfg(test)]
+    fn in_repository(root: &Path) -> Self {
+        Self::of(root.join(SHARED), root.join(H200))
+    }
+
+    fn of(shared: PathBuf, h200: PathBuf) -> Self {
+        Self { shared, h200, threads: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 }
 
@@ -167,7 +173,7 @@ pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
 ///
 /// # Errors
 /// There are none, or one cannot be read.
-pub fn learn(data: &Data) -> Result<crate::online::Model, crate::kace::Error> {
+pub fn learn(data: &Data) -> Result<carma_interference::online::Model, crate::kace::Error> {
     tests_h200::learn(data)
 }
 

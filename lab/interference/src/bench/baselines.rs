@@ -3,13 +3,14 @@
 
 use super::set::{Set, Together};
 use super::stats::Clustered;
-use crate::kace::features::Target;
-use crate::kace::predictor::{Kace, Kind, Options, Trained};
 use crate::kace::score::parallel;
 use crate::kace::table::{MEM_BUSY, MEMCAP, Row, SM_BUSY, SOLO};
-use crate::online::Model;
-use crate::predict::policy::{Policy, kace_row, share_progress};
-use crate::predict::{Group, Objective};
+use crate::kace::trainer::{Kace, Kind, Options};
+use carma_interference::group::{Group, Objective};
+use carma_interference::kace::features::Target;
+use carma_interference::kace::trained::Trained;
+use carma_interference::online::Model;
+use carma_interference::predict::policy::{Policy, kace_row, share_progress};
 
 fn with_group<T>(set: &Set, row: &Together, f: impl FnOnce(&Group<'_>) -> T) -> T {
     let members = set.members(row);

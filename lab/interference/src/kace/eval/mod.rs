@@ -7,14 +7,15 @@ mod published;
 pub use divided::{Choice, Divided, EnergyPartner};
 pub use interval::{Percent, percent};
 
-use super::features::{Aggregation, Normalisation};
-use super::predictor::{Kace, Kind, Options, XuOffline};
 use super::protocol::{self, Protocol};
 use super::rules::{RULES, Rule};
 use super::score::{self, Scored};
 use super::table::{Row, Table};
+use super::trainer::{Kace, Kind, Options};
+use super::xu::XuOffline;
 use super::{Artifact, Error, Reported};
-use crate::power::Power;
+use carma_interference::kace::features::{Aggregation, Normalisation};
+use carma_interference::power::Power;
 use carma_nn::Rng;
 use serde::Serialize;
 

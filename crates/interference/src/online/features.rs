@@ -1,8 +1,8 @@
 //! What the predictor takes from a solo profile, and how sure it can be of it.
 
-use super::gpu::GpuType;
+use crate::group::{GpuType, Mode};
 use crate::profile::{Metrics, Profile, RateSource, Stat};
-use crate::share::{Mode, curve_at};
+use crate::share::curve_at;
 
 /// Weight features: logarithms around a middle value, 0 where unknown.
 pub(crate) const WEIGHTS: usize = 4;

@@ -7,8 +7,8 @@ use super::super::score::{self, Scored};
 use super::super::table::{Member, SM_BUSY, SOLO, Table};
 use super::super::{Artifact, Error};
 use super::interval::{Percent, percent};
-use crate::power::Power;
-use crate::share::Demand;
+use carma_interference::power::Power;
+use carma_interference::share::Demand;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ pub struct EnergyPartner {
 }
 
 /// Chooses among the measured pairs of a target: by predicted work per joule, at the progress of an equal share of
-/// the SMs' busy time (no parameter, nothing learned); by its rivals.
+/// the SMs' busy time (no parameter, nothing learned); by its baselines.
 pub(super) fn partners(artifact: &Artifact, power: &Power, table: &Table) -> Result<EnergyPartner, Error> {
     let activity = artifact.solo_activity()?;
     let (solo, busy) = (table.feature(SOLO)?, table.feature(SM_BUSY)?);

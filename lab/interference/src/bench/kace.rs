@@ -5,9 +5,9 @@ use crate::kace::protocol::{Case, is_sound};
 use crate::kace::score::{Fitted, Scorer};
 use crate::kace::table::{MEM_BUSY, MEMCAP, Name, Row, SM_BUSY, SOLO, Table};
 use crate::kace::{Artifact, Error};
-use crate::online::{Model, Observed};
-use crate::predict::{GpuType, Group, Member, Mode};
-use crate::profile::{Kernels, Metrics, Profile, Rate, Stat};
+use carma_interference::group::{GpuType, Group, Member, Mode};
+use carma_interference::online::{Model, Observed};
+use carma_interference::profile::{Kernels, Metrics, Profile, Rate, Stat};
 use std::collections::BTreeMap;
 
 /// The V100 as a GPU that nobody has measured: nothing that was fitted to these rows goes in.
@@ -109,7 +109,8 @@ impl Scorer for Online<'_> {
             let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
             let group = Group { gpu: &self.gpu, sharing: Mode::Mps, members: &members };
             let rates = row.members.iter().map(|m| Some(m.throughput)).collect();
-            let bad = |e: crate::predict::BadGroup| Error::new(row.key().join(" + "), e.to_string());
+            let bad =
+                |e: carma_interference::group::BadGroup| Error::new(row.key().join(" + "), e.to_string());
             model.observe(&group, &Observed::Rates(rates)).map_err(bad)?;
         }
         Ok(Box::new(OnlineFitted { online: self, model }))
@@ -122,9 +123,10 @@ impl Fitted for OnlineFitted<'_> {
             let profiles = self.online.profiles(row);
             let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
             let group = Group { gpu: &self.online.gpu, sharing: Mode::Mps, members: &members };
-            let bad = |e: crate::predict::BadGroup| Error::new(row.key().join(" + "), e.to_string());
+            let bad =
+                |e: carma_interference::group::BadGroup| Error::new(row.key().join(" + "), e.to_string());
             let forecast = self.model.predict(&group).map_err(bad)?;
-            Ok(forecast.value(crate::predict::Objective::Throughput))
+            Ok(forecast.value(carma_interference::group::Objective::Throughput))
         };
         case.test.iter().map(score).collect()
     }

@@ -1,7 +1,7 @@
 //! KACE's artifact: its own splits, unseen targets, errors of each task, more members, thread splits.
 
+use super::baselines;
 use super::kace::{Columns, Online, Tables, gpu, sound_set};
-use super::rivals;
 use super::set::{Set, Together};
 use super::stats::Clustered;
 use super::{COVERED, Data, Line, MAPE, ORACLE, errors_lines};
@@ -9,7 +9,7 @@ use crate::kace::protocol::{self, Protocol, is_sound};
 use crate::kace::score::{self, Scored};
 use crate::kace::table::Table;
 use crate::kace::{Artifact, Error};
-use crate::online::Model;
+use carma_interference::online::Model;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -108,8 +108,8 @@ fn unseen(label: &str, table: &Table, data: &Data, limit: Option<(f64, f64)>) ->
 
 /// The share law on SM busy and the solo rate as imported.
 fn share_line(label: &str, table: &Table, protocol: &Protocol<'_>, data: &Data) -> Result<Line, Error> {
-    use crate::predict::policy::Policy;
-    use crate::predict::{Group, Member, Mode, Objective};
+    use carma_interference::group::{Group, Member, Mode, Objective};
+    use carma_interference::predict::policy::Policy;
     let columns = Columns::of(table, false)?;
     let gpu = gpu();
     let share = score::per_case(|_, case| {
@@ -118,7 +118,9 @@ fn share_line(label: &str, table: &Table, protocol: &Protocol<'_>, data: &Data) 
                 row.members.iter().map(|m| columns.profile(&m.workload, &m.features)).collect();
             let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
             let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
-            let bad = |e: crate::predict::policy::Lacks| Error::new(row.key().join(" + "), e.to_string());
+            let bad = |e: carma_interference::predict::policy::Lacks| {
+                Error::new(row.key().join(" + "), e.to_string())
+            };
             Policy::Share.score(&group, Objective::Throughput).map_err(bad)
         };
         case.test.iter().map(score).collect()
@@ -135,7 +137,7 @@ fn errors(named: &[(&str, &Table); 3]) -> Result<Vec<Line>, Error> {
         lines.push(
             Line::new(PART, format!("slowdown {k}, nothing learned"), "ours", MAPE).of(&prior.error, 1),
         );
-        let share = rivals::share_errors(&set);
+        let share = baselines::share_errors(&set);
         lines
             .push(Line::new(PART, format!("slowdown {k}, nothing learned"), "share law", MAPE).of(&share, 1));
         let [error, covered] =
@@ -205,7 +207,9 @@ fn more_members(tables: &Tables) -> Result<Vec<Line>, Error> {
             for seed in 0..REPEATS {
                 let model = after.taught_after(&before, observations, seed);
                 let score = |model: &Model, row: &Together| {
-                    after.predict(model, row).map_or(0.0, |f| f.value(crate::predict::Objective::Throughput))
+                    after
+                        .predict(model, row)
+                        .map_or(0.0, |f| f.value(carma_interference::group::Objective::Throughput))
                 };
                 let value = |row: &Together| after.throughput(row);
                 chosen.extend(after.choices(&model, |_| true, value, score));
@@ -250,7 +254,7 @@ fn divisions(part: &'static str, set: &Set) -> Vec<Line> {
     let nothing = Model::new();
     let by = |model: &Model, row: &Together| {
         let forecast = set.predict(model, row);
-        forecast.map_or(f64::NEG_INFINITY, |f| f.value(crate::predict::Objective::MaxMin))
+        forecast.map_or(f64::NEG_INFINITY, |f| f.value(carma_interference::group::Objective::MaxMin))
     };
     let is = |yes: bool| f64::from(u8::from(yes));
     type Score<'a> = &'a dyn Fn(&Together) -> f64;

@@ -2,10 +2,10 @@
 //! tasks (`bench/h200/collocation.py`).
 
 use super::set::{Set, Together};
-use crate::kace::Error;
-use crate::measured::{Combination, Measured, median};
-use crate::predict::{GpuType, Mode};
-use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
+use crate::kace::{Error, unread};
+use carma_interference::group::{GpuType, Mode};
+use carma_interference::measured::{Combination, Measured, median};
+use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) fn files(folder: &Path, begins: &str) -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    Ok(carma_files::read_text(path, carma_files::MOST)?)
+    carma_files::read_text(path, carma_files::MOST).map_err(unread)
 }
 
 /// What each task did alone: medians over the plain solo windows.

@@ -2,10 +2,11 @@
 //! can be used. Runs as tests on random input, and under libFuzzer with `cargo bolero test`.
 
 use super::cells::Cells;
-use super::predictor::{Kace, Kind, Options, Trained};
 use super::table::{Row, Table};
+use super::trainer::{Kace, Kind, Options};
 use super::{Error, artifact, partition, protocol, score};
 use bolero::{TypeGenerator, check};
+use carma_interference::kace::trained::Trained;
 
 const ITERATIONS: usize = 2000;
 

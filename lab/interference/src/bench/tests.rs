@@ -1,7 +1,12 @@
 use super::*;
 use crate::kace::{Artifact, protocol, score};
-use crate::measured::Measured;
-use crate::predict::Mode;
+use carma_interference::group::Mode;
+use carma_interference::measured::Measured;
+
+/// The data beside this repository, if it is there.
+fn here() -> Data {
+    Data::in_repository(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+}
 
 #[test]
 fn what_is_absent_is_said() {
@@ -77,7 +82,7 @@ fn a_session_is_told_by_another() {
 /// The published divisions with 41 pairs, without the rest of the bench.
 #[test]
 fn kaces_own_divisions() {
-    let data = Data::find(None);
+    let data = here();
     let folder = data.shared.join("nba556677go__KACE-artifact");
     if !folder.is_dir() {
         println!("skipped: {} is not here", folder.display());
@@ -99,7 +104,7 @@ fn kaces_own_divisions() {
 /// The parts that take seconds: their numbers are in, and those with a target keep it.
 #[test]
 fn parts_with_data_keep_their_targets() {
-    let data = Data::find(None);
+    let data = here();
     for part in ["splits", "lucid", "igniter"] {
         for line in run(&data, Some(part)) {
             if line.value.is_none() {

@@ -1,16 +1,16 @@
 //! Our own measurements on an H200.
 
+use super::baselines;
 use super::measured::{files, measured, older};
-use super::rivals;
 use super::set::{Set, Together};
 use super::stats::Dice;
 use super::{Data, Line, MAPE, ORACLE, errors_lines};
 use crate::kace::Error;
-use crate::kace::features::Target;
-use crate::online::Model;
-use crate::predict::policy::Policy;
-use crate::predict::{Mode, Objective};
-use crate::profile::{Metrics, Profile};
+use carma_interference::group::{Mode, Objective};
+use carma_interference::kace::features::Target;
+use carma_interference::online::Model;
+use carma_interference::predict::policy::Policy;
+use carma_interference::profile::{Metrics, Profile};
 
 const PART: &str = "h200";
 const ORDERS: u64 = 5;
@@ -177,10 +177,10 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let test = format!("{label}: slowdown, family held out");
     lines.extend(errors_lines(PART, &test, "ours", &set.cold(ORDERS), ORDERS));
-    lines.push(Line::new(PART, &test, "mean of the others", MAPE).of(&rivals::constant_errors(set), 1));
+    lines.push(Line::new(PART, &test, "mean of the others", MAPE).of(&baselines::constant_errors(set), 1));
     let test = format!("{label}: slowdown, nothing learned");
     lines.push(Line::new(PART, &test, "ours", MAPE).of(&set.prior().error, 1));
-    lines.push(Line::new(PART, &test, "share law", MAPE).of(&rivals::share_errors(set), 1));
+    lines.push(Line::new(PART, &test, "share law", MAPE).of(&baselines::share_errors(set), 1));
     let test = format!("{label}: slowdown, after 40 observations");
     let [error, covered] = errors_lines(PART, &test, "ours", &set.online(40, REPEATS), REPEATS);
     lines.extend([error.at_most(15.0), covered]);
@@ -214,10 +214,10 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     type Score<'a> = &'a dyn Fn(&Together) -> f64;
     let fixed: [(&str, Score<'_>); 6] = [
         ("ours, nothing learned", &|r| sum(&nothing, r)),
-        ("share law", &|r| rivals::fixed(&Policy::Share, set, r)),
-        ("CARMA's 80 % SMACT cap", &|r| rivals::cap80(set, r)),
-        ("Lucid's score", &|r| rivals::lucid(set, r)),
-        ("least memory", &|r| rivals::fixed(&Policy::Memcap, set, r)),
+        ("share law", &|r| baselines::fixed(&Policy::Share, set, r)),
+        ("CARMA's 80 % SMACT cap", &|r| baselines::cap80(set, r)),
+        ("Lucid's score", &|r| baselines::lucid(set, r)),
+        ("least memory", &|r| baselines::fixed(&Policy::Memcap, set, r)),
         ("random", &|_| 0.0),
     ];
     for (who, score) in fixed {
@@ -228,7 +228,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
         ("KACE, nvidia-smi, sum of progress", Target::SumProgress),
     ] {
         let line = Line::new(PART, &test, who, ORACLE);
-        lines.push(match rivals::kace_select(set, target, threads) {
+        lines.push(match baselines::kace_select(set, target, threads) {
             Some(chosen) => line.of(&chosen, 1),
             None => line.note("skipped: a profile lacks a rate, utilisation or memory"),
         });

@@ -3,9 +3,9 @@
 use super::stats::{Clustered, Dice};
 use crate::kace::Error;
 use crate::kace::score::parallel;
-use crate::online::{Model, Observed};
-use crate::predict::{GpuType, Group, Member, Mode};
-use crate::profile::Profile;
+use carma_interference::group::{GpuType, Group, Member, Mode};
+use carma_interference::online::{Model, Observed};
+use carma_interference::profile::Profile;
 use std::collections::BTreeMap;
 
 /// Measured combinations of tasks on one type of GPU.
@@ -92,7 +92,11 @@ impl Set {
     }
 
     /// Predicted progress with bounds, of each member.
-    pub(crate) fn predict(&self, model: &Model, row: &Together) -> Option<crate::predict::Forecast> {
+    pub(crate) fn predict(
+        &self,
+        model: &Model,
+        row: &Together,
+    ) -> Option<carma_interference::group::Forecast> {
         let members = self.members(row);
         model.predict(&Group { gpu: &self.gpu, sharing: row.sharing, members: &members }).ok()
     }

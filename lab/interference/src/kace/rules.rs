@@ -1,10 +1,10 @@
 //! Policies without learning: the partner with the highest or lowest sum of one feature.
 
 use super::Error;
-use super::features::Aggregation;
 use super::protocol::Case;
 use super::score::{Fitted, Scorer};
 use super::table::{MEM_BUSY, MEMCAP, NCU_SM, Row, SM_BUSY, SOLO};
+use carma_interference::kace::features::Aggregation;
 
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 use super::Error;
 use super::cells::Cells;
 use super::table::Row;
-use crate::power::Power;
-use crate::share::{Demand, curve_at};
+use carma_interference::power::Power;
+use carma_interference::share::{Demand, curve_at};
 use std::collections::BTreeMap;
 
 /// Speed alone over full speed alone by thread percentage, ascending, by workload.

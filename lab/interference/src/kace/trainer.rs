@@ -1,0 +1,204 @@
+//! KACE's trainer, and what it learned as a scorer of the protocols.
+
+use super::features::{measured, scale_of};
+use super::forest::Search;
+use super::protocol::Case;
+use super::score::{Fitted, Scorer};
+use super::shuffle::four_fifths;
+use super::table::Row;
+use super::{Error, forest, linear, network};
+use carma_interference::kace::features::{Aggregation, Normalisation, Target};
+use carma_interference::kace::trained::{Model, Trained};
+use carma_nn::Rng;
+use serde::{Deserialize, Serialize};
+
+/// Which regression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Linear regression: KACE's choice for its accuracy and time.
+    Lr,
+    /// A random forest after a randomised search.
+    Rf,
+    /// A neural network, 128-64-32-1.
+    Nn,
+}
+
+/// How it learns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// Which regression.
+    pub kind: Kind,
+    /// How features are aggregated.
+    pub aggregation: Aggregation,
+    /// What is predicted.
+    pub target: Target,
+    /// How test rows are normalised.
+    pub normalisation: Normalisation,
+    /// Learn from four fifths of the training rows, as the artifact (which looks at the rest and forgets it).
+    pub four_fifths: bool,
+    /// Of forests.
+    pub search: Search,
+    /// Of forests and networks.
+    pub seed: u64,
+}
+
+impl Options {
+    /// As the artifact does it.
+    #[must_use]
+    pub const fn artifact(kind: Kind) -> Self {
+        Self {
+            kind,
+            aggregation: Aggregation::Artifact,
+            target: Target::SumThroughput,
+            normalisation: Normalisation::Artifact,
+            four_fifths: true,
+            search: Search::QUICK,
+            seed: 42,
+        }
+    }
+
+    /// The same learning from all training rows, and without a look at what test rows have in common.
+    #[must_use]
+    pub const fn honest(kind: Kind) -> Self {
+        Self { normalisation: Normalisation::Honest, four_fifths: false, ..Self::artifact(kind) }
+    }
+}
+
+/// The artifact's seed of the inner division.
+const INNER_SEED: u32 = 30;
+
+/// A trainer.
+#[derive(Debug, Clone)]
+pub struct Kace {
+    /// Names of the features of the rows that it will be shown.
+    pub features: Vec<String>,
+    /// How it learns.
+    pub options: Options,
+}
+
+impl Kace {
+    /// For rows of these features.
+    #[must_use]
+    pub fn new(features: &[String], options: Options) -> Self {
+        Self { features: features.to_vec(), options }
+    }
+
+    /// Learns.
+    ///
+    /// # Errors
+    /// Too few rows (fewer than 2 in the four fifths), or progress is to be predicted without a throughput alone.
+    pub fn train(&self, rows: &[&Row]) -> Result<Trained, Error> {
+        let o = &self.options;
+        let rows: Vec<&Row> = if o.four_fifths {
+            four_fifths(INNER_SEED, rows.len()).into_iter().map(|i| rows[i]).collect()
+        } else {
+            rows.to_vec()
+        };
+        if rows.len() < 2 {
+            let what = format!(
+                "{} collocations to learn from; give it 2 or more, tens for a useful one",
+                rows.len()
+            );
+            return Err(Error::new("training", what));
+        }
+        let x: Vec<Vec<f64>> = rows.iter().map(|r| o.aggregation.row(&self.features, r)).collect();
+        let y: Vec<f64> =
+            rows.iter().map(|r| measured(o.target, &self.features, r)).collect::<Result<_, _>>()?;
+        let scale = scale_of(&x);
+        let target_scale = scale_of(&y.iter().map(|v| vec![*v]).collect::<Vec<_>>());
+        let x: Vec<Vec<f64>> = x.iter().map(|r| scale.apply(r)).collect();
+        let y: Vec<f64> = y.iter().flat_map(|v| target_scale.apply(&[*v])).collect();
+        let mut rng = Rng::new(o.seed, 5);
+        let model = match o.kind {
+            Kind::Lr => Model::Lr(linear::fit(&x, &y)),
+            Kind::Rf => Model::Rf(forest::search(&x, &y, o.search, &mut rng)),
+            Kind::Nn => Model::Nn(network::train(&x, &y, &mut rng)),
+        };
+        Ok(Trained {
+            features: self.features.clone(),
+            aggregation: o.aggregation,
+            target: o.target,
+            normalisation: o.normalisation,
+            rows: rows.len(),
+            scale,
+            target_scale,
+            model,
+        })
+    }
+}
+
+impl Scorer for Kace {
+    fn fit<'s>(&'s self, train: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error> {
+        Ok(Box::new(self.train(train)?))
+    }
+}
+
+impl Fitted for Trained {
+    fn scores(&self, case: &Case<'_>) -> Result<Vec<f64>, Error> {
+        let rows: Vec<Vec<f64>> = case.test.iter().map(|r| self.aggregation.row(&self.features, r)).collect();
+        let own = scale_of(&rows);
+        let scale = match self.normalisation {
+            Normalisation::Artifact => &own,
+            Normalisation::Honest => &self.scale,
+        };
+        Ok(rows.iter().map(|r| self.model.predict(&scale.apply(r))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kace::table::Table;
+
+    fn table() -> Table {
+        let mut text = String::from(
+            "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%,w1exclusive_throughput,w2exclusive_throughput\n",
+        );
+        for i in 1..40 {
+            let (a, b) = (f64::from(i % 7) + 1.0, f64::from(i % 11) + 1.0);
+            text.push_str(&format!(
+                "a{i}_batch2-inf,b{i}_batch2-inf,{},{},{},{},{a},{b}\n",
+                a,
+                0.5 * b,
+                10.0 * a,
+                8.0 * b
+            ));
+        }
+        Table::parse("t.csv", text.as_bytes()).unwrap()
+    }
+
+    fn train(kind: Kind) -> (Table, Trained) {
+        let table = table();
+        let rows: Vec<&Row> = table.rows.iter().collect();
+        let options = Options { search: Search { candidates: 2, ..Search::QUICK }, ..Options::honest(kind) };
+        let trained = Kace::new(&table.features, options).train(&rows).unwrap();
+        (table, trained)
+    }
+
+    #[test]
+    fn models_come_back_from_their_files() {
+        for kind in [Kind::Lr, Kind::Rf, Kind::Nn] {
+            let (table, trained) = train(kind);
+            let text = trained.write("t.csv").unwrap();
+            let again = Trained::read("m.json", &text).unwrap();
+            for row in &table.rows {
+                assert_eq!(again.predict(row), trained.predict(row), "{kind:?}");
+            }
+            let off: f64 = table.rows.iter().map(|r| (trained.predict(r) - r.sum()).abs()).sum::<f64>()
+                / table.rows.len() as f64;
+            assert!(off < 1.0, "{kind:?}: {off}");
+        }
+    }
+
+    #[test]
+    fn too_few_rows_are_refused() {
+        let table = table();
+        let kace = Kace::new(&table.features, Options::artifact(Kind::Lr));
+        let error = kace.train(&[&table.rows[0]]).unwrap_err().to_string();
+        assert!(error.contains("0 collocations to learn from"), "{error}");
+        let no_solo =
+            Kace::new(&table.features[..1], Options { target: Target::SumProgress, ..kace.options });
+        assert!(no_solo.train(&table.rows.iter().collect::<Vec<_>>()).is_err());
+    }
+}
