@@ -2,7 +2,6 @@
 
 pub(crate) mod bench;
 pub(crate) mod journal;
-pub(crate) mod kace;
 pub(crate) mod memory;
 pub(crate) mod predict;
 pub(crate) mod profile;
@@ -117,11 +116,6 @@ pub(crate) enum Verb {
     TraceModel(Box<memory::TraceModelArgs>),
     /// Say how far tasks that share a GPU will slow each other down, or who goes well with whom
     Predict(Box<predict::PredictArgs>),
-    /// Compare the predictor of slowdown and its rivals with what was measured
-    InterferenceBench(predict::InterferenceBenchArgs),
-    /// Train KACE, which predicts the throughput of collocations, or compare it and its rivals with what was published
-    #[command(subcommand)]
-    Kace(kace::KaceVerb),
     /// Measure what a task does alone on a GPU, and how fast it goes
     Profile(Box<profile::ProfileArgs>),
     /// Measure GPUs and tasks
@@ -134,8 +128,6 @@ pub(crate) enum Verb {
     /// Import, make, look at and export traces
     #[command(subcommand)]
     Trace(TraceVerb),
-    /// Fit the model of a GPU type to measurements, and say how far off it is
-    Fit(FitArgs),
     /// Data sets, training, benches and fits: runs `carma-lab`
     #[command(disable_help_flag = true)]
     Lab(LabArgs),
@@ -884,21 +876,4 @@ pub(crate) struct TraceExportArgs {
     /// Only jobs submitted within this time: 7d, 36h
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub(crate) last: Option<Millis>,
-}
-
-/// `carma fit`.
-#[derive(Debug, Args)]
-pub(crate) struct FitArgs {
-    /// What to fit: a100, h200 or v100
-    #[arg(value_parser = PossibleValuesParser::new(["a100", "h200", "v100"]))]
-    pub(crate) gpu: String,
-    /// The measurements (folder or file; docs/research/gpu-models.md says which)
-    #[arg(long, value_name = "PATH")]
-    pub(crate) data: Option<PathBuf>,
-    /// Write the fitted model here
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Print as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }

@@ -144,8 +144,8 @@ fn partners_are_ranked_by_every_policy_that_can() {
             .contains("needs memory (`memory_mib`) of every task; the profile of `bare` has none")
     );
     assert!(missing("oracle").contains("--measured FILE"));
-    assert!(missing("kace").contains("carma kace train"));
-    assert!(missing("xu").contains("carma kace eval"));
+    assert!(missing("kace").contains("carma lab kace train"));
+    assert!(missing("xu").contains("carma lab kace eval"));
 }
 
 #[test]

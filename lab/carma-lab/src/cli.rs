@@ -2,7 +2,9 @@
 
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
+pub(crate) mod kace;
 
+use carma_lab_interference::bench::PARTS;
 use carma_memory::gpumemnet::Family;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -35,6 +37,13 @@ pub(crate) enum Verb {
     /// Make, measure and check data sets of GPU memory
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Compare the predictor of slowdown and its baselines with what was measured
+    InterferenceBench(InterferenceBenchArgs),
+    /// Train KACE, which predicts the throughput of collocations, or compare it and its baselines with what was published
+    #[command(subcommand)]
+    Kace(kace::KaceVerb),
+    /// Fit the model of a GPU type to measurements, and say how far off it is
+    Fit(FitArgs),
 }
 
 /// `carma lab estimate-bench`.
@@ -49,6 +58,46 @@ pub(crate) struct EstimateBenchArgs {
     /// Print tables in Markdown, as in docs/research/memory-estimation.md
     #[arg(long)]
     pub(crate) markdown: bool,
+}
+
+/// `carma lab interference-bench`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct InterferenceBenchArgs {
+    /// Folder with the data of others [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Run this part only
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PARTS))]
+    pub(crate) only: Option<String>,
+    /// Instead, learn from the repository's own records of an H200 and write the model that comes with carma
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "json", "markdown"])]
+    pub(crate) learn: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Exit with 1 where a number falls short of what is to be reached
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Print tables in Markdown, as in docs/research/interference.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// `carma lab fit`.
+#[derive(Debug, Args)]
+pub(crate) struct FitArgs {
+    /// What to fit: a100, h200 or v100
+    #[arg(value_parser = PossibleValuesParser::new(["a100", "h200", "v100"]))]
+    pub(crate) gpu: String,
+    /// The measurements (folder or file; docs/research/gpu-models.md says which)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the fitted model here
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A family of models.

@@ -9,8 +9,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Exit code, then the words of the command line; `@` is the file.
-const READERS: &[(i32, &str)] =
-    &[(1, "gpumemnet train --family mlp --out w --data @"), (1, "dataset clean @")];
+const READERS: &[(i32, &str)] = &[
+    (1, "gpumemnet train --family mlp --out w --data @"),
+    (1, "dataset clean @"),
+    (1, "kace predict --data t.csv --model @"),
+    (1, "kace train -o m.json --data @"),
+];
 
 fn run(dir: &Path, words: &str, file: &str) -> Output {
     // More memory than this is what a reader without a bound takes; `timeout` ends one that waits.
@@ -73,7 +77,9 @@ fn gzip_that_unpacks_without_end_is_refused() {
         packed.write_all(&[b'\n'; 1 << 20]).unwrap();
     }
     std::fs::write(dir.path().join("bomb.gz"), packed.finish().unwrap()).unwrap();
-    for words in ["dataset clean @", "gpumemnet train --family mlp --out w --data @"] {
+    for words in
+        ["dataset clean @", "gpumemnet train --family mlp --out w --data @", "kace train -o m.json --data @"]
+    {
         let output = run(dir.path(), words, "bomb.gz");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{words}: {said}");

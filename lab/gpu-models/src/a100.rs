@@ -57,7 +57,7 @@ pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitEr
         ],
     );
     part.notes.push("Tensor activity is not published: its factor is 0".to_owned());
-    let source = "fitted by `carma fit a100` to 15 published rows of AEGIS (SMACT, DRAM active, watts)";
+    let source = "fitted by `carma lab fit a100` to 15 published rows of AEGIS (SMACT, DRAM active, watts)";
     fitting.take(part, source);
     fitting.changes.push(write::Change {
         key: "power.tensor".to_owned(),

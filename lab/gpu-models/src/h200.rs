@@ -28,7 +28,7 @@ pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitEr
     fitting.data.push(format!("{}: {}", folder.display(), found.files.join(", ")));
     let source = |what: &str| {
         format!(
-            "fitted by `carma fit h200` on 2026-11-21 to {what} of bench/h200/results/collocation-*.json (one H200)"
+            "fitted by `carma lab fit h200` on 2026-11-21 to {what} of bench/h200/results/collocation-*.json (one H200)"
         )
     };
     let part = power(fitting, &found);

@@ -2,7 +2,7 @@
 //! does not explain, and how far off it is on what it never saw.
 //!
 //! [`fit`] returns a [`Fit`]: one [`Part`] for each set of rows, and the model's file with the fitted
-//! values written in. `carma fit` prints it. What is fitted to what, and what is held out on purpose, is
+//! values written in. `carma lab fit` prints it. What is fitted to what, and what is held out on purpose, is
 //! in `docs/research/gpu-models.md`.
 
 mod a100;
@@ -402,11 +402,11 @@ fn v100(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
             ("quadruples, held out on purpose", &kace.quadruples, false),
         ],
     );
-    fitting.take(part, "fitted by `carma fit v100` to KACE's 173 sound triples under MPS (SoCC 2024)");
+    fitting.take(part, "fitted by `carma lab fit v100` to KACE's 173 sound triples under MPS (SoCC 2024)");
     let keys = vec![fitting.key("time_slice.gract", 0.5, 1.5)];
     let mut part = sharing(fitting, "Time-slice: KACE's pairs without MPS", keys, &kace.time_sliced, &[]);
     part.notes.push("That these pairs ran without MPS is inferred from their values".to_owned());
-    let source = "fitted by `carma fit v100` to KACE's 156 sound pairs without MPS (SoCC 2024; without MPS is inferred)";
+    let source = "fitted by `carma lab fit v100` to KACE's 156 sound pairs without MPS (SoCC 2024; without MPS is inferred)";
     fitting.take(part, source);
     let note = h200::light_waits(&fitting.model, &kace.time_sliced);
     if let Some(part) = fitting.parts.last_mut() {
@@ -433,7 +433,7 @@ mod tests {
             let there = get(&built_in, &fitted.key);
             assert!(
                 (there - fitted.value).abs() < 0.005,
-                "{}: {there} in the file, {} fitted; write it anew with `carma fit -o`",
+                "{}: {there} in the file, {} fitted; write it anew with `carma lab fit -o`",
                 fitted.key,
                 fitted.value
             );

@@ -1,8 +1,7 @@
-//! Options of `carma predict` and `carma interference-bench`.
+//! Options of `carma predict` and `carma lab interference-bench`.
 
 use carma_interference::group::{Mode, Objective};
 use carma_interference::predict::policy::NAMES;
-use carma_lab_interference::bench::PARTS;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
@@ -46,7 +45,7 @@ pub(crate) struct PredictArgs {
     /// What the predictor has learned; with --observe it is made or brought up to date
     #[arg(long, value_name = "FILE")]
     pub(crate) model: Option<PathBuf>,
-    /// For --policy kace: what `carma kace train` wrote
+    /// For --policy kace: what `carma lab kace train` wrote
     #[arg(long, value_name = "FILE")]
     pub(crate) kace_model: Option<PathBuf>,
     /// For --policy oracle: what `carma bench interference` measured
@@ -77,27 +76,4 @@ fn objective() -> impl TypedValueParser<Value = Objective> {
         "rate" => Objective::Throughput,
         _ => Objective::WeightedSpeedup,
     })
-}
-
-/// `carma interference-bench`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct InterferenceBenchArgs {
-    /// Folder with the data of others [default: ../shared/data]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Run this part only
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PARTS))]
-    pub(crate) only: Option<String>,
-    /// Instead, learn from the repository's own records of an H200 and write the model that comes with carma
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "json", "markdown"])]
-    pub(crate) learn: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
-    pub(crate) json: bool,
-    /// Exit with 1 where a number falls short of what is to be reached
-    #[arg(long)]
-    pub(crate) check: bool,
-    /// Print tables in Markdown, as in docs/research/interference.md
-    #[arg(long)]
-    pub(crate) markdown: bool,
 }

@@ -10,14 +10,11 @@ mod dry_run;
 mod estimate;
 mod expect;
 mod explain;
-mod fit;
 mod follow;
 mod gpus;
 mod history;
 mod hold;
-mod interference_bench;
 mod journal;
-mod kace;
 mod lab;
 mod logs;
 mod order;
@@ -110,14 +107,11 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),
         Verb::Predict(args) => predict::run(&context, &args),
-        Verb::InterferenceBench(args) => interference_bench::run(&args),
-        Verb::Kace(verb) => kace::run(&verb),
         Verb::Profile(args) => profile::run(&context, &args),
         Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(verb) => trace::run(&context, &verb),
-        Verb::Fit(args) => fit::run(&args),
         Verb::Lab(args) => lab::run(&args),
         Verb::Demo => demo::run(),
         Verb::VirtualTask(args) => virtual_task::run(&args),

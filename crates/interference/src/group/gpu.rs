@@ -18,7 +18,7 @@ pub struct GpuType {
     pub measured: bool,
 }
 
-/// Names and numbers of the types that were measured. Sources: `docs/research/gpu-models.md` (`carma fit`).
+/// Names and numbers of the types that were measured. Sources: `docs/research/gpu-models.md` (`carma lab fit`).
 const KNOWN: [(&str, Capacities, Option<Power>, f64); 3] = [
     (
         "H200",

@@ -1,6 +1,6 @@
 //! KACE's prediction (Han, Paul, Liu, Gandhi, "KACE: Kernel-Aware Colocation for Efficient GPU Spatial Sharing", SoCC
 //! 2024, doi 10.1145/3698038.3698555): a trained model is read from its file and asked about collocations. It is
-//! trained in the laboratory (`lab/interference`), behind `carma kace train`.
+//! trained in the laboratory (`lab/interference`), behind `carma lab kace train`.
 
 pub mod features;
 pub mod forest;

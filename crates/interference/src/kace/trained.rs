@@ -96,7 +96,7 @@ impl Trained {
         }
         let names: Vec<&str> = row.members.iter().map(|m| m.workload.as_str()).collect();
         let what = "the model's prediction is no finite number: its weights, or the features given to it, are too \
-                    large; check the features, or train it again with `carma kace train`";
+                    large; check the features, or train it again with `carma lab kace train`";
         Err(Error::new(names.join(" + "), what))
     }
 
@@ -139,9 +139,10 @@ impl Trained {
             format: String,
             version: u32,
         }
-        let again = "train it again with `carma kace train`";
-        let bad =
-            |e: serde_json::Error| Error::new(place, format!("no model of `carma kace train`: {e}; {again}"));
+        let again = "train it again with `carma lab kace train`";
+        let bad = |e: serde_json::Error| {
+            Error::new(place, format!("no model of `carma lab kace train`: {e}; {again}"))
+        };
         let head: Head = serde_json::from_str(text).map_err(bad)?;
         if head.format != FORMAT {
             let what = format!("a file of `{}`, expected `{FORMAT}`; {again}", head.format.escape_debug());
@@ -241,7 +242,7 @@ mod tests {
             ("\"version\":1", "\"version\":2", "version 2, this carma reads version 1; train it again"),
             ("carma-kace", "carma-cake", "a file of `carma-cake`"),
             ("\"deviation\":[", "\"deviation\":[1.0,", "do not fit together"),
-            ("{\"format\"", "[", "no model of `carma kace train`"),
+            ("{\"format\"", "[", "no model of `carma lab kace train`"),
         ] {
             let error = Trained::read("m.json", &text.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.starts_with("m.json: ") && error.contains(said), "{error}");

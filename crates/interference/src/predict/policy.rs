@@ -21,7 +21,7 @@ pub enum Policy<'a> {
     Online(&'a Model),
     /// The weighted-share law: nothing learned.
     Share,
-    /// KACE with a model that `carma kace train` wrote.
+    /// KACE with a model that `carma lab kace train` wrote.
     Kace(&'a Trained),
     /// The smallest sum of memory (KACE's MEMCAP).
     Memcap,

@@ -2,7 +2,10 @@
 
 mod dataset;
 mod estimate_bench;
+mod fit;
 mod gpumemnet;
+mod interference_bench;
+mod kace;
 
 use crate::cli::{Cli, Verb};
 use carma_cli::failure::Outcome;
@@ -16,6 +19,9 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::EstimateBench(args) => estimate_bench::run(&args),
         Verb::Gpumemnet(verb) => gpumemnet::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::InterferenceBench(args) => interference_bench::run(&args),
+        Verb::Kace(verb) => kace::run(&verb),
+        Verb::Fit(args) => fit::run(&args),
     };
     match outcome {
         Err(failure) if failure.is_closed_pipe() => Ok(failure.code),

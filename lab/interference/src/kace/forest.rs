@@ -16,7 +16,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// A minute for all of `carma kace eval` instead of the artifact's two minutes a forest.
+    /// A minute for all of `carma lab kace eval` instead of the artifact's two minutes a forest.
     pub const QUICK: Self = Self { candidates: 16, trial_budget: 3000, most_trees: 200 };
     /// Folds of the cross-validation.
     const FOLDS: usize = 5;

@@ -227,7 +227,7 @@ impl Asked<'_> {
                 Some(trained) => Policy::Kace(trained),
                 None => {
                     return Err(Failure::usage("policy kace predicts with what it was trained to")
-                        .hint("train it with `carma kace train`, then give --kace-model FILE"));
+                        .hint("train it with `carma lab kace train`, then give --kace-model FILE"));
                 }
             },
             "xu" => {
@@ -235,7 +235,7 @@ impl Asked<'_> {
                     "policy xu needs PCIe bandwidths and kernel lengths, which solo profiles do not hold: placing by \
                      kernel length is covered by a patent",
                 )
-                .hint("`carma kace eval` compares it offline, on KACE's own data"));
+                .hint("`carma lab kace eval` compares it offline, on KACE's own data"));
             }
             "oracle" => return self.oracle(group),
             _ => Policy::Online(&self.known.model),

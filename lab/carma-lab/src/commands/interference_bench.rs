@@ -1,6 +1,6 @@
-//! `carma interference-bench`: the predictor and its rivals against what was measured.
+//! `carma lab interference-bench`: the predictor and its baselines against what was measured.
 
-use crate::cli::predict::InterferenceBenchArgs;
+use crate::cli::InterferenceBenchArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json, replace};
 use carma_lab_interference::bench::{self, Data, Line};

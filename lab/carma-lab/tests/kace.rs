@@ -1,4 +1,4 @@
-//! `carma kace`: trains on a user's table, writes a model, refuses what is wrong, says where.
+//! `carma lab kace`: trains on a user's table, writes a model, refuses what is wrong, says where.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn carma(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_carma")).current_dir(folder).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_carma-lab")).current_dir(folder).args(args).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {

@@ -1,4 +1,4 @@
-//! `carma kace`: trains KACE, and repeats what its artifact did.
+//! `carma lab kace`: trains KACE, and repeats what its artifact did.
 
 use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
 use carma_cli::failure::{Failure, Outcome};
@@ -108,7 +108,7 @@ const fn unit(target: Target) -> &'static str {
 /// A model's text.
 fn read(path: &Path) -> Result<String, Failure> {
     carma_files::read_text(path, MOST_BYTES)
-        .map_err(|e| Failure::new(e.to_string()).hint("a model is what `carma kace train` writes"))
+        .map_err(|e| Failure::new(e.to_string()).hint("a model is what `carma lab kace train` writes"))
 }
 
 fn run_predict(args: &KacePredictArgs) -> Outcome {

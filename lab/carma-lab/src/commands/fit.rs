@@ -1,4 +1,4 @@
-//! `carma fit`.
+//! `carma lab fit`.
 
 use crate::cli::FitArgs;
 use carma_cli::failure::{Failure, Outcome};

@@ -1,4 +1,4 @@
-//! Options of `carma kace`.
+//! Options of `carma lab kace`.
 
 use carma_interference::kace::features::{Aggregation, Target};
 use carma_lab_interference::kace::trainer::Kind;
@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// `carma kace`.
+/// `carma lab kace`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KaceVerb {
     /// Learn the sum of throughput of collocations from measured ones
@@ -64,7 +64,7 @@ fn percentages() -> impl TypedValueParser<Value = Aggregation> {
     })
 }
 
-/// `carma kace train`.
+/// `carma lab kace train`.
 #[derive(Debug, Args)]
 pub(crate) struct KaceTrainArgs {
     /// Folder with KACE's artifact, or a CSV table of measured collocations in its format (docs/research/kace.md)
@@ -97,10 +97,10 @@ pub(crate) struct KaceTrainArgs {
     pub(crate) json: bool,
 }
 
-/// `carma kace predict`.
+/// `carma lab kace predict`.
 #[derive(Debug, Args)]
 pub(crate) struct KacePredictArgs {
-    /// Model that `carma kace train` wrote
+    /// Model that `carma lab kace train` wrote
     #[arg(long, value_name = "MODEL.json")]
     pub(crate) model: PathBuf,
     /// CSV table of collocations in the format of `train`; throughput may be left out
@@ -114,7 +114,7 @@ pub(crate) struct KacePredictArgs {
     pub(crate) json: bool,
 }
 
-/// `carma kace eval`.
+/// `carma lab kace eval`.
 #[derive(Debug, Args)]
 pub(crate) struct KaceEvalArgs {
     /// Folder with KACE's artifact
