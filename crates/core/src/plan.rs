@@ -6,12 +6,15 @@
 use crate::explain::{Holder, NoGpu, Reason, Refusal, UserLimit};
 use crate::input::Action;
 use crate::ledger::{Gpu, Promise};
-use crate::model::{Attempt, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement, SharingMode};
+use crate::model::{
+    Attempt, EndCause, EndLevel, Ending, Exit, Floor, GpuId, Job, JobId, JobState, Phase, Placement,
+    SharingMode,
+};
 use crate::policy::{GateVerdict, MemoryScreen, NeedSource, Options, Order, Pack};
 use crate::reading::Health;
 use crate::recovery::EvidenceKind;
 use crate::slowdown::{self, Objection, Outlook, keep_promises};
-use crate::state::{State, Usage, end_due};
+use crate::state::{State, Usage};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
 use std::collections::BTreeMap;
@@ -1174,4 +1177,26 @@ fn cap_for(options: &Options, job: &Job, want: &Want) -> Option<MiB> {
     // History may know better than the user how much to set aside, but a job may always take what was
     // asked for it.
     want.set_aside().map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
+}
+
+/// The signal that is due for a job that is to end: politely, then for good, and at last without its supervisor.
+/// One that is still being launched has no command that could end politely.
+fn end_due(job: &Job, now: Millis, grace: Millis) -> Option<(EndLevel, EndCause)> {
+    let (ending, started) = match &job.phase {
+        Phase::Running { started, ending, .. } => (ending, Some(*started)),
+        Phase::Launching { ending, .. } => (ending, None),
+        Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return None,
+    };
+    let Some(Ending { cause, sent }) = ending else {
+        let limit = job.spec.request.time_limit?;
+        let over = started.is_some_and(|started| now.since(started) >= limit);
+        return over.then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)));
+    };
+    let next = match (sent, started) {
+        (None, _) => return Some((EndLevel::Terminate, cause.clone())),
+        (Some((EndLevel::Terminate, at)), Some(_)) => (*at, EndLevel::Kill),
+        (Some((_, at)), _) => (*at, EndLevel::Abandon),
+    };
+    let (at, level) = next;
+    (now.since(at) >= grace).then(|| (level, cause.clone()))
 }
