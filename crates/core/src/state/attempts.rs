@@ -7,9 +7,10 @@ use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::ledger::{Alone, Tenant};
 use crate::model::{
-    Attempt, EndCause, Ending, Exit, ExitStatus, Finished, Floor, GpuId, Job, JobId, JobState, Phase,
-    ProcessRef, SeenMemory, SharingMode,
+    Attempt, EndCause, Ending, Exit, ExitStatus, Finished, GpuId, Job, JobId, JobState, Phase, ProcessRef,
+    SeenMemory, SharingMode,
 };
+use crate::recovery;
 use crate::units::Millis;
 use std::sync::Arc;
 
@@ -183,12 +184,11 @@ impl State {
     /// The same for a job that was ended for its neighbours' sake: without charge, and with a GPU alone if it
     /// happens again and again.
     pub(super) fn requeue_free(&mut self, id: JobId) {
-        let limit = self.options.max_free_retries;
+        let Some(job) = self.job(id) else { return };
+        let floor = recovery::after_neighbours(job.floor, job.free_retries, &self.options);
         self.enqueue(id, |job| {
             job.free_retries += 1;
-            if job.free_retries > limit {
-                job.floor = Some(Floor::ExclusiveGpu);
-            }
+            job.floor = floor;
         });
     }
 

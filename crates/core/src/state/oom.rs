@@ -1,17 +1,16 @@
 //! An attempt that ran out of GPU memory: what the ledger knows of it, and what follows.
 //!
-//! Whose fault it was is said by [`crate::recovery`]; here the facts are collected and the verdict is carried out.
+//! Whose fault it was and what the next attempt gets is said by [`crate::recovery`]; here the facts are collected and
+//! the verdict is carried out.
 
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Promise, Tenant};
-use crate::model::{Exit, Floor, JobId, JobState, Placement};
-use crate::policy::RecoveryMethod;
-use crate::recovery::{self, Around, OomFacts, Said};
+use crate::model::{Exit, JobId, JobState, Placement};
+use crate::recovery::{self, Around, Next, OomFacts, Said, Tried};
 use crate::units::MiB;
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 /// What a message of a failed allocation says: what was wanted, and the rest.
 type Message = (Option<MiB>, Said);
@@ -93,70 +92,33 @@ impl State {
         let Some(facts) = self.oom_facts(id, placement, message) else {
             return Err(Rejected::StaleAttempt { job: id, attempt: placement.attempt });
         };
-        let options = &self.options;
         let blame = recovery::blame(&facts);
-        let max_retries = job.spec.request.max_retries.unwrap_or(options.max_retries);
-        let have = |least: MiB| self.gpus.iter().filter(|g| g.present && g.info.memory >= least).count();
-        let reached = facts.reached();
-        let alone = matches!(blame, recovery::Blame::WholeGpu { .. });
-        let own = blame.is_own_fault();
-        let wanted_gpus = job.spec.request.gpus as usize;
-        let harmed_often = job.free_retries >= options.max_free_retries;
-        let had_own_gpu = job.floor == Some(Floor::ExclusiveGpu);
-        let next = if alone {
-            Some(Floor::Memory(facts.capacity + MiB(1)))
-        } else if had_own_gpu {
-            // Nothing more to give. Only a foreign process can have filled it; bounded all the same.
-            (!own && !harmed_often).then_some(Floor::ExclusiveGpu)
-        } else if options.recovery == RecoveryMethod::Exclusive || (!own && harmed_often) {
-            Some(Floor::ExclusiveGpu)
-        } else if !own {
-            let seen = reached.max(facts.forecast).unwrap_or_default();
-            Some(Floor::Memory(seen.min(facts.capacity)))
-        } else if job.charged_retries == 0 {
-            recovery::first_floor(&facts, options.margin_percent, options.margin_min)
-        } else {
-            let given = recovery::given(&facts).max(reached).map(Floor::Memory);
-            recovery::next_floor(job.floor.max(given), facts.capacity)
-        };
-        // A larger GPU than any that it has had is progress, and ends with the largest.
-        let spent = own && job.charged_retries >= max_retries && !(alone && max_retries > 0);
-        // The last of several retries is no place for another guess.
-        let last = own && max_retries > 1 && job.charged_retries + 1 >= max_retries;
-        // Nor may it ask for more than there are GPUs for: it would wait for ever.
+        let max_retries = job.spec.request.max_retries.unwrap_or(self.options.max_retries);
+        let charged_before = job.charged_retries;
         let peaks = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id)?.peak);
         let declared = job.spec.forecasts.declared.unwrap_or_default();
-        let mut least = job.least_capacity().max(peaks.max().unwrap_or_default()).max(declared);
-        if alone {
-            least = least.max(facts.capacity + MiB(1));
-        }
-        let too_large = have(least) < wanted_gpus;
-        let next = match next {
-            Some(_) if last => Some(Floor::ExclusiveGpu),
-            Some(Floor::Memory(guess)) if have(guess.max(least)) < wanted_gpus => Some(Floor::ExclusiveGpu),
-            next => next,
+        let tried = Tried {
+            floor: job.floor,
+            charged: charged_before,
+            free: job.free_retries,
+            max_charged: max_retries,
+            least: job.least_capacity().max(peaks.max().unwrap_or_default()).max(declared),
+            gpus: job.spec.request.gpus as usize,
+            present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
         };
-        let next = next.filter(|_| !too_large);
-        match next {
-            Some(next) if !spent => {
-                let retries = job.charged_retries + u32::from(own);
-                let verdict = Reason::OutOfMemoryRetry { blame, next, retries, max_retries };
+        match recovery::next_attempt(&facts, &blame, &tried, &self.options) {
+            Next::Retry { floor, charged } => {
+                let retries = charged_before + u32::from(charged);
+                let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {
-                    job.floor = Some(next);
+                    job.floor = Some(floor);
                     job.charged_retries = retries;
-                    job.free_retries += u32::from(!own);
+                    job.free_retries += u32::from(!charged);
                 });
             }
-            _ => {
-                let why: Arc<str> = match (spent, max_retries) {
-                    (true, 0) => "retries are off for it".into(),
-                    (true, 1) => "its only retry is used".into(),
-                    (true, n) => format!("all {n} retries are used").into(),
-                    (false, _) if too_large => "there is no larger GPU to try".into(),
-                    (false, _) => "it had a GPU of its own already".into(),
-                };
-                let reason = Reason::OutOfMemoryFinal { blame, why };
+            Next::GiveUp(why) => {
+                let reason = Reason::OutOfMemoryFinal { blame, why: why.to_string().into() };
                 self.leave(id, Some(exit.clone()), reason.clone());
                 self.finish(id, JobState::OutOfMemory, reason, Some(exit.status), applied);
             }
