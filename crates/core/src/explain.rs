@@ -1,9 +1,9 @@
 //! Reasons: data made with the decision, rendered once for terminal, JSON and web.
 
-use crate::model::{Floor, JobId, SharingMode};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
-use crate::recovery::{Blame, Evidence};
-use crate::slowdown::Foreseen;
+use crate::progress::Foreseen;
+use crate::recovery::{Blame, Evidence, Floor};
+use crate::spec::{JobId, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;

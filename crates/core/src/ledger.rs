@@ -2,11 +2,11 @@
 //!
 //! Free for placement = capacity - sum of max(promised, observed) per tenant - foreign - reserve.
 
-use crate::input::{Foreign, Observation};
-use crate::model::{JobId, SeenMemory};
+use crate::look::{Foreign, Observation};
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
 use crate::recovery::Glances;
+use crate::spec::JobId;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, WindowSummary};
 use serde::{Deserialize, Serialize};
@@ -152,6 +152,18 @@ impl Growth {
         let late = active_since.is_some_and(|since| now.since(since) > FIRST_MINUTE);
         *self = Self { to: peak, at: Some(now), late: self.late.saturating_add(u32::from(late)), ..*self };
     }
+}
+
+/// How an attempt's memory was seen to grow, for those who learn from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenMemory {
+    /// How long it was seen on its GPUs.
+    pub active: Millis,
+    /// How long before its end the peak last rose notably.
+    pub still: Millis,
+    /// Whether it rose again and again long after the start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub growing: bool,
 }
 
 impl Tenant {

@@ -3,7 +3,7 @@
 
 pub mod presets;
 
-use crate::model::{Basis, Forecasts, NewJob, Profile, SharingMode};
+use crate::spec::{Basis, Forecasts, NewJob, Profile, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, Risk, WindowSummary};
 use serde::{Deserialize, Serialize};

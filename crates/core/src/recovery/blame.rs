@@ -4,7 +4,7 @@
 
 use super::around::Span;
 use super::evidence::Said;
-use crate::model::JobId;
+use crate::spec::JobId;
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -3,13 +3,32 @@
 //! One pure function, [`next_attempt`]. It is told whose fault the failure was ([`super::blame()`]) and changes nothing.
 
 use super::blame::{Blame, OomFacts};
-use crate::model::Floor;
 use crate::policy::{Options, RecoveryMethod};
 use crate::units::MiB;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Steps of the retry ladder never rise by more than this.
 const MAX_STEP: MiB = MiB(8192);
+
+/// What the next attempt needs after an out-of-memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Floor {
+    /// This much memory on each GPU.
+    Memory(MiB),
+    /// A GPU alone, without a cap.
+    ExclusiveGpu,
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(m) => write!(f, "at least {m}"),
+            Self::ExclusiveGpu => f.write_str("a GPU of its own"),
+        }
+    }
+}
 
 /// A job that ran out of GPU memory: what it has behind it, what it may have, and which GPUs there are for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +96,7 @@ impl fmt::Display for GiveUp {
 /// What a job gets after an out-of-memory.
 ///
 /// A retry is charged unless a neighbour was to blame. The floor rises: to what was seen to be needed, then step by step
-/// ([`ladder`]), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
+/// (a ladder by the size of the GPU), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
 /// often, with the last of several retries, and where no GPU has the memory of the next step. A job that was alone on a
 /// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU.
 #[must_use]
@@ -197,7 +216,7 @@ mod tests {
     use super::super::around::Span;
     use super::super::blame;
     use super::*;
-    use crate::model::JobId;
+    use crate::spec::JobId;
 
     const CAPACITY: MiB = MiB(40_960);
     const ALONE: Floor = Floor::ExclusiveGpu;

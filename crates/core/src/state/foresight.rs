@@ -5,7 +5,7 @@
 use super::State;
 use crate::input::Rejected;
 use crate::model::{GpuId, JobId, Phase};
-use crate::slowdown::{Measured, Outlook};
+use crate::progress::{Measured, Outlook};
 use crate::units::{Fraction, Millis};
 use std::collections::BTreeSet;
 

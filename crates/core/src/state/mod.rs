@@ -18,7 +18,7 @@ use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
 use crate::model::{Finished, GpuId, Job, JobId, Phase, QueueKey, User};
 use crate::policy::Options;
-use crate::slowdown::Outlook;
+use crate::progress::Outlook;
 use crate::units::Millis;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
