@@ -181,11 +181,6 @@ pub enum Action {
         /// Why.
         reason: Reason,
     },
-    /// Tell the administrator something.
-    Note {
-        /// What.
-        text: String,
-    },
 }
 
 fn gpus(n: u32) -> String {

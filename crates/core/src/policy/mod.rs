@@ -383,12 +383,6 @@ impl Policy {
     pub(crate) const fn follows_early(&self) -> bool {
         matches!(self.memory, MemoryScreen::Forecast { source: ForecastSource::Best, .. })
     }
-
-    /// Whether promises are ignored, so that they may exceed a GPU's memory.
-    #[must_use]
-    pub const fn ignores_promises(&self) -> bool {
-        matches!(self.memory, MemoryScreen::None | MemoryScreen::Floor(_))
-    }
 }
 
 /// How out-of-memory is recovered from.

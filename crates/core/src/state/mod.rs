@@ -272,7 +272,6 @@ impl State {
                 })
             }
             Action::SetState { job, state, reason } => self.judged(*job, *state, reason, applied),
-            Action::Note { .. } => Ok(()),
         }
     }
 }

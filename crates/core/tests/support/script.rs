@@ -752,7 +752,6 @@ impl Stage {
             Action::SetState { job, state, reason } => {
                 format!("job {job} becomes {state}: {reason}")
             }
-            Action::Note { text } => format!("note: {text}"),
         }
     }
 
