@@ -36,7 +36,7 @@ pub(crate) enum Objection {
     NotYet,
     /// Processes that are not ours are there: their effect cannot be foreseen.
     Foreign,
-    /// They were together before, and it had to be undone.
+    /// They were together before, and one of them had to be evicted.
     Apart(JobId),
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn limit(state: &State, job: &Job) -> Option<Fraction> {
 /// The tenant that the job has been with before and may not join again.
 pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
     let from = |job: &Job, other: JobId| {
-        job.past.iter().any(|a| matches!(&a.verdict, Reason::Undone { apart, .. } if apart.contains(&other)))
+        job.past.iter().any(|a| matches!(&a.verdict, Reason::Evicted { apart, .. } if apart.contains(&other)))
     };
     gpu.tenants
         .iter()

@@ -45,7 +45,7 @@ impl Reason {
             Self::ExitUnknown => "ExitUnknown",
             Self::Cancelled { .. } => "Cancelled",
             Self::RequeuedByUser { .. } => "Requeued",
-            Self::Undone { .. } => "Undone",
+            Self::Evicted { .. } => "Undone",
             Self::TimeLimit { .. } => "TimeLimit",
             Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
             Self::OutOfMemoryFinal { .. } => "OutOfMemory",

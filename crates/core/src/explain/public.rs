@@ -34,7 +34,7 @@ impl Reason {
             | Self::ExitUnknown
             | Self::Cancelled { by: _ }
             | Self::RequeuedByUser { by: _ }
-            | Self::Undone { job: _, slowdown: _, limit: _, apart: _ }
+            | Self::Evicted { job: _, slowdown: _, limit: _, apart: _ }
             | Self::TimeLimit { limit: _ }
             | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
             | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),

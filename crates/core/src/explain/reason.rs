@@ -40,7 +40,7 @@ pub enum Reason {
     PlacedIdle {
         /// GPU indices.
         gpus: Vec<u32>,
-        /// What is set aside on each, where known.
+        /// What is reserved on each, where known.
         need: Option<MiB>,
         /// Where that number comes from, if carma computed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub enum Reason {
     PlacedShared {
         /// GPU indices.
         gpus: Vec<u32>,
-        /// What is set aside on each, where known.
+        /// What is reserved on each, where known.
         need: Option<MiB>,
         /// Where that number comes from.
         source: Option<NeedSource>,
@@ -151,8 +151,10 @@ pub enum Reason {
         /// Who.
         by: Arc<str>,
     },
-    /// Its placement broke a promise; back to the queue without charge.
-    Undone {
+    /// Evicted: its placement broke a promise. Back to the queue without charge. Journals and printed texts say
+    /// "undone".
+    #[serde(rename = "undone")]
+    Evicted {
         /// Whose promise.
         job: JobId,
         /// What was measured.

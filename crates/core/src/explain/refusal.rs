@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
-    /// One of our jobs: what is set aside for it or what it takes, whichever is more.
+    /// One of our jobs: what is reserved for it or what it takes, whichever is more.
     Job {
         /// Which.
         job: JobId,

@@ -81,7 +81,7 @@ fn all() -> Vec<Reason> {
         Reason::ExitUnknown,
         Reason::Cancelled { by: "bob".into() },
         Reason::RequeuedByUser { by: "bob".into() },
-        Reason::Undone { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job] },
+        Reason::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job] },
         Reason::TimeLimit { limit: Millis(1) },
         Reason::OutOfMemoryRetry {
             blame: neighbour.clone(),
@@ -159,7 +159,7 @@ fn every_reason_is_tried() {
         Reason::ExitUnknown => 14,
         Reason::Cancelled { .. } => 15,
         Reason::RequeuedByUser { .. } => 16,
-        Reason::Undone { .. } => 17,
+        Reason::Evicted { .. } => 17,
         Reason::TimeLimit { .. } => 18,
         Reason::OutOfMemoryRetry { .. } => 19,
         Reason::OutOfMemoryFinal { .. } => 20,

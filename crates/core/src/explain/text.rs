@@ -168,7 +168,7 @@ impl fmt::Display for Reason {
             }
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
-            Self::Undone { job, slowdown, limit, .. } => write!(
+            Self::Evicted { job, slowdown, limit, .. } => write!(
                 f,
                 "undone: job {job} was slowed down by {slowdown} where {limit} is promised; requeued without charge"
             ),

@@ -8,7 +8,7 @@ use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, WindowSummary};
 use serde::{Deserialize, Serialize};
 
-/// Memory that carma has set aside for a tenant on one GPU.
+/// Memory that carma has reserved for a tenant on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Promise {
@@ -73,7 +73,7 @@ impl Alone {
 pub struct Tenant {
     /// Which job.
     pub job: JobId,
-    /// What is set aside.
+    /// What is reserved.
     pub promise: Promise,
     /// The forecast or floor that the promise was made from.
     pub forecast: Option<MiB>,
@@ -114,7 +114,7 @@ pub struct Growth {
     /// Notable rises after the first minute.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub late: u32,
-    /// When it was last seen to take more than was set aside for it.
+    /// When it was last seen to take more than was reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exceeded: Option<Millis>,
 }
@@ -172,7 +172,7 @@ impl Tenant {
         self.promised(capacity).max(self.observed.unwrap_or_default())
     }
 
-    /// What is set aside for it on a GPU of this capacity.
+    /// What is reserved for it on a GPU of this capacity.
     pub(super) fn promised(&self, capacity: MiB) -> MiB {
         match self.promise {
             Promise::Memory(m) => m,
@@ -205,7 +205,7 @@ impl Tenant {
         Some(SeenMemory { active, still, growing: self.growth.is_growing() })
     }
 
-    /// Until when nobody else is admitted because it took more than was set aside for it.
+    /// Until when nobody else is admitted because it took more than was reserved for it.
     #[must_use]
     pub fn rising_until(&self, options: &Options) -> Option<Millis> {
         self.growth.exceeded.map(|at| at + options.window)

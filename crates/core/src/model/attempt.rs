@@ -52,8 +52,9 @@ pub enum EndCause {
         /// Who.
         by: Arc<str>,
     },
-    /// Its placement broke a promise and is undone.
-    Undone {
+    /// Its placement broke a promise, so that it is evicted. Journals and printed texts say "undone".
+    #[serde(rename = "undone")]
+    Evicted {
         /// Whose promise.
         job: JobId,
         /// What was measured.

@@ -63,7 +63,7 @@ impl<'a> Places<'a> {
             return None;
         }
         let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
-        let reason = Reason::PlacedIdle { gpus: indices, need: want.set_aside(), source: want.computed() };
+        let reason = Reason::PlacedIdle { gpus: indices, need: want.reserved(), source: want.computed() };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
         Some(placement(options, job, want, gpus, self.now, reason))
     }

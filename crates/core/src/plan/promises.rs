@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::units::Millis;
 use std::collections::BTreeSet;
 
-/// Undoes placements that broke a promise, one on a GPU at a time: the progress of the others is measured anew
+/// Evicts jobs whose placement broke a promise, one on a GPU at a time: the progress of the others is measured anew
 /// after each.
 pub(super) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
@@ -46,14 +46,14 @@ pub(super) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
         let Some(latest) = tenants().max_by_key(|t| (t.placed, t.job)).and_then(|t| state.job(t.job)) else {
             continue;
         };
-        let Phase::Running { placement: undone, .. } = &latest.phase else { continue };
+        let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
         let apart = if latest.spec.id == id { others.into_iter().collect() } else { vec![id] };
-        touched.extend(placement.gpus.iter().chain(&undone.gpus));
+        touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.push(Action::End {
             job: latest.spec.id,
-            attempt: undone.attempt,
+            attempt: evicted.attempt,
             level: EndLevel::Terminate,
-            cause: EndCause::Undone { job: id, slowdown: slowdown(measured.progress), limit, apart },
+            cause: EndCause::Evicted { job: id, slowdown: slowdown(measured.progress), limit, apart },
         });
     }
 }

@@ -123,7 +123,7 @@ impl<'a> Slots<'a> {
         (slots.len() == wanted).then(|| Found {
             reason: Reason::PlacedIdle {
                 gpus: self.indices(&slots),
-                need: want.set_aside(),
+                need: want.reserved(),
                 source: want.computed(),
             },
             slots,
@@ -134,12 +134,12 @@ impl<'a> Slots<'a> {
         let gpus = self.indices(chosen);
         let first = &self.slots[chosen[0]];
         if chosen.iter().all(|i| self.slots[*i].idle) {
-            return Reason::PlacedIdle { gpus, need: want.set_aside(), source: want.computed() };
+            return Reason::PlacedIdle { gpus, need: want.reserved(), source: want.computed() };
         }
         Reason::PlacedShared {
             gpus,
-            need: want.set_aside(),
-            source: want.source.filter(|_| want.set_aside().is_some()),
+            need: want.reserved(),
+            source: want.source.filter(|_| want.reserved().is_some()),
             free: first.free.unwrap_or_default(),
             neighbours: first.tenants + u32::try_from(first.gpu.foreign().len()).unwrap_or(0),
             smact: first.smact,

@@ -45,9 +45,9 @@ pub(super) struct Slot<'a> {
     starting: Option<(JobId, Option<Millis>)>,
     /// A tenant that is still starting and has no forecast.
     starting_blind: Option<(JobId, Option<Millis>)>,
-    /// A tenant that is still starting and for which everything is set aside.
+    /// A tenant that is still starting and for which everything is reserved.
     starting_unknown: Option<(JobId, Option<Millis>)>,
-    /// A tenant that took more than was set aside for it, just now.
+    /// A tenant that took more than was reserved for it, just now.
     rising: Option<JobId>,
     gate: GateVerdict,
     pub(super) smact: Option<Fraction>,
@@ -142,7 +142,7 @@ impl<'a> Slot<'a> {
         if let Some(job) = self.exclusive {
             return Some(Bar::Exclusive(job));
         }
-        // All of it is set aside, but only until that job's need is known: say that rather than
+        // All of it is reserved, but only until that job's need is known: say that rather than
         // that it holds all the memory.
         if let Some((job, active_for)) = self.starting_unknown {
             return Some(Bar::Starting(job, active_for));

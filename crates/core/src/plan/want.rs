@@ -24,7 +24,7 @@ pub(super) struct Want {
     pub(super) need: Option<MiB>,
     /// The part of it that the policy adds to be safe.
     pub(super) guard: MiB,
-    /// What is set aside.
+    /// What is reserved.
     pub(super) promise: Promise,
     pub(super) source: Option<NeedSource>,
     pub(super) sharing: SharingMode,
@@ -81,7 +81,7 @@ impl Want {
             MemoryScreen::Forecast { guard, .. } => (forecast.map(|m| m + guard), guard),
         };
         let promised = slowdown::limit(state, job).is_some();
-        let undone = |a: &Attempt| matches!(a.verdict, Reason::Undone { .. });
+        let evicted = |a: &Attempt| matches!(a.verdict, Reason::Evicted { .. });
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
@@ -95,7 +95,7 @@ impl Want {
             alone,
             load: policy.pack.load(job.spec.profile),
             promised,
-            particular: promised || policy.order == Order::Speedup || job.past.iter().any(undone),
+            particular: promised || policy.order == Order::Speedup || job.past.iter().any(evicted),
         }
     }
 
@@ -106,10 +106,10 @@ impl Want {
 
     /// Where the number comes from, if carma computed it: the others need no word on an idle GPU.
     pub(super) fn computed(&self) -> Option<NeedSource> {
-        self.source.filter(|s| matches!(s, NeedSource::Computed { .. }) && self.set_aside().is_some())
+        self.source.filter(|s| matches!(s, NeedSource::Computed { .. }) && self.reserved().is_some())
     }
 
-    pub(super) fn set_aside(&self) -> Option<MiB> {
+    pub(super) fn reserved(&self) -> Option<MiB> {
         match self.promise {
             Promise::Memory(m) => Some(m),
             Promise::Whole | Promise::None => None,
@@ -123,7 +123,7 @@ pub(super) fn cap_for(options: &Options, job: &Job, want: &Want) -> Option<MiB> 
     if want.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
         return None;
     }
-    // History may know better than the user how much to set aside, but a job may always take what was
+    // History may know better than the user how much to reserve, but a job may always take what was
     // asked for it.
-    want.set_aside().map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
+    want.reserved().map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
 }

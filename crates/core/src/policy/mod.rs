@@ -499,7 +499,7 @@ const fn slowdown_window() -> Millis {
 impl Options {
     /// What the policy believes a job needs on each GPU. Where the `carma` policy ([`ForecastSource::Best`])
     /// has only an estimate or an earlier run that the user names to go by, the margin is added: runs of
-    /// one command differ by a few percent, and what is set aside is also a hard limit under MPS. What a
+    /// one command differ by a few percent, and what is reserved is also a hard limit under MPS. What a
     /// user declares is taken at its word, and what carma computed is a bound already. A job that only a
     /// hard limit bounds has no forecast where it gets none.
     #[must_use]

@@ -120,7 +120,7 @@ pub struct OomFacts {
     pub shared: bool,
     /// What everybody else held, by the looks around its end.
     pub others: Option<Span>,
-    /// The neighbour that exceeded what was set aside for it the most.
+    /// The neighbour that exceeded what was reserved for it the most.
     pub offender: Option<JobId>,
     /// The largest foreign process that was there before its end and after.
     pub foreign: Option<(u32, Option<Arc<str>>)>,
@@ -234,9 +234,9 @@ impl OomFacts {
     }
 }
 
-/// Culprit or victim: did it exceed its own cap or forecast, or was it denied what was set aside for it?
+/// Culprit or victim: did it exceed its own cap or forecast, or was it denied what was reserved for it?
 ///
-/// A job is a victim only if it wanted no more than was set aside for it **and** the GPU could not give it that. Both
+/// A job is a victim only if it wanted no more than was reserved for it **and** the GPU could not give it that. Both
 /// come from the looks around its end, in which others are known as an interval ([`Span`]): between two looks a job
 /// can take gigabytes, so what was seen of the job itself proves little, but what was seen of the others before its
 /// end and after it bounds what it could have had. Where they leave it what it was promised at the worst, a failure is
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_denied_what_was_set_aside_for_it_is_a_victim() {
+    fn who_was_denied_what_was_reserved_for_it_is_a_victim() {
         let denied = OomFacts { others: beside(31_700), offender: Some(JobId(3)), ..facts() };
         assert!(matches!(blame(&denied), Blame::Neighbour { job: Some(JobId(3)), .. }));
         assert!(!blame(&denied).is_own_fault());

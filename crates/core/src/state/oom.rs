@@ -39,7 +39,7 @@ impl State {
 
     fn facts_on(&self, gpu: &Gpu, tenant: &Tenant, cap: Option<MiB>, message: Message) -> OomFacts {
         let around = self.around(gpu, tenant);
-        // More than was set aside for it when it came, or is by now: what it left over may be a neighbour's since.
+        // More than was reserved for it when it came, or is by now: what it left over may be a neighbour's since.
         let excess = |t: &Tenant| {
             let given = match t.promise {
                 Promise::Memory(m) => t.forecast.map_or(m, |forecast| m.min(forecast)),

@@ -122,8 +122,8 @@ impl State {
                 self.leave(id, Some(exit.clone()), reason.clone());
                 self.finish(id, JobState::Timeout, reason, status, applied);
             }
-            EndCause::Undone { job, slowdown, limit, apart } => {
-                self.leave(id, Some(exit.clone()), Reason::Undone { job, slowdown, limit, apart });
+            EndCause::Evicted { job, slowdown, limit, apart } => {
+                self.leave(id, Some(exit.clone()), Reason::Evicted { job, slowdown, limit, apart });
                 self.requeue_free(id);
             }
             EndCause::Requeued { by } => {

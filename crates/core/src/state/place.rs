@@ -25,7 +25,7 @@ impl State {
         }
     }
 
-    /// What is set aside for a job by the policy in force: promise and the number behind it.
+    /// What is reserved for a job by the policy in force: promise and the number behind it.
     #[must_use]
     pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
         let forecast = self.options.forecast(&job.spec);

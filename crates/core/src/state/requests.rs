@@ -102,7 +102,7 @@ impl State {
             };
             match ending {
                 Some(e) => {
-                    if matches!(e.cause, EndCause::Requeued { .. } | EndCause::Undone { .. }) {
+                    if matches!(e.cause, EndCause::Requeued { .. } | EndCause::Evicted { .. }) {
                         e.cause = cause;
                     }
                 }
