@@ -10,7 +10,7 @@ use super::want::Want;
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
-use crate::model::Job;
+use crate::model::{Estimator, Job};
 use crate::state::State;
 use crate::units::Millis;
 
@@ -27,7 +27,7 @@ fn touch<'a>(jobs: impl Iterator<Item = &'a Job>) {
             job.not_before.is_some(),
             job.floor.is_some(),
             forecasts.declared.is_some(),
-            forecasts.gpumemnet.is_some(),
+            forecasts.estimates.of(Estimator::Gpumemnet).is_some(),
         ];
         let rest = rest.into_iter().map(u64::from).sum::<u64>();
         sum ^ u64::from(spec.request.gpus) ^ job.queued.0 ^ rest

@@ -3,7 +3,7 @@
 
 pub mod presets;
 
-use crate::spec::{Basis, Forecasts, NewJob, Profile, SharingMode};
+use crate::spec::{Basis, Estimator, Forecasts, NewJob, Profile, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::{Metric, Risk, WindowSummary};
 use serde::{Deserialize, Serialize};
@@ -79,33 +79,38 @@ impl ForecastSource {
         }
     }
 
+    /// The estimator whose word is taken, if it is one's alone.
+    const fn estimator(self) -> Option<Estimator> {
+        Some(match self {
+            Self::Best => return None,
+            Self::Measured => Estimator::Measured,
+            Self::Horus => Estimator::Horus,
+            Self::Faketensor => Estimator::Faketensor,
+            Self::Gpumemnet => Estimator::Gpumemnet,
+        })
+    }
+
     /// The forecast for one GPU and where it comes from.
     #[must_use]
     pub fn pick(self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
         let declared = || f.declared.map(|m| (m, NeedSource::Declared));
-        let measured = || f.measured.map(|m| (m, NeedSource::Measured));
-        let gpumemnet = || f.gpumemnet.map(|m| (m, NeedSource::Gpumemnet));
-        let horus = || f.horus.map(|m| (m, NeedSource::Horus));
-        let faketensor = || f.faketensor.map(|m| (m, NeedSource::Faketensor));
-        match self {
-            Self::Measured => measured().or_else(declared),
-            Self::Best => {
-                let computed = f
-                    .computed
-                    .map(|c| (c.upper, NeedSource::Computed { basis: c.basis, coverage: c.coverage }));
-                match f.computed {
-                    Some(c) if c.basis.is_measured() => computed,
-                    // Nothing of it was measured yet: the user's word is not overruled downwards.
-                    _ => declared()
-                        .or_else(measured)
-                        .filter(|(m, _)| f.measured.is_some() || f.computed.is_none_or(|c| c.upper <= *m))
-                        .or(computed)
-                        .or_else(gpumemnet),
-                }
+        let said_by = |estimator| f.estimates.of(estimator).map(|m| (m, NeedSource::from(estimator)));
+        if let Some(estimator) = self.estimator() {
+            return said_by(estimator).or_else(declared);
+        }
+        let computed =
+            f.computed.map(|c| (c.upper, NeedSource::Computed { basis: c.basis, coverage: c.coverage }));
+        match f.computed {
+            Some(c) if c.basis.is_measured() => computed,
+            // Nothing of it was measured yet: the user's word is not overruled downwards.
+            _ => {
+                let measured = said_by(Estimator::Measured);
+                declared()
+                    .or(measured)
+                    .filter(|(m, _)| measured.is_some() || f.computed.is_none_or(|c| c.upper <= *m))
+                    .or(computed)
+                    .or_else(|| said_by(Estimator::Gpumemnet))
             }
-            Self::Horus => horus().or_else(declared),
-            Self::Faketensor => faketensor().or_else(declared),
-            Self::Gpumemnet => gpumemnet().or_else(declared),
         }
     }
 }
@@ -135,6 +140,17 @@ pub enum NeedSource {
     OutOfMemory,
     /// The policy asks the same of every job.
     PolicyFloor,
+}
+
+impl From<Estimator> for NeedSource {
+    fn from(estimator: Estimator) -> Self {
+        match estimator {
+            Estimator::Measured => Self::Measured,
+            Estimator::Horus => Self::Horus,
+            Estimator::Faketensor => Self::Faketensor,
+            Estimator::Gpumemnet => Self::Gpumemnet,
+        }
+    }
 }
 
 impl fmt::Display for NeedSource {

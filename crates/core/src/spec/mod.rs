@@ -3,7 +3,11 @@
 //! Nothing here changes once a job is accepted, but for the computed forecast. What becomes of a job is in
 //! [`crate::model`], which is also the public path of these types.
 
-use crate::units::{Fraction, MiB, Millis};
+mod forecasts;
+
+pub use forecasts::{Basis, Computed, Estimates, Estimator, Forecasts};
+
+use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -94,90 +98,6 @@ pub struct Request {
     /// configured number, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<Fraction>,
-}
-
-/// What is known beforehand of the memory that a job needs on each of its GPUs, by source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Forecasts {
-    /// The user said so (`--gpu-memory`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub declared: Option<MiB>,
-    /// Measured in an earlier solo run (line 8 of a `.rad` file).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub measured: Option<MiB>,
-    /// The Horus formula.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub horus: Option<MiB>,
-    /// PyTorch's fake tensors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub faketensor: Option<MiB>,
-    /// GPUMemNet's class, upper edge.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpumemnet: Option<MiB>,
-    /// Computed at submission from earlier runs or from what is known of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub computed: Option<Computed>,
-}
-
-/// What carma itself computed of a job's memory on each of its GPUs. A float went into it somewhere;
-/// what is kept and replayed are these integers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Computed {
-    /// Below this it cannot run.
-    pub need: MiB,
-    /// What it takes when memory is free.
-    pub likely: MiB,
-    /// The bound for admission. It has its margin.
-    pub upper: MiB,
-    /// What it rests on.
-    pub basis: Basis,
-    /// Probability with which the bound is meant to hold, percent.
-    pub coverage: u8,
-    /// Nothing but a hard limit bounds what it may take: `cudnn.benchmark`, several GPUs never seen.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub elastic: bool,
-}
-
-/// What a computed forecast rests on, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Basis {
-    /// The same command ran before on the same kind of GPU.
-    Exact,
-    /// The same program ran before, with another batch size or on another GPU.
-    Scaled,
-    /// A recorded sequence of allocations.
-    Trace,
-    /// A graph of operators.
-    Graph,
-    /// The configuration of a known family.
-    Config,
-    /// A printed summary.
-    Summary,
-    /// A few numbers and a formula or a trained network.
-    Formula,
-}
-
-impl Basis {
-    /// Whether runs of the same program were measured.
-    #[must_use]
-    pub const fn is_measured(self) -> bool {
-        matches!(self, Self::Exact | Self::Scaled)
-    }
-}
-
-impl fmt::Display for Basis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exact => "earlier runs of the same command",
-            Self::Scaled => "earlier runs of the same program, scaled",
-            Self::Trace => "allocator model from a trace",
-            Self::Graph => "allocator model from the graph",
-            Self::Config => "allocator model from the configuration",
-            Self::Summary => "allocator model from the summary",
-            Self::Formula => "a formula",
-        })
-    }
 }
 
 /// What is known beforehand of a job's activity when it has its GPUs alone.
