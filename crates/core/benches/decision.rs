@@ -13,7 +13,8 @@
 
 use carma_core::input::{Foreign, Observation};
 use carma_core::model::{
-    Exit, ExitStatus, Forecasts, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef, Request, User,
+    Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, NewJob, Phase, Placement,
+    ProcessRef, Request, User,
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
@@ -140,7 +141,8 @@ impl Bench {
                 profile: carma_core::model::Profile::default(),
                 forecasts: Forecasts {
                     declared: (r.below(2) == 0).then_some(memory),
-                    measured: (r.below(2) == 0).then_some(MiB(memory.0 * 9 / 10)),
+                    estimates: Estimates::default()
+                        .with(Estimator::Measured, (r.below(2) == 0).then_some(MiB(memory.0 * 9 / 10))),
                     ..Forecasts::default()
                 },
                 hold: false,

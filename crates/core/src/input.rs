@@ -1,50 +1,18 @@
 //! What comes into the core ([`Input`]) and what goes out ([`Action`]).
 
+pub use crate::look::{Foreign, Observation};
+
 use crate::explain::Reason;
 use crate::model::{
     Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode,
     User,
 };
 use crate::policy::Options;
-use crate::reading::{GpuInfo, Health};
-use crate::slowdown::Outlook;
+use crate::progress::Outlook;
+use crate::reading::GpuInfo;
 use crate::units::{Fraction, MiB, Millis};
-use crate::windows::WindowSummary;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// A process on a GPU that carma did not start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Foreign {
-    /// Process id.
-    pub pid: u32,
-    /// Its owner, where known.
-    pub user: Option<Arc<str>>,
-    /// GPU memory that it holds, where known.
-    pub memory: Option<MiB>,
-}
-
-/// One GPU as seen at one instant, processes already matched with jobs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observation {
-    /// When.
-    pub at: Millis,
-    /// Whether it answers.
-    pub health: Health,
-    /// Memory in use by anyone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub used: Option<MiB>,
-    /// Memory of each job that has a process here; `None` where the driver does not tell.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub jobs: Vec<(JobId, Option<MiB>)>,
-    /// Processes that carma did not start.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub foreign: Vec<Foreign>,
-    /// Whether the process list could be read at all.
-    pub processes_known: bool,
-    /// Activity.
-    pub window: WindowSummary,
-}
 
 /// Everything that can change the state. The journal is a list of these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,11 +180,6 @@ pub enum Action {
         state: JobState,
         /// Why.
         reason: Reason,
-    },
-    /// Tell the administrator something.
-    Note {
-        /// What.
-        text: String,
     },
 }
 

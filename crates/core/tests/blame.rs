@@ -136,7 +136,7 @@ impl Truth {
         self.free >= self.wanted
     }
 
-    /// Whether it wanted no more than was set aside for it, and did not get it.
+    /// Whether it wanted no more than was reserved for it, and did not get it.
     fn is_victim(&self, trace: &Trace) -> bool {
         !self.had_room() && trace.forecast.is_some_and(|f| self.held + self.wanted <= f)
     }

@@ -8,8 +8,8 @@ use carma_core::explain::{Reason, UserLimit};
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::Promise;
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Forecasts, GpuId, HostUse, Job, JobId, JobState,
-    NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, HostUse,
+    Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{
@@ -193,10 +193,11 @@ fn new_job() -> impl Strategy<Value = NewJob> {
     let computed = proptest::option::weighted(0.3, computed());
     let forecasts = (maybe(), maybe(), maybe(), maybe(), computed).prop_map(|(d, m, h, g, c)| Forecasts {
         declared: d.map(|m| MiB(m.0 % 45_000)),
-        measured: m,
-        horus: h,
-        faketensor: h,
-        gpumemnet: g,
+        estimates: Estimates::by(|estimator| match estimator {
+            Estimator::Measured => m,
+            Estimator::Horus | Estimator::Faketensor => h,
+            Estimator::Gpumemnet => g,
+        }),
         computed: c,
     });
     let request = (

@@ -28,7 +28,9 @@ use carma_api::wire::{
     ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
 };
 use carma_core::input::{Action, Input, Observation, Rejected};
-use carma_core::model::{Computed, Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User};
+use carma_core::model::{
+    Computed, Estimates, Estimator, Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User,
+};
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Metric;
@@ -1113,10 +1115,15 @@ fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Comp
         profile: carma_core::model::Profile::default(),
         forecasts: Forecasts {
             declared: request.gpu_memory_mib.map(MiB),
-            measured: request.measured_mib.map(MiB),
-            horus: request.horus_mib.map(MiB),
-            faketensor: request.faketensor_mib.map(MiB),
-            gpumemnet: request.gpumemnet_mib.map(MiB),
+            estimates: Estimates::by(|estimator| {
+                let mib = match estimator {
+                    Estimator::Measured => request.measured_mib,
+                    Estimator::Horus => request.horus_mib,
+                    Estimator::Faketensor => request.faketensor_mib,
+                    Estimator::Gpumemnet => request.gpumemnet_mib,
+                };
+                mib.map(MiB)
+            }),
             computed,
         },
         hold: request.hold,

@@ -35,7 +35,6 @@ impl Performer {
             Action::End { job, level, .. } => self.end(*job, *level, state, lives),
             // Its effect is on the state alone.
             Action::SetState { .. } => {}
-            Action::Note { text } => tracing::info!("{text}"),
         }
     }
 

@@ -332,14 +332,8 @@ pub fn detail(
     let job = subject.job();
     let row = subject.row(asker, state, now);
     let f = &job.spec.forecasts;
-    let forecasts = [
-        ("declared", f.declared),
-        ("measured", f.measured),
-        ("horus", f.horus),
-        ("faketensor", f.faketensor),
-        ("gpumemnet", f.gpumemnet),
-        ("computed", f.computed.map(|c| c.upper)),
-    ];
+    let estimates = f.estimates.iter().map(|(estimator, says)| (estimator.name(), Some(says)));
+    let forecasts = [("declared", f.declared), ("computed", f.computed.map(|c| c.upper))];
     let pid = match (subject, &job.phase) {
         (Subject::Live(_), Phase::Running { child, .. }) => child.map(|c| c.pid),
         _ => None,
@@ -351,7 +345,7 @@ pub fn detail(
         log: stored.map(|s| s.log.clone()).unwrap_or_default(),
         log_kept: stored.is_some_and(|s| s.request.output.is_none()),
         pid,
-        forecasts_mib: forecasts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
+        forecasts_mib: estimates.chain(forecasts).filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
         estimate: stored.and_then(|s| s.estimate.clone()),
         rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),

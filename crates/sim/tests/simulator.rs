@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails says so by panicking")]
 
-use carma_core::model::{Forecasts, SharingMode};
+use carma_core::model::{Estimates, Estimator, Forecasts, SharingMode};
 use carma_core::policy::{Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_hardware::{GpuType, GpuTypes};
@@ -111,8 +111,12 @@ fn tasks() -> impl Strategy<Value = Task> {
             let guesses = [0; 4].map(|_| forecast(truth));
             // Nobody declares more than a job takes: then it is refused where it would have run.
             let declared = prop_oneof![3 => Just(None), 1 => Just(Some(truth))];
-            (declared, guesses).prop_map(move |(declared, [measured, horus, faketensor, gpumemnet])| Task {
-                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet, computed: None },
+            (declared, guesses).prop_map(move |(declared, guesses)| Task {
+                forecasts: Forecasts {
+                    declared,
+                    estimates: Estimates::by(|estimator| guesses[estimator as usize]),
+                    computed: None,
+                },
                 ..task.clone()
             })
         },
@@ -373,7 +377,10 @@ fn a_gang_that_overflows_the_smallest_of_its_gpus_gets_larger_ones() {
 
 #[test]
 fn however_wrong_a_forecast_the_last_retry_has_a_gpu_alone() {
-    let forecasts = Forecasts { measured: Some(MiB(100)), ..Forecasts::default() };
+    let forecasts = Forecasts {
+        estimates: Estimates::default().with(Estimator::Measured, Some(MiB(100))),
+        ..Forecasts::default()
+    };
     let mixed = "2xA100-40GB+A100-40GB/3g.20gb,2g.10gb";
     for (gpu, memory) in [("A100-40GB", 38_000), ("H200", 140_000), (mixed, 40_035), ("T4+A100-40GB", 40_000)]
     {

@@ -3,8 +3,8 @@
 //! GPUs are looked at ten times a second, and a job that dies allocates between two looks. So nothing here is a
 //! number: memory that others held is an interval, from the least to the most that the looks allow.
 
-use crate::input::{Foreign, Observation};
-use crate::model::JobId;
+use crate::look::{Foreign, Observation};
+use crate::spec::JobId;
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 

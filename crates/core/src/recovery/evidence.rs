@@ -34,7 +34,7 @@ pub enum EvidenceKind {
 }
 
 /// The numbers in a message of a failed allocation. They come from the job's own log, so that a job may say what it
-/// likes: see [`crate::recovery::blame`] for what that can change.
+/// likes: see [`crate::recovery::blame()`] for what that can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Said {
     /// Which of the GPUs that the job sees.

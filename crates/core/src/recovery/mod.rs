@@ -1,9 +1,14 @@
-//! What the end of an attempt means: classification, blame, and what the next attempt gets.
+//! What the end of an attempt means: what its log says, what the looks around it say, whose fault it was, and what the next
+//! attempt gets.
+//!
+//! Pure functions of facts. The state collects the facts and carries out what is said here.
 
-pub mod around;
-pub mod evidence;
-pub mod verdict;
+mod around;
+mod blame;
+mod evidence;
+mod ladder;
 
 pub use around::{Around, Glance, Glances, Span};
+pub use blame::{Blame, OomFacts, blame};
 pub use evidence::{Evidence, EvidenceKind, Said, scan};
-pub use verdict::{Blame, OomFacts, blame, first_floor, given, ladder, next_floor};
+pub use ladder::{Floor, GiveUp, Next, Tried, after_neighbours, next_attempt};

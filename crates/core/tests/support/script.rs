@@ -33,8 +33,8 @@
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Promise};
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Exit, ExitStatus, Finished, Forecasts, GpuId, HostUse, Job, JobId,
-    JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Finished, Forecasts, GpuId,
+    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
 };
 use carma_core::plan::{evaluate, plan};
 use carma_core::policy::{Options, Order, RecoveryMethod, presets};
@@ -522,6 +522,10 @@ impl Stage {
         let id = words.job()?;
         let user = words.take("user").unwrap_or("alice".into());
         let name = words.take("cmd").unwrap_or(format!("job-{id}"));
+        let mut estimates = Estimates::default();
+        for estimator in Estimator::ALL {
+            estimates = estimates.with(estimator, words.take_as(estimator.name(), memory)?);
+        }
         let new = NewJob {
             id,
             user: self.user(&user),
@@ -543,10 +547,7 @@ impl Stage {
             },
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
-                measured: words.take_as("measured", memory)?,
-                horus: words.take_as("horus", memory)?,
-                faketensor: words.take_as("faketensor", memory)?,
-                gpumemnet: words.take_as("gpumemnet", memory)?,
+                estimates,
                 computed: words.take_as("computed", computed)?,
             },
             hold: words.flag("hold"),
@@ -743,7 +744,7 @@ impl Stage {
                     EndCause::Cancelled { by } => format!("cancelled by {by}"),
                     EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
                     EndCause::Requeued { by } => format!("put back into the queue by {by}"),
-                    EndCause::Undone { job, slowdown, limit, .. } => {
+                    EndCause::Evicted { job, slowdown, limit, .. } => {
                         format!("job {job} is slowed down by {slowdown}, {limit} is promised")
                     }
                 };
@@ -752,7 +753,6 @@ impl Stage {
             Action::SetState { job, state, reason } => {
                 format!("job {job} becomes {state}: {reason}")
             }
-            Action::Note { text } => format!("note: {text}"),
         }
     }
 

@@ -5,7 +5,7 @@ use super::error::{TraceError, shown};
 use super::lines::open;
 use super::read::ActivityColumns;
 use super::table::{Separator, Table, millis};
-use carma_core::model::Forecasts;
+use carma_core::model::{Estimator, Forecasts};
 use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -123,20 +123,23 @@ impl Catalogue {
         let curve = table.column(&["mps_curve"]);
         let score = table.column(&["lucid_score"]);
         let mps_weight = table.column(&["mps_weight"]);
-        let forecasts = ["declared_mib", "measured_mib", "horus_mib", "faketensor_mib", "gpumemnet_mib"]
-            .map(|name| table.column(&[name]));
+        let declared = table.column(&["declared_mib"]);
+        let estimates = [
+            (Estimator::Measured, "measured_mib"),
+            (Estimator::Horus, "horus_mib"),
+            (Estimator::Faketensor, "faketensor_mib"),
+            (Estimator::Gpumemnet, "gpumemnet_mib"),
+        ]
+        .map(|(estimator, name)| (estimator, table.column(&[name])));
 
         let mut catalogue = Self { tasks: BTreeMap::new(), notes: table.unused().into_iter().collect() };
         let (mut by_epochs, mut by_forecast) = (Vec::new(), Vec::new());
         while let Some(row) = table.next()? {
             let name: Arc<str> = row.name(name)?.ok_or_else(|| row.bad(name, "the name of the task"))?.into();
-            let [declared, measured, horus, faketensor, gpumemnet] = {
-                let mut values = [None; 5];
-                for (value, column) in values.iter_mut().zip(forecasts) {
-                    *value = row.mib(column)?;
-                }
-                values
-            };
+            let mut forecasts = Forecasts { declared: row.mib(declared)?, ..Forecasts::default() };
+            for (estimator, column) in estimates {
+                forecasts.estimates = forecasts.estimates.with(estimator, row.mib(column)?);
+            }
             let mut task = Task {
                 name: Arc::clone(&name),
                 model: row.name(model)?.unwrap_or_default().to_owned(),
@@ -160,7 +163,7 @@ impl Catalogue {
                 )?,
                 activity: activity.read(&row)?,
                 startup: row.seconds(startup)?,
-                forecasts: Forecasts { declared, measured, horus, faketensor, gpumemnet, computed: None },
+                forecasts,
                 mps_weight: row.number(mps_weight, 0.001..=1000.0, "a weight from 0.001 to 1000")?,
                 lucid_score: row.number(score, 0.0..=2.0, "0, 1 or 2")?.map(|score| score as u8),
                 // Measured curves pass 1 now and then.
@@ -188,7 +191,7 @@ impl Catalogue {
                 }
             }
             if task.memory.is_empty()
-                && let Some(measured) = measured
+                && let Some(measured) = forecasts.estimates.of(Estimator::Measured)
             {
                 task.memory.push(measured);
                 by_forecast.push(Arc::clone(&name));

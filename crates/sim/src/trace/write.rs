@@ -1,6 +1,7 @@
 //! Writes traces and catalogues, as [`super::read`] and [`Catalogue::read`] read them.
 
 use super::{Activity, Catalogue, Task, Trace};
+use carma_core::model::Estimator;
 use carma_core::units::{MiB, Millis};
 use std::io::{self, Write};
 
@@ -68,11 +69,8 @@ fn task_row(task: &Task) -> Vec<String> {
         task.lucid_score.map(|score| score.to_string()).unwrap_or_default(),
         task.mps_weight.map(|weight| weight.to_string()).unwrap_or_default(),
         mib(forecasts.declared),
-        mib(forecasts.measured),
-        mib(forecasts.horus),
-        mib(forecasts.faketensor),
-        mib(forecasts.gpumemnet),
     ]);
+    row.extend(Estimator::ALL.map(|estimator| mib(forecasts.estimates.of(estimator))));
     row
 }
 

@@ -7,7 +7,7 @@ use carma_api::ClientError;
 use carma_api::wire::{JobDetail, JobView, JobsReply, StatusReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print;
-use carma_core::model::Forecasts;
+use carma_core::model::{Estimates, Forecasts};
 use carma_core::units::{MiB, Millis};
 use carma_sim::trace::{Activity, Catalogue, Task, Trace, TraceJob};
 use std::collections::{BTreeMap, BTreeSet};
@@ -182,10 +182,7 @@ fn forecasts(detail: &JobDetail) -> Forecasts {
     let of = |source: &str| detail.forecasts_mib.get(source).copied().map(MiB);
     Forecasts {
         declared: of("declared"),
-        measured: of("measured"),
-        horus: of("horus"),
-        faketensor: of("faketensor"),
-        gpumemnet: of("gpumemnet"),
+        estimates: Estimates::by(|estimator| of(estimator.name())),
         computed: None,
     }
 }

@@ -1,15 +1,14 @@
-//! Who is to blame for an out-of-memory, and what the next attempt gets.
+//! Who is to blame for an out-of-memory.
+//!
+//! What the next attempt gets is in [`super::ladder`].
 
 use super::around::Span;
 use super::evidence::Said;
-use crate::model::{Floor, JobId};
+use crate::spec::JobId;
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
-
-/// Steps of the retry ladder never rise by more than this.
-const MAX_STEP: MiB = MiB(8192);
 
 /// Who is to blame for an out-of-memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +120,7 @@ pub struct OomFacts {
     pub shared: bool,
     /// What everybody else held, by the looks around its end.
     pub others: Option<Span>,
-    /// The neighbour that exceeded what was set aside for it the most.
+    /// The neighbour that exceeded what was reserved for it the most.
     pub offender: Option<JobId>,
     /// The largest foreign process that was there before its end and after.
     pub foreign: Option<(u32, Option<Arc<str>>)>,
@@ -226,7 +225,7 @@ impl OomFacts {
 
     /// What a failure proves of the job's need where its own message says nothing: it had all that others left it,
     /// or all of its cap.
-    fn proven(&self) -> Option<MiB> {
+    pub(super) fn proven(&self) -> Option<MiB> {
         if self.message().held.is_some() {
             return None;
         }
@@ -235,9 +234,9 @@ impl OomFacts {
     }
 }
 
-/// Culprit or victim: did it exceed its own cap or forecast, or was it denied what was set aside for it?
+/// Culprit or victim: did it exceed its own cap or forecast, or was it denied what was reserved for it?
 ///
-/// A job is a victim only if it wanted no more than was set aside for it **and** the GPU could not give it that. Both
+/// A job is a victim only if it wanted no more than was reserved for it **and** the GPU could not give it that. Both
 /// come from the looks around its end, in which others are known as an interval ([`Span`]): between two looks a job
 /// can take gigabytes, so what was seen of the job itself proves little, but what was seen of the others before its
 /// end and after it bounds what it could have had. Where they leave it what it was promised at the worst, a failure is
@@ -312,63 +311,6 @@ pub fn blame(facts: &OomFacts) -> Blame {
     }
 }
 
-/// Steps of the graded retry on a GPU of this capacity: 25, 50 and 75 %, with steps between so that
-/// none rises by more than 8 GiB. On 40,960 MiB: 10,240, 18,432, 20,480, 28,672, 30,720 (AEGIS).
-#[must_use]
-pub fn ladder(capacity: MiB) -> Vec<MiB> {
-    let mut steps: Vec<MiB> = Vec::new();
-    for percent in [25, 50, 75] {
-        let anchor = capacity.percent(percent);
-        while let Some(&last) = steps.last() {
-            if anchor - last <= MAX_STEP {
-                break;
-            }
-            steps.push(last + MAX_STEP);
-        }
-        steps.push(anchor);
-    }
-    steps.dedup();
-    steps
-}
-
-/// The first step above `needed`, else a GPU alone. `None` when a GPU alone was tried already.
-#[must_use]
-pub fn next_floor(needed: Option<Floor>, capacity: MiB) -> Option<Floor> {
-    let needed = match needed {
-        Some(Floor::ExclusiveGpu) => return None,
-        Some(Floor::Memory(m)) => m,
-        None => MiB::ZERO,
-    };
-    Some(ladder(capacity).into_iter().find(|step| *step > needed).map_or(Floor::ExclusiveGpu, Floor::Memory))
-}
-
-/// Floor of the first retry: what the job was seen to want plus a margin, if that is more than it was
-/// given; otherwise the next step of the ladder.
-#[must_use]
-pub fn first_floor(facts: &OomFacts, margin_percent: u64, margin_min: MiB) -> Option<Floor> {
-    let given = given(facts).unwrap_or_default();
-    if let Some(reached) = facts.reached() {
-        let seen = reached + reached.percent(margin_percent).max(margin_min);
-        if seen > given && seen < facts.capacity.percent(75) {
-            return Some(Floor::Memory(seen));
-        }
-        return next_floor(Some(Floor::Memory(given.max(reached))), facts.capacity);
-    }
-    next_floor(Some(Floor::Memory(given)), facts.capacity)
-}
-
-/// Memory that is not enough: what it had been given and, where nobody saw it exceed that, what its failure proves
-/// to be too little.
-#[must_use]
-pub fn given(facts: &OomFacts) -> Option<MiB> {
-    let given = facts.forecast.max(facts.cap);
-    let proven = match blame(facts) {
-        Blame::OwnCap { .. } | Blame::OwnForecast { .. } if facts.reached() <= given => facts.proven(),
-        _ => None,
-    };
-    given.max(proven)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,27 +342,6 @@ mod tests {
     }
 
     #[test]
-    fn the_ladder_is_the_published_one() {
-        let steps = [10_240, 18_432, 20_480, 28_672, 30_720].map(MiB).to_vec();
-        assert_eq!(ladder(MiB(40_960)), steps);
-        for pair in ladder(MiB(143_771)).windows(2) {
-            assert!(pair[1] - pair[0] <= MAX_STEP && pair[1] > pair[0]);
-        }
-    }
-
-    #[test]
-    fn floors_rise_to_a_gpu_alone_and_stop() {
-        let mut floor = None;
-        let mut seen = Vec::new();
-        while let Some(next) = next_floor(floor, MiB(40_960)) {
-            seen.push(next);
-            floor = Some(next);
-        }
-        assert_eq!(seen.len(), 6);
-        assert_eq!(seen.last(), Some(&Floor::ExclusiveGpu));
-    }
-
-    #[test]
     fn who_exceeded_what_was_expected_is_the_culprit_on_a_full_gpu_too() {
         let over = OomFacts {
             wanted: Some(MiB(2_000)),
@@ -437,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_denied_what_was_set_aside_for_it_is_a_victim() {
+    fn who_was_denied_what_was_reserved_for_it_is_a_victim() {
         let denied = OomFacts { others: beside(31_700), offender: Some(JobId(3)), ..facts() };
         assert!(matches!(blame(&denied), Blame::Neighbour { job: Some(JobId(3)), .. }));
         assert!(!blame(&denied).is_own_fault());
@@ -549,19 +470,5 @@ mod tests {
         assert_eq!(blame(&unknown), Blame::Contention { peak: Some(MiB(9_000)) });
         let room = OomFacts { said: said(CAPACITY, 5_000, 9_000), ..unknown };
         assert!(matches!(blame(&room), Blame::Unknown { .. }));
-    }
-
-    #[test]
-    fn the_first_retry_gets_what_was_seen() {
-        // 9,000 + 2,000 wanted, plus 10 %.
-        let seen = OomFacts { wanted: Some(MiB(2_000)), ..facts() };
-        assert_eq!(first_floor(&seen, 10, MiB(512)), Some(Floor::Memory(MiB(12_100))));
-        // Nothing seen: the ladder above what it was given, and above what others left it without avail.
-        let blind = OomFacts { peak: None, held: None, wanted: None, others: None, ..facts() };
-        assert_eq!(first_floor(&blind, 10, MiB(512)), Some(Floor::Memory(MiB(18_432))));
-        let roomy = OomFacts { others: beside(21_000), ..blind.clone() };
-        assert_eq!(first_floor(&roomy, 10, MiB(512)), Some(Floor::Memory(MiB(20_480))));
-        let capped = OomFacts { cap: Some(MiB(10_240)), ..roomy };
-        assert_eq!(first_floor(&capped, 10, MiB(512)), Some(Floor::Memory(MiB(18_432))));
     }
 }

@@ -1,0 +1,59 @@
+//! One-word names of the reasons, for programs. They are printed and never change.
+
+use super::{Reason, Refusal};
+use crate::policy::GateVerdict;
+
+impl Reason {
+    /// Slurm-like one-word name of the reason, stable for programs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::PlacedIdle { .. } => "PlacedIdle",
+            Self::PlacedShared { .. } => "PlacedShared",
+            Self::NoGpu { detail, .. } => match detail.closest() {
+                Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
+                Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
+                Some((_, Refusal::Gate(_) | Refusal::Full { .. } | Refusal::Pack { .. })) => "GpuBusy",
+                Some((
+                    _,
+                    Refusal::Slowdown { .. }
+                    | Refusal::Unforeseen { .. }
+                    | Refusal::Uncontrolled
+                    | Refusal::Apart { .. },
+                )) => "MaxSlowdown",
+                Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
+                Some((_, Refusal::Rising { .. })) => "RisingNeighbour",
+                Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {
+                    "GpuUnavailable"
+                }
+                Some((_, Refusal::Drained { .. })) => "GpuDrained",
+                Some((_, Refusal::MpsCooldown { .. })) => "MpsCooldown",
+                Some((_, Refusal::Busy { .. } | Refusal::Exclusive { .. })) | None => "Resources",
+            },
+            Self::Behind { .. } => "Priority",
+            Self::UserLimit { .. } => "UserLimit",
+            Self::Held { .. } => "Held",
+            Self::Pause { .. } => "LaunchPause",
+            Self::Launching => "Launching",
+            Self::NotPlannedYet => "NotPlannedYet",
+            Self::Judging => "JudgingFault",
+            Self::Completed => "Completed",
+            Self::CommandFailed { .. } => "NonZeroExit",
+            Self::NotStarted { .. } => "NotStarted",
+            Self::NotLaunched { .. } => "NotLaunched",
+            Self::LaunchFailed { .. } => "LaunchFailed",
+            Self::ExitUnknown => "ExitUnknown",
+            Self::Cancelled { .. } => "Cancelled",
+            Self::RequeuedByUser { .. } => "Requeued",
+            Self::Evicted { .. } => "Undone",
+            Self::TimeLimit { .. } => "TimeLimit",
+            Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
+            Self::OutOfMemoryFinal { .. } => "OutOfMemory",
+            Self::HostOutOfMemory { .. } => "HostOutOfMemory",
+            Self::HostMemoryLimit { .. } => "HostMemoryLimit",
+            Self::FaultVictim { .. } => "MpsFaultVictim",
+            Self::FaultCulprit { .. } => "MpsFault",
+            Self::GpuLost { .. } => "GpuLost",
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What anybody may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
+//! of an error, which belong to the job's owner.
+
+use super::text::took_down;
+use super::{NoGpu, Reason, Refusal};
+use std::sync::Arc;
+
+/// Every field of every variant is named here, so that a new one does not compile before somebody has decided.
+impl Reason {
+    /// The text for those who may not read the job.
+    #[must_use]
+    pub fn public_text(&self) -> String {
+        match self {
+            Self::PlacedIdle { gpus: _, need: _, source: _ }
+            | Self::PlacedShared {
+                gpus: _,
+                need: _,
+                source: _,
+                free: _,
+                neighbours: _,
+                smact: _,
+                order: _,
+                candidates: _,
+                sharing: _,
+                foreseen: _,
+            }
+            | Self::Behind { job: _, overtaken_for: _ }
+            | Self::UserLimit { user: _, limit: _ }
+            | Self::Held { by: _ }
+            | Self::Launching
+            | Self::NotPlannedYet
+            | Self::Judging
+            | Self::Completed
+            | Self::ExitUnknown
+            | Self::Cancelled { by: _ }
+            | Self::RequeuedByUser { by: _ }
+            | Self::Evicted { job: _, slowdown: _, limit: _, apart: _ }
+            | Self::TimeLimit { limit: _ }
+            | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
+            | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),
+            Self::NoGpu { gpus, need, guard, source, detail } => {
+                let detail = Arc::new(detail.public());
+                let (gpus, need, guard, source) = (*gpus, *need, *guard, *source);
+                Self::NoGpu { gpus, need, guard, source, detail }.to_string()
+            }
+            Self::Pause { error: _, until: _ } => {
+                "LaunchPause(it could not be started; tried again in a moment)".into()
+            }
+            Self::CommandFailed { status, evidence: _ } => match public_status(status) {
+                Some(status) => format!("the command failed: {status}"),
+                None => "the command failed".into(),
+            },
+            Self::NotStarted { why: _ } => "the command was not started".into(),
+            Self::NotLaunched { why: _ } => {
+                "not started, through no fault of its own; it is tried again".into()
+            }
+            Self::LaunchFailed { error: _ } => "could not be started".into(),
+            Self::OutOfMemoryFinal { blame, why: _ } => format!("out of GPU memory: {blame}"),
+            Self::HostOutOfMemory { line: _ } => "out of host memory, which another GPU does not help".into(),
+            Self::FaultVictim { culprit, line: _ } => {
+                format!("a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge")
+            }
+            Self::FaultCulprit { line: _, victims, because: _ } => {
+                let mut text = "a fatal GPU fault under MPS".to_owned();
+                took_down(&mut text, victims);
+                text
+            }
+            Self::GpuLost { line: _ } => "its GPU went away".into(),
+        }
+    }
+}
+
+/// An exit status, if that is all that the text is.
+pub(super) fn public_status(text: &str) -> Option<&str> {
+    let number = |text: &str| text.strip_prefix('-').unwrap_or(text).parse::<u32>().is_ok();
+    let code = text.strip_prefix("exit code ").is_some_and(number);
+    let signal = text.strip_prefix("signal ").is_some_and(|rest| {
+        let (n, name) = rest.split_once(' ').unwrap_or((rest, "()"));
+        let name = name.strip_prefix('(').and_then(|name| name.strip_suffix(')'));
+        number(n) && name.is_some_and(|name| name.len() < 12 && name.bytes().all(|b| b.is_ascii_uppercase()))
+    });
+    (code || signal || text == "exit status unknown").then_some(text)
+}
+
+impl NoGpu {
+    /// The same without what a driver or a file says.
+    fn public(&self) -> Self {
+        let refusals = self.refusals.iter().map(|(gpu, refusal)| (*gpu, refusal.public())).collect();
+        Self { fitting: self.fitting, refusals }
+    }
+}
+
+impl Refusal {
+    /// The same without texts that carma did not write.
+    #[must_use]
+    pub fn public(&self) -> Self {
+        match self {
+            Self::Unhealthy { why: _ } => Self::Unhealthy { why: "it does not answer".into() },
+            Self::Gone
+            | Self::Drained { by: _ }
+            | Self::Stale { age: _ }
+            | Self::Busy { holders: _ }
+            | Self::Exclusive { job: _ }
+            | Self::TooSmall { memory: _ }
+            | Self::Memory { free: _, holders: _ }
+            | Self::Starting { job: _, active_for: _, window: _ }
+            | Self::Rising { job: _, holds: _, forecast: _, window: _ }
+            | Self::Gate(_)
+            | Self::Full { most: _ }
+            | Self::Pack { rule: _, load: _, newcomer: _ }
+            | Self::Slowdown { job: _, expected: _, upper: _, limit: _ }
+            | Self::Unforeseen { job: _ }
+            | Self::Uncontrolled
+            | Self::Apart { job: _ }
+            | Self::MpsCooldown { left: _ } => self.clone(),
+        }
+    }
+}

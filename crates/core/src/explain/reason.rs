@@ -1,0 +1,225 @@
+//! The reasons, as data. Journals hold them: a name that serde writes never changes.
+//!
+//! Their words are in [`super::text`], their one-word names in [`super::code`], what anybody may read in
+//! [`super::public`].
+
+use super::refusal::NoGpu;
+use crate::policy::{NeedSource, Order};
+use crate::progress::Foreseen;
+use crate::recovery::{Blame, Evidence, Floor};
+use crate::spec::{JobId, SharingMode};
+use crate::units::{Fraction, MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What of a user's is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserLimit {
+    /// Jobs that run at once.
+    Jobs {
+        /// The most.
+        most: u32,
+    },
+    /// GPUs of all of them.
+    Gpus {
+        /// What the job asks for.
+        wanted: u32,
+        /// What the user has.
+        used: u32,
+        /// The most.
+        most: u32,
+    },
+}
+
+/// Why something was decided or is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Placed on GPUs that nobody was on.
+    PlacedIdle {
+        /// GPU indices.
+        gpus: Vec<u32>,
+        /// What is reserved on each, where known.
+        need: Option<MiB>,
+        /// Where that number comes from, if carma computed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<NeedSource>,
+    },
+    /// Placed beside others.
+    PlacedShared {
+        /// GPU indices.
+        gpus: Vec<u32>,
+        /// What is reserved on each, where known.
+        need: Option<MiB>,
+        /// Where that number comes from.
+        source: Option<NeedSource>,
+        /// Memory that was free on the first.
+        free: MiB,
+        /// How many were on the first already: jobs, and processes that are not ours.
+        neighbours: u32,
+        /// Risk of SMACT on the first, where known.
+        smact: Option<Fraction>,
+        /// The order that chose.
+        order: Order,
+        /// Number of GPUs that would have done.
+        candidates: u32,
+        /// How it shares.
+        sharing: SharingMode,
+        /// Progress that was foreseen on the first, of everybody.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        foreseen: Vec<Foreseen>,
+    },
+    /// Waits: no GPUs for it now.
+    NoGpu {
+        /// GPUs wanted.
+        gpus: u32,
+        /// Memory wanted on each, guard included; `None`: not known or not looked at.
+        need: Option<MiB>,
+        /// How much of it is the policy's guard.
+        guard: MiB,
+        /// Where the rest comes from.
+        source: Option<NeedSource>,
+        /// GPU by GPU.
+        detail: Arc<NoGpu>,
+    },
+    /// Waits behind another job.
+    Behind {
+        /// Which.
+        job: JobId,
+        /// How long that one may be overtaken; `None`: strict first in, first out.
+        overtaken_for: Option<Millis>,
+    },
+    /// Waits until its user has less at once.
+    UserLimit {
+        /// Who.
+        user: Arc<str>,
+        /// What is limited.
+        limit: UserLimit,
+    },
+    /// Held back by a user.
+    Held {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Waits a little after the machine failed to start it.
+    Pause {
+        /// What failed.
+        error: String,
+        /// Until when.
+        until: Millis,
+    },
+    /// Being started.
+    Launching,
+    /// Not looked at yet.
+    NotPlannedYet,
+    /// Its fault is being judged.
+    Judging,
+    /// Ended with code 0.
+    Completed,
+    /// Ended with an error of its own.
+    CommandFailed {
+        /// How.
+        status: String,
+        /// What the log says.
+        evidence: Option<Evidence>,
+    },
+    /// The command never ran.
+    NotStarted {
+        /// Why.
+        why: String,
+    },
+    /// It was not launched, through no fault of its own; back to the queue.
+    NotLaunched {
+        /// Why.
+        why: String,
+    },
+    /// The machine could not start it, and it was given up (journals of carma before 0.2).
+    LaunchFailed {
+        /// Why.
+        error: String,
+    },
+    /// Nobody saw how it ended.
+    ExitUnknown,
+    /// Cancelled.
+    Cancelled {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Put back into the queue by a user.
+    RequeuedByUser {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Evicted: its placement broke a promise. Back to the queue without charge. Journals and printed texts say
+    /// "undone".
+    #[serde(rename = "undone")]
+    Evicted {
+        /// Whose promise.
+        job: JobId,
+        /// What was measured.
+        slowdown: Fraction,
+        /// What was promised.
+        limit: Fraction,
+        /// Jobs that it is not placed beside again.
+        apart: Vec<JobId>,
+    },
+    /// Over its time limit.
+    TimeLimit {
+        /// The limit.
+        limit: Millis,
+    },
+    /// Ran out of GPU memory; goes back to the queue.
+    OutOfMemoryRetry {
+        /// Who is to blame.
+        blame: Blame,
+        /// What the next attempt gets.
+        next: Floor,
+        /// Retries charged so far.
+        retries: u32,
+        /// How many it may have.
+        max_retries: u32,
+    },
+    /// Ran out of GPU memory for good.
+    OutOfMemoryFinal {
+        /// Who is to blame.
+        blame: Blame,
+        /// Why it is not tried again.
+        why: Arc<str>,
+    },
+    /// Ran out of the host's memory: another GPU does not help.
+    HostOutOfMemory {
+        /// What the log says.
+        line: String,
+    },
+    /// The kernel killed processes of it for want of host memory: its cgroup says so.
+    HostMemoryLimit {
+        /// The limit that was set; `None`: the machine's own memory was exhausted.
+        limit: Option<MiB>,
+        /// The most that it had.
+        peak: Option<MiB>,
+        /// Processes that were killed.
+        killed: u32,
+    },
+    /// A neighbour's fault tore down the MPS server; back to the queue without charge.
+    FaultVictim {
+        /// Who is held responsible.
+        culprit: JobId,
+        /// What the log says.
+        line: String,
+    },
+    /// Its fault tore down the MPS server.
+    FaultCulprit {
+        /// What the log says.
+        line: String,
+        /// Jobs that died with it.
+        victims: Vec<JobId>,
+        /// Why it is held responsible.
+        because: Arc<str>,
+    },
+    /// The GPU under it went away.
+    GpuLost {
+        /// What the log or the driver says.
+        line: String,
+    },
+}

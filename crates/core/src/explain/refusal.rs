@@ -1,0 +1,301 @@
+//! Why a GPU does not do for a job, and who holds its memory.
+//!
+//! The words are carma's own but for what a driver says; [`super::public`] takes that out.
+
+use crate::policy::{GateVerdict, Pack};
+use crate::spec::JobId;
+use crate::units::{Fraction, MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Somebody who holds memory of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// One of our jobs: what is reserved for it or what it takes, whichever is more.
+    Job {
+        /// Which.
+        job: JobId,
+        /// How much.
+        memory: MiB,
+    },
+    /// A process that carma did not start.
+    Foreign {
+        /// Its pid.
+        pid: u32,
+        /// Its owner.
+        user: Option<Arc<str>>,
+        /// How much, where known.
+        memory: Option<MiB>,
+    },
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job { job, memory } => write!(f, "{memory} held by job {job}"),
+            Self::Foreign { pid, user, memory } => {
+                match memory {
+                    Some(memory) => write!(f, "{memory} held by pid {pid}")?,
+                    None => write!(f, "unknown memory held by pid {pid}")?,
+                }
+                if let Some(user) = user {
+                    write!(f, " of {user}")?;
+                }
+                f.write_str(", not ours")
+            }
+        }
+    }
+}
+
+/// Why one GPU did not do for a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// It is gone from the machine.
+    Gone,
+    /// It does not answer.
+    Unhealthy {
+        /// What it says.
+        why: String,
+    },
+    /// The administrator took it out of use.
+    Drained {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// It has not been looked at, or not lately: unknown is not free.
+    Stale {
+        /// Age of the last reading.
+        age: Option<Millis>,
+    },
+    /// The policy or the job wants an idle GPU, and somebody is on it.
+    Busy {
+        /// Who.
+        holders: Vec<Holder>,
+    },
+    /// A job that wants no neighbours is on it.
+    Exclusive {
+        /// Which.
+        job: JobId,
+    },
+    /// It has less memory in all than the job needs.
+    TooSmall {
+        /// What it has.
+        memory: MiB,
+    },
+    /// Not enough memory.
+    Memory {
+        /// Available for placement.
+        free: MiB,
+        /// Who has the rest.
+        holders: Vec<Holder>,
+    },
+    /// A job on it is still starting, and for it or for the newcomer there is no forecast.
+    Starting {
+        /// Which.
+        job: JobId,
+        /// Since when its activity was seen; `None`: not yet.
+        active_for: Option<Millis>,
+        /// How long it must have been seen.
+        window: Millis,
+    },
+    /// A job on it took more than was expected, and may go on to.
+    Rising {
+        /// Which.
+        job: JobId,
+        /// What it holds.
+        holds: MiB,
+        /// What was expected.
+        forecast: MiB,
+        /// For how long its memory must be still.
+        window: Millis,
+    },
+    /// Too busy, or a metric that the gate needs is missing.
+    Gate(GateVerdict),
+    /// As many jobs are on it as the policy puts together.
+    Full {
+        /// The most.
+        most: u32,
+    },
+    /// The policy does not put these jobs together.
+    Pack {
+        /// By which rule.
+        rule: Pack,
+        /// Load of the jobs that are there, in the rule's unit; `None`: not known.
+        load: Option<u32>,
+        /// Load of the newcomer.
+        newcomer: Option<u32>,
+    },
+    /// A job would be slowed down by more than it is promised.
+    Slowdown {
+        /// Whose promise.
+        job: JobId,
+        /// Slowdown that is foreseen.
+        expected: Fraction,
+        /// What it may be with the model's confidence: this counts.
+        upper: Fraction,
+        /// What is promised.
+        limit: Fraction,
+    },
+    /// Somebody is promised a slowdown, and what this placement would do cannot be foreseen.
+    Unforeseen {
+        /// The job of which too little is known; `None`: the forecast is not there yet.
+        job: Option<JobId>,
+    },
+    /// The job is promised a slowdown, and processes that are not ours are there.
+    Uncontrolled,
+    /// They were together before, and a promise was broken.
+    Apart {
+        /// With whom.
+        job: JobId,
+    },
+    /// The MPS server was torn down by a fault and takes no clients yet.
+    MpsCooldown {
+        /// Time left.
+        left: Millis,
+    },
+}
+
+impl Refusal {
+    /// How close the GPU came, for choosing which refusal to show first: higher is closer.
+    const fn closeness(&self) -> u8 {
+        match self {
+            Self::Gone => 0,
+            Self::Unhealthy { .. } => 1,
+            Self::Drained { .. } => 2,
+            Self::Stale { .. } => 3,
+            Self::TooSmall { .. } => 4,
+            Self::Exclusive { .. } => 5,
+            Self::Busy { .. } => 6,
+            Self::Memory { .. } => 7,
+            Self::Gate(_) => 8,
+            Self::Full { .. } => 9,
+            Self::Pack { .. } | Self::Apart { .. } | Self::Uncontrolled => 10,
+            Self::Slowdown { .. } | Self::Unforeseen { .. } => 11,
+            Self::Starting { .. } | Self::Rising { .. } => 12,
+            Self::MpsCooldown { .. } => 13,
+        }
+    }
+}
+
+pub(super) fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {
+    const SHOWN: usize = 3;
+    for (i, holder) in holders.iter().take(SHOWN).enumerate() {
+        write!(f, "{}{holder}", if i == 0 { ": " } else { "; " })?;
+    }
+    if holders.len() > SHOWN {
+        write!(f, "; and {} more", holders.len() - SHOWN)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("no longer in this machine"),
+            Self::Unhealthy { why } => write!(f, "not usable: {why}"),
+            Self::Drained { by } => write!(f, "drained by {by}"),
+            Self::Stale { age: None } => f.write_str("not read yet"),
+            Self::Stale { age: Some(age) } => write!(f, "last reading is {age} old"),
+            Self::Busy { holders: h } if h.is_empty() => {
+                f.write_str("its processes could not be read, so it may be in use")
+            }
+            Self::Busy { holders: h } => {
+                f.write_str("in use")?;
+                holders(f, h)
+            }
+            Self::TooSmall { memory } => write!(f, "it has only {memory} in all"),
+            Self::Exclusive { job } => write!(f, "job {job} has it exclusively"),
+            Self::Memory { free, holders: h } => {
+                write!(f, "{free} free")?;
+                holders(f, h)
+            }
+            Self::Starting { job, active_for: None, .. } => {
+                write!(f, "job {job} is starting: no GPU activity seen yet")
+            }
+            Self::Starting { job, active_for: Some(active), window } => {
+                write!(f, "job {job} is starting: seen active for {active} of {window}")
+            }
+            Self::Rising { job, holds, forecast, window } => write!(
+                f,
+                "job {job} holds {holds} where {forecast} was expected: nobody joins it before that has not risen for {window}"
+            ),
+            Self::Gate(GateVerdict::Open) => f.write_str("gate open"),
+            Self::Gate(GateVerdict::Busy { smact, smocc, drama, limits: [a, o, d] }) => {
+                write!(
+                    f,
+                    "too busy: SMACT {smact} (limit {a}), SMOCC {smocc} (limit {o}), DRAMA {drama} (limit {d})"
+                )
+            }
+            Self::Gate(GateVerdict::Missing(metric)) => {
+                write!(f, "{} is not known here, so the GPU is not shared", metric.name())
+            }
+            Self::Full { most } => write!(f, "{most} jobs are on it, the most that the policy puts together"),
+            Self::Pack { rule, load: Some(load), newcomer: Some(newcomer) } => match *rule {
+                Pack::Any => f.write_str("the policy keeps them apart"),
+                Pack::Scores { sum } | Pack::Utilisation { sum: Fraction(sum) } => write!(
+                    f,
+                    "{} {} there and {} of the newcomer are more than {}",
+                    rule.describe(),
+                    rule.show(*load),
+                    rule.show(*newcomer),
+                    rule.show(sum)
+                ),
+            },
+            Self::Pack { rule, newcomer: None, .. } => {
+                write!(f, "the job's {} not known, so it gets a GPU alone", known_as(*rule))
+            }
+            Self::Pack { rule, .. } => {
+                write!(f, "{} of a job there not known, so it stays alone", known_as(*rule))
+            }
+            Self::Slowdown { job, expected, upper, limit } => write!(
+                f,
+                "job {job} would go slower by {expected} (up to {upper}), and is promised at most {limit}"
+            ),
+            Self::Unforeseen { job: Some(job) } => {
+                write!(f, "a slowdown is promised there, and job {job} has not been seen alone yet")
+            }
+            Self::Unforeseen { job: None } => f.write_str("a slowdown is promised, and none is foreseen yet"),
+            Self::Uncontrolled => {
+                f.write_str("the job is promised a slowdown, and processes that are not ours are on it")
+            }
+            Self::Apart { job } => write!(f, "beside job {job} a promise was broken before"),
+            Self::MpsCooldown { left } => {
+                write!(f, "its MPS server restarts after a fault, {left} left")
+            }
+        }
+    }
+}
+
+const fn known_as(rule: Pack) -> &'static str {
+    match rule {
+        Pack::Any => "load is",
+        Pack::Scores { .. } => "sharing score is",
+        Pack::Utilisation { .. } => "GPU utilisation is",
+    }
+}
+
+/// Why nothing was found for a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoGpu {
+    /// GPUs that would have done, fewer than wanted.
+    pub fitting: u32,
+    /// Why each of the others did not, by GPU index.
+    pub refusals: Vec<(u32, Refusal)>,
+}
+
+impl NoGpu {
+    /// The refusal that came closest: among memory refusals the one with the most memory.
+    #[must_use]
+    pub fn closest(&self) -> Option<&(u32, Refusal)> {
+        self.refusals.iter().max_by_key(|(index, refusal)| {
+            let free = match refusal {
+                Refusal::Memory { free, .. } => free.0,
+                _ => 0,
+            };
+            (refusal.closeness(), free, std::cmp::Reverse(*index))
+        })
+    }
+}

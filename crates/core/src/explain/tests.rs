@@ -1,0 +1,187 @@
+//! The public text of no reason gives a user's own words away.
+
+use super::public::public_status;
+use super::{Holder, NoGpu, Reason, Refusal, UserLimit};
+use crate::policy::{GateVerdict, NeedSource, Order, Pack};
+use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
+use crate::spec::{JobId, SharingMode};
+use crate::units::{Fraction, MiB, Millis};
+use serde_json::Value;
+use std::sync::Arc;
+
+const SECRET: &str = "password-of-the-db";
+
+/// One of each, with everything in it that can be.
+fn all() -> Vec<Reason> {
+    let text = || "text".to_owned();
+    let (job, gpus, m) = (JobId(7), vec![1, 2], MiB(900));
+    let holders = vec![
+        Holder::Job { job, memory: m },
+        Holder::Foreign { pid: 9, user: Some("bob".into()), memory: Some(m) },
+    ];
+    let refusals = vec![
+        Refusal::Gone,
+        Refusal::Unhealthy { why: text() },
+        Refusal::Drained { by: "root".into() },
+        Refusal::Stale { age: None },
+        Refusal::Busy { holders: holders.clone() },
+        Refusal::Exclusive { job },
+        Refusal::TooSmall { memory: m },
+        Refusal::Memory { free: m, holders },
+        Refusal::Starting { job, active_for: None, window: Millis(1) },
+        Refusal::Rising { job, holds: m, forecast: m, window: Millis(1) },
+        Refusal::Gate(GateVerdict::Open),
+        Refusal::Full { most: 1 },
+        Refusal::Pack { rule: Pack::Any, load: None, newcomer: None },
+        Refusal::Slowdown { job, expected: Fraction(1), upper: Fraction(2), limit: Fraction(3) },
+        Refusal::Unforeseen { job: None },
+        Refusal::Uncontrolled,
+        Refusal::Apart { job },
+        Refusal::MpsCooldown { left: Millis(1) },
+    ];
+    let no_gpu = refusals.into_iter().map(|refusal| Reason::NoGpu {
+        gpus: 1,
+        need: Some(m),
+        guard: m,
+        source: None,
+        detail: Arc::new(NoGpu { fitting: 0, refusals: vec![(0, refusal)] }),
+    });
+    let neighbour = Blame::Neighbour { job: None, pid: Some(1), user: Some("bob".into()) };
+    let mut reasons = vec![
+        Reason::PlacedIdle { gpus: gpus.clone(), need: Some(m), source: None },
+        Reason::PlacedShared {
+            gpus,
+            need: Some(m),
+            source: Some(NeedSource::Declared),
+            free: m,
+            neighbours: 1,
+            smact: Some(Fraction(1)),
+            order: Order::Magm,
+            candidates: 3,
+            sharing: SharingMode::Mps,
+            foreseen: Vec::new(),
+        },
+        Reason::Behind { job, overtaken_for: None },
+        Reason::UserLimit { user: "bob".into(), limit: UserLimit::Gpus { wanted: 1, used: 2, most: 2 } },
+        Reason::Held { by: "bob".into() },
+        Reason::Pause { error: text(), until: Millis(1) },
+        Reason::Launching,
+        Reason::NotPlannedYet,
+        Reason::Judging,
+        Reason::Completed,
+        Reason::CommandFailed {
+            status: text(),
+            evidence: Some(Evidence { kind: EvidenceKind::OwnError, line: text() }),
+        },
+        Reason::NotStarted { why: text() },
+        Reason::LaunchFailed { error: text() },
+        Reason::NotLaunched { why: text() },
+        Reason::HostMemoryLimit { limit: Some(m), peak: Some(m), killed: 2 },
+        Reason::HostMemoryLimit { limit: None, peak: None, killed: 1 },
+        Reason::ExitUnknown,
+        Reason::Cancelled { by: "bob".into() },
+        Reason::RequeuedByUser { by: "bob".into() },
+        Reason::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job] },
+        Reason::TimeLimit { limit: Millis(1) },
+        Reason::OutOfMemoryRetry {
+            blame: neighbour.clone(),
+            next: Floor::Memory(m),
+            retries: 1,
+            max_retries: 2,
+        },
+        Reason::OutOfMemoryFinal { blame: neighbour, why: "text".into() },
+        Reason::HostOutOfMemory { line: text() },
+        Reason::FaultVictim { culprit: job, line: text() },
+        Reason::FaultCulprit { line: text(), victims: vec![job], because: "text".into() },
+        Reason::GpuLost { line: text() },
+    ];
+    reasons.extend(no_gpu);
+    reasons
+}
+
+/// Puts the secret into one string after the other, wherever the reason still is one then. Names of users and
+/// words of an enumeration are no texts.
+fn marked(reason: &Reason) -> Reason {
+    fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+        match value {
+            Value::String(_) => found.push(at.to_owned()),
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(i, v)| leaves(v, &format!("{at}/{i}"), found));
+            }
+            Value::Object(map) => map.iter().for_each(|(k, v)| leaves(v, &format!("{at}/{k}"), found)),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(reason).unwrap();
+    let mut found = Vec::new();
+    leaves(&value, "", &mut found);
+    for at in found.iter().filter(|at| !at.ends_with("/by") && !at.ends_with("/user")) {
+        let mut with = value.clone();
+        *with.pointer_mut(at).unwrap() = Value::String(SECRET.into());
+        if serde_json::from_value::<Reason>(with.clone()).is_ok() {
+            value = with;
+        }
+    }
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
+    let mut hidden = 0;
+    for reason in all() {
+        let marked = marked(&reason);
+        let public = marked.public_text();
+        assert!(!public.is_empty() && !public.contains(SECRET), "{marked:?}: {public}");
+        hidden += usize::from(marked.to_string().contains(SECRET));
+    }
+    // The markers do arrive where the full text shows them.
+    assert_eq!(hidden, 11, "reasons whose full text has a text of its own");
+}
+
+/// Does not compile when a variant is new, and fails when [`all`] does not have it.
+#[test]
+fn every_reason_is_tried() {
+    let number = |reason: &Reason| match reason {
+        Reason::PlacedIdle { .. } => 0,
+        Reason::PlacedShared { .. } => 1,
+        Reason::NoGpu { .. } => 2,
+        Reason::Behind { .. } => 3,
+        Reason::UserLimit { .. } => 4,
+        Reason::Held { .. } => 5,
+        Reason::Pause { .. } => 6,
+        Reason::Launching => 7,
+        Reason::NotPlannedYet => 8,
+        Reason::Judging => 9,
+        Reason::Completed => 10,
+        Reason::CommandFailed { .. } => 11,
+        Reason::NotStarted { .. } => 12,
+        Reason::LaunchFailed { .. } => 13,
+        Reason::ExitUnknown => 14,
+        Reason::Cancelled { .. } => 15,
+        Reason::RequeuedByUser { .. } => 16,
+        Reason::Evicted { .. } => 17,
+        Reason::TimeLimit { .. } => 18,
+        Reason::OutOfMemoryRetry { .. } => 19,
+        Reason::OutOfMemoryFinal { .. } => 20,
+        Reason::HostOutOfMemory { .. } => 21,
+        Reason::FaultVictim { .. } => 22,
+        Reason::FaultCulprit { .. } => 23,
+        Reason::GpuLost { .. } => 24,
+        Reason::NotLaunched { .. } => 25,
+        Reason::HostMemoryLimit { .. } => 26,
+    };
+    let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..27).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_exit_status_is_public_and_nothing_that_looks_like_one() {
+    for text in ["exit code 1", "exit code -1", "signal 9 (SIGKILL)", "signal 64", "exit status unknown"] {
+        assert_eq!(public_status(text), Some(text));
+    }
+    for text in
+        ["exit code 1; log: x", "exit code", "signal 9 (secret)", "signal 9 (A) b", "exit code 99999999999"]
+    {
+        assert_eq!(public_status(text), None, "{text}");
+    }
+}

@@ -1,0 +1,212 @@
+//! The full text of a reason, for those who may read the job.
+
+use super::refusal::holders;
+use super::{NoGpu, Reason, Refusal, UserLimit};
+use crate::policy::NeedSource;
+use crate::spec::JobId;
+use crate::units::MiB;
+use std::fmt;
+
+pub(super) fn took_down(text: &mut String, victims: &[JobId]) {
+    if !victims.is_empty() {
+        let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
+        let jobs = if ids.len() == 1 { "job" } else { "jobs" };
+        text.push_str(&format!(" took {jobs} {} down", ids.join(", ")));
+    }
+}
+
+const fn was(gpus: &[u32]) -> &'static str {
+    if gpus.len() == 1 { "was" } else { "were" }
+}
+
+fn list(gpus: &[u32]) -> String {
+    let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    format!("GPU{} {}", if gpus.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+/// "20.0 GiB (declared) + 2.0 GiB guard"; `total` includes the guard.
+fn amount(total: MiB, guard: MiB, source: Option<NeedSource>) -> String {
+    let mut text = (total - guard).to_string();
+    if let Some(source) = source {
+        text.push_str(&format!(" ({source})"));
+    }
+    if guard > MiB::ZERO {
+        text.push_str(&format!(" + {guard} guard"));
+    }
+    text
+}
+
+/// "1 job", "2 jobs".
+fn count(n: u32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// What a job that found no GPUs is told, by the GPU that came closest.
+fn no_gpu(
+    f: &mut fmt::Formatter<'_>,
+    gpus: u32,
+    need: impl FnOnce() -> Option<String>,
+    detail: &NoGpu,
+) -> fmt::Result {
+    let all = detail.refusals.len() + detail.fitting as usize;
+    let Some((index, refusal)) = detail.closest() else {
+        return f.write_str("there is no GPU");
+    };
+    if matches!(refusal, Refusal::Busy { holders } if !holders.is_empty()) {
+        return match (gpus, all) {
+            (1, 1) => f.write_str("needs an idle GPU; the only one is in use"),
+            (1, _) => write!(f, "needs an idle GPU; none of {all} is idle"),
+            (_, _) => write!(f, "needs {gpus} idle GPUs; {} of {all} idle", detail.fitting),
+        };
+    }
+    if gpus > 1 {
+        write!(f, "{} of {gpus} GPUs found; ", detail.fitting)?;
+    }
+    if let Refusal::Memory { free, holders: h } = refusal {
+        if let Some(need) = need() {
+            write!(f, "need {need}; ")?;
+        }
+        write!(f, "best is GPU {index} with {free} free")?;
+        return holders(f, h);
+    }
+    if detail.refusals.len() > 1 {
+        f.write_str("closest is ")?;
+    }
+    write!(f, "GPU {index}: {refusal}")
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PlacedIdle { gpus, need, source } => match need {
+                Some(need) => {
+                    let need = amount(*need, MiB::ZERO, *source);
+                    write!(f, "{} {} idle; {need} set aside", list(gpus), was(gpus))
+                }
+                None => write!(f, "{} {} idle", list(gpus), was(gpus)),
+            },
+            Self::PlacedShared {
+                gpus,
+                need,
+                source,
+                free,
+                neighbours,
+                smact,
+                order,
+                candidates,
+                sharing,
+                foreseen,
+            } => {
+                let aside = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
+                write!(
+                    f,
+                    "{} shared by {sharing}: {aside} set aside of {free} free beside {}",
+                    list(gpus),
+                    count(*neighbours, "other")
+                )?;
+                if let Some(smact) = smact {
+                    write!(f, ", SMACT {smact}")?;
+                }
+                if *candidates as usize > gpus.len() {
+                    write!(f, "; {} of {candidates} that would do", order.describe())?;
+                } else {
+                    f.write_str("; no other would do")?;
+                }
+                for (i, task) in foreseen.iter().enumerate() {
+                    let before = if i == 0 { "; progress foreseen: " } else { ", " };
+                    write!(f, "{before}job {} {}", task.job, task.expected)?;
+                }
+                Ok(())
+            }
+            Self::NoGpu { gpus, need, guard, source, detail } => {
+                write!(f, "{}(", self.code())?;
+                no_gpu(f, *gpus, || need.map(|m| amount(m, *guard, *source)), detail)?;
+                f.write_str(")")
+            }
+            Self::Behind { job, overtaken_for: None } => {
+                write!(f, "Priority(job {job} is first; this policy lets nobody overtake)")
+            }
+            Self::Behind { job, overtaken_for: Some(t) } => {
+                write!(f, "Priority(job {job} is first and has waited for more than {t})")
+            }
+            Self::UserLimit { user, limit: UserLimit::Jobs { most } } => {
+                write!(
+                    f,
+                    "UserLimit({user} has {} running, the most at once for one user)",
+                    count(*most, "job")
+                )
+            }
+            Self::UserLimit { user, limit: UserLimit::Gpus { wanted, used, most } } => {
+                write!(
+                    f,
+                    "UserLimit(asks for {}; {user} has {used} of at most {most})",
+                    count(*wanted, "GPU")
+                )
+            }
+            Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
+            Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
+            Self::Launching => f.write_str("starting"),
+            Self::NotPlannedYet => f.write_str("just submitted"),
+            Self::Judging => {
+                f.write_str("JudgingFault(it died of a fault under MPS; whose is being found out)")
+            }
+            Self::Completed => f.write_str("completed"),
+            Self::CommandFailed { status, evidence } => {
+                write!(f, "the command failed: {status}")?;
+                match evidence {
+                    Some(e) => write!(f, "; log: {}", e.line),
+                    None => Ok(()),
+                }
+            }
+            Self::NotStarted { why } => write!(f, "the command was not started: {why}"),
+            Self::NotLaunched { why } => {
+                write!(f, "not started, through no fault of its own: {why}; it is tried again")
+            }
+            Self::LaunchFailed { error } => write!(f, "could not be started: {error}"),
+            Self::ExitUnknown => {
+                f.write_str("its supervisor is gone, so nobody saw how it ended; its log may tell")
+            }
+            Self::Cancelled { by } => write!(f, "cancelled by {by}"),
+            Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
+            Self::Evicted { job, slowdown, limit, .. } => write!(
+                f,
+                "undone: job {job} was slowed down by {slowdown} where {limit} is promised; requeued without charge"
+            ),
+            Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
+            Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {
+                write!(f, "out of GPU memory: {blame}; retried with {next}")?;
+                if blame.is_own_fault() {
+                    write!(f, " (retry {retries} of {max_retries})")
+                } else {
+                    f.write_str(" (not charged to its retries)")
+                }
+            }
+            Self::OutOfMemoryFinal { blame, why } => write!(f, "out of GPU memory: {blame}; {why}"),
+            Self::HostOutOfMemory { line } => {
+                write!(f, "out of host memory, which another GPU does not help; log: {line}")
+            }
+            Self::HostMemoryLimit { limit, peak, killed: _ } => {
+                match limit {
+                    Some(limit) => write!(f, "out of host memory: it reached its limit of {limit}")?,
+                    None => f.write_str("out of host memory: the machine had none left")?,
+                }
+                if let Some(peak) = peak {
+                    write!(f, "; it had {peak} at most")?;
+                }
+                f.write_str("; the kernel killed it (memory.events of its cgroup)")
+            }
+            Self::FaultVictim { culprit, line } => {
+                write!(
+                    f,
+                    "a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge; log: {line}"
+                )
+            }
+            Self::FaultCulprit { line, victims, because } => {
+                let mut text = "a fatal GPU fault under MPS".to_owned();
+                took_down(&mut text, victims);
+                write!(f, "{text} ({because}); this command no longer runs under MPS; log: {line}")
+            }
+            Self::GpuLost { line } => write!(f, "its GPU went away: {line}"),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! One job on one GPU: what is reserved for it, what was seen of it, and how its memory grows.
+//!
+//! What its neighbours leave it is the GPU's: [`super::Gpu`].
+
+use crate::policy::Options;
+use crate::spec::JobId;
+use crate::units::{Fraction, MiB, Millis};
+use crate::windows::{Metric, WindowSummary};
+use serde::{Deserialize, Serialize};
+
+/// Memory that carma has reserved for a tenant on one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Promise {
+    /// This much.
+    Memory(MiB),
+    /// Everything: the need is unknown, so nobody joins before the job has settled.
+    Whole,
+    /// Nothing: the policy in force when it was placed ignores memory.
+    None,
+}
+
+/// What a job did to a GPU while it had it for itself: sums over looks whose windows were full of it,
+/// basis points. A metric that was missing once is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Alone {
+    /// Looks.
+    pub looks: u32,
+    /// SM activity.
+    pub smact: Option<u64>,
+    /// Warp occupancy.
+    pub smocc: Option<u64>,
+    /// DRAM activity.
+    pub drama: Option<u64>,
+}
+
+impl Alone {
+    /// One look.
+    pub(super) fn look(window: &WindowSummary) -> Self {
+        let mean = |metric| window.get(metric).map(|summary| u64::from(summary.mean.0));
+        Self { looks: 1, smact: mean(Metric::Smact), smocc: mean(Metric::Smocc), drama: mean(Metric::Drama) }
+    }
+
+    /// Both together: another look, or another of the job's GPUs.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b);
+        match (self.looks, other.looks) {
+            (0, _) => other,
+            (_, 0) => self,
+            _ => Self {
+                looks: self.looks.saturating_add(other.looks),
+                smact: sum(self.smact, other.smact),
+                smocc: sum(self.smocc, other.smocc),
+                drama: sum(self.drama, other.drama),
+            },
+        }
+    }
+
+    /// Means of SMACT, SMOCC and DRAMA.
+    #[must_use]
+    pub fn means(&self) -> [Option<Fraction>; 3] {
+        let mean = |sum: Option<u64>| {
+            let mean = sum?.checked_div(u64::from(self.looks))?;
+            u32::try_from(mean).ok().map(Fraction)
+        };
+        [mean(self.smact), mean(self.smocc), mean(self.drama)]
+    }
+}
+
+/// One job on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Which job.
+    pub job: JobId,
+    /// What is reserved.
+    pub promise: Promise,
+    /// The forecast or floor that the promise was made from.
+    pub forecast: Option<MiB>,
+    /// Whether the job wants no neighbours.
+    pub exclusive: bool,
+    /// Memory seen last.
+    pub observed: Option<MiB>,
+    /// Most memory seen.
+    pub peak: Option<MiB>,
+    /// When it was placed.
+    pub placed: Millis,
+    /// When it was first seen on the GPU.
+    pub active_since: Option<Millis>,
+    /// Whether its first window is full.
+    pub settled: bool,
+    /// Whether it ever had a neighbour (ours) or a foreign process beside it.
+    pub shared: bool,
+    /// What it did while it never had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Alone>,
+    /// What it needs at the least, as computed beforehand: seen below that, it has not begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<MiB>,
+    /// How its memory grows.
+    #[serde(default, skip_serializing_if = "Growth::is_none")]
+    pub growth: Growth,
+}
+
+/// How a tenant's memory grows, by looks at its peak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Growth {
+    /// Peak at the last notable rise.
+    #[serde(default, skip_serializing_if = "MiB::is_zero")]
+    pub to: MiB,
+    /// When that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Millis>,
+    /// Notable rises after the first minute.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub late: u32,
+    /// When it was last seen to take more than was reserved for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exceeded: Option<Millis>,
+}
+
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// With static shapes memory reaches its peak within the first steps, the first evaluation and the
+/// first partial batch: within about this time (reference note on estimators, section 3.4).
+const FIRST_MINUTE: Millis = Millis::secs(60);
+
+/// So many rises after that are no evaluation and no last batch: the memory grows.
+const GROWING: u32 = 3;
+
+/// Margin on the peak of a job whose memory grows, percent.
+const GROWING_MARGIN: u64 = 40;
+
+impl Growth {
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it rose again and again long after the start.
+    #[must_use]
+    pub const fn is_growing(&self) -> bool {
+        self.late >= GROWING
+    }
+
+    pub(super) fn look(&mut self, peak: MiB, now: Millis, active_since: Option<Millis>) {
+        if peak <= self.to || peak - self.to < MiB(16).max(self.to.percent(1)) {
+            return;
+        }
+        let late = active_since.is_some_and(|since| now.since(since) > FIRST_MINUTE);
+        *self = Self { to: peak, at: Some(now), late: self.late.saturating_add(u32::from(late)), ..*self };
+    }
+}
+
+/// How an attempt's memory was seen to grow, for those who learn from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenMemory {
+    /// How long it was seen on its GPUs.
+    pub active: Millis,
+    /// How long before its end the peak last rose notably.
+    pub still: Millis,
+    /// Whether it rose again and again long after the start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub growing: bool,
+}
+
+impl Tenant {
+    /// Memory that this tenant takes from placement, on a GPU of this capacity.
+    #[must_use]
+    pub fn takes(&self, capacity: MiB) -> MiB {
+        self.promised(capacity).max(self.observed.unwrap_or_default())
+    }
+
+    /// What is reserved for it on a GPU of this capacity.
+    pub(super) fn promised(&self, capacity: MiB) -> MiB {
+        match self.promise {
+            Promise::Memory(m) => m,
+            Promise::Whole => capacity,
+            Promise::None => MiB::ZERO,
+        }
+    }
+
+    /// What goes on top of a peak that was seen.
+    pub(super) fn margin(&self, peak: MiB, options: &Options) -> MiB {
+        let margin = options.margin(peak);
+        if self.growth.is_growing() { margin.max(peak.percent(GROWING_MARGIN)) } else { margin }
+    }
+
+    /// Whether what it has not taken may be given to others. Without a computed need, as soon as it has
+    /// settled. With one, carma knows better when it has begun: after the first minute, once its memory
+    /// is still, and not while it holds less than it can run with (it loads data, or compiles).
+    pub(super) fn may_release(&self, peak: MiB, now: Millis, options: &Options) -> bool {
+        let (Some(needs), Some(since)) = (self.needs, self.active_since) else { return true };
+        let active = now.since(since);
+        let still = self.growth.at.is_some_and(|at| now.since(at) >= options.window);
+        let begun = peak >= needs.percent(75) || active >= options.startup_patience;
+        active >= FIRST_MINUTE.max(options.window) && still && begun
+    }
+
+    /// How its memory was seen to grow, at its end.
+    pub(crate) fn seen(&self, now: Millis) -> Option<SeenMemory> {
+        let active = now.since(self.active_since?);
+        let still = now.since(self.growth.at?);
+        Some(SeenMemory { active, still, growing: self.growth.is_growing() })
+    }
+
+    /// Until when nobody else is admitted because it took more than was reserved for it.
+    #[must_use]
+    pub fn rising_until(&self, options: &Options) -> Option<Millis> {
+        self.growth.exceeded.map(|at| at + options.window)
+    }
+}

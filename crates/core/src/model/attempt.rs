@@ -1,0 +1,111 @@
+//! One attempt of a job: where it runs, why it is being ended, and what is kept of it.
+
+use super::exit::Exit;
+use crate::explain::Reason;
+use crate::ledger::{Alone, SeenMemory};
+use crate::spec::{GpuId, JobId, SharingMode};
+use crate::units::{Fraction, MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A process, identified so that a reused pid is not mistaken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRef {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22).
+    pub start_ticks: u64,
+}
+
+/// Where and how an attempt of a job runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Its GPUs.
+    pub gpus: Vec<GpuId>,
+    /// How they are shared.
+    pub sharing: SharingMode,
+    /// Hard limit of GPU memory for each process on each GPU.
+    pub cap: Option<MiB>,
+    /// Share of the SMs' threads under MPS, percent.
+    pub thread_percent: Option<u8>,
+    /// When it was decided.
+    pub at: Millis,
+    /// Why there.
+    pub reason: Reason,
+}
+
+/// Why a running job is being ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndCause {
+    /// Its owner or the administrator cancelled it.
+    Cancelled {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// It ran longer than its time limit.
+    TimeLimit(Millis),
+    /// Its owner or the administrator wants it back in the queue.
+    Requeued {
+        /// Who.
+        by: Arc<str>,
+    },
+    /// Its placement broke a promise, so that it is evicted. Journals and printed texts say "undone".
+    #[serde(rename = "undone")]
+    Evicted {
+        /// Whose promise.
+        job: JobId,
+        /// What was measured.
+        slowdown: Fraction,
+        /// What was promised.
+        limit: Fraction,
+        /// Jobs that it is not placed beside again.
+        apart: Vec<JobId>,
+    },
+}
+
+/// How hard a job is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndLevel {
+    /// Politely: leave MPS, then SIGTERM.
+    Terminate,
+    /// SIGKILL to everything of the job.
+    Kill,
+    /// The same, and the end of its supervisor, which did not answer: stopped, or stuck in a file system that hangs.
+    Abandon,
+}
+
+/// A job on its way out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Why.
+    pub cause: EndCause,
+    /// The last signal decided, and when; `None` right after the request.
+    pub sent: Option<(EndLevel, Millis)>,
+}
+
+/// One finished attempt, kept with the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Where and how it ran.
+    pub placement: Placement,
+    /// When it started, if it did.
+    pub started: Option<Millis>,
+    /// When it ended.
+    pub ended: Millis,
+    /// How it ended; `None` when it never started.
+    pub exit: Option<Exit>,
+    /// Largest memory seen on one GPU.
+    pub peak: Option<MiB>,
+    /// What it did to its GPUs while it had them for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Alone>,
+    /// How its memory was seen to grow; `None`: it was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<SeenMemory>,
+    /// What was concluded.
+    pub verdict: Reason,
+}

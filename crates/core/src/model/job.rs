@@ -1,0 +1,201 @@
+//! A job from its acceptance to its end.
+
+use super::attempt::{Attempt, Ending, Placement, ProcessRef};
+use super::exit::{Exit, ExitStatus};
+use crate::explain::Reason;
+use crate::progress::Measured;
+use crate::recovery::{Blame, Floor};
+use crate::spec::{JobId, NewJob};
+use crate::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a live job is on its way. Data of a phase exists only in that phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Waits for GPUs.
+    Pending,
+    /// Waits to be released.
+    Held {
+        /// Who holds it.
+        by: Arc<str>,
+    },
+    /// It was decided to start it; whether its supervisor runs is not known yet.
+    Launching {
+        /// Where.
+        placement: Placement,
+        /// Set if it is to end as soon as it has started.
+        ending: Option<Ending>,
+    },
+    /// It runs.
+    Running {
+        /// Where.
+        placement: Placement,
+        /// When it started.
+        started: Millis,
+        /// The supervisor.
+        supervisor: ProcessRef,
+        /// The job's first process, once known.
+        child: Option<ProcessRef>,
+        /// Set while it is being ended.
+        ending: Option<Ending>,
+    },
+    /// It died of a fault that may have been a neighbour's, and waits for the verdict.
+    Judging {
+        /// Where it ran.
+        placement: Placement,
+        /// How it ended.
+        exit: Exit,
+        /// When the fault was seen.
+        at: Millis,
+    },
+}
+
+/// State as a user sees it; Slurm's words with Slurm's meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum JobState {
+    /// Waits.
+    Pending,
+    /// Runs.
+    Running,
+    /// Ended with exit code 0.
+    Completed,
+    /// Ended otherwise.
+    Failed,
+    /// Cancelled by its owner or the administrator.
+    Cancelled,
+    /// Ended at its time limit.
+    Timeout,
+    /// Ran out of GPU memory and could not be recovered.
+    OutOfMemory,
+}
+
+impl JobState {
+    /// Slurm's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Running => "RUNNING",
+            Self::Completed => "COMPLETED",
+            Self::Failed => "FAILED",
+            Self::Cancelled => "CANCELLED",
+            Self::Timeout => "TIMEOUT",
+            Self::OutOfMemory => "OUT_OF_MEMORY",
+        }
+    }
+
+    /// Whether the job is over.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Pending | Self::Running)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A live job: accepted and not over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// What was submitted.
+    pub spec: NewJob,
+    /// When it was accepted.
+    pub submitted: Millis,
+    /// When it last entered the queue (acceptance, release or a retry).
+    pub queued: Millis,
+    /// Where it is.
+    pub phase: Phase,
+    /// Number of attempts decided so far.
+    pub attempts: u32,
+    /// Retries charged to the job (its own out-of-memory).
+    pub charged_retries: u32,
+    /// Times it was put back without charge (a neighbour's fault).
+    pub free_retries: u32,
+    /// Raised by out-of-memory: what the next attempt needs. `Some` means the recovery queue.
+    pub floor: Option<Floor>,
+    /// Not to be started before this time (pause after a failed launch).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Millis>,
+    /// Its progress beside its present neighbours, once measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+    /// Attempts that are over.
+    pub past: Vec<Attempt>,
+}
+
+impl Job {
+    /// State as a user sees it.
+    #[must_use]
+    pub const fn state(&self) -> JobState {
+        match self.phase {
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } | Phase::Launching { .. } => {
+                JobState::Pending
+            }
+            Phase::Running { .. } => JobState::Running,
+        }
+    }
+
+    /// Where it runs or is about to run.
+    #[must_use]
+    pub const fn placement(&self) -> Option<&Placement> {
+        match &self.phase {
+            Phase::Launching { placement, .. } | Phase::Running { placement, .. } => Some(placement),
+            _ => None,
+        }
+    }
+
+    /// Memory that a GPU must have at least to be worth another attempt, by what is known from earlier
+    /// ones: the most that was seen, and more than a GPU that it had alone and filled.
+    #[must_use]
+    pub fn least_capacity(&self) -> MiB {
+        let least = |attempt: &Attempt| match &attempt.verdict {
+            Reason::OutOfMemoryRetry { blame: Blame::WholeGpu { capacity }, .. } => Some(*capacity + MiB(1)),
+            _ => attempt.peak,
+        };
+        self.past.iter().filter_map(least).max().unwrap_or_default()
+    }
+
+    /// Key of the queue: recovery first, then higher priority, then the order of submission.
+    #[must_use]
+    pub const fn queue_key(&self) -> QueueKey {
+        QueueKey {
+            recovery: std::cmp::Reverse(self.floor.is_some() || self.free_retries > 0),
+            priority: std::cmp::Reverse(self.spec.request.priority),
+            id: self.spec.id,
+        }
+    }
+}
+
+/// Order of the pending jobs. Recovered jobs form their own queue, looked at first, which never
+/// blocks the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueueKey {
+    /// Whether it waits in the recovery queue.
+    pub recovery: std::cmp::Reverse<bool>,
+    /// Priority, higher first.
+    pub priority: std::cmp::Reverse<i32>,
+    /// Submission order.
+    pub id: JobId,
+}
+
+/// A job that is over, as it leaves the state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The job, all attempts in `past`.
+    pub job: Job,
+    /// Its end.
+    pub state: JobState,
+    /// Why.
+    pub reason: Reason,
+    /// How the last attempt ended; `None` when none ran.
+    pub exit: Option<ExitStatus>,
+    /// When.
+    pub at: Millis,
+}

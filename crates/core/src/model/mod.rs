@@ -1,0 +1,17 @@
+//! The nouns: jobs, attempts, how they end. One type for each idea.
+//!
+//! Types of the rooms below that belong to a job have their public path here.
+
+mod attempt;
+mod exit;
+mod job;
+
+pub use crate::ledger::SeenMemory;
+pub use crate::recovery::Floor;
+pub use crate::spec::{
+    Basis, Computed, Estimates, Estimator, Forecasts, GpuId, JobId, NewJob, Profile, Request, SharingMode,
+    User,
+};
+pub use attempt::{Attempt, EndCause, EndLevel, Ending, Placement, ProcessRef};
+pub use exit::{Exit, ExitStatus, HostUse};
+pub use job::{Finished, Job, JobState, Phase, QueueKey};

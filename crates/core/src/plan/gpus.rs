@@ -1,0 +1,70 @@
+//! The GPUs while a plan is made, looked at as late as possible.
+//!
+//! A job that takes idle GPUs is served from the state's index. Everything else goes through [`super::search`].
+
+use super::search::{Slots, placement};
+use super::slot::{closed, cooldown};
+use super::want::Want;
+use crate::explain::Reason;
+use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
+use crate::policy::Order;
+use crate::state::State;
+use crate::units::Millis;
+
+/// The GPUs while a plan is made. Where jobs take idle GPUs first and there are enough, the other
+/// GPUs need not be looked at at all: of thousands, most plans touch a few.
+pub(super) struct Places<'a> {
+    state: &'a State,
+    now: Millis,
+    slots: Option<Slots<'a>>,
+    /// Given away before the slots were built.
+    taken: Vec<(GpuId, JobId, Want)>,
+}
+
+impl<'a> Places<'a> {
+    pub(super) const fn new(state: &'a State, now: Millis) -> Self {
+        Self { state, now, slots: None, taken: Vec::new() }
+    }
+
+    /// All GPUs, looked at.
+    pub(super) fn slots(&mut self) -> &mut Slots<'a> {
+        let (state, now, taken) = (self.state, self.now, &mut self.taken);
+        self.slots.get_or_insert_with(|| {
+            let mut slots = Slots::new(state, now);
+            if let (Order::RoundRobin, Some((last, ..))) = (slots.options.policy.order, taken.last()) {
+                slots.ring = last.0 + 1;
+            }
+            for (gpu, job, want) in taken.drain(..) {
+                slots.promised |= want.promised;
+                if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.id == gpu) {
+                    slot.take(job, &want);
+                }
+            }
+            slots
+        })
+    }
+
+    /// Gives a job idle GPUs without looking at the others, where the policy takes those first.
+    pub(super) fn place_idle(&mut self, job: &Job, want: &Want) -> Option<Placement> {
+        let options = self.state.options();
+        if self.slots.is_some() || !(options.policy.idle_first || want.idle_only) {
+            return None;
+        }
+        let fits = |id: &GpuId| {
+            let Some(gpu) = self.state.gpu(*id) else { return false };
+            gpu.info.memory >= want.least_capacity
+                && closed(gpu, options, self.now).is_none()
+                && (want.sharing != SharingMode::Mps || cooldown(gpu, options, self.now).is_none())
+                && !self.taken.iter().any(|(taken, ..)| taken == id)
+        };
+        let wanted = want.gpus as usize;
+        let gpus: Vec<GpuId> = self.state.idle().filter(fits).take(wanted).collect();
+        if gpus.len() < wanted {
+            return None;
+        }
+        let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
+        let reason = Reason::PlacedIdle { gpus: indices, need: want.reserved(), source: want.computed() };
+        self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
+        Some(placement(options, job, want, gpus, self.now, reason))
+    }
+}

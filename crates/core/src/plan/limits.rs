@@ -1,0 +1,60 @@
+//! What users take while a plan is made, held against what they may have.
+//!
+//! A job that waits here waits for others of its own user, and keeps nobody else waiting.
+
+use crate::explain::{Reason, UserLimit};
+use crate::model::{Job, JobId};
+use crate::state::{State, Usage};
+use crate::units::Millis;
+use std::collections::BTreeMap;
+
+/// What users take while a plan is made, held against what they may have.
+pub(super) struct Takes<'a> {
+    state: &'a State,
+    /// What this plan adds.
+    added: BTreeMap<u32, Usage>,
+    /// Jobs that wait for GPUs of their own user's and may not be overtaken by that user's others.
+    first: BTreeMap<u32, JobId>,
+}
+
+impl<'a> Takes<'a> {
+    pub(super) const fn new(state: &'a State) -> Self {
+        Self { state, added: BTreeMap::new(), first: BTreeMap::new() }
+    }
+
+    /// Why a job waits for others of the same user, if it does.
+    pub(super) fn bars(&mut self, job: &Job, recovering: bool, now: Millis) -> Option<Reason> {
+        let options = self.state.options();
+        if options.allowances.is_unlimited() {
+            return None;
+        }
+        let user = &job.spec.user;
+        let may = options.allowances.of(user.uid);
+        if let Some(first) = self.first.get(&user.uid) {
+            return Some(Reason::Behind { job: *first, overtaken_for: options.policy.backfill });
+        }
+        let has = self.state.usage(user.uid).with(self.added.get(&user.uid).copied().unwrap_or_default());
+        let limit = match (may.jobs, may.gpus) {
+            (Some(most), _) if has.running >= most => UserLimit::Jobs { most },
+            (_, Some(most)) if has.gpus.saturating_add(job.spec.request.gpus) > most => {
+                UserLimit::Gpus { wanted: job.spec.request.gpus, used: has.gpus, most }
+            }
+            _ => return None,
+        };
+        // Else smaller jobs of the same user would keep a large one out for ever.
+        let patient = options.policy.backfill.is_some_and(|limit| now.since(job.queued) <= limit);
+        let possible = matches!(limit, UserLimit::Gpus { wanted, most, .. } if wanted <= most);
+        if possible && !patient && !recovering {
+            self.first.insert(user.uid, job.spec.id);
+        }
+        Some(Reason::UserLimit { user: user.name.clone(), limit })
+    }
+
+    pub(super) fn take(&mut self, job: &Job) {
+        if !self.state.options().allowances.is_unlimited() {
+            let new = Usage { waiting: 0, running: 1, gpus: job.spec.request.gpus };
+            let added = self.added.entry(job.spec.user.uid).or_default();
+            *added = added.with(new);
+        }
+    }
+}

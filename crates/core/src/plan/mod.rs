@@ -1,0 +1,85 @@
+//! The plan: what to do now, and why.
+//!
+//! A pure function of state and time. It does not change the state: each action taken comes back as
+//! [`crate::Input::Decided`]. Each room below makes one part of it; here is their order.
+
+mod ending;
+mod failed;
+mod faults;
+mod gpus;
+mod limits;
+mod place;
+mod promises;
+mod search;
+mod slot;
+mod want;
+
+use crate::explain::Reason;
+use crate::input::Action;
+use crate::model::{Job, JobId};
+use crate::state::State;
+use crate::units::Millis;
+use ending::end_jobs;
+use faults::judge_faults;
+use place::place_jobs;
+use promises::keep_promises;
+use search::Slots;
+use std::sync::Arc;
+use want::Want;
+
+/// What to do now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// In order.
+    pub actions: Vec<Action>,
+    /// Why each job that stays pending does, in queue order.
+    pub waiting: Vec<(JobId, Reason)>,
+    /// When, at the latest, another plan is due without another input: because of the time alone, or
+    /// at once where this one requeues jobs.
+    pub wake: Option<Millis>,
+}
+
+/// What a plan says besides what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Why each other job waits.
+    Reasons,
+    /// Nothing: [`Plan::waiting`] stays empty. The actions are the same, and a long queue costs less.
+    Actions,
+}
+
+/// Decides what to do in this state at this time.
+#[must_use]
+pub fn plan(state: &State, now: Millis) -> Plan {
+    plan_in(state, now, Detail::Reasons)
+}
+
+/// The same with a choice of detail.
+#[must_use]
+pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
+    let now = now.max(state.now());
+    let mut plan = Plan::default();
+    end_jobs(state, now, &mut plan);
+    keep_promises(state, now, &mut plan);
+    judge_faults(state, now, &mut plan);
+    place_jobs(state, now, detail, &mut plan);
+    plan
+}
+
+/// Why a job waits, looked at alone: what each GPU says to it now.
+#[must_use]
+pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
+    let now = now.max(state.now());
+    let slots = Slots::new(state, now);
+    let want = Want::of(state, job);
+    match slots.find(&want) {
+        Some(found) => found.reason,
+        None => want.no_gpu(Arc::new(slots.refusals(&want))),
+    }
+}
+
+impl Plan {
+    fn wake_at(&mut self, at: Millis) {
+        self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+    }
+}

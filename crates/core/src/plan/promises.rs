@@ -1,0 +1,59 @@
+//! Promised slowdowns that were broken: which placement is evicted for it.
+//!
+//! What is promised and foreseen is in [`crate::slowdown`]. Here only what was measured counts.
+
+use super::Plan;
+use crate::input::Action;
+use crate::model::{EndCause, EndLevel, GpuId, Job, JobId, Phase};
+use crate::slowdown::{least_progress, limit, slowdown};
+use crate::state::State;
+use crate::units::Millis;
+use std::collections::BTreeSet;
+
+/// Evicts jobs whose placement broke a promise, one on a GPU at a time: the progress of the others is measured anew
+/// after each.
+pub(super) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
+    let mut touched: BTreeSet<GpuId> = BTreeSet::new();
+    for job in state.active().iter().filter_map(|id| state.job(*id)) {
+        let (Some(limit), Some(measured)) = (limit(state, job), job.measured) else { continue };
+        let Phase::Running { placement, .. } = &job.phase else { continue };
+        let recent = now.since(measured.at) <= state.options().slowdown_window;
+        let least = least_progress(limit);
+        // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord.
+        let broken = measured.over >= state.options().slowdown_window
+            && measured.progress < least
+            && measured.before.is_some_and(|before| before < least)
+            && recent;
+        if !broken || placement.gpus.iter().any(|gpu| touched.contains(gpu)) {
+            continue;
+        }
+        let tenants = || placement.gpus.iter().filter_map(|id| state.gpu(*id)).flat_map(|gpu| &gpu.tenants);
+        let leaving = |job: &Job| {
+            matches!(
+                job.phase,
+                Phase::Running { ending: Some(_), .. } | Phase::Launching { ending: Some(_), .. }
+            )
+        };
+        if tenants().any(|t| state.job(t.job).is_some_and(leaving)) {
+            continue;
+        }
+        let id = job.spec.id;
+        let others: BTreeSet<JobId> = tenants().map(|t| t.job).filter(|other| *other != id).collect();
+        // Alone it has all that there is: whatever slows it down is no neighbour of ours.
+        if others.is_empty() {
+            continue;
+        }
+        let Some(latest) = tenants().max_by_key(|t| (t.placed, t.job)).and_then(|t| state.job(t.job)) else {
+            continue;
+        };
+        let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
+        let apart = if latest.spec.id == id { others.into_iter().collect() } else { vec![id] };
+        touched.extend(placement.gpus.iter().chain(&evicted.gpus));
+        plan.actions.push(Action::End {
+            job: latest.spec.id,
+            attempt: evicted.attempt,
+            level: EndLevel::Terminate,
+            cause: EndCause::Evicted { job: id, slowdown: slowdown(measured.progress), limit, apart },
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! The search over all GPUs: those that do for a job, the order among them, and the reason for the choice.
+//!
+//! Which job is looked at next is in [`super::place`].
+
+use super::slot::{Slot, closed};
+use super::want::{Want, WantKind, cap_for};
+use crate::explain::{NoGpu, Reason, Refusal};
+use crate::ledger::Promise;
+use crate::model::{GpuId, Job, Placement, SharingMode};
+use crate::policy::{Options, Order};
+use crate::state::State;
+use crate::units::{Fraction, MiB, Millis};
+
+/// A place that was found.
+pub(super) struct Found {
+    slots: Vec<usize>,
+    pub(super) reason: Reason,
+}
+
+pub(super) struct Slots<'a> {
+    pub(super) slots: Vec<Slot<'a>>,
+    pub(super) options: &'a Options,
+    pub(super) now: Millis,
+    pub(super) ring: u32,
+    /// Memory sizes of the GPUs, each once, ascending.
+    sizes: Vec<MiB>,
+    /// Somebody on some GPU is promised a slowdown: kept here, since every job in the queue asks.
+    pub(super) promised: bool,
+}
+
+impl<'a> Slots<'a> {
+    pub(super) fn new(state: &'a State, now: Millis) -> Self {
+        let options = state.options();
+        let gpus = state.order().iter().filter_map(|id| Some((*id, state.gpu(*id)?)));
+        let slots: Vec<_> = gpus.map(|(id, gpu)| Slot::new(id, gpu, state, now)).collect();
+        let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let promised = slots.iter().any(|slot| slot.promised);
+        Self { slots, options, now, ring: state.ring(), sizes, promised }
+    }
+
+    pub(super) fn kind(&self, want: &Want) -> WantKind {
+        let at = self.sizes.partition_point(|size| *size < want.least_capacity);
+        WantKind {
+            idle_only: want.idle_only,
+            sharing: want.sharing,
+            forecast: matches!(want.promise, Promise::Memory(_)),
+            size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
+            load: want.load,
+            job: (want.particular || self.promised).then_some(want.job),
+        }
+    }
+
+    /// GPUs for a job, if there are enough.
+    pub(super) fn find(&self, want: &Want) -> Option<Found> {
+        let policy = &self.options.policy;
+        if policy.idle_first || want.idle_only {
+            let idle = self.find_idle(want);
+            if idle.is_some() || want.idle_only {
+                return idle;
+            }
+        }
+        let wanted = want.gpus as usize;
+        let mut fitting: Vec<usize> =
+            (0..self.slots.len()).filter(|i| self.slots[*i].bars_shared(want).is_none()).collect();
+        if fitting.len() < wanted {
+            // A need that never leaves room for the guard, or a gate that still sees the load of a
+            // job that is gone, must not keep a job off a GPU that nobody is on.
+            return if policy.idle_first { None } else { self.find_idle(want) };
+        }
+        let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
+        // Ties keep the index order.
+        if wanted == 1 {
+            let best = fitting.into_iter().min_by_key(|i| self.rank(policy.order, *i, want));
+            fitting = best.into_iter().collect();
+        } else {
+            fitting.sort_by_key(|i| self.rank(policy.order, *i, want));
+            fitting.truncate(wanted);
+        }
+        Some(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
+    }
+
+    /// After a failed search: the largest need with which a job of this kind, asking for as many
+    /// GPUs, would still find them. Placing others never raises it.
+    pub(super) fn room(&self, want: &Want) -> Option<MiB> {
+        if want.idle_only {
+            return None;
+        }
+        let any = Want { need: None, ..*want };
+        let mut free: Vec<MiB> = self
+            .slots
+            .iter()
+            .filter(|slot| slot.bars_shared(&any).is_none())
+            .map(|slot| slot.free.unwrap_or_default())
+            .collect();
+        let last = (want.gpus as usize).checked_sub(1)?;
+        if last >= free.len() {
+            return None;
+        }
+        let (_, room, _) = free.select_nth_unstable_by_key(last, |free| std::cmp::Reverse(*free));
+        Some(*room)
+    }
+
+    /// What each GPU says to a job.
+    pub(super) fn refusals(&self, want: &Want) -> NoGpu {
+        let mut refusals = Vec::new();
+        for slot in &self.slots {
+            let bar = if want.idle_only { slot.bars_idle(want) } else { slot.bars_shared(want) };
+            if let Some(bar) = bar {
+                let refusal = slot.refusal(bar, want, self.options, self.now);
+                refusals.push((slot.gpu.info.index, refusal));
+            }
+        }
+        NoGpu { fitting: u32::try_from(self.slots.len() - refusals.len()).unwrap_or(u32::MAX), refusals }
+    }
+
+    /// The first idle GPUs in index order, if there are enough.
+    fn find_idle(&self, want: &Want) -> Option<Found> {
+        let wanted = want.gpus as usize;
+        let slots: Vec<usize> =
+            (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
+        (slots.len() == wanted).then(|| Found {
+            reason: Reason::PlacedIdle {
+                gpus: self.indices(&slots),
+                need: want.reserved(),
+                source: want.computed(),
+            },
+            slots,
+        })
+    }
+
+    fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
+        let gpus = self.indices(chosen);
+        let first = &self.slots[chosen[0]];
+        if chosen.iter().all(|i| self.slots[*i].idle) {
+            return Reason::PlacedIdle { gpus, need: want.reserved(), source: want.computed() };
+        }
+        Reason::PlacedShared {
+            gpus,
+            need: want.reserved(),
+            source: want.source.filter(|_| want.reserved().is_some()),
+            free: first.free.unwrap_or_default(),
+            neighbours: first.tenants + u32::try_from(first.gpu.foreign().len()).unwrap_or(0),
+            smact: first.smact,
+            order,
+            candidates,
+            sharing: want.sharing,
+            foreseen: first.outlook(want).map(|outlook| outlook.tasks.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Place of a GPU in the policy's order, least first.
+    fn rank(&self, order: Order, at: usize, want: &Want) -> u64 {
+        let slot = &self.slots[at];
+        let free = slot.free.unwrap_or_default().0;
+        match order {
+            Order::Exclusive | Order::FirstFit => 0,
+            Order::RoundRobin => u64::from(slot.id.0 < self.ring),
+            Order::BestFit => free,
+            Order::Magm => u64::MAX - free,
+            // Unknown activity counts as full.
+            Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
+            Order::Speedup if slot.idle => 0,
+            // Where nothing is foreseen, nothing is gained.
+            Order::Speedup => {
+                let gain = slot.outlook(want).map_or(0, |outlook| outlook.gain().0);
+                u64::from(u32::MAX - gain)
+            }
+            // Less than 2^44 MiB is free on any GPU.
+            Order::LeastLoad => {
+                let load = u64::from(slot.load.unwrap_or(u32::MAX).min(0xF_FFFF));
+                (load << 44) | ((1 << 44) - 1 - free.min((1 << 44) - 1))
+            }
+        }
+    }
+
+    fn indices(&self, chosen: &[usize]) -> Vec<u32> {
+        chosen.iter().map(|i| self.slots[*i].gpu.info.index).collect()
+    }
+
+    /// Gives a job the GPUs that were found.
+    pub(super) fn place(&mut self, job: &Job, want: &Want, found: Found) -> Placement {
+        let mut gpus = Vec::with_capacity(found.slots.len());
+        self.promised |= want.promised;
+        for i in found.slots {
+            self.slots[i].take(job.spec.id, want);
+            gpus.push(self.slots[i].id);
+        }
+        if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
+            self.ring = last.0 + 1;
+        }
+        placement(self.options, job, want, gpus, self.now, found.reason)
+    }
+
+    /// Whether the job could ever be placed on the GPUs that are in use now.
+    pub(super) fn can_ever_fit(&self, want: &Want) -> bool {
+        let out = |s: &&Slot<'_>| {
+            let usable = || {
+                !matches!(
+                    closed(s.gpu, self.options, self.now),
+                    Some(Refusal::Gone | Refusal::Drained { .. } | Refusal::Unhealthy { .. })
+                )
+            };
+            s.gpu.info.memory >= want.least_capacity && (!s.closed || usable())
+        };
+        self.slots.iter().filter(out).count() >= want.gpus as usize
+    }
+}
+
+pub(super) fn placement(
+    options: &Options,
+    job: &Job,
+    want: &Want,
+    gpus: Vec<GpuId>,
+    at: Millis,
+    reason: Reason,
+) -> Placement {
+    Placement {
+        attempt: job.attempts + 1,
+        gpus,
+        sharing: want.sharing,
+        cap: cap_for(options, job, want),
+        thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
+        at,
+        reason,
+    }
+}

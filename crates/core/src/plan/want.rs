@@ -1,0 +1,129 @@
+//! What a pending job wants of a GPU, in the terms of the policy in force.
+//!
+//! Computed once for each job and plan. Whether a GPU gives it is in [`super::slot`].
+
+use crate::explain::{NoGpu, Reason};
+use crate::ledger::Promise;
+use crate::model::{Attempt, Floor, Job, JobId, SharingMode};
+use crate::policy::{MemoryScreen, NeedSource, Options, Order};
+use crate::slowdown;
+use crate::state::State;
+use crate::units::MiB;
+use std::sync::Arc;
+
+/// What a pending job wants of a GPU.
+#[derive(Clone, Copy)]
+pub(super) struct Want {
+    pub(super) job: JobId,
+    pub(super) gpus: u32,
+    /// Only GPUs that nobody is on.
+    pub(super) idle_only: bool,
+    /// A GPU with less memory than this cannot do.
+    pub(super) least_capacity: MiB,
+    /// Memory that must be available for sharing, guard included.
+    pub(super) need: Option<MiB>,
+    /// The part of it that the policy adds to be safe.
+    pub(super) guard: MiB,
+    /// What is reserved.
+    pub(super) promise: Promise,
+    pub(super) source: Option<NeedSource>,
+    pub(super) sharing: SharingMode,
+    /// Whether neighbours are refused afterwards.
+    pub(super) alone: bool,
+    /// What it adds to the load that the policy limits; `None`: not known.
+    pub(super) load: Option<u32>,
+    /// It is promised a slowdown.
+    pub(super) promised: bool,
+    /// No other job stands for it: it is promised a slowdown, was kept from somebody before, or goes where it
+    /// gains most.
+    pub(super) particular: bool,
+}
+
+/// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WantKind {
+    pub(super) idle_only: bool,
+    pub(super) sharing: SharingMode,
+    pub(super) forecast: bool,
+    /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
+    pub(super) size: MiB,
+    pub(super) load: Option<u32>,
+    /// The job itself, where its answers are its own: slowdowns are promised.
+    pub(super) job: Option<JobId>,
+}
+
+impl Want {
+    pub(super) fn of(state: &State, job: &Job) -> Self {
+        let options = state.options();
+        let policy = &options.policy;
+        let forecast = options.forecast(&job.spec);
+        let given = match policy.memory {
+            MemoryScreen::None => None,
+            MemoryScreen::Floor(least) => Some((least, NeedSource::PolicyFloor)),
+            MemoryScreen::Forecast { .. } => forecast,
+        };
+        let (promise, forecast) = state.promise_from(forecast.map(|(m, _)| m), job.floor);
+        let shares = state.sharing_for(job);
+        let alone = shares.is_none();
+        let floor = match job.floor {
+            Some(Floor::Memory(m)) => m,
+            Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
+        };
+        // After an out-of-memory, a GPU that is known to be too small would not do.
+        let seen = job.floor.map_or(MiB::ZERO, |_| job.least_capacity());
+        let source = match given {
+            Some((m, source)) if m >= floor => Some(source),
+            _ => (floor > MiB::ZERO).then_some(NeedSource::OutOfMemory),
+        };
+        let (need, guard) = match policy.memory {
+            MemoryScreen::None => (job.floor.is_some().then_some(floor), MiB::ZERO),
+            MemoryScreen::Floor(least) => (Some(least.max(floor)), MiB::ZERO),
+            MemoryScreen::Forecast { guard, .. } => (forecast.map(|m| m + guard), guard),
+        };
+        let promised = slowdown::limit(state, job).is_some();
+        let evicted = |a: &Attempt| matches!(a.verdict, Reason::Evicted { .. });
+        Self {
+            job: job.spec.id,
+            gpus: job.spec.request.gpus,
+            idle_only: alone || promise == Promise::Whole,
+            least_capacity: floor.max(seen).max(job.spec.forecasts.declared.unwrap_or_default()),
+            need,
+            guard,
+            promise,
+            source,
+            sharing: shares.unwrap_or(SharingMode::Exclusive),
+            alone,
+            load: policy.pack.load(job.spec.profile),
+            promised,
+            particular: promised || policy.order == Order::Speedup || job.past.iter().any(evicted),
+        }
+    }
+
+    /// Why nothing was found for it.
+    pub(super) fn no_gpu(&self, detail: Arc<NoGpu>) -> Reason {
+        Reason::NoGpu { gpus: self.gpus, need: self.need, guard: self.guard, source: self.source, detail }
+    }
+
+    /// Where the number comes from, if carma computed it: the others need no word on an idle GPU.
+    pub(super) fn computed(&self) -> Option<NeedSource> {
+        self.source.filter(|s| matches!(s, NeedSource::Computed { .. }) && self.reserved().is_some())
+    }
+
+    pub(super) fn reserved(&self) -> Option<MiB> {
+        match self.promise {
+            Promise::Memory(m) => Some(m),
+            Promise::Whole | Promise::None => None,
+        }
+    }
+}
+
+/// The hard memory limit of an MPS client: its forecast or floor, off where caps are off or nothing
+/// is known.
+pub(super) fn cap_for(options: &Options, job: &Job, want: &Want) -> Option<MiB> {
+    if want.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
+        return None;
+    }
+    // History may know better than the user how much to reserve, but a job may always take what was
+    // asked for it.
+    want.reserved().map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
+}

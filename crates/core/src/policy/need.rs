@@ -1,0 +1,147 @@
+//! How much memory a job is believed to need, and who says so.
+//!
+//! The forecasts themselves come with the job. How much goes on top to be safe is in [`super::options`].
+
+use crate::spec::{Basis, Estimator, Forecasts};
+use crate::units::MiB;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which of a job's forecasts a policy believes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForecastSource {
+    /// Measured in an earlier run, else declared: the papers' oracle.
+    Measured,
+    /// Runs of the same program; else declared by the user or computed by carma, whichever is more;
+    /// else measured, else GPUMemNet's.
+    Best,
+    /// The Horus formula, else declared.
+    Horus,
+    /// Fake tensors, else declared.
+    Faketensor,
+    /// GPUMemNet, else declared.
+    Gpumemnet,
+}
+
+impl ForecastSource {
+    /// Whose word is taken, for people.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Measured => "measured peak",
+            Self::Best => "best forecast",
+            Self::Horus => "Horus' estimate",
+            Self::Faketensor => "FakeTensor's estimate",
+            Self::Gpumemnet => "GPUMemNet's estimate",
+        }
+    }
+
+    /// The estimator whose word is taken, if it is one's alone.
+    const fn estimator(self) -> Option<Estimator> {
+        Some(match self {
+            Self::Best => return None,
+            Self::Measured => Estimator::Measured,
+            Self::Horus => Estimator::Horus,
+            Self::Faketensor => Estimator::Faketensor,
+            Self::Gpumemnet => Estimator::Gpumemnet,
+        })
+    }
+
+    /// The forecast for one GPU and where it comes from.
+    #[must_use]
+    pub fn pick(self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
+        let declared = || f.declared.map(|m| (m, NeedSource::Declared));
+        let said_by = |estimator| f.estimates.of(estimator).map(|m| (m, NeedSource::from(estimator)));
+        if let Some(estimator) = self.estimator() {
+            return said_by(estimator).or_else(declared);
+        }
+        let computed =
+            f.computed.map(|c| (c.upper, NeedSource::Computed { basis: c.basis, coverage: c.coverage }));
+        match f.computed {
+            Some(c) if c.basis.is_measured() => computed,
+            // Nothing of it was measured yet: the user's word is not overruled downwards.
+            _ => {
+                let measured = said_by(Estimator::Measured);
+                declared()
+                    .or(measured)
+                    .filter(|(m, _)| measured.is_some() || f.computed.is_none_or(|c| c.upper <= *m))
+                    .or(computed)
+                    .or_else(|| said_by(Estimator::Gpumemnet))
+            }
+        }
+    }
+}
+
+/// Where the memory that a job is said to need comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NeedSource {
+    /// The user said so.
+    Declared,
+    /// Measured in an earlier run.
+    Measured,
+    /// The Horus formula.
+    Horus,
+    /// Fake tensors.
+    Faketensor,
+    /// GPUMemNet.
+    Gpumemnet,
+    /// Computed by carma: a bound.
+    Computed {
+        /// From what.
+        basis: Basis,
+        /// Probability with which it is meant to hold, percent.
+        coverage: u8,
+    },
+    /// Raised by an out-of-memory.
+    OutOfMemory,
+    /// The policy asks the same of every job.
+    PolicyFloor,
+}
+
+impl From<Estimator> for NeedSource {
+    fn from(estimator: Estimator) -> Self {
+        match estimator {
+            Estimator::Measured => Self::Measured,
+            Estimator::Horus => Self::Horus,
+            Estimator::Faketensor => Self::Faketensor,
+            Estimator::Gpumemnet => Self::Gpumemnet,
+        }
+    }
+}
+
+impl fmt::Display for NeedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Computed { basis, coverage } => {
+                return write!(f, "{basis}, upper bound at {coverage} %");
+            }
+            Self::Declared => "declared",
+            Self::Measured => "measured",
+            Self::Horus => "estimated by Horus",
+            Self::Faketensor => "estimated by fake tensors",
+            Self::Gpumemnet => "estimated by GPUMemNet",
+            Self::OutOfMemory => "raised after out-of-memory",
+            Self::PolicyFloor => "the policy's floor",
+        })
+    }
+}
+
+/// Which GPUs have enough memory for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryScreen {
+    /// Any: out-of-memory is left to recovery.
+    None,
+    /// Those with at least this much available, whatever the job.
+    Floor(MiB),
+    /// Those with the forecast plus a guard available. A job without a forecast gets an idle GPU,
+    /// and nobody joins it before it has settled.
+    Forecast {
+        /// Which forecast.
+        source: ForecastSource,
+        /// Added to it.
+        guard: MiB,
+    },
+}

@@ -1,0 +1,177 @@
+//! Everything that decisions depend on beside the policy: sharing, patience, margins, retries, allowances.
+//!
+//! An input like any other. Where it is configured is the daemon's.
+
+use super::need::{ForecastSource, MemoryScreen, NeedSource};
+use super::{Policy, presets};
+use crate::spec::{NewJob, SharingMode};
+use crate::units::{Fraction, MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How out-of-memory is recovered from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecoveryMethod {
+    /// Raise the floor step by step.
+    Graded,
+    /// Retry on a GPU alone at once: CARMA's original method.
+    Exclusive,
+}
+
+/// Everything else that decisions depend on. An input like any other, so that a replay knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// The policy in force.
+    pub policy: Policy,
+    /// Sharing mode of jobs that do not ask for one; `Exclusive` is not a default but a policy.
+    pub sharing: SharingMode,
+    /// Whether MPS clients get a hard memory limit from their forecast.
+    pub caps: bool,
+    /// How far the activity windows reach back, and how long a job must have been seen active
+    /// before its GPU counts as settled.
+    pub window: Millis,
+    /// A tenant that shows no GPU activity for this long no longer keeps its GPU closed.
+    pub startup_patience: Millis,
+    /// A reading older than this is no reading.
+    pub stale_after: Millis,
+    /// A settled job's promise shrinks to its observed peak plus this percentage ...
+    pub margin_percent: u64,
+    /// ... but at least plus this.
+    pub margin_min: MiB,
+    /// Whether MPS servers are shared by users.
+    pub mps_multi_user: bool,
+    /// The user that carma runs as, who may do what root may.
+    pub admin_uid: u32,
+    /// From the polite signal to the kill.
+    pub kill_grace: Millis,
+    /// How recovery works.
+    pub recovery: RecoveryMethod,
+    /// Out-of-memory retries for jobs that do not say.
+    pub max_retries: u32,
+    /// Requeues without charge before the job gets a GPU alone.
+    pub max_free_retries: u32,
+    /// Faults on one GPU within this time of the first belong together.
+    pub fault_window: Millis,
+    /// After a fatal fault, the MPS server takes no new client for about this long.
+    pub mps_cooldown: Millis,
+    /// How much neighbours may slow down jobs that do not say; `None`: nothing is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<Fraction>,
+    /// How long a job's progress must have been measured, and how old a measurement may be, to break a promise.
+    #[serde(default = "slowdown_window")]
+    pub slowdown_window: Millis,
+    /// How much a user may have at once.
+    #[serde(default, skip_serializing_if = "Allowances::is_unlimited")]
+    pub allowances: Allowances,
+}
+
+/// How much one user's jobs may have at once; more of them wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Allowance {
+    /// Jobs that are starting or running; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<u32>,
+    /// GPUs of all of them, one that two of them share counted twice; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+}
+
+/// What each user may have at once.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Allowances {
+    /// Who is not named below.
+    #[serde(default)]
+    pub everybody: Allowance,
+    /// Users with an allowance of their own, by uid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub of: BTreeMap<u32, Allowance>,
+}
+
+impl Allowances {
+    /// What a user may have.
+    #[must_use]
+    pub fn of(&self, uid: u32) -> Allowance {
+        self.of.get(&uid).copied().unwrap_or(self.everybody)
+    }
+
+    /// Whether nobody is limited.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Says what a user may have; `true`: that is news.
+    pub fn set(&mut self, uid: u32, allowance: Allowance) -> bool {
+        if self.of(uid) == allowance {
+            return false;
+        }
+        if allowance == self.everybody {
+            self.of.remove(&uid);
+        } else {
+            self.of.insert(uid, allowance);
+        }
+        true
+    }
+}
+
+/// Long enough for a few steps of most tasks; what journals of before promises take it to be.
+const fn slowdown_window() -> Millis {
+    Millis::secs(15)
+}
+
+impl Options {
+    /// What the policy believes a job needs on each GPU. Where the `carma` policy ([`ForecastSource::Best`])
+    /// has only an estimate or an earlier run that the user names to go by, the margin is added: runs of
+    /// one command differ by a few percent, and what is reserved is also a hard limit under MPS. What a
+    /// user declares is taken at its word, and what carma computed is a bound already. A job that only a
+    /// hard limit bounds has no forecast where it gets none.
+    #[must_use]
+    pub fn forecast(&self, job: &NewJob) -> Option<(MiB, NeedSource)> {
+        let f = &job.forecasts;
+        let MemoryScreen::Forecast { source, .. } = self.policy.memory else {
+            // Exclusive GPUs need no forecast, and the recovery-only policies ignore it.
+            return None;
+        };
+        let (need, from) = source.pick(f)?;
+        let computed = matches!(from, NeedSource::Computed { .. });
+        let limited = || self.caps && job.request.sharing.unwrap_or(self.sharing) == SharingMode::Mps;
+        if computed && f.computed.is_some_and(|c| c.elastic) && !limited() {
+            return None;
+        }
+        let exact = source != ForecastSource::Best || computed || from == NeedSource::Declared;
+        Some((if exact { need } else { need + self.margin(need) }, from))
+    }
+
+    /// What is added to a peak that was seen, to be safe.
+    #[must_use]
+    pub fn margin(&self, peak: MiB) -> MiB {
+        peak.percent(self.margin_percent).max(self.margin_min)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policy: presets::default_policy(),
+            sharing: SharingMode::TimeSlice,
+            caps: true,
+            window: Millis::secs(30),
+            startup_patience: Millis::secs(300),
+            stale_after: Millis::secs(5),
+            margin_percent: 10,
+            margin_min: MiB(512),
+            mps_multi_user: false,
+            admin_uid: 0,
+            kill_grace: Millis::secs(10),
+            recovery: RecoveryMethod::Graded,
+            max_retries: 5,
+            max_free_retries: 3,
+            fault_window: Millis::secs(20),
+            mps_cooldown: Millis::secs(5),
+            max_slowdown: None,
+            slowdown_window: slowdown_window(),
+            allowances: Allowances::default(),
+        }
+    }
+}

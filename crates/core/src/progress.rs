@@ -1,0 +1,100 @@
+//! How fast jobs go beside each other, foreseen and measured, in integers.
+//!
+//! What is promised and what follows from it is in [`crate::slowdown`], which is also the public path of these types.
+
+use crate::spec::{GpuId, JobId, SharingMode};
+use crate::units::{Fraction, Millis};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Progress of one job of a group: its speed together over its speed alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreseen {
+    /// Which.
+    pub job: JobId,
+    /// What is expected.
+    pub expected: Fraction,
+    /// What it is not below, with the model's confidence. Promises count on this one.
+    pub lower: Fraction,
+}
+
+/// What is foreseen if a job that waits joins those that are on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outlook {
+    /// Who would join.
+    pub newcomer: JobId,
+    /// Where.
+    pub gpu: GpuId,
+    /// How it would share.
+    pub sharing: SharingMode,
+    /// The newcomer and those that are there, by job number; those in `unknown` are missing.
+    pub tasks: Vec<Foreseen>,
+    /// Jobs of which too little is known to foresee anything: then `tasks` is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<JobId>,
+    /// Sum of the expected progress of those that are there, without the newcomer.
+    pub before: Fraction,
+}
+
+impl Outlook {
+    /// What the newcomer adds to the sum of progress; nothing if it costs the others more than it gains.
+    #[must_use]
+    pub fn gain(&self) -> Fraction {
+        let after: u32 = self.tasks.iter().map(|t| t.expected.0).fold(0, u32::saturating_add);
+        Fraction(after.saturating_sub(self.before.0))
+    }
+
+    /// Whether it speaks of the newcomer beside exactly these jobs.
+    pub(crate) fn is_of(&self, there: impl Iterator<Item = JobId>, sharing: SharingMode) -> bool {
+        let named: BTreeSet<JobId> =
+            self.tasks.iter().map(|t| t.job).chain(self.unknown.iter().copied()).collect();
+        let group: BTreeSet<JobId> = there.chain([self.newcomer]).collect();
+        let whole = if self.unknown.is_empty() { named == group } else { named.is_subset(&group) };
+        self.sharing == sharing && whole
+    }
+}
+
+/// Progress of a running job as it was measured, since its neighbours last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// When the measurement ended.
+    pub at: Millis,
+    /// Speed over the speed alone.
+    pub progress: Fraction,
+    /// How long was measured.
+    pub over: Millis,
+    /// What was measured beside the same neighbours just before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Fraction>,
+}
+
+/// Least progress that keeps a promise: 1 over the slowdown, rounded down.
+#[must_use]
+pub fn least_progress(max_slowdown: Fraction) -> Fraction {
+    let one = u64::from(Fraction::ONE.0);
+    let least = (one * one).checked_div(u64::from(max_slowdown.0)).unwrap_or(one);
+    Fraction(u32::try_from(least.min(one)).unwrap_or(Fraction::ONE.0))
+}
+
+/// The slowdown that stands for a progress. No progress is a slowdown without end, shown as 10,000.
+#[must_use]
+pub fn slowdown(progress: Fraction) -> Fraction {
+    let one = u64::from(Fraction::ONE.0);
+    let slowdown = (one * one).checked_div(u64::from(progress.0)).unwrap_or(u64::MAX);
+    Fraction(u32::try_from(slowdown.min(one * one)).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowdown_and_progress_are_each_others_inverse() {
+        assert_eq!(least_progress(Fraction(13_000)), Fraction(7692));
+        assert_eq!(slowdown(Fraction(5_000)), Fraction(20_000));
+        assert_eq!(least_progress(Fraction(0)), Fraction::ONE);
+        // A promise of less than 1 asks for all of the speed, and no more.
+        assert_eq!(least_progress(Fraction(5_000)), Fraction::ONE);
+        assert_eq!(slowdown(Fraction(0)), Fraction(100_000_000));
+    }
+}

@@ -1,0 +1,142 @@
+//! What a job is before carma has done anything with it: its number, its user, what is asked and what is known of it.
+//!
+//! Nothing here changes once a job is accepted, but for the computed forecast. What becomes of a job is in
+//! [`crate::model`], which is also the public path of these types.
+
+mod forecasts;
+
+pub use forecasts::{Basis, Computed, Estimates, Estimator, Forecasts};
+
+use crate::units::{Fraction, Millis};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Number of a job, given at acceptance, never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Position of a GPU in the state. The UUID is the identity outside; this is the handle inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GpuId(pub u32);
+
+/// Who submitted or asked for something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// Numeric user id, from the kernel, never self-declared.
+    pub uid: u32,
+    /// Login name, for people.
+    pub name: Arc<str>,
+    /// May do what root may: a member of the operators' group when it was asked. Part of the input, so that a replay
+    /// needs no user database.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub operator: bool,
+}
+
+impl User {
+    /// A user without any authority over others.
+    #[must_use]
+    pub fn new(uid: u32, name: impl Into<Arc<str>>) -> Self {
+        Self { uid, name: name.into(), operator: false }
+    }
+}
+
+/// How processes share a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SharingMode {
+    /// One job holds the GPU alone.
+    Exclusive,
+    /// The driver's default: kernels of different processes take turns.
+    TimeSlice,
+    /// NVIDIA's Multi-Process Service: kernels of different processes run at once.
+    Mps,
+}
+
+impl fmt::Display for SharingMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusive => "exclusive",
+            Self::TimeSlice => "time-slice",
+            Self::Mps => "mps",
+        })
+    }
+}
+
+/// What a job asks for. Memory is per GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Number of GPUs, at least one; all are given at once.
+    pub gpus: u32,
+    /// The user wants the GPUs alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+    /// Sharing mode that the user wants; `None`: the policy's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SharingMode>,
+    /// Share of the SMs' threads under MPS, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_percent: Option<u8>,
+    /// Longest run time, per attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<Millis>,
+    /// Higher goes first.
+    #[serde(default)]
+    pub priority: i32,
+    /// How often an out-of-memory may be retried; `None`: the configured number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+    /// How much neighbours may slow it down: its speed alone over its speed beside them, at most. `None`: the
+    /// configured number, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown: Option<Fraction>,
+}
+
+/// What is known beforehand of a job's activity when it has its GPUs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Profile {
+    /// Share of time with a kernel resident ("GPU utilisation").
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_util: Option<Fraction>,
+    /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<u8>,
+}
+
+impl Profile {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What the core must know of a job to accept it. The command line, directory and environment stay
+/// with the daemon: no decision depends on them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewJob {
+    /// Its number.
+    pub id: JobId,
+    /// Who submitted it.
+    pub user: User,
+    /// Short name for listings.
+    pub name: Arc<str>,
+    /// Hash of the command: jobs with the same key run the same program with the same arguments.
+    pub command_key: u64,
+    /// What it asks for.
+    pub request: Request,
+    /// What is known of its memory.
+    pub forecasts: Forecasts,
+    /// What is known of its activity.
+    #[serde(default, skip_serializing_if = "Profile::is_unknown")]
+    pub profile: Profile,
+    /// Accepted, but not to be started before it is released.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+}

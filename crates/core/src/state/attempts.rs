@@ -1,0 +1,210 @@
+//! The way of an attempt from its launch to its leave, and back into the queue.
+//!
+//! What the end of a command means is in [`super::outcome`].
+
+use super::{Applied, State};
+use crate::explain::Reason;
+use crate::input::Rejected;
+use crate::ledger::{Alone, Tenant};
+use crate::model::{
+    Attempt, EndCause, Ending, Exit, ExitStatus, Finished, GpuId, Job, JobId, JobState, Phase, ProcessRef,
+    SeenMemory, SharingMode,
+};
+use crate::recovery;
+use crate::units::Millis;
+use std::sync::Arc;
+
+/// Launches that the machine may fail in a row before the job is given up.
+const LAUNCH_TRIES: usize = 3;
+/// Longest pause before another try where the machine lacked something, as a power of two of seconds: 64 s.
+const LONGEST_PAUSE_LOG2: usize = 6;
+/// Attempts in a row that were not launched and are kept with the job.
+const KEPT_NOT_LAUNCHED: usize = 16;
+
+impl State {
+    pub(super) fn started(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        supervisor: ProcessRef,
+        child: Option<ProcessRef>,
+        sharing: SharingMode,
+    ) -> Result<(), Rejected> {
+        let now = self.now;
+        self.attempt_of(id, attempt)?;
+        self.update(id, |job| {
+            let (mut placement, started, ending) = match &job.phase {
+                Phase::Launching { placement, ending } => (placement.clone(), now, ending.clone()),
+                Phase::Running { placement, started, ending, .. } => {
+                    (placement.clone(), *started, ending.clone())
+                }
+                Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
+            };
+            if placement.sharing != sharing {
+                placement.sharing = sharing;
+                placement.cap = None;
+            }
+            job.phase = Phase::Running { placement, started, supervisor, child, ending };
+        })
+    }
+
+    /// It was never started. A user's wish to end it is fulfilled; otherwise it goes back into the queue.
+    pub(super) fn not_launched(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        why: &str,
+        pause: bool,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let ending = match &job.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
+        };
+        self.leave(id, None, Reason::NotLaunched { why: why.to_owned() });
+        match ending.map(|ending| ending.cause) {
+            Some(EndCause::Cancelled { by }) => {
+                self.finish(id, JobState::Cancelled, Reason::Cancelled { by }, None, applied);
+            }
+            // Whoever wanted it back in the queue has it there; nor does it wait for anything.
+            Some(_) => self.enqueue(id, |_| ()),
+            None => {
+                let in_a_row = |job: &Job| {
+                    let mut rows = job.past.iter().rev();
+                    rows.by_ref().take_while(|a| matches!(a.verdict, Reason::NotLaunched { .. })).count()
+                };
+                let failures = in_a_row(self.get(id)?);
+                let wait = Millis::secs(1 << failures.min(LONGEST_PAUSE_LOG2));
+                let until = pause.then(|| self.now + wait);
+                self.enqueue(id, |job| {
+                    job.not_before = until;
+                    // A machine that lacks something for days must not make the job grow without end.
+                    if failures > KEPT_NOT_LAUNCHED {
+                        job.past.remove(job.past.len() - 2);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn launch_failed(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        error: &str,
+        transient: bool,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let ending = match &job.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
+        };
+        let reason = Reason::LaunchFailed { error: error.to_owned() };
+        self.leave(id, None, reason.clone());
+        if let Some(Ending { cause: EndCause::Cancelled { by }, .. }) = ending {
+            self.finish(id, JobState::Cancelled, Reason::Cancelled { by }, None, applied);
+            return Ok(());
+        }
+        let job = self.get(id)?;
+        let failures = job.past.iter().rev().take_while(|a| a.exit.is_none()).count();
+        if transient && failures <= LAUNCH_TRIES {
+            let until = self.now + Millis::secs(1 << failures.min(10));
+            self.enqueue(id, |job| job.not_before = Some(until));
+        } else {
+            self.finish(id, JobState::Failed, reason, None, applied);
+        }
+        Ok(())
+    }
+
+    /// The current attempt of a job, if `attempt` is it.
+    pub(super) fn attempt_of(&self, id: JobId, attempt: u32) -> Result<&Job, Rejected> {
+        let job = self.get(id)?;
+        match job.placement() {
+            Some(p) if p.attempt == attempt => Ok(job),
+            _ => Err(Rejected::StaleAttempt { job: id, attempt }),
+        }
+    }
+
+    /// Takes a job off its GPUs and files the attempt. Returns its placement and tenancies.
+    pub(super) fn leave(&mut self, id: JobId, exit: Option<Exit>, verdict: Reason) -> Vec<(GpuId, Tenant)> {
+        let now = self.now;
+        let Some(job) = self.jobs.get(&id) else {
+            return Vec::new();
+        };
+        let (placement, started) = match &job.phase {
+            Phase::Running { placement, started, .. } => (placement.clone(), Some(*started)),
+            Phase::Launching { placement, .. } => (placement.clone(), None),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
+        };
+        let mut left = Vec::new();
+        for gpu in &placement.gpus {
+            if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)) {
+                left.push((*gpu, tenant));
+            }
+        }
+        let peak = left.iter().filter_map(|(_, t)| t.peak).max();
+        let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
+        let seen = left.iter().filter_map(|(_, t)| t.seen(now)).reduce(|a, b| SeenMemory {
+            active: a.active.max(b.active),
+            still: a.still.min(b.still),
+            growing: a.growing || b.growing,
+        });
+        self.regrouped(&placement.gpus);
+        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
+        // Between attempts a job is pending, until whoever called says what it is now.
+        let _ = self.update(id, |job| {
+            job.phase = Phase::Pending;
+            job.measured = None;
+            job.past.push(attempt);
+        });
+        left
+    }
+
+    pub(super) fn set_verdict(&mut self, id: JobId, verdict: &Reason) {
+        let _ = self.update(id, |job| {
+            if let Some(last) = job.past.last_mut() {
+                last.verdict = verdict.clone();
+            }
+        });
+    }
+
+    /// Back into the queue.
+    pub(super) fn enqueue(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
+        let now = self.now;
+        let _ = self.update(id, |job| {
+            job.phase = Phase::Pending;
+            job.queued = now;
+            change(job);
+        });
+    }
+
+    /// The same for a job that was ended for its neighbours' sake: without charge, and with a GPU alone if it
+    /// happens again and again.
+    pub(super) fn requeue_free(&mut self, id: JobId) {
+        let Some(job) = self.job(id) else { return };
+        let floor = recovery::after_neighbours(job.floor, job.free_retries, &self.options);
+        self.enqueue(id, |job| {
+            job.free_retries += 1;
+            job.floor = floor;
+        });
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        id: JobId,
+        state: JobState,
+        reason: Reason,
+        exit: Option<ExitStatus>,
+        applied: &mut Applied,
+    ) {
+        if let Some(job) = self.jobs.remove(&id) {
+            self.unindex(&job);
+            self.outlooks.remove(&id);
+            let job = Arc::unwrap_or_clone(job);
+            applied.finished.push(Finished { job, state, reason, exit, at: self.now });
+        }
+    }
+}

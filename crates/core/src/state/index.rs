@@ -1,0 +1,188 @@
+//! What is derived from jobs and GPUs so that nobody has to look for it: the queue, who is active, usage by user, idle GPUs.
+//!
+//! Every change of a job or a GPU goes through here. What a change means is not known here.
+
+use super::State;
+use crate::input::Rejected;
+use crate::ledger::Gpu;
+use crate::model::{GpuId, Job, JobId, Phase, QueueKey};
+use crate::policy::Options;
+use std::collections::{BTreeMap, btree_map};
+use std::sync::Arc;
+
+/// What one user's jobs take and wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Jobs that wait: pending, held, or for a verdict.
+    pub waiting: u32,
+    /// Jobs that are starting or running.
+    pub running: u32,
+    /// GPUs of those, one that two of them share counted twice.
+    pub gpus: u32,
+}
+
+impl Usage {
+    /// What one job takes or waits for.
+    pub(crate) fn of(job: &Job) -> Self {
+        match job.placement() {
+            Some(placed) => {
+                Self { waiting: 0, running: 1, gpus: u32::try_from(placed.gpus.len()).unwrap_or(u32::MAX) }
+            }
+            None => Self { waiting: 1, running: 0, gpus: 0 },
+        }
+    }
+
+    /// Both together.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting.saturating_add(other.waiting),
+            running: self.running.saturating_add(other.running),
+            gpus: self.gpus.saturating_add(other.gpus),
+        }
+    }
+
+    const fn without(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting.saturating_sub(other.waiting),
+            running: self.running.saturating_sub(other.running),
+            gpus: self.gpus.saturating_sub(other.gpus),
+        }
+    }
+}
+
+/// The pending jobs, in the order in which they are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue<'a>(pub(super) &'a BTreeMap<QueueKey, Arc<Job>>);
+
+impl<'a> Queue<'a> {
+    /// Number of jobs.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys in order.
+    pub fn iter(self) -> impl Iterator<Item = &'a QueueKey> {
+        self.0.keys()
+    }
+
+    /// Jobs in order.
+    pub fn jobs(self) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        self.0.iter().map(|(key, job)| (key, &**job))
+    }
+}
+
+impl State {
+    /// Restores what is derived, after loading a stored state.
+    pub fn rebuild(&mut self) {
+        self.queue.clear();
+        self.active.clear();
+        self.ending.clear();
+        self.judging.clear();
+        self.usage.clear();
+        self.index_gpus();
+        let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
+        for job in jobs {
+            self.index(&job);
+        }
+    }
+
+    pub(super) fn index(&mut self, job: &Arc<Job>) {
+        let usage = self.usage.entry(job.spec.user.uid).or_default();
+        *usage = usage.with(Usage::of(job));
+        match job.phase {
+            Phase::Pending => {
+                self.queue.insert(job.queue_key(), job.clone());
+            }
+            Phase::Held { .. } => {}
+            Phase::Launching { ref ending, .. } => {
+                self.active.insert(job.spec.id);
+                if ending.is_some() {
+                    self.ending.insert(job.spec.id);
+                }
+            }
+            Phase::Running { ref ending, .. } => {
+                self.active.insert(job.spec.id);
+                if ending.is_some() || job.spec.request.time_limit.is_some() {
+                    self.ending.insert(job.spec.id);
+                }
+            }
+            Phase::Judging { .. } => {
+                self.active.insert(job.spec.id);
+                self.judging.insert(job.spec.id);
+            }
+        }
+    }
+
+    pub(super) fn unindex(&mut self, job: &Job) {
+        let id = job.spec.id;
+        if let btree_map::Entry::Occupied(mut entry) = self.usage.entry(job.spec.user.uid) {
+            let left = entry.get().without(Usage::of(job));
+            if left == Usage::default() {
+                entry.remove();
+            } else {
+                entry.insert(left);
+            }
+        }
+        if matches!(job.phase, Phase::Pending) {
+            self.queue.remove(&job.queue_key());
+            return;
+        }
+        self.active.remove(&id);
+        self.ending.remove(&id);
+        self.judging.remove(&id);
+    }
+
+    /// Restores what is derived from the GPUs.
+    pub(super) fn index_gpus(&mut self) {
+        self.order = (0..).map(GpuId).take(self.gpus.len()).collect();
+        let gpus = &self.gpus;
+        self.order.sort_by_key(|id| (gpus[id.0 as usize].info.index, *id));
+        self.idle = self
+            .order
+            .iter()
+            .map(|id| (&gpus[id.0 as usize], *id))
+            .filter(|(gpu, _)| gpu.is_idle())
+            .map(|(gpu, id)| (gpu.info.index, id))
+            .collect();
+        self.latest_fault = gpus.iter().filter_map(|gpu| gpu.last_fault).max();
+    }
+
+    /// Changes one GPU and keeps the indexes true.
+    pub(super) fn change_gpu<T>(
+        &mut self,
+        id: GpuId,
+        change: impl FnOnce(&mut Gpu, &Options) -> T,
+    ) -> Result<T, Rejected> {
+        let gpu = self.gpus.get_mut(id.0 as usize).ok_or(Rejected::NoSuchGpu)?;
+        let before = gpu.is_idle();
+        let result = change(gpu, &self.options);
+        let after = gpu.is_idle();
+        if before != after {
+            let key = (gpu.info.index, id);
+            if after {
+                self.idle.insert(key)
+            } else {
+                self.idle.remove(&key)
+            };
+        }
+        self.latest_fault = self.latest_fault.max(gpu.last_fault);
+        Ok(result)
+    }
+
+    /// Changes one job and keeps the indexes true.
+    pub(super) fn update(&mut self, id: JobId, change: impl FnOnce(&mut Job)) -> Result<(), Rejected> {
+        let mut job = self.jobs.remove(&id).ok_or(Rejected::NoSuchJob(id))?;
+        self.unindex(&job);
+        change(Arc::make_mut(&mut job));
+        self.index(&job);
+        self.jobs.insert(id, job);
+        Ok(())
+    }
+}

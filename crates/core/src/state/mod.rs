@@ -1,0 +1,277 @@
+//! The state and the one way to change it.
+//!
+//! Here: what the state holds, what may be read of it, and which room takes which input. Each room below knows one kind
+//! of input; none of them plans.
+
+mod attempts;
+mod devices;
+mod foresight;
+mod index;
+mod oom;
+mod outcome;
+mod place;
+mod requests;
+
+pub use index::{Queue, Usage};
+
+use crate::input::{Action, Input, Rejected};
+use crate::ledger::Gpu;
+use crate::model::{Finished, GpuId, Job, JobId, Phase, QueueKey, User};
+use crate::policy::Options;
+use crate::progress::Outlook;
+use crate::units::Millis;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What applying an input brought to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// Jobs that are over and have left the state.
+    pub finished: Vec<Finished>,
+}
+
+/// Everything that decisions depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct State {
+    now: Millis,
+    options: Options,
+    gpus: Vec<Gpu>,
+    jobs: BTreeMap<JobId, Arc<Job>>,
+    /// Pending jobs in their order; derived from `jobs`.
+    #[serde(skip)]
+    queue: BTreeMap<QueueKey, Arc<Job>>,
+    /// Jobs in any other phase but held; derived from `jobs`.
+    #[serde(skip)]
+    active: BTreeSet<JobId>,
+    /// Active jobs that time alone may end, or that are being ended; derived from `jobs`.
+    #[serde(skip)]
+    ending: BTreeSet<JobId>,
+    /// Jobs that wait for a verdict; derived from `jobs`.
+    #[serde(skip)]
+    judging: BTreeSet<JobId>,
+    /// What each user's jobs take and wait for; derived from `jobs`. Nobody is in it with nothing.
+    #[serde(skip)]
+    usage: BTreeMap<u32, Usage>,
+    /// GPUs by index; derived from `gpus`.
+    #[serde(skip)]
+    order: Vec<GpuId>,
+    /// GPUs that nobody is on, by index; derived from `gpus`.
+    #[serde(skip)]
+    idle: BTreeSet<(u32, GpuId)>,
+    /// The latest fatal fault under MPS on any GPU; derived from `gpus`.
+    #[serde(skip)]
+    latest_fault: Option<Millis>,
+    /// Faults under MPS by command key.
+    faulted: BTreeMap<u64, u32>,
+    /// Where the round-robin ring goes on.
+    ring: u32,
+    last_id: Option<JobId>,
+    /// What is foreseen of jobs that wait, by job and GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    outlooks: BTreeMap<JobId, BTreeMap<GpuId, Outlook>>,
+}
+
+impl State {
+    /// Latest time seen. It never goes back: a clock that jumps back stands still here.
+    #[must_use]
+    pub const fn now(&self) -> Millis {
+        self.now
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// All GPUs ever seen, by [`GpuId`].
+    #[must_use]
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// One GPU.
+    #[must_use]
+    pub fn gpu(&self, id: GpuId) -> Option<&Gpu> {
+        self.gpus.get(id.0 as usize)
+    }
+
+    /// Handle of a GPU by UUID.
+    #[must_use]
+    pub fn gpu_id(&self, uuid: &str) -> Option<GpuId> {
+        let at = self.gpus.iter().position(|g| &*g.info.uuid == uuid)?;
+        u32::try_from(at).ok().map(GpuId)
+    }
+
+    /// Live jobs by number.
+    #[must_use]
+    pub const fn jobs(&self) -> &BTreeMap<JobId, Arc<Job>> {
+        &self.jobs
+    }
+
+    /// One live job.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id).map(|job| &**job)
+    }
+
+    /// Pending jobs in the order in which they are looked at.
+    #[must_use]
+    pub const fn queue(&self) -> Queue<'_> {
+        Queue(&self.queue)
+    }
+
+    /// Jobs that are launching, running or being judged.
+    #[must_use]
+    pub const fn active(&self) -> &BTreeSet<JobId> {
+        &self.active
+    }
+
+    /// What a user's jobs take and wait for.
+    #[must_use]
+    pub fn usage(&self, uid: u32) -> Usage {
+        self.usage.get(&uid).copied().unwrap_or_default()
+    }
+
+    /// Number of the next job.
+    #[must_use]
+    pub fn next_id(&self) -> JobId {
+        JobId(self.last_id.map_or(1, |id| id.0 + 1))
+    }
+
+    /// Times that a command faulted under MPS.
+    #[must_use]
+    pub fn faults_of(&self, command_key: u64) -> u32 {
+        self.faulted.get(&command_key).copied().unwrap_or(0)
+    }
+
+    /// What is foreseen of a job that waits on a GPU, the last time that somebody looked.
+    #[must_use]
+    pub fn outlook(&self, job: JobId, gpu: GpuId) -> Option<&Outlook> {
+        self.outlooks.get(&job)?.get(&gpu)
+    }
+
+    /// All that is foreseen.
+    pub fn outlooks(&self) -> impl Iterator<Item = &Outlook> {
+        self.outlooks.values().flat_map(BTreeMap::values)
+    }
+
+    pub(crate) const fn ring(&self) -> u32 {
+        self.ring
+    }
+
+    /// Active jobs that time alone may end, or that are being ended.
+    pub(crate) const fn ending(&self) -> &BTreeSet<JobId> {
+        &self.ending
+    }
+
+    /// Jobs that wait for a verdict.
+    pub(crate) const fn judging(&self) -> &BTreeSet<JobId> {
+        &self.judging
+    }
+
+    /// GPUs in the order of their indices.
+    pub(crate) fn order(&self) -> &[GpuId] {
+        &self.order
+    }
+
+    /// Number of GPUs that nobody is on.
+    #[must_use]
+    pub fn idle_count(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// GPUs that nobody is on, in the order of their indices.
+    pub(crate) fn idle(&self) -> impl Iterator<Item = GpuId> {
+        self.idle.iter().map(|(_, id)| *id)
+    }
+
+    /// The latest fatal fault under MPS on any GPU.
+    pub(crate) const fn latest_fault(&self) -> Option<Millis> {
+        self.latest_fault
+    }
+
+    /// Whether a user may do what root may.
+    #[must_use]
+    pub const fn is_admin(&self, by: &User) -> bool {
+        by.operator || by.uid == 0 || by.uid == self.options.admin_uid
+    }
+
+    fn get(&self, id: JobId) -> Result<&Job, Rejected> {
+        self.job(id).ok_or(Rejected::NoSuchJob(id))
+    }
+
+    /// Changes the state by one input.
+    ///
+    /// # Errors
+    /// [`Rejected`] when the input makes no sense in this state; nothing has changed then.
+    pub fn apply(&mut self, at: Millis, input: &Input) -> Result<Applied, Rejected> {
+        let before = self.now;
+        self.now = self.now.max(at);
+        let mut applied = Applied::default();
+        let result = self.dispatch(at, input, &mut applied);
+        if result.is_err() {
+            self.now = before;
+        }
+        result.map(|()| applied)
+    }
+
+    fn dispatch(&mut self, at: Millis, input: &Input, applied: &mut Applied) -> Result<(), Rejected> {
+        match input {
+            Input::Configured(options) => {
+                self.options = (**options).clone();
+                Ok(())
+            }
+            Input::Inventory(devices) => {
+                self.inventory(devices);
+                Ok(())
+            }
+            Input::Submitted(new) => self.submitted(new),
+            Input::Observed { gpu, seen } => self.observed(at, *gpu, seen),
+            Input::Unchanged(gpus) => self.unchanged(gpus),
+            Input::Decided(action) => self.decided(action, applied),
+            Input::Started { job, attempt, supervisor, child, sharing, note: _ } => {
+                self.started(*job, *attempt, *supervisor, *child, *sharing)
+            }
+            Input::NotLaunched { job, attempt, why, pause } => {
+                self.not_launched(*job, *attempt, why, *pause, applied)
+            }
+            Input::LaunchFailed { job, attempt, error, transient } => {
+                self.launch_failed(*job, *attempt, error, *transient, applied)
+            }
+            Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
+            Input::Forecast { job, computed } => self.forecast(*job, *computed),
+            Input::Foreseen(outlooks) => self.foreseen(outlooks),
+            Input::Measured { job, attempt, progress, over } => {
+                self.measured(*job, *attempt, *progress, *over)
+            }
+            Input::Cancel { job, by } => self.cancel(*job, by, applied),
+            Input::Hold { job, by } => self.hold(*job, by),
+            Input::Release { job, by } => self.release(*job, by),
+            Input::Requeue { job, by } => self.requeue(*job, by),
+            Input::Drain { gpu, by } => self.drain(*gpu, by, Some(by.name.clone())),
+            Input::Resume { gpu, by } => self.drain(*gpu, by, None),
+            Input::Tick => Ok(()),
+        }
+    }
+
+    fn decided(&mut self, action: &Action, applied: &mut Applied) -> Result<(), Rejected> {
+        match action {
+            Action::Launch { job, placement } => self.place(*job, placement),
+            Action::End { job, attempt, level, cause } => {
+                let now = self.now;
+                self.attempt_of(*job, *attempt)?;
+                self.end(*job, cause.clone())?;
+                self.update(*job, |job| {
+                    if let Phase::Running { ending: Some(ending), .. }
+                    | Phase::Launching { ending: Some(ending), .. } = &mut job.phase
+                    {
+                        ending.sent = Some((*level, now));
+                    }
+                })
+            }
+            Action::SetState { job, state, reason } => self.judged(*job, *state, reason, applied),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! An attempt that ran out of GPU memory: what the ledger knows of it, and what follows.
+//!
+//! Whose fault it was and what the next attempt gets is said by [`crate::recovery`]; here the facts are collected and
+//! the verdict is carried out.
+
+use super::{Applied, State};
+use crate::explain::Reason;
+use crate::input::Rejected;
+use crate::ledger::{Gpu, Promise, Tenant};
+use crate::model::{Exit, JobId, JobState, Placement};
+use crate::recovery::{self, Around, Next, OomFacts, Said, Tried};
+use crate::units::MiB;
+use std::cmp::Reverse;
+
+/// What a message of a failed allocation says: what was wanted, and the rest.
+type Message = (Option<MiB>, Said);
+
+impl State {
+    /// What the looks say of a job's end on one of its GPUs, told of now.
+    fn around(&self, gpu: &Gpu, tenant: &Tenant) -> Around {
+        gpu.recent.around(tenant.job, tenant.placed, self.now, self.options.stale_after)
+    }
+
+    /// Memory trace at death: at its cap, or on a GPU that was full.
+    pub(super) fn memory_was_full(&self, id: JobId, placement: &Placement) -> bool {
+        placement.gpus.iter().filter_map(|g| self.gpu(*g)).any(|gpu| {
+            let Some(tenant) = gpu.tenant(id) else {
+                return false;
+            };
+            let at_cap = match (placement.cap, tenant.peak) {
+                (Some(cap), Some(peak)) => peak >= cap.percent(98),
+                _ => false,
+            };
+            let around = self.around(gpu, tenant);
+            let full = around.held.is_some() && around.used.is_some_and(|u| u >= gpu.info.memory.percent(98));
+            at_cap || full
+        })
+    }
+
+    fn facts_on(&self, gpu: &Gpu, tenant: &Tenant, cap: Option<MiB>, message: Message) -> OomFacts {
+        let around = self.around(gpu, tenant);
+        // More than was reserved for it when it came, or is by now: what it left over may be a neighbour's since.
+        let excess = |t: &Tenant| {
+            let given = match t.promise {
+                Promise::Memory(m) => t.forecast.map_or(m, |forecast| m.min(forecast)),
+                Promise::Whole | Promise::None => return MiB::ZERO,
+            };
+            gpu.recent.most_of(t.job, self.now).or(t.observed).unwrap_or_default() - given
+        };
+        let others = || gpu.tenants.iter().filter(|t| t.job != tenant.job);
+        let offender = others().filter(|t| excess(t) > MiB::ZERO).max_by_key(|t| (excess(t), Reverse(t.job)));
+        OomFacts {
+            peak: tenant.peak,
+            held: around.held,
+            wanted: message.0,
+            said: message.1,
+            forecast: tenant.forecast,
+            cap,
+            capacity: gpu.info.memory,
+            // Where nobody looked around its end, as it was before.
+            shared: others().next().is_some() || around.beside || (!around.looks && tenant.shared),
+            others: around.others,
+            offender: offender.map(|t| t.job),
+            foreign: around.foreign.map(|f| (f.pid, f.user)),
+        }
+    }
+
+    fn oom_facts(&self, id: JobId, placement: &Placement, message: Message) -> Option<OomFacts> {
+        let at = placement.gpus.iter().filter_map(|g| {
+            let gpu = self.gpu(*g)?;
+            gpu.tenant(id).map(|tenant| self.facts_on(gpu, tenant, placement.cap, message))
+        });
+        let at: Vec<OomFacts> = at.collect();
+        // The message numbers GPUs as they are given to the job. One that has numbered them anew is not believed where
+        // the memory is another.
+        let named = message.1.gpu.and_then(|n| at.get(n as usize)).filter(|facts| facts.may_be_meant());
+        // Otherwise, of several, one where it exceeded what it had, or the one with the least left: of unequal GPUs the
+        // small one fills first, though the job may hold more on a large one. The first of equals.
+        let by_looks = || at.iter().min_by_key(|facts| (!facts.exceeds(), facts.left(), Reverse(facts.peak)));
+        named.or_else(by_looks).cloned()
+    }
+
+    pub(super) fn out_of_memory(
+        &mut self,
+        id: JobId,
+        placement: &Placement,
+        exit: &Exit,
+        message: Message,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let Some(facts) = self.oom_facts(id, placement, message) else {
+            return Err(Rejected::StaleAttempt { job: id, attempt: placement.attempt });
+        };
+        let blame = recovery::blame(&facts);
+        let max_retries = job.spec.request.max_retries.unwrap_or(self.options.max_retries);
+        let charged_before = job.charged_retries;
+        let peaks = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id)?.peak);
+        let declared = job.spec.forecasts.declared.unwrap_or_default();
+        let tried = Tried {
+            floor: job.floor,
+            charged: charged_before,
+            free: job.free_retries,
+            max_charged: max_retries,
+            least: job.least_capacity().max(peaks.max().unwrap_or_default()).max(declared),
+            gpus: job.spec.request.gpus as usize,
+            present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
+        };
+        match recovery::next_attempt(&facts, &blame, &tried, &self.options) {
+            Next::Retry { floor, charged } => {
+                let retries = charged_before + u32::from(charged);
+                let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
+                self.leave(id, Some(exit.clone()), verdict);
+                self.enqueue(id, |job| {
+                    job.floor = Some(floor);
+                    job.charged_retries = retries;
+                    job.free_retries += u32::from(!charged);
+                });
+            }
+            Next::GiveUp(why) => {
+                let reason = Reason::OutOfMemoryFinal { blame, why: why.to_string().into() };
+                self.leave(id, Some(exit.clone()), reason.clone());
+                self.finish(id, JobState::OutOfMemory, reason, Some(exit.status), applied);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! What the end of an attempt means: done, failed, evicted, to be tried again, or to be judged with its neighbours.
+//!
+//! Out-of-memory has a room of its own, [`super::oom`].
+
+use super::{Applied, State};
+use crate::explain::Reason;
+use crate::input::Rejected;
+use crate::ledger::Gpu;
+use crate::model::{
+    EndCause, Exit, ExitStatus, HostUse, Job, JobId, JobState, Phase, Placement, SharingMode,
+};
+use crate::recovery::{EvidenceKind, Said};
+
+/// Commands whose faults are remembered at most.
+const FAULT_MEMORY: usize = 10_000;
+
+impl State {
+    /// Whether the verdict on an attempt that ends so depends on the memory of its GPUs around its end, so that a look
+    /// from after it is worth waiting for.
+    #[must_use]
+    pub fn wants_look(&self, id: JobId, attempt: u32, exit: &Exit) -> bool {
+        let kind = exit.evidence.as_ref().map(|e| e.kind);
+        let of_memory = match (exit.status, kind) {
+            (ExitStatus::Code(0) | ExitStatus::Unknown, _) => false,
+            (_, Some(EvidenceKind::GpuOutOfMemory { .. })) | (ExitStatus::Code(_), None) => true,
+            _ => false,
+        };
+        let ends_by_itself = |job: &Job| match &job.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.is_none(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => false,
+        };
+        of_memory && exit.not_started.is_none() && self.attempt_of(id, attempt).is_ok_and(ends_by_itself)
+    }
+
+    pub(super) fn exited(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        exit: &Exit,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let (placement, ending) = match &job.phase {
+            Phase::Launching { placement, ending } | Phase::Running { placement, ending, .. } => {
+                (placement.clone(), ending.clone())
+            }
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => {
+                return Err(Rejected::StaleAttempt { job: id, attempt });
+            }
+        };
+        let status = exit.status;
+        if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
+            return self.not_launched(id, attempt, why, true, applied);
+        }
+        if let Some(ending) = ending {
+            // Done before it was asked to end: running it again would be running it twice.
+            let done = status == ExitStatus::Code(0) && ending.sent.is_none();
+            if !(done && matches!(ending.cause, EndCause::Requeued { .. })) {
+                return self.ended(id, exit, ending.cause, applied);
+            }
+        }
+        if let Some(why) = &exit.not_started {
+            let reason = Reason::NotStarted { why: why.clone() };
+            self.leave(id, Some(exit.clone()), reason.clone());
+            self.finish(id, JobState::Failed, reason, Some(status), applied);
+            return Ok(());
+        }
+        let line = exit.evidence.as_ref().map_or_else(String::new, |e| e.line.clone());
+        let kind = exit.evidence.as_ref().map(|e| e.kind);
+        let lost = placement.gpus.iter().find_map(|g| self.gpu(*g).and_then(Gpu::lost));
+        let failed = |reason: Reason| (JobState::Failed, reason);
+        let host_killed = exit.host.oom_kills > 0 && (kind.is_none() || status == ExitStatus::Signal(9));
+        let (state, reason) = match (status, kind) {
+            (ExitStatus::Code(0), _) => (JobState::Completed, Reason::Completed),
+            // The kernel's own word, which the log cannot have.
+            _ if host_killed => {
+                let HostUse { memory_peak: peak, memory_limit: limit, oom_kills: killed, .. } = exit.host;
+                (JobState::OutOfMemory, Reason::HostMemoryLimit { limit, peak, killed })
+            }
+            (ExitStatus::Unknown, _) => failed(Reason::ExitUnknown),
+            (_, Some(EvidenceKind::GpuLost)) => failed(Reason::GpuLost { line }),
+            (_, _) if lost.is_some() => failed(Reason::GpuLost { line: lost.unwrap_or_default() }),
+            (_, Some(EvidenceKind::GpuOutOfMemory { wanted, said })) => {
+                return self.out_of_memory(id, &placement, exit, (wanted, said), applied);
+            }
+            (ExitStatus::Code(_), None) if self.memory_was_full(id, &placement) => {
+                return self.out_of_memory(id, &placement, exit, (None, Said::default()), applied);
+            }
+            (_, Some(EvidenceKind::HostOutOfMemory)) => failed(Reason::HostOutOfMemory { line }),
+            (_, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
+                if placement.sharing == SharingMode::Mps =>
+            {
+                self.fault(id, &placement, exit);
+                return Ok(());
+            }
+            _ => {
+                failed(Reason::CommandFailed { status: status.to_string(), evidence: exit.evidence.clone() })
+            }
+        };
+        self.leave(id, Some(exit.clone()), reason.clone());
+        self.finish(id, state, reason, Some(status), applied);
+        Ok(())
+    }
+
+    /// The end of a job that was being ended.
+    fn ended(
+        &mut self,
+        id: JobId,
+        exit: &Exit,
+        cause: EndCause,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let status = Some(exit.status);
+        match cause {
+            EndCause::Cancelled { by } => {
+                let reason = Reason::Cancelled { by };
+                self.leave(id, Some(exit.clone()), reason.clone());
+                self.finish(id, JobState::Cancelled, reason, status, applied);
+            }
+            EndCause::TimeLimit(limit) => {
+                let reason = Reason::TimeLimit { limit };
+                self.leave(id, Some(exit.clone()), reason.clone());
+                self.finish(id, JobState::Timeout, reason, status, applied);
+            }
+            EndCause::Evicted { job, slowdown, limit, apart } => {
+                self.leave(id, Some(exit.clone()), Reason::Evicted { job, slowdown, limit, apart });
+                self.requeue_free(id);
+            }
+            EndCause::Requeued { by } => {
+                self.leave(id, Some(exit.clone()), Reason::RequeuedByUser { by });
+                self.enqueue(id, |_| ());
+            }
+        }
+        Ok(())
+    }
+
+    /// A fatal fault under MPS: whose it was is decided when all who died of it are known.
+    fn fault(&mut self, id: JobId, placement: &Placement, exit: &Exit) {
+        let now = self.now;
+        let fatal = exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault);
+        for gpu in placement.gpus.iter().filter(|_| fatal) {
+            let _ = self.change_gpu(*gpu, |gpu, _| gpu.last_fault = Some(now));
+        }
+        self.leave(id, Some(exit.clone()), Reason::Judging);
+        let phase = Phase::Judging { placement: placement.clone(), exit: exit.clone(), at: now };
+        let _ = self.update(id, |job| job.phase = phase);
+    }
+
+    /// A verdict on a job that died of a fault under MPS.
+    pub(super) fn judged(
+        &mut self,
+        id: JobId,
+        state: JobState,
+        reason: &Reason,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let Phase::Judging { exit, .. } = &job.phase else {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "no verdict is due",
+            });
+        };
+        if state == JobState::Running {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "a verdict ends a job or puts it back into the queue",
+            });
+        }
+        let (status, key) = (exit.status, job.spec.command_key);
+        self.set_verdict(id, reason);
+        if state == JobState::Pending {
+            self.requeue_free(id);
+        } else {
+            if matches!(reason, Reason::FaultCulprit { .. }) {
+                self.remember_fault(key);
+            }
+            self.finish(id, state, reason.clone(), Some(status), applied);
+        }
+        Ok(())
+    }
+
+    fn remember_fault(&mut self, key: u64) {
+        if self.faulted.len() >= FAULT_MEMORY && !self.faulted.contains_key(&key) {
+            self.faulted.pop_first();
+        }
+        *self.faulted.entry(key).or_default() += 1;
+    }
+}

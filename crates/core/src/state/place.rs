@@ -1,0 +1,113 @@
+//! How a job is put on its GPUs: how it shares them and what the ledger reserves for it.
+//!
+//! Which GPUs is the plan's to say. Here it is checked that the plan was made for this state.
+
+use super::State;
+use crate::input::Rejected;
+use crate::ledger::{Growth, Promise, Tenant};
+use crate::model::{Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
+use crate::policy::{MemoryScreen, Order};
+use crate::units::MiB;
+use std::collections::BTreeSet;
+
+impl State {
+    /// How a job that waits would share a GPU; `None`: it would not.
+    pub(crate) fn sharing_for(&self, job: &Job) -> Option<SharingMode> {
+        let asked = job.spec.request.sharing.unwrap_or(self.options.sharing);
+        let alone = job.spec.request.exclusive
+            || job.floor == Some(Floor::ExclusiveGpu)
+            || self.options.policy.order == Order::Exclusive
+            || asked == SharingMode::Exclusive;
+        match asked {
+            _ if alone => None,
+            SharingMode::Mps if self.faults_of(job.spec.command_key) > 0 => Some(SharingMode::TimeSlice),
+            mode => Some(mode),
+        }
+    }
+
+    /// What is reserved for a job by the policy in force: promise and the number behind it.
+    #[must_use]
+    pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
+        let forecast = self.options.forecast(&job.spec);
+        self.promise_from(forecast.map(|(m, _)| m), job.floor)
+    }
+
+    /// The same from the forecast that the policy believes.
+    pub(crate) fn promise_from(&self, forecast: Option<MiB>, floor: Option<Floor>) -> (Promise, Option<MiB>) {
+        let floor = match floor {
+            Some(Floor::Memory(m)) => Some(m),
+            Some(Floor::ExclusiveGpu) | None => None,
+        };
+        let forecast = forecast.max(floor);
+        let promise = match (forecast, self.options.policy.memory) {
+            (Some(m), MemoryScreen::Forecast { .. }) => Promise::Memory(m),
+            (None, MemoryScreen::Forecast { .. }) => Promise::Whole,
+            (_, MemoryScreen::None | MemoryScreen::Floor(_)) => Promise::None,
+        };
+        (promise, forecast)
+    }
+
+    pub(super) fn place(&mut self, id: JobId, placement: &Placement) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        if !matches!(job.phase, Phase::Pending) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "only pending jobs are launched",
+            });
+        }
+        if placement.gpus.iter().any(|g| self.gpu(*g).is_none()) {
+            return Err(Rejected::NoSuchGpu);
+        }
+        let (promise, forecast) = self.promise_for(job);
+        let needs = job.spec.forecasts.computed.map(|c| c.need);
+        let exclusive = placement.sharing == SharingMode::Exclusive;
+        let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
+        let as_asked = gpus.len() == placement.gpus.len()
+            && gpus.len() == job.spec.request.gpus as usize
+            && placement.attempt == job.attempts + 1;
+        let room = gpus.iter().filter_map(|g| self.gpu(*g)).all(|g| g.has_room(promise, exclusive));
+        if !as_asked || !room {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "this launch was planned for another state; plan again",
+            });
+        }
+        for id_of_gpu in &placement.gpus {
+            self.change_gpu(*id_of_gpu, |gpu, _| {
+                let promise = match promise {
+                    Promise::Memory(m) => Promise::Memory(m.min(gpu.info.memory)),
+                    other => other,
+                };
+                gpu.add(Tenant {
+                    job: id,
+                    promise,
+                    forecast,
+                    exclusive,
+                    observed: None,
+                    peak: None,
+                    placed: placement.at,
+                    active_since: None,
+                    settled: false,
+                    shared: false,
+                    alone: None,
+                    needs,
+                    growth: Growth::default(),
+                });
+            })?;
+        }
+        if self.options.policy.order == Order::RoundRobin
+            && let Some(last) = placement.gpus.last()
+        {
+            self.ring = last.0 + 1;
+        }
+        self.outlooks.remove(&id);
+        self.regrouped(&placement.gpus);
+        self.update(id, |job| {
+            job.attempts = placement.attempt;
+            job.not_before = None;
+            job.phase = Phase::Launching { placement: placement.clone(), ending: None };
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! What users ask for: submit, cancel, hold, release, requeue; and who may.
+//!
+//! A job that runs is only marked here. The plan ends it, and [`super::outcome`] says what its end means.
+
+use super::{Applied, State};
+use crate::explain::Reason;
+use crate::input::Rejected;
+use crate::model::{Computed, EndCause, Ending, Job, JobId, JobState, NewJob, Phase, User};
+use std::sync::Arc;
+
+impl State {
+    pub(super) fn submitted(&mut self, new: &NewJob) -> Result<(), Rejected> {
+        if self.last_id.is_some_and(|last| new.id <= last) {
+            return Err(Rejected::Duplicate(new.id));
+        }
+        self.check_request(new)?;
+        self.last_id = Some(new.id);
+        let phase = if new.hold { Phase::Held { by: new.user.name.clone() } } else { Phase::Pending };
+        let job = Job {
+            spec: new.clone(),
+            submitted: self.now,
+            queued: self.now,
+            phase,
+            attempts: 0,
+            charged_retries: 0,
+            free_retries: 0,
+            floor: None,
+            not_before: None,
+            measured: None,
+            past: Vec::new(),
+        };
+        let job = Arc::new(job);
+        self.index(&job);
+        self.jobs.insert(new.id, job);
+        Ok(())
+    }
+
+    fn check_request(&self, new: &NewJob) -> Result<(), Rejected> {
+        let request = &new.request;
+        if request.gpus == 0 {
+            return Err(Rejected::BadRequest(
+                "the job asks for 0 GPUs; carma places jobs on GPUs, ask for 1 or more".into(),
+            ));
+        }
+        if let Some(percent) = request.thread_percent
+            && !(1..=100).contains(&percent)
+        {
+            return Err(Rejected::BadRequest(format!(
+                "an MPS thread percentage of {percent} makes no sense; give 1 to 100"
+            )));
+        }
+        let present = || self.gpus.iter().filter(|g| g.present);
+        let have = present().count();
+        if request.gpus as usize > have {
+            return Err(Rejected::TooManyGpus { wanted: request.gpus, have });
+        }
+        if let Some(need) = new.forecasts.declared {
+            let fitting = present().filter(|g| g.info.memory >= need).count();
+            if fitting < request.gpus as usize {
+                let largest = present().map(|g| g.info.memory).max().unwrap_or_default();
+                return Err(Rejected::TooMuchMemory { need, wanted: request.gpus, fitting, largest });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a job runs already, its promise follows what is seen of it.
+    pub(super) fn forecast(&mut self, id: JobId, computed: Computed) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "forecasts change while a job waits",
+            });
+        }
+        self.update(id, |job| job.spec.forecasts.computed = Some(computed))
+    }
+
+    pub(super) fn cancel(&mut self, id: JobId, by: &User, applied: &mut Applied) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        match job.phase {
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => {
+                let reason = Reason::Cancelled { by: by.name.clone() };
+                let exit = job.past.last().and_then(|a| a.exit.as_ref()).map(|e| e.status);
+                self.finish(id, JobState::Cancelled, reason, exit, applied);
+                Ok(())
+            }
+            Phase::Launching { .. } | Phase::Running { .. } => {
+                self.end(id, EndCause::Cancelled { by: by.name.clone() })
+            }
+        }
+    }
+
+    /// Marks a launching or running job to be ended. A job that is being ended already keeps its
+    /// cause, except that a cancel beats whatever puts it back into the queue.
+    pub(super) fn end(&mut self, id: JobId, cause: EndCause) -> Result<(), Rejected> {
+        self.update(id, |job| {
+            let (Phase::Launching { ending, .. } | Phase::Running { ending, .. }) = &mut job.phase else {
+                return;
+            };
+            match ending {
+                Some(e) => {
+                    if matches!(e.cause, EndCause::Requeued { .. } | EndCause::Evicted { .. }) {
+                        e.cause = cause;
+                    }
+                }
+                None => *ending = Some(Ending { cause, sent: None }),
+            }
+        })
+    }
+
+    pub(super) fn hold(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        match job.phase {
+            Phase::Pending => {
+                let by = by.name.clone();
+                self.update(id, |job| job.phase = Phase::Held { by })
+            }
+            Phase::Held { .. } => Ok(()),
+            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
+                Err(Rejected::WrongState {
+                    job: id,
+                    state: "RUNNING",
+                    hint: "only pending jobs can be held; use requeue to put it back first",
+                })
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if !matches!(job.phase, Phase::Held { .. }) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "it is not held",
+            });
+        }
+        self.enqueue(id, |_| ());
+        Ok(())
+    }
+
+    pub(super) fn requeue(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if job.placement().is_none() {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: "PENDING",
+                hint: "it is in the queue already",
+            });
+        }
+        self.end(id, EndCause::Requeued { by: by.name.clone() })
+    }
+
+    fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
+        if by.uid == job.spec.user.uid || self.is_admin(by) {
+            return Ok(());
+        }
+        Err(Rejected::NotAllowed { job: job.spec.id, owner: job.spec.user.name.clone() })
+    }
+}

@@ -1,0 +1,68 @@
+//! What journals hold keeps its shape: names that serde writes outlive the names in the code.
+#![allow(clippy::unwrap_used, reason = "a test: it fails where it must")]
+
+use carma_core::explain::Reason;
+use carma_core::model::{Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId};
+use carma_core::units::{Fraction, MiB};
+
+#[test]
+fn an_eviction_is_written_as_undone() {
+    let (job, slowdown, limit, apart) = (JobId(1), Fraction(20_000), Fraction(13_000), vec![JobId(2)]);
+    let written = r#"{"undone":{"job":1,"slowdown":20000,"limit":13000,"apart":[2]}}"#;
+    let cause = EndCause::Evicted { job, slowdown, limit, apart: apart.clone() };
+    assert_eq!(serde_json::to_string(&cause).unwrap(), written);
+    assert_eq!(serde_json::from_str::<EndCause>(written).unwrap(), cause);
+    let reason = Reason::Evicted { job, slowdown, limit, apart };
+    assert_eq!(serde_json::to_string(&reason).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Reason>(written).unwrap(), reason);
+}
+
+/// As carma 0.1 wrote them, when each estimator was a field of its own.
+#[test]
+fn forecasts_read_and_write_as_they_did_by_field() {
+    let computed = Computed {
+        need: MiB(1),
+        likely: MiB(2),
+        upper: MiB(3),
+        basis: Basis::Exact,
+        coverage: 95,
+        elastic: false,
+    };
+    let number = |estimator: Estimator| MiB(10 + estimator as u64);
+    let all = Forecasts {
+        declared: Some(MiB(9)),
+        estimates: Estimates::by(|estimator| Some(number(estimator))),
+        computed: Some(computed),
+    };
+    let written = concat!(
+        r#"{"declared":9,"measured":10,"horus":11,"faketensor":12,"gpumemnet":13,"#,
+        r#""computed":{"need":1,"likely":2,"upper":3,"basis":"exact","coverage":95}}"#
+    );
+    assert_eq!(serde_json::to_string(&all).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Forecasts>(written).unwrap(), all);
+    assert_eq!(serde_json::from_value::<Forecasts>(serde_json::to_value(all).unwrap()).unwrap(), all);
+    for estimator in Estimator::ALL {
+        let one = Forecasts {
+            estimates: Estimates::default().with(estimator, Some(number(estimator))),
+            ..Forecasts::default()
+        };
+        let written = format!(r#"{{"{}":{}}}"#, estimator.name(), number(estimator).0);
+        assert_eq!(serde_json::to_string(&one).unwrap(), written);
+        assert_eq!(serde_json::from_str::<Forecasts>(&written).unwrap(), one);
+    }
+    assert_eq!(serde_json::to_string(&Forecasts::default()).unwrap(), "{}");
+    // Nothing, nothing known, in any order, and what a later carma may add.
+    for (text, expected) in [
+        ("{}", Forecasts::default()),
+        (r#"{"horus":null,"computed":null,"declared":null}"#, Forecasts::default()),
+        (
+            r#"{"computed":null,"oracle":{"a":[1]},"declared":9}"#,
+            Forecasts { declared: Some(MiB(9)), ..Forecasts::default() },
+        ),
+    ] {
+        assert_eq!(serde_json::from_str::<Forecasts>(text).unwrap(), expected, "{text}");
+    }
+    for wrong in [r#"{"horus":1,"horus":2}"#, r#"{"declared":1,"declared":1}"#, r#"{"horus":"1"}"#, "7"] {
+        serde_json::from_str::<Forecasts>(wrong).unwrap_err();
+    }
+}
