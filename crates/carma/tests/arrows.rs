@@ -1,0 +1,97 @@
+//! The arrows between crates run one way: a crate depends on crates that come before it here, and nothing that is shipped
+//! depends on the laboratory (docs/architecture.md).
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// From bottom to top.
+const ORDER: [&str; 21] = [
+    "carma-core",
+    "carma-hardware",
+    "carma-files",
+    "carma-nn",
+    "carma-api",
+    "carma-cli",
+    "carma-interference",
+    "carma-memory",
+    "fake-nvml",
+    "carma-gpu",
+    "carma-virtual-gpu",
+    "carma-sim",
+    "carma-daemon",
+    "carma-protocol-model",
+    "carma-measure",
+    "carma",
+    "carma-lab-memory",
+    "carma-lab-interference",
+    "carma-lab-gpu-models",
+    "carma-lab",
+    "carma-fuzz",
+];
+
+/// What a crate may not depend on, nor anything that it depends on.
+const CLOSED: [(&str, &[&str]); 6] = [
+    ("carma-core", &["carma-"]),
+    ("carma-hardware", &["carma-"]),
+    ("carma-files", &["carma-"]),
+    ("carma-daemon", &["carma-sim", "carma-lab", "carma-cli"]),
+    ("carma-sim", &["carma-virtual-gpu", "carma-daemon"]),
+    ("carma-lab", &["carma-daemon"]),
+];
+
+/// The workspace's crates that each crate names: for its users, and for its tests alone.
+fn arrows() -> BTreeMap<String, (BTreeSet<String>, BTreeSet<String>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut arrows = BTreeMap::new();
+    for folder in ["crates", "lab"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let Ok(text) = std::fs::read_to_string(entry.unwrap().path().join("Cargo.toml")) else { continue };
+            let manifest: toml::Table = text.parse().unwrap();
+            let named = |part: &str| -> BTreeSet<String> {
+                let names = manifest.get(part).and_then(toml::Value::as_table).into_iter().flatten();
+                names.map(|(name, _)| name.clone()).filter(|name| ORDER.contains(&name.as_str())).collect()
+            };
+            let name = manifest["package"]["name"].as_str().unwrap().to_owned();
+            arrows.insert(name, (named("dependencies"), named("dev-dependencies")));
+        }
+    }
+    arrows
+}
+
+#[test]
+fn crates_depend_on_crates_below_them() {
+    let arrows = arrows();
+    let place = |name: &str| ORDER.iter().position(|known| *known == name);
+    for (name, (uses, tests_use)) in &arrows {
+        let Some(mine) = place(name) else { panic!("{name} has no place in this test's order") };
+        for other in uses.iter().chain(tests_use) {
+            assert!(place(other) < Some(mine), "{name} depends on {other}, which is above it");
+        }
+    }
+}
+
+#[test]
+fn nothing_that_is_shipped_depends_on_the_laboratory_and_closed_rooms_stay_closed() {
+    let arrows = arrows();
+    let all_of = |name: &str| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![name.to_owned()]);
+        while let Some(next) = open.pop() {
+            for other in arrows.get(&next).map(|(uses, _)| uses).into_iter().flatten() {
+                if seen.insert(other.clone()) {
+                    open.push(other.clone());
+                }
+            }
+        }
+        seen
+    };
+    for other in all_of("carma") {
+        assert!(!other.starts_with("carma-lab"), "carma depends on {other}");
+    }
+    for (name, banned) in CLOSED {
+        for other in all_of(name) {
+            assert!(!banned.iter().any(|start| other.starts_with(start)), "{name} depends on {other}");
+        }
+    }
+}
