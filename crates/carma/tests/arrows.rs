@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// From bottom to top.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "carma-core",
     "carma-hardware",
     "carma-files",
+    "carma-stats",
     "carma-nn",
     "carma-api",
     "carma-cli",
@@ -32,10 +33,11 @@ const ORDER: [&str; 21] = [
 ];
 
 /// What a crate may not depend on, nor anything that it depends on.
-const CLOSED: [(&str, &[&str]); 6] = [
+const CLOSED: [(&str, &[&str]); 7] = [
     ("carma-core", &["carma-"]),
     ("carma-hardware", &["carma-"]),
     ("carma-files", &["carma-"]),
+    ("carma-stats", &["carma-"]),
     ("carma-daemon", &["carma-sim", "carma-lab", "carma-cli"]),
     ("carma-sim", &["carma-virtual-gpu", "carma-daemon"]),
     ("carma-lab", &["carma-daemon"]),
@@ -47,7 +49,9 @@ fn arrows() -> BTreeMap<String, (BTreeSet<String>, BTreeSet<String>)> {
     let mut arrows = BTreeMap::new();
     for folder in ["crates", "lab"] {
         for entry in std::fs::read_dir(root.join(folder)).unwrap() {
-            let Ok(text) = std::fs::read_to_string(entry.unwrap().path().join("Cargo.toml")) else { continue };
+            let Ok(text) = std::fs::read_to_string(entry.unwrap().path().join("Cargo.toml")) else {
+                continue;
+            };
             let manifest: toml::Table = text.parse().unwrap();
             let named = |part: &str| -> BTreeSet<String> {
                 let names = manifest.get(part).and_then(toml::Value::as_table).into_iter().flatten();

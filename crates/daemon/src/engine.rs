@@ -34,7 +34,9 @@ use carma_core::model::{
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Metric;
+use fnv::FnvHasher;
 use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -1025,8 +1027,7 @@ fn remember(values: &mut Vec<u64>, n: u64, took: Duration) {
 fn percentile(values: &[u64], percent: usize) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+    carma_stats::nearest_rank(&sorted, percent).unwrap_or(0)
 }
 
 /// Whether two looks are the same for every decision: memory within 16 MiB, risks within 0.01.
@@ -1141,13 +1142,13 @@ fn moves_text(c: char) -> bool {
 /// is kept in the journal. What is learned of a command is believed of its user's jobs alone: another could say anything
 /// of the same one.
 fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let mut add = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    uid.to_le_bytes().into_iter().for_each(&mut add);
+    let mut hash = FnvHasher::default();
+    hash.write(&uid.to_le_bytes());
     for part in request.command.iter().chain([&request.cwd]) {
-        part.bytes().chain([0]).for_each(&mut add);
+        hash.write(part.as_bytes());
+        hash.write(&[0]);
     }
-    hash
+    hash.finish()
 }
 
 #[cfg(test)]

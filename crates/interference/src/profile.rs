@@ -159,12 +159,8 @@ impl Stat {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
-        let at = 0.95 * (n - 1.0);
-        let (low, high) = (at.floor(), at.ceil());
-        let value = |at: f64| values.get(at as usize).copied().unwrap_or(mean);
-        let p95 = value(low) + (value(high) - value(low)) * (at - low);
         let cv = if mean == 0.0 { 0.0 } else { variance.sqrt() / mean.abs() };
-        Some(Self { mean, p95: Some(p95), cv: Some(cv) })
+        Some(Self { mean, p95: carma_stats::quantile(&values, 0.95), cv: Some(cv) })
     }
 }
 

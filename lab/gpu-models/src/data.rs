@@ -2,6 +2,7 @@
 
 use carma_files::MOST;
 use carma_interference::share::{Demand, Mode, Tenant};
+use carma_stats::{mean, median};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -521,23 +522,6 @@ impl Seen {
             self.energy_j.zip(self.seconds).filter(|(energy, seconds)| *energy > 0.0 && *seconds > 0.0);
         counted.map(|(energy, seconds)| energy / seconds).or(self.power_w)
     }
-}
-
-fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0.0);
-    for value in values {
-        sum += value;
-        count += 1.0;
-    }
-    (count > 0.0).then(|| sum / count)
-}
-
-fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = values.get(middle).copied()?;
-    Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(upper, *values.get(middle - 1)?) })
 }
 
 /// Each resource by itself.

@@ -1,6 +1,5 @@
 //! Fits the correction of FakeTensor's peak ([`Correction`]) to measured runs.
 
-use crate::stats::median;
 use carma_memory::formula::faketensor::{Correction, Corrections, FIXED_MIB, Inputs, Terms, family, series};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +76,7 @@ pub fn fit(rows: &[Row], terms: Terms, named: bool) -> Option<Correction> {
     }
     ratios.sort_by(f64::total_cmp);
     // Conformal: the quantile of n + 1, so that coverage holds for the next run.
-    let rank = ((ratios.len() + 1) as f64 * COVERAGE).ceil() as usize;
+    let rank = carma_stats::conformal_rank(ratios.len(), COVERAGE);
     correction.upper = ratios.get(rank.clamp(1, ratios.len()) - 1).copied()?.max(1.0);
     Some(correction)
 }
@@ -110,9 +109,9 @@ fn factors(correction: &Correction, rows: &[&Row], group: fn(&str) -> &str) -> B
         logs.push((over(row.measured_mib) / over(fitted)).ln());
     }
     left.into_iter()
-        .map(|(key, (models, mut logs))| {
+        .map(|(key, (models, logs))| {
             let n = models.len() as f64;
-            let log = (median(&mut logs) * n / (n + SHRINK)).clamp(-LIMIT, LIMIT);
+            let log = (carma_stats::median(logs).unwrap_or(f64::NAN) * n / (n + SHRINK)).clamp(-LIMIT, LIMIT);
             (key.to_owned(), log.exp())
         })
         .collect()

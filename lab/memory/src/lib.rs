@@ -7,4 +7,3 @@ pub mod dataset;
 pub mod dnnperf;
 pub mod faketensor;
 pub mod gpumemnet;
-mod stats;

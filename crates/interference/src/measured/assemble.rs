@@ -67,26 +67,19 @@ impl Solos {
                 let (least, most) = rates.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), rate| {
                     (least.min(*rate), most.max(*rate))
                 });
-                let spread = (most - least) / mean(rates.iter().copied())?;
+                let spread = (most - least) / carma_stats::mean(rates.iter().copied())?;
                 Some(Drift { task: task.clone(), sharing: *sharing, session: *session, spread })
             })
             .collect()
     }
 }
 
-/// Middle of some values: host-bound tasks differ by a factor of 2 between windows, and one window that
+/// Median of the finite values: host-bound tasks differ by a factor of 2 between windows, and one window that
 /// something disturbed would move a mean. `None`: there is no finite value.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.retain(|v| v.is_finite());
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    Some(f64::midpoint(*values.get(n.wrapping_sub(1) / 2)?, *values.get(n / 2)?))
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
+    carma_stats::median(values)
 }
 
 impl Log {
@@ -156,8 +149,10 @@ fn profile_of(task: &str, windows: &[Combination], solos: &Solos) -> Profile {
     {
         by_threads.insert(100, vec![full]);
     }
-    profile.rate_by_threads_pct =
-        by_threads.into_iter().filter_map(|(pct, rates)| Some((pct, mean(rates.into_iter())?))).collect();
+    profile.rate_by_threads_pct = by_threads
+        .into_iter()
+        .filter_map(|(pct, rates)| Some((pct, carma_stats::mean(rates.into_iter())?)))
+        .collect();
     profile
 }
 
@@ -166,13 +161,13 @@ fn metrics(windows: &[&Combination]) -> Metrics {
     let over = |pick: &dyn Fn(&Metrics) -> Option<Stat>| {
         let stats: Vec<Stat> = windows.iter().filter_map(|w| pick(&w.activity)).collect();
         Some(Stat {
-            mean: mean(stats.iter().map(|s| s.mean))?,
-            p95: mean(stats.iter().filter_map(|s| s.p95)),
-            cv: mean(stats.iter().filter_map(|s| s.cv)),
+            mean: carma_stats::mean(stats.iter().map(|s| s.mean))?,
+            p95: carma_stats::mean(stats.iter().filter_map(|s| s.p95)),
+            cv: carma_stats::mean(stats.iter().filter_map(|s| s.cv)),
         })
     };
     let of = |pick: &dyn Fn(&Combination) -> Option<f64>| {
-        mean(windows.iter().filter_map(|w| pick(w))).map(Stat::of)
+        carma_stats::mean(windows.iter().filter_map(|w| pick(w))).map(Stat::of)
     };
     let first = |values: &[Option<u64>]| values.first().copied().flatten().map(|mib| mib as f64);
     Metrics {

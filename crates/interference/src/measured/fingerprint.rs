@@ -1,7 +1,9 @@
 //! Which window is which: so that one is not learned from twice.
 
 use super::{Measured, Session};
+use fnv::FnvHasher;
 use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 
 impl Measured {
     /// One number for each window, in the order of `combinations`: the same wherever and by whatever version of carma
@@ -12,7 +14,7 @@ impl Measured {
     pub fn fingerprints(&self, gpu: &str) -> Vec<u64> {
         let sessions: BTreeMap<u32, &Session> = self.sessions.iter().map(|s| (s.number, s)).collect();
         let windows = self.combinations.iter().map(|window| {
-            let mut hash = Fnv::new();
+            let mut hash = Fnv::default();
             hash.text(gpu);
             // Files that were written by hand have no sessions.
             if let Some(session) = sessions.get(&window.session) {
@@ -32,32 +34,24 @@ impl Measured {
             for rate in &window.rates {
                 hash.number(rate.to_bits());
             }
-            hash.0
+            hash.0.finish()
         });
         windows.collect()
     }
 }
 
 /// FNV-1a over parts that are kept apart.
-struct Fnv(u64);
+#[derive(Default)]
+struct Fnv(FnvHasher);
 
 impl Fnv {
-    const fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn byte(&mut self, byte: u8) {
-        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-
     fn text(&mut self, text: &str) -> &mut Self {
-        self.number(text.len() as u64);
-        text.bytes().for_each(|byte| self.byte(byte));
+        self.number(text.len() as u64).0.write(text.as_bytes());
         self
     }
 
     fn number(&mut self, number: u64) -> &mut Self {
-        number.to_le_bytes().into_iter().for_each(|byte| self.byte(byte));
+        self.0.write(&number.to_le_bytes());
         self
     }
 }

@@ -57,8 +57,7 @@ impl Scores {
         }
         scores.sort_by(f64::total_cmp);
         let n = scores.len();
-        let rank = ((n as f64 + 1.0) * LEVEL).ceil() as usize;
-        let seen = scores[rank.min(n) - 1];
+        let seen = scores[carma_stats::conformal_rank(n, LEVEL).min(n) - 1];
         let trust = n as f64 / (n as f64 + NORMAL_COUNTS);
         (trust * seen + (1.0 - trust) * NORMAL, n)
     }

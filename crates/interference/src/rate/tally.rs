@@ -488,7 +488,7 @@ impl Stream {
             self.averages.iter().filter(|(at, _)| (from_s..=to_s).contains(at)).map(|(_, v)| *v).collect();
         let times = || self.averages.iter().map(|(at, _)| *at).filter(|at| (from_s..=to_s).contains(at));
         inside.sort_by(f64::total_cmp);
-        let per_s = *inside.get(inside.len() / 2)?;
+        let per_s = carma_stats::high_median(&inside)?;
         let span_s = (times().fold(to_s, f64::min), times().fold(from_s, f64::max));
         Some(Measured {
             rate: Rate { per_s, unit: Some(self.unit.clone()), source: Some(self.source) },

@@ -188,10 +188,7 @@ impl Coverage {
         scores.retain(|s| s.is_finite());
         scores.sort_by(f64::total_cmp);
         let n = scores.len();
-        let at = |level: f64| {
-            let rank = ((n + 1) as f64 * level).ceil() as usize;
-            scores.get(rank.clamp(1, n.max(1)) - 1).copied()
-        };
+        let at = |level: f64| scores.get(carma_stats::conformal_rank(n, level).min(n.max(1)) - 1).copied();
         Self { levels: Self::LEVELS.iter().filter_map(|level| Some((*level, at(*level)?))).collect() }
     }
 

@@ -279,8 +279,10 @@ impl History {
     }
 
     fn learn_ratios(&mut self, run: &Run<'_>, peak: u64, context_mib: u64) {
-        let task =
-            signature::Hash::new().number(run.signature.program).number(run.signature.batch.unwrap_or(0)).0;
+        let task = signature::Hash::default()
+            .number(run.signature.program)
+            .number(run.signature.batch.unwrap_or(0))
+            .finish();
         for estimate in run.estimates {
             let base = estimate.parts.map_or(0, |p| p.context_mib);
             let context = if estimate.parts.is_some() { context_mib } else { 0 };

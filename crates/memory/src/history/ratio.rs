@@ -92,7 +92,8 @@ impl Group {
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         let ratios = self.sorted(|s| s.of_use);
-        (ratios.len() >= FEW).then(|| f64::from(ratios[(ratios.len() - 1) / 2]) / UNIT)
+        let median = carma_stats::low_median(&ratios).filter(|_| ratios.len() >= FEW)?;
+        Some(f64::from(median) / UNIT)
     }
 
     /// What to multiply a stated bound with so that it holds with this probability for the next task
@@ -104,9 +105,9 @@ impl Group {
         if ratios.len() < ENOUGH {
             return None;
         }
-        let rank = ((ratios.len() + 1) as f64 * coverage).ceil() as usize;
+        let rank = carma_stats::conformal_rank(ratios.len(), coverage);
         // Beyond the largest seen nothing is known: then the bound is not for this data to give.
-        ratios.get(rank.max(1) - 1).map(|r| f64::from(*r) / UNIT)
+        ratios.get(rank - 1).map(|r| f64::from(*r) / UNIT)
     }
 
     fn sorted(&self, of: impl Fn(&Sample) -> u32) -> Vec<u32> {

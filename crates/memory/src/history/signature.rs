@@ -1,6 +1,8 @@
 //! What makes two runs the same task: the command without what does not change memory.
 
+use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
+use std::hash::Hasher as _;
 use std::path::Path;
 
 /// Where a task runs, as far as memory depends on it.
@@ -176,7 +178,7 @@ impl Signature {
             words => words,
         };
         let (kept, batch) = normalise(words);
-        let mut program = Hash::new();
+        let mut program = Hash::default();
         program.number(u64::from(facts.user)).number(u64::from(facts.gpus)).text(facts.cwd);
         for word in &kept {
             program.text(word);
@@ -185,15 +187,15 @@ impl Signature {
         for (key, value) in facts.settings {
             program.text(key).text(value);
         }
-        let mut content = Hash::new();
+        let mut content = Hash::default();
         content.text(facts.script.unwrap_or_default()).text(facts.model.unwrap_or_default());
         let mut label = kept.join(" ");
         while label.len() > LABEL {
             label.pop();
         }
         Self {
-            program: program.0,
-            content: content.0,
+            program: program.finish(),
+            content: content.finish(),
             batch: facts.batch_size.or(batch),
             user: facts.user,
             label,
@@ -251,37 +253,32 @@ fn stem(program: &str) -> &str {
 }
 
 /// FNV-1a over parts that are kept apart: the same in every version of carma, since it is stored.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hash(pub(super) u64);
+#[derive(Default)]
+pub(super) struct Hash(FnvHasher);
 
 impl Hash {
-    pub(super) const fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        for byte in text.bytes().chain([0]) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0.write(text.as_bytes());
+        self.0.write(&[0]);
         self
     }
 
     pub(super) fn number(&mut self, number: u64) -> &mut Self {
-        for byte in number.to_le_bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0.write(&number.to_le_bytes());
         self
+    }
+
+    pub(super) fn finish(&self) -> u64 {
+        self.0.finish()
     }
 }
 
 /// Fingerprint of a file's content, as [`Facts::script`] wants it.
 #[must_use]
 pub fn fingerprint(content: &[u8]) -> String {
-    let mut hash = Hash::new();
-    for byte in content {
-        hash.0 = (hash.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{:016x}", hash.number(content.len() as u64).0)
+    let mut hash = Hash::default();
+    hash.0.write(content);
+    format!("{:016x}", hash.number(content.len() as u64).finish())
 }
 
 #[cfg(test)]

@@ -92,11 +92,7 @@ fn spread(mut values: Vec<f64>) -> Spread {
     let Some(max) = values.last().copied() else {
         return Spread::default();
     };
-    let at = |q: f64| {
-        let rank = q * (values.len() - 1) as f64;
-        let (low, high) = (values[rank.floor() as usize], values[rank.ceil() as usize]);
-        low + (high - low) * (rank - rank.floor())
-    };
+    let at = |q: f64| carma_stats::quantile(&values, q).unwrap_or_default();
     Spread { mean: values.iter().sum::<f64>() / values.len() as f64, median: at(0.5), p95: at(0.95), max }
 }
 

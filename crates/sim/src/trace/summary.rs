@@ -81,7 +81,7 @@ impl Summary {
             summary.gap_mean_s = Some(seconds(summary.span.0 as f64 / n as f64));
             let below = gaps[(n - 1) / 2];
             summary.gap_median_s = Some(seconds((below + middle) as f64 / 2.0));
-            summary.gap_p95_s = gaps.get((n * 95).div_ceil(100) - 1).map(|ms| seconds(*ms as f64));
+            summary.gap_p95_s = carma_stats::nearest_rank(&gaps, 95).map(|ms| seconds(ms as f64));
         }
         summary
     }

@@ -69,9 +69,7 @@ impl Clustered {
     }
 
     pub(crate) fn median(&self) -> f64 {
-        let mut all: Vec<f64> = self.values().collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+        carma_stats::high_median(&carma_stats::sorted(self.values().collect())).unwrap_or(f64::NAN)
     }
 
     /// Mean and interval; `None` for no values.

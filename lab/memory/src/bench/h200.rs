@@ -130,7 +130,7 @@ pub fn tuned(runs: &[Run]) -> BTreeSet<String> {
     families.into_iter().step_by(2).cloned().collect()
 }
 
-/// A front end or rival: its name for people, the estimator's, and the texts that it takes.
+/// A front end or baseline: its name for people, the estimator's, and the texts that it takes.
 struct Way {
     name: &'static str,
     estimator: &'static str,
@@ -181,7 +181,7 @@ const WAYS: &[Way] = &[
 ];
 
 /// Those that are asked for comparison, from any summary that there is.
-fn rivals() -> impl Iterator<Item = Way> {
+fn baselines() -> impl Iterator<Item = Way> {
     let others = BASELINES.iter().chain(&["quick", "accelerate"]);
     others.map(|estimator| Way { name: "any summary", estimator, dialects: SUMMARIES, limits: none })
 }
@@ -267,8 +267,8 @@ pub fn tests(data: &Data) -> Vec<Test> {
     };
     let tuned = tuned(&all);
     let mut tests = Vec::new();
-    let rivals: Vec<Way> = rivals().collect();
-    for way in WAYS.iter().chain(&rivals) {
+    let baselines: Vec<Way> = baselines().collect();
+    for way in WAYS.iter().chain(&baselines) {
         if way.estimator.starts_with("gpumemnet-published") && sources.authors.is_none() {
             let why = "../shared/data/gpumemnet/weights is not there";
             tests.push(Test::skipped(&format!("{NAME}, held out"), way.estimator, why));
@@ -277,13 +277,13 @@ pub fn tests(data: &Data) -> Vec<Test> {
         let mut test = |what: &str, chosen: &dyn Fn(&Run) -> bool, limits: fn(&Score) -> Vec<Target>| {
             let (pairs, failed) = pairs(way, all.iter().filter(|run| chosen(run)), &sources);
             let mut name = format!("{NAME}, {what}, {}", way.name);
-            let rival = !way.estimator.starts_with("allocator");
-            if rival && !failed.is_empty() {
+            let baseline = !way.estimator.starts_with("allocator");
+            if baseline && !failed.is_empty() {
                 // They say themselves what they cannot answer; that is their limit, not a mistake.
                 name.push_str(&format!(" ({} runs that it cannot answer left out)", failed.len()));
             }
             let mut test = Test::of(&name, way.estimator, &pairs, limits);
-            if !rival && !failed.is_empty() {
+            if !baseline && !failed.is_empty() {
                 test.targets.push(Target::new(
                     format!("every run has an estimate (first of {}: {})", failed.len(), failed[0]),
                     false,

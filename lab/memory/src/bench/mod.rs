@@ -12,7 +12,6 @@ pub mod vectors;
 pub use data::Data;
 
 use crate::gpumemnet::Folder;
-use crate::stats::median;
 use carma_memory::gpumemnet::AuthorsNetworks;
 use serde::Serialize;
 use std::sync::Arc;
@@ -99,20 +98,20 @@ pub struct Score {
 pub fn score(pairs: &[Pair]) -> Option<Score> {
     let n = pairs.len();
     let worst = pairs.iter().max_by(|a, b| a.error().abs().total_cmp(&b.error().abs()))?;
-    let mut errors: Vec<f64> = pairs.iter().map(|p| p.error().abs()).collect();
-    let mut ratios: Vec<f64> = pairs.iter().filter_map(|p| Some(p.upper_mib? / p.measured_mib)).collect();
+    let errors: Vec<f64> = pairs.iter().map(|p| p.error().abs()).collect();
+    let ratios: Vec<f64> = pairs.iter().filter_map(|p| Some(p.upper_mib? / p.measured_mib)).collect();
     let bounded = !ratios.is_empty();
     let share = |count: usize, of: usize| count as f64 / of as f64;
     Some(Score {
         n,
         mre: errors.iter().sum::<f64>() / n as f64,
-        median: median(&mut errors),
+        median: carma_stats::median(errors).unwrap_or(f64::NAN),
         worst: worst.error(),
         worst_task: worst.label.clone(),
         exact: share(pairs.iter().filter(|p| (p.estimated_mib - p.measured_mib).abs() < 0.5).count(), n),
         under: share(pairs.iter().filter(|p| p.estimated_mib < p.measured_mib - 0.5).count(), n),
         covered: bounded.then(|| share(ratios.iter().filter(|r| **r >= 1.0).count(), ratios.len())),
-        tightness: bounded.then(|| median(&mut ratios)),
+        tightness: bounded.then(|| carma_stats::median(ratios.clone()).unwrap_or(f64::NAN)),
     })
 }
 

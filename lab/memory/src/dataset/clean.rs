@@ -89,7 +89,7 @@ fn kind(row: &BTreeMap<&str, &str>) -> String {
 }
 
 fn median(sorted: &[f64]) -> f64 {
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    carma_stats::high_median(sorted).unwrap_or_default()
 }
 
 /// Checks a table and takes the workers' contexts out of it; `alone` holds runs that had a process of their own

@@ -90,7 +90,7 @@ pub fn read(files: &[impl AsRef<Path>]) -> Result<Graphs, Error> {
         from.push(data.fingerprint());
     }
     contexts.sort_unstable();
-    let context_mib = contexts.get(contexts.len() / 2).copied().unwrap_or_default();
+    let context_mib = carma_stats::high_median(&contexts).unwrap_or_default();
     Ok(Graphs { tasks, context_mib, from })
 }
 

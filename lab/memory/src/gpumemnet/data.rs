@@ -88,7 +88,7 @@ impl Data {
             return Err(Error::bad(name, format!("{why}: one family a file")));
         }
         contexts.sort_unstable();
-        let context_mib = contexts.get(contexts.len() / 2).copied().unwrap_or(AUTHORS_CONTEXT_MIB);
+        let context_mib = carma_stats::high_median(&contexts).unwrap_or(AUTHORS_CONTEXT_MIB);
         // Kept apart until here, because the context is known only now.
         let samples = rows
             .into_iter()

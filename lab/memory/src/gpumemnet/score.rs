@@ -92,7 +92,7 @@ pub(crate) fn summary(
         accuracy: share(right, tasks),
         under: share(under, tasks),
         covered: share(covered, tasks + bounds),
-        upper_ratio: ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN),
+        upper_ratio: carma_stats::high_median(&ratios).unwrap_or(f64::NAN),
         mre: error / tasks.max(1) as f64,
         lower_bounds: bounds,
         bounds_met: share(met, bounds),
