@@ -10,6 +10,7 @@ use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::logs;
 use crate::memory::{self, Memory};
+use crate::messages::{Answer, Message, Order, Peer, Refused};
 use crate::notify::Watchdog;
 use crate::perform::Performer;
 use crate::quota::{self, Environments};
@@ -21,22 +22,17 @@ use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
 use crate::sampler::{Board, Roster};
-use crate::slowdown::{Slowdowns, Subject};
+use crate::slowdown::Slowdowns;
+use crate::submission::{check_request, new_job};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
-use carma_api::wire::{
-    ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
-};
+use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
-use carma_core::model::{
-    Computed, Estimates, Estimator, Exit, Forecasts, GpuId, JobId, NewJob, Phase, Request, User,
-};
+use carma_core::model::{Exit, GpuId, JobId, Phase};
 use carma_core::state::State;
-use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
-use fnv::FnvHasher;
 use std::collections::BTreeMap;
-use std::hash::Hasher as _;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -56,100 +52,6 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const NO_JOURNAL: i32 = 74;
 /// Latencies kept for statistics.
 const LATENCIES: usize = 4096;
-
-/// Why a request was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// HTTP status.
-    pub status: u16,
-    /// Stable word.
-    pub code: &'static str,
-    /// What, where, why, what to do.
-    pub text: String,
-}
-
-impl Refused {
-    /// A refusal.
-    #[must_use]
-    pub fn new(status: u16, code: &'static str, text: impl Into<String>) -> Self {
-        Self { status, code, text: text.into() }
-    }
-}
-
-impl From<Rejected> for Refused {
-    fn from(rejected: Rejected) -> Self {
-        let (status, code) = match rejected {
-            Rejected::NoSuchJob(_) | Rejected::NoSuchGpu => (404, "not_found"),
-            Rejected::NotAllowed { .. } | Rejected::AdminOnly => (403, "not_allowed"),
-            Rejected::BadRequest(_) | Rejected::TooManyGpus { .. } | Rejected::TooMuchMemory { .. } => {
-                (400, "bad_request")
-            }
-            Rejected::Duplicate(_) | Rejected::WrongState { .. } | Rejected::StaleAttempt { .. } => {
-                (409, "conflict")
-            }
-        };
-        Self::new(status, code, rejected.to_string())
-    }
-}
-
-/// Who is at the other end of the socket, as the kernel says.
-#[derive(Debug, Clone)]
-pub struct Peer {
-    /// User.
-    pub user: User,
-    /// Primary group.
-    pub gid: u32,
-    /// The process, where the kernel says; for the audit.
-    pub pid: Option<i32>,
-    /// What the user may have.
-    pub limits: UserLimits,
-}
-
-/// An order about a job or a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// End a job.
-    Cancel(JobId),
-    /// Hold a pending job back.
-    Hold(JobId),
-    /// Let a held job go.
-    Release(JobId),
-    /// Put a running job back, or submit a finished one again.
-    Requeue(JobId),
-    /// Take a GPU (by index) out of use.
-    Drain(u32),
-    /// Give a GPU (by index) back.
-    Resume(u32),
-}
-
-/// An answer to come.
-pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
-
-/// What the engine is told.
-pub enum Message {
-    /// A job is submitted.
-    Submit(Box<SubmitRequest>, Peer, Answer<SubmitReply>),
-    /// An order is given.
-    Order(Order, Peer, Answer<DoneReply>),
-    /// A probe measured a CUDA context.
-    Context(ContextProbe, Peer, Answer<DoneReply>),
-    /// Somebody wants to know what was learned of memory.
-    Learned(Peer, oneshot::Sender<MemoryReply>),
-    /// Somebody wants to know what is known of jobs alone, and what was learned of slowdowns.
-    Slowdowns(Vec<Subject>, oneshot::Sender<SlowdownsReply>),
-    /// Somebody wants to read the state.
-    View(oneshot::Sender<(Arc<State>, LaunchStats)>),
-    /// Somebody wants to know when a job is over.
-    Wait(JobId, oneshot::Sender<()>),
-    /// The watcher saw something.
-    Watched(JobId, u32, Event),
-    /// The launcher reports.
-    Launched(JobId, u32, Outcome),
-    /// The sampler saw something that should not wait.
-    Look,
-    /// End the daemon; jobs go on.
-    Stop,
-}
 
 /// What the engine needs beside the state.
 pub struct Parts {
@@ -1054,103 +956,6 @@ fn alike(a: &Observation, b: &Observation) -> bool {
         && windows
 }
 
-/// What the core cannot know to be wrong.
-fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
-    let bad = |text: String| Err(Refused::new(400, "bad_request", text));
-    if request.command.first().is_none_or(String::is_empty) {
-        return bad(
-            "the job has no command; write it after `--`, e.g. carma submit -- python train.py".into()
-        );
-    }
-    let strings = request.command.iter().chain(request.env.keys()).chain(request.env.values());
-    if strings.chain([&request.cwd]).any(|s| s.contains('\0')) {
-        return bad("the command, the directory or the environment contains a NUL byte".into());
-    }
-    if request.env.keys().any(|key| key.is_empty() || key.contains('=')) {
-        return bad("the name of an environment variable is empty or contains '='".into());
-    }
-    if !request.cwd.starts_with('/') {
-        return bad(format!("the working directory must be absolute, not '{}'", request.cwd));
-    }
-    if let Some(output) = &request.output
-        && (!output.starts_with('/') || output.contains('\0'))
-    {
-        return bad(format!("the output file must be an absolute path, not '{output}'"));
-    }
-    if let Some(pct) = request.max_slowdown_pct.filter(|pct| !(100..=100_000).contains(pct)) {
-        return bad(format!(
-            "a slowdown of at most {:.2} cannot be promised; give 1 (nothing may slow it down) to 1000",
-            f64::from(pct) / 100.0
-        ));
-    }
-    if request.name.as_ref().is_some_and(|n| n.len() > 200) {
-        return bad("the name is longer than 200 bytes".into());
-    }
-    Ok(())
-}
-
-fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Computed>) -> NewJob {
-    let program = || {
-        let path = request.command.first().map(String::as_str).unwrap_or_default();
-        path.rsplit('/').next().unwrap_or(path).to_owned()
-    };
-    let name: String = request.name.clone().unwrap_or_else(program);
-    let name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
-    let command_key = command_key(request, user.uid);
-    NewJob {
-        id,
-        // An owner's authority is asked for again with each order.
-        user: User { operator: false, ..user },
-        name: name.into(),
-        command_key,
-        request: Request {
-            gpus: request.gpus.unwrap_or(1),
-            exclusive: request.exclusive,
-            sharing: request.sharing,
-            thread_percent: request.thread_pct,
-            time_limit: request.time_limit_ms.map(Millis),
-            priority: request.priority,
-            max_retries: request.max_retries,
-            max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
-        },
-        profile: carma_core::model::Profile::default(),
-        forecasts: Forecasts {
-            declared: request.gpu_memory_mib.map(MiB),
-            estimates: Estimates::by(|estimator| {
-                let mib = match estimator {
-                    Estimator::Measured => request.measured_mib,
-                    Estimator::Horus => request.horus_mib,
-                    Estimator::Faketensor => request.faketensor_mib,
-                    Estimator::Gpumemnet => request.gpumemnet_mib,
-                };
-                mib.map(MiB)
-            }),
-            computed,
-        },
-        hold: request.hold,
-    }
-}
-
-/// Whether a character ends lines or turns text round, so that a name in a listing would look like something else:
-/// controls, line and paragraph separators, and the marks of bidirectional text (Unicode Standard Annex 9).
-fn moves_text(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}')
-}
-
-/// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
-/// is kept in the journal. What is learned of a command is believed of its user's jobs alone: another could say anything
-/// of the same one.
-fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
-    let mut hash = FnvHasher::default();
-    hash.write(&uid.to_le_bytes());
-    for part in request.command.iter().chain([&request.cwd]) {
-        hash.write(part.as_bytes());
-        hash.write(&[0]);
-    }
-    hash.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1160,20 +965,5 @@ mod tests {
         assert_eq!(percentile(&[], 99), 0);
         assert_eq!(percentile(&[5, 1, 3], 50), 3);
         assert_eq!(percentile(&[5, 1, 3], 99), 5);
-    }
-
-    #[test]
-    fn nonsense_is_refused_before_the_journal() {
-        let good = SubmitRequest { command: vec!["true".into()], cwd: "/".into(), ..Default::default() };
-        assert!(check_request(&good).is_ok());
-        for bad in [
-            SubmitRequest { command: vec![], ..good.clone() },
-            SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
-            SubmitRequest { cwd: "relative".into(), ..good.clone() },
-            SubmitRequest { env: [("A=B".to_owned(), String::new())].into(), ..good.clone() },
-            SubmitRequest { output: Some("x".into()), ..good.clone() },
-        ] {
-            assert_eq!(check_request(&bad).unwrap_err().status, 400);
-        }
     }
 }

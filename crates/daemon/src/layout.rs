@@ -1,7 +1,7 @@
 //! The directories of the daemon: the state directory, which is the daemon's alone, and the runtime directory, where
 //! jobs find the sockets that they need.
 
-use crate::serve::{ServeError, path_error};
+use crate::error::{ServeError, path_error};
 use carma_core::state::State;
 use rustix::fs::{FlockOperation, flock, statfs};
 use std::fs::{self, DirBuilder, File, Permissions};

@@ -1,7 +1,7 @@
 //! What users may submit: the limits of `[limits]` that are no matter of placement.
 
 use crate::config::limits::UserLimits;
-use crate::engine::Refused;
+use crate::messages::Refused;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::JobId;
 use carma_core::state::Usage;

@@ -2,12 +2,14 @@
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::engine::{Engine, Message, Parts};
+use crate::engine::{Engine, Parts};
+use crate::error::{ServeError, path_error};
 use crate::http::{self, App, Readers};
-use crate::journal::{Journal, JournalError};
+use crate::journal::Journal;
 use crate::layout::{self, Layout, RETRIES, RETRY};
 use crate::limits;
 use crate::memory::Memory;
+use crate::messages::Message;
 use crate::notify::{Notify, Watchdog};
 use crate::people::People;
 use crate::perform::Performer;
@@ -50,46 +52,6 @@ pub struct ServeOptions {
     pub gpus: String,
     /// How much faster than life time runs; above 1 for virtual GPUs only.
     pub speed: u32,
-}
-
-/// Why the daemon cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// A file or directory.
-    #[error("{what} {}: {why}", path.display())]
-    Path {
-        /// What was tried.
-        what: &'static str,
-        /// With which path.
-        path: PathBuf,
-        /// What happened.
-        why: io::Error,
-    },
-    /// Somebody else is there.
-    #[error("{0}")]
-    InUse(String),
-    /// The journal.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The GPUs.
-    #[error("{0}")]
-    Gpus(String),
-    /// The configuration.
-    #[error("{0}")]
-    Config(String),
-    /// The system.
-    #[error("{what}: {why}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What happened.
-        why: io::Error,
-    },
-}
-
-pub(crate) fn path_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ServeError {
-    let path = path.to_owned();
-    move |why| ServeError::Path { what, path, why }
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {

@@ -1,7 +1,7 @@
 //! `GET /v1/jobs/{id}/explain`
 
 use super::{Answered, Shared, Words, job_id, show};
-use crate::engine::Peer;
+use crate::messages::Peer;
 use crate::view;
 use axum::Json;
 use axum::extract::State;

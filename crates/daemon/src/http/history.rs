@@ -1,7 +1,7 @@
 //! `GET /v1/history`
 
 use super::{Answered, Asked, MyTurns, Shared};
-use crate::engine::Peer;
+use crate::messages::Peer;
 use crate::view;
 use axum::Json;
 use axum::extract::State;

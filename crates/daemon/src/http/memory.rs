@@ -2,7 +2,7 @@
 
 use super::{Answered, Failure, Shared};
 use crate::audit::{self, Act};
-use crate::engine::{Message, Peer, Refused};
+use crate::messages::{Message, Peer, Refused};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;

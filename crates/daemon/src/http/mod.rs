@@ -19,9 +19,9 @@ pub(crate) use connections::serve;
 pub use readers::Readers;
 
 use crate::clock::Clock;
-use crate::engine::{Message, Peer, Refused};
 use crate::journal::JournalError;
 use crate::limits::Descriptors;
+use crate::messages::{Message, Peer, Refused};
 use crate::people::{People, Person};
 use crate::sampler::Board;
 use crate::slowdown::Rates;

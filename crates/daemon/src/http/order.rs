@@ -2,7 +2,7 @@
 
 use super::{Answered, App, Failure, Shared, Words, job_id, short};
 use crate::audit::{self, Act};
-use crate::engine::{Message, Order, Peer, Refused};
+use crate::messages::{Message, Order, Peer, Refused};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::DoneReply;

@@ -1,7 +1,7 @@
 //! `GET /v1/jobs`
 
 use super::{Answered, Asked, Failure, MyTurns, Shared, history};
-use crate::engine::{Peer, Refused};
+use crate::messages::{Peer, Refused};
 use crate::view;
 use axum::Json;
 use axum::extract::State;

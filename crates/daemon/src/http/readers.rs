@@ -2,8 +2,8 @@
 
 use super::Failure;
 use super::connections::{TURN, Turns};
-use crate::engine::Refused;
 use crate::journal::{Journal, Reader};
+use crate::messages::Refused;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

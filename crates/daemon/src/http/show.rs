@@ -1,8 +1,8 @@
 //! `GET /v1/jobs/{id}`
 
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
-use crate::engine::Peer;
 use crate::journal::Reader;
+use crate::messages::Peer;
 use crate::view::{self, Subject};
 use axum::Json;
 use axum::extract::State;

@@ -1,7 +1,7 @@
 //! `GET /v1/slowdowns`
 
 use super::{Answered, Asked, Failure, Shared, job_id, no_such_job};
-use crate::engine::{Message, Peer, Refused};
+use crate::messages::{Message, Peer, Refused};
 use crate::slowdown::Subject;
 use axum::Json;
 use axum::extract::State;

@@ -1,7 +1,7 @@
 //! `GET /v1/jobs/{id}/wait`
 
 use super::{Answered, Asked, Shared, Words, job_id, show};
-use crate::engine::{Message, Peer};
+use crate::messages::{Message, Peer};
 use axum::extract::State;
 use carma_api::wire::JobDetail;
 use serde::Deserialize;

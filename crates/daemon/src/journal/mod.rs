@@ -17,6 +17,7 @@ mod schema;
 mod sums;
 mod write;
 
+pub use crate::error::JournalError;
 pub use backup::backup;
 pub use check::{Finding, check};
 pub use read::Reader;
@@ -31,7 +32,7 @@ use carma_memory::history::Row;
 use environments::Environments;
 use head::Head;
 use reserve::Reserve;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 use schema::Meta;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -41,103 +42,6 @@ use std::time::{Duration, Instant};
 
 /// Kind of the rows about slowdowns, beside those about memory.
 const SLOWDOWNS: &str = "slowdown";
-
-/// The journal failed.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// SQLite or the disk.
-    #[error("the journal cannot be {doing}: {source}")]
-    Sqlite {
-        /// What was tried.
-        doing: &'static str,
-        /// What SQLite says.
-        source: rusqlite::Error,
-    },
-    /// An entry is not understood.
-    #[error(
-        "entry {seq} of the journal is not understood ({why}); it was written by another version of carma, or the file is damaged"
-    )]
-    Entry {
-        /// Which.
-        seq: i64,
-        /// What is wrong.
-        why: String,
-    },
-    /// The file is newer than this program.
-    #[error("the journal has format {found}, this carma knows up to {known}; start the newer carma")]
-    TooNew {
-        /// Its format.
-        found: usize,
-        /// Ours.
-        known: usize,
-    },
-    /// What the file holds is not what was written to it.
-    #[error("the journal is damaged: {0}")]
-    Damaged(String),
-    /// It must not be used as it is.
-    #[error(
-        "the journal {} cannot be trusted: {why}. Nothing was started, and the file is as it was. \
-         `carma journal check --state {1}` says what is broken; `carma journal repair --state {1}` puts the file aside \
-         and saves what can be read of it",
-        journal.display(),
-        journal.parent().unwrap_or(Path::new(".")).display()
-    )]
-    Refused {
-        /// The file.
-        journal: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// A file or directory that must stay is not there any more, or another is in its place.
-    #[error(
-        "{} was deleted or replaced while the daemon ran, so that nothing can be kept. Put it back from a backup, or \
-         accept its loss, and start the daemon again; jobs that run go on",
-        .0.display()
-    )]
-    Gone(PathBuf),
-    /// A file beside the journal.
-    #[error("{}: {why}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What happened.
-        why: std::io::Error,
-    },
-    /// The environment of a job that is over was deleted.
-    #[error(
-        "the environment of job {0} is no longer kept (journal.keep-environments says of how many finished jobs it is); submit it anew"
-    )]
-    NoEnvironment(JobId),
-    /// A life of the daemon that began before what the journal has.
-    #[error(
-        "a life of the daemon cannot begin at {started} ms: the journal already has something of {latest} ms"
-    )]
-    NotLater {
-        /// When it was to begin.
-        started: u64,
-        /// What is there.
-        latest: u64,
-    },
-}
-
-impl JournalError {
-    /// Whether the disk is full, as far as SQLite can tell that from other trouble with it.
-    fn is_full(&self) -> bool {
-        matches!(self.code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
-    }
-
-    /// Whether another process holds the lock.
-    pub(crate) fn is_locked(&self) -> bool {
-        matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
-    }
-
-    const fn code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Sqlite { source: rusqlite::Error::SqliteFailure(error, _), .. } => Some(error.code),
-            _ => None,
-        }
-    }
-}
 
 fn sql(doing: &'static str) -> impl Fn(rusqlite::Error) -> JournalError {
     move |source| JournalError::Sqlite { doing, source }

@@ -6,8 +6,8 @@
 
 use super::schema::{self, Meta};
 use super::{JournalError, check, head, read, sql, sums, to_json};
+use crate::error::ServeError;
 use crate::layout;
-use crate::serve::ServeError;
 use carma_core::input::Input;
 use carma_core::model::{Exit, ExitStatus, Finished, JobId, Phase, Placement, User};
 use carma_core::state::State;

@@ -1,0 +1,108 @@
+//! What the engine is told and answers: messages, orders, refusals, and who is at the other end.
+
+use crate::config::limits::UserLimits;
+use crate::run::launch::Outcome;
+use crate::run::watch::Event;
+use crate::slowdown::Subject;
+use carma_api::wire::{
+    ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
+};
+use carma_core::input::Rejected;
+use carma_core::model::{JobId, User};
+use carma_core::state::State;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable word.
+    pub code: &'static str,
+    /// What, where, why, what to do.
+    pub text: String,
+}
+
+impl Refused {
+    /// A refusal.
+    #[must_use]
+    pub fn new(status: u16, code: &'static str, text: impl Into<String>) -> Self {
+        Self { status, code, text: text.into() }
+    }
+}
+
+impl From<Rejected> for Refused {
+    fn from(rejected: Rejected) -> Self {
+        let (status, code) = match rejected {
+            Rejected::NoSuchJob(_) | Rejected::NoSuchGpu => (404, "not_found"),
+            Rejected::NotAllowed { .. } | Rejected::AdminOnly => (403, "not_allowed"),
+            Rejected::BadRequest(_) | Rejected::TooManyGpus { .. } | Rejected::TooMuchMemory { .. } => {
+                (400, "bad_request")
+            }
+            Rejected::Duplicate(_) | Rejected::WrongState { .. } | Rejected::StaleAttempt { .. } => {
+                (409, "conflict")
+            }
+        };
+        Self::new(status, code, rejected.to_string())
+    }
+}
+
+/// Who is at the other end of the socket, as the kernel says.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// User.
+    pub user: User,
+    /// Primary group.
+    pub gid: u32,
+    /// The process, where the kernel says; for the audit.
+    pub pid: Option<i32>,
+    /// What the user may have.
+    pub limits: UserLimits,
+}
+
+/// An order about a job or a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// End a job.
+    Cancel(JobId),
+    /// Hold a pending job back.
+    Hold(JobId),
+    /// Let a held job go.
+    Release(JobId),
+    /// Put a running job back, or submit a finished one again.
+    Requeue(JobId),
+    /// Take a GPU (by index) out of use.
+    Drain(u32),
+    /// Give a GPU (by index) back.
+    Resume(u32),
+}
+
+/// An answer to come.
+pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
+
+/// What the engine is told.
+pub enum Message {
+    /// A job is submitted.
+    Submit(Box<SubmitRequest>, Peer, Answer<SubmitReply>),
+    /// An order is given.
+    Order(Order, Peer, Answer<DoneReply>),
+    /// A probe measured a CUDA context.
+    Context(ContextProbe, Peer, Answer<DoneReply>),
+    /// Somebody wants to know what was learned of memory.
+    Learned(Peer, oneshot::Sender<MemoryReply>),
+    /// Somebody wants to know what is known of jobs alone, and what was learned of slowdowns.
+    Slowdowns(Vec<Subject>, oneshot::Sender<SlowdownsReply>),
+    /// Somebody wants to read the state.
+    View(oneshot::Sender<(Arc<State>, LaunchStats)>),
+    /// Somebody wants to know when a job is over.
+    Wait(JobId, oneshot::Sender<()>),
+    /// The watcher saw something.
+    Watched(JobId, u32, Event),
+    /// The launcher reports.
+    Launched(JobId, u32, Outcome),
+    /// The sampler saw something that should not wait.
+    Look,
+    /// End the daemon; jobs go on.
+    Stop,
+}

@@ -1,0 +1,126 @@
+//! What is checked of a submission before the core sees it, and the job that the core gets.
+
+use crate::messages::Refused;
+use carma_api::wire::SubmitRequest;
+use carma_core::model::{Computed, Estimates, Estimator, Forecasts, JobId, NewJob, Request, User};
+use carma_core::units::{Fraction, MiB, Millis};
+use fnv::FnvHasher;
+use std::hash::Hasher as _;
+
+/// What the core cannot know to be wrong.
+pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
+    let bad = |text: String| Err(Refused::new(400, "bad_request", text));
+    if request.command.first().is_none_or(String::is_empty) {
+        return bad(
+            "the job has no command; write it after `--`, e.g. carma submit -- python train.py".into()
+        );
+    }
+    let strings = request.command.iter().chain(request.env.keys()).chain(request.env.values());
+    if strings.chain([&request.cwd]).any(|s| s.contains('\0')) {
+        return bad("the command, the directory or the environment contains a NUL byte".into());
+    }
+    if request.env.keys().any(|key| key.is_empty() || key.contains('=')) {
+        return bad("the name of an environment variable is empty or contains '='".into());
+    }
+    if !request.cwd.starts_with('/') {
+        return bad(format!("the working directory must be absolute, not '{}'", request.cwd));
+    }
+    if let Some(output) = &request.output
+        && (!output.starts_with('/') || output.contains('\0'))
+    {
+        return bad(format!("the output file must be an absolute path, not '{output}'"));
+    }
+    if let Some(pct) = request.max_slowdown_pct.filter(|pct| !(100..=100_000).contains(pct)) {
+        return bad(format!(
+            "a slowdown of at most {:.2} cannot be promised; give 1 (nothing may slow it down) to 1000",
+            f64::from(pct) / 100.0
+        ));
+    }
+    if request.name.as_ref().is_some_and(|n| n.len() > 200) {
+        return bad("the name is longer than 200 bytes".into());
+    }
+    Ok(())
+}
+
+/// The job of a submission; `computed` is what was forecast of its memory.
+pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Computed>) -> NewJob {
+    let program = || {
+        let path = request.command.first().map(String::as_str).unwrap_or_default();
+        path.rsplit('/').next().unwrap_or(path).to_owned()
+    };
+    let name: String = request.name.clone().unwrap_or_else(program);
+    let name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
+    let command_key = command_key(request, user.uid);
+    NewJob {
+        id,
+        // An owner's authority is asked for again with each order.
+        user: User { operator: false, ..user },
+        name: name.into(),
+        command_key,
+        request: Request {
+            gpus: request.gpus.unwrap_or(1),
+            exclusive: request.exclusive,
+            sharing: request.sharing,
+            thread_percent: request.thread_pct,
+            time_limit: request.time_limit_ms.map(Millis),
+            priority: request.priority,
+            max_retries: request.max_retries,
+            max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
+        },
+        profile: carma_core::model::Profile::default(),
+        forecasts: Forecasts {
+            declared: request.gpu_memory_mib.map(MiB),
+            estimates: Estimates::by(|estimator| {
+                let mib = match estimator {
+                    Estimator::Measured => request.measured_mib,
+                    Estimator::Horus => request.horus_mib,
+                    Estimator::Faketensor => request.faketensor_mib,
+                    Estimator::Gpumemnet => request.gpumemnet_mib,
+                };
+                mib.map(MiB)
+            }),
+            computed,
+        },
+        hold: request.hold,
+    }
+}
+
+/// Whether a character ends lines or turns text round, so that a name in a listing would look like something else:
+/// controls, line and paragraph separators, and the marks of bidirectional text (Unicode Standard Annex 9).
+fn moves_text(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}')
+}
+
+/// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
+/// is kept in the journal. What is learned of a command is believed of its user's jobs alone: another could say anything
+/// of the same one.
+fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
+    let mut hash = FnvHasher::default();
+    hash.write(&uid.to_le_bytes());
+    for part in request.command.iter().chain([&request.cwd]) {
+        hash.write(part.as_bytes());
+        hash.write(&[0]);
+    }
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_refused_before_the_journal() {
+        let good = SubmitRequest { command: vec!["true".into()], cwd: "/".into(), ..Default::default() };
+        assert!(check_request(&good).is_ok());
+        for bad in [
+            SubmitRequest { command: vec![], ..good.clone() },
+            SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
+            SubmitRequest { cwd: "relative".into(), ..good.clone() },
+            SubmitRequest { env: [("A=B".to_owned(), String::new())].into(), ..good.clone() },
+            SubmitRequest { output: Some("x".into()), ..good.clone() },
+        ] {
+            assert_eq!(check_request(&bad).unwrap_err().status, 400);
+        }
+    }
+}
