@@ -99,3 +99,60 @@ fn nothing_that_is_shipped_depends_on_the_laboratory_and_closed_rooms_stay_close
         }
     }
 }
+
+/// Top-level modules that each module of a crate names with `crate::`, tests left out.
+fn modules(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = vec![src.to_owned()];
+    let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let name = path.strip_prefix(src).unwrap().to_string_lossy().into_owned();
+        let top = name.split(['/', '.']).next().unwrap_or_default().to_owned();
+        if !name.ends_with(".rs") || name.contains("tests") || matches!(&*top, "lib" | "main") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let uses = named.entry(top.clone()).or_default();
+        for line in lines {
+            for part in line.split("crate::").skip(1) {
+                // `use crate::{a, b}` would hide what it names; a module's name stands alone here.
+                let word: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                uses.insert(word);
+            }
+        }
+        uses.remove(&top);
+    }
+    let known: BTreeSet<String> = named.keys().cloned().collect();
+    named.values_mut().for_each(|uses| uses.retain(|name| known.contains(name)));
+    named
+}
+
+#[test]
+fn modules_of_a_crate_use_each_other_one_way() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut circles = Vec::new();
+    for folder in ["crates", "lab"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let src = entry.unwrap().path().join("src");
+            if !src.is_dir() {
+                continue;
+            }
+            let named = modules(&src);
+            for start in named.keys() {
+                let (mut seen, mut open) = (BTreeSet::new(), vec![start]);
+                while let Some(next) = open.pop() {
+                    open.extend(named.get(next).into_iter().flatten().filter(|other| seen.insert(*other)));
+                }
+                if seen.contains(start) {
+                    circles.push(format!("{}: {start}", src.display()));
+                }
+            }
+        }
+    }
+    assert!(circles.is_empty(), "modules that lead back to themselves:\n{}", circles.join("\n"));
+}

@@ -3,6 +3,7 @@
 //! depends on this.
 
 pub mod bench;
+pub mod compare;
 pub mod dataset;
 pub mod dnnperf;
 pub mod faketensor;

@@ -1,6 +1,7 @@
 //! The authors' weights on the authors' data: what they published must come out again.
 
-use carma_lab_memory::gpumemnet::{Data, Published, eval, score_published};
+use carma_lab_memory::compare;
+use carma_lab_memory::gpumemnet::{Data, Published, score_published};
 use carma_memory::gpumemnet::{Ensemble, Family, Sample};
 use std::path::{Path, PathBuf};
 
@@ -46,8 +47,8 @@ fn the_published_mlp_ensembles_on_the_second_mlp_set() {
 #[test]
 fn the_authors_real_models() {
     let Some(folder) = shared("") else { return };
-    let all = eval::reproduce(&folder).unwrap();
-    let same = |all: &[&eval::Reproduced]| all.iter().filter(|r| r.published_mib == r.here_mib).count();
+    let all = compare::reproduce(&folder).unwrap();
+    let same = |all: &[&compare::Reproduced]| all.iter().filter(|r| r.published_mib == r.here_mib).count();
     let (cnns, language): (Vec<_>, Vec<_>) =
         all.iter().partition(|r| !["BERT", "xlnet", "gpt2"].iter().any(|w| r.task.starts_with(w)));
     assert_eq!((cnns.len(), language.len()), (18, 6));

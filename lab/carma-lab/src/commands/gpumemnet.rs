@@ -3,7 +3,7 @@
 use crate::cli::gpumemnet::{GpumemnetAskArgs, GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb, Kind};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json};
-use carma_lab_memory::gpumemnet::eval::{self, Asked, Report, Request, Row, Spread, Training, Weights};
+use carma_lab_memory::compare::{self, Asked, Report, Request, Row, Spread, Training, Weights};
 use carma_lab_memory::gpumemnet::{Data, Folder, Options, cross_validate, train};
 use carma_lab_memory::{bench, dnnperf};
 use carma_memory::dnnperf as product_dnnperf;
@@ -103,7 +103,7 @@ fn train_ensemble(args: &GpumemnetTrainArgs, ensemble: Ensemble) -> Result<Made,
         options.head = Head::Classes { width_mib, count };
     }
     let folds = cross_validate(&data, &options, usize::from(args.folds)).map_err(failure)?;
-    let rows = eval::rows_of_folds(&data, &folds, Weights::Retrained);
+    let rows = compare::rows_of_folds(&data, &folds, Weights::Retrained);
     let whole = if args.folds_only { None } else { Some(train(&data, &options, &folds).map_err(failure)?) };
     let print = data.fingerprint();
     Ok(Made {
@@ -125,7 +125,7 @@ fn train_graphs(args: &GpumemnetTrainArgs) -> Result<Made, Failure> {
     let graphs = dnnperf::read(&args.data).map_err(failure)?;
     let folds =
         dnnperf::cross_validate(&graphs, usize::from(args.folds), args.seed, None).map_err(failure)?;
-    let rows = eval::rows_of_graphs(&graphs, &folds, Weights::Retrained);
+    let rows = compare::rows_of_graphs(&graphs, &folds, Weights::Retrained);
     let whole = if args.folds_only {
         None
     } else {
@@ -154,7 +154,7 @@ fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
         Some(Kind::Gpumemnet(ensemble)) => (vec![ensemble], Asked::No),
         Some(Kind::Dnnperf) => (Vec::new(), Asked::LikeOthers),
     };
-    let report = eval::run(
+    let report = compare::run(
         &Request {
             shared: found.shared,
             own: found.own,
@@ -178,7 +178,7 @@ fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
     if args.json {
         let mut value = serde_json::json!(report);
         value["version"] = carma_api::VERSION.into();
-        value["coverage"] = eval::COVERAGE.into();
+        value["coverage"] = compare::COVERAGE.into();
         value["retrained"] = (!args.stored).into();
         value["took_s"] = began.elapsed().as_secs_f64().into();
         print_json(&value)?;

@@ -4,7 +4,7 @@
 //! here about the tasks that it did not see. `carma lab gpumemnet eval` trains such networks anew.
 
 use super::{Data, Outcome, Target, Test};
-use crate::gpumemnet::eval::{self, Asked, Request, Row};
+use crate::compare::{self, Asked, Request, Row};
 use carma_memory::gpumemnet::{Ensemble, shipped};
 
 /// The published sets, and the accuracy in classes of 1 GB that is asked for there.
@@ -40,14 +40,14 @@ pub fn tests(data: &Data) -> Vec<Test> {
             dnnperf: Asked::No,
             ..Request::default()
         };
-        eval::run(&request, &|_, _| {})
+        compare::run(&request, &|_, _| {})
     });
     let report = match report {
         Ok(report) => report,
         Err(e) => return vec![Test::skipped(NAME, "gpumemnet", e.to_string())],
     };
     let mut tests = Vec::new();
-    for row in report.rows.iter().filter(|row| row.weights == eval::Weights::Stored) {
+    for row in report.rows.iter().filter(|row| row.weights == compare::Weights::Stored) {
         let published = SETS.contains(&row.data.as_str());
         let width = if published { 1000 } else { 8000 };
         if row.width_mib != width && (published || row.width_mib != 1000) {

@@ -3,7 +3,6 @@
 
 pub mod checkpoint;
 mod data;
-pub mod eval;
 mod published;
 pub(crate) mod score;
 mod train;

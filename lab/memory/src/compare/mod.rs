@@ -7,8 +7,8 @@ mod authors;
 
 pub use authors::{AuthorsFolds, Reproduced, authors_folds, reproduce};
 
-use super::{Data, Options, Published, Score, cross_validate_with, score, score_published};
 use crate::dnnperf::{self, Graphs};
+use crate::gpumemnet::{Data, Options, Published, Score, cross_validate_with, score, score_published};
 use carma_memory::Error;
 use carma_memory::gpumemnet::{Bundle, Ensemble, Family, Fold, Sample};
 use serde::Serialize;
