@@ -34,6 +34,11 @@ impl Error {
         Self { kind: Kind::Usage, ..Self::new(message) }
     }
 
+    /// The GPU is in use.
+    pub(crate) fn busy(message: impl Into<String>) -> Self {
+        Self { kind: Kind::Busy, ..Self::new(message) }
+    }
+
     /// Adds what to do about it.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }

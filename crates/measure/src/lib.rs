@@ -1,5 +1,5 @@
-//! What is measured of tasks on GPUs: what several do to each other ([`interference`]), and what a bare CUDA context
-//! takes ([`context`]).
+//! What is measured of tasks on GPUs: one alone ([`profile`]), what several do to each other ([`interference`]), and what
+//! a bare CUDA context takes ([`context`]).
 //!
 //! Nothing here knows a command line: options come as plain structures, results go back as values, and what is worth
 //! saying meanwhile is handed to whoever asked, line by line ([`Say`]).
@@ -7,6 +7,7 @@
 pub mod context;
 mod error;
 pub mod interference;
+pub mod profile;
 
 pub use error::{Error, Kind};
 
