@@ -1,7 +1,6 @@
 //! `carma doctor`: what carma needs on this machine, as far as a client can see.
 
 use super::Context;
-use super::probe::{self, Measured};
 use crate::cli::DoctorArgs;
 use carma_api::Client;
 use carma_api::wire::{ContextProbe, DoneReply, GpusReply, StatusReply};
@@ -9,6 +8,7 @@ use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_core::reading::GpuInfo;
 use carma_gpu::{NvmlOptions, Probe};
+use carma_measure::context::{self, Measured};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -158,7 +158,7 @@ fn contexts(socket: &Path, python: &Path) -> Vec<Finding> {
     gpus.dedup_by(|a, b| a.name == b.name);
     let mut findings = Vec::new();
     for gpu in gpus {
-        findings.push(match probe::context(&mut nvml, &gpu, python) {
+        findings.push(match context::measure(&mut nvml, &gpu, python) {
             Ok(measured) => {
                 let text = format!(
                     "a CUDA context of {} on {} takes {} MiB",

@@ -19,7 +19,6 @@ mod lab;
 mod logs;
 mod order;
 mod predict;
-mod probe;
 mod profile;
 mod queue;
 mod release;
@@ -41,7 +40,7 @@ mod wait;
 use crate::cli::{Cli, ConfigVerb, Verb};
 use crate::places::default_socket;
 use carma_api::Client;
-use carma_cli::failure::{Failure, Outcome};
+use carma_cli::failure::{self, Failure, Outcome};
 use carma_cli::{Screen, print, print_json};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
@@ -73,6 +72,16 @@ impl Context {
         }
         Ok(0)
     }
+}
+
+/// What kept a measurement from being made, with its exit code.
+fn unmeasured(error: carma_measure::Error) -> Failure {
+    let code = match error.kind {
+        carma_measure::Kind::Usage => failure::USAGE,
+        carma_measure::Kind::Busy => failure::NO_CAPACITY,
+        carma_measure::Kind::Failed => failure::GENERAL,
+    };
+    Failure { code, message: Some(error.message), hint: error.hint }
 }
 
 /// Runs the verb and returns its exit code.
@@ -119,5 +128,21 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
     match outcome {
         Err(failure) if failure.is_closed_pipe() => Ok(failure.code),
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_measure::{Error, Kind};
+
+    #[test]
+    fn a_measurement_that_fails_has_a_code_with_a_meaning() {
+        for (kind, code) in [(Kind::Usage, 2), (Kind::Busy, 75), (Kind::Failed, 1)] {
+            let error = Error { kind, message: "what".into(), hint: Some("do".into()) };
+            let failure = unmeasured(error);
+            assert_eq!((failure.code, failure.message.as_deref()), (code, Some("what")));
+            assert_eq!(failure.hint.as_deref(), Some("do"));
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! still while the program does, so that a pause is no time in which nothing was done.
 
 use super::count::Counted;
-use super::resident::News;
+use super::protocol::News;
 use super::window::monotonic;
 use carma_daemon::run::progress::{Meter, Output};
 use carma_interference::profile::RateSource;

@@ -1,16 +1,9 @@
-//! The command that is profiled: started in a process group of its own, its output passed through, ended with
-//! everything that it started.
+//! What a command prints: passed on as it comes, and read for its progress.
 
-use carma_cli::failure::Failure;
-use carma_daemon::run::process;
+use super::interrupts::Bell;
 use carma_daemon::run::progress::Output;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
-use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,29 +19,16 @@ const OVERHEAD: usize = 64;
 /// Most bytes that are still read of a line once too much waits.
 const MOST_REST: usize = 4 << 10;
 
-/// Wakes whoever polls it.
-#[derive(Debug, Clone)]
-pub(super) struct Bell(Arc<OwnedFd>);
+/// Opens the place where output goes on to.
+pub type Outlet = fn() -> Box<dyn Write + Send>;
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
-    }
-
-    pub(super) fn ring(&self) {
-        // Fails only when it rings already.
-        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
-    }
-
-    pub(super) fn hush(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+/// Where the output of a command goes on to. One that takes no more is no reason to stop the command.
+#[derive(Debug, Clone, Copy)]
+pub struct Outlets {
+    /// Its standard output.
+    pub standard: Outlet,
+    /// Its standard error.
+    pub error: Outlet,
 }
 
 /// What a task printed, and when.
@@ -59,126 +39,38 @@ pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A running command.
-pub(super) struct Task {
-    child: Child,
-    handle: OwnedFd,
-    status: Option<ExitStatus>,
+/// The output of a command, piece by piece.
+pub(super) struct Passed {
     pieces: Receiver<Piece>,
     waiting: Arc<Waiting>,
-    /// Descendants of this process that are not its own: they were there before, or belong to MPS.
-    not_its: Box<dyn Fn(u32) -> bool>,
 }
 
-impl Task {
-    /// Starts the command. Its standard output goes to ours, or to standard error where ours is for JSON.
-    pub(super) fn start(
-        words: &[OsString],
-        env: &[(String, String)],
-        to_stderr: bool,
-        bell: &Bell,
-        not_its: Box<dyn Fn(u32) -> bool>,
-    ) -> Result<Self, Failure> {
-        let (program, arguments) =
-            words.split_first().ok_or_else(|| Failure::usage("the command is empty"))?;
-        let shown = program.to_string_lossy().into_owned();
-        // What the command leaves behind becomes our child, so that it can be found and ended.
-        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        let mut command = Command::new(program);
-        command.args(arguments).envs(env.iter().map(|(key, value)| (key, value)));
-        if std::env::var_os("PYTHONUNBUFFERED").is_none() {
-            command.env("PYTHONUNBUFFERED", "1");
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        end_with_us(&mut command);
-        let mut child =
-            command.spawn().map_err(|e| Failure::usage(format!("cannot start '{shown}': {e}")))?;
-        let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-            .map_err(|e| Failure::new(format!("cannot watch '{shown}': {e}")))?;
+impl Passed {
+    /// Passes on what the command prints, from now on.
+    pub(super) fn of(child: &mut Child, outlets: Outlets, bell: &Bell) -> Self {
         let (sender, pieces) = channel();
         let waiting = Arc::new(Waiting::default());
         let to_us = |output| ToUs::new(output, sender.clone(), Arc::clone(&waiting));
         if let Some(out) = child.stdout.take() {
-            if to_stderr {
-                pass(out, io::stderr(), to_us(Output::Standard), bell.clone());
-            } else {
-                pass(out, io::stdout(), to_us(Output::Standard), bell.clone());
-            }
+            pass(out, (outlets.standard)(), to_us(Output::Standard), bell.clone());
         }
         if let Some(err) = child.stderr.take() {
-            pass(err, io::stderr(), to_us(Output::Error), bell.clone());
+            pass(err, (outlets.error)(), to_us(Output::Error), bell.clone());
         }
-        Ok(Self { child, handle, status: None, pieces, waiting, not_its })
+        Self { pieces, waiting }
     }
 
-    /// The next piece of its output, which is waited for as long as this.
-    pub(super) fn piece(&self, wait: Duration) -> Option<Piece> {
+    /// The next piece, which is waited for as long as this.
+    pub(super) fn next(&self, wait: Duration) -> Option<Piece> {
         let piece =
             if wait.is_zero() { self.pieces.try_recv().ok() } else { self.pieces.recv_timeout(wait).ok() }?;
         self.waiting.bytes.fetch_sub(piece.bytes.len() + OVERHEAD, Ordering::AcqRel);
         Some(piece)
     }
 
-    /// Bytes of its output that were not read because they came too fast.
+    /// Bytes that were not read because they came too fast.
     pub(super) fn unread(&self) -> u64 {
         self.waiting.unread.load(Ordering::Acquire)
-    }
-
-    /// Its processes: the command, and what it started.
-    pub(super) fn pids(&self) -> Vec<u32> {
-        let all = process::descendants(std::process::id());
-        all.into_iter().filter(|pid| !(self.not_its)(*pid)).collect()
-    }
-
-    /// How it ended, once it has.
-    pub(super) fn status(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() {
-            self.status = self.child.try_wait().ok().flatten();
-        }
-        self.status
-    }
-
-    /// Signals everything of it.
-    pub(super) fn signal(&mut self, signal: Signal) {
-        // The group's number is the command's as long as that is not waited for.
-        if self.status.is_none() {
-            let _ = kill_process_group(Pid::from_child(&self.child), signal);
-        }
-        for pid in self.pids().into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
-            let _ = kill_process(pid, signal);
-        }
-    }
-}
-
-impl AsFd for Task {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.handle.as_fd()
-    }
-}
-
-impl Drop for Task {
-    /// Nothing of it stays behind, whatever went wrong here.
-    fn drop(&mut self) {
-        if self.status().is_none() {
-            self.signal(Signal::KILL);
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// Has the kernel kill the command should this process be killed, of which it would otherwise know nothing. It does so
-/// when the *thread* that starts the command ends: here the main thread, which lives as long as the process. What the
-/// command itself started is not reached by it.
-fn end_with_us(command: &mut Command) {
-    let us = rustix::process::getpid();
-    let ask = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Killed before that call.
-        if rustix::process::getppid() == Some(us) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
-    };
-    #[expect(unsafe_code, reason = "the closure makes two system calls and takes no memory: safe after fork")]
-    unsafe {
-        command.pre_exec(ask);
     }
 }
 

@@ -1,9 +1,8 @@
 //! The GPUs to profile on, and whether one of them is free.
 
-use crate::commands::Context;
+use crate::Error;
 use carma_api::Client;
 use carma_api::wire::GpusReply;
-use carma_cli::failure::{Failure, NO_CAPACITY};
 use carma_core::reading::{GpuInfo, GpuReading, Health};
 use carma_core::units::Millis;
 use carma_daemon::run::process;
@@ -24,11 +23,11 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Opens the GPUs that `spec` names. `dir`: a short path, for sockets.
-    pub(super) fn open(spec: &str, dir: &Path) -> Result<Self, Failure> {
+    pub(super) fn open(spec: &str, dir: &Path) -> Result<Self, Error> {
         if spec.starts_with("virtual:") {
-            let spec: VirtualSpec = spec.parse().map_err(|e| Failure::usage(format!("--gpus: {e}")))?;
+            let spec: VirtualSpec = spec.parse().map_err(|e| Error::usage(format!("--gpus: {e}")))?;
             let host =
-                VirtualGpus::start(&spec, &dir.join("v"), 1.0).map_err(|e| Failure::new(e.to_string()))?;
+                VirtualGpus::start(&spec, &dir.join("v"), 1.0).map_err(|e| Error::new(e.to_string()))?;
             return Ok(Self {
                 probe: Box::new(host.probe()),
                 sharing: Box::new(host.mps()),
@@ -37,13 +36,13 @@ impl Machine {
             });
         }
         if !matches!(spec, "auto" | "nvml") {
-            return Err(Failure::usage(format!(
+            return Err(Error::usage(format!(
                 "--gpus {spec}: expected auto, nvml or virtual:NxTYPE, e.g. virtual:1xH200"
             )));
         }
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok().map(|list| parse_visible(&list));
         let probe = nvml::open(&NvmlOptions { visible, ..NvmlOptions::default() })
-            .map_err(|e| Failure::new(e.to_string()))?;
+            .map_err(|e| Error::new(e.to_string()))?;
         Ok(Self {
             probe: Box::new(probe),
             sharing: Box::new(Mps::new(MpsOptions::new(dir.join("mps")))),
@@ -63,13 +62,13 @@ impl Machine {
     /// A name that fits none or several; a GPU that cannot be read, or that others use.
     pub(super) fn choose(
         &mut self,
-        context: &Context,
+        socket: &Path,
         name: Option<&str>,
         shared_ok: bool,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<Chosen, Error> {
         let inventory = self.probe.inventory().to_vec();
         let readings = self.probe.tick(Millis::ZERO).gpus;
-        let jobs = if self.is_virtual() { Vec::new() } else { daemons_view(context) };
+        let jobs = if self.is_virtual() { Vec::new() } else { daemons_view(socket) };
         let used_by = |at: usize| {
             let mut users: Vec<String> = readings.get(at).map(|r| self.strangers(r)).unwrap_or_default();
             let uuid = inventory.get(at).map(|gpu| &*gpu.uuid);
@@ -82,18 +81,17 @@ impl Machine {
             Some(name) => named(&inventory, name)?,
             None => (0..inventory.len()).find(|at| used_by(*at).is_empty()).unwrap_or(0),
         };
-        let gpu = inventory.get(at).cloned().ok_or_else(|| Failure::new("there is no GPU here"))?;
+        let gpu = inventory.get(at).cloned().ok_or_else(|| Error::new("there is no GPU here"))?;
         let before = readings.get(at).cloned().unwrap_or_else(|| {
             GpuReading::empty(gpu.uuid.clone(), Health::Unreadable("it gave no reading".to_owned()))
         });
         if let Health::Lost(why) | Health::Unreadable(why) = &before.health {
-            return Err(Failure::new(format!("GPU {} cannot be read: {why}", gpu.index)));
+            return Err(Error::new(format!("GPU {} cannot be read: {why}", gpu.index)));
         }
         let users = used_by(at);
         if !users.is_empty() && !shared_ok {
             let message = format!("GPU {} ({}) is in use: {}", gpu.index, gpu.name, users.join(", "));
-            return Err(Failure { code: NO_CAPACITY, ..Failure::new(message) }
-                .hint("a profile is of a task alone: wait, choose another with --gpu, or measure anyway with --shared-ok"));
+            return Err(Error::busy(message).hint("a profile is of a task alone: wait, choose another with --gpu, or measure anyway with --shared-ok"));
         }
         let drained = jobs.iter().find(|(uuid, ..)| *uuid == *gpu.uuid).map(|(_, _, drained)| *drained);
         Ok(Chosen { at, gpu, before, users, open_to_daemon: drained == Some(false) })
@@ -126,7 +124,7 @@ pub(super) struct Chosen {
     pub(super) open_to_daemon: bool,
 }
 
-fn named(inventory: &[GpuInfo], name: &str) -> Result<usize, Failure> {
+fn named(inventory: &[GpuInfo], name: &str) -> Result<usize, Error> {
     let fits = |gpu: &GpuInfo| match name.parse::<u32>() {
         Ok(index) => gpu.index == index,
         Err(_) => !name.is_empty() && gpu.uuid.starts_with(name),
@@ -137,14 +135,14 @@ fn named(inventory: &[GpuInfo], name: &str) -> Result<usize, Failure> {
         (first, _) => {
             let what = if first.is_some() { "names several GPUs" } else { "names no GPU" };
             let there: Vec<String> = inventory.iter().map(|g| format!("{} {}", g.index, g.uuid)).collect();
-            Err(Failure::usage(format!("--gpu {name} {what}; there are: {}", there.join(", "))))
+            Err(Error::usage(format!("--gpu {name} {what}; there are: {}", there.join(", "))))
         }
     }
 }
 
 /// What a daemon has on its GPUs: UUID, jobs, whether it is drained. Nothing where none answers.
-fn daemons_view(context: &Context) -> Vec<(String, Vec<u64>, bool)> {
-    let reply = Client::connect(&context.socket).and_then(|mut daemon| daemon.get::<GpusReply>("/v1/gpus"));
+fn daemons_view(socket: &Path) -> Vec<(String, Vec<u64>, bool)> {
+    let reply = Client::connect(socket).and_then(|mut daemon| daemon.get::<GpusReply>("/v1/gpus"));
     let gpus = reply.map(|reply| reply.gpus).unwrap_or_default();
     gpus.into_iter()
         .filter(|gpu| gpu.kind != "virtual")

@@ -1,7 +1,7 @@
 //! The GPU to measure on, real or virtual.
 
-use crate::cli::bench::InterferenceArgs;
-use carma_cli::failure::Failure;
+use super::Options;
+use crate::Error;
 use carma_core::reading::{GpuInfo, GpuReading};
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
@@ -24,15 +24,15 @@ pub(super) struct Gpu {
 
 impl Gpu {
     /// Opens the GPU that is meant. `folder` is for sockets.
-    pub(super) fn open(args: &InterferenceArgs, which: Option<&str>, folder: &Path) -> Result<Self, Failure> {
-        let mut gpu = match args.gpus.as_str() {
-            "nvml" | "auto" if args.speed.is_some() => {
-                return Err(Failure::usage("--speed is for virtual GPUs only: real time runs as it does"));
+    pub(super) fn open(options: &Options, which: Option<&str>, folder: &Path) -> Result<Self, Error> {
+        let mut gpu = match options.gpus.as_str() {
+            "nvml" | "auto" if options.speed.is_some() => {
+                return Err(Error::usage("--speed is for virtual GPUs only: real time runs as it does"));
             }
-            "nvml" | "auto" => Self::nvml(args, which, folder)?,
-            spec if spec.starts_with("virtual:") => Self::virtual_gpu(args, spec, which, folder)?,
+            "nvml" | "auto" => Self::nvml(options, which, folder)?,
+            spec if spec.starts_with("virtual:") => Self::virtual_gpu(options, spec, which, folder)?,
             other => {
-                return Err(Failure::usage(format!(
+                return Err(Error::usage(format!(
                     "--gpus {other}: expected nvml or virtual:NxTYPE, e.g. virtual:1xH200"
                 )));
             }
@@ -48,23 +48,23 @@ impl Gpu {
         Ok(gpu)
     }
 
-    fn nvml(args: &InterferenceArgs, which: Option<&str>, folder: &Path) -> Result<Self, Failure> {
+    fn nvml(options: &Options, which: Option<&str>, folder: &Path) -> Result<Self, Error> {
         // An outer limit, of a Slurm allocation say, is ours too.
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok().map(|v| parse_visible(&v));
         let limited = visible.is_some();
         let open = |visible| {
             nvml::open(&NvmlOptions { visible, ..NvmlOptions::default() })
-                .map_err(|e| Failure::new(e.to_string()))
+                .map_err(|e| Error::new(e.to_string()))
         };
         let probe = open(visible)?;
         let info = choose(probe.inventory(), which)?;
         let all: Vec<_> = probe.inventory().iter().map(|gpu| gpu.uuid.clone()).collect();
         // Only this one is read from now on: others would cost time.
         let probe = open(Some(vec![info.uuid.to_string()]))?;
-        let mut options = MpsOptions::new(folder.join("mps"));
-        options.control.clone_from(&args.mps_control);
+        let mut mps = MpsOptions::new(folder.join("mps"));
+        mps.control.clone_from(&options.mps_control);
         if limited {
-            options.gpus = all;
+            mps.gpus = all;
         }
         let driver = Some(probe.driver_version().to_owned());
         Ok(Self {
@@ -72,21 +72,16 @@ impl Gpu {
             machine: Machine { driver, ..Machine::default() },
             env: Vec::new(),
             probe: Box::new(probe),
-            sharing: Box::new(Mps::new(options)),
+            sharing: Box::new(Mps::new(mps)),
             host: None,
         })
     }
 
-    fn virtual_gpu(
-        args: &InterferenceArgs,
-        spec: &str,
-        which: Option<&str>,
-        folder: &Path,
-    ) -> Result<Self, Failure> {
-        let spec: VirtualSpec = spec.parse().map_err(|e| Failure::usage(format!("--gpus: {e}")))?;
-        let speed = f64::from(args.speed.unwrap_or(1));
-        let host = VirtualGpus::start(&spec, &folder.join("gpus"), speed)
-            .map_err(|e| Failure::new(e.to_string()))?;
+    fn virtual_gpu(options: &Options, spec: &str, which: Option<&str>, folder: &Path) -> Result<Self, Error> {
+        let spec: VirtualSpec = spec.parse().map_err(|e| Error::usage(format!("--gpus: {e}")))?;
+        let speed = f64::from(options.speed.unwrap_or(1));
+        let host =
+            VirtualGpus::start(&spec, &folder.join("gpus"), speed).map_err(|e| Error::new(e.to_string()))?;
         Ok(Self {
             info: choose(host.inventory(), which)?,
             machine: Machine::default(),
@@ -109,7 +104,7 @@ impl Gpu {
     }
 
     /// Environment of an MPS client with that share of the threads; the daemon runs from now on.
-    pub(super) fn mps(&self, pct: Option<u8>) -> Result<Vec<(String, String)>, Failure> {
+    pub(super) fn mps(&self, pct: Option<u8>) -> Result<Vec<(String, String)>, Error> {
         let request = SharingRequest {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -118,7 +113,7 @@ impl Gpu {
             thread_percent: pct,
         };
         let grant = self.sharing.prepare(&request).map_err(|e| {
-            Failure::new(format!("MPS cannot be had: {e}")).hint("--sharing time-slice measures without it")
+            Error::new(format!("MPS cannot be had: {e}")).hint("--sharing time-slice measures without it")
         })?;
         Ok(grant.env)
     }
@@ -129,7 +124,7 @@ impl Gpu {
     }
 }
 
-fn choose(inventory: &[GpuInfo], which: Option<&str>) -> Result<GpuInfo, Failure> {
+fn choose(inventory: &[GpuInfo], which: Option<&str>) -> Result<GpuInfo, Error> {
     let found = match which {
         None => inventory.first(),
         Some(name) => inventory.iter().find(|gpu| *gpu.uuid == *name || gpu.index.to_string() == name),
@@ -137,6 +132,6 @@ fn choose(inventory: &[GpuInfo], which: Option<&str>) -> Result<GpuInfo, Failure
     found.cloned().ok_or_else(|| {
         let known: Vec<String> =
             inventory.iter().map(|gpu| format!("{} ({})", gpu.index, gpu.uuid)).collect();
-        Failure::usage(format!("there is no GPU `{}`; there are: {}", which.unwrap_or(""), known.join(", ")))
+        Error::usage(format!("there is no GPU `{}`; there are: {}", which.unwrap_or(""), known.join(", ")))
     })
 }

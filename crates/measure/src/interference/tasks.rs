@@ -1,6 +1,6 @@
 //! The file of tasks.
 
-use carma_cli::failure::Failure;
+use crate::Error;
 use carma_interference::measured::TaskNote;
 use carma_interference::share::Mode;
 use serde::Deserialize;
@@ -145,8 +145,8 @@ impl TaskFile {
     ///
     /// # Errors
     /// What is wrong in the file, or a name that is not there.
-    pub(super) fn read(path: &Path, only: &[String]) -> Result<Self, Failure> {
-        let bad = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+    pub(super) fn read(path: &Path, only: &[String]) -> Result<Self, Error> {
+        let bad = |why: String| Error::usage(format!("{}: {why}", path.display()));
         let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
         let mut file: Self = toml::from_str(&text).map_err(|e| {
             bad(e.to_string().trim_end().to_owned()).hint("docs/measuring-interference.md shows such a file")
@@ -204,8 +204,8 @@ impl TaskFile {
 }
 
 /// Groups from a file: one a line, names separated by commas; `#` begins a remark.
-pub(super) fn read_groups(path: &Path, tasks: &[Task]) -> Result<Vec<Vec<usize>>, Failure> {
-    let bad = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+pub(super) fn read_groups(path: &Path, tasks: &[Task]) -> Result<Vec<Vec<usize>>, Error> {
+    let bad = |why: String| Error::usage(format!("{}: {why}", path.display()));
     let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
     let mut groups = Vec::new();
     for (number, line) in text.lines().enumerate() {

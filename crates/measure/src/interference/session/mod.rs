@@ -1,17 +1,20 @@
 //! One phase of a measurement: its processes are started, its windows run in order, its processes ended.
 
+mod start;
+
 use super::book::Book;
 use super::machine::Gpu;
 use super::plan::{ALL, Member, Phase, Window};
 use super::processors::Processors;
-use super::resident::{Launch, News, Resident, end_all};
-use super::tasks::{Hold, TaskFile};
+use super::protocol::News;
+use super::resident::{Resident, end_all};
+use super::tasks::TaskFile;
 use super::window::{self, Timing};
-use carma_cli::failure::Failure;
+use crate::{Error, Say};
 use carma_interference::measured::Combination;
 use carma_interference::share::Mode;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,6 +44,8 @@ pub(super) struct Stage<'a> {
     /// How often each task runs alone, 2 or more.
     pub(super) solo_rounds: usize,
     pub(super) seed: u64,
+    /// Hears how far it is.
+    pub(super) say: Say<'a>,
 }
 
 /// A phase under way.
@@ -77,7 +82,7 @@ impl Stage<'_> {
     }
 
     /// Measures what is left of a phase, as far as the time allows.
-    pub(super) fn measure(&mut self, book: &mut Book, phase: &Phase) -> Result<(), Failure> {
+    pub(super) fn measure(&mut self, book: &mut Book, phase: &Phase) -> Result<(), Error> {
         let done = book.done(self.retry_failed);
         let tasks = &self.file.tasks;
         let todo: Vec<Window> =
@@ -112,11 +117,11 @@ impl Stage<'_> {
 }
 
 impl Session<'_, '_> {
-    fn run(&mut self, todo: Vec<Window>, references: &[Window]) -> Result<(), Failure> {
+    fn run(&mut self, todo: Vec<Window>, references: &[Window]) -> Result<(), Error> {
         let all: Vec<Member> = self.phase.residents.iter().copied().collect();
-        eprintln!("{}: {} tasks start", self.phase.sharing, all.len());
+        self.say(&format!("{}: {} tasks start", self.phase.sharing, all.len()));
         self.start(&all)?;
-        eprintln!("{}: ready after {:.0} s", self.phase.sharing, self.began.elapsed().as_secs_f64());
+        self.say(&format!("{}: ready after {:.0} s", self.phase.sharing, self.began.elapsed().as_secs_f64()));
         // At the start, at the end and between, so that drift is seen.
         let total = todo.len();
         // A few windows are over before anything drifts.
@@ -132,12 +137,12 @@ impl Session<'_, '_> {
             }
             self.window(&window)?;
             if (at + 1) % 20 == 0 {
-                eprintln!(
+                self.say(&format!(
                     "{}: {} of {total} windows, {:.0} s",
                     self.phase.sharing,
                     at + 1,
                     self.began.elapsed().as_secs_f64()
-                );
+                ));
             }
         }
         if total == 0 {
@@ -148,6 +153,10 @@ impl Session<'_, '_> {
         self.round(references, 0)
     }
 
+    fn say(&self, text: &str) {
+        (self.stage.say)(text);
+    }
+
     /// What so many windows take.
     fn needs(&self, windows: usize) -> Duration {
         let Timing { settle, window, .. } = self.stage.timing;
@@ -155,7 +164,7 @@ impl Session<'_, '_> {
     }
 
     /// All tasks alone, as far as the time allows while so many more windows follow.
-    fn round(&mut self, references: &[Window], more: usize) -> Result<(), Failure> {
+    fn round(&mut self, references: &[Window], more: usize) -> Result<(), Error> {
         if references.is_empty() || self.stage.over(self.needs(1 + more)) {
             return Ok(());
         }
@@ -171,7 +180,7 @@ impl Session<'_, '_> {
     }
 
     /// Measures a window and notes what came of it.
-    fn window(&mut self, window: &Window) -> Result<(), Failure> {
+    fn window(&mut self, window: &Window) -> Result<(), Error> {
         self.look_after()?;
         let began = Instant::now();
         let at_s = (began.duration_since(self.began).as_secs_f64() * 1000.0).round() / 1000.0;
@@ -216,7 +225,7 @@ impl Session<'_, '_> {
         (measured.sharing, measured.session) = (self.phase.sharing, self.number);
         (measured.repeat, measured.at_s) = (window.repeat, at_s);
         if let Some(why) = &measured.failed {
-            eprintln!("{} {}: {why}", self.phase.sharing, measured.members.join(" + "));
+            self.say(&format!("{} {}: {why}", self.phase.sharing, measured.members.join(" + ")));
         } else {
             for member in &window.members {
                 self.starts.remove(member);
@@ -228,12 +237,12 @@ impl Session<'_, '_> {
     }
 
     /// Notices who died while idle (under MPS a fault of one takes all), and starts them again.
-    fn look_after(&mut self) -> Result<(), Failure> {
+    fn look_after(&mut self) -> Result<(), Error> {
         let members: Vec<Member> = self.alive.keys().copied().collect();
         for member in members {
             let news = self.alive.get_mut(&member).and_then(|resident| resident.hear(Duration::ZERO));
             if let Some(News::Gone(why)) = news {
-                eprintln!("{} ended while it was idle: {why}", self.name(member));
+                self.say(&format!("{} ended while it was idle: {why}", self.name(member)));
                 self.lost.insert(member, why);
                 end_all(self.alive.remove(&member).into_iter().collect());
             }
@@ -261,126 +270,5 @@ impl Session<'_, '_> {
             name = format!("{name}#{}", member.copy + 1);
         }
         if member.pct < ALL { format!("{name}@{}%", member.pct) } else { name }
-    }
-
-    fn launch(&mut self, member: Member) -> Result<Result<Resident, String>, Failure> {
-        let mut env: Vec<(String, String)> = Vec::new();
-        let task = &self.stage.file.tasks[member.task];
-        env.extend(self.stage.file.env.clone());
-        env.extend(task.env.clone());
-        env.extend(self.stage.gpu.env.clone());
-        if self.phase.sharing == Mode::Mps {
-            env.extend(self.stage.gpu.mps((member.pct < ALL).then_some(member.pct))?);
-        }
-        // The helper for Python is found wherever the task lies.
-        let given = env.iter().rev().find(|(key, _)| key == "PYTHONPATH").map(|(_, value)| value.clone());
-        let given = given.or_else(|| std::env::var("PYTHONPATH").ok()).filter(|value| !value.is_empty());
-        let helper = self.stage.folder.display().to_string();
-        env.push(("PYTHONPATH".into(), given.map_or(helper.clone(), |given| format!("{helper}:{given}"))));
-        self.sockets += 1;
-        let name = self.name(member);
-        let launch = Launch {
-            member,
-            command: &task.command,
-            cwd: task.cwd.as_deref().unwrap_or(Path::new(".")),
-            env,
-            hold: task.hold,
-            folder: self.stage.folder.join(format!("{}.{}", self.number, self.sockets)),
-            output: self.output(&name),
-            name,
-        };
-        Ok(Resident::start(launch))
-    }
-
-    fn output(&self, name: &str) -> PathBuf {
-        self.stage.logs.join(format!("{}-{}.log", name.replace(['/', '%'], ""), self.phase.sharing))
-    }
-
-    /// Starts processes, some at a time, and lets them warm up one after the other.
-    fn start(&mut self, members: &[Member]) -> Result<(), Failure> {
-        let began = Instant::now();
-        let patience = Duration::from_secs_f64(self.stage.file.startup_s);
-        let mut todo = members.iter().rev().copied().collect::<Vec<_>>();
-        let mut loading: Vec<Resident> = Vec::new();
-        let mut queue: Vec<Resident> = Vec::new();
-        let mut warming: Option<(Resident, Instant)> = None;
-        let mut dead = Vec::new();
-        while !(todo.is_empty() && loading.is_empty() && queue.is_empty() && warming.is_none()) {
-            if self.stage.over(Duration::ZERO) {
-                for resident in loading.into_iter().chain(queue).chain(warming.map(|(r, _)| r)).chain(dead) {
-                    self.lost.insert(resident.member, "the time was over before it was ready".into());
-                    self.alive.insert(resident.member, resident);
-                }
-                return Ok(());
-            }
-            while loading.len() < self.stage.file.start_at_once
-                && let Some(member) = todo.pop()
-            {
-                *self.starts.entry(member).or_default() += 1;
-                match self.launch(member)? {
-                    Ok(resident) => loading.push(resident),
-                    Err(why) => self.lose(member, &why),
-                }
-            }
-            let mut still = Vec::new();
-            for mut resident in loading {
-                match resident.hear(Duration::ZERO) {
-                    Some(News::Hello) => queue.push(resident),
-                    Some(News::Gone(why)) => {
-                        self.lose(resident.member, &why);
-                        dead.push(resident);
-                    }
-                    _ if resident.started.elapsed() > patience => {
-                        let why = format!(
-                            "{} within {:.0} s (startup_s)",
-                            match self.stage.file.tasks[resident.member.task].hold {
-                                Hold::Pace =>
-                                    "it does not use carma_bench: it did not connect to CARMA_BENCH",
-                                Hold::Stop => "it told of no progress, by heartbeats or in what it prints,",
-                            },
-                            patience.as_secs_f64()
-                        );
-                        self.lose(resident.member, &why);
-                        dead.push(resident);
-                    }
-                    _ => still.push(resident),
-                }
-            }
-            loading = still;
-            match warming.take() {
-                None if !queue.is_empty() => {
-                    let next = queue.remove(0);
-                    next.warm();
-                    warming = Some((next, Instant::now()));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
-                Some((mut resident, since)) => match resident.hear(Duration::from_millis(5)) {
-                    Some(News::Ready(memory_mib)) => {
-                        resident.memory_mib = memory_mib;
-                        self.lost.remove(&resident.member);
-                        self.alive.insert(resident.member, resident);
-                    }
-                    Some(News::Gone(why)) => {
-                        self.lose(resident.member, &why);
-                        dead.push(resident);
-                    }
-                    _ if since.elapsed() > patience => {
-                        let why =
-                            format!("it was not warm within {:.0} s (startup_s)", patience.as_secs_f64());
-                        self.lose(resident.member, &why);
-                        dead.push(resident);
-                    }
-                    _ => warming = Some((resident, since)),
-                },
-            }
-        }
-        end_all(dead);
-        self.startup = began.elapsed().as_secs_f64();
-        Ok(())
-    }
-
-    fn lose(&mut self, member: Member, why: &str) {
-        eprintln!("{}: {why}", self.name(member));
-        self.lost.insert(member, why.to_owned());
     }
 }

@@ -1,7 +1,7 @@
 //! The log beside the results: what was measured is there at once, and what is there is not measured again.
 
 use super::plan::Key;
-use carma_cli::failure::Failure;
+use crate::Error;
 use carma_cli::replace;
 use carma_interference::measured::{
     Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
@@ -39,9 +39,9 @@ impl Book {
     ///
     /// # Errors
     /// A file that cannot be read or written; a log of another GPU, or in which a task of the same name is another.
-    pub(super) fn open(output: &Path, machine: &Machine, tasks: &[TaskNote]) -> Result<Self, Failure> {
+    pub(super) fn open(output: &Path, machine: &Machine, tasks: &[TaskNote]) -> Result<Self, Error> {
         let path = log_beside(output);
-        let failed = |what: &str, e: std::io::Error| Failure::new(format!("{what} {}: {e}", path.display()));
+        let failed = |what: &str, e: std::io::Error| Error::new(format!("{what} {}: {e}", path.display()));
         let mut options = File::options();
         let file = options
             .read(true)
@@ -51,11 +51,11 @@ impl Book {
             .map_err(|e| failed("cannot write", e))?;
         // Two that begin one log would both write its header.
         if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
-            return Err(Failure::new(format!("another carma measures into {}", path.display()))
+            return Err(Error::new(format!("another carma measures into {}", path.display()))
                 .hint("wait for it, or name another --output"));
         }
         if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-            return Err(Failure::usage(format!("{} is no regular file", path.display()))
+            return Err(Error::usage(format!("{} is no regular file", path.display()))
                 .hint("name another --output: the measurements are kept beside it"));
         }
         let mut text = String::new();
@@ -63,7 +63,7 @@ impl Book {
             .read_to_string(&mut text)
             .map_err(|e| failed("cannot read", e))?;
         let found = read_log(&text).map_err(|e| {
-            Failure::new(format!("{}: {e}", path.display()))
+            Error::new(format!("{}: {e}", path.display()))
                 .hint("move it away, or name another --output: then everything is measured anew")
         })?;
         // A line that was torn when the tool ended would spoil the next one.
@@ -75,7 +75,7 @@ impl Book {
         let log = match found {
             Some(log) => {
                 let other = |what: String| {
-                    Failure::usage(format!("{}: {what}", path.display()))
+                    Error::usage(format!("{}: {what}", path.display()))
                         .hint("name another --output for other measurements")
                 };
                 if log.machine.gpu != machine.gpu {
@@ -118,8 +118,8 @@ impl Book {
         Ok(book)
     }
 
-    fn write(&mut self, line: &Line) -> Result<(), Failure> {
-        let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", self.path.display()));
+    fn write(&mut self, line: &Line) -> Result<(), Error> {
+        let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", self.path.display()));
         let mut text = serde_json::to_vec(line).map_err(|e| failed(e.into()))?;
         text.push(b'\n');
         self.file.write_all(&text).and_then(|()| self.file.flush()).map_err(failed)
@@ -132,7 +132,7 @@ impl Book {
         seed: u64,
         gpu_uuid: &str,
         processors_each: Option<usize>,
-    ) -> Result<u32, Failure> {
+    ) -> Result<u32, Error> {
         let number = self.log.sessions.iter().map(|session| session.number + 1).max().unwrap_or(0);
         let session = Session {
             number,
@@ -149,7 +149,7 @@ impl Book {
     }
 
     /// Notes a window.
-    pub(super) fn add(&mut self, window: Combination) -> Result<(), Failure> {
+    pub(super) fn add(&mut self, window: Combination) -> Result<(), Error> {
         let line = Line::Combination(Box::new(window));
         self.write(&line)?;
         if let Line::Combination(window) = line {
@@ -170,15 +170,15 @@ impl Book {
     }
 
     /// Writes the results.
-    pub(super) fn finish(&self, left: usize) -> Result<Measured, Failure> {
+    pub(super) fn finish(&self, left: usize) -> Result<Measured, Error> {
         let mut log = self.log.clone();
         // A window that was measured again after it had failed.
         let good: BTreeSet<Key> =
             log.combinations.iter().filter(|w| w.failed.is_none() && w.k() > 1).map(Key::of).collect();
         log.combinations.retain(|w| w.failed.is_none() || !good.contains(&Key::of(w)));
         let measured = log.assemble(left);
-        measured.check().map_err(|e| Failure::new(format!("{}: {e}", self.path.display())))?;
-        let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", self.output.display()));
+        measured.check().map_err(|e| Error::new(format!("{}: {e}", self.path.display())))?;
+        let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", self.output.display()));
         let text = serde_json::to_vec(&measured).map_err(|e| failed(e.into()))?;
         replace(&self.output, &text).map_err(failed)?;
         Ok(measured)

@@ -1,9 +1,11 @@
 //! Runs a command once and watches it: the GPU ten times a second, its processes twice, its heartbeats and its output
 //! whenever they come.
 
+use super::interrupts::{Bell, Interrupts};
 use super::machine::{Chosen, Machine};
-use super::task::{Bell, Task};
-use carma_cli::failure::Failure;
+use super::output::Outlets;
+use super::task::Task;
+use crate::Error;
 use carma_core::reading::{GpuReading, Health, ProcessReading};
 use carma_core::units::Millis;
 use carma_daemon::run::process;
@@ -19,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -46,12 +48,9 @@ pub(super) struct Request<'a> {
     pub(super) patience_s: f64,
     pub(super) grace: Duration,
     pub(super) keep_running: bool,
-    /// Standard output is for JSON.
-    pub(super) json: bool,
-    /// How often the user has wanted to stop.
-    pub(super) interrupts: &'a AtomicU32,
-    /// Rung with each.
-    pub(super) bell: &'a Bell,
+    /// Where its output goes on to.
+    pub(super) outlets: Outlets,
+    pub(super) interrupts: &'a Interrupts,
 }
 
 /// What was seen.
@@ -73,12 +72,8 @@ pub(super) struct Watched {
 ///
 /// # Errors
 /// A command that cannot be started, or a system without room for it.
-pub(super) fn watch(
-    machine: &mut Machine,
-    chosen: &Chosen,
-    request: &Request<'_>,
-) -> Result<Watched, Failure> {
-    let meter = Meter::open(request.dir, None).map_err(|e| Failure::new(e.to_string()))?;
+pub(super) fn watch(machine: &mut Machine, chosen: &Chosen, request: &Request<'_>) -> Result<Watched, Error> {
+    let meter = Meter::open(request.dir, None).map_err(|e| Error::new(e.to_string()))?;
     let mut env = machine.env.clone();
     env.push(("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into()));
     env.push(("CUDA_VISIBLE_DEVICES".into(), chosen.gpu.uuid.to_string()));
@@ -89,11 +84,11 @@ pub(super) fn watch(
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim_end() == "nvidia-cuda-mps")
     };
     let not_its = Box::new(move |pid: u32| before.contains(&pid) || is_mps(pid));
-    let task = Task::start(request.command, &env, request.json, request.bell, not_its)?;
+    let task = Task::start(request.command, &env, request.outlets, request.interrupts.bell(), not_its)?;
     let start = Instant::now();
     let (sender, readings) = channel();
     let stop = AtomicBool::new(false);
-    let (probe, at, bell) = (&mut machine.probe, chosen.at, request.bell);
+    let (probe, at, bell) = (&mut machine.probe, chosen.at, request.interrupts.bell());
     let is_own = |pid| machine.sharing.is_own_process(pid);
     let watcher = Watcher {
         request,
@@ -112,7 +107,7 @@ pub(super) fn watch(
         let sampling = std::thread::Builder::new()
             .name("sample".into())
             .spawn_scoped(scope, || sample(probe.as_mut(), at, &sender, &stop, bell))
-            .map_err(|e| Failure::new(format!("no thread to watch the GPU: {e}")))?;
+            .map_err(|e| Error::new(format!("no thread to watch the GPU: {e}")))?;
         let watched = watcher.run(&readings);
         stop.store(true, Ordering::Release);
         let _ = sampling.join();
@@ -166,7 +161,7 @@ struct Ending {
 }
 
 impl Watcher<'_> {
-    fn run(mut self, readings: &Receiver<(Instant, GpuReading)>) -> Result<Watched, Failure> {
+    fn run(mut self, readings: &Receiver<(Instant, GpuReading)>) -> Result<Watched, Error> {
         let mut host_due = self.start;
         let mut ended = None;
         let mut ending: Option<Ending> = None;
@@ -196,7 +191,7 @@ impl Watcher<'_> {
                 }
                 break;
             }
-            let wanted = self.request.interrupts.load(Ordering::Acquire);
+            let wanted = self.request.interrupts.count();
             let is_over = self.recorder.phase() == Phase::Over && !self.request.keep_running;
             match &mut ending {
                 None if wanted > 0 || is_over => {
@@ -224,7 +219,7 @@ impl Watcher<'_> {
             unread: self.task.unread(),
             others: self.others,
             killed: ending.is_some_and(|ending| ending.killed),
-            interrupted: self.request.interrupts.load(Ordering::Acquire) > 0,
+            interrupted: self.request.interrupts.count() > 0,
         })
     }
 
@@ -233,18 +228,18 @@ impl Watcher<'_> {
     }
 
     /// Until something happens, or it is time for another look at the host.
-    fn sleep(&self, most: Duration) -> Result<(), Failure> {
+    fn sleep(&self, most: Duration) -> Result<(), Error> {
         let fds = &mut [
-            PollFd::new(self.request.bell, PollFlags::IN),
+            PollFd::new(self.request.interrupts.bell(), PollFlags::IN),
             PollFd::new(&self.meter, PollFlags::IN),
             PollFd::new(&self.task, PollFlags::IN),
         ];
         let timeout = rustix::time::Timespec::try_from(most).ok();
         match poll(fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(Failure::new(format!("cannot wait for the command: {e}"))),
+            Err(e) => return Err(Error::new(format!("cannot wait for the command: {e}"))),
         }
-        self.request.bell.hush();
+        self.request.interrupts.bell().hush();
         Ok(())
     }
 

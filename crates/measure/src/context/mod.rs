@@ -1,6 +1,7 @@
-//! `carma doctor --probe-context`: what a CUDA context takes on this machine's GPUs. PyTorch opens one
-//! in a process of its own; NVML says what that process holds, PyTorch how much of it are tensors.
+//! What a CUDA context takes on this machine's GPUs. PyTorch opens one in a process of its own; NVML says what that
+//! process holds, PyTorch how much of it are tensors.
 
+use crate::Error;
 use carma_core::reading::{GpuInfo, GpuReading};
 use carma_core::units::{MiB, Millis};
 use carma_gpu::Probe;
@@ -26,18 +27,22 @@ struct Said {
 
 /// A context that was measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Measured {
+pub struct Measured {
     /// Its size.
-    pub(crate) context: MiB,
+    pub context: MiB,
     /// `torch 2.11`.
-    pub(crate) framework: String,
+    pub framework: String,
 }
 
-/// Measures the context on one GPU.
+/// Measures the context on one GPU. `python`: an interpreter that has PyTorch.
 ///
 /// # Errors
-/// Why it cannot be measured, in words.
-pub(crate) fn context(probe: &mut dyn Probe, gpu: &GpuInfo, python: &Path) -> Result<Measured, String> {
+/// Why it cannot be measured: no such interpreter, no PyTorch, a GPU of which NVML does not tell the processes.
+pub fn measure(probe: &mut dyn Probe, gpu: &GpuInfo, python: &Path) -> Result<Measured, Error> {
+    context(probe, gpu, python).map_err(Error::new)
+}
+
+fn context(probe: &mut dyn Probe, gpu: &GpuInfo, python: &Path) -> Result<Measured, String> {
     let before = reading(probe, gpu)?;
     let mut child = Command::new(python)
         .args(["-c", SCRIPT])
@@ -115,6 +120,7 @@ fn held(pid: u32, before: &GpuReading, after: &GpuReading) -> Result<MiB, String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use carma_core::reading::{Activity, GpuKind, Health, ProcessReading, Snapshot};
     use std::os::unix::fs::PermissionsExt;
 
@@ -148,7 +154,7 @@ mod tests {
         }
     }
 
-    fn measure(python: &str) -> Result<Measured, String> {
+    fn measured(python: &str) -> Result<Measured, Error> {
         let gpu = GpuInfo {
             uuid: "GPU-a".into(),
             index: 0,
@@ -162,19 +168,19 @@ mod tests {
         let program = dir.path().join("python");
         std::fs::write(&program, format!("#!/bin/sh\n{python}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        context(&mut probe, &gpu, &program)
+        measure(&mut probe, &gpu, &program)
     }
 
     #[test]
     fn a_context_is_what_the_process_holds_less_its_tensors() {
         let said = "echo '{\"torch\": \"2.11.0+cu130\", \"reserved\": 90177536}'; read x";
-        let measured = measure(said).unwrap();
+        let measured = measured(said).unwrap();
         assert_eq!(measured, Measured { context: MiB(650 - 86), framework: "torch 2.11".into() });
     }
 
     #[test]
     fn why_it_cannot_be_measured() {
-        let error = |python| measure(python).unwrap_err();
+        let error = |python| measured(python).unwrap_err().message;
         let none = error("echo '{\"error\": \"PyTorch cannot be imported: No module named torch\"}'");
         assert!(none.contains("No module named torch"), "{none}");
         assert!(error("exit 1").contains("without an answer"));

@@ -1,6 +1,6 @@
-//! The file of profiles.
+//! The file of profiles: checked before a run, added to after it.
 
-use carma_cli::failure::Failure;
+use crate::Error;
 use carma_cli::{Lock, replace};
 use carma_interference::profile::{Profile, Profiles, VERSION};
 use std::io::ErrorKind;
@@ -10,18 +10,18 @@ use std::path::Path;
 ///
 /// # Errors
 /// A directory that is not there, a file that would be lost or cannot be added to.
-pub(super) fn check(path: &Path, append: bool) -> Result<(), Failure> {
+pub fn check(path: &Path, append: bool) -> Result<(), Error> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     if !folder.is_dir() {
-        return Err(Failure::usage(format!(
+        return Err(Error::usage(format!(
             "cannot write {}: there is no directory {}",
             path.display(),
             folder.display()
         )));
     }
     match read(path)? {
-        Some(profiles) if !append && !profiles.tasks.is_empty() => Err(Failure::usage(format!(
+        Some(profiles) if !append && !profiles.tasks.is_empty() => Err(Error::usage(format!(
             "{} exists, with {} tasks in it; --append adds to them, or choose another name",
             path.display(),
             profiles.tasks.len()
@@ -35,8 +35,8 @@ pub(super) fn check(path: &Path, append: bool) -> Result<(), Failure> {
 ///
 /// # Errors
 /// A file that is not one of profiles, or cannot be written; it is then as it was.
-pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("cannot write {}: {e}", path.display()));
+pub fn save(path: &Path, profile: &Profile) -> Result<(), Error> {
+    let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", path.display()));
     let _held = Lock::hold(path).map_err(failed)?;
     let mut profiles = read(path)?.unwrap_or_else(|| Profiles {
         version: VERSION,
@@ -48,14 +48,14 @@ pub(super) fn save(path: &Path, profile: &Profile) -> Result<(), Failure> {
         Some(known) => *known = profile.clone(),
         None => profiles.tasks.push(profile.clone()),
     }
-    let mut text = serde_json::to_vec_pretty(&profiles).map_err(|e| Failure::new(e.to_string()))?;
+    let mut text = serde_json::to_vec_pretty(&profiles).map_err(|e| Error::new(e.to_string()))?;
     text.push(b'\n');
     replace(path, &text).map_err(failed)
 }
 
 /// What the file holds; `None`: it is not there, or is a pipe or the like.
-fn read(path: &Path) -> Result<Option<Profiles>, Failure> {
-    let failed = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+fn read(path: &Path) -> Result<Option<Profiles>, Error> {
+    let failed = |why: String| Error::usage(format!("{}: {why}", path.display()));
     match std::fs::metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(failed(e.to_string())),
@@ -118,7 +118,7 @@ mod tests {
         let seen: Vec<_> = profiles.tasks.iter().map(|task| (task.name.as_str(), task.watched_s)).collect();
         assert_eq!(seen, [("a", Some(3.0)), ("b", Some(2.0))]);
         let refused = check(&file, false).unwrap_err();
-        assert!(refused.message.unwrap().contains("2 tasks in it; --append"));
+        assert!(refused.message.contains("2 tasks in it; --append"));
         check(&file, true).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
     }
@@ -129,16 +129,16 @@ mod tests {
         let file = dir.path().join("notes.txt");
         fs::write(&file, "my notes").unwrap();
         for append in [false, true] {
-            let refused = check(&file, append).unwrap_err().message.unwrap();
+            let refused = check(&file, append).unwrap_err().message;
             assert!(refused.contains("notes.txt: not a file of solo profiles"), "{refused}");
         }
         assert!(save(&file, &profile("a", 1.0)).is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), "my notes");
-        let refused = check(&dir.path().join("absent/p.json"), false).unwrap_err().message.unwrap();
+        let refused = check(&dir.path().join("absent/p.json"), false).unwrap_err().message;
         assert!(refused.contains("there is no directory"), "{refused}");
-        assert!(check(dir.path(), true).unwrap_err().message.unwrap().contains("it is a directory"));
+        assert!(check(dir.path(), true).unwrap_err().message.contains("it is a directory"));
         // A full disk.
-        let full = save(Path::new("/dev/full"), &profile("a", 1.0)).unwrap_err().message.unwrap();
+        let full = save(Path::new("/dev/full"), &profile("a", 1.0)).unwrap_err().message;
         assert!(full.contains("cannot write /dev/full: No space left"), "{full}");
     }
 }

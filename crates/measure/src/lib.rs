@@ -1,0 +1,15 @@
+//! What is measured of tasks on GPUs: one alone ([`profile`]), what several do to each other ([`interference`]), and what
+//! a bare CUDA context takes ([`context`]).
+//!
+//! Nothing here knows a command line: options come as plain structures, results go back as values, and what is worth
+//! saying meanwhile is handed to whoever asked, line by line ([`Say`]).
+
+pub mod context;
+mod error;
+pub mod interference;
+pub mod profile;
+
+pub use error::{Error, Kind};
+
+/// Is told what goes on, a line at a time, without its end.
+pub type Say<'a> = &'a dyn Fn(&str);
