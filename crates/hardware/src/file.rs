@@ -1,6 +1,7 @@
 //! The form of a type's file, and what is checked when one is read.
 
-use super::{Capacities, GpuType, MigProfile, Power, Startup};
+use super::facts::{Context, Fact, Facts, Known, Prediction, Unmeasured};
+use super::{Capacities, GpuType, MigProfile, Power, Startup, names};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +10,15 @@ use std::sync::Arc;
 #[serde(deny_unknown_fields)]
 struct Constant {
     value: f64,
+    /// Not in the model's tables, whose sources begin with such a word.
+    known: Option<Known>,
     source: String,
 }
 
 /// A group of constants: a key of the file for each.
 type Group = BTreeMap<String, Constant>;
 
+/// A model. What [`FactsFile`] has beside it may be there.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -28,6 +32,52 @@ struct File {
     activity: Group,
     startup: Group,
     mig: Option<Mig>,
+    compute_capability: Option<Constant>,
+    names: Option<Names>,
+    context: Option<ContextTable>,
+    prediction: Option<PredictionTable>,
+}
+
+/// What is known of a type: all but the model, which is read as a [`File`].
+#[derive(Deserialize)]
+struct FactsFile {
+    name: String,
+    memory_mib: Constant,
+    compute_capability: Constant,
+    names: Names,
+    context: ContextTable,
+    prediction: Option<PredictionTable>,
+    /// Tables of the model.
+    #[serde(flatten)]
+    model: BTreeMap<String, toml::Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Names {
+    /// As NVML spells them.
+    nvml: Vec<String>,
+    /// As people do.
+    #[serde(default)]
+    also: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContextTable {
+    training_mib: Constant,
+    inference_mib: Option<Constant>,
+    eager_mib: Option<Constant>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PredictionTable {
+    chip: Option<String>,
+    time_slice_gract: Option<Constant>,
+    mps_sm: Option<Constant>,
+    idle_w: Option<Constant>,
+    pcie_mib_s: Constant,
 }
 
 #[derive(Deserialize)]
@@ -77,16 +127,135 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     CONSTANTS.iter().map(|(key, ..)| *key)
 }
 
-/// Reads a file; the error says what is wrong and where.
-pub(super) fn parse(text: &str) -> Result<GpuType, String> {
-    let file: File = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
+    toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())
+}
+
+fn sound(name: &str) -> Result<(), String> {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if file.name.is_empty() || file.name.len() > 64 || !file.name.chars().all(sound) {
-        return Err(format!(
-            "name `{}`: 1 to 64 letters, digits, `-`, `_` or `.`",
-            file.name.chars().take(64).collect::<String>()
-        ));
+    if name.is_empty() || name.len() > 64 || !name.chars().all(sound) {
+        let name: String = name.chars().take(64).collect();
+        return Err(format!("name `{name}`: 1 to 64 letters, digits, `-`, `_` or `.`"));
     }
+    Ok(())
+}
+
+/// A constant of those that are not the model's.
+fn fact(constant: Constant, key: &str, least: f64, most: f64) -> Result<Fact, String> {
+    let Constant { value, known, source } = constant;
+    if !(least..=most).contains(&value) {
+        return Err(format!("{key} = {value} is not from {least} to {most}"));
+    }
+    if source.trim().is_empty() {
+        return Err(format!("{key} has no source"));
+    }
+    let known = known.ok_or_else(|| format!("{key} lacks known = measured, fitted, published or assumed"))?;
+    Ok(Fact { value, known, source })
+}
+
+/// Compute capability, major and minor, of a number such as 8.6.
+fn capability(constant: Constant) -> Result<(u8, u8), String> {
+    let tenths = (fact(constant, "compute_capability", 1.0, 25.0)?.value * 10.0).round() as u8;
+    Ok((tenths / 10, tenths % 10))
+}
+
+impl Names {
+    /// What all names of the type have in common.
+    fn keys(&self, name: &str) -> Result<Vec<String>, String> {
+        let mut keys = Vec::new();
+        for name in self.nvml.iter().chain(&self.also).map(String::as_str).chain([name]) {
+            let key = names::type_key(name);
+            if key.is_empty() {
+                return Err(format!("names: `{name}` tells no type"));
+            }
+            keys.push(key);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+}
+
+impl ContextTable {
+    fn checked(self) -> Result<Context, String> {
+        let of = |constant, key| fact(constant, key, 0.0, 1e6);
+        Ok(Context {
+            training_mib: of(self.training_mib, "context.training_mib")?,
+            inference_mib: self.inference_mib.map(|c| of(c, "context.inference_mib")).transpose()?,
+            eager_mib: self.eager_mib.map(|c| of(c, "context.eager_mib")).transpose()?,
+        })
+    }
+}
+
+impl PredictionTable {
+    /// What it does not say is the model's.
+    fn checked(self, model: &GpuType) -> Result<Prediction, String> {
+        let or = |constant: Option<Constant>, key, model: f64| {
+            constant.map_or(Ok(model), |c| fact(c, key, 0.1, 3.0).map(|fact| fact.value))
+        };
+        let idle = self.idle_w.map(|c| fact(c, "prediction.idle_w", 0.0, model.power.cap_w)).transpose()?;
+        Ok(Prediction {
+            chip: self.chip.ok_or("prediction.chip is missing")?.to_uppercase().into(),
+            capacities: Capacities {
+                time_slice_gract: or(
+                    self.time_slice_gract,
+                    "prediction.time_slice_gract",
+                    model.capacities.time_slice_gract,
+                )?,
+                mps_sm: or(self.mps_sm, "prediction.mps_sm", model.capacities.mps_sm)?,
+                ..model.capacities
+            },
+            power: idle.map(|idle| Power { idle_w: idle.value, ..model.power }),
+            pcie_mib_s: fact(self.pcie_mib_s, "prediction.pcie_mib_s", 1.0, 1e7)?.value,
+        })
+    }
+}
+
+/// Reads what is known of a type, and its model where any of its tables is there.
+pub(super) fn parse_facts(text: &str) -> Result<Facts, String> {
+    let file: FactsFile = read(text)?;
+    sound(&file.name)?;
+    let model = if file.model.is_empty() { None } else { Some(parse(text)?) };
+    // The model's file may leave out how its memory is known.
+    let memory = Constant { known: file.memory_mib.known.or(Some(Known::Published)), ..file.memory_mib };
+    let prediction = match (file.prediction, &model) {
+        (None, _) => None,
+        (Some(table), Some(model)) => Some(table.checked(model)?),
+        (Some(_), None) => return Err("prediction needs the tables of a model".to_owned()),
+    };
+    Ok(Facts {
+        memory_mib: fact(memory, "memory_mib", 1.0, 1e9)?.value as u64,
+        compute_capability: capability(file.compute_capability)?,
+        keys: file.names.keys(&file.name)?,
+        nvml: file.names.nvml,
+        context: file.context.checked()?,
+        prediction,
+        model,
+        name: file.name.into(),
+    })
+}
+
+/// Reads what is taken for GPUs that nobody has measured.
+pub(super) fn parse_unmeasured(text: &str) -> Result<Unmeasured, String> {
+    let File { context, prediction, .. } = read(text)?;
+    let context = context.ok_or("context is missing")?.checked()?;
+    let pcie = prediction.ok_or("prediction is missing")?.pcie_mib_s;
+    Ok(Unmeasured {
+        model: parse(text)?,
+        pcie_mib_s: fact(pcie, "prediction.pcie_mib_s", 1.0, 1e7)?.value,
+        training_mib: context.training_mib,
+        eager_mib: context.eager_mib.ok_or("context.eager_mib is missing")?,
+    })
+}
+
+/// Reads a model; the error says what is wrong and where.
+pub(super) fn parse(text: &str) -> Result<GpuType, String> {
+    let file: File = read(text)?;
+    sound(&file.name)?;
+    // What a model does not need has to be in order where it is there.
+    file.compute_capability.map(capability).transpose()?;
+    file.names.map(|names| names.keys(&file.name)).transpose()?;
+    file.context.map(ContextTable::checked).transpose()?;
     let mut constants = BTreeMap::from([
         ("memory_mib".to_owned(), file.memory_mib),
         ("context_mib".to_owned(), file.context_mib),

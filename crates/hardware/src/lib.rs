@@ -12,14 +12,19 @@
 //! memory_mib = { value = 40960, source = "total that nvidia-smi shows" }
 //! # ... and the tables [power], [time_slice], [mps], [pcie], [activity], [startup], perhaps [mig]
 //! ```
-//! A constant is `{ value = NUMBER, source = "TEXT" }`; in `[mig]` one `source` stands for all.
+//! A constant is `{ value = NUMBER, source = "TEXT" }`; in `[mig]` one `source` stands for all. What is known of
+//! a type beside its model is in [`Facts`]: `compute_capability`, `[names]`, `[context]`, `[prediction]`. There,
+//! a constant also says how it is `known`. Types that only have this cannot be simulated.
 
 mod constants;
+mod facts;
 mod file;
 mod mig;
+pub mod names;
 mod startup;
 
 pub use constants::{Capacities, Power};
+pub use facts::{Context, Fact, Facts, Known, Prediction, Unmeasured, predicted};
 pub use mig::MigProfile;
 pub use startup::Startup;
 
@@ -27,19 +32,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The files of the types that carma knows.
-const BUILT_IN: [(&str, &str); 12] = [
+const BUILT_IN: [(&str, &str); 18] = [
+    ("h200.toml", include_str!("../gpus/h200.toml")),
+    ("h100-80gb.toml", include_str!("../gpus/h100-80gb.toml")),
     ("a100-40gb.toml", include_str!("../gpus/a100-40gb.toml")),
     ("a100-80gb.toml", include_str!("../gpus/a100-80gb.toml")),
-    ("h100-80gb.toml", include_str!("../gpus/h100-80gb.toml")),
-    ("h200.toml", include_str!("../gpus/h200.toml")),
-    ("v100-16gb.toml", include_str!("../gpus/v100-16gb.toml")),
-    ("v100-32gb.toml", include_str!("../gpus/v100-32gb.toml")),
-    ("l40s.toml", include_str!("../gpus/l40s.toml")),
-    ("l4.toml", include_str!("../gpus/l4.toml")),
-    ("a40.toml", include_str!("../gpus/a40.toml")),
     ("a30.toml", include_str!("../gpus/a30.toml")),
     ("a10.toml", include_str!("../gpus/a10.toml")),
+    ("a40.toml", include_str!("../gpus/a40.toml")),
+    ("l4.toml", include_str!("../gpus/l4.toml")),
+    ("l40s.toml", include_str!("../gpus/l40s.toml")),
     ("t4.toml", include_str!("../gpus/t4.toml")),
+    ("v100-16gb.toml", include_str!("../gpus/v100-16gb.toml")),
+    ("v100-32gb.toml", include_str!("../gpus/v100-32gb.toml")),
+    ("p100-16gb.toml", include_str!("../gpus/p100-16gb.toml")),
+    ("rtx6000-ada.toml", include_str!("../gpus/rtx6000-ada.toml")),
+    ("rtx-a6000.toml", include_str!("../gpus/rtx-a6000.toml")),
+    ("rtx-3090.toml", include_str!("../gpus/rtx-3090.toml")),
+    ("rtx-4090.toml", include_str!("../gpus/rtx-4090.toml")),
+    ("rtx-2080ti.toml", include_str!("../gpus/rtx-2080ti.toml")),
+];
+
+/// Those of which there is a model, in the order of the simulator's listings.
+const OFFERED: [&str; 12] = [
+    "A100-40GB",
+    "A100-80GB",
+    "H100-80GB",
+    "H200",
+    "V100-16GB",
+    "V100-32GB",
+    "L40S",
+    "L4",
+    "A40",
+    "A30",
+    "A10",
+    "T4",
 ];
 
 /// The text of the built-in file of a type, by the type's full name (upper or lower case).
@@ -59,7 +86,7 @@ pub struct GpuType {
     pub name: Arc<str>,
     /// Memory, MiB. All of it can be allocated: the driver's own reserve is not in it.
     pub memory_mib: u64,
-    /// Memory of a process' context before it allocates anything, MiB.
+    /// Memory of a simulated process' context before it allocates anything, MiB.
     pub context_mib: u64,
     /// Power with no process on it, watts: its clock is down then. Of a MIG instance its share.
     pub empty_w: f64,
@@ -101,37 +128,12 @@ impl GpuType {
         smact.clamp(0.0, 1.0).powf(self.gract_exponent).max(smact)
     }
 
-    /// Any memory size: 50 W idle, 300 W limit, the share law's prior capacities, all assumed.
+    /// Any memory size of a GPU that nobody has measured.
     fn custom(gib: u64) -> Self {
-        let assumed = "assumed: a GPU that nobody has measured";
-        let power = Power {
-            idle_w: 50.0,
-            cap_w: 300.0,
-            gract: 0.2,
-            smact: 0.2,
-            dram: 1.2,
-            tensor: 0.0,
-            clock_exponent: 3.0,
-        };
         Self {
             name: format!("CUSTOM-{gib}GB").into(),
             memory_mib: gib * 1024,
-            context_mib: 450,
-            empty_w: power.idle_w,
-            power,
-            capacities: Capacities {
-                time_slice_gract: 1.0,
-                mps_sm: 1.15,
-                mps_dram: 0.8,
-                mps_tensor: 1.0,
-                pcie: 1.0,
-                part_sm: 1.0,
-                part_dram: 1.0,
-            },
-            gract_exponent: 0.57,
-            startup: Startup { least_s: 4.1, median_s: 8.2, p90_s: 10.6, p95_s: 20.6, most_s: 55.5 },
-            mig: Vec::new(),
-            sources: Arc::new(file::keys().map(|key| (key.to_owned(), assumed.to_owned())).collect()),
+            ..Unmeasured::get().model.clone()
         }
     }
 }
@@ -153,11 +155,12 @@ pub struct GpuTypes {
 }
 
 impl GpuTypes {
-    /// The types that carma knows.
+    /// The types that carma has a model of.
     #[must_use]
     pub fn built_in() -> Self {
-        // A test parses every one of them, so that nothing is left out here.
-        Self { types: BUILT_IN.iter().filter_map(|(file, text)| GpuType::parse(text, file).ok()).collect() }
+        // A test finds every one of them, so that nothing is left out here.
+        let model = |name: &&str| Facts::all().iter().find(|f| *f.name == **name)?.model.clone();
+        Self { types: OFFERED.iter().filter_map(model).collect() }
     }
 
     /// Adds a type; it replaces one of the same name.
@@ -195,8 +198,7 @@ impl GpuTypes {
                 format!("`{name}`: {} has no such MIG profile (it has: {known})", whole.name)
             });
         }
-        let upper = name.to_ascii_uppercase();
-        if let Some(size) = upper.strip_prefix("CUSTOM-") {
+        if let Some(size) = name.to_ascii_uppercase().strip_prefix("CUSTOM-") {
             let gib = size.strip_suffix("GB").and_then(|n| n.parse::<u64>().ok());
             return match gib {
                 Some(gib) if (1..=MOST_CUSTOM_GIB).contains(&gib) => Ok(GpuType::custom(gib)),
@@ -205,18 +207,7 @@ impl GpuTypes {
                 }
             };
         }
-        if let Some(exact) = self.types.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)) {
-            return Ok(exact.clone());
-        }
-        let family = format!("{upper}-");
-        let mut members = self.types.iter().filter(|gpu| gpu.name.to_ascii_uppercase().starts_with(&family));
-        match (members.next(), members.next()) {
-            (Some(gpu), None) => Ok(gpu.clone()),
-            (Some(one), Some(other)) => {
-                Err(format!("GPU type `{name}` is ambiguous: {} or {}", one.name, other.name))
-            }
-            (None, _) => Err(format!("unknown GPU type `{name}`")),
-        }
+        names::pick(&self.types, name, |gpu| &gpu.name).cloned()
     }
 }
 
@@ -224,13 +215,18 @@ impl GpuTypes {
 mod tests {
     use super::*;
 
+    const H200: &str = include_str!("../gpus/h200.toml");
+
     #[test]
     fn every_built_in_file_parses_and_is_called_like_its_type() {
         for (file, text) in BUILT_IN {
-            let gpu = GpuType::parse(text, file).unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(format!("{}.toml", gpu.name.to_ascii_lowercase()), file);
+            let facts = Facts::parse(text, file).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(format!("{}.toml", facts.name.to_ascii_lowercase()), file);
+            let offered = OFFERED.contains(&&*facts.name);
+            assert_eq!((facts.model.is_some(), GpuType::find(&facts.name).is_ok()), (offered, offered));
         }
-        assert_eq!(GpuTypes::built_in().iter().count(), BUILT_IN.len());
+        assert_eq!(Facts::all().len(), BUILT_IN.len());
+        assert!(GpuTypes::built_in().iter().map(|gpu| &*gpu.name).eq(OFFERED));
     }
 
     /// Every number stands in a table that has a source, itself or a parent.
@@ -252,7 +248,10 @@ mod tests {
         }
         for (file, text) in BUILT_IN {
             check(&text.parse::<toml::Table>().unwrap().into(), file, false);
-            assert_eq!(GpuType::parse(text, file).unwrap().sources.len(), file::keys().count(), "{file}");
+        }
+        check(&include_str!("../gpus/unmeasured.toml").parse::<toml::Table>().unwrap().into(), "", false);
+        for gpu in GpuTypes::built_in().iter().chain([&Unmeasured::get().model]) {
+            assert_eq!(gpu.sources.len(), file::keys().count(), "{}", gpu.name);
         }
     }
 
@@ -271,7 +270,7 @@ mod tests {
     fn a_users_type_replaces_the_built_in_one() {
         let mut types = GpuTypes::built_in();
         let before = types.iter().count();
-        let text = BUILT_IN[3].1.replace("value = 143771", "value = 100");
+        let text = H200.replace("value = 143771", "value = 100");
         types.add(GpuType::parse(&text, "mine.toml").unwrap());
         assert_eq!((types.iter().count(), types.find("H200").unwrap().memory_mib), (before, 100));
         let text = text.replace("name = \"H200\"", "name = \"B300\"");
@@ -281,7 +280,7 @@ mod tests {
 
     #[test]
     fn errors_say_what_and_where() {
-        let good = BUILT_IN[3].1;
+        let good = H200;
         let refuse = |from: &str, to: &str| {
             assert!(good.contains(from), "{from}");
             GpuType::parse(&good.replace(from, to), "x.toml").unwrap_err().to_string()

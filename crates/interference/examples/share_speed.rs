@@ -1,12 +1,14 @@
 //! How long one call of the share law takes: `cargo run --release -p carma-interference --example share_speed`.
 
-use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share_into};
+use carma_interference::group::GpuType;
+use carma_interference::share::{Demand, Mode, Scratch, Tenant, share_into};
 use std::hint::black_box;
 use std::time::Instant;
 
 const CALLS: u32 = 2_000_000;
 
 fn main() {
+    let capacities = GpuType::named("H200").capacities;
     println!("mode        k  load       ns");
     for mode in [Mode::TimeSlice, Mode::Mps] {
         for k in [1, 2, 4, 8] {
@@ -21,7 +23,7 @@ fn main() {
                 let mut sum = 0.0;
                 let begin = Instant::now();
                 for _ in 0..CALLS {
-                    let capacities = black_box(&Capacities::H200);
+                    let capacities = black_box(&capacities);
                     let used = share_into(mode, black_box(&tenants), capacities, &mut scratch, &mut progress);
                     sum += used.sm;
                 }

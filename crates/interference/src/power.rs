@@ -17,7 +17,7 @@
 use crate::share::Demand;
 
 /// Share of the theoretical DRAM bandwidth that can be had, the same as
-/// [`crate::share::Capacities::PRIOR`]'s.
+/// [`crate::share::Capacities::prior`]'s.
 const ACHIEVABLE_DRAM: f64 = 0.8;
 
 /// Power of one type of GPU.
@@ -37,6 +37,13 @@ pub struct Power {
     pub tensor: f64,
     /// `alpha` in dynamic power ~ clock^alpha.
     pub clock_exponent: f64,
+}
+
+impl From<&carma_hardware::Power> for Power {
+    fn from(of_type: &carma_hardware::Power) -> Self {
+        let &carma_hardware::Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent } = of_type;
+        Self { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent }
+    }
 }
 
 impl Power {

@@ -150,39 +150,35 @@ pub struct Capacities {
 
 impl Default for Capacities {
     fn default() -> Self {
-        Self::PRIOR
+        Self::prior()
     }
 }
 
 impl Capacities {
     /// The prior for a GPU that nobody has measured, from published co-location data on V100 and
-    /// A100 (1.15 is the low end of 1.15-1.2 for SMs under MPS). Time-slicing divides engine time
-    /// without loss; MPS packs more SM activity than solo counters add up to, because kernels fill
-    /// each other's gaps; of DRAM's peak 0.8 can be had. On the H200 table it is up to 35 % too
-    /// high (ResNet26, MPS, k=7): a level does not carry over from one GPU to another.
-    pub const PRIOR: Self = Self {
-        time_slice_gract: 1.0,
-        mps_sm: 1.15,
-        mps_dram: 0.8,
-        mps_tensor: 1.0,
-        pcie: 1.0,
-        part_sm: 1.0,
-        part_dram: 1.0,
-    };
+    /// A100. Time-slicing divides engine time without loss; MPS packs more SM activity than solo
+    /// counters add up to, because kernels fill each other's gaps; not all of DRAM's peak can be had. On
+    /// the H200 it is up to 35 % too high (ResNet26, MPS, k=7): a level does not carry over from one GPU
+    /// to another.
+    #[must_use]
+    pub fn prior() -> Self {
+        (&carma_hardware::Unmeasured::get().model.capacities).into()
+    }
+}
 
-    /// What one NVIDIA H200 did (2026-11-21, PyTorch 2.11, one run each). Every saturated row of
-    /// that table gives one value, total speed-up times solo demand, and this is the mean per mode:
-    ///
-    /// | mode | rows | values | mean |
-    /// |---|---|---|---|
-    /// | time-slice, GRACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.936 0.929 0.870 | 0.91 |
-    /// | MPS, SMACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.842 0.855 0.914 | 0.87 |
-    ///
-    /// Below 1 on both counts: switching costs 9 %, and SMs shared on Hopper cost each task 13 % of
-    /// what its own counters promise. Two tasks on one GPU are all that it rests on. No row saturates
-    /// DRAM or the tensor pipes: those two stay the prior's. A larger measurement since gave 0.925 and
-    /// 0.941, which is what the model of the H200 has (`docs/research/gpu-models.md`).
-    pub const H200: Self = Self { time_slice_gract: 0.91, mps_sm: 0.87, ..Self::PRIOR };
+impl From<&carma_hardware::Capacities> for Capacities {
+    fn from(of_type: &carma_hardware::Capacities) -> Self {
+        let &carma_hardware::Capacities {
+            time_slice_gract,
+            mps_sm,
+            mps_dram,
+            mps_tensor,
+            pcie,
+            part_sm,
+            part_dram,
+        } = of_type;
+        Self { time_slice_gract, mps_sm, mps_dram, mps_tensor, pcie, part_sm, part_dram }
+    }
 }
 
 /// What the law says of a set of tenants.
@@ -418,8 +414,23 @@ mod tests {
         Tenant::new(Demand { gract, sm, dram, ..Demand::default() })
     }
 
+    /// What one NVIDIA H200 did at first (2026-11-21, PyTorch 2.11, one run each). Every saturated row of
+    /// that table gives one value, total speed-up times solo demand, and this is the mean per mode:
+    ///
+    /// | mode | rows | values | mean |
+    /// |---|---|---|---|
+    /// | time-slice, GRACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.936 0.929 0.870 | 0.91 |
+    /// | MPS, SMACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.842 0.855 0.914 | 0.87 |
+    ///
+    /// Below 1 on both counts: switching costs 9 %, and SMs shared on Hopper cost each task 13 % of
+    /// what its own counters promise. Two tasks on one GPU are all that it rests on; a larger
+    /// measurement since gave what `carma_hardware` has of the H200 (`docs/research/gpu-models.md`).
+    fn first_h200() -> Capacities {
+        Capacities { time_slice_gract: 0.91, mps_sm: 0.87, ..Capacities::prior() }
+    }
+
     fn total(mode: Mode, one: Tenant, k: usize) -> f64 {
-        share(mode, &vec![one; k], &Capacities::H200).progress.iter().sum()
+        share(mode, &vec![one; k], &first_h200()).progress.iter().sum()
     }
 
     /// Solo rows of the H200 table, in the mode that the k > 1 rows use.
@@ -478,7 +489,7 @@ mod tests {
             (Mode::Mps, RESNET152_MPS, 3, 1.000, 0.963),
         ];
         for (mode, (gract, sm, dram), k, gract_seen, sm_seen) in rows {
-            let used = share(mode, &vec![tenant(gract, sm, dram); k], &Capacities::H200).used;
+            let used = share(mode, &vec![tenant(gract, sm, dram); k], &first_h200()).used;
             assert!((used.gract - gract_seen).abs() < 0.15, "{mode:?} k={k}: GRACT {:.3}", used.gract);
             assert!((used.sm - sm_seen).abs() < 0.15, "{mode:?} k={k}: SMACT {:.3}", used.sm);
         }
@@ -490,7 +501,7 @@ mod tests {
         let outcome = share(
             Mode::TimeSlice,
             &[tenant(0.2, 0.2, 0.0), heavy, tenant(1.0, 1.0, 0.0)],
-            &Capacities::PRIOR,
+            &Capacities::prior(),
         );
         let expected = [1.0, 0.6, 0.2];
         for (p, e) in outcome.progress.iter().zip(expected) {
@@ -501,7 +512,7 @@ mod tests {
     #[test]
     fn dram_binds_where_sms_do_not() {
         let streaming = tenant(0.9, 0.3, 0.8);
-        let outcome = share(Mode::Mps, &[streaming; 2], &Capacities::PRIOR);
+        let outcome = share(Mode::Mps, &[streaming; 2], &Capacities::prior());
         assert!((outcome.progress[0] - 0.5).abs() < 1e-12);
         assert!((outcome.used.dram - 0.8).abs() < 1e-12);
     }
@@ -509,20 +520,20 @@ mod tests {
     #[test]
     fn two_groups_share_time_and_their_members_share_sms() {
         let one = tenant(1.0, 1.0, 0.0);
-        let outcome = share_mixed(&[vec![one, one], vec![one]], &Capacities::PRIOR);
+        let outcome = share_mixed(&[vec![one, one], vec![one]], &Capacities::prior());
         // Half of the time each; within the pair 1.15 is split in two.
         assert!((outcome.progress[1][0] - 0.5).abs() < 1e-12);
         assert!((outcome.progress[0][0] - 0.5 * 0.575).abs() < 1e-12);
-        let alone = share_mixed(&[vec![one]], &Capacities::H200);
+        let alone = share_mixed(&[vec![one]], &first_h200());
         assert_eq!(alone.progress, vec![vec![1.0]]);
-        assert!(share_mixed(&[], &Capacities::H200).progress.is_empty());
+        assert!(share_mixed(&[], &first_h200()).progress.is_empty());
     }
 
     #[test]
     fn the_link_is_divided_in_both_modes() {
         let copying = Tenant::new(Demand { gract: 0.3, sm: 0.1, pcie: 0.8, ..Demand::default() });
         for mode in [Mode::TimeSlice, Mode::Mps] {
-            let outcome = share(mode, &[copying; 2], &Capacities::PRIOR);
+            let outcome = share(mode, &[copying; 2], &Capacities::prior());
             assert!((outcome.progress[0] - 0.625).abs() < 1e-12, "{mode:?}");
             assert!((outcome.used.pcie - 1.0).abs() < 1e-12);
         }
@@ -545,14 +556,14 @@ mod tests {
         let full = tenant(1.0, 1.0, 0.3);
         let guessed = full.with_threads(50.0, &[]);
         let measured = full.with_threads(50.0, &[(50.0, 0.8), (100.0, 1.0)]);
-        let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::PRIOR);
+        let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::prior());
         assert_eq!(outcome.progress, [0.5, 0.8]);
         // Half of the threads each leave less than all of the SMs where sharing costs some.
-        let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::H200);
+        let outcome = share(Mode::Mps, &[guessed, measured], &first_h200());
         assert!((outcome.progress[0] - 0.5 * 0.87).abs() < 1e-12);
         assert!((outcome.progress[1] - 0.8 * 0.87).abs() < 1e-12);
         // Time-slicing knows no limits.
-        assert_eq!(share(Mode::TimeSlice, &[measured], &Capacities::PRIOR).progress, [1.0]);
+        assert_eq!(share(Mode::TimeSlice, &[measured], &Capacities::prior()).progress, [1.0]);
     }
 
     #[test]
@@ -562,7 +573,7 @@ mod tests {
             mps_dram: 0.4,
             part_sm: 3.0 / 7.0,
             part_dram: 0.5,
-            ..Capacities::PRIOR
+            ..Capacities::prior()
         };
         let (large, small) = (tenant(1.0, 6.0 / 7.0, 0.2), tenant(0.5, 0.2, 0.1));
         for mode in [Mode::TimeSlice, Mode::Mps] {
@@ -589,10 +600,10 @@ mod tests {
         let mut scratch = Scratch::default();
         let mut progress = vec![0.0; 9];
         let many = [tenant(1.0, 1.0, 0.0); 5];
-        share_into(Mode::Mps, &many, &Capacities::PRIOR, &mut scratch, &mut progress);
-        let used = share_into(Mode::TimeSlice, &many[..2], &Capacities::PRIOR, &mut scratch, &mut progress);
+        share_into(Mode::Mps, &many, &Capacities::prior(), &mut scratch, &mut progress);
+        let used = share_into(Mode::TimeSlice, &many[..2], &Capacities::prior(), &mut scratch, &mut progress);
         assert_eq!(progress, [0.5; 2]);
-        assert_eq!(used, share(Mode::TimeSlice, &many[..2], &Capacities::PRIOR).used);
+        assert_eq!(used, share(Mode::TimeSlice, &many[..2], &Capacities::prior()).used);
     }
 
     #[test]
@@ -604,7 +615,7 @@ mod tests {
             capped_rate: None,
         };
         for mode in [Mode::TimeSlice, Mode::Mps] {
-            let outcome = share(mode, &[bad, tenant(0.5, 0.5, 0.1)], &Capacities::H200);
+            let outcome = share(mode, &[bad, tenant(0.5, 0.5, 0.1)], &first_h200());
             assert_eq!(outcome.progress, vec![1.0, 1.0]);
         }
     }
@@ -632,7 +643,7 @@ mod tests {
     }
 
     fn any_capacities() -> impl Strategy<Value = Capacities> {
-        prop_oneof![Just(Capacities::PRIOR), Just(Capacities::H200)]
+        prop_oneof![Just(Capacities::prior()), Just(first_h200())]
     }
 
     fn close(a: &[f64], b: &[f64]) -> bool {
@@ -743,7 +754,7 @@ mod tests {
             let tenants: Vec<Tenant> = raw.into_iter().map(|(gract, sm, dram, tensor, weight, sm_cap)| Tenant {
                 demand: Demand { gract, sm, dram, tensor, pcie: dram }, weight, sm_cap, capped_rate: sm_cap,
             }).collect();
-            let outcome = share(mode, &tenants, &Capacities::H200);
+            let outcome = share(mode, &tenants, &first_h200());
             prop_assert!(outcome.progress.iter().all(|&p| p > 0.0 && p <= 1.0));
         }
     }

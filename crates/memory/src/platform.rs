@@ -1,6 +1,7 @@
 //! Where a task will run: the GPU, the framework, the CUDA context that they cost.
 
 use crate::alloc::Settings;
+use carma_hardware::{Facts, Unmeasured};
 use serde::{Deserialize, Serialize};
 
 /// A type of GPU.
@@ -29,117 +30,10 @@ pub struct Platform {
     pub alloc: Settings,
 }
 
-/// A row of the table.
-struct Row {
-    name: &'static str,
-    /// Other names, as [`normal`] makes them.
-    aliases: &'static [&'static str],
-    compute_capability: (u8, u8),
-    /// As `nvidia-smi` shows it.
-    total_mib: u64,
-    /// With lazy loading of kernels, after a matrix product and a convolution.
-    context_mib: u64,
-    source: &'static str,
-}
-
-const ASSUMED: &str = "assumed: between an A100's and an H200's";
-/// Where nothing is known: what a large GPU has, rather too much than too little.
-const UNKNOWN_CONTEXT_MIB: u64 = 700;
 /// PyTorch before 1.13 loads all kernels at the start (CUDA before 11.7).
 const LAZY_SINCE: (u32, u32) = (1, 13);
-/// Measured so on the A100 of GPUMemNet's campaign (reference, section 4); no other GPU is known.
-const EAGER_CONTEXT_MIB: u64 = 1429;
 /// From here on cuBLASLt shares the workspace of cuBLAS (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`).
 const LT_SHARES_SINCE: (u32, u32) = (2, 8);
-
-const fn row(
-    name: &'static str,
-    aliases: &'static [&'static str],
-    compute_capability: (u8, u8),
-    total_mib: u64,
-    context_mib: u64,
-    source: &'static str,
-) -> Row {
-    Row { name, aliases, compute_capability, total_mib, context_mib, source }
-}
-
-/// GPU types, with the names of carma's GPU models first. The context of the H200 stands here alone.
-const TABLE: &[Row] = &[
-    row(
-        "H200",
-        &["H200141GB"],
-        (9, 0),
-        143_771,
-        758,
-        "measured: 742 to 764 MiB in fresh processes that trained (docs/research/datasets.md), driver 580, PyTorch 2.11",
-    ),
-    row(
-        "H100-80GB",
-        &["H100", "H10080GB"],
-        (9, 0),
-        81_559,
-        758,
-        "assumed: as on the H200, the same architecture; 616 MiB are reported for a datacentre GPU (LMCache#4019)",
-    ),
-    row(
-        "A100-40GB",
-        &["A100", "A10040GB"],
-        (8, 0),
-        40_960,
-        524,
-        "measured less simulated, twelve tasks of CARMA's campaign of September 2025 (reference, section 4)",
-    ),
-    row("A100-80GB", &["A10080GB"], (8, 0), 81_920, 524, "assumed: as on the A100-40GB, the same chip"),
-    row("A30", &["A3024GB"], (8, 0), 24_576, 450, ASSUMED),
-    row("A10", &["A10G", "A1024GB"], (8, 6), 23_028, 450, ASSUMED),
-    row("A40", &["A4048GB"], (8, 6), 46_068, 450, ASSUMED),
-    row("L4", &["L424GB"], (8, 9), 23_034, 450, ASSUMED),
-    row(
-        "L40S",
-        &["L40", "L40S48GB"],
-        (8, 9),
-        46_068,
-        426,
-        "426 MiB on an RTX 6000 Ada, the same chip, PyTorch 2.10 (unsloth-zoo#1053)",
-    ),
-    row("T4", &["T416GB"], (7, 5), 15_360, 450, ASSUMED),
-    row(
-        "V100-16GB",
-        &["V100", "V10016GB"],
-        (7, 0),
-        16_384,
-        450,
-        "assumed; 300-400 MiB are reported for PyTorch 1.1 (pytorch#20532)",
-    ),
-    row(
-        "V100-32GB",
-        &["V10032GB"],
-        (7, 0),
-        32_768,
-        450,
-        "assumed; 300-400 MiB are reported for PyTorch 1.1 (pytorch#20532)",
-    ),
-    row("P100-16GB", &["P100", "P10016GB"], (6, 0), 16_384, 450, ASSUMED),
-    row("RTX6000-Ada", &["RTX6000ADA"], (8, 9), 49_140, 426, "426 MiB, PyTorch 2.10 (unsloth-zoo#1053)"),
-    row("RTX-A6000", &["RTXA6000", "A6000"], (8, 6), 49_140, 450, ASSUMED),
-    row(
-        "RTX-3090",
-        &["RTX3090"],
-        (8, 6),
-        24_576,
-        450,
-        "assumed; 256 MiB are reported before any kernel ran (InvokeAI#9413)",
-    ),
-    row(
-        "RTX-4090",
-        &["RTX4090"],
-        (8, 9),
-        24_564,
-        450,
-        "assumed: as on the RTX 6000 Ada, the same chip, and a little more",
-    ),
-    row("RTX-2080Ti", &["RTX2080TI"], (7, 5), 11_264, 450, ASSUMED),
-];
 
 impl Platform {
     /// The platform of a GPU type by name, with the context of the table. Names may be carma's or the
@@ -148,26 +42,23 @@ impl Platform {
     /// # Errors
     /// A name that the table does not have.
     pub fn lookup(name: &str, torch: (u32, u32)) -> Result<Self, crate::Error> {
-        let normal = normal(name);
-        let found = TABLE
-            .iter()
-            .find(|row| self::normal(row.name) == normal || row.aliases.contains(&normal.as_str()));
-        let Some(row) = found else {
-            let names: Vec<_> = TABLE.iter().map(|row| row.name).collect();
+        let Some(facts) = Facts::of_product(name) else {
+            let names: Vec<_> = Facts::all().iter().map(|facts| &*facts.name).collect();
             return Err(crate::Error::bad(
                 format!("GPU type `{name}`"),
                 format!("not in the table; there are {}", names.join(", ")),
             ));
         };
+        let context = &facts.context.training_mib;
         let mut platform = Self {
             gpu: Gpu {
-                name: row.name.to_owned(),
-                compute_capability: row.compute_capability,
-                total_mib: row.total_mib,
+                name: facts.name.to_string(),
+                compute_capability: facts.compute_capability,
+                total_mib: facts.memory_mib,
             },
             torch,
-            context_mib: row.context_mib,
-            context_source: format!("table, {}: {}", row.name, row.source),
+            context_mib: context.value as u64,
+            context_source: format!("table, {}: {}", facts.name, context.source),
             alloc: Settings::default(),
         };
         platform.loads_eagerly();
@@ -178,18 +69,19 @@ impl Platform {
     #[must_use]
     pub fn unknown(gpu: Gpu, torch: (u32, u32)) -> Self {
         let context_source = format!("{} is not in the table: as much as a large GPU takes", gpu.name);
-        let mut platform =
-            Self { gpu, torch, context_mib: UNKNOWN_CONTEXT_MIB, context_source, alloc: Settings::default() };
+        let context_mib = Unmeasured::get().training_mib.value as u64;
+        let mut platform = Self { gpu, torch, context_mib, context_source, alloc: Settings::default() };
         platform.loads_eagerly();
         platform
     }
 
     fn loads_eagerly(&mut self) {
         if self.torch < LAZY_SINCE {
-            self.context_mib = EAGER_CONTEXT_MIB;
+            let eager = &Unmeasured::get().eager_mib;
+            self.context_mib = eager.value as u64;
             self.context_source = format!(
-                "PyTorch {}.{} loads all kernels at the start: as measured on an A100",
-                self.torch.0, self.torch.1
+                "PyTorch {}.{} loads all kernels at the start: {}",
+                self.torch.0, self.torch.1, eager.source
             );
         }
     }
@@ -202,74 +94,44 @@ impl Platform {
     }
 }
 
-/// Letters and digits of a GPU's name without the maker, the series and the board.
-fn normal(name: &str) -> String {
-    const IGNORED: &[&str] = &[
-        "NVIDIA",
-        "VIRTUAL",
-        "TESLA",
-        "GEFORCE",
-        "QUADRO",
-        "GPU",
-        "SXM",
-        "SXM2",
-        "SXM3",
-        "SXM4",
-        "SXM5",
-        "PCIE",
-        "PCI",
-        "E",
-        "HBM2",
-        "HBM2E",
-        "HBM3",
-        "HBM3E",
-        "GENERATION",
-    ];
-    let upper = name.to_uppercase();
-    let words = upper.split(|c: char| !c.is_ascii_alphanumeric());
-    words.filter(|word| !IGNORED.contains(word)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// What is printed and reckoned with, of every kind: the table's, another's, none's, an old release's.
     #[test]
-    fn names_of_the_driver_are_known() {
-        for (driver, ours) in [
-            ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
-            ("NVIDIA A100 80GB PCIe", "A100-80GB"),
-            ("NVIDIA H100 80GB HBM3", "H100-80GB"),
-            ("NVIDIA H200", "H200"),
-            ("Tesla V100-SXM2-32GB", "V100-32GB"),
-            ("Tesla T4", "T4"),
-            ("NVIDIA L40S", "L40S"),
-            ("NVIDIA RTX 6000 Ada Generation", "RTX6000-Ada"),
-            ("NVIDIA GeForce RTX 2080 Ti", "RTX-2080Ti"),
-            ("a100-40gb", "A100-40GB"),
-        ] {
-            assert_eq!(Platform::lookup(driver, (2, 11)).unwrap().gpu.name, ours, "{driver}");
-        }
+    fn facts_of_the_table_are_those_of_the_platform() {
+        let h200 = Platform::lookup("NVIDIA H200", (2, 11)).unwrap();
+        assert_eq!(h200.gpu, Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: 143_771 });
+        assert_eq!(h200.context_mib, 758);
+        assert_eq!(
+            h200.context_source,
+            "table, H200: measured: 742 to 764 MiB in fresh processes that trained (docs/research/datasets.md), driver 580, PyTorch 2.11"
+        );
+        let a6000 = Platform::lookup("NVIDIA RTX A6000", (2, 11)).unwrap();
+        assert_eq!(
+            (a6000.gpu.compute_capability, a6000.gpu.total_mib, a6000.context_mib),
+            ((8, 6), 49_140, 450)
+        );
+        assert_eq!(a6000.context_source, "table, RTX-A6000: assumed: between an A100's and an H200's");
+        let none = Gpu { name: "Voodoo 2".into(), compute_capability: (9, 0), total_mib: 12 };
+        assert_eq!(Platform::unknown(none, (2, 11)).context_mib, 700);
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_said() {
         let error = Platform::lookup("Voodoo 2", (2, 11)).unwrap_err().to_string();
-        assert!(error.contains("Voodoo 2") && error.contains("A100-40GB"), "{error}");
+        let types = "H200, H100-80GB, A100-40GB, A100-80GB, A30, A10, A40, L4, L40S, T4, V100-16GB, V100-32GB, \
+            P100-16GB, RTX6000-Ada, RTX-A6000, RTX-3090, RTX-4090, RTX-2080Ti";
+        assert!(error.contains("Voodoo 2") && error.contains(types), "{error}");
     }
 
     #[test]
     fn old_releases_load_all_kernels() {
-        assert_eq!(Platform::lookup("A100", (1, 12)).unwrap().context_mib, EAGER_CONTEXT_MIB);
+        let old = Platform::lookup("H200", (1, 12)).unwrap();
+        assert_eq!(old.context_mib, 1429);
+        assert_eq!(old.context_source, "PyTorch 1.12 loads all kernels at the start: as measured on an A100");
         assert_eq!(Platform::lookup("A100", (2, 6)).unwrap().context_mib, 524);
-    }
-
-    #[test]
-    fn rows_have_names_of_their_own() {
-        let mut names: Vec<String> = TABLE.iter().map(|row| normal(row.name)).collect();
-        names.extend(TABLE.iter().flat_map(|row| row.aliases.iter().map(|a| (*a).to_owned())));
-        let all = names.len();
-        names.sort_unstable();
-        names.dedup();
-        // An alias may repeat the row's own name.
-        let repeated = TABLE.iter().filter(|row| row.aliases.contains(&normal(row.name).as_str())).count();
-        assert_eq!(names.len() + repeated, all);
     }
 }

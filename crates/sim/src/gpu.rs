@@ -53,28 +53,7 @@ pub struct GpuState {
 
 impl From<&GpuType> for Law {
     fn from(gpu: &GpuType) -> Self {
-        let carma_hardware::Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent } = gpu.power;
-        let carma_hardware::Capacities {
-            time_slice_gract,
-            mps_sm,
-            mps_dram,
-            mps_tensor,
-            pcie,
-            part_sm,
-            part_dram,
-        } = gpu.capacities;
-        Self {
-            power: Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent },
-            capacities: Capacities {
-                time_slice_gract,
-                mps_sm,
-                mps_dram,
-                mps_tensor,
-                pcie,
-                part_sm,
-                part_dram,
-            },
-        }
+        Self { power: (&gpu.power).into(), capacities: (&gpu.capacities).into() }
     }
 }
 
@@ -131,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_nobody_has_measured_follows_the_prior() {
-        assert_eq!(Law::from(&GpuType::find("CUSTOM-40GB").unwrap()).capacities, Capacities::PRIOR);
+        assert_eq!(Law::from(&GpuType::find("CUSTOM-40GB").unwrap()).capacities, Capacities::prior());
     }
 
     #[test]

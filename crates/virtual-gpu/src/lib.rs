@@ -15,7 +15,7 @@
 //! # What is modelled, and how
 //! - **Time**: virtual seconds = real seconds times the speed.
 //! - **Memory**: an idle GPU uses 0 MiB, and all of its memory can be had. A process on a GPU holds
-//!   at least [`CONTEXT`] there, which is part of what it was told to take.
+//!   at least [`context`] there, which is part of what it was told to take.
 //! - **Progress and activity**: `carma_interference::share`, time-sliced between processes and
 //!   between users, packed between the MPS clients of one user. A process on several GPUs goes at the
 //!   pace of the slowest. Counters are averages since the probe's last tick.
@@ -56,9 +56,11 @@ pub const ENV_SPEED: &str = "CARMA_VIRTUAL_SPEED";
 /// Environment variable that is `1` for clients of virtual MPS.
 pub const ENV_MPS: &str = "CARMA_VIRTUAL_MPS";
 
-/// Memory of a process' context on each of its GPUs. Assumed, between an A100's about 400 MiB and the
-/// 600-700 MiB of a PyTorch process on the H200.
-pub const CONTEXT: MiB = MiB(450);
+/// Memory of a process' context on each of its GPUs, whatever their type.
+#[must_use]
+pub fn context() -> MiB {
+    MiB(carma_hardware::Unmeasured::get().model.context_mib)
+}
 
 /// How often a task that lost its host tries to reach one again, in real time.
 pub const RECONNECT: Duration = Duration::from_millis(200);

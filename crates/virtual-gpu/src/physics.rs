@@ -11,24 +11,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The constants of a type in the terms of the law.
-pub(crate) fn law(gpu: &GpuType) -> (Power, Capacities) {
-    let carma_hardware::Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent } = gpu.power;
-    let carma_hardware::Capacities {
-        time_slice_gract,
-        mps_sm,
-        mps_dram,
-        mps_tensor,
-        pcie,
-        part_sm,
-        part_dram,
-    } = gpu.capacities;
-    (
-        Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent },
-        Capacities { time_slice_gract, mps_sm, mps_dram, mps_tensor, pcie, part_sm, part_dram },
-    )
-}
-
 /// A tenant's identity: the connection that it came by. Not its process id, because one process may
 /// connect twice.
 pub(crate) type TenantId = u64;
@@ -192,13 +174,12 @@ impl Physics {
     pub(crate) fn new(gpus: impl IntoIterator<Item = (Arc<str>, GpuType)>) -> Self {
         let gpus = gpus.into_iter().map(|(uuid, gpu)| {
             let rates = Rates { power_w: gpu.empty_w, ..Rates::default() };
-            let (power, capacities) = law(&gpu);
             Gpu {
                 uuid,
                 memory_mib: gpu.memory_mib,
                 empty_w: gpu.empty_w,
-                power,
-                capacities,
+                power: (&gpu.power).into(),
+                capacities: (&gpu.capacities).into(),
                 lost: None,
                 tenants: BTreeSet::new(),
                 allowed: BTreeMap::new(),

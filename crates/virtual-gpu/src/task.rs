@@ -6,8 +6,8 @@
 mod pace;
 
 use crate::protocol::{ClientMessage, GpuNote, HostMessage, Lines, ProcessNote, VERSION, line};
-use crate::{CONTEXT, ENV_MPS, ENV_SOCKET, ENV_SPEED, MOST_SPEED, RECONNECT, TaskDemand};
 use crate::{ENV_MEMORY_LIMIT, ENV_THREADS};
+use crate::{ENV_MPS, ENV_SOCKET, ENV_SPEED, MOST_SPEED, RECONNECT, TaskDemand, context};
 use carma_core::units::MiB;
 use pace::{ENV_BENCH, Pace};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -437,10 +437,10 @@ impl<'a> Task<'a> {
 
     /// The context first, then the rest in equal steps until the start-up ends.
     fn plan_fill(&mut self) {
-        let rest = self.spec.memory.saturating_sub(CONTEXT).0;
+        let rest = self.spec.memory.saturating_sub(context()).0;
         for step in 0..=FILL_STEPS {
             let mib = match step {
-                0 => CONTEXT.0,
+                0 => context().0,
                 _ => {
                     u64::try_from(u128::from(rest) * u128::from(step) / u128::from(FILL_STEPS))
                         .unwrap_or(u64::MAX)
@@ -812,7 +812,7 @@ impl<'a> Task<'a> {
         let _ = writeln!(
             self.out,
             "virtual task: {} on each of {} x {name} ({}), {} s of work; a model, not a measurement",
-            self.spec.memory.max(CONTEXT),
+            self.spec.memory.max(context()),
             names.len(),
             names.join(", "),
             self.spec.work_s,
@@ -875,7 +875,7 @@ impl Refused<'_> {
             size(self.total),
             size(self.free),
             size(self.held),
-            size(self.held.saturating_sub(CONTEXT.0)),
+            size(self.held.saturating_sub(context().0)),
         )
     }
 }

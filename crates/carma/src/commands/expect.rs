@@ -304,9 +304,7 @@ fn framework(request: &SubmitRequest) -> Option<String> {
 
 /// As in the table, whether the name is the driver's or a virtual GPU's; with cautious guesses where that lacks it.
 pub(crate) fn platform_named(name: &str, total_mib: u64, torch: (u32, u32)) -> Platform {
-    let short = ["NVIDIA ", "Virtual "].iter().find_map(|maker| name.strip_prefix(maker)).unwrap_or(name);
-    let known = Platform::lookup(name, torch).or_else(|_| Platform::lookup(short, torch));
-    known.unwrap_or_else(|_| {
+    Platform::lookup(name, torch).unwrap_or_else(|_| {
         // The larger workspaces: rather too much than too little.
         let gpu = Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib };
         Platform::unknown(gpu, torch)

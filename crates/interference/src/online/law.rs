@@ -128,7 +128,7 @@ pub(crate) fn progress_into(
             .iter()
             .map(|c| Tenant::new(crate::share::Demand { pcie: c.pcie, ..Default::default() }))
             .collect();
-        let divided = crate::share::share(mode, &tenants, &crate::share::Capacities::PRIOR);
+        let divided = crate::share::share(mode, &tenants, &crate::share::Capacities::prior());
         for (p, by_link) in out.iter_mut().zip(divided.progress) {
             *p = p.min(by_link);
         }

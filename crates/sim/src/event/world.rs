@@ -44,7 +44,7 @@ pub(crate) struct Part {
 impl Part {
     /// Speed of a job in it, over that on the whole GPU: the law for a MIG instance that it has alone.
     pub(crate) fn speed(&self, demand: &Demand) -> f64 {
-        let part = Capacities { part_sm: self.sm, part_dram: self.dram, ..Capacities::PRIOR };
+        let part = Capacities { part_sm: self.sm, part_dram: self.dram, ..Capacities::prior() };
         let outcome = share(Mode::TimeSlice, &[Tenant::new(*demand)], &part);
         outcome.progress.first().copied().unwrap_or(1.0)
     }
