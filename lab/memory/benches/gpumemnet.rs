@@ -9,6 +9,7 @@
     reason = "a benchmark reads the clock; a failure may end it"
 )]
 
+#[path = "../../../crates/memory/benches/timing/mod.rs"]
 mod timing;
 
 use carma_lab_memory::gpumemnet::Published;

@@ -149,10 +149,8 @@ fn profile_of(task: &str, windows: &[Combination], solos: &Solos) -> Profile {
     {
         by_threads.insert(100, vec![full]);
     }
-    profile.rate_by_threads_pct = by_threads
-        .into_iter()
-        .filter_map(|(pct, rates)| Some((pct, carma_stats::mean(rates.into_iter())?)))
-        .collect();
+    profile.rate_by_threads_pct =
+        by_threads.into_iter().filter_map(|(pct, rates)| Some((pct, carma_stats::mean(rates)?))).collect();
     profile
 }
 

@@ -80,13 +80,13 @@ impl<'a> Profiler<'a> {
             }
             self.with_threads(*pct, &mut profile, interrupts)?;
         }
-        if let Some(options) = &self.options.kernels
+        if let Some(wanted) = &self.options.kernels
             && interrupts.count() == 0
         {
-            (self.say)(&format!("running the command again under {}", options.ncu.display()));
+            (self.say)(&format!("running the command again under {}", wanted.ncu.display()));
             let mut env = self.machine.env.clone();
             env.push(("CUDA_VISIBLE_DEVICES".into(), self.chosen.gpu.uuid.to_string()));
-            let summary = kernels::measure(options, self.options, &env, self.dir, interrupts)?;
+            let summary = kernels::measure(wanted, self.options, &env, self.dir, interrupts)?;
             profile.kernels = Some(summary.kernels);
             let left_out = match summary.left_out {
                 0 => String::new(),
