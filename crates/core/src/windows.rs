@@ -2,7 +2,7 @@
 //!
 //! A ring of samples per GPU and metric lives with whoever samples (daemon or simulator); the
 //! decisions see [`Summary`] values, in integers, so that the journal can hold what a decision used.
-//! Formulas: CARMA's source as described in the reference notes, section d.
+//! Formulas: CARMA's published source (arXiv 2508.19073).
 
 use crate::reading::Activity;
 use crate::units::{Fraction, Millis};

@@ -16,7 +16,7 @@ pub struct Footprint {
     /// Highest points of the allocator.
     pub peak: Peak,
     /// Input, output and weight of the largest convolution, bytes: bounds cuDNN's workspace
-    /// (reference, section 3.3: the copies that TF32 kernels make).
+    /// (the copies that TF32 kernels make).
     pub convolution_bytes: u64,
     /// Whether workspaces of convolutions are in doubt, whatever their bound.
     pub convolutional: bool,

@@ -2,7 +2,7 @@
 
 use crate::{Parallel, Task, Tier};
 
-/// Always added to a bound, MiB: rounding of segments, a library's small buffers (reference, section 4).
+/// Always added to a bound, MiB: rounding of segments, a library's small buffers.
 const FLOOR_MIB: u64 = 64;
 
 /// A relative margin on top of what the allocator is expected to hold, and why it is as wide.
@@ -48,7 +48,7 @@ impl Margin {
     }
 }
 
-/// Margins by what an estimate rests on: reference, section 4, but for those of configurations and summaries.
+/// Margins by what an estimate rests on.
 /// These bound 98 % of the real models that were measured on an H200, in the half of the families that was
 /// set aside for tuning (docs/research/memory-estimation.md).
 fn base(tier: Tier, convolutional: bool) -> (f64, String) {

@@ -6,7 +6,7 @@
 use carma_memory::graph::{self, Builder, Graph, Keeps, Norm, Number, Op, TensorId};
 use carma_memory::{Error, MIB, Optimizer, Platform, Task};
 
-/// Context of that campaign, MiB (reference, section 4).
+/// Context of that campaign, MiB.
 const CONTEXT: f64 = 1429.0;
 
 struct Row {

@@ -86,7 +86,7 @@ impl Bench {
         let today = jiff::Zoned::now().strftime("%Y-%m-%d");
         println!("# Published against simulated\n");
         println!(
-            "Written by `bench/reproduce`, carma {}, {today}, {} threads of {cpu}. {CLUSTER}, MPS; means over {SEEDS} seeds\nof the start-up times where nothing else is said, ± half of the 95 % confidence interval of that mean.\nEverything under \"simulated\" is a model, not a measurement. Sources: CARMA (arXiv 2508.19073 v1 to v3)\nand its successor AEGIS (same number, 2026), as collected in the project's reference notes; section numbers\nare theirs. `docs/simulation.md` describes the model, `docs/research/gpu-models.md` its constants and what they\nwere fitted to.\n",
+            "Written by `bench/reproduce`, carma {}, {today}, {} threads of {cpu}. {CLUSTER}, MPS; means over {SEEDS} seeds\nof the start-up times where nothing else is said, ± half of the 95 % confidence interval of that mean.\nEverything under \"simulated\" is a model, not a measurement. Sources: CARMA (arXiv 2508.19073 v1 to v3)\nand its successor AEGIS (same number, 2026).\n`docs/simulation.md` describes the model, `docs/research/gpu-models.md` its constants and what they were fitted to.\n",
             env!("CARGO_PKG_VERSION"),
             self.threads
         );
@@ -126,7 +126,7 @@ impl Bench {
         println!("## 2. MAGM + GPUMemNet against exclusive on H60 (v1, f.3)\n");
         let workload = self.workload(H60);
         let base = self.seeds(&workload, &presets::by_name("exclusive").unwrap(), SEEDS);
-        // v1: the estimate without a margin, and no gate (section c).
+        // v1: the estimate without a margin, and no gate.
         let v1 = Policy {
             name: "v1".into(),
             memory: MemoryScreen::Forecast { source: ForecastSource::Gpumemnet, guard: MiB::ZERO },
@@ -188,7 +188,7 @@ impl Bench {
         );
     }
 
-    /// The successor's table, section f.4.
+    /// The successor's table.
     fn successor(&self) {
         println!("## 3. The successor's policies (f.4)\n");
         println!(

@@ -136,7 +136,7 @@ fn horus_on_published_models_stays_below_its_bound() {
 
 #[test]
 fn quick_formula_on_the_mlp_sets() {
-    // Measured with a context of 1,429 MiB (reference, section 4).
+    // Measured with a context of 1,429 MiB.
     let platform = Platform { context_mib: 1429, ..Platform::lookup("A100-40GB", (2, 6)).unwrap() };
     for (file, limit) in [("gpumemnet/mlp_data_step1.csv", 0.02), ("gpumemnet/mlp_data_step2.csv", 0.02)] {
         let Some(path) = shared(file) else { continue };

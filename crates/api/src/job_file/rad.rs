@@ -12,7 +12,8 @@
 //! | 10, 11, 12 | Horus, FakeTensor, GPUMemNet estimates, MiB |
 //!
 //! Lines 9 to 12 may be missing (the published `gpt2_xl.rad` has eight lines). The environment is
-//! activated with `conda run -n ENV` when `ENV` is not `base`. Format: reference notes, section b.
+//! activated with `conda run -n ENV` when `ENV` is not `base`. Format: the original
+//! CARMA's submitter, as published.
 
 use super::{Described, FileError, Model};
 use crate::wire::SubmitRequest;

@@ -124,7 +124,7 @@ const fn is_zero(n: &u32) -> bool {
 }
 
 /// With static shapes memory reaches its peak within the first steps, the first evaluation and the
-/// first partial batch: within about this time (reference note on estimators, section 3.4).
+/// first partial batch: within about this time.
 const FIRST_MINUTE: Millis = Millis::secs(60);
 
 /// So many rises after that are no evaluation and no last batch: the memory grows.

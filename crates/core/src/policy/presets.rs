@@ -1,7 +1,6 @@
 //! The published policies, with their exact numbers, and carma's own.
 //!
-//! Numbers: CARMA's source and the later AEGIS artifact, as the reference notes give them (sections
-//! c and d). All of the original's policies take idle GPUs first, are strict FIFO and keep 512 MiB
+//! Numbers: CARMA's published source and the later AEGIS artifact (arXiv 2508.19073). All of the original's policies take idle GPUs first, are strict FIFO and keep 512 MiB
 //! of each GPU free.
 
 use super::{ForecastSource, Gate, MemoryScreen, Order, Pack, Policy, RecoveryMethod};

@@ -1,7 +1,7 @@
 //! What the tail of a log says about a failure.
 //!
 //! Only consulted when a command failed. Wordings: PyTorch, TensorFlow, JAX, CUDA, cuDNN and MPS as
-//! they print them; fault wordings measured on an H200 (reference notes, faults under MPS).
+//! they print them; fault wordings measured on an H200 (docs/research/h200-first-run.md, bench/h200/results/faults-*.json).
 
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};

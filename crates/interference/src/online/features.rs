@@ -9,7 +9,7 @@ pub(crate) const WEIGHTS: usize = 4;
 /// Their names, in order.
 pub(crate) const WEIGHT_NAMES: [&str; WEIGHTS] = ["occupancy", "registers", "memory", "1/(free SMs)"];
 
-/// Share of the theoretical DRAM bandwidth that can be had (reference: 0.8 on every GPU measured).
+/// Share of the theoretical DRAM bandwidth that can be had (0.8 on the H200 that was measured).
 const ACHIEVABLE_DRAM: f64 = 0.8;
 /// GRACT = SMACT^e where only SMACT is known: fitted to networks alone on one H200 (docs/research/gpu-models.md).
 const GRACT_EXPONENT: f64 = 0.544;

@@ -31,7 +31,7 @@ pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], 
     let (mut mean, mut sd) = ([0.0; GLOBALS], [0.0; GLOBALS]);
     mean[CAPACITY] = capacity.ln();
     sd[CAPACITY] = 0.1;
-    // How levels change with the number of members does not carry over (reference: errors of 50 % and 80 %).
+    // How levels change with the number of members does not carry over (errors of 50 % and 80 % where it was tried).
     sd[1..OVERLAP].fill(0.15);
     // A fifth of the host's time is hidden: between tasks that wait for each kernel and such that queue.
     mean[OVERLAP] = logit(0.2);

@@ -116,7 +116,7 @@ impl Policy<'_> {
     }
 }
 
-/// Progress by the weighted-share law (reference: fair share of SM busy), all weights 1.
+/// Progress by the weighted-share law (fair share of SM busy, [`crate::share`]), all weights 1.
 ///
 /// # Errors
 /// A task whose GPU or SM activity is not known.

@@ -2,8 +2,8 @@
 //!
 //! The model on the `meta` device: the sum of its weights and its largest layer. "Training with Adam" is
 //! the largest of model, gradients, optimizer and step; in 32 bits the step, four times the weights; in
-//! half precision twice the weights in 32 bits. A batch of one and no activations (reference, section
-//! 2.8). For inference its authors say to expect 20 % more, which is the bound here; for training no
+//! half precision twice the weights in 32 bits. A batch of one and no activations.
+//! For inference its authors say to expect 20 % more, which is the bound here; for training no
 //! bound follows.
 
 use super::{answer, no_bound};

@@ -2,8 +2,7 @@
 //!
 //! Weights, gradients and optimizer states of mixed-precision Adam: 18 bytes a parameter, of which 2 are
 //! the half-precision weight and 16 master weight, gradient and two states. No activations, buffers or
-//! context: a lower bound. Formulas as in DeepSpeed's `runtime/zero/stage_1_and_2.py` and `stage3.py`
-//! (reference, section 2.6).
+//! context: a lower bound. Formulas as in DeepSpeed's `runtime/zero/stage_1_and_2.py` and `stage3.py`.
 
 use super::{answer, no_bound};
 use crate::graph::Graph;

@@ -1,7 +1,7 @@
 //! LLMem (Kim et al., IJCAI 2024): fine-tuning of decoders with ColossalAI's Gemini.
 //!
 //! Half-precision weights, Adam with 32-bit masters, gradient checkpointing. Formulas as in its
-//! `size_estimator.py` (reference, section 2.4), with sizes rounded up to 2 MiB:
+//! `size_estimator.py`, with sizes rounded up to 2 MiB:
 //!
 //! ```text
 //! peak  = base + param + in + out + lm [+ tp]

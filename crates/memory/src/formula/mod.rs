@@ -7,7 +7,7 @@
 //! | [`deepspeed`] | ZeRO-2 and ZeRO-3 model states, every offload case, GPU and CPU | activations: it never counted them |
 //! | [`llmem`] | the formulas by strategy, and the search of the largest batch | its base, which it measures on the GPU: computed here |
 //! | [`accelerate`] | `estimate-memory`: weights, gradients, optimizer; largest layer | activations: it never counted them |
-//! | [`quick`] | context + 20 bytes a parameter + saved activations (ours; reference, section 3.3a) | |
+//! | [`quick`] | context + 20 bytes a parameter + saved activations (ours) | |
 //! | [`dnnmem`] | the design: graph walk with liveness through the framework's allocator | its operator library, closed source: our rules and allocator stand in |
 //! | dnnperf | nothing: a trained graph network whose weights and 10,000 runs were not published. A formula would bear its name without being it | everything |
 //!

@@ -1,6 +1,6 @@
 //! Context, parameters, saved activations: three terms from the same three numbers that [`super::horus`] takes.
 //!
-//! `context + 20 P + 8 A B` bytes for Adam in 32 bits (reference, section 3.3a): weights, gradients, two
+//! `context + 20 P + 8 A B` bytes for Adam in 32 bits: weights, gradients, two
 //! states and the list of square roots at the step; an activation is kept once as a layer's output and
 //! once as its function's. Measured on the 6,000 MLP runs of GPUMemNet (see `carma lab estimate-bench`);
 //! on other models it is a guess: no lifetimes, no workspaces, no allocator. The bound is twice the
@@ -12,7 +12,7 @@ use crate::{Estimate, Mode, Optimizer, Platform, Precision, Task};
 /// Workspaces and rounding, MiB.
 const FLOOR_MIB: u64 = 64;
 
-/// Bytes a parameter at the step: weight, gradient, states, temporaries (reference, section 3.2).
+/// Bytes a parameter at the step: weight, gradient, states, temporaries.
 #[must_use]
 pub const fn bytes_a_parameter(task: &Task) -> f64 {
     let weight = match task.precision {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FeatureSet {
-    /// As in reference section 2.1: raw counts.
+    /// As the authors publish them: raw counts.
     Published,
     /// Logarithms, with optimizer and precision.
     #[default]

@@ -176,7 +176,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Members of an ensemble, after reference section 2.1: perceptrons of depths 1 to 7 and 1 to 6; or
+    /// Members of an ensemble, after the published code: perceptrons of depths 1 to 7 and 1 to 6; or
     /// attention of width 6 with 3 layers and of width 4 with 2, each twice, with perceptrons behind.
     pub fn members(ensemble: Ensemble, whole: usize, token: usize, out: usize, first: usize) -> Vec<Self> {
         let shape = |width, encoders, depths: &[usize]| Self {

@@ -2,7 +2,7 @@
 //!
 //! A node takes tensors and makes tensors; nodes stand in the order in which they run. The rules
 //! know what autograd keeps of each, what its backward pass allocates, and what the
-//! optimizer adds (reference: PyTorch's `derivatives.yaml` and the kernels' saved tensors).
+//! optimizer adds (PyTorch's `derivatives.yaml` and the kernels' saved tensors).
 
 mod adapters;
 mod build;

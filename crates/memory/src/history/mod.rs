@@ -1,7 +1,7 @@
 //! What earlier runs teach: pure, without a file or a clock. The daemon feeds it ends of attempts,
 //! keeps [`Row`]s in its database and asks it at each submission.
 //!
-//! Levels (reference note, section 3.4), from narrow to wide: the exact command on the same kind of
+//! Levels, from narrow to wide: the exact command on the same kind of
 //! place; the same program with another batch size, edition or place, scaled by what a front end
 //! simulates; and, for programs never seen, how far that front end is off for the family. A run that
 //! was cut off (out of memory, at a cap, ended early) is a lower bound and never a measurement. CUDA
@@ -108,7 +108,7 @@ pub struct History {
     changed: BTreeSet<(Table, String)>,
 }
 
-/// A context where nothing is known, MiB: between what drivers since 2022 take (reference, section 4).
+/// A context where nothing is known, MiB: between what drivers since 2022 take (docs/research/datasets.md and the sources in `carma-hardware`).
 const CONTEXT_MIB: u64 = 512;
 /// Front ends this good say what is context and what is not.
 const KNOWS_CONTEXT: Tier = Tier::Trace;

@@ -31,7 +31,7 @@ pub enum Outcome {
 /// Shorter than this a process may have come and gone between looks.
 const SEEN_MS: u64 = 2_000;
 /// With static shapes reserved memory reaches its peak in the first steps, the first evaluation and the
-/// first partial batch (reference, section 3.4): a run that was ended after this long, with its memory
+/// first partial batch: a run that was ended after this long, with its memory
 /// still for half of it, has reached it.
 const SETTLED_MS: u64 = 60_000;
 const STILL_MS: u64 = 30_000;

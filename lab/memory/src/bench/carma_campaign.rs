@@ -1,7 +1,7 @@
 //! CARMA's solo runs on an A100 with 40 GB (September 2025), from their summary texts alone.
 //!
 //! The campaign's programs train with Adam: that is what reproduces the tensors of a trace of them
-//! (`proto_eval_carma.csv`), and no other optimizer does. Two traps (reference, section 1.3) stay in the test:
+//! (`proto_eval_carma.csv`), and no other optimizer does. Two traps stay in the test:
 //! the text `mobilenet_cifar100.model` is that of EfficientNet-B0, so its three tasks cannot come out right;
 //! and the efficientNet tasks name a file that is not there, for which `efficientnet_*.model` stands in.
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
 
-/// CUDA context of CARMA's campaign, MiB (reference, section 4; fitted on these runs).
+/// CUDA context of CARMA's campaign, MiB (fitted on these runs).
 const CONTEXT_MIB: u64 = 524;
 /// That of GPUMemNet's campaign, of which the run of GPT-2 XL is.
 const EAGER_CONTEXT_MIB: u64 = 1429;

@@ -9,7 +9,7 @@ use carma_memory::graph::{Builder, Graph, Keeps, Norm, Number, Op, Script, repla
 use carma_memory::{Error, Gpu, MIB, Platform, Task};
 use std::path::Path;
 
-/// CUDA context of the campaign, MiB (reference, section 4: eager loading, whole-GPU reading).
+/// CUDA context of the campaign, MiB (eager loading, whole-GPU reading).
 const CONTEXT_MIB: u64 = 1429;
 /// Samples of the generated data sets.
 pub(super) const SAMPLES: u64 = 4096;

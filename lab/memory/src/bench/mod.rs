@@ -30,7 +30,7 @@ pub fn run(data: &Data) -> Vec<Test> {
     .concat()
 }
 
-/// Estimators to compare with on real models: those of the seeds, ours and their authors' networks. The published
+/// Estimators to compare with on real models: those that CARMA compares, ours and their authors' networks. The published
 /// networks say a class; its upper edge is the estimate, as their authors have it.
 const BASELINES: &[&str] = &[
     "horus",

@@ -2,7 +2,7 @@
 //!
 //! **Parameters** are not in the set. They are counted here, in `timm_parameters.csv`: models built by timm
 //! 1.0.31 on the `meta` device, `sum(p.numel())`. Its column `meta` marks the 449 models that timm 1.0.9
-//! could build on `meta`; the reference's figures (section 2.5) are of those.
+//! could build on `meta`; the figures quoted are of those.
 //!
 //! **Runs that look like out of memory are removed**, by measured values: a run near the capacity of the
 //! 40 GB GPU (above 38,000 MiB: it may have been cut short or have squeezed itself in), a run that took
@@ -35,7 +35,7 @@ pub struct Runs {
     pub rows: Vec<Row>,
     /// How many look like it.
     pub removed: usize,
-    /// Models that the reference's figures are of.
+    /// Models that the quoted figures are of.
     pub meta: BTreeSet<String>,
 }
 

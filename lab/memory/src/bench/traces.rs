@@ -2,7 +2,7 @@
 //!
 //! The logs are our own recordings (`bench/memory/campaign.py`, `bench/memory/trace_rows.py`); what was
 //! measured is other people's for the campaign. The bound of the convolutions' workspaces was chosen on
-//! the 30 rows of the campaign (reference, section 5): its figures are in-sample, those without the bound
+//! the 30 rows of the campaign: its figures are in-sample, those without the bound
 //! are not and stand beside them. Everything else is the allocator model and the context of the table.
 
 use super::{Data, Outcome, Pair, Target, Test, h200};

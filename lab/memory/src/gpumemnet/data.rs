@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Layers of one model beyond this are refused: no data set here has a tenth of it.
 const MAX_LAYERS: usize = 20_000;
-/// Context of the authors' campaign, MiB (reference/estimators.md, section 4: measured minus simulated).
+/// Context of the authors' campaign, MiB: measured less simulated.
 const AUTHORS_CONTEXT_MIB: u64 = 1429;
 
 /// A set of measured tasks of one family.

@@ -1,5 +1,5 @@
 //! GPUMemNet as its authors published it (itu-rad/GPUMemNet, commit f01eb05): their six ensembles, run from their
-//! weights, with their features (reference/estimators.md, section 2.1).
+//! weights, with their features.
 //!
 //! Kept as the comparison. Its features are raw counts, its answer is the upper edge of a class, its
 //! classes contain the CUDA context of its campaign (1,429 MiB on an A100 with eager loading) and end at

@@ -2,7 +2,7 @@
 //!
 //! The number counts activations, gradients and temporaries of one forward and backward pass. It leaves
 //! out weights, optimizer, library workspaces, the allocator's segments and the CUDA context, and so is
-//! nearly always under: by 45 % on average on the timm set (reference, section 2.5).
+//! nearly always under: by 45 % on average on the timm set.
 //!
 //! The correction is a linear function of what is known beside it, and where the model has a name as
 //! timm gives them, of its family. It was fitted by least relative absolute deviations (the median
@@ -16,7 +16,7 @@ use crate::{Error, Estimate, Platform};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// CUDA context in the measurements of the fit, MiB (reference, section 4): part of the constant.
+/// CUDA context in the measurements of the fit, MiB: part of the constant.
 const CONTEXT_OF_FIT_MIB: f64 = 1429.0;
 /// Constant part that a family's factor leaves alone, MiB.
 pub const FIXED_MIB: f64 = 1400.0;
