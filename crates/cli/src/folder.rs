@@ -45,7 +45,7 @@ impl Folder {
         let mut last = None;
         for attempt in 0..100 {
             let path = base.join(format!("{name}-{}-{attempt}", std::process::id()));
-            // Fails if anything is there: nobody else prepares it for us.
+            // Fails if the name exists: another user could have prepared the folder.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {
                     let lock = File::open(&path).ok();
@@ -64,7 +64,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What stays behind in the temporary folder harms nobody.
+        // A folder that cannot be removed stays, with scripts of carma in it and nothing else.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -88,7 +88,7 @@ fn sweep(name: &str, base: &Path) {
         if File::open(&path)
             .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok())
         {
-            // What cannot be removed harms nobody.
+            // A folder that cannot be removed stays.
             let _ = std::fs::remove_dir_all(&path);
         }
     }

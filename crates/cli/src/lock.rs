@@ -23,7 +23,7 @@ impl Lock {
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Ok(None);
         }
-        // Whoever comes through a link waits for whoever does not.
+        // A path through a link and the path itself share one lock.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let Some(name) = path.file_name() else { return Ok(None) };
         let mut hidden = OsString::from(".");

@@ -1,6 +1,6 @@
 //! Reasons: data made with the decision, rendered once for terminal, JSON and web.
 //!
-//! Nothing here decides. Whoever decides makes the reason.
+//! Nothing here decides: the code that decides makes the reason.
 
 mod code;
 mod public;

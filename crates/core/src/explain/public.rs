@@ -5,7 +5,7 @@ use super::text::took_down;
 use super::{NoGpu, Reason, Refusal};
 use std::sync::Arc;
 
-/// Every field of every variant is named here, so that a new one does not compile before somebody has decided.
+/// Every field of every variant is named here, so that a new field does not compile until it is shown or hidden here.
 impl Reason {
     /// The text for those who may not read the job.
     #[must_use]

@@ -36,7 +36,7 @@ pub enum UserLimit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Placed on GPUs that nobody was on.
+    /// Placed on idle GPUs.
     PlacedIdle {
         /// GPU indices.
         gpus: Vec<u32>,

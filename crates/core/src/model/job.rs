@@ -142,6 +142,15 @@ impl Job {
         }
     }
 
+    /// How it is being ended, or is to end as soon as it has started.
+    #[must_use]
+    pub const fn ending(&self) -> Option<&Ending> {
+        match &self.phase {
+            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.as_ref(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
+        }
+    }
+
     /// Where it runs or is about to run.
     #[must_use]
     pub const fn placement(&self) -> Option<&Placement> {

@@ -28,12 +28,7 @@ pub(super) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         }
         let tenants = || placement.gpus.iter().filter_map(|id| state.gpu(*id)).flat_map(|gpu| &gpu.tenants);
-        let leaving = |job: &Job| {
-            matches!(
-                job.phase,
-                Phase::Running { ending: Some(_), .. } | Phase::Launching { ending: Some(_), .. }
-            )
-        };
+        let leaving = |job: &Job| job.ending().is_some();
         if tenants().any(|t| state.job(t.job).is_some_and(leaving)) {
             continue;
         }

@@ -57,17 +57,13 @@ impl State {
         pause: bool,
         applied: &mut Applied,
     ) -> Result<(), Rejected> {
-        let job = self.attempt_of(id, attempt)?;
-        let ending = match &job.phase {
-            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
-            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
-        };
+        let ending = self.attempt_of(id, attempt)?.ending().cloned();
         self.leave(id, None, Reason::NotLaunched { why: why.to_owned() });
         match ending.map(|ending| ending.cause) {
             Some(EndCause::Cancelled { by }) => {
                 self.finish(id, JobState::Cancelled, Reason::Cancelled { by }, None, applied);
             }
-            // Whoever wanted it back in the queue has it there; nor does it wait for anything.
+            // It was to go back into the queue: it is there, and needs no pause.
             Some(_) => self.enqueue(id, |_| ()),
             None => {
                 let in_a_row = |job: &Job| {
@@ -97,11 +93,7 @@ impl State {
         transient: bool,
         applied: &mut Applied,
     ) -> Result<(), Rejected> {
-        let job = self.attempt_of(id, attempt)?;
-        let ending = match &job.phase {
-            Phase::Launching { ending, .. } | Phase::Running { ending, .. } => ending.clone(),
-            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => None,
-        };
+        let ending = self.attempt_of(id, attempt)?.ending().cloned();
         let reason = Reason::LaunchFailed { error: error.to_owned() };
         self.leave(id, None, reason.clone());
         if let Some(Ending { cause: EndCause::Cancelled { by }, .. }) = ending {
