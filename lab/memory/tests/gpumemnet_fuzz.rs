@@ -204,7 +204,7 @@ const WORDS: &[&str] = &[
     "1",
     "7",
     "64",
-    "100000000000",
+    "4294967295",
     "18446744073709551615",
     "-3",
     "x",
@@ -212,6 +212,7 @@ const WORDS: &[&str] = &[
     "c16k3s1-r16-d8-t4-p-s9k5s2",
     "p-p-p-p-p-p-p-p",
     "c0k0s0",
+    "c4294967295k4294967295s1",
     "c99999999999k9s1",
     "16-32",
     "-",
@@ -258,6 +259,58 @@ fn any_row_as_a_graph() {
         cells.insert("family".to_owned(), WORDS[usize::from(*family) % 3].to_owned());
         let _ = lab_dnnperf::graph(&cells);
     });
+}
+
+/// Every two cells of a good row at the ends of what a size can be: no sum or product runs over.
+#[test]
+fn sizes_at_their_limits_in_a_good_row() {
+    const ENDS: [&str; 4] = ["0", "4294967295", "4294967296", "18446744073709551615"];
+    const GOOD: [(&str, &str); 22] = [
+        ("batch_size", "8"),
+        ("inputs", "32"),
+        ("outputs", "10"),
+        ("widths", "64-64"),
+        ("activation", "PReLU"),
+        ("batch_norm", "true"),
+        ("dropout", "0.1"),
+        ("image", "32"),
+        ("in_channels", "3"),
+        ("classes", "10"),
+        ("blocks", "c16k3s1-r16-d8-t4-p-s9k5s2"),
+        ("head", "32"),
+        ("vocab", "100"),
+        ("seq_len", "16"),
+        ("embedding", "64"),
+        ("layers", "2"),
+        ("heads", "4"),
+        ("kv_heads", "2"),
+        ("ff", "128"),
+        ("norm_first", "true"),
+        ("tied", "false"),
+        ("arch", "encoder-decoder"),
+    ];
+    // A column of words takes a word of the size.
+    let word = |column: &str, end: &str| match column {
+        "blocks" => format!("c16k3s1-r{end}-d{end}-t{end}-s{end}k{end}s1-c{end}k{end}s1-d{end}"),
+        "widths" | "head" => format!("{end}-{end}"),
+        _ => end.to_owned(),
+    };
+    for family in ["mlp", "cnn", "transformer"] {
+        let mut good: lab_dnnperf::Cells =
+            GOOD.iter().map(|(c, w)| ((*c).to_owned(), (*w).to_owned())).collect();
+        good.insert("family".to_owned(), family.to_owned());
+        lab_dnnperf::graph(&good).unwrap();
+        for (i, (one, _)) in GOOD.iter().enumerate() {
+            for (other, _) in &GOOD[i..] {
+                for (a, b) in ENDS.iter().flat_map(|a| ENDS.iter().map(move |b| (a, b))) {
+                    let mut cells = good.clone();
+                    cells.insert((*one).to_owned(), word(one, a));
+                    cells.insert((*other).to_owned(), word(other, b));
+                    let _ = lab_dnnperf::graph(&cells);
+                }
+            }
+        }
+    }
 }
 
 #[test]

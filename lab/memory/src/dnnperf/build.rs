@@ -33,9 +33,8 @@ impl Row<'_> {
 
     fn number(&self, column: &str) -> Result<u64, Error> {
         let cell = self.cell(column);
-        let bad = || Error::bad(column, format!("`{cell}` is no whole number"));
         // An empty cell is the default, which is 0 or stands for "none".
-        if cell.is_empty() { Ok(0) } else { cell.parse().map_err(|_| bad()) }
+        if cell.is_empty() { Ok(0) } else { size(column, cell) }
     }
 
     fn flag(&self, column: &str) -> bool {
@@ -45,6 +44,12 @@ impl Row<'_> {
     fn dropout(&self) -> bool {
         self.cell("dropout").parse::<f64>().is_ok_and(|p| p > 0.0)
     }
+}
+
+/// A size in a cell. At most 2^32 - 1, so that sums and products of two stay within 64 bits.
+fn size(column: &str, text: &str) -> Result<u64, Error> {
+    let bad = |_| Error::bad(column, format!("`{text}` is no whole number below 2^32"));
+    text.parse::<u32>().map(u64::from).map_err(bad)
 }
 
 /// What autograd keeps of a function, by its class in PyTorch.
@@ -80,8 +85,7 @@ fn mlp(row: &Row<'_>) -> Result<Graph, Error> {
     let function = row.cell("activation");
     let mut x = b.input("input", &[row.number("batch_size")?, row.number("inputs")?], Number::Float)?;
     for (i, width) in row.cell("widths").split('-').enumerate() {
-        let width: u64 =
-            width.parse().map_err(|_| Error::bad("widths", format!("`{width}` is no whole number")))?;
+        let width = size("widths", width)?;
         x = b.linear(&format!("linear{i}"), x, width, true)?;
         if row.flag("batch_norm") {
             x = b.norm(&format!("norm{i}"), Norm::Batch, x, width, true)?;
@@ -211,7 +215,7 @@ impl Block {
         let (rest, stride) = rest.split_once('s').unwrap_or((rest, ""));
         let (outs, kernel) = rest.split_once('k').unwrap_or((rest, ""));
         let number = |text: &str, default| {
-            if text.is_empty() { Ok(default) } else { text.parse().map_err(|_| bad()) }
+            if text.is_empty() { Ok(default) } else { size("blocks", text) }
         };
         Ok(Self { kind, outs: number(outs, 0)?, kernel: number(kernel, 3)?, stride: number(stride, 1)? })
     }
@@ -234,9 +238,7 @@ fn cnn(row: &Row<'_>) -> Result<Graph, Error> {
     x = cnn.b.node("mean", Op::AvgPool, &[x], &[], &[batch, width, 1, 1], Number::Float)?;
     x = cnn.b.view("flatten", x, &[batch, width])?;
     for hidden in row.cell("head").split('-').filter(|h| !h.is_empty()) {
-        let hidden =
-            hidden.parse().map_err(|_| Error::bad("head", format!("`{hidden}` is no whole number")))?;
-        x = cnn.b.linear("head", x, hidden, true)?;
+        x = cnn.b.linear("head", x, size("head", hidden)?, true)?;
         x = cnn.act(x, cnn.inplace)?;
         if row.dropout() {
             x = cnn.b.like("drop", Op::Dropout { inplace: false }, &[x])?;
