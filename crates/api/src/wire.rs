@@ -260,8 +260,9 @@ pub struct JobView {
     pub gpus_requested: u32,
     /// How it shares them, while it runs or last ran.
     pub sharing: Option<SharingMode>,
-    /// Memory set aside for it on each GPU, where known.
-    pub memory_set_aside_mib: Option<u64>,
+    /// Memory reserved for it on each GPU, where known.
+    #[serde(alias = "memory_set_aside_mib")]
+    pub memory_reserved_mib: Option<u64>,
     /// Most memory seen on one of its GPUs.
     pub memory_peak_mib: Option<u64>,
     /// Most memory of the host that an attempt of it had, where cgroups tell.
@@ -271,7 +272,7 @@ pub struct JobView {
     pub attempts: u32,
     /// Priority.
     pub priority: i32,
-    /// The slowdown by neighbours that it is promised at most, percent: 130 is 1.3 times its time alone.
+    /// By how much neighbours may slow it down, percent: 130 is 1.3 times its time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown_pct: Option<u32>,
     /// Its speed beside its neighbours over its speed alone, percent, as measured last.
@@ -480,10 +481,12 @@ pub struct ForeignView {
 pub struct TenantView {
     /// Job number.
     pub job: u64,
-    /// Memory set aside; `null`: all of it or nothing, see `promise`.
-    pub promised_mib: Option<u64>,
+    /// Memory reserved; `null`: all of it or nothing, see `reservation`.
+    #[serde(alias = "promised_mib")]
+    pub reserved_mib: Option<u64>,
     /// `memory`, `whole` or `none`.
-    pub promise: String,
+    #[serde(alias = "promise")]
+    pub reservation: String,
     /// Memory seen last.
     pub observed_mib: Option<u64>,
     /// Whether its first window is full.

@@ -211,7 +211,7 @@ pub(crate) struct JobArgs {
     /// How often running out of GPU memory may be retried with more
     #[arg(long, value_name = "N")]
     pub(crate) max_retries: Option<u32>,
-    /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Kept, or undone
+    /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Beyond that the latest neighbour is evicted
     #[arg(long, value_name = "FACTOR", value_parser = parse::slowdown)]
     pub(crate) max_slowdown: Option<u32>,
     /// Number of GPUs, all given at once [default: 1]
@@ -364,7 +364,7 @@ pub(crate) struct WaitArgs {
 /// `carma gpus`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "FREE is what carma could give to another job: the capacity less what is promised or used, whichever is more, less a reserve."
+    after_help = "FREE is what carma could give to another job: the capacity less what is reserved or used, whichever is more, less a headroom."
 )]
 pub(crate) struct GpusArgs {
     /// Print the daemon's answer as JSON
@@ -733,7 +733,7 @@ pub(crate) struct SimulateArgs {
     /// How jobs share a GPU
     #[arg(long, value_name = "MODE", value_parser = sharing(), default_value = "mps")]
     pub(crate) sharing: SharingMode,
-    /// Another order among the GPUs that would do; speedup goes by foreseen slowdowns (docs/slowdown.md)
+    /// Another order among the GPUs that would do; speedup goes by predicted slowdowns (docs/slowdown.md)
     #[arg(long, value_name = "ORDER", value_parser = PossibleValuesParser::new([
         "round-robin", "first-fit", "best-fit", "magm", "lug", "least-load", "speedup"]))]
     pub(crate) order: Option<String>,

@@ -135,7 +135,7 @@ fn job(id: u64, state: &str) -> Value {
     json!({
         "id": id, "name": "train", "user": "alice", "state": state,
         "reason": {"code": "X", "text": "because"},
-        "gpus": [0], "gpus_requested": 1, "sharing": "time-slice", "memory_set_aside_mib": 1024,
+        "gpus": [0], "gpus_requested": 1, "sharing": "time-slice", "memory_reserved_mib": 1024,
         "memory_peak_mib": null, "attempts": 1, "priority": 0, "submitted_ms": 1_760_000_000_000_u64,
         "started_ms": 1_760_000_001_000_u64, "ended_ms": null, "exit_code": null,
     })

@@ -1,6 +1,6 @@
 //! Invariants of the state. Tests run [`check`] after every step; the daemon runs it after recovery.
 
-use crate::ledger::Promise;
+use crate::ledger::Reservation;
 use crate::model::{JobId, Phase};
 use crate::state::{State, Usage};
 use crate::units::MiB;
@@ -66,24 +66,24 @@ fn check_gpus(state: &State, broken: &mut Vec<String>) {
         if exclusive && gpu.tenants.len() > 1 {
             broken.push(format!("GPU {index}: an exclusive job has company"));
         }
-        // A policy that ignores memory makes no promises; beside its tenants nothing can be said.
-        if gpu.tenants.iter().any(|t| t.promise == Promise::None) {
+        // A policy that ignores memory reserves none; beside its tenants nothing can be said.
+        if gpu.tenants.iter().any(|t| t.reservation == Reservation::None) {
             continue;
         }
-        let whole = gpu.tenants.iter().any(|t| t.promise == Promise::Whole);
+        let whole = gpu.tenants.iter().any(|t| t.reservation == Reservation::Whole);
         if whole && gpu.tenants.len() > 1 {
             broken.push(format!("GPU {index}: a job of unknown need has company"));
         }
-        let promised: MiB = gpu
+        let reserved: MiB = gpu
             .tenants
             .iter()
-            .map(|t| match t.promise {
-                Promise::Memory(m) => m,
-                Promise::Whole | Promise::None => MiB::ZERO,
+            .map(|t| match t.reservation {
+                Reservation::Memory(m) => m,
+                Reservation::Whole | Reservation::None => MiB::ZERO,
             })
             .sum();
-        if promised > gpu.info.memory {
-            broken.push(format!("GPU {index}: {promised} promised of {}", gpu.info.memory));
+        if reserved > gpu.info.memory {
+            broken.push(format!("GPU {index}: {reserved} reserved of {}", gpu.info.memory));
         }
     }
 }

@@ -91,8 +91,9 @@ pub enum Input {
         /// What is computed now.
         computed: Computed,
     },
-    /// What is foreseen if jobs that wait join others: see [`crate::slowdown::questions`].
-    Foreseen(Vec<Outlook>),
+    /// What is predicted if jobs that wait join others: see [`crate::slowdown::questions`].
+    #[serde(rename = "foreseen")]
+    Predicted(Vec<Outlook>),
     /// The progress of a running job beside its present neighbours was measured.
     Measured {
         /// Job.

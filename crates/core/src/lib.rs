@@ -19,16 +19,16 @@
 //! 3. `windows`: activity over time, and the risks computed from it
 //! 4. `spec`: a job as it was asked for (public in `model`)
 //! 5. `look`: a GPU as it was seen, processes matched with jobs (public in `input`)
-//! 6. `progress`: how fast jobs go beside each other, foreseen and measured (public in `slowdown`)
+//! 6. `progress`: how fast jobs go beside each other, predicted and measured (public in `slowdown`)
 //! 7. `policy`: where a job may go, and every other rule, as data
 //! 8. `recovery`: what the end of an attempt means, and what the next one gets
-//! 9. `ledger`: what each GPU has promised, and what was seen on it
+//! 9. `ledger`: what is reserved on each GPU, and what was seen on it
 //! 10. `explain`: reasons, as data and as text
 //! 11. `model`: jobs and their attempts
 //! 12. `input`: what comes in, what goes out, why an input is refused
 //! 13. `state`: everything that decisions depend on, and the one way to change it
 //! 14. `check`: what must hold in every state
-//! 15. `slowdown`: who may join whom where a slowdown is promised
+//! 15. `slowdown`: who may join whom where a slowdown is limited
 //! 16. `plan`: what to do now, and why
 
 pub mod check;

@@ -1,6 +1,6 @@
-//! How fast jobs go beside each other, foreseen and measured, in integers.
+//! How fast jobs go beside each other, predicted and measured, in integers.
 //!
-//! What is promised and what follows from it is in [`crate::slowdown`], which is also the public path of these types.
+//! What slowdown is allowed, and what follows from that, is in [`crate::slowdown`], which is also the public path of these types.
 
 use crate::spec::{GpuId, JobId, SharingMode};
 use crate::units::{Fraction, Millis};
@@ -9,16 +9,16 @@ use std::collections::BTreeSet;
 
 /// Progress of one job of a group: its speed together over its speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Foreseen {
+pub struct Predicted {
     /// Which.
     pub job: JobId,
     /// What is expected.
     pub expected: Fraction,
-    /// What it is not below, with the model's confidence. Promises count on this one.
+    /// What it is not below, with the model's confidence. Limits are compared with this one.
     pub lower: Fraction,
 }
 
-/// What is foreseen if a job that waits joins those that are on a GPU.
+/// What is predicted if a job that waits joins those that are on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlook {
     /// Who would join.
@@ -28,8 +28,8 @@ pub struct Outlook {
     /// How it would share.
     pub sharing: SharingMode,
     /// The newcomer and those that are there, by job number; those in `unknown` are missing.
-    pub tasks: Vec<Foreseen>,
-    /// Jobs of which too little is known to foresee anything: then `tasks` is empty.
+    pub tasks: Vec<Predicted>,
+    /// Jobs of which too little is known to predict anything: then `tasks` is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<JobId>,
     /// Sum of the expected progress of those that are there, without the newcomer.
@@ -68,7 +68,7 @@ pub struct Measured {
     pub before: Option<Fraction>,
 }
 
-/// Least progress that keeps a promise: 1 over the slowdown, rounded down.
+/// Least progress within a limit: 1 over the slowdown, rounded down.
 #[must_use]
 pub fn least_progress(max_slowdown: Fraction) -> Fraction {
     let one = u64::from(Fraction::ONE.0);
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(least_progress(Fraction(13_000)), Fraction(7692));
         assert_eq!(slowdown(Fraction(5_000)), Fraction(20_000));
         assert_eq!(least_progress(Fraction(0)), Fraction::ONE);
-        // A promise of less than 1 asks for all of the speed, and no more.
+        // A limit of less than 1 asks for all of the speed, and no more.
         assert_eq!(least_progress(Fraction(5_000)), Fraction::ONE);
         assert_eq!(slowdown(Fraction(0)), Fraction(100_000_000));
     }

@@ -1,13 +1,13 @@
-//! Promised slowdowns: what neighbours may cost a job, foreseen before a placement and measured after it.
+//! Limits of slowdown: what neighbours may cost a job, predicted before a placement and measured after it.
 //!
-//! A job may be promised that neighbours slow it down by a factor at most (`--max-slowdown`, or the
-//! configuration's for all). Models that foresee progress work in floats and learn all the time, so they live
-//! outside: what they say comes in as [`Outlook`]s, which the journal keeps. Nobody joins a GPU where a promise
-//! would be broken by the lower bound of the forecast, or where nothing can be foreseen. What is measured
-//! afterwards comes in as [`Measured`]; for a broken promise the plan evicts the placement that broke it, the
-//! latest on the GPU, which goes back into the queue without charge and not beside the same job again.
+//! A job may have a limit: the factor by which neighbours slow it down at most (`--max-slowdown`, or the
+//! configuration's for all). Models that predict progress work in floats and learn all the time, so they live
+//! outside: what they say comes in as [`Outlook`]s, which the journal keeps. No job joins a GPU where the lower
+//! bound of predicted progress is beyond a limit, or where nothing can be predicted. What is measured afterwards
+//! comes in as [`Measured`]; where a limit is exceeded the plan evicts the job that came last to that GPU. It goes
+//! back into the queue without charge, and not beside the same job again.
 
-pub use crate::progress::{Foreseen, Measured, Outlook, least_progress, slowdown};
+pub use crate::progress::{Measured, Outlook, Predicted, least_progress, slowdown};
 
 use crate::explain::Reason;
 use crate::ledger::Gpu;
@@ -16,31 +16,31 @@ use crate::policy::Order;
 use crate::state::State;
 use crate::units::Fraction;
 
-/// Why a job may not join a GPU, as far as promises go.
+/// Why a job may not join a GPU, as far as limits of slowdown go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Objection {
-    /// A promise would be broken.
-    Broken {
+    /// A limit would be exceeded.
+    Exceeded {
         /// Whose.
         job: JobId,
-        /// Foreseen slowdown, and its bound.
+        /// Predicted slowdown.
         expected: Fraction,
         /// The bound, which is what counts.
         upper: Fraction,
-        /// What is promised.
+        /// The limit.
         limit: Fraction,
     },
-    /// Nothing can be foreseen because this job is not known well enough.
+    /// Nothing can be predicted because this job is not known well enough.
     Unknown(JobId),
-    /// Nothing is foreseen yet.
+    /// Nothing is predicted yet.
     NotYet,
-    /// Processes that are not ours are there: their effect cannot be foreseen.
+    /// Processes that are not ours are there: their effect cannot be predicted.
     Foreign,
     /// They were together before, and one of them had to be evicted.
     Apart(JobId),
 }
 
-/// The slowdown that a job is promised.
+/// A job's limit of slowdown.
 pub(crate) fn limit(state: &State, job: &Job) -> Option<Fraction> {
     job.spec.request.max_slowdown.or(state.options().max_slowdown)
 }
@@ -56,12 +56,12 @@ pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
         .find(|there| from(job, *there) || state.job(*there).is_some_and(|t| from(t, job.spec.id)))
 }
 
-/// Whether anybody there is promised something.
-pub(crate) fn is_promised(state: &State, gpu: &Gpu) -> bool {
+/// Whether a tenant has a limit.
+pub(crate) fn is_limited(state: &State, gpu: &Gpu) -> bool {
     gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(|job| limit(state, job).is_some()))
 }
 
-/// Whether a job may join a GPU. Asked only where somebody is promised something.
+/// Whether a job may join a GPU. Asked only where one of them has a limit.
 pub(crate) fn objection(
     state: &State,
     job: &Job,
@@ -83,7 +83,7 @@ pub(crate) fn objection(
     }
     outlook.tasks.iter().find_map(|task| {
         let limit = limit(state, state.job(task.job)?)?;
-        (task.lower < least_progress(limit)).then(|| Objection::Broken {
+        (task.lower < least_progress(limit)).then(|| Objection::Exceeded {
             job: task.job,
             expected: slowdown(task.expected),
             upper: slowdown(task.lower),
@@ -92,7 +92,7 @@ pub(crate) fn objection(
     })
 }
 
-/// What is foreseen of a job on a GPU as it is now.
+/// What is predicted of a job on a GPU as it is now.
 pub(crate) fn outlook<'a>(
     state: &'a State,
     job: JobId,
@@ -103,7 +103,7 @@ pub(crate) fn outlook<'a>(
     state.outlook(job, id).filter(|outlook| outlook.is_of(gpu.tenants.iter().map(|t| t.job), sharing))
 }
 
-/// A question to those who can foresee.
+/// A question to the predictor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     /// Who might join.
@@ -120,20 +120,20 @@ const QUESTIONS: usize = 256;
 const LOOKED_AT: usize = 4096;
 
 /// What the next plan wants to know: the first jobs of the queue of which it is not known yet, on every GPU that is in
-/// use, where anybody is promised something or the policy goes by what is foreseen. With the answers applied it asks of
+/// use, where a limit counts or the policy goes by predictions. With the answers applied it asks of
 /// the next.
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
     let by_gain = state.options().policy.order == Order::Speedup;
-    let promised: Vec<bool> = state.gpus().iter().map(|gpu| is_promised(state, gpu)).collect();
+    let limited: Vec<bool> = state.gpus().iter().map(|gpu| is_limited(state, gpu)).collect();
     let mut asked = Vec::new();
     let mut jobs = 0;
     for (_, job) in state.queue().jobs().take(LOOKED_AT) {
         let before = asked.len();
         let Some(sharing) = state.sharing_for(job) else { continue };
         let of_job = by_gain || limit(state, job).is_some();
-        for ((id, gpu), promised) in (0..).map(GpuId).zip(state.gpus()).zip(&promised) {
-            let wanted = (of_job || *promised)
+        for ((id, gpu), limited) in (0..).map(GpuId).zip(state.gpus()).zip(&limited) {
+            let wanted = (of_job || *limited)
                 && gpu.present
                 && !gpu.tenants.is_empty()
                 && !gpu.tenants.iter().any(|t| t.exclusive);

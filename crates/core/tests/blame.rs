@@ -203,7 +203,7 @@ impl<'a> World<'a> {
         taken
     }
 
-    /// Submits and starts a job; `false`: there is no room by what is promised.
+    /// Submits and starts a job; `false`: there is no room by what is reserved.
     fn place(&mut self, at: u64, id: JobId, forecast: Option<u64>, capped: bool) -> bool {
         let sharing = if capped { SharingMode::Mps } else { SharingMode::TimeSlice };
         self.feed(

@@ -1,7 +1,9 @@
 //! What journals hold keeps its shape: names that serde writes outlive the names in the code.
 #![allow(clippy::unwrap_used, reason = "a test: it fails where it must")]
 
-use carma_core::explain::Reason;
+use carma_core::Input;
+use carma_core::explain::{Reason, Refusal};
+use carma_core::ledger::{Reservation, Tenant};
 use carma_core::model::{Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId};
 use carma_core::units::{Fraction, MiB};
 
@@ -65,4 +67,26 @@ fn forecasts_read_and_write_as_they_did_by_field() {
     for wrong in [r#"{"horus":1,"horus":2}"#, r#"{"declared":1,"declared":1}"#, r#"{"horus":"1"}"#, "7"] {
         serde_json::from_str::<Forecasts>(wrong).unwrap_err();
     }
+}
+
+/// Names of carma 0.1 for what is called otherwise since.
+#[test]
+fn predictions_and_reservations_are_written_as_they_were() {
+    let input = Input::Predicted(Vec::new());
+    let written = r#"{"foreseen":[]}"#;
+    assert_eq!(serde_json::to_string(&input).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Input>(written).unwrap(), input);
+
+    let refusal = Refusal::Unpredicted { job: Some(JobId(7)) };
+    let written = r#"{"unforeseen":{"job":7}}"#;
+    assert_eq!(serde_json::to_string(&refusal).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Refusal>(written).unwrap(), refusal);
+
+    let written = concat!(
+        r#"{"job":1,"promise":{"memory":1024},"forecast":1024,"exclusive":false,"observed":null,"peak":null,"#,
+        r#""placed":5,"active_since":null,"settled":false,"shared":false}"#
+    );
+    let tenant: Tenant = serde_json::from_str(written).unwrap();
+    assert_eq!(tenant.reservation, Reservation::Memory(MiB(1024)));
+    assert_eq!(serde_json::to_string(&tenant).unwrap(), written);
 }

@@ -6,7 +6,7 @@
 
 use carma_core::explain::{Reason, UserLimit};
 use carma_core::input::{Foreign, Observation};
-use carma_core::ledger::Promise;
+use carma_core::ledger::Reservation;
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, HostUse,
     Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
@@ -17,7 +17,7 @@ use carma_core::policy::{
 };
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::recovery::{Evidence, EvidenceKind, Said};
-use carma_core::slowdown::{Foreseen, Outlook, Question, questions};
+use carma_core::slowdown::{Outlook, Predicted, Question, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Risk, Summary, WindowSummary};
 use carma_core::{Action, Input, Plan, State, check, plan};
@@ -75,8 +75,8 @@ enum Op {
     Crash(u32),
     Forecast(Pick, Computed),
     /// What the next plan asks is answered: with this progress, or that a job is unknown.
-    Foresee(bool, u32),
-    /// Something nobody asked for is foreseen.
+    Predict(bool, u32),
+    /// What was not asked for is predicted.
     Outlook(Pick, u32, SharingMode),
     Measure(Pick, bool, u32, u32),
     /// Everybody is measured to be slow, a plan is followed, and those whom it ends exit.
@@ -363,7 +363,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => Just(Op::StartAll),
         2 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
-        8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Foresee(unknown, p)),
+        8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
         6 => Just(Op::Slow),
         4 => (pick(), right(), 0u32..12_000, 0u32..20_000)
@@ -481,12 +481,12 @@ impl World {
     fn outlook(&self, asked: Question, unknown: bool, progress: u32) -> Outlook {
         let tenants = self.state.gpu(asked.gpu).map_or(&[][..], |g| &g.tenants);
         let group = tenants.iter().map(|t| t.job).chain([asked.newcomer]);
-        let foreseen = |job| Foreseen { job, expected: Fraction(progress), lower: Fraction(progress / 2) };
+        let predicted = |job| Predicted { job, expected: Fraction(progress), lower: Fraction(progress / 2) };
         Outlook {
             newcomer: asked.newcomer,
             gpu: asked.gpu,
             sharing: asked.sharing,
-            tasks: if unknown { vec![] } else { group.map(foreseen).collect() },
+            tasks: if unknown { vec![] } else { group.map(predicted).collect() },
             unknown: if unknown { vec![asked.newcomer] } else { vec![] },
             before: Fraction::ONE,
         }
@@ -680,13 +680,13 @@ impl World {
                 Input::LaunchFailed { job, attempt, error: "no".into(), transient: *transient }
             }
             Op::Forecast(job, computed) => Input::Forecast { job: self.id(*job), computed: *computed },
-            Op::Foresee(unknown, progress) => Input::Foreseen(
+            Op::Predict(unknown, progress) => Input::Predicted(
                 questions(&self.state).into_iter().map(|q| self.outlook(q, *unknown, *progress)).collect(),
             ),
             Op::Outlook(job, gpu, sharing) => {
                 let newcomer = self.id(*job);
                 let question = Question { newcomer, gpu: GpuId(*gpu), sharing: *sharing };
-                Input::Foreseen(vec![self.outlook(question, false, 9000)])
+                Input::Predicted(vec![self.outlook(question, false, 9000)])
             }
             Op::Measure(job, right, progress, over) => {
                 let (job, attempt) = self.attempt(*job, *right);
@@ -732,7 +732,7 @@ impl World {
         Ok(())
     }
 
-    /// What is placed beside others fits into what is free, promises and strangers counted.
+    /// What is placed beside others fits into what is free, reservations and foreign processes counted.
     fn has_room(&self, job: JobId, placement: &Placement) -> Check {
         let policy = &self.state.options().policy;
         let (MemoryScreen::Forecast { guard, .. }, Reason::PlacedShared { .. }) =
@@ -740,13 +740,13 @@ impl World {
         else {
             return Ok(());
         };
-        let (promise, _) = self.state.promise_for(self.state.job(job).unwrap());
-        let Promise::Memory(promised) = promise else {
+        let (reservation, _) = self.state.reservation_for(self.state.job(job).unwrap());
+        let Reservation::Memory(reserved) = reservation else {
             return Err(TestCaseError::fail("shared without a forecast"));
         };
         for gpu in placement.gpus.iter().filter_map(|g| self.state.gpu(*g)) {
             let free = gpu.free(policy.reserve);
-            prop_assert!(free >= Some(promised + guard), "{:?} < {}", free, promised);
+            prop_assert!(free >= Some(reserved + guard), "{:?} < {}", free, reserved);
         }
         Ok(())
     }
@@ -1021,7 +1021,7 @@ fn the_random_runs_reach_every_kind_of_end() {
         "Requeued",
         "TimeLimit",
         "MaxSlowdown",
-        "Undone",
+        "Evicted",
         "OutOfMemoryRetry",
         "OutOfMemory",
         "HostOutOfMemory",

@@ -189,7 +189,7 @@ pub struct JobsConfig {
     pub kill_grace: Option<Span>,
     /// How much neighbours may slow down jobs that do not say: 1.5 is one and a half times their time alone.
     pub max_slowdown: Option<f64>,
-    /// How long a job's progress is measured before a promise counts as broken.
+    /// How long a job's progress is measured before a limit counts as exceeded.
     pub slowdown_window: Option<Span>,
 }
 

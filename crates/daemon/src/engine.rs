@@ -477,7 +477,7 @@ impl Engine {
         Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate })
     }
 
-    /// Limits on the host are promises: what cannot be enforced is refused.
+    /// Limits on the host must hold: what cannot be enforced is refused.
     fn check_host_limits(&self, request: &SubmitRequest) -> Result<(), Refused> {
         let bad = |text: &str| Err(Refused::new(400, "bad_request", text));
         if request.host_memory_mib == Some(0)
@@ -723,7 +723,7 @@ impl Engine {
             return;
         }
         self.refresh(false);
-        self.foresee(now);
+        self.predict(now);
         let started = Instant::now();
         let plan = carma_core::plan(&self.state, now);
         let planned = self.plan_us.len() as u64 + 1;
@@ -736,15 +736,15 @@ impl Engine {
         }
     }
 
-    /// Takes in how fast jobs go, and answers what the plan wants to have foreseen.
-    fn foresee(&mut self, now: Millis) {
+    /// Takes in how fast jobs go, and answers what the plan wants to have predicted.
+    fn predict(&mut self, now: Millis) {
         let looks = self.parts.board.looks();
         for input in self.parts.slowdowns.look(now, &self.state, &looks) {
             self.apply(input);
         }
-        let outlooks = self.parts.slowdowns.foresee(&self.state);
+        let outlooks = self.parts.slowdowns.answers(&self.state);
         if !outlooks.is_empty() {
-            self.apply(Input::Foreseen(outlooks));
+            self.apply(Input::Predicted(outlooks));
         }
         self.batch.slowdowns.extend(self.parts.slowdowns.changes(now));
     }

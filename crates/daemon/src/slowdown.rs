@@ -1,8 +1,8 @@
-//! How fast jobs go, what that teaches, and what is foreseen of groups.
+//! How fast jobs go, what that teaches, and what is predicted of groups.
 //!
 //! A job that has its GPUs for itself is profiled: what it uses, and its rate alone. Beside others its progress is
 //! measured against that, window by window; the decision core hears of it, and the predictor learns from it. What
-//! the core wants to have foreseen is answered from the profiles and the predictor, in integers.
+//! the core wants to have predicted is answered from the profiles and the predictor, in integers.
 //!
 //! Jobs of one command are one class: what was learned of a command serves its next run.
 
@@ -17,8 +17,8 @@ use carma_core::reading::GpuReading;
 use carma_core::slowdown::{Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
-use carma_interference::foresee;
 use carma_interference::online::Model;
+use carma_interference::outlook;
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -385,7 +385,7 @@ impl Slowdowns {
         Some((progress, over))
     }
 
-    // --- learning and foreseeing ---------------------------------------------------------------
+    // --- learning and predicting ---------------------------------------------------------------
 
     /// Learns from groups in which somebody's progress was measured.
     fn learn(&mut self, state: &State, observed: &BTreeMap<JobId, f64>) {
@@ -401,7 +401,7 @@ impl Slowdowns {
             };
             let progress = jobs.iter().map(progress).collect();
             let alone = known_alone(&self.profiles);
-            match foresee::observe(&mut self.model, gpu, &jobs, progress, alone) {
+            match outlook::observe(&mut self.model, gpu, &jobs, progress, alone) {
                 Some(Ok(())) => (self.model_changed, self.news) = (true, true),
                 Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
                 None => {}
@@ -436,8 +436,8 @@ impl Slowdowns {
         }
     }
 
-    /// What is foreseen: answers to what the core asks, and what it was told before and is otherwise now.
-    pub fn foresee(&mut self, state: &State) -> Vec<Outlook> {
+    /// Answers to what the core asks, and to what it was told before where the answer is another one now.
+    pub fn answers(&mut self, state: &State) -> Vec<Outlook> {
         let mut outlooks: Vec<Outlook> = carma_core::slowdown::questions(state)
             .iter()
             .filter_map(|question| self.outlook(state, question))
@@ -453,12 +453,12 @@ impl Slowdowns {
     }
 
     fn outlook(&self, state: &State, asked: &Question) -> Option<Outlook> {
-        foresee::outlook(&self.model, state, asked, known_alone(&self.profiles))
+        outlook::answer(&self.model, state, asked, known_alone(&self.profiles))
     }
 }
 
-/// What is known of jobs alone, as [`foresee`] asks for it.
-fn known_alone(profiles: &BTreeMap<(u64, String), (Profile, Millis)>) -> impl foresee::Alone + '_ {
+/// What is known of jobs alone, as [`outlook`] asks for it.
+fn known_alone(profiles: &BTreeMap<(u64, String), (Profile, Millis)>) -> impl outlook::Alone + '_ {
     |job: &Job, gpu: &Gpu| {
         let key = (job.spec.command_key, gpu.info.name.clone());
         profiles.get(&key).map(|(profile, _)| profile.clone())

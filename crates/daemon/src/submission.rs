@@ -32,7 +32,7 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     }
     if let Some(pct) = request.max_slowdown_pct.filter(|pct| !(100..=100_000).contains(pct)) {
         return bad(format!(
-            "a slowdown of at most {:.2} cannot be promised; give 1 (nothing may slow it down) to 1000",
+            "a slowdown of at most {:.2} cannot be kept; give 1 (nothing may slow it down) to 1000",
             f64::from(pct) / 100.0
         ));
     }

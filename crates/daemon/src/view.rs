@@ -8,7 +8,7 @@ use carma_api::wire::{
     JobsReply, RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
-use carma_core::ledger::{Gpu, Promise};
+use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{Attempt, Finished, GpuId, HostUse, Job, JobId, Phase, Placement};
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::State;
@@ -64,7 +64,7 @@ fn strangers_row(row: JobView) -> JobView {
         gpus,
         gpus_requested,
         sharing,
-        memory_set_aside_mib,
+        memory_reserved_mib,
         memory_peak_mib,
         host_memory_peak_mib,
         attempts,
@@ -85,7 +85,7 @@ fn strangers_row(row: JobView) -> JobView {
         gpus,
         gpus_requested,
         sharing,
-        memory_set_aside_mib,
+        memory_reserved_mib,
         memory_peak_mib,
         host_memory_peak_mib,
         attempts,
@@ -178,9 +178,9 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
     let last = job.past.last();
     let tenants = placement.into_iter().flat_map(|p| &p.gpus);
     let tenants: Vec<_> = tenants.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
-    let set_aside = tenants.iter().find_map(|t| match t.promise {
-        Promise::Memory(m) => Some(m.0),
-        Promise::Whole | Promise::None => None,
+    let reserved = tenants.iter().find_map(|t| match t.reservation {
+        Reservation::Memory(m) => Some(m.0),
+        Reservation::Whole | Reservation::None => None,
     });
     let peak = tenants.iter().filter_map(|t| t.peak).max().or_else(|| last.and_then(|a| a.peak));
     let started = match &job.phase {
@@ -197,7 +197,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         gpus: placement.map(|p| indices(state, &p.gpus)).unwrap_or_default(),
         gpus_requested: job.spec.request.gpus,
         sharing: placement.map(|p| p.sharing),
-        memory_set_aside_mib: set_aside,
+        memory_reserved_mib: reserved,
         memory_peak_mib: peak.map(|m| m.0),
         host_memory_peak_mib: job
             .past
@@ -469,15 +469,15 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
             .tenants
             .iter()
             .map(|t| {
-                let (promise, promised) = match t.promise {
-                    Promise::Memory(m) => ("memory", Some(m.0)),
-                    Promise::Whole => ("whole", None),
-                    Promise::None => ("none", None),
+                let (reservation, reserved) = match t.reservation {
+                    Reservation::Memory(m) => ("memory", Some(m.0)),
+                    Reservation::Whole => ("whole", None),
+                    Reservation::None => ("none", None),
                 };
                 TenantView {
                     job: t.job.0,
-                    promised_mib: promised,
-                    promise: promise.to_owned(),
+                    reserved_mib: reserved,
+                    reservation: reservation.to_owned(),
                     observed_mib: mib(seen_of(t.job)),
                     settled: t.settled,
                     exclusive: t.exclusive,

@@ -1,11 +1,11 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
-pub mod foresee;
 pub mod group;
 pub mod kace;
 pub mod kernels;
 pub mod measured;
 pub mod online;
+pub mod outlook;
 pub mod power;
 pub mod predict;
 pub mod profile;

@@ -423,7 +423,7 @@ mod tests {
     /// | MPS, SMACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.842 0.855 0.914 | 0.87 |
     ///
     /// Below 1 on both counts: switching costs 9 %, and SMs shared on Hopper cost each task 13 % of
-    /// what its own counters promise. Two tasks on one GPU are all that it rests on; a larger
+    /// what its own counters suggest. Two tasks on one GPU are all that it rests on; a larger
     /// measurement since gave what `carma_hardware` has of the H200 (`docs/research/gpu-models.md`).
     fn first_h200() -> Capacities {
         Capacities { time_slice_gract: 0.91, mps_sm: 0.87, ..Capacities::prior() }

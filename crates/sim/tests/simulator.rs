@@ -153,15 +153,15 @@ fn setups() -> impl Strategy<Value = Setup> {
     let recovery =
         prop::sample::select(vec![None, Some(RecoveryMethod::Graded), Some(RecoveryMethod::Exclusive)]);
     let by_speedup = prop::bool::weighted(0.25);
-    let promised = prop::option::weighted(0.25, (100_u32..400).prop_map(Fraction::percent));
-    (policy, sharing, recovery, any::<u64>(), by_speedup, promised).prop_map(
-        |(name, sharing, recovery, seed, by_speedup, promised)| {
+    let limit = prop::option::weighted(0.25, (100_u32..400).prop_map(Fraction::percent));
+    (policy, sharing, recovery, any::<u64>(), by_speedup, limit).prop_map(
+        |(name, sharing, recovery, seed, by_speedup, limit)| {
             let mut setup = Setup::new(presets::by_name(name).unwrap(), sharing, recovery, seed);
             let order = &mut setup.options.policy.order;
             if by_speedup && *order != Order::Exclusive {
                 *order = Order::Speedup;
             }
-            setup.options.max_slowdown = promised;
+            setup.options.max_slowdown = limit;
             setup
         },
     )
@@ -204,7 +204,7 @@ fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
 /// A job is in one place at a time, on as many GPUs as it asks for, and what is said of it in total
 /// is what its stretches add up to.
 fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
-    let mut undone = 0;
+    let mut evictions = 0;
     for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
         let mine: Vec<&Stretch> = run.stretches.iter().filter(|s| s.job as usize == at).collect();
         for (n, stretch) in mine.iter().enumerate() {
@@ -221,7 +221,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
         assert!(mine.windows(2).all(|pair| pair[0].end <= pair[1].start), "in two places: {mine:?}");
         assert_eq!(outcome.attempts as usize, mine.len());
         assert_eq!(outcome.ooms as usize, mine.iter().filter(|s| s.how == End::OutOfMemory).count());
-        undone += mine.iter().filter(|s| s.how == End::Undone).count() as u64;
+        evictions += mine.iter().filter(|s| s.how == End::Evicted).count() as u64;
         assert_eq!(outcome.exec.0, mine.iter().map(|s| s.end.0 - s.start.0).sum::<u64>());
         assert_eq!(outcome.first_start, mine.first().map(|s| s.start));
         assert_eq!(outcome.last_start, mine.last().map(|s| s.start));
@@ -236,7 +236,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
             }
         }
     }
-    assert_eq!(run.summary.undone, undone);
+    assert_eq!(run.summary.evictions, evictions);
     assert_eq!(run.ooms.len() as u64, run.summary.oom);
     assert_eq!(run.summary.oom, run.jobs.iter().map(|job| u64::from(job.ooms)).sum::<u64>());
 }
@@ -274,7 +274,7 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
 /// had to begin anew, and where the start-up is known.
 fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
     let known = workload.jobs.iter().all(|job| job.task.startup.is_some());
-    if !run.ooms.is_empty() || run.summary.undone > 0 || !known {
+    if !run.ooms.is_empty() || run.summary.evictions > 0 || !known {
         return;
     }
     let (mut expected, mut slack) = (0.0, 1.0);
@@ -488,7 +488,7 @@ fn exclusive_is_the_closed_form_on_the_traces_of_the_carma_evaluation() {
     }
 }
 
-// --- promises ------------------------------------------------------------------------------------
+// --- limits of slowdown ---------------------------------------------------------------------------
 
 /// The example of eight tasks that were measured on an H200.
 fn h200_day() -> Workload {
@@ -498,14 +498,14 @@ fn h200_day() -> Workload {
     Workload::resolve(&trace, Some(&catalogue)).unwrap()
 }
 
-/// What is foreseen keeps most promises, what is measured undoes the placements that broke one: no job that
-/// completed took longer than it was promised, but for the windows in which that was found out.
+/// Predictions keep most jobs within their limit, and who exceeds one is evicted when that is measured: no job that
+/// completed took longer than its limit, but for the windows in which that was found out.
 #[test]
-fn promises_are_kept_and_sharing_still_pays() {
+fn limits_of_slowdown_hold_and_sharing_still_pays() {
     let (workload, cluster) = (h200_day(), cluster("4xH200"));
-    let run = |promise: Option<u32>| {
+    let run = |limit: Option<u32>| {
         let mut setup = setup("carma", SharingMode::Mps);
-        setup.options.max_slowdown = promise.map(Fraction::percent);
+        setup.options.max_slowdown = limit.map(Fraction::percent);
         play(&workload, &cluster, &setup)
     };
     let alone = play(&workload, &cluster, &setup("exclusive", SharingMode::Mps));
@@ -518,12 +518,12 @@ fn promises_are_kept_and_sharing_still_pays() {
     }
     assert!(strict.summary.slowdown.mean < generous.summary.slowdown.mean);
     // A forecast was wrong, and that was noticed.
-    assert!(generous.summary.undone > 0 && generous.stretches.iter().any(|s| s.how == End::Undone));
+    assert!(generous.summary.evictions > 0 && generous.stretches.iter().any(|s| s.how == End::Evicted));
 }
 
-/// Foreseen gain orders GPUs: the same workload goes otherwise than by free memory.
+/// Predicted gain orders GPUs: the same workload goes otherwise than by free memory.
 #[test]
-fn the_order_by_foreseen_speedup_is_one_of_its_own() {
+fn the_order_by_predicted_speedup_is_one_of_its_own() {
     let (workload, cluster) = (h200_day(), cluster("4xH200"));
     let mut setup = setup("carma", SharingMode::Mps);
     let plain = play(&workload, &cluster, &setup);

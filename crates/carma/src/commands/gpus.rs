@@ -146,10 +146,10 @@ fn gib(mib: u64) -> String {
 fn jobs(tenants: &[TenantView]) -> String {
     let one = |tenant: &TenantView| {
         let memory = tenant.observed_mib.map_or_else(|| "-".into(), |m| MiB(m).to_string());
-        // Of one that is not exclusive, all is set aside until it is known what it takes.
-        let alone = match (tenant.exclusive, tenant.promise.as_str()) {
+        // Of one that is not exclusive, all is reserved until it is known what it takes.
+        let alone = match (tenant.exclusive, tenant.reservation.as_str()) {
             (true, _) => ", exclusive",
-            (false, "whole") => ", whole GPU set aside",
+            (false, "whole") => ", whole GPU reserved",
             _ => "",
         };
         let starting = if tenant.settled { "" } else { ", starting" };
@@ -209,8 +209,8 @@ mod tests {
     fn tenant(job: u64, observed_mib: Option<u64>) -> TenantView {
         TenantView {
             job,
-            promised_mib: Some(10_240),
-            promise: "memory".into(),
+            reserved_mib: Some(10_240),
+            reservation: "memory".into(),
             observed_mib,
             settled: observed_mib.is_some(),
             exclusive: false,

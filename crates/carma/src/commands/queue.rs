@@ -140,7 +140,7 @@ pub(crate) mod tests {
             gpus: if running { vec![0] } else { vec![] },
             gpus_requested: 1,
             sharing: None,
-            memory_set_aside_mib: None,
+            memory_reserved_mib: None,
             memory_peak_mib: None,
             host_memory_peak_mib: None,
             attempts: 0,
@@ -155,7 +155,7 @@ pub(crate) mod tests {
     }
 
     fn reply() -> JobsReply {
-        let mut first = job(9, "RUNNING", "PlacedIdle", "GPU 0 was idle; 10.0 GiB set aside");
+        let mut first = job(9, "RUNNING", "PlacedIdle", "GPU 0 was idle; 10.0 GiB reserved");
         first.gpus = vec![0, 1];
         JobsReply {
             version: 1,
@@ -178,7 +178,7 @@ pub(crate) mod tests {
     fn running_first_then_as_the_daemon_orders() {
         insta::assert_snapshot!(render(reply(), 4, &Screen::of_width(None)), @r"
         ID  NAME     USER   STATE    GPU   TIME  REASON
-         9  train9   alice  RUNNING  0,1  2m20s  GPU 0 was idle; 10.0 GiB set aside
+         9  train9   alice  RUNNING  0,1  2m20s  GPU 0 was idle; 10.0 GiB reserved
         12  train12  alice  PENDING  -    3m20s  GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)
          3  train3   alice  PENDING  -    3m20s  Held(by alice; `carma release` lets it go)
          1  train1   alice  FAILED   0      40s  the command failed: exit code 3
@@ -190,7 +190,7 @@ pub(crate) mod tests {
     fn on_a_screen_of_80_columns() {
         insta::assert_snapshot!(render(reply(), 4, &Screen::of_width(Some(80))), @r"
         ID  NAME     USER   STATE    GPU   TIME  REASON
-         9  train9   alice  RUNNING  0,1  2m20s  GPU 0 was idle; 10.0 GiB set aside
+         9  train9   alice  RUNNING  0,1  2m20s  GPU 0 was idle; 10.0 GiB reserved
         12  train12  alice  PENDING  -    3m20s  GpuMemory(need 20.0 GiB; best is GPU 1
                                                  with 12.3 GiB: 9.1 GiB held by pid 471…
          3  train3   alice  PENDING  -    3m20s  Held(by alice; `carma release` lets it

@@ -64,11 +64,7 @@ fn placement(job: &JobView) -> String {
 
 fn memory(job: &JobView) -> String {
     let known = |mib: Option<u64>| mib.map_or_else(|| "unknown".into(), |m| MiB(m).to_string());
-    format!(
-        "{} set aside, peak {} (on each GPU)",
-        known(job.memory_set_aside_mib),
-        known(job.memory_peak_mib)
-    )
+    format!("{} reserved, peak {} (on each GPU)", known(job.memory_reserved_mib), known(job.memory_peak_mib))
 }
 
 /// What it may take of the host.
@@ -115,7 +111,7 @@ fn rate(rate: &RateView) -> String {
     words
 }
 
-/// What it is promised, and what was measured.
+/// Its limit, and what was measured.
 fn slowdown(job: &JobView) -> Option<String> {
     let factor = |pct: u32| f64::from(pct) / 100.0;
     let measured = job.progress_pct.map(|pct| match pct {
@@ -123,8 +119,8 @@ fn slowdown(job: &JobView) -> Option<String> {
         pct => format!("{:.2} measured", 1.0 / factor(pct)),
     });
     match (job.max_slowdown_pct, measured) {
-        (Some(most), Some(measured)) => Some(format!("{:.2} at most promised, {measured}", factor(most))),
-        (Some(most), None) => Some(format!("{:.2} at most promised", factor(most))),
+        (Some(most), Some(measured)) => Some(format!("limit {:.2}, {measured}", factor(most))),
+        (Some(most), None) => Some(format!("limit {:.2}", factor(most))),
         (None, measured) => measured,
     }
 }
@@ -222,7 +218,7 @@ pub(crate) mod tests {
             "GPU 0 shared by time-slice: need 10.0 GiB (declared), 20.5 GiB free beside 1 job(s)",
         );
         job.sharing = Some(SharingMode::TimeSlice);
-        job.memory_set_aside_mib = Some(10_240);
+        job.memory_reserved_mib = Some(10_240);
         job.attempts = 2;
         let reason = |code: &str, text: &str| ReasonView { code: code.into(), text: text.into() };
         let first = AttemptView {
@@ -230,7 +226,7 @@ pub(crate) mod tests {
             gpus: vec![1],
             sharing: SharingMode::Mps,
             cap_mib: Some(8192),
-            placed: reason("PlacedIdle", "GPU 1 was idle; 8.0 GiB set aside"),
+            placed: reason("PlacedIdle", "GPU 1 was idle; 8.0 GiB reserved"),
             decided_ms: 1_760_000_000_500,
             started_ms: Some(1_760_000_001_000),
             ended_ms: Some(1_760_000_031_000),
@@ -286,7 +282,7 @@ pub(crate) mod tests {
         log:        carma logs 7
         pid:        4242
         GPUs:       0 (time-slice)
-        memory:     10.0 GiB set aside, peak unknown (on each GPU)
+        memory:     10.0 GiB reserved, peak unknown (on each GPU)
         limits:     4.5 processors
         forecasts:  8.0 GiB declared, 6.8 GiB measured
         time limit: 2 h
@@ -298,7 +294,7 @@ pub(crate) mod tests {
               1  1    mps         8.0 GiB  2025-10-09T08:53:21+00:00  30s  8.0 GiB     1
               2  0    time-slice        -  2025-10-09T08:54:20+00:00    -        -     -
         attempt 1
-          placed:  GPU 1 was idle; 8.0 GiB set aside
+          placed:  GPU 1 was idle; 8.0 GiB reserved
           verdict: out of GPU memory: culprit, it reached its own cap of 8.0 GiB; retried with at
                    least 10.0 GiB (retry 1 of 3)
         attempt 2
@@ -360,7 +356,7 @@ pub(crate) mod tests {
         directory:  /home/alice/work
         log:        only its owner and root may know
         GPUs:       none yet, 2 wanted
-        memory:     unknown set aside, peak unknown (on each GPU)
+        memory:     unknown reserved, peak unknown (on each GPU)
         limits:     4.5 processors
         time limit: 2 h
         priority:   0

@@ -158,7 +158,7 @@ fn jobs_get_answers_while_many_requests_of_one_user_are_half_sent() {
         return;
     }
     let daemon = with_descriptors(1024, true);
-    // Heads that promise a body which never comes.
+    // Heads that announce a body which never comes.
     let held = hold(&daemon, "carma-bob", 30, "half");
     life_goes_on(&daemon);
     // Each is told. Which requests had a turn, and which waited for one in vain, is up to the daemon.

@@ -94,14 +94,14 @@ fn a_job_that_exceeds_its_estimate_gets_more_at_once_and_no_neighbour() {
     let args = ["--memory=12G", "--sm=0.2", "--work=100s", "--startup=1s"];
     let small = daemon.submit(with_batch(task(&args, None), 8, 4000));
     daemon.in_state(small, "RUNNING");
-    let placed = daemon.show(small).job.memory_set_aside_mib;
+    let placed = daemon.show(small).job.memory_reserved_mib;
     assert_eq!(placed, Some(5650));
-    let promised = until("the promise to follow", || {
+    let reserved = until("the reservation to follow", || {
         let gpus = daemon.gpus();
-        gpus.gpus[0].tenants.first().and_then(|t| t.promised_mib).filter(|m| *m > 12 * 1024)
+        gpus.gpus[0].tenants.first().and_then(|t| t.reserved_mib).filter(|m| *m > 12 * 1024)
     });
     // What was seen and a tenth.
-    assert!(promised >= 12 * 1024 + 1228, "{promised}");
+    assert!(reserved >= 12 * 1024 + 1228, "{reserved}");
     let neighbour = daemon.submit(task(&["--memory=2G", "--sm=0.2", "--work=5s"], Some(3)));
     let reason = until("a reason", || {
         let reason = daemon.show(neighbour).job.reason;
@@ -131,7 +131,7 @@ fn what_an_estimate_did_not_need_goes_back_after_the_first_minute() {
     until("the surplus to be released", || {
         let job = daemon.show(wide).job;
         assert_eq!(job.ended_ms, None, "released in vain");
-        job.memory_set_aside_mib.filter(|m| *m < 7000)
+        job.memory_reserved_mib.filter(|m| *m < 7000)
     });
     let needs = daemon.show(wide);
     let started = needs.job.started_ms.unwrap();

@@ -66,7 +66,7 @@ fn a_job_that_takes_too_much_between_two_looks_is_no_victim_of_a_gpu_with_room()
 }
 
 #[test]
-fn a_job_that_is_denied_what_was_set_aside_for_it_is_a_victim_even_if_its_log_says_little() {
+fn a_job_that_is_denied_what_was_reserved_for_it_is_a_victim_even_if_its_log_says_little() {
     let daemon = Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm"]).start();
     let args =
         ["--memory=20G", "--sm=0.2", "--work=200s", "--startup=0s", "--grow-to=34G", "--grow-after=6s"];

@@ -35,7 +35,7 @@ fn so_does_one_in_which_forecasts_were_computed() {
     };
     let mut ids: Vec<u64> = Vec::new();
     for memory in ["2500M", "6G", "2500M", "6G"] {
-        // Every other one takes twice what was expected: promises rise, and neighbours wait.
+        // Every other one takes twice what was expected: reservations rise, and neighbours wait.
         let mut request = task(&[&format!("--memory={memory}"), "--sm=0.1", "--work=20s"], None);
         request.estimates = vec![estimate.clone()];
         ids.push(daemon.submit(request));

@@ -82,8 +82,8 @@ fn a_job_of_unknown_need_keeps_its_gpu_until_it_has_settled() {
     let over = daemon.end_of(second);
     assert_eq!(over.job.state, "COMPLETED");
     assert_eq!(over.attempts[0].placed.code, "PlacedShared");
-    let promised = daemon.gpus().gpus[0].tenants[0].promised_mib;
-    assert!(promised.is_some_and(|m| (5 * 1024..7 * 1024).contains(&m)), "{promised:?}");
+    let reserved = daemon.gpus().gpus[0].tenants[0].reserved_mib;
+    assert!(reserved.is_some_and(|m| (5 * 1024..7 * 1024).contains(&m)), "{reserved:?}");
 }
 
 #[test]

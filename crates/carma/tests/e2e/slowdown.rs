@@ -1,4 +1,4 @@
-//! How fast jobs go beside each other: measured, foreseen, promised, undone.
+//! How fast jobs go beside each other: predicted, limited, measured; evictions.
 
 use crate::support::{CARMA, Daemon, Setup, job, stderr, stdout, task, until};
 use carma_api::wire::JobDetail;
@@ -44,7 +44,7 @@ fn progress_beside_a_neighbour_is_measured_against_the_rate_alone() {
 }
 
 #[test]
-fn nobody_joins_where_a_promise_would_be_broken() {
+fn nobody_joins_where_a_limit_would_be_exceeded() {
     let daemon = start("virtual:1xA100-40GB");
     // Both neighbours are seen alone first.
     let heavy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=40s", "--progress=bar"];
@@ -54,40 +54,37 @@ fn nobody_joins_where_a_promise_would_be_broken() {
         profiled(&daemon, id);
         daemon.end_of(id);
     }
-    let mut promised =
+    let mut limited =
         task(&["--memory=5G", "--sm=0.8", "--gract=0.9", "--work=3000s", "--progress=bar"], Some(6));
-    promised.max_slowdown_pct = Some(130);
-    let promised = daemon.submit(promised);
-    // Nothing is foreseen of it before it was seen alone.
+    limited.max_slowdown_pct = Some(130);
+    let limited = daemon.submit(limited);
+    // Nothing is predicted of it before it was seen alone.
     let early = daemon.submit(task(&light, Some(6)));
-    daemon.in_state(promised, "RUNNING");
-    profiled(&daemon, promised);
+    daemon.in_state(limited, "RUNNING");
+    profiled(&daemon, limited);
     assert_eq!(daemon.in_state(early, "RUNNING").job.state, "RUNNING");
     let placed = daemon.show(early).attempts[0].placed.text.clone();
-    assert!(placed.contains("progress foreseen") && placed.contains(&format!("job {promised} ")), "{placed}");
+    assert!(placed.contains("predicted progress") && placed.contains(&format!("job {limited} ")), "{placed}");
     daemon.end_of(early);
 
     let harmful = daemon.submit(task(&heavy, Some(6)));
-    let reason = until("a reason that names the promise", || {
+    let reason = until("a reason that names the limit", || {
         let reason = daemon.show(harmful).job.reason;
         (reason.code == "MaxSlowdown" && reason.text.contains("would go slower")).then_some(reason.text)
     });
-    assert!(
-        reason.contains(&format!("job {promised} ")) && reason.contains("promised at most 1.30"),
-        "{reason}"
-    );
+    assert!(reason.contains(&format!("job {limited} ")) && reason.contains("its limit is 1.30"), "{reason}");
     stdout(&daemon.carma(&["cancel", &harmful.to_string()]));
-    // A stranger to carma is not foreseen at all.
+    // Of a process that carma did not start nothing is predicted.
     let unknown = daemon.submit(task(&["--memory=4G", "--sm=0.1", "--work=10s"], Some(6)));
     until("a reason that says so", || {
         let text = daemon.show(unknown).job.reason.text;
         text.contains(&format!("job {unknown} has not been seen alone yet")).then_some(())
     });
-    let text = stdout(&daemon.carma(&["show", &promised.to_string()]));
-    assert!(text.contains("1.30 at most promised"), "{text}");
+    let text = stdout(&daemon.carma(&["show", &limited.to_string()]));
+    assert!(text.contains("limit 1.30"), "{text}");
 
     // What the daemon goes by is what anybody may ask, of finished jobs too.
-    let pair = [&promised.to_string(), &harmful.to_string()];
+    let pair = [&limited.to_string(), &harmful.to_string()];
     let json = stdout(&daemon.carma(&["predict", pair[0], pair[1], "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["version"], &json["sharing"]), (&1.into(), &"time-slice".into()), "{json}");
@@ -113,7 +110,7 @@ fn nobody_joins_where_a_promise_would_be_broken() {
 }
 
 #[test]
-fn a_broken_promise_is_undone() {
+fn who_slows_a_job_beyond_its_limit_is_evicted() {
     let daemon = start("virtual:1xA100-40GB");
     // A command that is light the first time and heavy afterwards.
     let flag = daemon.dir.path().join("seen");
@@ -130,28 +127,28 @@ fn a_broken_promise_is_undone() {
     let first = daemon.submit(deceiver());
     profiled(&daemon, first);
     daemon.end_of(first);
-    let mut promised =
+    let mut limited =
         task(&["--memory=5G", "--sm=0.8", "--gract=0.9", "--work=3000s", "--progress=bar"], Some(6));
-    promised.max_slowdown_pct = Some(130);
-    let promised = daemon.submit(promised);
-    profiled(&daemon, promised);
+    limited.max_slowdown_pct = Some(130);
+    let limited = daemon.submit(limited);
+    profiled(&daemon, limited);
     let second = daemon.submit(deceiver());
-    let undone = until(&format!("the placement to be undone; the daemon's log:\n{}", daemon.log()), || {
+    let evicted = until(&format!("an eviction; the daemon's log:\n{}", daemon.log()), || {
         let detail = daemon.show(second);
         let verdict = detail.attempts.first()?.verdict.clone()?;
         Some((detail, verdict))
     });
-    let (detail, verdict) = undone;
-    assert_eq!(verdict.code, "Undone", "{}", verdict.text);
-    assert!(verdict.text.contains(&format!("job {promised} was slowed down by")), "{}", verdict.text);
+    let (detail, verdict) = evicted;
+    assert_eq!(verdict.code, "Evicted", "{}", verdict.text);
+    assert!(verdict.text.contains(&format!("job {limited} was slowed down by")), "{}", verdict.text);
     assert_eq!(detail.job.state, "PENDING");
     let reason = until("it to be kept apart", || {
         let text = daemon.show(second).job.reason.text;
-        text.contains("a promise was broken before").then_some(text)
+        text.contains("a limit of slowdown was exceeded before").then_some(text)
     });
-    assert!(reason.contains(&format!("beside job {promised}")), "{reason}");
-    // The promised job goes on as before.
-    assert_eq!(daemon.show(promised).job.state, "RUNNING");
+    assert!(reason.contains(&format!("beside job {limited}")), "{reason}");
+    // The job with the limit goes on as before.
+    assert_eq!(daemon.show(limited).job.state, "RUNNING");
 }
 
 #[test]

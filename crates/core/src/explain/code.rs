@@ -17,7 +17,7 @@ impl Reason {
                 Some((
                     _,
                     Refusal::Slowdown { .. }
-                    | Refusal::Unforeseen { .. }
+                    | Refusal::Unpredicted { .. }
                     | Refusal::Uncontrolled
                     | Refusal::Apart { .. },
                 )) => "MaxSlowdown",
@@ -45,7 +45,7 @@ impl Reason {
             Self::ExitUnknown => "ExitUnknown",
             Self::Cancelled { .. } => "Cancelled",
             Self::RequeuedByUser { .. } => "Requeued",
-            Self::Evicted { .. } => "Undone",
+            Self::Evicted { .. } => "Evicted",
             Self::TimeLimit { .. } => "TimeLimit",
             Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
             Self::OutOfMemoryFinal { .. } => "OutOfMemory",

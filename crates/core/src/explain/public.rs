@@ -22,7 +22,7 @@ impl Reason {
                 order: _,
                 candidates: _,
                 sharing: _,
-                foreseen: _,
+                predicted: _,
             }
             | Self::Behind { job: _, overtaken_for: _ }
             | Self::UserLimit { user: _, limit: _ }
@@ -109,7 +109,7 @@ impl Refusal {
             | Self::Full { most: _ }
             | Self::Pack { rule: _, load: _, newcomer: _ }
             | Self::Slowdown { job: _, expected: _, upper: _, limit: _ }
-            | Self::Unforeseen { job: _ }
+            | Self::Unpredicted { job: _ }
             | Self::Uncontrolled
             | Self::Apart { job: _ }
             | Self::MpsCooldown { left: _ } => self.clone(),

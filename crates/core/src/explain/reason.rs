@@ -5,7 +5,7 @@
 
 use super::refusal::NoGpu;
 use crate::policy::{NeedSource, Order};
-use crate::progress::Foreseen;
+use crate::progress::Predicted;
 use crate::recovery::{Blame, Evidence, Floor};
 use crate::spec::{JobId, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
@@ -66,9 +66,9 @@ pub enum Reason {
         candidates: u32,
         /// How it shares.
         sharing: SharingMode,
-        /// Progress that was foreseen on the first, of everybody.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        foreseen: Vec<Foreseen>,
+        /// Predicted progress of all jobs on the first. Journals say "foreseen".
+        #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "foreseen")]
+        predicted: Vec<Predicted>,
     },
     /// Waits: no GPUs for it now.
     NoGpu {
@@ -151,15 +151,15 @@ pub enum Reason {
         /// Who.
         by: Arc<str>,
     },
-    /// Evicted: its placement broke a promise. Back to the queue without charge. Journals and printed texts say
+    /// Evicted: a neighbour was slowed down by more than its limit. Back to the queue without charge. Journals say
     /// "undone".
     #[serde(rename = "undone")]
     Evicted {
-        /// Whose promise.
+        /// Whose limit.
         job: JobId,
         /// What was measured.
         slowdown: Fraction,
-        /// What was promised.
+        /// The limit.
         limit: Fraction,
         /// Jobs that it is not placed beside again.
         apart: Vec<JobId>,

@@ -128,25 +128,26 @@ pub enum Refusal {
         /// Load of the newcomer.
         newcomer: Option<u32>,
     },
-    /// A job would be slowed down by more than it is promised.
+    /// A job would be slowed down by more than its limit.
     Slowdown {
-        /// Whose promise.
+        /// Whose limit.
         job: JobId,
-        /// Slowdown that is foreseen.
+        /// Predicted slowdown.
         expected: Fraction,
         /// What it may be with the model's confidence: this counts.
         upper: Fraction,
-        /// What is promised.
+        /// The limit.
         limit: Fraction,
     },
-    /// Somebody is promised a slowdown, and what this placement would do cannot be foreseen.
-    Unforeseen {
+    /// A job has a limit of slowdown, and what this placement would do cannot be predicted. Journals say "unforeseen".
+    #[serde(rename = "unforeseen")]
+    Unpredicted {
         /// The job of which too little is known; `None`: the forecast is not there yet.
         job: Option<JobId>,
     },
-    /// The job is promised a slowdown, and processes that are not ours are there.
+    /// The job has a limit of slowdown, and processes that are not ours are there.
     Uncontrolled,
-    /// They were together before, and a promise was broken.
+    /// They were together before, and one was evicted.
     Apart {
         /// With whom.
         job: JobId,
@@ -173,7 +174,7 @@ impl Refusal {
             Self::Gate(_) => 8,
             Self::Full { .. } => 9,
             Self::Pack { .. } | Self::Apart { .. } | Self::Uncontrolled => 10,
-            Self::Slowdown { .. } | Self::Unforeseen { .. } => 11,
+            Self::Slowdown { .. } | Self::Unpredicted { .. } => 11,
             Self::Starting { .. } | Self::Rising { .. } => 12,
             Self::MpsCooldown { .. } => 13,
         }
@@ -250,18 +251,19 @@ impl fmt::Display for Refusal {
             Self::Pack { rule, .. } => {
                 write!(f, "{} of a job there not known, so it stays alone", known_as(*rule))
             }
-            Self::Slowdown { job, expected, upper, limit } => write!(
-                f,
-                "job {job} would go slower by {expected} (up to {upper}), and is promised at most {limit}"
-            ),
-            Self::Unforeseen { job: Some(job) } => {
-                write!(f, "a slowdown is promised there, and job {job} has not been seen alone yet")
+            Self::Slowdown { job, expected, upper, limit } => {
+                write!(f, "job {job} would go slower by {expected} (up to {upper}); its limit is {limit}")
             }
-            Self::Unforeseen { job: None } => f.write_str("a slowdown is promised, and none is foreseen yet"),
+            Self::Unpredicted { job: Some(job) } => {
+                write!(f, "a job there limits its slowdown, and job {job} has not been seen alone yet")
+            }
+            Self::Unpredicted { job: None } => {
+                f.write_str("a job limits its slowdown, and none is predicted yet")
+            }
             Self::Uncontrolled => {
-                f.write_str("the job is promised a slowdown, and processes that are not ours are on it")
+                f.write_str("the job limits its slowdown, and processes that are not ours are on it")
             }
-            Self::Apart { job } => write!(f, "beside job {job} a promise was broken before"),
+            Self::Apart { job } => write!(f, "beside job {job} a limit of slowdown was exceeded before"),
             Self::MpsCooldown { left } => {
                 write!(f, "its MPS server restarts after a fault, {left} left")
             }

@@ -81,7 +81,7 @@ impl fmt::Display for Reason {
             Self::PlacedIdle { gpus, need, source } => match need {
                 Some(need) => {
                     let need = amount(*need, MiB::ZERO, *source);
-                    write!(f, "{} {} idle; {need} set aside", list(gpus), was(gpus))
+                    write!(f, "{} {} idle; {need} reserved", list(gpus), was(gpus))
                 }
                 None => write!(f, "{} {} idle", list(gpus), was(gpus)),
             },
@@ -95,12 +95,12 @@ impl fmt::Display for Reason {
                 order,
                 candidates,
                 sharing,
-                foreseen,
+                predicted,
             } => {
-                let aside = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
+                let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
                 write!(
                     f,
-                    "{} shared by {sharing}: {aside} set aside of {free} free beside {}",
+                    "{} shared by {sharing}: {reserved} reserved of {free} free beside {}",
                     list(gpus),
                     count(*neighbours, "other")
                 )?;
@@ -112,8 +112,8 @@ impl fmt::Display for Reason {
                 } else {
                     f.write_str("; no other would do")?;
                 }
-                for (i, task) in foreseen.iter().enumerate() {
-                    let before = if i == 0 { "; progress foreseen: " } else { ", " };
+                for (i, task) in predicted.iter().enumerate() {
+                    let before = if i == 0 { "; predicted progress: " } else { ", " };
                     write!(f, "{before}job {} {}", task.job, task.expected)?;
                 }
                 Ok(())
@@ -170,7 +170,7 @@ impl fmt::Display for Reason {
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
             Self::Evicted { job, slowdown, limit, .. } => write!(
                 f,
-                "undone: job {job} was slowed down by {slowdown} where {limit} is promised; requeued without charge"
+                "evicted: job {job} was slowed down by {slowdown}, and its limit is {limit}; requeued without charge"
             ),
             Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
             Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {

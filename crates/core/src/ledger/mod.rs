@@ -1,12 +1,12 @@
-//! The ledger: per GPU, what is promised to each job and what is observed of it.
+//! The ledger: per GPU, what is reserved for each job and what is observed of it.
 //!
-//! Free for placement = capacity - sum of max(promised, observed) per tenant - foreign - reserve.
+//! Free for placement = capacity - sum of max(reserved, observed) per tenant - foreign - reserve.
 //!
-//! Who may join a GPU is the plan's; here is only whether the promises stay within the memory.
+//! Who may join a GPU is the plan's; here is only whether the reservations stay within the memory.
 
 mod tenant;
 
-pub use tenant::{Alone, Growth, Promise, SeenMemory, Tenant};
+pub use tenant::{Alone, Growth, Reservation, SeenMemory, Tenant};
 
 use crate::look::{Foreign, Observation};
 use crate::policy::Options;
@@ -103,24 +103,24 @@ impl Gpu {
                 .is_some_and(|s| s.processes_known && s.foreign.is_empty() && s.jobs.is_empty())
     }
 
-    /// Whether the ledger allows one more tenant: nobody wants to be alone, and the promises stay
-    /// within the memory. Beside tenants without a promise nothing can be said of memory.
-    pub(crate) fn has_room(&self, promise: Promise, exclusive: bool) -> bool {
+    /// Whether the ledger allows one more tenant: no job wants to be alone, and the reservations stay
+    /// within the memory. Beside tenants without a reservation nothing can be said of memory.
+    pub(crate) fn has_room(&self, reservation: Reservation, exclusive: bool) -> bool {
         if self.tenants.is_empty() {
             return true;
         }
         if exclusive || self.tenants.iter().any(|t| t.exclusive) {
             return false;
         }
-        let promises = || self.tenants.iter().map(|t| t.promise).chain([promise]);
-        if promises().any(|p| p == Promise::None) {
+        let reservations = || self.tenants.iter().map(|t| t.reservation).chain([reservation]);
+        if reservations().any(|p| p == Reservation::None) {
             return true;
         }
         let mut sum = MiB::ZERO;
-        for promise in promises() {
-            match promise {
-                Promise::Memory(m) => sum += m.min(self.info.memory),
-                Promise::Whole | Promise::None => return false,
+        for reservation in reservations() {
+            match reservation {
+                Reservation::Memory(m) => sum += m.min(self.info.memory),
+                Reservation::Whole | Reservation::None => return false,
             }
         }
         sum <= self.info.memory
@@ -152,7 +152,7 @@ impl Gpu {
         Some(tenant)
     }
 
-    /// Takes a new look and lets the promises follow what is observed.
+    /// Takes a new look and lets the reservations follow what is observed.
     pub(crate) fn observe(&mut self, seen: Observation, options: &Options) {
         let now = seen.at;
         let has_foreign = !seen.foreign.is_empty();
@@ -184,28 +184,29 @@ impl Gpu {
         self.seen = Some(seen);
     }
 
-    /// Raises promises that were too small, as far as the others' leave room. Nobody is admitted for a
+    /// Raises reservations that were too small, as far as the others' leave room. Nobody is admitted for a
     /// window after that (see the plan): a job that has exceeded its forecast may go on to.
     fn raise(&mut self, now: Millis, options: &Options) {
         for at in 0..self.tenants.len() {
             let tenant = &self.tenants[at];
-            let (Promise::Memory(promised), Some(observed)) = (tenant.promise, tenant.observed) else {
+            let (Reservation::Memory(reserved), Some(observed)) = (tenant.reservation, tenant.observed)
+            else {
                 continue;
             };
-            if observed <= promised {
+            if observed <= reserved {
                 continue;
             }
             let others = self.tenants.iter().enumerate().filter(|(i, _)| *i != at);
-            let others: MiB = others.map(|(_, t)| t.promised(self.info.memory)).sum();
+            let others: MiB = others.map(|(_, t)| t.reserved(self.info.memory)).sum();
             let wanted = observed + tenant.margin(observed, options);
-            let raised = promised.max(wanted.min(self.info.memory - others));
+            let raised = reserved.max(wanted.min(self.info.memory - others));
             let tenant = &mut self.tenants[at];
-            tenant.promise = Promise::Memory(raised);
+            tenant.reservation = Reservation::Memory(raised);
             tenant.growth.exceeded = Some(now);
         }
     }
 
-    /// Marks tenants whose first window is full and shrinks their promises.
+    /// Marks tenants whose first window is full and shrinks their reservations.
     fn settle(&mut self, now: Millis, options: &Options) {
         for tenant in &mut self.tenants {
             let full = tenant.active_since.is_some_and(|since| now.since(since) >= options.window);
@@ -217,10 +218,10 @@ impl Gpu {
                 continue;
             }
             let shrunk = (peak + tenant.margin(peak, options)).min(self.info.memory);
-            tenant.promise = match tenant.promise {
-                Promise::Memory(m) => Promise::Memory(m.min(shrunk)),
-                Promise::Whole => Promise::Memory(shrunk),
-                Promise::None => Promise::None,
+            tenant.reservation = match tenant.reservation {
+                Reservation::Memory(m) => Reservation::Memory(m.min(shrunk)),
+                Reservation::Whole => Reservation::Memory(shrunk),
+                Reservation::None => Reservation::None,
             };
         }
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Memory that carma has reserved for a tenant on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Promise {
+pub enum Reservation {
     /// This much.
     Memory(MiB),
     /// Everything: the need is unknown, so nobody joins before the job has settled.
@@ -73,9 +73,10 @@ impl Alone {
 pub struct Tenant {
     /// Which job.
     pub job: JobId,
-    /// What is reserved.
-    pub promise: Promise,
-    /// The forecast or floor that the promise was made from.
+    /// What is reserved. Journals say "promise".
+    #[serde(rename = "promise")]
+    pub reservation: Reservation,
+    /// The forecast or floor that the reservation was made from.
     pub forecast: Option<MiB>,
     /// Whether the job wants no neighbours.
     pub exclusive: bool,
@@ -169,15 +170,15 @@ impl Tenant {
     /// Memory that this tenant takes from placement, on a GPU of this capacity.
     #[must_use]
     pub fn takes(&self, capacity: MiB) -> MiB {
-        self.promised(capacity).max(self.observed.unwrap_or_default())
+        self.reserved(capacity).max(self.observed.unwrap_or_default())
     }
 
     /// What is reserved for it on a GPU of this capacity.
-    pub(super) fn promised(&self, capacity: MiB) -> MiB {
-        match self.promise {
-            Promise::Memory(m) => m,
-            Promise::Whole => capacity,
-            Promise::None => MiB::ZERO,
+    pub(super) fn reserved(&self, capacity: MiB) -> MiB {
+        match self.reservation {
+            Reservation::Memory(m) => m,
+            Reservation::Whole => capacity,
+            Reservation::None => MiB::ZERO,
         }
     }
 

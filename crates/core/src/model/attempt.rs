@@ -52,14 +52,14 @@ pub enum EndCause {
         /// Who.
         by: Arc<str>,
     },
-    /// Its placement broke a promise, so that it is evicted. Journals and printed texts say "undone".
+    /// It slows a neighbour down by more than that one's limit, so that it is evicted. Journals say "undone".
     #[serde(rename = "undone")]
     Evicted {
-        /// Whose promise.
+        /// Whose limit.
         job: JobId,
         /// What was measured.
         slowdown: Fraction,
-        /// What was promised.
+        /// The limit.
         limit: Fraction,
         /// Jobs that it is not placed beside again.
         apart: Vec<JobId>,

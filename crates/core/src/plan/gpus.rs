@@ -35,7 +35,7 @@ impl<'a> Places<'a> {
                 slots.ring = last.0 + 1;
             }
             for (gpu, job, want) in taken.drain(..) {
-                slots.promised |= want.promised;
+                slots.limited |= want.limited;
                 if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.id == gpu) {
                     slot.take(job, &want);
                 }

@@ -4,12 +4,12 @@
 //! [`crate::Input::Decided`]. Each room below makes one part of it; here is their order.
 
 mod ending;
+mod evict;
 mod failed;
 mod faults;
 mod gpus;
 mod limits;
 mod place;
-mod promises;
 mod search;
 mod slot;
 mod want;
@@ -20,9 +20,9 @@ use crate::model::{Job, JobId};
 use crate::state::State;
 use crate::units::Millis;
 use ending::end_jobs;
+use evict::evict;
 use faults::judge_faults;
 use place::place_jobs;
-use promises::keep_promises;
 use search::Slots;
 use std::sync::Arc;
 use want::Want;
@@ -60,7 +60,7 @@ pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
     let now = now.max(state.now());
     let mut plan = Plan::default();
     end_jobs(state, now, &mut plan);
-    keep_promises(state, now, &mut plan);
+    evict(state, now, &mut plan);
     judge_faults(state, now, &mut plan);
     place_jobs(state, now, detail, &mut plan);
     plan

@@ -5,7 +5,7 @@
 use super::slot::{Slot, closed};
 use super::want::{Want, WantKind, cap_for};
 use crate::explain::{NoGpu, Reason, Refusal};
-use crate::ledger::Promise;
+use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, Placement, SharingMode};
 use crate::policy::{Options, Order};
 use crate::state::State;
@@ -24,8 +24,8 @@ pub(super) struct Slots<'a> {
     pub(super) ring: u32,
     /// Memory sizes of the GPUs, each once, ascending.
     sizes: Vec<MiB>,
-    /// Somebody on some GPU is promised a slowdown: kept here, since every job in the queue asks.
-    pub(super) promised: bool,
+    /// A tenant of some GPU has a limit of slowdown: kept here, since every job in the queue asks.
+    pub(super) limited: bool,
 }
 
 impl<'a> Slots<'a> {
@@ -36,8 +36,8 @@ impl<'a> Slots<'a> {
         let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let promised = slots.iter().any(|slot| slot.promised);
-        Self { slots, options, now, ring: state.ring(), sizes, promised }
+        let limited = slots.iter().any(|slot| slot.limited);
+        Self { slots, options, now, ring: state.ring(), sizes, limited }
     }
 
     pub(super) fn kind(&self, want: &Want) -> WantKind {
@@ -45,10 +45,10 @@ impl<'a> Slots<'a> {
         WantKind {
             idle_only: want.idle_only,
             sharing: want.sharing,
-            forecast: matches!(want.promise, Promise::Memory(_)),
+            forecast: matches!(want.reservation, Reservation::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
-            job: (want.particular || self.promised).then_some(want.job),
+            job: (want.particular || self.limited).then_some(want.job),
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a> Slots<'a> {
             order,
             candidates,
             sharing: want.sharing,
-            foreseen: first.outlook(want).map(|outlook| outlook.tasks.clone()).unwrap_or_default(),
+            predicted: first.outlook(want).map(|outlook| outlook.tasks.clone()).unwrap_or_default(),
         }
     }
 
@@ -162,7 +162,7 @@ impl<'a> Slots<'a> {
             // Unknown activity counts as full.
             Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
             Order::Speedup if slot.idle => 0,
-            // Where nothing is foreseen, nothing is gained.
+            // Where nothing is predicted, nothing is gained.
             Order::Speedup => {
                 let gain = slot.outlook(want).map_or(0, |outlook| outlook.gain().0);
                 u64::from(u32::MAX - gain)
@@ -182,7 +182,7 @@ impl<'a> Slots<'a> {
     /// Gives a job the GPUs that were found.
     pub(super) fn place(&mut self, job: &Job, want: &Want, found: Found) -> Placement {
         let mut gpus = Vec::with_capacity(found.slots.len());
-        self.promised |= want.promised;
+        self.limited |= want.limited;
         for i in found.slots {
             self.slots[i].take(job.spec.id, want);
             gpus.push(self.slots[i].id);

@@ -5,7 +5,7 @@
 
 use super::want::Want;
 use crate::explain::{Holder, Refusal};
-use crate::ledger::{Gpu, Promise};
+use crate::ledger::{Gpu, Reservation};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Pack};
 use crate::reading::Health;
@@ -28,7 +28,7 @@ pub(super) enum Bar {
     Full(u32),
     Pack,
     MpsCooldown(Millis),
-    Promise(Objection),
+    Slowdown(Objection),
 }
 
 /// One GPU while a plan is made: the ledger plus what this plan has placed already.
@@ -57,8 +57,8 @@ pub(super) struct Slot<'a> {
     most_jobs: Option<u32>,
     cooldown: Option<Millis>,
     state: &'a State,
-    /// Somebody there is promised a slowdown.
-    pub(super) promised: bool,
+    /// A tenant has a limit of slowdown.
+    pub(super) limited: bool,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
 }
@@ -86,7 +86,7 @@ impl<'a> Slot<'a> {
             most_jobs: options.policy.most_jobs,
             cooldown: cooldown(gpu, options, now),
             state,
-            promised: slowdown::is_promised(state, gpu),
+            limited: slowdown::is_limited(state, gpu),
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
@@ -100,10 +100,10 @@ impl<'a> Slot<'a> {
             }
             let entry = Some((tenant.job, tenant.active_since.map(|at| now.since(at))));
             slot.starting = slot.starting.or(entry);
-            if !matches!(tenant.promise, Promise::Memory(_)) {
+            if !matches!(tenant.reservation, Reservation::Memory(_)) {
                 slot.starting_blind = slot.starting_blind.or(entry);
             }
-            if tenant.promise == Promise::Whole {
+            if tenant.reservation == Reservation::Whole {
                 slot.starting_unknown = slot.starting_unknown.or(entry);
             }
         }
@@ -158,9 +158,9 @@ impl<'a> Slot<'a> {
 
     /// The part of [`Self::bars_shared`] that comes after memory.
     fn bars_at_any_memory(&self, want: &Want) -> Option<Bar> {
-        let starting = match want.promise {
-            Promise::Memory(_) => self.starting_blind,
-            Promise::Whole | Promise::None => self.starting,
+        let starting = match want.reservation {
+            Reservation::Memory(_) => self.starting_blind,
+            Reservation::Whole | Reservation::None => self.starting,
         };
         if let Some((job, active_for)) = starting {
             Some(Bar::Starting(job, active_for))
@@ -171,25 +171,25 @@ impl<'a> Slot<'a> {
         } else if !self.pack.allows(self.tenants, self.load, want.load) {
             Some(Bar::Pack)
         } else if let Some(objection) = self.objection(want) {
-            Some(Bar::Promise(objection))
+            Some(Bar::Slowdown(objection))
         } else {
             self.bars_mps(want)
         }
     }
 
-    /// Why promises keep a job off this one.
+    /// Why limits of slowdown keep a job off this one.
     fn objection(&self, want: &Want) -> Option<Objection> {
-        if !want.particular && !self.promised {
+        if !want.particular && !self.limited {
             return None;
         }
         let job = self.state.job(want.job)?;
         if let Some(apart) = slowdown::kept_apart(self.state, job, self.gpu) {
             return Some(Objection::Apart(apart));
         }
-        if !self.promised && !want.promised {
+        if !self.limited && !want.limited {
             return None;
         }
-        // Those whom this plan has placed here change what was foreseen: the next plan knows.
+        // Jobs that this plan has placed here change what was predicted: the next plan knows.
         if !self.added.is_empty() {
             return Some(Objection::NotYet);
         }
@@ -203,7 +203,7 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// What is foreseen of a job here, if this plan has placed nobody else here.
+    /// What is predicted of a job here, if this plan has placed no other here.
     pub(super) fn outlook(&self, want: &Want) -> Option<&Outlook> {
         let outlook = slowdown::outlook(self.state, want.job, self.id, self.gpu, want.sharing)?;
         self.added.is_empty().then_some(outlook)
@@ -228,12 +228,12 @@ impl<'a> Slot<'a> {
             Bar::Full(most) => Refusal::Full { most },
             Bar::Pack => Refusal::Pack { rule: self.pack, load: self.load, newcomer: want.load },
             Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
-            Bar::Promise(objection) => match objection {
-                Objection::Broken { job, expected, upper, limit } => {
+            Bar::Slowdown(objection) => match objection {
+                Objection::Exceeded { job, expected, upper, limit } => {
                     Refusal::Slowdown { job, expected, upper, limit }
                 }
-                Objection::Unknown(job) => Refusal::Unforeseen { job: Some(job) },
-                Objection::NotYet => Refusal::Unforeseen { job: None },
+                Objection::Unknown(job) => Refusal::Unpredicted { job: Some(job) },
+                Objection::NotYet => Refusal::Unpredicted { job: None },
                 Objection::Foreign => Refusal::Uncontrolled,
                 Objection::Apart(job) => Refusal::Apart { job },
             },
@@ -269,15 +269,15 @@ impl<'a> Slot<'a> {
 
     pub(super) fn take(&mut self, job: JobId, want: &Want) {
         let capacity = self.gpu.info.memory;
-        let memory = match want.promise {
-            Promise::Memory(m) => Some(m.min(capacity)),
-            Promise::Whole => Some(capacity),
-            Promise::None => None,
+        let memory = match want.reservation {
+            Reservation::Memory(m) => Some(m.min(capacity)),
+            Reservation::Whole => Some(capacity),
+            Reservation::None => None,
         };
         self.free = self.free.map(|free| free - memory.unwrap_or_default());
         self.idle = false;
         self.tenants += 1;
-        self.promised |= want.promised;
+        self.limited |= want.limited;
         self.load = self.load.zip(want.load).map(|(there, new)| there.saturating_add(new));
         self.added.push((job, memory));
         if want.alone {
@@ -285,10 +285,10 @@ impl<'a> Slot<'a> {
         }
         let entry = Some((job, None));
         self.starting = self.starting.or(entry);
-        if !matches!(want.promise, Promise::Memory(_)) {
+        if !matches!(want.reservation, Reservation::Memory(_)) {
             self.starting_blind = self.starting_blind.or(entry);
         }
-        if want.promise == Promise::Whole {
+        if want.reservation == Reservation::Whole {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
     }

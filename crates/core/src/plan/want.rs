@@ -3,7 +3,7 @@
 //! Computed once for each job and plan. Whether a GPU gives it is in [`super::slot`].
 
 use crate::explain::{NoGpu, Reason};
-use crate::ledger::Promise;
+use crate::ledger::Reservation;
 use crate::model::{Attempt, Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options, Order};
 use crate::slowdown;
@@ -25,16 +25,16 @@ pub(super) struct Want {
     /// The part of it that the policy adds to be safe.
     pub(super) guard: MiB,
     /// What is reserved.
-    pub(super) promise: Promise,
+    pub(super) reservation: Reservation,
     pub(super) source: Option<NeedSource>,
     pub(super) sharing: SharingMode,
     /// Whether neighbours are refused afterwards.
     pub(super) alone: bool,
     /// What it adds to the load that the policy limits; `None`: not known.
     pub(super) load: Option<u32>,
-    /// It is promised a slowdown.
-    pub(super) promised: bool,
-    /// No other job stands for it: it is promised a slowdown, was kept from somebody before, or goes where it
+    /// It has a limit of slowdown.
+    pub(super) limited: bool,
+    /// No other job stands for it: it has a limit of slowdown, was evicted before, or goes where it
     /// gains most.
     pub(super) particular: bool,
 }
@@ -48,7 +48,7 @@ pub(super) struct WantKind {
     /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
     pub(super) size: MiB,
     pub(super) load: Option<u32>,
-    /// The job itself, where its answers are its own: slowdowns are promised.
+    /// The job itself, where its answers are its own: slowdowns are limited.
     pub(super) job: Option<JobId>,
 }
 
@@ -62,7 +62,7 @@ impl Want {
             MemoryScreen::Floor(least) => Some((least, NeedSource::PolicyFloor)),
             MemoryScreen::Forecast { .. } => forecast,
         };
-        let (promise, forecast) = state.promise_from(forecast.map(|(m, _)| m), job.floor);
+        let (reservation, forecast) = state.reservation_from(forecast.map(|(m, _)| m), job.floor);
         let shares = state.sharing_for(job);
         let alone = shares.is_none();
         let floor = match job.floor {
@@ -80,22 +80,22 @@ impl Want {
             MemoryScreen::Floor(least) => (Some(least.max(floor)), MiB::ZERO),
             MemoryScreen::Forecast { guard, .. } => (forecast.map(|m| m + guard), guard),
         };
-        let promised = slowdown::limit(state, job).is_some();
+        let limited = slowdown::limit(state, job).is_some();
         let evicted = |a: &Attempt| matches!(a.verdict, Reason::Evicted { .. });
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
-            idle_only: alone || promise == Promise::Whole,
+            idle_only: alone || reservation == Reservation::Whole,
             least_capacity: floor.max(seen).max(job.spec.forecasts.declared.unwrap_or_default()),
             need,
             guard,
-            promise,
+            reservation,
             source,
             sharing: shares.unwrap_or(SharingMode::Exclusive),
             alone,
             load: policy.pack.load(job.spec.profile),
-            promised,
-            particular: promised || policy.order == Order::Speedup || job.past.iter().any(evicted),
+            limited,
+            particular: limited || policy.order == Order::Speedup || job.past.iter().any(evicted),
         }
     }
 
@@ -110,9 +110,9 @@ impl Want {
     }
 
     pub(super) fn reserved(&self) -> Option<MiB> {
-        match self.promise {
-            Promise::Memory(m) => Some(m),
-            Promise::Whole | Promise::None => None,
+        match self.reservation {
+            Reservation::Memory(m) => Some(m),
+            Reservation::Whole | Reservation::None => None,
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum Order {
     Lug,
     /// The one whose jobs have the lowest sum of what [`Pack`] limits; then the most memory free.
     LeastLoad,
-    /// The one where the job adds most to the sum of progress, as foreseen ([`crate::slowdown`]).
+    /// The one where the job adds most to the sum of progress, as predicted ([`crate::slowdown`]).
     Speedup,
 }
 
@@ -51,7 +51,7 @@ impl Order {
             Self::Magm => "most memory free",
             Self::Lug => "lowest SM activity",
             Self::LeastLoad => "lowest profiled load",
-            Self::Speedup => "most progress gained, as foreseen",
+            Self::Speedup => "most progress gained, as predicted",
         }
     }
 }
@@ -116,7 +116,7 @@ impl Policy {
         if parts.is_empty() { "none".into() } else { parts.join(", ") }
     }
 
-    /// Whether a promise follows what is observed from the first look on. The published policies' do not.
+    /// Whether a reservation follows what is observed from the first look on. The published policies' do not.
     #[must_use]
     pub(crate) const fn follows_early(&self) -> bool {
         matches!(self.memory, MemoryScreen::Forecast { source: ForecastSource::Best, .. })

@@ -35,7 +35,7 @@ pub struct Options {
     pub startup_patience: Millis,
     /// A reading older than this is no reading.
     pub stale_after: Millis,
-    /// A settled job's promise shrinks to its observed peak plus this percentage ...
+    /// A settled job's reservation shrinks to its observed peak plus this percentage ...
     pub margin_percent: u64,
     /// ... but at least plus this.
     pub margin_min: MiB,
@@ -55,10 +55,10 @@ pub struct Options {
     pub fault_window: Millis,
     /// After a fatal fault, the MPS server takes no new client for about this long.
     pub mps_cooldown: Millis,
-    /// How much neighbours may slow down jobs that do not say; `None`: nothing is promised.
+    /// How much neighbours may slow down jobs that do not say; `None`: by any factor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<Fraction>,
-    /// How long a job's progress must have been measured, and how old a measurement may be, to break a promise.
+    /// How long a job's progress must have been measured, and how old a measurement may be, to exceed a limit.
     #[serde(default = "slowdown_window")]
     pub slowdown_window: Millis,
     /// How much a user may have at once.
@@ -115,7 +115,7 @@ impl Allowances {
     }
 }
 
-/// Long enough for a few steps of most tasks; what journals of before promises take it to be.
+/// Long enough for a few steps of most tasks; what journals from before there were limits take it to be.
 const fn slowdown_window() -> Millis {
     Millis::secs(15)
 }

@@ -71,7 +71,7 @@ impl fmt::Display for Blame {
                 write!(f, "culprit, it was alone on a GPU of {capacity} and does not fit")
             }
             Self::Neighbour { job: Some(job), .. } => {
-                write!(f, "victim, job {job} took more than was set aside for it")
+                write!(f, "victim, job {job} took more than was reserved for it")
             }
             Self::Neighbour { pid: Some(pid), user, .. } => {
                 write!(f, "victim, pid {pid}")?;
@@ -89,7 +89,7 @@ impl fmt::Display for Blame {
             }
             Self::Unknown { peak } => {
                 let shown =
-                    "nothing shows that it exceeded what was set aside for it, nor that the GPU was full";
+                    "nothing shows that it exceeded what was reserved for it, nor that the GPU was full";
                 match peak {
                     Some(peak) => write!(f, "unknown, {shown}; it was seen to hold {peak}"),
                     None => write!(f, "unknown, {shown}; it was not seen at all"),
@@ -210,13 +210,13 @@ impl OomFacts {
     }
 
     /// Whether the looks show that the GPU was full, as far as ten looks a second can: at the best it had less left
-    /// than the failing allocation wanted, or the job could not have got what it was promised even so.
-    fn seen_full(&self, promised: MiB) -> bool {
+    /// than the failing allocation wanted, or the job could not have got what was reserved for it even so.
+    fn seen_full(&self, reserved: MiB) -> bool {
         let Some(room) = self.room() else { return false };
         let left = |held| room.most - held;
         match (self.wanted, self.held) {
             // Whatever it held was within the room, so that it wanted no more than its share in all.
-            (Some(wanted), _) if room.most + wanted <= promised => true,
+            (Some(wanted), _) if room.most + wanted <= reserved => true,
             (Some(wanted), Some(held)) => left(held) < wanted,
             (Some(_), None) => false,
             (None, held) => left(held.unwrap_or_default()) <= self.capacity.percent(100 - FULL),
@@ -239,7 +239,7 @@ impl OomFacts {
 /// A job is a victim only if it wanted no more than was reserved for it **and** the GPU could not give it that. Both
 /// come from the looks around its end, in which others are known as an interval ([`Span`]): between two looks a job
 /// can take gigabytes, so what was seen of the job itself proves little, but what was seen of the others before its
-/// end and after it bounds what it could have had. Where they leave it what it was promised at the worst, a failure is
+/// end and after it bounds what it could have had. Where they leave it what was reserved for it at the worst, a failure is
 /// its own doing however little of it was seen; where they deny it that even at the best, the GPU was full. In between,
 /// and where nobody looked, the numbers of its message decide; and where those are missing, nobody knows.
 ///
@@ -284,11 +284,11 @@ pub fn blame(facts: &OomFacts) -> Blame {
             unknown
         };
     }
-    let Some(promised) = facts.forecast.or(facts.cap).map(|m| m.min(facts.capacity)) else {
+    let Some(reserved) = facts.forecast.or(facts.cap).map(|m| m.min(facts.capacity)) else {
         return if said_full == Some(false) { unknown } else { Blame::Contention { peak: facts.peak } };
     };
-    if let Some(wanted) = reached.filter(|r| *r > promised + ROUNDING) {
-        return Blame::OwnForecast { wanted, forecast: promised };
+    if let Some(wanted) = reached.filter(|r| *r > reserved + ROUNDING) {
+        return Blame::OwnForecast { wanted, forecast: reserved };
     }
     let neighbour = || Blame::Neighbour {
         job: facts.offender,
@@ -298,14 +298,14 @@ pub fn blame(facts: &OomFacts) -> Blame {
     // That it held little is known only if its message or a look says so.
     let excused = said_full == Some(true) && facts.held().is_some();
     match facts.room() {
-        // It could have had what it was promised, so it wanted more; or it says otherwise, against the looks.
+        // It could have had what was reserved for it, so it wanted more; or it says otherwise, against the looks.
         Some(_) if said_full == Some(false) => unknown,
-        Some(room) if room.least >= promised => match facts.cap {
+        Some(room) if room.least >= reserved => match facts.cap {
             _ if excused => unknown,
             Some(cap) if room.least >= cap => Blame::OwnCap { cap },
-            _ => Blame::OwnForecast { wanted: room.least.max(promised + MiB(1)), forecast: promised },
+            _ => Blame::OwnForecast { wanted: room.least.max(reserved + MiB(1)), forecast: reserved },
         },
-        Some(room) if room.most < promised && facts.seen_full(promised) => neighbour(),
+        Some(room) if room.most < reserved && facts.seen_full(reserved) => neighbour(),
         _ if excused => neighbour(),
         _ => unknown,
     }

@@ -1,6 +1,6 @@
 //! The GPUs that there are, how they look, and whether they are in use: what comes from the machine and its administrator.
 //!
-//! What a look does to the promises on a GPU is the ledger's.
+//! What a look does to the reservations on a GPU is the ledger's.
 
 use super::State;
 use crate::input::{Observation, Rejected};

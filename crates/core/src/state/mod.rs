@@ -5,11 +5,11 @@
 
 mod attempts;
 mod devices;
-mod foresight;
 mod index;
 mod oom;
 mod outcome;
 mod place;
+mod predictions;
 mod requests;
 
 pub use index::{Queue, Usage};
@@ -67,7 +67,7 @@ pub struct State {
     /// Where the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
-    /// What is foreseen of jobs that wait, by job and GPU.
+    /// What is predicted of jobs that wait, by job and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     outlooks: BTreeMap<JobId, BTreeMap<GpuId, Outlook>>,
 }
@@ -146,13 +146,13 @@ impl State {
         self.faulted.get(&command_key).copied().unwrap_or(0)
     }
 
-    /// What is foreseen of a job that waits on a GPU, the last time that somebody looked.
+    /// What was last predicted of a job that waits on a GPU.
     #[must_use]
     pub fn outlook(&self, job: JobId, gpu: GpuId) -> Option<&Outlook> {
         self.outlooks.get(&job)?.get(&gpu)
     }
 
-    /// All that is foreseen.
+    /// All predictions.
     pub fn outlooks(&self) -> impl Iterator<Item = &Outlook> {
         self.outlooks.values().flat_map(BTreeMap::values)
     }
@@ -242,7 +242,7 @@ impl State {
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
             Input::Forecast { job, computed } => self.forecast(*job, *computed),
-            Input::Foreseen(outlooks) => self.foreseen(outlooks),
+            Input::Predicted(outlooks) => self.predicted(outlooks),
             Input::Measured { job, attempt, progress, over } => {
                 self.measured(*job, *attempt, *progress, *over)
             }

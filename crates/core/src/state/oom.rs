@@ -6,7 +6,7 @@
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
-use crate::ledger::{Gpu, Promise, Tenant};
+use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{Exit, JobId, JobState, Placement};
 use crate::recovery::{self, Around, Next, OomFacts, Said, Tried};
 use crate::units::MiB;
@@ -41,9 +41,9 @@ impl State {
         let around = self.around(gpu, tenant);
         // More than was reserved for it when it came, or is by now: what it left over may be a neighbour's since.
         let excess = |t: &Tenant| {
-            let given = match t.promise {
-                Promise::Memory(m) => t.forecast.map_or(m, |forecast| m.min(forecast)),
-                Promise::Whole | Promise::None => return MiB::ZERO,
+            let given = match t.reservation {
+                Reservation::Memory(m) => t.forecast.map_or(m, |forecast| m.min(forecast)),
+                Reservation::Whole | Reservation::None => return MiB::ZERO,
             };
             gpu.recent.most_of(t.job, self.now).or(t.observed).unwrap_or_default() - given
         };

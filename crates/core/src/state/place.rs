@@ -4,7 +4,7 @@
 
 use super::State;
 use crate::input::Rejected;
-use crate::ledger::{Growth, Promise, Tenant};
+use crate::ledger::{Growth, Reservation, Tenant};
 use crate::model::{Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, Order};
 use crate::units::MiB;
@@ -25,26 +25,30 @@ impl State {
         }
     }
 
-    /// What is reserved for a job by the policy in force: promise and the number behind it.
+    /// What is reserved for a job by the policy in force: reservation and the number behind it.
     #[must_use]
-    pub fn promise_for(&self, job: &Job) -> (Promise, Option<MiB>) {
+    pub fn reservation_for(&self, job: &Job) -> (Reservation, Option<MiB>) {
         let forecast = self.options.forecast(&job.spec);
-        self.promise_from(forecast.map(|(m, _)| m), job.floor)
+        self.reservation_from(forecast.map(|(m, _)| m), job.floor)
     }
 
     /// The same from the forecast that the policy believes.
-    pub(crate) fn promise_from(&self, forecast: Option<MiB>, floor: Option<Floor>) -> (Promise, Option<MiB>) {
+    pub(crate) fn reservation_from(
+        &self,
+        forecast: Option<MiB>,
+        floor: Option<Floor>,
+    ) -> (Reservation, Option<MiB>) {
         let floor = match floor {
             Some(Floor::Memory(m)) => Some(m),
             Some(Floor::ExclusiveGpu) | None => None,
         };
         let forecast = forecast.max(floor);
-        let promise = match (forecast, self.options.policy.memory) {
-            (Some(m), MemoryScreen::Forecast { .. }) => Promise::Memory(m),
-            (None, MemoryScreen::Forecast { .. }) => Promise::Whole,
-            (_, MemoryScreen::None | MemoryScreen::Floor(_)) => Promise::None,
+        let reservation = match (forecast, self.options.policy.memory) {
+            (Some(m), MemoryScreen::Forecast { .. }) => Reservation::Memory(m),
+            (None, MemoryScreen::Forecast { .. }) => Reservation::Whole,
+            (_, MemoryScreen::None | MemoryScreen::Floor(_)) => Reservation::None,
         };
-        (promise, forecast)
+        (reservation, forecast)
     }
 
     pub(super) fn place(&mut self, id: JobId, placement: &Placement) -> Result<(), Rejected> {
@@ -59,14 +63,14 @@ impl State {
         if placement.gpus.iter().any(|g| self.gpu(*g).is_none()) {
             return Err(Rejected::NoSuchGpu);
         }
-        let (promise, forecast) = self.promise_for(job);
+        let (reservation, forecast) = self.reservation_for(job);
         let needs = job.spec.forecasts.computed.map(|c| c.need);
         let exclusive = placement.sharing == SharingMode::Exclusive;
         let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
         let as_asked = gpus.len() == placement.gpus.len()
             && gpus.len() == job.spec.request.gpus as usize
             && placement.attempt == job.attempts + 1;
-        let room = gpus.iter().filter_map(|g| self.gpu(*g)).all(|g| g.has_room(promise, exclusive));
+        let room = gpus.iter().filter_map(|g| self.gpu(*g)).all(|g| g.has_room(reservation, exclusive));
         if !as_asked || !room {
             return Err(Rejected::WrongState {
                 job: id,
@@ -76,13 +80,13 @@ impl State {
         }
         for id_of_gpu in &placement.gpus {
             self.change_gpu(*id_of_gpu, |gpu, _| {
-                let promise = match promise {
-                    Promise::Memory(m) => Promise::Memory(m.min(gpu.info.memory)),
+                let reservation = match reservation {
+                    Reservation::Memory(m) => Reservation::Memory(m.min(gpu.info.memory)),
                     other => other,
                 };
                 gpu.add(Tenant {
                     job: id,
-                    promise,
+                    reservation,
                     forecast,
                     exclusive,
                     observed: None,

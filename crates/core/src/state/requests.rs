@@ -64,7 +64,7 @@ impl State {
         Ok(())
     }
 
-    /// Where a job runs already, its promise follows what is seen of it.
+    /// Where a job runs already, its reservation follows what is seen of it.
     pub(super) fn forecast(&mut self, id: JobId, computed: Computed) -> Result<(), Rejected> {
         let job = self.get(id)?;
         if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {

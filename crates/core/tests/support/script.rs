@@ -13,9 +13,9 @@
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
-//! foresee ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [as=MODE]
+//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [as=MODE]
 //!                              progress of each if job ID joined that GPU: expected and lower bound
-//! asked                        what the next plan wants to have foreseen
+//! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
 //! explain ID                   what each GPU says to a pending job
 //! start ID ... [as=MODE]       the supervisor runs
@@ -31,7 +31,7 @@
 //! Every input goes through `State::apply`, and `check` must be silent after each.
 
 use carma_core::input::{Foreign, Observation};
-use carma_core::ledger::{Gpu, Promise};
+use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Finished, Forecasts, GpuId,
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
@@ -39,7 +39,7 @@ use carma_core::model::{
 use carma_core::plan::{evaluate, plan};
 use carma_core::policy::{Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
-use carma_core::slowdown::{Foreseen, Outlook, questions};
+use carma_core::slowdown::{Outlook, Predicted, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_core::{Action, Input, State, check, recovery};
@@ -337,7 +337,7 @@ impl Stage {
             "submit" => self.submit(&mut words)?,
             "observe" => self.observe(&mut words)?,
             "plan" => self.plan()?,
-            "foresee" => self.foresee(&mut words)?,
+            "predict" => self.predict(&mut words)?,
             "asked" => self.asked(),
             "measure" => self.measure(&mut words)?,
             "explain" => self.explain(&mut words)?,
@@ -555,7 +555,7 @@ impl Stage {
         self.apply(&Input::Submitted(Box::new(new))).map(drop)
     }
 
-    fn foresee(&mut self, words: &mut Words) -> Outcome<()> {
+    fn predict(&mut self, words: &mut Words) -> Outcome<()> {
         let (newcomer, gpu) = (words.job()?, words.gpu()?);
         let mut unknown = Vec::new();
         while let Some(id) = words.take("unknown") {
@@ -566,13 +566,13 @@ impl Stage {
         let mut tasks = Vec::new();
         for (job, progress) in words.pairs.drain(..) {
             let (expected, lower) = progress.split_once(':').ok_or("progress is written 1=.9:.8")?;
-            tasks.push(Foreseen {
+            tasks.push(Predicted {
                 job: JobId(number(&job)?),
                 expected: share(expected)?,
                 lower: share(lower)?,
             });
         }
-        self.apply(&Input::Foreseen(vec![Outlook { newcomer, gpu, sharing, tasks, unknown, before }]))
+        self.apply(&Input::Predicted(vec![Outlook { newcomer, gpu, sharing, tasks, unknown, before }]))
             .map(drop)
     }
 
@@ -745,7 +745,7 @@ impl Stage {
                     EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
                     EndCause::Requeued { by } => format!("put back into the queue by {by}"),
                     EndCause::Evicted { job, slowdown, limit, .. } => {
-                        format!("job {job} is slowed down by {slowdown}, {limit} is promised")
+                        format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
                     }
                 };
                 format!("job {job} is {how}: {why}")
@@ -859,13 +859,13 @@ fn gpu(gpu: &Gpu, reserve: MiB) -> String {
         let _ = write!(text, ", drained by {by}");
     }
     for tenant in &gpu.tenants {
-        let promise = match tenant.promise {
-            Promise::Memory(m) => format!("{m} promised"),
-            Promise::Whole => "all promised".into(),
-            Promise::None => "nothing promised".into(),
+        let reservation = match tenant.reservation {
+            Reservation::Memory(m) => format!("{m} reserved"),
+            Reservation::Whole => "all reserved".into(),
+            Reservation::None => "nothing reserved".into(),
         };
         let seen = tenant.observed.map_or("nothing seen".into(), |m| format!("{m} seen"));
-        let _ = write!(text, "\n  job {}: {promise}, {seen}", tenant.job);
+        let _ = write!(text, "\n  job {}: {reservation}, {seen}", tenant.job);
         text.push_str(match (tenant.active_since, tenant.settled) {
             (_, true) => ", settled",
             (Some(_), false) => ", starting: active",

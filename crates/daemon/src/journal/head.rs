@@ -107,7 +107,7 @@ impl Head {
     }
 
     /// The same at once, before a user is told that a job was accepted: its number is never given again then, whatever
-    /// is cut off the journal. Where commits do not wait for the disk there is no such promise to keep.
+    /// is cut off the journal. Where commits do not wait for the disk this is not so.
     pub(super) fn accepted(&mut self, meta: &Meta) -> io::Result<()> {
         if !self.full {
             return Ok(());

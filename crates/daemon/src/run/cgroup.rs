@@ -222,7 +222,7 @@ impl Group {
     /// Makes the group of an attempt below `base`, with its limits.
     ///
     /// # Errors
-    /// When the kernel refuses the group, or one of the limits: they are promises.
+    /// When the kernel refuses the group, or one of the limits: they must hold.
     pub fn create(base: &Path, id: &AttemptId, limits: HostLimits) -> io::Result<Self> {
         let group = Self { dir: base.join(id.short()) };
         make(&group.dir)?;

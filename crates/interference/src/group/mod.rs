@@ -1,4 +1,4 @@
-//! Groups of tasks that share a GPU, and what can be foreseen of them: the words of question and answer, which the
+//! Groups of tasks that share a GPU, and what can be predicted of them: the words of question and answer, which the
 //! learner and the policies have in common and neither owns.
 
 mod gpu;

@@ -30,7 +30,7 @@ fn counts_go_before_averages() {
 }
 
 #[test]
-fn a_bar_that_starts_anew_is_not_work_undone() {
+fn a_bar_that_starts_anew_takes_no_work_back() {
     // Epochs of 50 steps at 10/s with 3 s in between, of which nothing is printed.
     let mut lines = Vec::new();
     for epoch in 0..4 {

@@ -74,7 +74,7 @@ pub struct Options {
     pub seed: u64,
     /// Length of a window, seconds, above 0; `None`: the file's.
     pub window_s: Option<f64>,
-    /// All is over after so long, as far as that can be foreseen.
+    /// All is over after so long, as far as that can be predicted.
     pub budget: Option<Duration>,
     /// Measure again what failed.
     pub retry_failed: bool,

@@ -4,7 +4,7 @@
 //! from life: a launch takes no time beyond the task's own start-up, a GPU is looked at exactly when
 //! something changes on it, and readings never go stale.
 
-use super::foresight::Foresight;
+use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
 use crate::trace::{Task, Workload};
@@ -32,8 +32,8 @@ pub(crate) struct CoreScheduler<'a> {
     verdicts: Vec<GateVerdict>,
     moving: Vec<GpuIndex>,
     wake: Option<Millis>,
-    /// Where promises are made, or the order goes by it.
-    foresight: Option<Foresight>,
+    /// Where slowdown is limited, or the order goes by it.
+    outlooks: Option<Outlooks>,
     /// Inputs that the core refused: a bug, reported with the result.
     pub(crate) refused: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl<'a> CoreScheduler<'a> {
         let gated = options.policy.gate != Gate::None;
         let ranks_windows = options.policy.order == Order::Lug;
         let gpus = inventory.len();
-        let foresight = Foresight::wanted(&options, gpus);
+        let outlooks = Outlooks::wanted(&options, gpus);
         let users = (0..).zip(&workload.users).map(|(uid, name)| User::new(1000 + uid, Arc::clone(name)));
         let mut it = Self {
             state: State::default(),
@@ -56,7 +56,7 @@ impl<'a> CoreScheduler<'a> {
             verdicts: vec![GateVerdict::Open; gpus],
             moving: Vec::new(),
             wake: None,
-            foresight,
+            outlooks,
             refused: Vec::new(),
         };
         it.apply(Millis::ZERO, &Input::Configured(Box::new(options)));
@@ -129,9 +129,9 @@ impl<'a> CoreScheduler<'a> {
 
     /// Tells the core what was measured, if that is due; whether it was, and when it is next.
     fn measure(&mut self, now: Millis, world: &World) -> (bool, Option<Millis>) {
-        let Some(foresight) = &mut self.foresight else { return (false, None) };
-        foresight.learn(&self.state, self.workload, world);
-        let (due, next) = foresight.measure(now, &self.state, world);
+        let Some(outlooks) = &mut self.outlooks else { return (false, None) };
+        outlooks.learn(&self.state, self.workload, world);
+        let (due, next) = outlooks.measure(now, &self.state, world);
         for input in &due {
             self.apply(now, input);
         }
@@ -139,14 +139,14 @@ impl<'a> CoreScheduler<'a> {
     }
 
     /// Tells the core what it wants to know of placements that it may think of.
-    fn foresee(&mut self, now: Millis) {
+    fn predict(&mut self, now: Millis) {
         for _ in 0..ROUNDS {
-            let Some(foresight) = &self.foresight else { return };
-            let answers = foresight.answers(&self.state, self.workload);
+            let Some(outlooks) = &self.outlooks else { return };
+            let answers = outlooks.answers(&self.state, self.workload);
             if answers.is_empty() {
                 return;
             }
-            self.apply(now, &Input::Foreseen(answers));
+            self.apply(now, &Input::Predicted(answers));
         }
     }
 
@@ -167,8 +167,8 @@ impl<'a> CoreScheduler<'a> {
             ..Terms::plain(placement.sharing)
         };
         let gpus: Vec<GpuIndex> = placement.gpus.iter().map(|gpu| gpu.0).collect();
-        if let Some(foresight) = &mut self.foresight {
-            gpus.iter().for_each(|gpu| foresight.placed(*gpu));
+        if let Some(outlooks) = &mut self.outlooks {
+            gpus.iter().for_each(|gpu| outlooks.placed(*gpu));
         }
         Decision::Start { job: index(job), gpus, terms }
     }
@@ -178,7 +178,7 @@ impl<'a> CoreScheduler<'a> {
         let exit = Exit::of(ExitStatus::Signal(TERMINATED));
         self.apply(now, &Input::Exited { job, attempt, exit });
         self.wake = Some(now + Millis(1));
-        Decision::Undo { job: index(job) }
+        Decision::Evict { job: index(job) }
     }
 
     /// Whether the job at the head finds idle GPUs, so that nobody's activity matters.
@@ -266,8 +266,8 @@ impl Scheduler for CoreScheduler<'_> {
     }
 
     fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
-        if let Some(foresight) = &mut self.foresight {
-            foresight.changed(now, gpu, world);
+        if let Some(outlooks) = &mut self.outlooks {
+            outlooks.changed(now, gpu, world);
         }
         self.observe(now, gpu, world);
     }
@@ -287,7 +287,7 @@ impl Scheduler for CoreScheduler<'_> {
         if !self.idle_will_do() {
             self.refresh_windows(now, world);
         }
-        self.foresee(now);
+        self.predict(now);
         let plan = plan_in(&self.state, now, Detail::Actions);
         self.wake = [plan.wake, next].into_iter().flatten().min();
         let mut decisions = Vec::with_capacity(plan.actions.len());

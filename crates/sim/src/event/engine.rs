@@ -65,7 +65,7 @@ pub(super) struct Account {
     pub(super) first_oom: Option<u64>,
     pub(super) oom_exec: u64,
     pub(super) preemptions: u32,
-    pub(super) undone: u32,
+    pub(super) evictions: u32,
     shared: bool,
     /// It was taken off its GPUs and goes on where it was.
     suspended: bool,
@@ -331,10 +331,10 @@ impl<'a> Engine<'a> {
                     let gpus = self.close(now, job, End::Preempted);
                     self.show(now, &gpus);
                 }
-                Decision::Undo { job } => {
-                    let gpus = self.close(now, job, End::Undone);
+                Decision::Evict { job } => {
+                    let gpus = self.close(now, job, End::Evicted);
                     let account = &mut self.ledger[job as usize];
-                    account.undone += 1;
+                    account.evictions += 1;
                     // What it did is lost.
                     account.last_exec = 0;
                     self.show(now, &gpus);

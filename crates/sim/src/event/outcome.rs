@@ -13,8 +13,9 @@ pub enum End {
     OutOfMemory,
     /// The policy took it off its GPUs; it goes on later.
     Preempted,
-    /// It slowed a job down by more than that one was promised; it begins anew elsewhere.
-    Undone,
+    /// It slowed a job down beyond that one's limit; it begins anew elsewhere.
+    #[serde(alias = "undone")]
+    Evicted,
 }
 
 /// One stretch of a job on its GPUs.
@@ -137,9 +138,9 @@ pub struct Summary {
     pub oom_wait_s: f64,
     /// Attempts that the policy took back.
     pub preemptions: u64,
-    /// Attempts that were ended because they broke the promise made to a neighbour.
-    #[serde(default)]
-    pub undone: u64,
+    /// Attempts that were ended because they slowed a neighbour down beyond its limit.
+    #[serde(default, alias = "undone")]
+    pub evictions: u64,
     /// Energy of all GPUs over the makespan, joules.
     pub energy_j: f64,
     /// Energy per completed job, joules.

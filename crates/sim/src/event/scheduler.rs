@@ -28,8 +28,8 @@ pub(crate) enum Decision {
     Start { job: JobIndex, gpus: Vec<GpuIndex>, terms: Terms },
     /// Take a job off its GPUs; it will go on where it was, after loading again.
     Preempt { job: JobIndex },
-    /// End a job to keep a promise made to another; it will begin anew elsewhere.
-    Undo { job: JobIndex },
+    /// End a job that slows another down beyond that one's limit; it begins anew elsewhere.
+    Evict { job: JobIndex },
 }
 
 /// A policy at work. Times never go back.

@@ -29,7 +29,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("window", "seconds"),
     ("margin", "percent"),
     ("max-retries", "retries"),
-    ("max-slowdown", "factor that every job is promised"),
+    ("max-slowdown", "by how much neighbours may slow every job down"),
 ];
 
 impl Axis {

@@ -299,8 +299,9 @@ figures! {
         oom_jobs,
         /// Attempts that the policy took back.
         preemptions,
-        /// Attempts that were ended because they broke the promise made to a neighbour.
-        undone,
+        /// Attempts that were ended because they slowed a neighbour down beyond its limit.
+        #[serde(alias = "undone")]
+        evictions,
         /// Users.
         users,
     }
@@ -585,7 +586,7 @@ pub struct StretchRow {
     pub start_s: Seconds,
     /// When it ended.
     pub end_s: Seconds,
-    /// How it ended: `completed`, `out_of_memory`, `preempted` or `undone`.
+    /// How it ended: `completed`, `out_of_memory`, `preempted` or `evicted`.
     pub how: End,
     /// Whether it began on a GPU that others were on.
     #[serde(default)]

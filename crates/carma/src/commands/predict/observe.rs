@@ -18,7 +18,7 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
         return Err(Failure::usage("--observe needs --model FILE to keep what is learned"));
     };
     let measured = Measured::read(&read(file)?).map_err(|e| bad(file, &e))?;
-    // Until it is written: of two at once one would undo what the other learned.
+    // Until it is written: of two at once one would overwrite what the other learned.
     let lock = Lock::hold(path).map_err(|e| {
         Failure::new(format!("{}: cannot be locked while it is changed: {e}", path.display()))
     })?;

@@ -117,7 +117,7 @@ impl<'a> Families<'a> {
         if ended(End::OutOfMemory) {
             mark(crash(7.0, 7.0, 6.0), "ended out of memory");
         }
-        if ended(End::Preempted) || ended(End::Undone) {
+        if ended(End::Preempted) || ended(End::Evicted) {
             mark(taken_back(7.0, 7.0, 5.0), "taken back by the policy");
         }
         out.push_str("</ul>\n");
@@ -276,7 +276,7 @@ fn draw(
         End::Completed => "completed",
         End::OutOfMemory => "out of memory",
         End::Preempted => "taken back, goes on later",
-        End::Undone => "taken back to keep a promise, begins anew",
+        End::Evicted => "evicted: it slowed a neighbour down beyond its limit; begins anew",
     };
     let _ = write!(
         out,
@@ -318,7 +318,7 @@ GPU {} · attempt {}
             let r = (thick * 0.42).clamp(3.0, 6.0);
             marks.push_str(&crash(mark(r), y, r));
         }
-        End::Preempted | End::Undone => {
+        End::Preempted | End::Evicted => {
             let r = (thick * 0.4).clamp(2.5, 5.0);
             marks.push_str(&taken_back(mark(r), y, r));
         }

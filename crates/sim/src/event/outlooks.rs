@@ -13,22 +13,22 @@ use carma_core::policy::{Options, Order};
 use carma_core::slowdown::{Outlook, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
-use carma_interference::foresee;
 use carma_interference::online::Model;
+use carma_interference::outlook;
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) struct Foresight {
+pub(crate) struct Outlooks {
     model: Model,
     /// Of each GPU: who is there, and since when all of them compute; `None`: somebody loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
-    /// Jobs whose progress was measured: beside the company of when, and how often. Twice is what a promise asks for.
+    /// Jobs whose progress was measured: beside the company of when, and how often. A limit asks for twice.
     measured: BTreeMap<JobId, (Millis, u64)>,
 }
 
-impl Foresight {
+impl Outlooks {
     /// `None`: nobody asks for it.
     pub(crate) fn wanted(options: &Options, gpus: usize) -> Option<Self> {
         let wanted = options.policy.order == Order::Speedup || options.max_slowdown.is_some();
@@ -74,18 +74,18 @@ impl Foresight {
             };
             let progress = jobs.iter().map(progress).collect();
             // What it refuses to learn from it does without.
-            let _ = foresee::observe(&mut self.model, there, &jobs, progress, alone(workload));
+            let _ = outlook::observe(&mut self.model, there, &jobs, progress, alone(workload));
         }
     }
 
     /// Answers to what the core asks now.
     pub(crate) fn answers(&self, state: &State, workload: &Workload) -> Vec<Outlook> {
         let questions = questions(state);
-        let answer = |question| foresee::outlook(&self.model, state, question, alone(workload));
+        let answer = |question| outlook::answer(&self.model, state, question, alone(workload));
         questions.iter().filter_map(answer).collect()
     }
 
-    /// Measurements of promised jobs that are due now, and when the next will be.
+    /// Measurements of jobs with a limit that are due now, and when the next will be.
     pub(crate) fn measure(
         &mut self,
         now: Millis,
@@ -132,7 +132,7 @@ impl Foresight {
 }
 
 /// What a job does alone, from its task.
-fn alone(workload: &Workload) -> impl foresee::Alone + '_ {
+fn alone(workload: &Workload) -> impl outlook::Alone + '_ {
     |job: &Job, _: &Gpu| workload.jobs.get(index(job.spec.id) as usize).map(|job| profile(&job.task))
 }
 

@@ -7,7 +7,7 @@ use crate::online::{Model, Observed};
 use crate::profile::Profile;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, SharingMode};
-use carma_core::slowdown::{Foreseen, Outlook, Question};
+use carma_core::slowdown::{Outlook, Predicted, Question};
 use carma_core::state::State;
 use carma_core::units::Fraction;
 
@@ -45,9 +45,9 @@ fn members<'a>(profiles: &'a [Profile], jobs: &[&Job]) -> Vec<Member<'a>> {
     profiles.iter().zip(threads).map(|(profile, threads_pct)| Member { profile, threads_pct }).collect()
 }
 
-/// What is foreseen if the newcomer joins those who are on the GPU now. `None`: there is no such job or GPU.
+/// What is predicted if the newcomer joins the jobs that are on the GPU now. `None`: there is no such job or GPU.
 #[must_use]
-pub fn outlook(model: &Model, state: &State, asked: &Question, alone: impl Alone) -> Option<Outlook> {
+pub fn answer(model: &Model, state: &State, asked: &Question, alone: impl Alone) -> Option<Outlook> {
     let gpu = state.gpu(asked.gpu)?;
     let newcomer = state.job(asked.newcomer)?;
     let there: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
@@ -69,16 +69,16 @@ pub fn outlook(model: &Model, state: &State, asked: &Question, alone: impl Alone
     let predict =
         |members: &[Member<'_>]| model.predict(&Group { gpu: &kind, sharing: mode(asked.sharing), members });
     let (Ok(forecast), Ok(before)) = (predict(&members), predict(&members[..there.len()])) else {
-        // More than the model takes together: nothing is foreseen.
+        // More than the model takes together: nothing is predicted.
         return Some(Outlook { unknown: vec![asked.newcomer], ..outlook });
     };
     let fraction = |progress: f64| Fraction::from_f64(progress).unwrap_or(Fraction(0));
-    let foreseen = all.iter().zip(&forecast.tasks).map(|(job, task)| Foreseen {
+    let predicted = all.iter().zip(&forecast.tasks).map(|(job, task)| Predicted {
         job: job.spec.id,
         expected: fraction(task.progress.expected),
         lower: fraction(task.progress.lower),
     });
-    outlook.tasks = foreseen.collect();
+    outlook.tasks = predicted.collect();
     outlook.tasks.sort_by_key(|task| task.job);
     outlook.before = fraction(before.sum);
     Some(outlook)

@@ -1,4 +1,4 @@
-//! What is foreseen of jobs beside each other, and what was measured: kept as long as the neighbours stay.
+//! What is predicted of jobs beside each other, and what was measured: kept as long as the neighbours stay.
 //!
 //! What follows from it is the plan's.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 impl State {
     /// All or nothing: a refused input changes nothing.
-    pub(super) fn foreseen(&mut self, outlooks: &[Outlook]) -> Result<(), Rejected> {
+    pub(super) fn predicted(&mut self, outlooks: &[Outlook]) -> Result<(), Rejected> {
         for outlook in outlooks {
             self.gpu(outlook.gpu).ok_or(Rejected::NoSuchGpu)?;
             let job = self.get(outlook.newcomer)?;
@@ -19,7 +19,7 @@ impl State {
                 return Err(Rejected::WrongState {
                     job: outlook.newcomer,
                     state: job.state().as_str(),
-                    hint: "what is foreseen is foreseen of jobs that wait",
+                    hint: "only jobs that wait have predictions",
                 });
             }
         }
@@ -53,7 +53,7 @@ impl State {
         })
     }
 
-    /// The neighbours on these GPUs are others now: what was foreseen or measured beside the old ones is void.
+    /// The neighbours on these GPUs are others now: what was predicted or measured beside the old ones is void.
     pub(super) fn regrouped(&mut self, gpus: &[GpuId]) {
         let now = self.now;
         let mut there: BTreeSet<JobId> = BTreeSet::new();

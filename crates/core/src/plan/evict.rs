@@ -1,6 +1,6 @@
-//! Promised slowdowns that were broken: which placement is evicted for it.
+//! Limits of slowdown that were exceeded: which job is evicted for it.
 //!
-//! What is promised and foreseen is in [`crate::slowdown`]. Here only what was measured counts.
+//! What is allowed and predicted is in [`crate::slowdown`]. Here only what was measured counts.
 
 use super::Plan;
 use crate::input::Action;
@@ -10,9 +10,9 @@ use crate::state::State;
 use crate::units::Millis;
 use std::collections::BTreeSet;
 
-/// Evicts jobs whose placement broke a promise, one on a GPU at a time: the progress of the others is measured anew
-/// after each.
-pub(super) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
+/// Evicts jobs whose placement slows another down beyond its limit, one on a GPU at a time: the progress of the others
+/// is measured anew after each.
+pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
         let (Some(limit), Some(measured)) = (limit(state, job), job.measured) else { continue };
@@ -20,11 +20,11 @@ pub(super) fn keep_promises(state: &State, now: Millis, plan: &mut Plan) {
         let recent = now.since(measured.at) <= state.options().slowdown_window;
         let least = least_progress(limit);
         // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord.
-        let broken = measured.over >= state.options().slowdown_window
+        let exceeded = measured.over >= state.options().slowdown_window
             && measured.progress < least
             && measured.before.is_some_and(|before| before < least)
             && recent;
-        if !broken || placement.gpus.iter().any(|gpu| touched.contains(gpu)) {
+        if !exceeded || placement.gpus.iter().any(|gpu| touched.contains(gpu)) {
             continue;
         }
         let tenants = || placement.gpus.iter().filter_map(|id| state.gpu(*id)).flat_map(|gpu| &gpu.tenants);
