@@ -80,3 +80,17 @@ pub enum Hello {
         why: String,
     },
 }
+
+impl Hello {
+    /// Most bytes of one: a write of so many to a pipe is read whole or not at all (`PIPE_BUF`, pipe(7)).
+    pub const MOST: usize = 4096;
+
+    /// As it is written. Of a long reason the beginning: a character takes up to six bytes.
+    #[must_use]
+    pub fn line(mut self) -> Vec<u8> {
+        if let Self::NotClaimed { why } = &mut self {
+            why.truncate(why.char_indices().nth(600).map_or(why.len(), |(end, _)| end));
+        }
+        serde_json::to_vec(&self).unwrap_or_default()
+    }
+}

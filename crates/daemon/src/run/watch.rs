@@ -250,11 +250,14 @@ impl Watcher {
         self.settle(key, entry);
     }
 
+    /// What is in the pipe now: all attempts are watched from this thread, so that it waits for none of them, and not for
+    /// the end of the pipe either, which a supervisor in trouble may not close.
     fn hello(&self, pipe: OwnedFd) -> Option<Hello> {
         let _ = epoll::delete(&self.epoll, pipe.as_fd());
-        let mut line = String::new();
-        std::fs::File::from(pipe).take(4096).read_to_string(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
+        rustix::io::ioctl_fionbio(&pipe, true).ok()?;
+        let mut line = [0; Hello::MOST];
+        let read = std::fs::File::from(pipe).read(&mut line).ok()?;
+        serde_json::from_slice(line.get(..read)?).ok()
     }
 
     /// Tries again what the machine refused.
@@ -395,12 +398,13 @@ mod tests {
     use super::*;
     use crate::run::identity::AttemptId;
     use carma_core::units::Millis;
+    use std::io::Write;
     use std::process::Command;
     use std::sync::mpsc;
     use std::time::Duration;
 
-    #[test]
-    fn an_attempt_whose_pipe_cannot_be_watched_is_seen_to_run_by_its_record() {
+    /// What is told of a supervisor with a record of its command, which has said this through this pipe.
+    fn told_of(pipe: OwnedFd, hello: impl FnOnce(ProcessRef)) -> (Event, ProcessRef) {
         let dir = tempfile::tempdir().unwrap();
         let life = Life::begin(Millis(0)).unwrap();
         let id = AttemptId {
@@ -416,14 +420,14 @@ mod tests {
         let watcher = Watcher::start(life.clone(), sink).unwrap();
         let mut supervisor = Command::new("sleep").arg("600").spawn().unwrap();
         let me = process::identify(supervisor.id()).unwrap();
+        hello(me);
         let records = Records::new(dir.path(), id);
         records.claim(&Claim::Supervisor(me)).unwrap().unwrap().write_child(me).unwrap();
         let pid = Pid::from_raw(supervisor.id().cast_signed()).unwrap();
         watcher.add(Watched {
             attempt: Attempt { job: JobId(1), attempt: 1, records, life, group: None, supervisor: None },
             pidfd: Some(pidfd_open(pid, PidfdFlags::empty()).unwrap()),
-            // epoll refuses a regular file.
-            pipe: Some(tempfile::tempfile().unwrap().into()),
+            pipe: Some(pipe),
             parent_of: None,
             orphan: false,
             why: None,
@@ -432,6 +436,37 @@ mod tests {
         let event = told.recv_timeout(Duration::from_secs(20)).unwrap();
         supervisor.kill().unwrap();
         supervisor.wait().unwrap();
+        (event, me)
+    }
+
+    #[test]
+    fn an_attempt_whose_pipe_cannot_be_watched_is_seen_to_run_by_its_record() {
+        // epoll refuses a regular file.
+        let (event, me) = told_of(tempfile::tempfile().unwrap().into(), |_| ());
         assert!(matches!(event, Event::Running { child: Some(child), .. } if child == me), "{event:?}");
+    }
+
+    #[test]
+    fn a_supervisor_that_keeps_its_pipe_open_holds_up_nothing() {
+        let (read, write) = std::io::pipe().unwrap();
+        let (event, me) = told_of(read.into(), |me| {
+            let hello = serde_json::to_vec(&Hello::Running { supervisor: me, child: me }).unwrap();
+            (&write).write_all(&hello).unwrap();
+        });
+        drop(write);
+        assert!(matches!(event, Event::Running { child: Some(child), .. } if child == me), "{event:?}");
+    }
+
+    #[test]
+    fn a_reason_of_any_length_fits_into_the_pipe() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let line = Hello::NotClaimed { why: "\u{1}\u{e9}".repeat(100_000) }.line();
+        assert!(line.len() <= Hello::MOST && line.len() > 100, "{}", line.len());
+        (&write).write_all(&line).unwrap();
+        drop(write);
+        let mut all = Vec::new();
+        read.read_to_end(&mut all).unwrap();
+        let Hello::NotClaimed { why } = serde_json::from_slice(&all).unwrap() else { panic!() };
+        assert!(why.starts_with("\u{1}\u{e9}"));
     }
 }

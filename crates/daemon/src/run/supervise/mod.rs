@@ -25,7 +25,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, setsid};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 use user::User;
 
@@ -57,7 +57,7 @@ pub fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("carma supervisor: {e}");
-            hello(&Hello::NotClaimed { why: e.to_string() });
+            hello(Hello::NotClaimed { why: e.to_string() });
             std::process::ExitCode::FAILURE
         }
     }
@@ -82,11 +82,11 @@ fn supervise(mut order: Order) -> io::Result<()> {
         Err(NotStarted { why, machine }) => {
             let exit = Exit { not_started: Some(why), machine, ..Exit::of(ExitStatus::Code(127)) };
             let written = attempt.end(&order, &exit);
-            hello(&Hello::NotStarted);
+            hello(Hello::NotStarted);
             return written;
         }
     };
-    hello(&Hello::Running { supervisor: me, child });
+    hello(Hello::Running { supervisor: me, child });
 
     if !ends_at_once(child.pid, &signals, listen::look(&order)) {
         listener.begin();
@@ -166,12 +166,11 @@ impl Attempt {
 }
 
 /// Tells the daemon, if it is still there, and lets go of the pipe.
-fn hello(hello: &Hello) {
-    if let Ok(line) = serde_json::to_vec(hello) {
-        let _ = io::stdout().write_all(&line);
-        let _ = io::stdout().flush();
-    }
-    // Standard output becomes /dev/null: the daemon sees the end of the pipe.
+fn hello(hello: Hello) {
+    // One write, so that the daemon reads it whole.
+    let line = hello.line();
+    let _ = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), &line));
+    // Standard output becomes /dev/null: nothing else gets into the pipe.
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null);
     }
