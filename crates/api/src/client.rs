@@ -1,5 +1,5 @@
 //! The client over the Unix socket: one connection, requests one after another, each with a deadline. A daemon that is
-//! stopped or stuck must not stop whoever asks it.
+//! stopped or stuck must not stop its clients.
 
 use crate::wire::{ErrorReply, LOG_AT, LOG_END};
 use http_body_util::{BodyExt, Full, Limited};
@@ -42,7 +42,7 @@ pub enum ClientError {
         /// Why it failed.
         why: String,
     },
-    /// Somebody is there and does not answer.
+    /// A daemon is there and does not answer.
     #[error(
         "the carma daemon at {socket} has not answered for {} s; `carma doctor` looks at what is wrong with it",
         waited.as_secs()

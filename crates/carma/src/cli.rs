@@ -400,7 +400,7 @@ pub(crate) enum HistoryVerb {
 /// `carma history export`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Prints your own runs; root gets everybody's. Ratios and contexts are of all runs. CSV holds the runs alone."
+    after_help = "Prints your own runs; root gets those of all users. Ratios and contexts are of all runs. CSV holds the runs alone."
 )]
 pub(crate) struct HistoryExportArgs {
     /// Print JSON, which is what happens anyway

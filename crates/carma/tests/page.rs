@@ -17,7 +17,7 @@ use tempfile::TempDir;
 #[path = "../../sim/src/report/example.rs"]
 mod example;
 
-/// What ends up in the page if anybody forgets to escape a name.
+/// What ends up in the page if a name is not escaped.
 const HOSTILE: &str =
     "</title></text><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&";
 

@@ -71,7 +71,7 @@ pub fn print(text: &str) -> io::Result<()> {
 }
 
 /// Text from others, made harmless: names and log lines may hold control characters that would move
-/// the cursor, colour the screen or write to the clipboard of whoever lists the queue.
+/// the cursor, colour the screen or write to the clipboard of a user who lists the queue.
 pub fn clean(text: &str) -> Cow<'_, str> {
     // Besides controls: marks that reverse the reading direction, with which a line can lie.
     let harmful = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -227,7 +227,7 @@ pub enum Rejected {
         /// Memory of the largest.
         largest: MiB,
     },
-    /// Somebody else's job.
+    /// Another user's job.
     #[error("job {job} belongs to {owner}; only {owner}, root or an operator may do that")]
     NotAllowed {
         /// Job.

@@ -1,6 +1,6 @@
 //! Windows of samples and the risk formulas computed from them.
 //!
-//! A ring of samples per GPU and metric lives with whoever samples (daemon or simulator); the
+//! A ring of samples per GPU and metric lives where samples are taken (daemon or simulator); the
 //! decisions see [`Summary`] values, in integers, so that the journal can hold what a decision used.
 //! Formulas: CARMA's published source (arXiv 2508.19073).
 

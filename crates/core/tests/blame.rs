@@ -47,7 +47,7 @@ enum Words {
     Terse,
 }
 
-/// Somebody else's memory becomes this, as far as it fits.
+/// The memory of others becomes this, as far as it fits.
 #[derive(Debug, Clone)]
 struct Change {
     at: u64,
@@ -56,7 +56,7 @@ struct Change {
     mib: u64,
 }
 
-/// A trace: what everybody wants when.
+/// A trace: what each job wants when.
 #[derive(Debug, Clone)]
 struct Trace {
     /// Forecasts of the neighbours that are jobs.

@@ -79,7 +79,7 @@ enum Op {
     /// What was not asked for is predicted.
     Outlook(Pick, u32, SharingMode),
     Measure(Pick, bool, u32, u32),
-    /// Everybody is measured to be slow, a plan is followed, and those whom it ends exit.
+    /// All jobs are measured to be slow, a plan is followed, and those whom it ends exit.
     Slow,
     Cancel(Pick, u32),
     Hold(Pick, u32),
@@ -161,7 +161,7 @@ fn options() -> impl Strategy<Value = Options> {
             let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
             Allowance { jobs: of(jobs), gpus: of(gpus) }
         };
-        options.allowances.everybody = allow(Some(0));
+        options.allowances.for_all = allow(Some(0));
         options.allowances.set(1001, allow(Some(1)));
         options.allowances.set(1002, allow(None));
         options.slowdown_window = Millis(times.2.0.min(4_000));
@@ -853,7 +853,7 @@ impl World {
         Ok(())
     }
 
-    /// Who is looked at and who waits: everybody in the queue, once. Under strict FIFO nobody
+    /// Who is looked at and who waits: every job of the queue, once. Under strict FIFO nobody
     /// overtakes a job that does not fit; recovered and paused jobs stand aside.
     fn in_turn(&self, made: &Plan) -> Check {
         let launched: BTreeSet<JobId> = made

@@ -45,7 +45,7 @@ impl Clock {
     #[must_use]
     pub fn until(&self, at: Millis) -> Duration {
         let virtual_ms = at.since(self.now()).0;
-        // Rounded up, so that whoever wakes finds the time reached.
+        // Rounded up, so that the time is reached when a sleeper wakes.
         Duration::from_millis(virtual_ms.div_ceil(u64::from(self.speed)))
     }
 }

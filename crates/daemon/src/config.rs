@@ -319,7 +319,7 @@ impl Config {
         options.max_retries = self.recovery.max_retries.unwrap_or(options.max_retries);
         self.check_memory()?;
         self.limits.check()?;
-        options.allowances.everybody = self.limits.for_everybody().allowance();
+        options.allowances.for_all = self.limits.for_all_users().allowance();
         if self.operators.as_deref() == Some("") {
             return Err(("operators", "operators is empty: name a group, or leave the key out".into()));
         }

@@ -882,7 +882,7 @@ impl Engine {
                 Message::Order(_, _, answer) | Message::Context(_, _, answer) => {
                     drop(answer.send(Err(refused.clone())));
                 }
-                // Whoever asks for something else hears that the daemon stops.
+                // Other requests are answered: the daemon stops.
                 _ => {}
             }
         }

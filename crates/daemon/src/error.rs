@@ -115,7 +115,7 @@ pub enum ServeError {
         /// What happened.
         why: io::Error,
     },
-    /// Somebody else is there.
+    /// Another daemon is there.
     #[error("{0}")]
     InUse(String),
     /// The journal.

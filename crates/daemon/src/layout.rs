@@ -169,7 +169,7 @@ fn runtime(state_dir: &Path, as_root: bool) -> Result<PathBuf, ServeError> {
 }
 
 /// Root's is in `/run`: of `/dev/shm` logind removes what belongs to a user when that user logs out (`RemoveIPC=`).
-/// `None`: there is no such file system, or somebody else has put something in its place.
+/// `None`: there is no such file system, or something else was put in its place.
 fn in_memory(state_dir: &Path, as_root: bool) -> Option<PathBuf> {
     let state = fs::canonicalize(state_dir).ok()?.metadata().ok()?;
     let uid = rustix::process::geteuid().as_raw();
@@ -188,7 +188,7 @@ fn make_searchable(dir: &Path) -> io::Result<()> {
     }
     let found = fs::symlink_metadata(dir)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("somebody else has put something in its place; remove it"));
+        return Err(io::Error::other("something else was put in its place; remove it"));
     }
     fs::set_permissions(dir, Permissions::from_mode(0o711))
 }

@@ -171,7 +171,7 @@ impl Memory {
         self.history.probe(&place, mib)
     }
 
-    /// Everything learned, as `of` may see it: everybody's runs for `None`.
+    /// Everything learned, as `of` may see it: all users' runs for `None`.
     #[must_use]
     pub fn learned(&self, of: Option<u32>) -> MemoryReply {
         let seen = |user: u32| of.is_none_or(|uid| uid == user);
@@ -273,9 +273,9 @@ fn observed(attempt: &Attempt) -> Observed {
         Reason::OutOfMemoryRetry { blame, .. } | Reason::OutOfMemoryFinal { blame, .. } => match blame {
             Blame::OwnCap { cap } => Some(*cap),
             Blame::WholeGpu { capacity } => Some(*capacity),
-            // Whoever was to blame, it wanted more than it was seen to hold.
+            // Whichever job was to blame, it wanted more than it was seen to hold.
             Blame::OwnForecast { .. } | Blame::Contention { .. } | Blame::Unknown { .. } => Some(peak),
-            // Somebody else filled the GPU: it was ended, no more.
+            // Another filled the GPU: it was ended, no more.
             Blame::Neighbour { .. } => None,
         },
         _ => None,
@@ -445,7 +445,7 @@ mod tests {
             let command = if id % 2 == 0 { "even.py" } else { "odd.py" };
             memory.await_news(JobId(id), &request(&format!("{command} --epochs {id}")), 7);
         }
-        // The same program of somebody else is another.
+        // The same program of another user is another.
         memory.await_news(JobId(1001), &request("odd.py"), 8);
         let runs = |id: JobId| id.0 <= 100;
         let told = memory.news_to(JobId(1), |id| !runs(id));

@@ -89,13 +89,13 @@ pub enum Message {
     Order(Order, Peer, Answer<DoneReply>),
     /// A probe measured a CUDA context.
     Context(ContextProbe, Peer, Answer<DoneReply>),
-    /// Somebody wants to know what was learned of memory.
+    /// A client asks what was learned of memory.
     Learned(Peer, oneshot::Sender<MemoryReply>),
-    /// Somebody wants to know what is known of jobs alone, and what was learned of slowdowns.
+    /// A client asks what is known of jobs alone, and what was learned of slowdowns.
     Slowdowns(Vec<Subject>, oneshot::Sender<SlowdownsReply>),
-    /// Somebody wants to read the state.
+    /// A client reads the state.
     View(oneshot::Sender<(Arc<State>, LaunchStats)>),
-    /// Somebody wants to know when a job is over.
+    /// A client waits for the end of a job.
     Wait(JobId, oneshot::Sender<()>),
     /// The watcher saw something.
     Watched(JobId, u32, Event),

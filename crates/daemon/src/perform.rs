@@ -90,7 +90,7 @@ impl Performer {
         }
     }
 
-    /// Ends an attempt of which nobody has said yet that it runs: whoever claims it first, this daemon or its
+    /// Ends an attempt that has not been seen to run: the first to claim it, this daemon or its
     /// supervisor, decides whether it begins at all.
     fn end_launch(&self, id: JobId, placement: &Placement, level: EndLevel, lives: &Lives) {
         let records = lives.records(id, placement);

@@ -53,7 +53,7 @@ impl Board {
     }
 
     /// Notable looks since the last call, the oldest first, and the latest one: what came and went between two turns
-    /// of the engine may be what somebody died of.
+    /// of the engine may be what a job died of.
     pub fn take(&self) -> Vec<Arc<Vec<Look>>> {
         let latest = self.looks();
         let mut taken: Vec<_> = std::mem::take(&mut *lock(&self.untaken)).into();

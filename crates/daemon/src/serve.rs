@@ -426,7 +426,7 @@ async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> 
     if socket.exists() {
         let mut answers = true;
         for _ in 0..RETRIES {
-            // Nobody listens where the connection is refused. Whatever else is in the way, somebody may.
+            // No daemon listens where the connection is refused. Where it fails otherwise, one may.
             answers = !matches!(
                 UnixStream::connect(socket).await.map_err(|e| e.kind()),
                 Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)

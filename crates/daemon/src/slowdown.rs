@@ -387,7 +387,7 @@ impl Slowdowns {
 
     // --- learning and predicting ---------------------------------------------------------------
 
-    /// Learns from groups in which somebody's progress was measured.
+    /// Learns from groups in which a job's progress was measured.
     fn learn(&mut self, state: &State, observed: &BTreeMap<JobId, f64>) {
         for gpu in state.gpus() {
             if gpu.tenants.len() < 2 || !gpu.tenants.iter().any(|t| observed.contains_key(&t.job)) {
@@ -483,7 +483,7 @@ struct Company {
     alone: bool,
     /// Since when it is active with nobody coming or going.
     since: Millis,
-    /// When somebody last came or went.
+    /// When a job last came or went.
     changed: Millis,
     /// When the last of them had begun and settled a little; `None`: one has not begun yet.
     settled_at: Option<Millis>,
@@ -601,7 +601,7 @@ pub struct Subject {
 }
 
 /// A profile without the words that come from the job. Each field is named, so that a new one does not compile before
-/// somebody has decided.
+/// that is decided.
 fn numbers_of(profile: &Profile) -> Profile {
     let Profile {
         name,

@@ -50,7 +50,7 @@ impl Asker {
 }
 
 // What others may see of a job: who has it, where, since when, its memory and how it shares. Each field is named in
-// each of these, so that a new one does not compile before somebody has decided.
+// each of these, so that a new one does not compile before that is decided.
 
 /// A row as others see it. The texts of reasons are made for the asker already.
 fn strangers_row(row: JobView) -> JobView {

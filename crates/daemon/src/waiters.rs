@@ -17,7 +17,7 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    /// Somebody waits for a job.
+    /// A client waits for a job.
     pub fn add(&mut self, job: JobId, waiter: oneshot::Sender<()>) {
         if self.count >= self.sweep_at.max(FEW) {
             self.sweep();

@@ -391,7 +391,7 @@ fn wire_submit() {
     });
 }
 
-/// What a client believes of whoever listens on the socket.
+/// What a client believes of what listens on the socket.
 #[test]
 fn wire_replies() {
     reader("wire_replies").sample(r#"{"version":1,"jobs":[],"id":7,"gpus":[],"error":"no"}"#).reads(

@@ -80,7 +80,7 @@ fn request(uid: u32) -> SharingRequest {
     SharingRequest { uid, gid: uid, gpus: vec!["GPU-a".into()], cap: None, thread_percent: None }
 }
 
-/// Gone, or a zombie that somebody else has to reap.
+/// Gone, or a zombie that another has to reap.
 fn dead(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .map_or(true, |stat| stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))

@@ -62,7 +62,7 @@ pub fn chip<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String 
     if telling.is_empty() { "UNKNOWN".to_owned() } else { telling.join("-") }
 }
 
-/// The one of these that somebody means who names a model: its name in upper or lower case, or the beginning of it
+/// The one of these that is meant by the name of a model: its name in upper or lower case, or the beginning of it
 /// up to a `-` where only one has that.
 ///
 /// # Errors

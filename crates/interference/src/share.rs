@@ -25,7 +25,7 @@
 //!
 //! # Power
 //! When the set asks for more power than the board may draw, clocks fall and everyone slows down:
-//! that factor belongs to the type of GPU (module `power`), and is multiplied in by whoever knows both.
+//! that factor belongs to the type of GPU (module `power`), and is multiplied in where both are known.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -379,7 +379,7 @@ fn divide(of: impl Fn(&Demand) -> f64, capacity: f64, tenants: &[Ready], progres
     capacity
 }
 
-/// The level of [`divide`] where the demands do not fit. Rises from the even one: whoever asks for
+/// The level of [`divide`] where the demands do not fit. Rises from the even one: a task that asks for
 /// less than it is served, and what they leave raises it, until nobody new is served. Sums are made
 /// afresh each time, because taking weights off a running total would lose the small ones.
 fn level(of: impl Fn(&Demand) -> f64, capacity: f64, tenants: &[Ready]) -> f64 {

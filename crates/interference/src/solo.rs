@@ -1,7 +1,7 @@
 //! A solo profile from looks at a task that runs alone: waits for its first activity, lets it warm up until its
 //! activity is steady, watches it for a window, and says what of that can be trusted.
 //!
-//! No clock and no GPU in here: whoever samples pushes [`Look`]s, and asks for the phase after each.
+//! No clock and no GPU in here: the caller samples, pushes [`Look`]s, and asks for the phase after each.
 
 use crate::profile::{Metrics, Profile, RateSource, Stat};
 use crate::rate::tally::{Quality, Tally};

@@ -2,7 +2,7 @@
 //! a bare CUDA context takes ([`context`]).
 //!
 //! Nothing here knows a command line: options come as plain structures, results go back as values, and what is worth
-//! saying meanwhile is handed to whoever asked, line by line ([`Say`]).
+//! saying meanwhile is handed to the caller, line by line ([`Say`]).
 
 pub mod context;
 mod error;

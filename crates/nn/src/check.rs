@@ -1,4 +1,4 @@
-//! Gradients against finite differences: for the tests of whoever builds a network from these layers.
+//! Gradients against finite differences: for the tests of crates that build networks from these layers.
 
 use crate::Module;
 

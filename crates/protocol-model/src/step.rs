@@ -442,7 +442,7 @@ impl State {
         self.journal[job] = self.daemon.view[job];
     }
 
-    /// Of a supervisor that is dead without a command nothing is left that anybody could see.
+    /// Of a supervisor that is dead without a command nothing is left that can be seen.
     fn forget_the_dead(&mut self) {
         for run in self.runs.values_mut().filter(|run| run.supervisor == Supervisor::Gone) {
             run.signal = false;
@@ -483,7 +483,7 @@ impl State {
     fn exited(&mut self, job: usize, end: End, signalled: bool) {
         let view = &mut self.daemon.view[job];
         view.over[usize::from(view.attempt) - 1] = Some(Over::Exited(end));
-        // What had ended by itself before anybody asked has ended by itself.
+        // What ended by itself before it was asked to has ended by itself.
         let by_request = signalled || matches!(end, End::Signalled | End::Unknown);
         view.phase = match end {
             _ if view.cancel && by_request => Phase::Done(Outcome::Cancelled),

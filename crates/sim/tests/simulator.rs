@@ -252,7 +252,7 @@ fn exclusive_is_exclusive(run: &RunResult) {
     }
 }
 
-/// Whoever is alone on whole GPUs for all of its attempt takes its run time, to the millisecond.
+/// A job that is alone on whole GPUs for all of its attempt takes its run time, to the millisecond.
 fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
     for stretch in run.stretches.iter().filter(|s| s.how == End::Completed) {
         let beside = |other: &&Stretch| {
@@ -406,8 +406,8 @@ fn a_floor_that_too_few_gpus_could_give_is_no_floor() {
 
 // --- first in, first out, in closed form ---------------------------------------------------------
 
-/// Starts under strict FIFO on GPUs of one's own: a job starts when it has come, whoever came before
-/// it has started, and enough GPUs are free.
+/// Starts under strict FIFO on GPUs of one's own: a job starts when it has come, all before it
+/// have started, and enough GPUs are free.
 fn fifo(workload: &Workload, gpus: usize) -> Vec<(u64, u64)> {
     let mut free = vec![0; gpus];
     let mut before = 0;

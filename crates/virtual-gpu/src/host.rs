@@ -1,5 +1,5 @@
 //! The host's thread: one epoll loop over the listener, a wake-up and the clients. It has no timer and
-//! sleeps until somebody says something.
+//! sleeps until a client says something.
 
 use super::physics::{Arrival, Notice, OutOfMemory, Physics, Refusal, Sample, TaskDemand};
 use super::protocol::{ClientMessage, GpuNote, HostMessage, Lines, MOST_LINE, ProcessNote, VERSION, line};
@@ -122,7 +122,7 @@ struct Client {
     uid: u32,
     lines: Lines,
     output: Vec<u8>,
-    /// The newest rate that waits until the output is empty: older ones are of no use to anybody.
+    /// The newest rate that waits until the output is empty: older ones are of no use.
     rate: Option<f64>,
     /// Whether it said `hello`.
     task: bool,

@@ -2,7 +2,7 @@
 //! happened when. No thread, clock or socket: every call says what the virtual time is.
 //!
 //! Everything between two events is constant, so a GPU's counters are integrated only when something
-//! on it changes or somebody reads it. That is why idle virtual GPUs cost nothing.
+//! on it changes or a client reads it. That is why idle virtual GPUs cost nothing.
 
 use carma_hardware::GpuType;
 use carma_interference::power::Power;

@@ -558,7 +558,7 @@ impl<'a> Task<'a> {
         None
     }
 
-    /// Whether it may compute: always, unless somebody starts and pauses it.
+    /// Whether it may compute: always, unless it is started and paused from outside.
     fn may_run(&mut self) -> bool {
         let Some(pace) = &mut self.pace else { return true };
         pace.greet();

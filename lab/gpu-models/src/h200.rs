@@ -461,7 +461,7 @@ fn weights<'a>(fitting: &Fitting, sets: &'a [Together]) -> Part {
         rows,
         notes: vec![
             "Squared logarithms of own progress with a ridge on the weights' logarithms, capacities as above; the \
-             interval is the range over resamples of sets. Weights belong to tasks and to whoever learns them, not \
+             interval is the range over resamples of sets. Weights belong to tasks and to the model that learns them, not \
              to the GPU's file"
                 .to_owned(),
         ],

@@ -129,7 +129,7 @@ pub struct FitError(String);
 /// Where measurements are looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'a> {
-    /// The folder that somebody named; `None`: the target's usual one under `root`.
+    /// The folder that was named; `None`: the target's usual one under `root`.
     pub named: Option<&'a Path>,
     /// A checkout of the repository, with our own measurements in `bench/h200/results` and those of others
     /// beside it in `../shared/data`. Empty: the folder in which the program was started.

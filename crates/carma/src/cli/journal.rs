@@ -36,7 +36,7 @@ pub(crate) struct CheckArgs {
 /// `carma journal backup`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The copy holds everybody's commands and environments; only its owner may read it. Put in the place of the journal, it counts as an older copy: the daemon refuses it until `carma journal repair --accept-loss`."
+    after_help = "The copy holds all users' commands and environments; only its owner may read it. Put in the place of the journal, it counts as an older copy: the daemon refuses it until `carma journal repair --accept-loss`."
 )]
 pub(crate) struct BackupArgs {
     /// The copy; there must be no such file

@@ -174,7 +174,7 @@ fn seeded(args: &SimulateArgs, setup: &Setup) -> Vec<Setup> {
     seeds.enumerate().map(one).collect()
 }
 
-/// Makes all runs, with a progress bar where somebody watches and it takes a while.
+/// Makes all runs, with a progress bar on a terminal if it takes a while.
 fn play(
     args: &SimulateArgs,
     workload: &Workload,

@@ -103,7 +103,7 @@ pub(crate) fn send(client: &mut Client, request: &SubmitRequest) -> Result<Submi
     })
 }
 
-/// What a job takes over from whoever submits it.
+/// What a job takes over from the process that submits it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Surroundings {
     cwd: PathBuf,

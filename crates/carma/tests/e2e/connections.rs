@@ -1,4 +1,4 @@
-//! Connections that somebody holds, idle, slow or full of garbage, harm nobody else; and a client never waits for ever.
+//! Connections that a user holds, idle, slow or full of garbage, harm no other user; and a client never waits for ever.
 
 use crate::support::{CARMA, Daemon, Setup, job, stderr, until};
 use crate::users::{as_user, ready, submit_as};

@@ -118,7 +118,7 @@ fn a_stopped_supervisor_can_be_ended() {
     };
     let id = daemon.shell("sleep 604");
     let (pid, supervisor) = stop(id);
-    // Somebody stops it again and again.
+    // It is stopped again and again.
     let go_on = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let (flag, name) = (go_on.clone(), supervisor.clone());
     let stopper = std::thread::spawn(move || {
@@ -209,7 +209,7 @@ fn killed_between_exit_and_record() {
     dies_at("after-exit");
 }
 
-/// A daemon that hangs after an error of its own would be of no use to anybody, nor started again.
+/// A daemon that hangs after an error of its own would be of no use, nor started again.
 #[test]
 fn a_panic_ends_the_daemon_and_costs_no_job() {
     let mut daemon = Setup::new(TWO).env("CARMA_FAULT", "panic-after-exit").start();

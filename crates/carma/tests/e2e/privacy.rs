@@ -124,7 +124,7 @@ fn no_listing_shows_a_word_of_another_users_job() {
     let _ = std::fs::remove_dir_all(format!("/tmp/carma-e2e-{SECRET}-{}", daemon.pid()));
 }
 
-/// Members of the group do what root may, under their own name; without the group bob is anybody.
+/// Members of the group do what root may, under their own name; without the group bob is any user.
 #[test]
 fn operators_see_and_do_what_root_may() {
     if !ready() {

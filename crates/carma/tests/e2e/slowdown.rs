@@ -83,7 +83,7 @@ fn nobody_joins_where_a_limit_would_be_exceeded() {
     let text = stdout(&daemon.carma(&["show", &limited.to_string()]));
     assert!(text.contains("limit 1.30"), "{text}");
 
-    // What the daemon goes by is what anybody may ask, of finished jobs too.
+    // What the daemon goes by is what any user may ask, of finished jobs too.
     let pair = [&limited.to_string(), &harmful.to_string()];
     let json = stdout(&daemon.carma(&["predict", pair[0], pair[1], "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -128,7 +128,7 @@ fn an_ordinary_users_daemon_serves_that_user() {
     daemon.restart(&[]);
     assert_eq!(daemon.end_of(id).job.exit_code, Some(4));
     assert_eq!(daemon.output(id), "carma-alice\n");
-    // Root may look, but its jobs would run as somebody else.
+    // Root may look, but its jobs would run as another user.
     let output = daemon.carma(&["submit", "--", "true"]);
     assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
 }

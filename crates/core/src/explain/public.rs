@@ -1,4 +1,4 @@
-//! What anybody may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
+//! What any user may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
 //! of an error, which belong to the job's owner.
 
 use super::text::took_down;

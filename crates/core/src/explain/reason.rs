@@ -1,6 +1,6 @@
 //! The reasons, as data. Journals hold them: a name that serde writes never changes.
 //!
-//! Their words are in [`super::text`], their one-word names in [`super::code`], what anybody may read in
+//! Their words are in [`super::text`], their one-word names in [`super::code`], what any user may read in
 //! [`super::public`].
 
 use super::refusal::NoGpu;

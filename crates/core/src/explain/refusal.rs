@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Somebody who holds memory of a GPU.
+/// A holder of GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
@@ -70,7 +70,7 @@ pub enum Refusal {
         /// Age of the last reading.
         age: Option<Millis>,
     },
-    /// The policy or the job wants an idle GPU, and somebody is on it.
+    /// The policy or the job wants an idle GPU, and this one is in use.
     Busy {
         /// Who.
         holders: Vec<Holder>,

@@ -138,7 +138,7 @@ impl Gpu {
     }
 
     /// Removes a tenant. Its memory is gone with its processes, so the last look is corrected
-    /// rather than showing it as somebody else's until the next one.
+    /// rather than showing it as a foreign process's until the next one.
     pub(crate) fn remove(&mut self, job: JobId, now: Millis) -> Option<Tenant> {
         let at = self.tenants.iter().position(|t| t.job == job)?;
         let tenant = self.tenants.remove(at);

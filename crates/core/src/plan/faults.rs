@@ -1,4 +1,4 @@
-//! Verdicts on fatal faults under MPS: everybody on the server dies of one, so the culprit is inferred.
+//! Verdicts on fatal faults under MPS: every client of the server dies of one, so the culprit is inferred.
 //!
 //! What a verdict does to a job is the state's.
 
@@ -40,7 +40,7 @@ impl Fallen<'_> {
     }
 }
 
-/// Verdicts on faults under MPS. Everybody on the server dies of it, so the culprit is inferred: see
+/// Verdicts on faults under MPS. Every client of the server dies of it, so the culprit is inferred: see
 /// [`culprit`].
 pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();

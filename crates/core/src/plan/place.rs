@@ -109,7 +109,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             continue;
         }
         left_waiting = true;
-        // Recovered jobs wait without blocking anybody.
+        // Recovered jobs wait without blocking others.
         let recovering = key.recovery.0;
         let blocks = match policy.backfill {
             _ if recovering => false,

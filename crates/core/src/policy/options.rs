@@ -80,9 +80,9 @@ pub struct Allowance {
 /// What each user may have at once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Allowances {
-    /// Who is not named below.
-    #[serde(default)]
-    pub everybody: Allowance,
+    /// Of users who are not named below. Journals say "everybody".
+    #[serde(default, rename = "everybody")]
+    pub for_all: Allowance,
     /// Users with an allowance of their own, by uid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub of: BTreeMap<u32, Allowance>,
@@ -92,7 +92,7 @@ impl Allowances {
     /// What a user may have.
     #[must_use]
     pub fn of(&self, uid: u32) -> Allowance {
-        self.of.get(&uid).copied().unwrap_or(self.everybody)
+        self.of.get(&uid).copied().unwrap_or(self.for_all)
     }
 
     /// Whether nobody is limited.
@@ -106,7 +106,7 @@ impl Allowances {
         if self.of(uid) == allowance {
             return false;
         }
-        if allowance == self.everybody {
+        if allowance == self.for_all {
             self.of.remove(&uid);
         } else {
             self.of.insert(uid, allowance);

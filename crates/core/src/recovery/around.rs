@@ -212,9 +212,9 @@ pub struct Around {
     pub held: Option<MiB>,
     /// Memory in use by anyone at that time.
     pub used: Option<MiB>,
-    /// Memory that everybody else held, the driver included. `None`: it is not known.
+    /// Memory that all others held, the driver included. `None`: it is not known.
     pub others: Option<Span>,
-    /// Whether anybody else was seen: jobs, or processes that did not just come and go with the job.
+    /// Whether others were seen: jobs, or processes that did not just come and go with the job.
     pub beside: bool,
     /// The largest process that carma did not start and that was there before the death and after it.
     pub foreign: Option<Foreign>,

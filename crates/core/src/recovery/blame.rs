@@ -118,7 +118,7 @@ pub struct OomFacts {
     pub capacity: MiB,
     /// Whether others were beside it.
     pub shared: bool,
-    /// What everybody else held, by the looks around its end.
+    /// What all others held, by the looks around its end.
     pub others: Option<Span>,
     /// The neighbour that exceeded what was reserved for it the most.
     pub offender: Option<JobId>,
@@ -247,7 +247,7 @@ impl OomFacts {
 /// held and wanted little on a GPU without room, and is believed where the looks allow both; where they show room, what
 /// it says against them is at best unknown, which is charged. So a lie gains a retry that is not charged, at most
 /// `max_free_retries` times and only on a GPU that was short of memory or that nobody looked at, and then a GPU alone
-/// (which anybody may ask for). It costs nobody else anything: who is named as having filled the GPU is taken from the
+/// (which any user may ask for). It costs no other user anything: who is named as having filled the GPU is taken from the
 /// looks, and is charged nothing for it.
 #[must_use]
 pub fn blame(facts: &OomFacts) -> Blame {
@@ -269,7 +269,7 @@ pub fn blame(facts: &OomFacts) -> Blame {
         };
         let says_so = said_full == Some(false) && said.total.is_some_and(|total| facts.is_cap(total));
         // Where the driver enforces a cap and nobody else was there, nothing else explains the failure, unless its own
-        // numbers say that somebody was.
+        // numbers say that another was.
         let alone = !facts.shared && said_full != Some(true);
         if reached.is_some_and(at_cap) || says_so || alone {
             return Blame::OwnCap { cap };
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(blame(&alone), Blame::WholeGpu { capacity: CAPACITY });
         let capped = OomFacts { cap: Some(MiB(11_000)), ..alone.clone() };
         assert!(matches!(blame(&capped), Blame::OwnCap { .. }));
-        // Nobody was seen, and its own numbers say that somebody was there.
+        // Nobody was seen, and its own numbers say that another was there.
         let odd = OomFacts { said: said(CAPACITY, 100, 9_000), ..alone };
         assert!(matches!(blame(&odd), Blame::Unknown { .. }));
     }

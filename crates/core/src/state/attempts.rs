@@ -146,7 +146,7 @@ impl State {
         });
         self.regrouped(&placement.gpus);
         let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
-        // Between attempts a job is pending, until whoever called says what it is now.
+        // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
             job.measured = None;

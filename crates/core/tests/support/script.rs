@@ -416,8 +416,8 @@ impl Stage {
             match key.as_str() {
                 "window" => o.window = span(v)?,
                 "sharing" => o.sharing = sharing(v)?,
-                "user_jobs" => o.allowances.everybody.jobs = Some(number(v)?),
-                "user_gpus" => o.allowances.everybody.gpus = Some(number(v)?),
+                "user_jobs" => o.allowances.for_all.jobs = Some(number(v)?),
+                "user_gpus" => o.allowances.for_all.gpus = Some(number(v)?),
                 "caps" => o.caps = yes(v)?,
                 "max_slowdown" => o.max_slowdown = Some(share(v)?),
                 "slowdown_window" => o.slowdown_window = span(v)?,

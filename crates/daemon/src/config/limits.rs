@@ -226,7 +226,7 @@ impl LimitSet {
 }
 
 impl LimitsConfig {
-    const fn everybody(&self) -> LimitSet {
+    const fn for_all(&self) -> LimitSet {
         LimitSet {
             pending_jobs: self.pending_jobs,
             running_jobs: self.running_jobs,
@@ -241,8 +241,8 @@ impl LimitsConfig {
 
     /// What holds for who is named nowhere.
     #[must_use]
-    pub fn for_everybody(&self) -> UserLimits {
-        UserLimits::default().with(&self.everybody())
+    pub fn for_all_users(&self) -> UserLimits {
+        UserLimits::default().with(&self.for_all())
     }
 
     /// What holds for a user: what is said of the user beats what is said of a group; of several groups the more
@@ -256,7 +256,7 @@ impl LimitsConfig {
         }
         let of_groups = groups.iter().filter_map(|group| self.group.get(group));
         let of_groups = of_groups.fold(LimitSet::default(), LimitSet::or_more);
-        self.for_everybody().with(&of_groups).with(&own)
+        self.for_all_users().with(&of_groups).with(&own)
     }
 
     /// What makes no sense.
@@ -264,8 +264,8 @@ impl LimitsConfig {
     /// # Errors
     /// The key and what is wrong with its value.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        self.everybody().check("limits", &UserLimits::default())?;
-        let base = self.for_everybody();
+        self.for_all().check("limits", &UserLimits::default())?;
+        let base = self.for_all_users();
         for (name, set) in &self.user {
             set.check(&format!("limits.user.{name}"), &base)?;
         }

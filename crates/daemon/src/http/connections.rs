@@ -247,7 +247,7 @@ impl Table {
                 || !admin && inner.ordinary >= self.budget.connections - self.budget.kept
         };
         if full(inner) {
-            // From whoever has most of them; never from root for another's sake.
+            // From the user who has most of them; never from root for another's sake.
             let greedy = inner.users.iter().filter(|(uid, _)| admin || !self.is_admin(**uid));
             let greedy = greedy.filter_map(|(_, user)| Some((user.open.len(), user.oldest_idle()?.1)));
             if let Some((_, oldest)) = greedy.max_by_key(|(held, _)| *held) {

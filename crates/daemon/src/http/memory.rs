@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use carma_api::wire::{ContextProbe, DoneReply, MemoryReply};
 
-/// Tells what was learned of memory: one's own runs, and everybody's to root.
+/// Tells what was learned of memory: one's own runs; all users' to root.
 pub(super) async fn memory(State(app): Shared, peer: Peer) -> Answered<MemoryReply> {
     Ok(Json(app.ask(|answer| Message::Learned(peer, answer)).await?))
 }

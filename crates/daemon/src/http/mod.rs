@@ -177,7 +177,7 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
     }
 }
 
-/// The turns of whoever asks.
+/// The turns of the user who asks.
 struct MyTurns(Arc<Turns>);
 
 impl FromRequestParts<Arc<App>> for MyTurns {

@@ -154,7 +154,7 @@ pub(super) fn largest_job(journal: &Path) -> u64 {
             let below: Vec<_> = below.flat_map(|life| entries(&life.path())).collect();
             entries(&dir.join(sub)).chain(below).filter_map(move |file| number(&file.file_name(), ending))
         })
-        // A file that somebody put there with the largest number of all must not end all numbering.
+        // A file that was put there with the largest number of all must not end all numbering.
         .filter(|job| *job < 1 << 53)
         .max()
         .unwrap_or(0)
@@ -246,7 +246,7 @@ fn counts(db: &Connection, meta: &Meta) -> rusqlite::Result<Vec<String>> {
     let newest: Option<i64> = db.query_row("SELECT max(seq) FROM snapshots", [], |row| row.get(0))?;
     let before_first = first.map_or_else(|| newest.unwrap_or(0), |first| first - 1);
     let end = last.or(newest).unwrap_or(0).max(newest.unwrap_or(0));
-    // Whoever replays begins at the oldest snapshot, or at nothing.
+    // A replay begins at the oldest snapshot, or at nothing.
     if before_first > oldest.unwrap_or(0) {
         problems.push(read::missing(oldest.unwrap_or(0) + 1, before_first));
     }

@@ -132,7 +132,7 @@ impl Journal {
                 params![seq, at.0, body, sum],
             )?;
             tx.execute("DELETE FROM snapshots WHERE seq < ?1 AND seq < ?2", params![seq, oldest])?;
-            // Inputs older than the oldest snapshot kept cannot be replayed by anybody.
+            // Inputs older than the oldest snapshot kept cannot be replayed.
             tx.execute(
                 "DELETE FROM inputs WHERE seq <= min(?1, (SELECT min(seq) FROM snapshots))",
                 [oldest.max(0)],

@@ -70,7 +70,7 @@ impl Records {
         Self { file: dir.join(format!("{job}.{attempt}.record")), id: None }
     }
 
-    /// Claims the attempt. `None`: somebody else has, or its life is over and its directory gone; either way nothing of
+    /// Claims the attempt. `None`: another has, or its life is over and its directory gone; either way nothing of
     /// it may be started.
     ///
     /// # Errors

@@ -355,7 +355,7 @@ fn register(epoll: &OwnedFd, fd: &OwnedFd, token: u64) -> io::Result<()> {
 /// Ends an attempt: through its supervisor, which knows exactly which processes are its own, or directly where that was
 /// killed or does not answer.
 ///
-/// Returns whether anybody was there to be signalled.
+/// Returns whether there was a process to signal.
 #[must_use]
 pub fn signal(
     supervisor: ProcessRef,
@@ -372,7 +372,7 @@ pub fn signal(
     };
     let mut found = false;
     if let Ok(Some(pidfd)) = process::open(supervisor) {
-        // One that somebody stopped goes on, and then does as it is told.
+        // One that was stopped goes on, and then does as it is told.
         let _ = pidfd_send_signal(&pidfd, Signal::CONT);
         found = pidfd_send_signal(&pidfd, to_supervisor).is_ok();
         if level == EndLevel::Terminate {

@@ -176,7 +176,7 @@ fn processes(device: &nvml_wrapper::Device<'_>) -> Result<Vec<ProcessReading>, N
         match more {
             Ok(more) => found.extend(more),
             Err(error) if is_missing(&error) => {}
-            // Part of a list passed off as the whole would hide somebody.
+            // Part of a list passed off as the whole would hide a process.
             Err(error) => return Err(error),
         }
     }

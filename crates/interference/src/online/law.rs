@@ -152,7 +152,7 @@ fn served(own: (f64, f64), others: impl Iterator<Item = (f64, f64)> + Clone, cap
     if own.0 <= 0.0 || own.0 + others.clone().map(|(wants, _)| wants).sum::<f64>() <= capacity {
         return 1.0;
     }
-    // The level rises from the even one: whoever has all that it wants below it leaves the rest to the others.
+    // The level rises from the even one: a task that has all that it wants below it leaves the rest to the others.
     let mut level = 0.0;
     loop {
         let (mut left, mut weighted, mut next) = (capacity, 0.0, f64::INFINITY);

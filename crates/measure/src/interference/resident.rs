@@ -69,7 +69,7 @@ impl Resident {
         let (program, words) = command.split_first().ok_or("it has no command")?;
         let mut start = Command::new(program);
         start.args(words).current_dir(cwd).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
-        // Left over from whoever started us; a task gets ours or none.
+        // Left over from the process that started us; a task gets ours or none.
         for variable in [
             "CUDA_MPS_PIPE_DIRECTORY",
             "CUDA_MPS_LOG_DIRECTORY",

@@ -39,7 +39,7 @@ impl Interrupts {
     }
 }
 
-/// Wakes whoever polls it.
+/// Wakes the thread that polls it.
 #[derive(Debug, Clone)]
 pub(super) struct Bell(Arc<OwnedFd>);
 

@@ -4,7 +4,7 @@ use crate::gpumemnet::net::Sizes;
 use crate::graph::{Graph, Keeps, Norm, Op, Tensor, TensorId};
 use crate::{Mode, Optimizer, Precision, Task};
 
-/// Nodes beyond this are left out; no model that anybody trains has as many.
+/// Nodes beyond this are left out; no model in use has as many.
 const MAX_NODES: usize = 20_000;
 /// Groups of operators.
 const GROUPS: usize = 16;

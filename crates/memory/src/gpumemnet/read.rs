@@ -5,7 +5,7 @@ use crate::graph::{Graph, Keeps, Norm, Op};
 use crate::summary::{self, Summary};
 use crate::{Error, Task};
 
-/// Layers beyond this are not read; no model that anybody trains has as many.
+/// Layers beyond this are not read; no model in use has as many.
 const MAX_LAYERS: usize = 20_000;
 
 impl Model {

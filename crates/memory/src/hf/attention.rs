@@ -75,7 +75,7 @@ impl Maker<'_> {
     }
 
     /// Keys or values go through the cache, which copies them (`DynamicCache`: a concatenation with
-    /// nothing), and whoever has the model's output keeps them.
+    /// nothing), and the holder of the model's output keeps them.
     pub(super) fn remember(&mut self, x: TensorId, number: Number) -> Made {
         if !self.caches() {
             return Ok(x);

@@ -39,7 +39,7 @@ pub(super) fn graph(c: &Config, task: &Task) -> Result<Graph, Error> {
     Ok(m.finish())
 }
 
-/// What would make a graph of nothing, or of more than anybody has.
+/// What would make a graph of nothing, or of more than any machine has.
 fn check(c: &Config, task: &Task) -> Result<(), Error> {
     let needed = [("hidden_size", c.hidden), ("num_attention_heads", c.heads), ("head_dim", c.head_dim)];
     for (name, value) in needed {

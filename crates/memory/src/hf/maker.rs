@@ -349,7 +349,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// The hidden states are what the model returns; whoever trains it has a loss of their size.
+    /// The hidden states are what the model returns; a training has a loss of their size.
     pub(super) fn bare(&mut self, x: TensorId) -> Result<(), Error> {
         self.kept.push(x);
         if self.training() {

@@ -369,7 +369,7 @@ fn functions_written_out_are_recognised() {
         assert_eq!(ops(&g), [&op, &Op::Loss]);
         assert_eq!(g.parameters(), params);
     }
-    // What somebody else reads too cannot be within one kernel.
+    // What another node reads too cannot be within one kernel.
     let read_twice = gelu.output("b").graph(&train(2));
     assert!(ops(&read_twice).len() > 2);
 }

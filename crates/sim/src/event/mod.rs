@@ -70,7 +70,7 @@ impl Setup {
     }
 }
 
-/// Plays a workload by whoever the setup says. `report` is told now and then how many more jobs are
+/// Plays a workload by the scheduler that the setup names. `report` is told now and then how many more jobs are
 /// over.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn play(
     run(&engine::complete(workload, cluster, setup.options.sharing), cluster, setup, report)
 }
 
-/// Plays a workload by the core, whoever the setup names besides.
+/// Plays a workload by the core, whatever scheduler the setup names.
 #[must_use]
 pub fn simulate(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &dyn Fn(u64)) -> RunResult {
     run_core(&engine::complete(workload, cluster, setup.options.sharing), cluster, setup, report)

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) struct Outlooks {
     model: Model,
-    /// Of each GPU: who is there, and since when all of them compute; `None`: somebody loads.
+    /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
     new: BTreeSet<GpuIndex>,

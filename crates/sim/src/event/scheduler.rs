@@ -1,4 +1,4 @@
-//! What the event engine asks of whoever decides.
+//! What the event engine asks of a scheduler.
 
 use super::world::{GpuIndex, JobIndex, Overflow, Terms, World};
 use carma_core::units::Millis;
@@ -52,7 +52,7 @@ pub(crate) trait Scheduler {
     /// When it wants to decide again although nothing happens; asked after each decision.
     fn wake(&self) -> Option<Millis>;
 
-    /// Whether somebody waits for windows of activity to move on: then there is a look a second.
+    /// Whether a job waits for windows of activity to move on: then there is a look a second.
     fn watches(&self) -> bool {
         false
     }

@@ -202,7 +202,7 @@ impl<'t> Row<'t> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// A name of somebody or something.
+    /// A name of a user or a thing.
     pub(crate) fn name(&self, column: impl Into<Option<Column>>) -> Result<Option<&'t str>, TraceError> {
         let column = column.into();
         match (self.text(column), column) {

@@ -157,7 +157,7 @@ fn contexts(table: &Table) -> BTreeMap<String, (f64, f64)> {
         .map(|(kind, mut values)| {
             values.sort_by(f64::total_cmp);
             let middle = median(&values);
-            // A wrong reading must not become everybody's context.
+            // A wrong reading must not become the context of all.
             let least = values.iter().copied().find(|v| middle - v <= CONTEXT_SPREAD_MIB).unwrap_or(middle);
             (kind, (least, middle))
         })

@@ -125,7 +125,7 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
     let modes: Vec<String> = modes.into_iter().collect();
     let modes = if modes.is_empty() { String::new() } else { format!(" (sharing: {})", modes.join(", ")) };
     notes.push(format!(
-        "run times are as run{modes}, slowed by whoever shared the GPU; a task's is its shortest"
+        "run times are as run{modes}, slowed by what shared the GPU; a task's is its shortest"
     ));
     let unseen = tasks.values().filter(|task| task.activity.smact.is_none()).count();
     if unseen > 0 {
@@ -248,7 +248,7 @@ mod tests {
         ");
         insta::assert_snapshot!(history.notes.join("\n"), @r"
         1 left out: FAILED
-        run times are as run, slowed by whoever shared the GPU; a task's is its shortest
+        run times are as run, slowed by what shared the GPU; a task's is its shortest
         activity is known of jobs that had a GPU for themselves for a full window; of 2 of 2 tasks it is not, and a simulation has to assume it
         memory was never seen of 1 of 2 tasks
         commands that you may not read, or that are forgotten: 1; there, jobs of one name and user are one task

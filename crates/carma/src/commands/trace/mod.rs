@@ -56,7 +56,7 @@ fn save_catalogue(catalogue: &Catalogue, file: &Path) -> Result<(), Failure> {
     save(file, |out| write::catalogue(catalogue, out))
 }
 
-/// Writes a file in one piece: whoever reads it meanwhile sees the old one or the new one.
+/// Writes a file in one piece: a reader sees meanwhile the old one or the new one.
 fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut bytes = Vec::new();
     write(&mut bytes)

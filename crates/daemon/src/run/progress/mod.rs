@@ -3,7 +3,7 @@
 //! A task that wants to be counted finds two names in its environment ([`ENV_SOCKET`], [`ENV_FILE`]) and needs one
 //! line (docs/profiling.md). One that knows nothing of carma is read from its output.
 //!
-//! [`Meter`] has no thread and no clock: whoever runs the task calls [`Meter::poll`], at best whenever
+//! [`Meter`] has no thread and no clock: what runs the task calls [`Meter::poll`], at best whenever
 //! [`Meter::as_fd`] is readable. The queue of a datagram socket is short (`net.unix.max_dgram_qlen`, often 10), and a
 //! task that sends without `MSG_DONTWAIT` waits while it is full.
 

@@ -124,7 +124,7 @@ fn strangers_are_refused() {
         eprintln!("SKIPPED: only root can send as another user");
         return;
     }
-    // A task of user 65534, to whose socket user 1 gets through (as root could let anybody).
+    // A task of user 65534, to whose socket user 1 gets through (as root could let any user).
     let (_dir, mut meter) = {
         let dir = tempfile::tempdir().unwrap();
         let owner = Owner { uid: 65534, gid: 65534 };

@@ -44,7 +44,7 @@ impl User {
         }
     }
 
-    /// User and group, if there is somebody to become.
+    /// User and group, if there is a user to become.
     pub(super) fn ids(&self) -> Option<(u32, u32)> {
         self.0.as_ref().map(|identity| (identity.uid.as_raw(), identity.gid.as_raw()))
     }

@@ -2,7 +2,7 @@
 //! a few steps of training (or of inference), each event into the allocator's model as it happens.
 //!
 //! A step: the batch arrives, `zero_grad(set_to_none=True)`, forward (each operator's outputs are
-//! allocated; what neither autograd keeps nor anybody reads again is freed), loss, backward in
+//! allocated; what autograd does not keep and no later operation reads is freed), loss, backward in
 //! reverse order, optimizer step. The script's variables keep the last step's batch, outputs and loss
 //! until they are assigned again: that, and the partial batch at the end of an epoch, decides how the
 //! allocator's segments fragment.

@@ -70,7 +70,7 @@ impl Lower<'_> {
         )
     }
 
-    /// Further outputs that somebody may read.
+    /// Further outputs that other nodes may read.
     fn rest(&mut self, node: &Node, op: Op, inputs: &[TensorId]) -> Result<(), Error> {
         for id in node.outputs.iter().skip(1) {
             if self.model.name(*id).is_empty() || self.values.get(*id).is_none() {

@@ -20,7 +20,7 @@
 //!  - Pairs are of jobs with as many GPUs each, of which the memory fits and the speeds add up to more
 //!    than 1, among the [`PAIRED`] jobs that are the furthest behind (of equals the oldest): those that
 //!    the next rounds will serve. The others count in the program alone. When there are others, the
-//!    program is solved every round, so that everybody comes to be among the first.
+//!    program is solved every round, so that every job comes to be among the first.
 //!  - Of the solutions that are best for the worst-off job, one with much throughput is taken (a small
 //!    weight, [`TIE`]).
 //!  - Otherwise the program is solved at the first round after a job came or went. Jobs that come within a round
@@ -211,7 +211,7 @@ impl Gavel {
     fn choose(&self) -> Vec<(Combo, Vec<GpuIndex>)> {
         let size = |combo: Combo| self.desk.profile(combo.0).gpus;
         let mut order = self.ranked();
-        // After those with a share, alone: whoever was passed over.
+        // After those with a share, alone: the jobs that were passed over.
         order.extend(self.neediest().into_iter().map(|job| Combo(job, None)));
         // First who, so that they can stay where they are.
         let mut seen = BTreeSet::new();

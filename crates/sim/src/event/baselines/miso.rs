@@ -272,7 +272,7 @@ impl Miso {
         best
     }
 
-    /// The cut that leaves everybody where they are and puts newcomers into instances that are free.
+    /// The cut that leaves every job where it is and puts newcomers into instances that are free.
     fn kept(&self, gpu: GpuIndex) -> Option<Plan> {
         let cut = &self.gpus[gpu as usize];
         if cut.layout != [WHOLE] && cut.members.iter().any(|job| self.needs_whole(*job)) {

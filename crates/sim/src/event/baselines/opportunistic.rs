@@ -81,7 +81,7 @@ impl Tiers {
         }
     }
 
-    /// Opportunistic jobs: whoever finds room.
+    /// Opportunistic jobs: those that find room.
     fn fill(&mut self, decisions: &mut Vec<Decision>) {
         let waiting = self.desk.waiting.iter().copied().filter(|job| self.is_opportunistic(*job));
         let waiting: Vec<JobIndex> = waiting.take(LOOKAHEAD).collect();
