@@ -48,7 +48,7 @@ pub enum ClientError {
         waited.as_secs()
     )]
     Silent {
-        /// Socket.
+        /// Path of the socket.
         socket: PathBuf,
         /// How long it was waited for.
         waited: Duration,
@@ -66,7 +66,7 @@ pub enum ClientError {
     /// The connection broke or what came over it is not understood.
     #[error("the daemon at {socket} broke off or sent something unexpected: {why}")]
     Broken {
-        /// Socket.
+        /// Path of the socket.
         socket: PathBuf,
         /// What happened.
         why: String,
@@ -93,7 +93,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Errors
     /// [`ClientError::NoDaemon`] when nobody answers.

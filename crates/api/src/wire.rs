@@ -270,7 +270,7 @@ pub struct JobView {
     pub host_memory_peak_mib: Option<u64>,
     /// Attempts so far.
     pub attempts: u32,
-    /// Priority.
+    /// Its priority: higher goes first.
     pub priority: i32,
     /// By how much neighbours may slow it down, percent: 130 is 1.3 times its time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -410,7 +410,7 @@ pub struct JobDetail {
     pub job: JobView,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Directory.
+    /// Directory in which the command starts.
     pub cwd: String,
     /// File of its output; empty for jobs of other users.
     pub log: String,
@@ -501,7 +501,7 @@ pub struct TenantView {
 pub struct GpuView {
     /// Index in listings.
     pub index: u32,
-    /// UUID.
+    /// UUID, as the driver says it.
     pub uuid: String,
     /// Product name.
     pub name: String,
@@ -659,7 +659,7 @@ pub struct LearnedRuns {
 pub struct LearnedRatio {
     /// Front end, family, GPU and framework, from narrow to wide.
     pub group: String,
-    /// Runs.
+    /// Number of runs that it rests on.
     pub runs: u64,
     /// Median of measured over expected, contexts apart; `null` below a handful.
     pub median: Option<f64>,

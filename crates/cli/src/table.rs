@@ -11,9 +11,9 @@ const GAP: u16 = 2;
 /// How a column is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
-    /// Words.
+    /// A column of words, left-aligned.
     Left(&'static str),
-    /// Numbers.
+    /// A column of numbers, right-aligned.
     Right(&'static str),
     /// Job states, in colour where there is any.
     State(&'static str),

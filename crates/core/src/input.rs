@@ -26,7 +26,7 @@ pub enum Input {
     Submitted(Box<NewJob>),
     /// A GPU was looked at.
     Observed {
-        /// Which.
+        /// The GPU that is meant.
         gpu: GpuId,
         /// What was seen.
         seen: Box<Observation>,
@@ -37,9 +37,9 @@ pub enum Input {
     Decided(Box<Action>),
     /// The supervisor of an attempt runs.
     Started {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
         /// The supervisor.
         supervisor: ProcessRef,
@@ -54,11 +54,11 @@ pub enum Input {
     /// before it started it, the machine lacked something, or it was to be ended before it had begun. It is tried again
     /// as often as it takes.
     NotLaunched {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
-        /// Why.
+        /// The cause, in words.
         why: String,
         /// Whether the next attempt waits a little: what was lacking may be there again then.
         pause: bool,
@@ -66,27 +66,27 @@ pub enum Input {
     /// An attempt could not be started, and nothing of it runs. Written by carma before 0.2, which gave a job up after
     /// some of them; kept so that its journals replay as they were.
     LaunchFailed {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
-        /// Why.
+        /// The error, in words.
         error: String,
         /// Whether another try makes sense (the cause lies with the machine, not with the job).
         transient: bool,
     },
     /// An attempt is over.
     Exited {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
-        /// How.
+        /// Exit status and evidence.
         exit: Exit,
     },
     /// More is known of the memory of a job that waits: a run of the same program is over.
     Forecast {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// What is computed now.
         computed: Computed,
@@ -96,9 +96,9 @@ pub enum Input {
     Predicted(Vec<Outlook>),
     /// The progress of a running job beside its present neighbours was measured.
     Measured {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
         /// Its speed over its speed alone.
         progress: Fraction,
@@ -107,42 +107,42 @@ pub enum Input {
     },
     /// A user wants a job ended.
     Cancel {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Who asks.
         by: User,
     },
     /// A user wants a pending job held back.
     Hold {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Who asks.
         by: User,
     },
     /// A user wants a held job released.
     Release {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Who asks.
         by: User,
     },
     /// A user wants a running job back in the queue.
     Requeue {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Who asks.
         by: User,
     },
     /// The administrator takes a GPU out of use: running jobs stay, no new ones come.
     Drain {
-        /// Which.
+        /// The GPU that is meant.
         gpu: GpuId,
         /// Who asks.
         by: User,
     },
     /// The administrator gives a GPU back.
     Resume {
-        /// Which.
+        /// The GPU that is meant.
         gpu: GpuId,
         /// Who asks.
         by: User,
@@ -157,29 +157,29 @@ pub enum Input {
 pub enum Action {
     /// Start an attempt of a job.
     Launch {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Where and how.
         placement: Placement,
     },
     /// Signal a running job to end.
     End {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
         /// How hard.
         level: EndLevel,
-        /// Why.
+        /// Why it is to end.
         cause: EndCause,
     },
     /// Move a job on by decision alone: back to the queue, or to its end.
     SetState {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// `Pending` puts it back into the queue; a final state ends it.
         state: JobState,
-        /// Why.
+        /// Why, with the numbers behind it.
         reason: Reason,
     },
 }
@@ -230,7 +230,7 @@ pub enum Rejected {
     /// Another user's job.
     #[error("job {job} belongs to {owner}; only {owner}, root or an operator may do that")]
     NotAllowed {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Its owner.
         owner: Arc<str>,
@@ -241,7 +241,7 @@ pub enum Rejected {
     /// Not in this state.
     #[error("job {job} is {state}: {hint}")]
     WrongState {
-        /// Job.
+        /// Number of the job.
         job: JobId,
         /// Its state.
         state: &'static str,
@@ -251,9 +251,9 @@ pub enum Rejected {
     /// The input speaks of an attempt that is not the current one.
     #[error("job {job} has no running attempt {attempt}")]
     StaleAttempt {
-        /// Job.
+        /// Number of the job.
         job: JobId,
-        /// Attempt.
+        /// Number of the attempt, from 1.
         attempt: u32,
     },
 }

@@ -24,7 +24,7 @@ pub struct Foreign {
 /// One GPU as seen at one instant, processes already matched with jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// When.
+    /// Time of it, on the journal's clock.
     pub at: Millis,
     /// Whether it answers.
     pub health: Health,
@@ -39,6 +39,6 @@ pub struct Observation {
     pub foreign: Vec<Foreign>,
     /// Whether the process list could be read at all.
     pub processes_known: bool,
-    /// Activity.
+    /// Activity over the window that ends here.
     pub window: WindowSummary,
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Progress of one job of a group: its speed together over its speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// Which.
+    /// The job that this is predicted of.
     pub job: JobId,
     /// What is expected.
     pub expected: Fraction,
@@ -23,7 +23,7 @@ pub struct Predicted {
 pub struct Outlook {
     /// Who would join.
     pub newcomer: JobId,
-    /// Where.
+    /// The GPU that it would join.
     pub gpu: GpuId,
     /// How it would share.
     pub sharing: SharingMode,

@@ -21,7 +21,7 @@ use crate::units::Fraction;
 pub(crate) enum Objection {
     /// A limit would be exceeded.
     Exceeded {
-        /// Whose.
+        /// The job whose limit it is.
         job: JobId,
         /// Predicted slowdown.
         expected: Fraction,
@@ -108,7 +108,7 @@ pub(crate) fn outlook<'a>(
 pub struct Question {
     /// Who might join.
     pub newcomer: JobId,
-    /// Where.
+    /// The GPU that it would join.
     pub gpu: GpuId,
     /// How it would share.
     pub sharing: SharingMode,

@@ -90,7 +90,7 @@ impl fmt::Display for MiB {
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// Zero.
+    /// No memory.
     pub const ZERO: Self = Self(0);
 
     /// `s` seconds.

@@ -28,7 +28,7 @@ impl Clock {
         Self { base: wall.max(not_before), started: boot_time(), speed: speed.max(1) }
     }
 
-    /// Now.
+    /// The time now, on the journal's clock.
     #[must_use]
     pub fn now(&self) -> Millis {
         let elapsed = boot_time().saturating_sub(self.started).as_millis();

@@ -66,7 +66,7 @@ pub struct Config {
     pub operators: Option<String>,
     /// Changes to the preset's gate.
     pub gate: GateConfig,
-    /// Memory.
+    /// Forecasts of memory: `[memory]`.
     pub memory: MemoryConfig,
     /// Sampling and windows.
     pub sampling: SamplingConfig,
@@ -74,7 +74,7 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Out-of-memory and faults.
     pub recovery: RecoveryConfig,
-    /// MPS.
+    /// The MPS daemons: `[mps]`.
     pub mps: MpsConfig,
     /// Running jobs.
     pub jobs: JobsConfig,
@@ -100,7 +100,7 @@ pub struct GateConfig {
     pub enabled: Option<bool>,
 }
 
-/// Memory.
+/// Forecasts of memory: `[memory]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct MemoryConfig {
@@ -167,7 +167,7 @@ pub struct RecoveryConfig {
     pub fault_window: Option<Span>,
 }
 
-/// MPS.
+/// The MPS daemons: `[mps]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct MpsConfig {

@@ -21,7 +21,7 @@ pub enum JournalError {
         "entry {seq} of the journal is not understood ({why}); it was written by another version of carma, or the file is damaged"
     )]
     Entry {
-        /// Which.
+        /// Number of the input in the journal.
         seq: i64,
         /// What is wrong.
         why: String,
@@ -31,7 +31,7 @@ pub enum JournalError {
     TooNew {
         /// Its format.
         found: usize,
-        /// Ours.
+        /// Number of the newest format that this carma knows.
         known: usize,
     },
     /// What the file holds is not what was written to it.
@@ -61,7 +61,7 @@ pub enum JournalError {
     /// A file beside the journal.
     #[error("{}: {why}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What happened.
         why: io::Error,

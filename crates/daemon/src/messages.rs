@@ -51,7 +51,7 @@ impl From<Rejected> for Refused {
 /// Who is at the other end of the socket, as the kernel says.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// User.
+    /// The user who asks.
     pub user: User,
     /// Primary group.
     pub gid: u32,

@@ -149,7 +149,7 @@ pub struct Encoder {
     pub first: LayerNorm,
     /// To the wide layer.
     pub widen: Linear,
-    /// Back.
+    /// From the inner width back to the outer one.
     pub narrow: Linear,
     /// At the end.
     pub second: LayerNorm,

@@ -6,9 +6,9 @@ use super::{Mat, Module, Rng, Weights};
 /// `y = W x + b`, `W` of `out` by `inp`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
-    /// Inputs.
+    /// Number of inputs.
     pub inp: usize,
-    /// Outputs.
+    /// Number of outputs.
     pub out: usize,
     /// `out` by `inp`, row by row.
     pub weight: Weights,

@@ -3,9 +3,9 @@
 /// `rows` features of `cols` samples, feature by feature.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mat {
-    /// Features.
+    /// Rows: one a feature.
     pub rows: usize,
-    /// Samples.
+    /// Columns: one a sample.
     pub cols: usize,
     /// Feature by feature.
     pub data: Vec<f32>,

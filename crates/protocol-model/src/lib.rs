@@ -79,7 +79,7 @@ pub enum Mutation {
 /// A protocol to be checked, and how much may happen.
 #[derive(Debug, Clone)]
 pub struct Protocol {
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: usize,
     /// Lives of the daemon; it dies once less.
     pub lives: u8,
@@ -146,11 +146,11 @@ pub enum Over {
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// COMPLETED.
+    /// State COMPLETED.
     Completed,
-    /// FAILED.
+    /// State FAILED.
     Failed,
-    /// CANCELLED.
+    /// State CANCELLED.
     Cancelled,
 }
 
@@ -330,7 +330,7 @@ pub struct Ghost {
     pub late_start: bool,
 }
 
-/// Everything.
+/// A state of the whole model: disk, daemon, supervisors, jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// What is on disk.
@@ -341,7 +341,7 @@ pub struct State {
     pub directories: u8,
     /// Record files.
     pub records: BTreeMap<Key, Record>,
-    /// Processes.
+    /// Processes of the attempts.
     pub runs: BTreeMap<Key, Run>,
     /// Boot of the machine.
     pub boot: u8,

@@ -12,7 +12,7 @@ pub enum ControlError {
     /// No host there, or it went away.
     #[error("no host of virtual GPUs answers at {}: {why}", .socket.display())]
     Unreachable {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
         /// What failed.
         why: String,

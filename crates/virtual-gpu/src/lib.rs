@@ -80,7 +80,7 @@ pub enum StartError {
     /// The socket cannot be made.
     #[error("virtual GPUs: cannot listen at {}: {why}", .socket.display())]
     Socket {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
         /// What failed.
         why: String,

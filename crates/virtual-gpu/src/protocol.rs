@@ -141,7 +141,7 @@ pub enum HostMessage {
 /// A GPU in a `welcome`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuNote {
-    /// UUID.
+    /// UUID, as the driver says it.
     pub uuid: String,
     /// Name, e.g. `Virtual H200`.
     pub name: String,

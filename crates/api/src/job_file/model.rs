@@ -22,7 +22,7 @@ pub struct Model {
     pub seq_len: Option<u64>,
     /// Samples of the data set.
     pub samples: Option<u64>,
-    /// Optimizer.
+    /// Name of the optimizer.
     pub optimizer: Option<String>,
     /// Types of numbers.
     pub precision: Option<String>,

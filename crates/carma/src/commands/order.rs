@@ -11,9 +11,9 @@ use std::io::{self, Write};
 /// What an order is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Jobs.
+    /// Numbers of jobs.
     Jobs,
-    /// GPUs.
+    /// Indices or UUIDs of GPUs.
     Gpus,
 }
 

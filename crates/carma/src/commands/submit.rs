@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Submits.
+/// Submits a job, or those of a file.
 pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     let mut requests = requests(&args.job, &args.rad, &Surroundings::of_caller()?)?;
     if args.job.output.is_some() && (args.repeat > 1 || requests.len() > 1) {

@@ -85,21 +85,21 @@ pub enum Reason {
     },
     /// Waits behind another job.
     Behind {
-        /// Which.
+        /// The job that is meant.
         job: JobId,
         /// How long that one may be overtaken; `None`: strict first in, first out.
         overtaken_for: Option<Millis>,
     },
     /// Waits until its user has less at once.
     UserLimit {
-        /// Who.
+        /// Name of the user.
         user: Arc<str>,
         /// What is limited.
         limit: UserLimit,
     },
     /// Held back by a user.
     Held {
-        /// Who.
+        /// Name of the user who asked for it.
         by: Arc<str>,
     },
     /// Waits a little after the machine failed to start it.
@@ -119,36 +119,36 @@ pub enum Reason {
     Completed,
     /// Ended with an error of its own.
     CommandFailed {
-        /// How.
+        /// Exit code or signal, in words.
         status: String,
         /// What the log says.
         evidence: Option<Evidence>,
     },
     /// The command never ran.
     NotStarted {
-        /// Why.
+        /// The cause, in words.
         why: String,
     },
     /// It was not launched, through no fault of its own; back to the queue.
     NotLaunched {
-        /// Why.
+        /// The cause, in words.
         why: String,
     },
     /// The machine could not start it, and it was given up (journals of carma before 0.2).
     LaunchFailed {
-        /// Why.
+        /// The error, in words.
         error: String,
     },
     /// Nobody saw how it ended.
     ExitUnknown,
-    /// Cancelled.
+    /// A user cancelled it.
     Cancelled {
-        /// Who.
+        /// Name of the user who asked for it.
         by: Arc<str>,
     },
     /// Put back into the queue by a user.
     RequeuedByUser {
-        /// Who.
+        /// Name of the user who asked for it.
         by: Arc<str>,
     },
     /// Evicted: a neighbour was slowed down by more than its limit. Back to the queue without charge. Journals say

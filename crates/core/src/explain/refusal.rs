@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub enum Holder {
     /// One of our jobs: what is reserved for it or what it takes, whichever is more.
     Job {
-        /// Which.
+        /// The job that is meant.
         job: JobId,
         /// How much.
         memory: MiB,
@@ -62,7 +62,7 @@ pub enum Refusal {
     },
     /// The administrator took it out of use.
     Drained {
-        /// Who.
+        /// Name of the user who asked for it.
         by: Arc<str>,
     },
     /// It has not been looked at, or not lately: unknown is not free.
@@ -72,12 +72,12 @@ pub enum Refusal {
     },
     /// The policy or the job wants an idle GPU, and this one is in use.
     Busy {
-        /// Who.
+        /// The jobs and processes that are there.
         holders: Vec<Holder>,
     },
     /// A job that wants no neighbours is on it.
     Exclusive {
-        /// Which.
+        /// The job that is meant.
         job: JobId,
     },
     /// It has less memory in all than the job needs.
@@ -94,7 +94,7 @@ pub enum Refusal {
     },
     /// A job on it is still starting, and for it or for the newcomer there is no forecast.
     Starting {
-        /// Which.
+        /// The job that is meant.
         job: JobId,
         /// Since when its activity was seen; `None`: not yet.
         active_for: Option<Millis>,
@@ -103,7 +103,7 @@ pub enum Refusal {
     },
     /// A job on it took more than was expected, and may go on to.
     Rising {
-        /// Which.
+        /// The job that is meant.
         job: JobId,
         /// What it holds.
         holds: MiB,

@@ -24,7 +24,7 @@ pub enum Reservation {
 /// basis points. A metric that was missing once is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Alone {
-    /// Looks.
+    /// Number of looks that are summed.
     pub looks: u32,
     /// SM activity.
     pub smact: Option<u64>,

@@ -42,14 +42,14 @@ pub struct Placement {
 pub enum EndCause {
     /// Its owner or the administrator cancelled it.
     Cancelled {
-        /// Who.
+        /// Name of the user who asked for it.
         by: Arc<str>,
     },
     /// It ran longer than its time limit.
     TimeLimit(Millis),
     /// Its owner or the administrator wants it back in the queue.
     Requeued {
-        /// Who.
+        /// Name of the user who asked for it.
         by: Arc<str>,
     },
     /// It slows a neighbour down by more than that one's limit, so that it is evicted. Journals say "undone".
@@ -81,7 +81,7 @@ pub enum EndLevel {
 /// A job on its way out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Why.
+    /// Why it is to end.
     pub cause: EndCause,
     /// The last signal decided, and when; `None` right after the request.
     pub sent: Option<(EndLevel, Millis)>,

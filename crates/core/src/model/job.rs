@@ -24,14 +24,14 @@ pub enum Phase {
     },
     /// It was decided to start it; whether its supervisor runs is not known yet.
     Launching {
-        /// Where.
+        /// Its GPUs, and how it shares them.
         placement: Placement,
         /// Set if it is to end as soon as it has started.
         ending: Option<Ending>,
     },
     /// It runs.
     Running {
-        /// Where.
+        /// Its GPUs, and how it shares them.
         placement: Placement,
         /// When it started.
         started: Millis,
@@ -57,9 +57,9 @@ pub enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum JobState {
-    /// Waits.
+    /// It waits in the queue.
     Pending,
-    /// Runs.
+    /// Its command runs, or is being started.
     Running,
     /// Ended with exit code 0.
     Completed,
@@ -201,10 +201,10 @@ pub struct Finished {
     pub job: Job,
     /// Its end.
     pub state: JobState,
-    /// Why.
+    /// Why, with the numbers behind it.
     pub reason: Reason,
     /// How the last attempt ended; `None` when none ran.
     pub exit: Option<ExitStatus>,
-    /// When.
+    /// Time of it, on the journal's clock.
     pub at: Millis,
 }

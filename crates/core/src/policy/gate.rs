@@ -14,7 +14,7 @@ pub enum Gate {
     None,
     /// Those with risk(SMACT) >= smact AND (risk(SMOCC) >= smocc OR risk(DRAMA) >= drama).
     Thresholds {
-        /// Formula.
+        /// How a window of samples becomes one number.
         risk: Risk,
         /// Limit of SMACT.
         smact: Fraction,
@@ -25,9 +25,9 @@ pub enum Gate {
     },
     /// Those whose worst metric has at least this risk.
     Score {
-        /// Formula.
+        /// How a window of samples becomes one number.
         risk: Risk,
-        /// Limit.
+        /// The score from which on no job joins.
         limit: Fraction,
     },
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pack {
-    /// Any.
+    /// Jobs of every kind go together.
     #[default]
     Any,
     /// Those whose sharing scores add up to at most so much (Lucid).

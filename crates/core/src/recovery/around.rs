@@ -199,9 +199,9 @@ fn widen(
 /// From the least to the most that it can have been, as far as the looks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Least.
+    /// Lower bound.
     pub least: MiB,
-    /// Most.
+    /// Upper bound.
     pub most: MiB,
 }
 

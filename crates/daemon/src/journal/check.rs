@@ -21,7 +21,7 @@ const MOST_LINES: usize = 5;
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// What the finding is about.
     pub about: &'static str,
     /// Whether it is as it was written.
     pub ok: bool,

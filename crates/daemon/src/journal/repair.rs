@@ -45,7 +45,7 @@ pub enum RepairError {
     /// A file.
     #[error("{}: {why}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What happened.
         why: io::Error,

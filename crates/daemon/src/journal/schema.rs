@@ -64,7 +64,7 @@ pub(super) struct Meta {
 /// How many rows a table has, and the sum of their sums: a row that is deleted or comes back from the past shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Rows.
+    /// Number of rows of the table.
     pub(super) rows: i64,
     /// Sum of sums.
     pub(super) sum: i64,

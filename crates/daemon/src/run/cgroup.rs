@@ -84,7 +84,7 @@ impl HostLimits {
 /// Where the groups of all attempts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Directory.
+    /// Directory of the group.
     base: PathBuf,
     /// The same as `/proc/PID/cgroup` names it.
     name: String,

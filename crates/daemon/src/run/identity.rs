@@ -82,7 +82,7 @@ pub struct AttemptId {
     pub host: String,
     /// Its boot.
     pub boot: String,
-    /// Job.
+    /// Number of the job.
     pub job: JobId,
     /// Attempt, from 1.
     pub attempt: u32,

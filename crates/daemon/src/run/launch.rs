@@ -22,9 +22,9 @@ use std::sync::{Arc, mpsc};
 
 /// A launch that was decided.
 pub struct Launch {
-    /// Job.
+    /// Number of the job.
     pub job: JobId,
-    /// Attempt.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
     /// What was submitted.
     pub stored: StoredJob,
@@ -46,14 +46,14 @@ pub struct Launch {
 pub enum Outcome {
     /// It is about to be spawned in another mode than the one decided.
     Fallback {
-        /// Mode.
+        /// How it shares its GPUs.
         sharing: SharingMode,
-        /// Why.
+        /// The cause, in words.
         note: String,
     },
     /// Nothing was spawned, and nothing of it ever will run.
     NotSpawned {
-        /// Why.
+        /// The cause, in words.
         why: String,
         /// Whether the machine lacked something: the next attempt waits a little then.
         machine: bool,
@@ -77,7 +77,7 @@ pub struct Context {
     pub as_root: bool,
     /// Variables that every job gets.
     pub env: Vec<(String, String)>,
-    /// MPS.
+    /// Starts and stops MPS daemons.
     pub sharing: Arc<dyn Sharing>,
     /// Where cgroups are made, if anywhere.
     pub hierarchy: Option<Arc<Hierarchy>>,

@@ -40,7 +40,7 @@ pub struct Order {
 /// A user to become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// User.
+    /// User id that the command runs under.
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
@@ -52,7 +52,7 @@ pub struct Owner {
 pub enum Log {
     /// A file in a directory of carma's, which no user may enter.
     Kept {
-        /// Path.
+        /// Path of the log.
         path: PathBuf,
         /// Longest that it may become, bytes: beyond, its middle is cut out.
         limit: u64,
@@ -76,7 +76,7 @@ pub enum Hello {
     NotStarted,
     /// It could not even claim the attempt.
     NotClaimed {
-        /// Why.
+        /// The cause, in words.
         why: String,
     },
 }

@@ -46,9 +46,9 @@ pub struct News {
 /// What a job takes of the host, and when that was seen.
 #[derive(Debug, Clone, Copy)]
 pub struct HostLook {
-    /// When.
+    /// Time of the reading.
     pub at: Instant,
-    /// What.
+    /// CPU time and memory of the host.
     pub host: Host,
 }
 

@@ -16,7 +16,7 @@ const KERNEL_FILE: usize = 4096;
 pub struct Stat {
     /// Process id.
     pub pid: u32,
-    /// Parent.
+    /// Pid of its parent.
     pub parent: u32,
     /// Session, the pid of its leader.
     pub session: u32,

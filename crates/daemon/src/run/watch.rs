@@ -41,9 +41,9 @@ pub type Sink = Box<dyn Fn(JobId, u32, Event) + Send + Sync>;
 /// An attempt to watch.
 #[derive(Debug)]
 pub struct Attempt {
-    /// Job.
+    /// Number of the job.
     pub job: JobId,
-    /// Number.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
     /// Its record.
     pub records: Records,

@@ -75,7 +75,7 @@ pub(super) enum Hold {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Task {
-    /// Unique.
+    /// Name, unique in the file.
     pub(super) name: String,
     #[serde(default)]
     family: Option<String>,

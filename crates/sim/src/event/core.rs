@@ -206,7 +206,7 @@ fn profile(task: &Task) -> Profile {
 /// How often the core may ask on at one instant; the daemon's asks on with each of its turns.
 const ROUNDS: usize = 4;
 
-/// SIGTERM.
+/// Number of SIGTERM.
 const TERMINATED: i32 = 15;
 
 const SUPERVISOR: ProcessRef = ProcessRef { pid: 1, start_ticks: 0 };

@@ -60,7 +60,7 @@ pub struct JobOutcome {
     pub exec: Millis,
     /// Run time alone.
     pub solo: Millis,
-    /// Attempts.
+    /// Number of attempts.
     pub attempts: u32,
     /// Attempts that ran out of memory.
     pub ooms: u32,
@@ -69,7 +69,7 @@ pub struct JobOutcome {
 /// One out-of-memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oom {
-    /// When.
+    /// Time of it, on the journal's clock.
     pub at: Millis,
     /// Who: position in the trace.
     pub job: u32,
@@ -99,13 +99,13 @@ pub struct GpuSeries {
 /// How a quantity is spread over the jobs, seconds (or a ratio).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Spread {
-    /// Mean.
+    /// Arithmetic mean.
     pub mean: f64,
-    /// Median.
+    /// Median: the middle value, or the mean of the two.
     pub median: f64,
     /// 95th percentile.
     pub p95: f64,
-    /// Largest.
+    /// Largest value.
     pub max: f64,
 }
 
@@ -166,7 +166,7 @@ pub struct Summary {
     /// Jain's index over users of the mean slowdown, wait included: job completion time over the run
     /// time alone.
     pub fairness_slowdown: f64,
-    /// Users.
+    /// Number of users.
     pub users: u64,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Part {
     pub(crate) sm: f64,
     /// Share of the DRAM bandwidth.
     pub(crate) dram: f64,
-    /// Memory.
+    /// Memory that it holds on each GPU.
     pub(crate) memory: MiB,
 }
 

@@ -122,7 +122,7 @@ pub enum ReadError {
     /// A value that contradicts another.
     #[error("{place}: {why}")]
     Senseless {
-        /// Where.
+        /// Path within the document.
         place: String,
         /// What is wrong.
         why: String,
@@ -302,7 +302,7 @@ figures! {
         /// Attempts that were ended because they slowed a neighbour down beyond its limit.
         #[serde(alias = "undone")]
         evictions,
-        /// Users.
+        /// Number of users.
         users,
     }
     numbers {
@@ -310,35 +310,35 @@ figures! {
         makespan_s = makespan_s,
         /// From arrival to the start of the attempt that completed: mean.
         wait_mean_s = wait_s.mean,
-        /// Median.
+        /// Median over jobs, seconds.
         wait_median_s = wait_s.median,
         /// 95th percentile.
         wait_p95_s = wait_s.p95,
-        /// Largest.
+        /// Largest of all jobs, seconds.
         wait_max_s = wait_s.max,
         /// Time on GPUs, all attempts: mean.
         exec_mean_s = exec_s.mean,
-        /// Median.
+        /// Median over jobs, seconds.
         exec_median_s = exec_s.median,
         /// 95th percentile.
         exec_p95_s = exec_s.p95,
-        /// Largest.
+        /// Largest of all jobs, seconds.
         exec_max_s = exec_s.max,
         /// From arrival to the end: mean.
         jct_mean_s = jct_s.mean,
-        /// Median.
+        /// Median over jobs, seconds.
         jct_median_s = jct_s.median,
         /// 95th percentile.
         jct_p95_s = jct_s.p95,
-        /// Largest.
+        /// Largest of all jobs, seconds.
         jct_max_s = jct_s.max,
         /// Time on GPUs of the attempt that completed over the run time alone: mean.
         slowdown_mean = slowdown.mean,
-        /// Median.
+        /// Median over jobs.
         slowdown_median = slowdown.median,
         /// 95th percentile.
         slowdown_p95 = slowdown.p95,
-        /// Largest.
+        /// Largest of all jobs.
         slowdown_max = slowdown.max,
         /// GPU time that attempts which ran out of memory had used.
         oom_lost_gpu_s = oom_lost_gpu_s,
@@ -383,7 +383,7 @@ figures! {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Normalised {
-    /// Makespan.
+    /// Makespan over that of the first row.
     pub makespan: Option<f64>,
     /// Mean wait.
     pub wait_mean: Option<f64>,
@@ -401,7 +401,7 @@ pub struct Normalised {
     pub slowdown_mean: Option<f64>,
     /// 95th percentile of the slowdown.
     pub slowdown_p95: Option<f64>,
-    /// Energy.
+    /// Energy over that of the first row.
     pub energy: Option<f64>,
     /// SM activity.
     pub smact: Option<f64>,
@@ -529,7 +529,7 @@ pub struct JobRow {
     pub exec_s: Seconds,
     /// Run time alone.
     pub solo_s: Seconds,
-    /// Attempts.
+    /// Number of attempts.
     pub attempts: u32,
     /// Attempts that ran out of memory.
     pub ooms: u32,
@@ -624,7 +624,7 @@ impl From<&StretchRow> for Stretch {
 /// One out-of-memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OomRow {
-    /// When.
+    /// Time from the start of the run, seconds.
     pub at_s: Seconds,
     /// Who: position in the trace.
     pub job: u32,
@@ -677,7 +677,7 @@ pub struct SeriesRow {
     pub smact: Vec<Option<f32>>,
     /// Memory in use.
     pub memory_mib: Vec<Option<f32>>,
-    /// Power.
+    /// Power, watts.
     pub power_w: Vec<Option<f32>>,
 }
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// A mean over seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Interval {
-    /// Mean.
+    /// Arithmetic mean.
     pub mean: f64,
     /// Half the width of its 95 % confidence interval (Student's t).
     pub ci95: f64,
-    /// Smallest.
+    /// Smallest value.
     pub least: f64,
-    /// Largest.
+    /// Largest value.
     pub most: f64,
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum Event {
     /// Heartbeats without a number.
     Steps {
-        /// When.
+        /// Time of it, seconds.
         at_s: f64,
         /// Which process.
         source: String,
@@ -21,7 +21,7 @@ pub enum Event {
     },
     /// A heartbeat with a count.
     Count {
-        /// When.
+        /// Time of it, seconds.
         at_s: f64,
         /// Which process, or `file`.
         source: String,
@@ -30,7 +30,7 @@ pub enum Event {
     },
     /// Something that it printed.
     Printed {
-        /// When.
+        /// Time of it, seconds.
         at_s: f64,
         /// What it says.
         said: Said,

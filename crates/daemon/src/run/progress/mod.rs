@@ -38,7 +38,7 @@ pub enum MeterError {
     /// The socket or the file cannot be made.
     #[error("cannot make {}: {why}", .path.display())]
     Path {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
         /// What happened.
         why: io::Error,

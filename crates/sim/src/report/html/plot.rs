@@ -32,9 +32,9 @@ pub(super) struct Panel {
     pub(super) x: f64,
     /// Top edge.
     pub(super) y: f64,
-    /// Width.
+    /// Width, pixels.
     pub(super) w: f64,
-    /// Height.
+    /// Height, pixels.
     pub(super) h: f64,
     /// Value at the left edge.
     pub(super) x_min: f64,

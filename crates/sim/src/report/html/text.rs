@@ -122,7 +122,7 @@ pub(super) fn span(seconds: f64) -> String {
 /// A unit to show a column or an axis in: name, and how many of the base unit it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Unit {
-    /// Name.
+    /// Name in the legend.
     pub(super) name: &'static str,
     /// Size in the base unit.
     pub(super) size: f64,
