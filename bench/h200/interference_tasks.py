@@ -5,7 +5,7 @@
     python3 interference_tasks.py resnet50                # runs for ever; under carma it is started and paused
     python3 interference_tasks.py resnet50 --rehearse     # on the CPU, in tiny shapes: numbers mean nothing
 
-One step is one batch: an optimiser step of training, one answer of inference, one token of decoding. Inference
+One step is one batch: an optimizer step of training, one answer of inference, one token of decoding. Inference
 waits for each answer; training has two steps in flight, as loops have that read their loss now and then. Inputs
 are on the GPU already, except those of `loader`. Nothing is downloaded. Needs PyTorch, timm and transformers.
 """

@@ -23,7 +23,7 @@ def arguments():
 
 
 def make_step(torch, args):
-    """Returns a function that runs one optimiser step."""
+    """Returns a function that runs one optimizer step."""
     from torch import nn
 
     device = "cuda"

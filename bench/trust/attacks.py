@@ -515,7 +515,7 @@ def log_hard_linked(field):
 
 
 @attack()
-def log_in_anothers_directory(field):
+def log_in_the_directory_of_another(field):
     """Names a file in another's directory as his output. It should be opened with his rights."""
     target = field.alice / "planted"
     _output(field, target)

@@ -51,7 +51,7 @@ CALLS = {
 }
 MACHINES = ("EMFILE", "ENOSPC", "ENOMEM", "EAGAIN")
 """Errors that are the machine's fault: no job may end by them."""
-ARTEFACT = "failed to wake I/O driver"
+ARTIFACT = "failed to wake I/O driver"
 """What tokio says when a write to wake a thread fails (eventfd). No kernel answers such a write with an error: a run in
 which that write was hit shows nothing."""
 IMPOSSIBLE = re.compile(r"fcntl\(\d+, F_(OFD_)?(SETLK|GETLK).* E(MFILE|INTR) ")
@@ -574,7 +574,7 @@ def main():
                 scene.find("stuck", f"the scenario broke: {failure}")
             except Exception as failure:
                 scene.find("stuck", f"the scenario broke: {type(failure).__name__}: {failure}")
-            if ARTEFACT in scene.last_words or any(map(IMPOSSIBLE.search, scene.met)):
+            if ARTIFACT in scene.last_words or any(map(IMPOSSIBLE.search, scene.met)):
                 scene.hit, scene.findings = False, []
             results.append((run, scene.hit, scene.findings, scene.refused, scene.deaths))
             for kind, text in scene.findings:

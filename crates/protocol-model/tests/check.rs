@@ -131,7 +131,7 @@ fn when_decided_without_the_journal() {
 }
 
 #[test]
-fn when_another_lifes_record_is_believed() {
+fn when_the_record_of_another_life_is_believed() {
     breaks(Mutation::BelieveAnotherLife, STARTED, Protocol { restores: 1, ..Protocol::new(1) });
 }
 

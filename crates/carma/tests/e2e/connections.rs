@@ -1,6 +1,6 @@
 //! Connections that a user holds, idle, slow or full of garbage, harm no other user; and a client never waits for ever.
 
-use crate::support::{CARMA, Daemon, Setup, job, stderr, until};
+use crate::support::{Daemon, Setup, job, stderr, until};
 use crate::users::{as_user, ready, submit_as};
 use carma_api::wire::SubmitRequest;
 use carma_api::{Client, ClientError};
@@ -129,13 +129,8 @@ fn a_user_whose_connections_are_all_in_use_is_told_so() {
     let id = submit_as(&daemon, "carma-bob", &["--hold", "--", "true"]);
     let waits: Vec<Child> = (0..8)
         .map(|_| {
-            Command::new("setpriv")
-                .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", CARMA, "--socket"])
-                .arg(daemon.socket())
-                .args(["wait", &id.to_string()])
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
+            let mut wait = daemon.command_as("carma-bob", &["wait", &id.to_string()]);
+            wait.stdout(Stdio::null()).spawn().unwrap()
         })
         .collect();
     let refusal = until("the ninth to be refused", || {

@@ -1,6 +1,6 @@
 //! The state directory and the journal: who may read them, and what happens when they are damaged, gone or full.
 
-use crate::support::{CARMA, Daemon, Setup, is_root, job, open_to_all, stderr, stdout, until};
+use crate::support::{CARMA, Daemon, Setup, as_other, is_root, job, open_to_all, stderr, stdout, until};
 use carma_api::ClientError;
 use carma_api::wire::SubmitReply;
 use std::fs;
@@ -89,13 +89,7 @@ fn another_user_reads_nothing_of_it_and_locks_nothing() {
     secret.env.insert("TOKEN".into(), "hunter2".into());
     daemon.end_of(daemon.submit(secret));
     let state = state(&daemon);
-    let bob = |line: &str| {
-        Command::new("setpriv")
-            .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", "sh", "-c", line])
-            .current_dir("/")
-            .output()
-            .unwrap()
-    };
+    let bob = |line: &str| as_other("carma-bob", "sh").args(["-c", line]).current_dir("/").output().unwrap();
     for file in ["carma.db", "carma.db-wal", "carma.db-shm", "carma.db.head", "lock", "logs/1.log", "run"] {
         let output = bob(&format!("cat {0}/{file} || ls {0}/{file}", state.display()));
         assert!(!output.status.success() && output.stdout.is_empty(), "{file}");
@@ -105,7 +99,8 @@ fn another_user_reads_nothing_of_it_and_locks_nothing() {
     let output = daemon.carma_as("carma-bob", &["journal", "check", "--state", state.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
     // He has his jobs as ever, whatever of the daemon's they need.
-    let task = [CARMA, "virtual-task", "--memory=2G", "--work=1s"];
+    let binary = daemon.binary_for_all();
+    let task = [binary.to_str().unwrap(), "virtual-task", "--memory=2G", "--work=1s"];
     let submitted = daemon.carma_as("carma-bob", &[&["submit", "--parsable", "--"], &task[..]].concat());
     let id = stdout(&submitted).trim().parse().unwrap();
     assert_eq!(daemon.end_of(id).job.state, "COMPLETED", "{}", daemon.log());

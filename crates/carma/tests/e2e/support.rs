@@ -86,6 +86,22 @@ pub(crate) fn open_to_all(dir: &Path) {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
 }
 
+/// The binary under test in a directory of the test: where it was built may lie below a home that only its owner may enter.
+fn binary_for_all(dir: &Path) -> PathBuf {
+    let binary = dir.join("carma");
+    if !binary.exists() {
+        std::fs::hard_link(CARMA, &binary).or_else(|_| std::fs::copy(CARMA, &binary).map(drop)).unwrap();
+    }
+    binary
+}
+
+/// A program as another user (root only).
+pub(crate) fn as_other(user: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", user, "--regid", user, "--init-groups"]).arg(program);
+    command
+}
+
 /// A running daemon; killed when dropped, with everything that it started.
 pub(crate) struct Daemon {
     setup: Setup,
@@ -105,11 +121,7 @@ impl Daemon {
     fn spawn(setup: &Setup, dir: &Path) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(dir.join("daemon.log")).unwrap();
         let mut command = match setup.user {
-            Some(user) => {
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid", user, "--regid", user, "--init-groups", CARMA]);
-                command
-            }
+            Some(user) => as_other(user, &binary_for_all(dir)),
             None => match &setup.wrapper[..] {
                 [] => Command::new(CARMA),
                 [program, args @ ..] => {
@@ -205,13 +217,19 @@ impl Daemon {
 
     /// The same as another user (root only).
     pub(crate) fn carma_as(&self, user: &str, args: &[&str]) -> Output {
-        Command::new("setpriv")
-            .args(["--reuid", user, "--regid", user, "--init-groups", CARMA, "--socket"])
-            .arg(self.socket())
-            .args(args)
-            .current_dir("/")
-            .output()
-            .unwrap()
+        self.command_as(user, args).output().unwrap()
+    }
+
+    /// What [`Daemon::carma_as`] runs.
+    pub(crate) fn command_as(&self, user: &str, args: &[&str]) -> Command {
+        let mut command = as_other(user, &self.binary_for_all());
+        command.arg("--socket").arg(self.socket()).args(args).current_dir("/");
+        command
+    }
+
+    /// The binary under test where every user may execute it.
+    pub(crate) fn binary_for_all(&self) -> PathBuf {
+        binary_for_all(self.dir.path())
     }
 
     /// Submits a shell line.

@@ -1,6 +1,6 @@
 //! Who may do what to whose jobs. Needs root and two ordinary users, `carma-alice` and `carma-bob`.
 
-use crate::support::{CARMA, Daemon, Setup, is_root, stderr, stdout, until};
+use crate::support::{Daemon, Setup, as_other, is_root, stderr, stdout, until};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::MetadataExt;
@@ -140,7 +140,8 @@ fn the_progress_of_a_users_job_is_counted_and_nobody_elses_word_is_taken() {
     }
     let mut daemon = Setup::new("virtual:1xA100-40GB").args(&["--speed", "10"]).start();
     let task = ["virtual-task", "--memory=2G", "--work=3000s", "--progress=datagrams"];
-    let mut words = vec!["--gpu-memory=3G", "--", CARMA];
+    let binary = daemon.binary_for_all();
+    let mut words = vec!["--gpu-memory=3G", "--", binary.to_str().unwrap()];
     words.extend(task);
     let id = submit_as(&daemon, "carma-alice", &words);
     let rate = |daemon: &Daemon| daemon.show(id).rate.and_then(|rate| rate.per_s.zip(rate.source));
@@ -150,11 +151,7 @@ fn the_progress_of_a_users_job_is_counted_and_nobody_elses_word_is_taken() {
     let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     let socket = environ.split('\0').find_map(|pair| pair.strip_prefix("CARMA_PROGRESS=")).unwrap();
     let socket = std::path::PathBuf::from(socket);
-    let bob = std::process::Command::new("setpriv")
-        .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", "test", "-e"])
-        .arg(&socket)
-        .status()
-        .unwrap();
+    let bob = as_other("carma-bob", "test").arg("-e").arg(&socket).status().unwrap();
     assert!(!bob.success(), "another user reaches {}", socket.display());
     // A daemon that starts anew listens at the same place.
     daemon.kill();
@@ -188,11 +185,7 @@ fn what_a_user_names_is_opened_with_that_users_rights_alone() {
     let seen = daemon.carma_as("carma-bob", &["logs", &hers.to_string()]);
     assert_eq!((seen.status.code(), stdout(&seen).as_str()), (Some(77), ""), "{}", stderr(&seen));
     let state = daemon.dir.path().join("state");
-    let listing = std::process::Command::new("setpriv")
-        .args(["--reuid", "carma-bob", "--regid", "carma-bob", "--init-groups", "ls"])
-        .arg(&state)
-        .output()
-        .unwrap();
+    let listing = as_other("carma-bob", "ls").arg(&state).output().unwrap();
     assert!(!listing.status.success(), "{}", stdout(&listing));
 
     // A directory below one that only she may enter.
@@ -223,15 +216,12 @@ fn a_job_takes_over_mask_and_limits_and_no_descriptor() {
     let daemon = setup.start();
     let line = "umask; ulimit -S -n; ls -l /proc/self/fd | grep -c shadow; exec 9</dev/null; ls /proc/self/fd | tr '\\n' ' '";
     let script = format!(
-        "umask 027; ulimit -S -n 300; exec {CARMA} --socket {} submit --parsable -- sh -c {}",
+        "umask 027; ulimit -S -n 300; exec {} --socket {} submit --parsable -- sh -c {}",
+        daemon.binary_for_all().display(),
         daemon.socket().display(),
         shell_word(line)
     );
-    let output = std::process::Command::new("setpriv")
-        .args(["--reuid", "carma-alice", "--regid", "carma-alice", "--init-groups", "sh", "-c", &script])
-        .current_dir("/")
-        .output()
-        .unwrap();
+    let output = as_other("carma-alice", "sh").args(["-c", &script]).current_dir("/").output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let id: u64 = stdout(&output).trim().parse().unwrap();
     assert_eq!(daemon.end_of(id).job.state, "COMPLETED");

@@ -51,7 +51,7 @@ impl Player<'_, '_> {
         let mut temporary: Vec<Storage> = Vec::new();
         for _ in 0..lists {
             for param in &params {
-                let bytes = self.optimized_bytes(*param);
+                let bytes = self.optimised_bytes(*param);
                 temporary.push(self.new_storage(bytes, Kind::Optimizer)?);
             }
         }
@@ -64,21 +64,21 @@ impl Player<'_, '_> {
     }
 
     /// Bytes of a parameter as the optimizer of this GPU sees it.
-    fn optimized_bytes(&self, param: ParamId) -> u64 {
+    fn optimised_bytes(&self, param: ParamId) -> u64 {
         let bytes = self.param_bytes(param);
         if self.splits_gradients() { self.parallel.part(bytes) } else { bytes }
     }
 
     fn state_of(&mut self, param: ParamId, count: usize) -> Result<(), Error> {
         for _ in 0..count {
-            let state = self.new_storage(self.optimized_bytes(param), Kind::Optimizer)?;
+            let state = self.new_storage(self.optimised_bytes(param), Kind::Optimizer)?;
             self.state.push(state);
         }
         Ok(())
     }
 
     fn state_in_8_bits(&mut self, param: ParamId) -> Result<(), Error> {
-        let elements = self.optimized_bytes(param) / self.param_width(param).max(1);
+        let elements = self.optimised_bytes(param) / self.param_width(param).max(1);
         for _ in 0..2 {
             let sizes = if elements < LEAST_FOR_8_BITS {
                 [4 * elements, 0]

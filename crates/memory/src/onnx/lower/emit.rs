@@ -261,7 +261,7 @@ impl Lower<'_> {
         let by_output = self.model.name(out).rsplit('/').next().is_some_and(|n| n.starts_with("getitem"));
         let recomputed = |name: &str| name.starts_with("onnx::Conv_");
         let by_weights = named(1).is_some_and(recomputed) && named(2).is_some_and(recomputed);
-        // Optimisers call what they computed after what it was computed from.
+        // Optimizers call what they computed after what it was computed from.
         let by_bias = named(1).zip(named(2)).is_some_and(|(weight, bias)| {
             is_param_name(weight) && bias.strip_prefix(weight).is_some_and(|rest| rest.contains("bias"))
         });
