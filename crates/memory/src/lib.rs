@@ -25,7 +25,7 @@ mod platform;
 pub mod summary;
 mod task;
 pub mod trace;
-mod weights;
+pub mod weights;
 
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};

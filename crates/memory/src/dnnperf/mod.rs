@@ -13,7 +13,6 @@ pub mod net;
 pub mod nodes;
 mod shipped;
 
-pub use file::{Bundle, Fold};
 pub use shipped::{estimate, shipped};
 
 use crate::gpumemnet::outlook::{Coverage, Form, Outlook, Target};
@@ -24,6 +23,9 @@ use carma_nn::{Learner as _, Logistic, Mat, Segments};
 use net::{Batch, GraphNet, Shape};
 use nodes::{EDGE, NODE, Numbers, SIZES, WHOLE};
 use serde::{Deserialize, Serialize};
+
+/// Ensembles of one training, as they are kept in a file.
+pub type Bundle = crate::weights::Bundle<Perf>;
 
 /// Everything about a network but its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

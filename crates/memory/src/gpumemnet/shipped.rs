@@ -105,3 +105,15 @@ pub fn estimate_model(
     }
     Ok(estimate)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shipped_is_written_as_it_was() {
+        for ((name, bundle), (_, bytes)) in shipped().unwrap().iter().zip(FILES) {
+            assert!(bundle.write() == *bytes, "{name}");
+        }
+    }
+}
