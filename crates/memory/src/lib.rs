@@ -27,6 +27,7 @@ mod task;
 pub mod trace;
 pub mod weights;
 
+pub use carma_core::units::MiB;
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};
 pub use task::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
