@@ -203,7 +203,13 @@ impl Memory {
             let mut words = key.split('|').map(str::to_owned);
             let mut word = || words.next().unwrap_or_default();
             let (gpu, driver, framework) = (word(), word(), word());
-            LearnedContext { gpu, driver, framework, mib: context.size().map(|size| size.0), probed: context.is_probed() }
+            LearnedContext {
+                gpu,
+                driver,
+                framework,
+                mib: context.size().map(|size| size.0),
+                probed: context.is_probed(),
+            }
         });
         MemoryReply {
             version: VERSION,
@@ -300,7 +306,7 @@ const fn basis(tier: Tier) -> Option<Basis> {
         Tier::Config => Basis::Config,
         Tier::Summary => Basis::Summary,
         Tier::Formula => Basis::Formula,
-        Tier::Declared => return None,
+        Tier::Declared | Tier::Unknown => return None,
     })
 }
 
@@ -471,7 +477,11 @@ mod tests {
             (Reason::Completed, None),
         ];
         for (verdict, expected) in cases {
-            assert_eq!(observed(&attempt(4000, verdict.clone())).out_of_memory_at, expected, "{verdict}");
+            assert_eq!(
+                observed(&attempt(4000, verdict.clone())).out_of_memory_at,
+                expected.map(MiB),
+                "{verdict}"
+            );
         }
     }
 

@@ -2,8 +2,8 @@
 //! the same program, scaled; the best front end, corrected by how far it is off as a rule; the user's
 //! number. With none of these there is no answer, and the job gets a GPU alone until it has been seen.
 
-use crate::history::{Ask, History, Margins, Place, Signature, Told};
 use crate::estimate::times;
+use crate::history::{Ask, History, Margins, Place, Signature, Told};
 use crate::{Estimate, MiB, Task, Tier};
 
 /// How sure a bound has to be.
@@ -97,7 +97,10 @@ fn from_runs(told: &Told, best: Option<&Estimate>, context: MiB) -> Estimate {
         parts: None,
         reasons: vec![
             told.reason.clone(),
-            format!("bound: {:.0} % above it", told.margin * net.0 as f64 * 100.0 / told.use_mib.0.max(1) as f64),
+            format!(
+                "bound: {:.0} % above it",
+                told.margin * net.0 as f64 * 100.0 / told.use_mib.0.max(1) as f64
+            ),
         ],
     }
 }
@@ -113,8 +116,7 @@ fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: MiB
         parts.context_mib = context;
         new.reasons.push(format!("CUDA context {} MiB as learned on {}", context.0, ask.place.gpu));
     }
-    let scaled =
-        |mib: MiB, by: f64| base + times(mib - old_base, by.clamp(CORRECTIONS.0, CORRECTIONS.1));
+    let scaled = |mib: MiB, by: f64| base + times(mib - old_base, by.clamp(CORRECTIONS.0, CORRECTIONS.1));
     let correction = history.correction(estimate, ask.place, coverage);
     let middle = correction.middle.unwrap_or(1.0);
     new.need_mib = scaled(estimate.need_mib, middle.min(1.0));
@@ -155,7 +157,9 @@ fn above(mut estimate: Estimate, at_least: Option<MiB>) -> Estimate {
     let Some(had) = at_least else { return estimate };
     let beyond = had + BEYOND_CUT_OFF_LEAST.max(times(had, BEYOND_CUT_OFF));
     if estimate.upper_mib < beyond {
-        estimate.reasons.push(format!("a run that had {} MiB was cut off, so it takes more than that", had.0));
+        estimate
+            .reasons
+            .push(format!("a run that had {} MiB was cut off, so it takes more than that", had.0));
     }
     estimate.need_mib = estimate.need_mib.max(had.min(estimate.use_mib));
     estimate.use_mib = estimate.use_mib.max(had);

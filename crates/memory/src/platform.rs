@@ -104,7 +104,10 @@ mod tests {
     #[test]
     fn facts_of_the_table_are_those_of_the_platform() {
         let h200 = Platform::lookup("NVIDIA H200", (2, 11)).unwrap();
-        assert_eq!(h200.gpu, Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: MiB(143_771) });
+        assert_eq!(
+            h200.gpu,
+            Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: MiB(143_771) }
+        );
         assert_eq!(h200.context_mib, MiB(758));
         assert_eq!(
             h200.context_source,

@@ -160,8 +160,7 @@ pub struct Computed {
     pub elastic: bool,
 }
 
-/// What a computed forecast rests on, best first. `carma_memory::Tier` has the user's own number too, which is no
-/// computed forecast.
+/// What a computed forecast rests on, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {

@@ -11,8 +11,8 @@
 //! idea, with a wider bound: errors of 10 to 16 % are told of it (unverified), more on transformers.
 
 use super::answer;
-use crate::graph::{Graph, Replay};
 use crate::estimate::times;
+use crate::graph::{Graph, Replay};
 use crate::{Estimate, Parts, Platform};
 
 /// Bound over what is not context: twice what is told of its errors.

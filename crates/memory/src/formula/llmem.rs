@@ -140,9 +140,8 @@ impl Decoder {
         let n = u128::from(strategy.gpus.max(1));
         let tp = u128::from(strategy.tensor_parallel.clamp(1, strategy.gpus.max(1)));
         let all: u128 = self.weights.iter().map(|w| u128::from(*w)).sum();
-        let base = u128::from(context.0) * u128::from(MIB)
-            + u128::from(r(2 * all / n))
-            + u128::from(r(4 * all / n));
+        let base =
+            u128::from(context.0) * u128::from(MIB) + u128::from(r(2 * all / n)) + u128::from(r(4 * all / n));
         // Between DP and pure TP the shards of the other data-parallel ranks are gathered.
         let others = if tp == 1 { n - 1 } else { (n - tp).saturating_sub(1) };
         let (last, rest) = self.weights.split_last().map_or((0, &[][..]), |(last, rest)| (*last, rest));

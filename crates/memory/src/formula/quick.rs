@@ -53,11 +53,5 @@ pub fn estimate(totals: Totals, family: &str, task: &Task, platform: &Platform) 
         format!("bound: twice and {FLOOR}, as lifetimes, workspaces and the allocator are left out"),
     ];
     let context = platform.context_mib;
-    answer(
-        "quick",
-        family,
-        context + held,
-        context + held + held + FLOOR,
-        reasons,
-    )
+    answer("quick", family, context + held, context + held + held + FLOOR, reasons)
 }

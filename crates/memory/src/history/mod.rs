@@ -231,7 +231,9 @@ impl History {
         let exact = run.estimates.iter().find(|e| e.tier == KNOWS_CONTEXT);
         let Some(parts) = exact.and_then(|e| e.parts) else { return };
         let key = context_key(run.place);
-        if !parts.workspace_mib.is_zero() || (!self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS) {
+        if !parts.workspace_mib.is_zero()
+            || (!self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS)
+        {
             // A bound of workspaces is no measurement: what is left would be too small.
             return;
         }

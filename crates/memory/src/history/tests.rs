@@ -283,7 +283,8 @@ impl Happening {
 
     fn happen(&self, history: &mut History) {
         let (signature, place, estimates) = self.parts();
-        let outcome = if self.cut_off { Outcome::AtLeast(MiB(self.mib)) } else { Outcome::Peak(MiB(self.mib)) };
+        let outcome =
+            if self.cut_off { Outcome::AtLeast(MiB(self.mib)) } else { Outcome::Peak(MiB(self.mib)) };
         learn(history, &signature, &place, outcome, &estimates);
     }
 }

@@ -115,7 +115,12 @@ fn answers_are_ordered_grow_with_coverage_and_beyond_the_training_data() {
     let task = Task { batch_size: 64 * 61 * 40, ..Task::default() };
     let far = network.estimate(&largest.model, &task, &platform(), 0.95);
     let near = network.estimate(&largest.model, &largest.task, &platform(), 0.95);
-    assert!(far.upper_mib.0 > 10 * near.upper_mib.0.saturating_sub(500), "{} {}", far.upper_mib, near.upper_mib);
+    assert!(
+        far.upper_mib.0 > 10 * near.upper_mib.0.saturating_sub(500),
+        "{} {}",
+        far.upper_mib,
+        near.upper_mib
+    );
     assert!(far.reasons.iter().any(|r| r.contains("larger than anything")), "{:?}", far.reasons);
 }
 

@@ -207,7 +207,13 @@ pub fn corrected(x: &Inputs<'_>, platform: &Platform) -> Result<Estimate, Error>
             correction.upper
         ),
     ];
-    Ok(answer("faketensor", family(x.model), MiB((context + held).ceil() as u64), MiB(upper.ceil() as u64), reasons))
+    Ok(answer(
+        "faketensor",
+        family(x.model),
+        MiB((context + held).ceil() as u64),
+        MiB(upper.ceil() as u64),
+        reasons,
+    ))
 }
 
 #[cfg(test)]
