@@ -306,7 +306,7 @@ const fn basis(tier: Tier) -> Option<Basis> {
         Tier::Config => Basis::Config,
         Tier::Summary => Basis::Summary,
         Tier::Formula => Basis::Formula,
-        Tier::Declared | Tier::Unknown => return None,
+        Tier::Declared => return None,
     })
 }
 

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What an estimate rests on, best first. The order is that in which [`crate`]'s `auto` prefers.
+///
+/// Not the core's `Basis`: that is of what carma computed, journalled and never the user's own number, which is an
+/// estimate here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
@@ -25,8 +28,6 @@ pub enum Tier {
     Formula,
     /// The user said so.
     Declared,
-    /// Nothing is known.
-    Unknown,
 }
 
 impl Tier {
@@ -42,7 +43,6 @@ impl Tier {
             Self::Summary => "summary",
             Self::Formula => "formula",
             Self::Declared => "declared",
-            Self::Unknown => "unknown",
         }
     }
 }

@@ -62,7 +62,7 @@ fn base(tier: Tier, convolutional: bool) -> (f64, String) {
         (Tier::Config, _) => (0.15, "the configuration of a known family"),
         (Tier::Summary, true) => (0.30, "a summary hides what happens between layers, and workspaces vary"),
         (Tier::Summary, false) => (0.20, "a summary of a model without convolutions"),
-        (Tier::Formula | Tier::Declared | Tier::Unknown, _) => (0.30, "a formula over a few numbers"),
+        (Tier::Formula | Tier::Declared, _) => (0.30, "a formula over a few numbers"),
     };
     (share, format!("{:.0} %: {why}", share * 100.0))
 }
