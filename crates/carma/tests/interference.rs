@@ -83,6 +83,7 @@ fn of(measured: &Measured, k: usize, sharing: Mode) -> Vec<&Combination> {
 /// The model that virtual GPUs follow.
 mod carma_gpu_model {
     use carma_hardware::GpuType;
+    use carma_interference::power::PowerLaw as _;
     use carma_interference::share::{Demand, Mode, Tenant, share_mixed};
     use carma_sim::gpu::Law;
     use carma_virtual_gpu::task::TaskSpec;

@@ -129,7 +129,7 @@ impl Memory {
         let basis = basis(answer.estimate.tier)?;
         // A share between 0 and 1 by the configuration.
         let coverage = (self.settings.coverage * 100.0).round() as u8;
-        let mib = |mib: u64| MiB(mib.clamp(1, MOST_MIB));
+        let mib = |mib: MiB| mib.clamp(MiB(1), MiB(MOST_MIB));
         let computed = Computed {
             need: mib(answer.estimate.need_mib),
             likely: mib(answer.estimate.use_mib),
@@ -168,7 +168,7 @@ impl Memory {
     /// Takes a probe of a context. `false`: the number cannot be one.
     pub fn probe(&mut self, gpu: &GpuInfo, framework: &str, mib: u64) -> bool {
         let place = Place { gpu: gpu.name.clone(), framework: cut(framework), driver: self.driver.clone() };
-        self.history.probe(&place, mib)
+        self.history.probe(&place, MiB(mib))
     }
 
     /// Everything learned, as `of` may see it: all users' runs for `None`.
@@ -203,7 +203,13 @@ impl Memory {
             let mut words = key.split('|').map(str::to_owned);
             let mut word = || words.next().unwrap_or_default();
             let (gpu, driver, framework) = (word(), word(), word());
-            LearnedContext { gpu, driver, framework, mib: context.mib(), probed: context.is_probed() }
+            LearnedContext {
+                gpu,
+                driver,
+                framework,
+                mib: context.size().map(|size| size.0),
+                probed: context.is_probed(),
+            }
         });
         MemoryReply {
             version: VERSION,
@@ -282,12 +288,12 @@ fn observed(attempt: &Attempt) -> Observed {
     };
     let completed = attempt.exit.as_ref().is_some_and(|e| e.status == ExitStatus::Code(0));
     Observed {
-        peak_mib: attempt.peak.map(|m| m.0),
+        peak: attempt.peak,
         active_ms: attempt.seen.map_or(0, |seen| seen.active.0),
         still_ms: attempt.seen.map_or(0, |seen| seen.still.0),
         completed,
-        out_of_memory_at_mib: cut_off.map(|m| m.0).filter(|m| *m > 0),
-        cap_mib: attempt.placement.cap.map(|m| m.0),
+        out_of_memory_at: cut_off.filter(|m| !m.is_zero()),
+        cap: attempt.placement.cap,
     }
 }
 
@@ -300,7 +306,7 @@ const fn basis(tier: Tier) -> Option<Basis> {
         Tier::Config => Basis::Config,
         Tier::Summary => Basis::Summary,
         Tier::Formula => Basis::Formula,
-        Tier::Declared | Tier::Unknown => return None,
+        Tier::Declared => return None,
     })
 }
 
@@ -313,17 +319,17 @@ fn cut(text: &str) -> String {
 #[must_use]
 pub fn to_view(estimate: &Estimate) -> EstimateView {
     EstimateView {
-        need_mib: estimate.need_mib,
-        use_mib: estimate.use_mib,
-        upper_mib: estimate.upper_mib,
+        need_mib: estimate.need_mib.0,
+        use_mib: estimate.use_mib.0,
+        upper_mib: estimate.upper_mib.0,
         tier: estimate.tier.to_string(),
         source: estimate.source.clone(),
         family: estimate.family.clone(),
         parts: estimate.parts.map(|p| PartsView {
-            context_mib: p.context_mib,
-            allocated_mib: p.allocated_mib,
-            reserved_mib: p.reserved_mib,
-            workspace_mib: p.workspace_mib,
+            context_mib: p.context_mib.0,
+            allocated_mib: p.allocated_mib.0,
+            reserved_mib: p.reserved_mib.0,
+            workspace_mib: p.workspace_mib.0,
         }),
         coverage_pct: None,
         elastic: false,
@@ -337,8 +343,8 @@ pub fn to_view(estimate: &Estimate) -> EstimateView {
 pub fn from_view(view: &EstimateView) -> Option<Estimate> {
     let tiers = [Tier::Trace, Tier::Graph, Tier::Config, Tier::Summary, Tier::Formula];
     let tier = tiers.into_iter().find(|t| t.as_str() == view.tier)?;
-    let mib = |mib: u64| mib.min(MOST_MIB);
-    let use_mib = mib(view.use_mib).max(1);
+    let mib = |mib: u64| MiB(mib.min(MOST_MIB));
+    let use_mib = mib(view.use_mib).max(MiB(1));
     Some(Estimate {
         need_mib: mib(view.need_mib).min(use_mib),
         use_mib,
@@ -471,7 +477,11 @@ mod tests {
             (Reason::Completed, None),
         ];
         for (verdict, expected) in cases {
-            assert_eq!(observed(&attempt(4000, verdict.clone())).out_of_memory_at_mib, expected, "{verdict}");
+            assert_eq!(
+                observed(&attempt(4000, verdict.clone())).out_of_memory_at,
+                expected.map(MiB),
+                "{verdict}"
+            );
         }
     }
 

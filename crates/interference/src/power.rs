@@ -20,37 +20,28 @@ use crate::share::Demand;
 /// [`crate::share::Capacities::prior`]'s.
 const ACHIEVABLE_DRAM: f64 = 0.8;
 
-/// Power of one type of GPU.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Power {
-    /// With nothing running, watts.
-    pub idle_w: f64,
-    /// Power limit, watts: no load draws more.
-    pub cap_w: f64,
-    /// Share of `cap_w - idle_w` that full GRACT asks for.
-    pub gract: f64,
-    /// The same for full SMACT.
-    pub smact: f64,
-    /// The same for full DRAM activity.
-    pub dram: f64,
-    /// The same for full tensor activity.
-    pub tensor: f64,
-    /// `alpha` in dynamic power ~ clock^alpha.
-    pub clock_exponent: f64,
-}
+pub use carma_hardware::Power;
 
-impl From<&carma_hardware::Power> for Power {
-    fn from(of_type: &carma_hardware::Power) -> Self {
-        let &carma_hardware::Power { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent } = of_type;
-        Self { idle_w, cap_w, gract, smact, dram, tensor, clock_exponent }
-    }
-}
-
-impl Power {
+/// What the law makes of a GPU type's constants.
+pub trait PowerLaw {
     /// Power that this activity asks for at the full clock, watts. May be above the limit. Activities
     /// are taken between 0 and 1.
-    #[must_use]
-    pub fn asked_w(&self, activity: &Demand) -> f64 {
+    fn asked_w(&self, activity: &Demand) -> f64;
+
+    /// Power that is drawn, watts: what is asked for, at most the limit.
+    fn drawn_w(&self, activity: &Demand) -> f64;
+
+    /// [`clock_factor`] at this activity.
+    fn clock(&self, activity: &Demand) -> f64;
+
+    /// How much longer a task's kernels take at `clock` than when it was alone on the GPU, at least 1.
+    /// What it did alone was measured under the same limit: a task that reaches the limit by itself
+    /// has its own lower clock in its speed alone already.
+    fn longer(&self, alone: &Demand, clock: f64) -> f64;
+}
+
+impl PowerLaw for Power {
+    fn asked_w(&self, activity: &Demand) -> f64 {
         let share = |value: f64| if value.is_finite() { value.clamp(0.0, 1.0) } else { 0.0 };
         let load = self.gract * share(activity.gract)
             + self.smact * share(activity.sm)
@@ -59,16 +50,21 @@ impl Power {
         self.idle_w + (self.cap_w - self.idle_w) * load.max(0.0)
     }
 
-    /// Power that is drawn, watts: what is asked for, at most the limit.
-    #[must_use]
-    pub fn drawn_w(&self, activity: &Demand) -> f64 {
+    fn drawn_w(&self, activity: &Demand) -> f64 {
         self.asked_w(activity).min(self.cap_w)
     }
 
-    /// [`clock_factor`] at this activity.
-    #[must_use]
-    pub fn clock(&self, activity: &Demand) -> f64 {
+    fn clock(&self, activity: &Demand) -> f64 {
         clock_factor(self.asked_w(activity), self.idle_w, self.cap_w, self.clock_exponent)
+    }
+
+    fn longer(&self, alone: &Demand, clock: f64) -> f64 {
+        if clock >= 1.0 {
+            return 1.0;
+        }
+        let bound = clock_bound(alone);
+        let stretch = |clock: f64| 1.0 + bound * (1.0 / clock - 1.0);
+        (stretch(clock) / stretch(self.clock(alone))).max(1.0)
     }
 }
 
@@ -82,21 +78,6 @@ pub fn clock_factor(asked_w: f64, idle_w: f64, cap_w: f64, alpha: f64) -> f64 {
         return 1.0;
     }
     ((cap_w - idle_w) / (asked_w - idle_w)).powf(1.0 / alpha).max(1e-3)
-}
-
-impl Power {
-    /// How much longer a task's kernels take at `clock` than when it was alone on the GPU, at least 1.
-    /// What it did alone was measured under the same limit: a task that reaches the limit by itself
-    /// has its own lower clock in its speed alone already.
-    #[must_use]
-    pub fn longer(&self, alone: &Demand, clock: f64) -> f64 {
-        if clock >= 1.0 {
-            return 1.0;
-        }
-        let bound = clock_bound(alone);
-        let stretch = |clock: f64| 1.0 + bound * (1.0 / clock - 1.0);
-        (stretch(clock) / stretch(self.clock(alone))).max(1.0)
-    }
 }
 
 /// Share of a task's time that follows the SM clock, 0 to 1, from what it does alone: of its engine

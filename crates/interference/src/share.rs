@@ -27,6 +27,8 @@
 //! When the set asks for more power than the board may draw, clocks fall and everyone slows down:
 //! that factor belongs to the type of GPU (module `power`), and is multiplied in where both are known.
 
+pub use carma_hardware::Capacities;
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -124,60 +126,6 @@ impl fmt::Display for Mode {
             Self::TimeSlice => "time-slice",
             Self::Mps => "mps",
         })
-    }
-}
-
-/// How much of each resource several tenants can use together, in the unit of [`Demand`], which is
-/// always the *whole* GPU. A tenant that is alone on a resource loses nothing: it has all of the part
-/// that there is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Capacities {
-    /// Engine time under time-slicing.
-    pub time_slice_gract: f64,
-    /// SM activity under MPS, counted in what the tasks would show alone.
-    pub mps_sm: f64,
-    /// DRAM activity under MPS.
-    pub mps_dram: f64,
-    /// Tensor activity under MPS.
-    pub mps_tensor: f64,
-    /// PCIe traffic in either mode.
-    pub pcie: f64,
-    /// Part of the whole GPU's SMs and tensor pipes that there is: 1, or less on a MIG instance.
-    pub part_sm: f64,
-    /// Part of the whole GPU's DRAM bandwidth that there is: 1, or less on a MIG instance.
-    pub part_dram: f64,
-}
-
-impl Default for Capacities {
-    fn default() -> Self {
-        Self::prior()
-    }
-}
-
-impl Capacities {
-    /// The prior for a GPU that nobody has measured, from published co-location data on V100 and
-    /// A100. Time-slicing divides engine time without loss; MPS packs more SM activity than solo
-    /// counters add up to, because kernels fill each other's gaps; not all of DRAM's peak can be had. On
-    /// the H200 it is up to 35 % too high (ResNet26, MPS, k=7): a level does not carry over from one GPU
-    /// to another.
-    #[must_use]
-    pub fn prior() -> Self {
-        (&carma_hardware::Unmeasured::get().model.capacities).into()
-    }
-}
-
-impl From<&carma_hardware::Capacities> for Capacities {
-    fn from(of_type: &carma_hardware::Capacities) -> Self {
-        let &carma_hardware::Capacities {
-            time_slice_gract,
-            mps_sm,
-            mps_dram,
-            mps_tensor,
-            pcie,
-            part_sm,
-            part_dram,
-        } = of_type;
-        Self { time_slice_gract, mps_sm, mps_dram, mps_tensor, pcie, part_sm, part_dram }
     }
 }
 

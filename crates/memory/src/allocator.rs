@@ -2,7 +2,7 @@
 
 use crate::alloc::Peak;
 use crate::margin::Margin;
-use crate::{Estimate, MIB, Parts, Platform, Task, Tier};
+use crate::{Estimate, Parts, Platform, Task, Tier};
 
 /// What a front end learned by replay.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,24 +29,18 @@ pub struct Footprint {
 /// Context, allocator and workspaces together.
 #[must_use]
 pub fn estimate(footprint: &Footprint, task: &Task, platform: &Platform) -> Estimate {
-    let mib = |bytes: u64| bytes.div_ceil(MIB);
-    let parts = Parts {
-        context_mib: platform.context_mib,
-        allocated_mib: mib(footprint.peak.max_allocated),
-        reserved_mib: mib(footprint.peak.max_reserved),
-        workspace_mib: mib(footprint.convolution_bytes),
-    };
+    let parts = Parts::of_replay(platform, &footprint.peak, footprint.convolution_bytes);
     let margin = Margin::of(footprint.tier, footprint.convolutional, task, footprint.doubts.len());
     let held = parts.reserved_mib + parts.workspace_mib;
     let mut reasons = vec![
         format!(
             "allocator model: tensors take {} MiB at most, in segments of {} MiB",
-            parts.allocated_mib, parts.reserved_mib
+            parts.allocated_mib.0, parts.reserved_mib.0
         ),
-        format!("CUDA context {} MiB ({})", parts.context_mib, platform.context_source),
+        format!("CUDA context {} MiB ({})", parts.context_mib.0, platform.context_source),
     ];
-    if parts.workspace_mib > 0 {
-        reasons.push(format!("workspace of the largest convolution: up to {} MiB", parts.workspace_mib));
+    if !parts.workspace_mib.is_zero() {
+        reasons.push(format!("workspace of the largest convolution: up to {} MiB", parts.workspace_mib.0));
     }
     if let Some(backend) = &platform.alloc.foreign_backend {
         reasons.push(format!("the allocator is {backend}, for which this model does not hold"));

@@ -2,8 +2,9 @@
 //! the same program, scaled; the best front end, corrected by how far it is off as a rule; the user's
 //! number. With none of these there is no answer, and the job gets a GPU alone until it has been seen.
 
+use crate::estimate::times;
 use crate::history::{Ask, History, Margins, Place, Signature, Told};
-use crate::{Estimate, Task, Tier};
+use crate::{Estimate, MiB, Task, Tier};
 
 /// How sure a bound has to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,8 +30,8 @@ pub struct Question<'a> {
     pub place: &'a Place,
     /// Answers of the front ends that could give one.
     pub estimates: &'a [Estimate],
-    /// What the user says, MiB.
-    pub declared_mib: Option<u64>,
+    /// What the user says.
+    pub declared_mib: Option<MiB>,
     /// The peak has no bound that could be told beforehand, see [`is_elastic`].
     pub elastic: bool,
 }
@@ -54,7 +55,7 @@ pub fn is_elastic(task: &Task) -> bool {
 
 /// A cut-off run had so much and wanted more; nobody knows how much more.
 const BEYOND_CUT_OFF: f64 = 0.10;
-const BEYOND_CUT_OFF_MIB: u64 = 256;
+const BEYOND_CUT_OFF_LEAST: MiB = MiB(256);
 /// Corrections beyond these say that the front end and the runs are about different things.
 const CORRECTIONS: (f64, f64) = (0.33, 3.0);
 
@@ -77,45 +78,45 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
 }
 
 /// What runs of the same program say.
-fn from_runs(told: &Told, best: Option<&Estimate>, context: u64) -> Estimate {
-    let net = told.use_mib.saturating_sub(context);
+fn from_runs(told: &Told, best: Option<&Estimate>, context: MiB) -> Estimate {
+    let net = told.use_mib - context;
     // Runs show what a task takes when memory is free. How far it could be squeezed, a simulation
     // knows; without one, not at all.
     let squeezed = best.and_then(|e| {
-        let parts = e.parts.filter(|p| p.reserved_mib > 0)?;
-        Some(parts.allocated_mib.min(parts.reserved_mib) as f64 / parts.reserved_mib as f64)
+        let parts = e.parts.filter(|p| !p.reserved_mib.is_zero())?;
+        Some(parts.allocated_mib.min(parts.reserved_mib).0 as f64 / parts.reserved_mib.0 as f64)
     });
-    let need_net = squeezed.map_or(net, |share| (net as f64 * share).ceil() as u64);
+    let need_net = squeezed.map_or(net, |share| times(net, share));
     Estimate {
         need_mib: told.use_mib.min(context + need_net),
         use_mib: told.use_mib,
-        upper_mib: told.use_mib + (net as f64 * told.margin).ceil() as u64,
+        upper_mib: told.use_mib + times(net, told.margin),
         tier: told.tier,
         source: "history".to_owned(),
         family: best.map_or_else(|| "unknown".to_owned(), |e| e.family.clone()),
         parts: None,
         reasons: vec![
             told.reason.clone(),
-            format!("bound: {:.0} % above it", told.margin * net as f64 * 100.0 / told.use_mib.max(1) as f64),
+            format!(
+                "bound: {:.0} % above it",
+                told.margin * net.0 as f64 * 100.0 / told.use_mib.0.max(1) as f64
+            ),
         ],
     }
 }
 
 /// What a front end says, with the context of this GPU, moved by how far it is off as a rule.
-fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: u64, coverage: f64) -> Estimate {
+fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: MiB, coverage: f64) -> Estimate {
     let mut new = estimate.clone();
     // Without parts, context and tensors cannot be told apart: the ratio is one of totals.
-    let (old_base, base) = estimate.parts.map_or((0, 0), |parts| (parts.context_mib, context));
+    let (old_base, base) = estimate.parts.map_or_else(Default::default, |parts| (parts.context_mib, context));
     if let Some(parts) = &mut new.parts
         && parts.context_mib != context
     {
         parts.context_mib = context;
-        new.reasons.push(format!("CUDA context {context} MiB as learned on {}", ask.place.gpu));
+        new.reasons.push(format!("CUDA context {} MiB as learned on {}", context.0, ask.place.gpu));
     }
-    let scaled = |mib: u64, by: f64| {
-        let by = by.clamp(CORRECTIONS.0, CORRECTIONS.1);
-        base + (mib.saturating_sub(old_base) as f64 * by).ceil() as u64
-    };
+    let scaled = |mib: MiB, by: f64| base + times(mib - old_base, by.clamp(CORRECTIONS.0, CORRECTIONS.1));
     let correction = history.correction(estimate, ask.place, coverage);
     let middle = correction.middle.unwrap_or(1.0);
     new.need_mib = scaled(estimate.need_mib, middle.min(1.0));
@@ -138,7 +139,7 @@ fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: u64
     new
 }
 
-fn declared(mib: u64) -> Estimate {
+fn declared(mib: MiB) -> Estimate {
     Estimate {
         need_mib: mib,
         use_mib: mib,
@@ -152,11 +153,13 @@ fn declared(mib: u64) -> Estimate {
 }
 
 /// Never below what runs that were cut off had.
-fn above(mut estimate: Estimate, at_least: Option<u64>) -> Estimate {
+fn above(mut estimate: Estimate, at_least: Option<MiB>) -> Estimate {
     let Some(had) = at_least else { return estimate };
-    let beyond = had + BEYOND_CUT_OFF_MIB.max((had as f64 * BEYOND_CUT_OFF).ceil() as u64);
+    let beyond = had + BEYOND_CUT_OFF_LEAST.max(times(had, BEYOND_CUT_OFF));
     if estimate.upper_mib < beyond {
-        estimate.reasons.push(format!("a run that had {had} MiB was cut off, so it takes more than that"));
+        estimate
+            .reasons
+            .push(format!("a run that had {} MiB was cut off, so it takes more than that", had.0));
     }
     estimate.need_mib = estimate.need_mib.max(had.min(estimate.use_mib));
     estimate.use_mib = estimate.use_mib.max(had);
@@ -181,17 +184,17 @@ mod tests {
 
     fn summary(net: u64) -> Estimate {
         Estimate {
-            need_mib: 500 + net * 8 / 10,
-            use_mib: 500 + net,
-            upper_mib: 500 + net * 13 / 10,
+            need_mib: MiB(500 + net * 8 / 10),
+            use_mib: MiB(500 + net),
+            upper_mib: MiB(500 + net * 13 / 10),
             tier: Tier::Summary,
             source: "allocator/summary".into(),
             family: "cnn".into(),
             parts: Some(Parts {
-                context_mib: 500,
-                allocated_mib: net * 8 / 10,
-                reserved_mib: net,
-                workspace_mib: 0,
+                context_mib: MiB(500),
+                allocated_mib: MiB(net * 8 / 10),
+                reserved_mib: MiB(net),
+                workspace_mib: MiB(0),
             }),
             reasons: vec![],
         }
@@ -202,7 +205,7 @@ mod tests {
             signature: &signature(line),
             place: &place(),
             estimates,
-            declared_mib: declared,
+            declared_mib: declared.map(MiB),
             elastic: false,
         };
         answer(history, &question, &Settings::default()).map(|a| a.estimate)
@@ -218,31 +221,31 @@ mod tests {
         let mut history = History::default();
         assert_eq!(ask(&history, "t.py --bs 8", &[], None), None);
         let declared = ask(&history, "t.py --bs 8", &[], Some(9000)).unwrap();
-        assert_eq!((declared.tier, declared.upper_mib), (Tier::Declared, 9000));
+        assert_eq!((declared.tier, declared.upper_mib), (Tier::Declared, MiB(9000)));
         let front = ask(&history, "t.py --bs 8", &[summary(4000)], Some(9000)).unwrap();
-        assert_eq!((front.tier, front.use_mib, front.upper_mib), (Tier::Summary, 4500, 5700));
-        learn(&mut history, "t.py --bs 8", Outcome::Peak(5000), &[summary(4000)]);
+        assert_eq!((front.tier, front.use_mib, front.upper_mib), (Tier::Summary, MiB(4500), MiB(5700)));
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(MiB(5000)), &[summary(4000)]);
         let exact = ask(&history, "t.py --bs 8", &[summary(4000)], Some(9000)).unwrap();
-        assert_eq!((exact.tier, exact.use_mib, exact.upper_mib), (Tier::Exact, 5000, 5250));
+        assert_eq!((exact.tier, exact.use_mib, exact.upper_mib), (Tier::Exact, MiB(5000), MiB(5250)));
         // 4,500 were measured beside the context for 4,000; 4,000 more of simulation are 4,600 more.
         let scaled = ask(&history, "t.py --bs 16", &[summary(8000)], None).unwrap();
-        assert_eq!((scaled.tier, scaled.use_mib), (Tier::Scaled, 500 + 4500 + 4600));
-        learn(&mut history, "t.py --bs 8", Outcome::Peak(5000), &[]);
-        learn(&mut history, "t.py --bs 8", Outcome::Peak(5000), &[]);
-        assert_eq!(ask(&history, "t.py --bs 8", &[], None).unwrap().upper_mib, 5100);
+        assert_eq!((scaled.tier, scaled.use_mib), (Tier::Scaled, MiB(500 + 4500 + 4600)));
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(MiB(5000)), &[]);
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(MiB(5000)), &[]);
+        assert_eq!(ask(&history, "t.py --bs 8", &[], None).unwrap().upper_mib, MiB(5100));
     }
 
     #[test]
     fn a_cut_off_run_is_a_lower_bound() {
         let mut history = History::default();
-        learn(&mut history, "t.py --bs 8", Outcome::AtLeast(20_000), &[summary(4000)]);
+        learn(&mut history, "t.py --bs 8", Outcome::AtLeast(MiB(20_000)), &[summary(4000)]);
         // Nothing is measured, so there is no value; the front end is lifted.
         assert_eq!(ask(&history, "t.py --bs 8", &[], None), None);
         let lifted = ask(&history, "t.py --bs 8", &[summary(4000)], None).unwrap();
-        assert_eq!((lifted.tier, lifted.upper_mib), (Tier::Summary, 22_000));
+        assert_eq!((lifted.tier, lifted.upper_mib), (Tier::Summary, MiB(22_000)));
         // A larger batch takes no less; a smaller one may.
-        assert!(ask(&history, "t.py --bs 16", &[summary(8000)], None).unwrap().upper_mib >= 22_000);
-        assert_eq!(ask(&history, "t.py --bs 4", &[summary(2000)], None).unwrap().upper_mib, 3100);
+        assert!(ask(&history, "t.py --bs 16", &[summary(8000)], None).unwrap().upper_mib >= MiB(22_000));
+        assert_eq!(ask(&history, "t.py --bs 4", &[summary(2000)], None).unwrap().upper_mib, MiB(3100));
     }
 
     #[test]
@@ -250,11 +253,11 @@ mod tests {
         let mut history = History::default();
         for i in 0..40 {
             let line = format!("other{i}.py");
-            learn(&mut history, &line, Outcome::Peak(500 + 1000 + i), &[summary(1000)]);
+            learn(&mut history, &line, Outcome::Peak(MiB(500 + 1000 + i)), &[summary(1000)]);
         }
         let estimate = ask(&history, "new.py", &[summary(10_000)], None).unwrap();
         assert_eq!(estimate.tier, Tier::Summary);
-        assert!((10_500..10_900).contains(&estimate.upper_mib), "{estimate:?}");
+        assert!((10_500..10_900).contains(&estimate.upper_mib.0), "{estimate:?}");
         assert!(estimate.reasons.iter().any(|r| r.contains("bound at 95 %")), "{estimate:?}");
     }
 
@@ -270,7 +273,7 @@ mod tests {
             elastic: true,
         };
         assert!(answer(&history, &question, &Settings::default()).unwrap().elastic);
-        learn(&mut history, "b.py", Outcome::Peak(30_000), &estimates);
+        learn(&mut history, "b.py", Outcome::Peak(MiB(30_000)), &estimates);
         assert!(!answer(&history, &question, &Settings::default()).unwrap().elastic);
     }
 }

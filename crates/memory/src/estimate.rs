@@ -1,9 +1,14 @@
 //! The answer of every estimator.
 
+use crate::alloc::Peak;
+use crate::{MiB, Platform};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What an estimate rests on, best first. The order is that in which [`crate`]'s `auto` prefers.
+///
+/// Not the core's `Basis`: that is of what carma computed, journalled and never the user's own number, which is an
+/// estimate here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
@@ -23,8 +28,6 @@ pub enum Tier {
     Formula,
     /// The user said so.
     Declared,
-    /// Nothing is known.
-    Unknown,
 }
 
 impl Tier {
@@ -40,7 +43,6 @@ impl Tier {
             Self::Summary => "summary",
             Self::Formula => "formula",
             Self::Declared => "declared",
-            Self::Unknown => "unknown",
         }
     }
 }
@@ -51,29 +53,41 @@ impl fmt::Display for Tier {
     }
 }
 
-/// What the numbers are made of, MiB. History stores this, so that the part which depends on the task
+/// What the numbers are made of. History stores this, so that the part which depends on the task
 /// carries over to another GPU and the part which depends on the GPU does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Parts {
     /// CUDA context of one process.
-    pub context_mib: u64,
+    pub context_mib: MiB,
     /// Most that tensors take at once, in blocks of the allocator.
-    pub allocated_mib: u64,
+    pub allocated_mib: MiB,
     /// Most that the allocator holds at once.
-    pub reserved_mib: u64,
+    pub reserved_mib: MiB,
     /// Bound of what libraries ask for beside tensors (convolution workspaces).
-    pub workspace_mib: u64,
+    pub workspace_mib: MiB,
 }
 
-/// Memory that a task needs on each of its GPUs, MiB.
+impl Parts {
+    /// Of a replay: the context of its platform, the allocator's peak, and the bytes of its largest convolution.
+    pub(crate) const fn of_replay(platform: &Platform, peak: &Peak, convolution_bytes: u64) -> Self {
+        Self {
+            context_mib: platform.context_mib,
+            allocated_mib: MiB::from_bytes(peak.max_allocated),
+            reserved_mib: MiB::from_bytes(peak.max_reserved),
+            workspace_mib: MiB::from_bytes(convolution_bytes),
+        }
+    }
+}
+
+/// Memory that a task needs on each of its GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Below this it cannot run: peak allocated, context and workspaces.
-    pub need_mib: u64,
+    pub need_mib: MiB,
     /// What it takes when memory is free: peak reserved, context and workspaces.
-    pub use_mib: u64,
+    pub use_mib: MiB,
     /// The bound used for admission, at the configured coverage.
-    pub upper_mib: u64,
+    pub upper_mib: MiB,
     /// What it rests on.
     pub tier: Tier,
     /// Which estimator, and by which front end: `allocator/summary`, `horus`, `history`.
@@ -85,4 +99,9 @@ pub struct Estimate {
     pub parts: Option<Parts>,
     /// How the numbers came about, and what widened the bound; a sentence each.
     pub reasons: Vec<String>,
+}
+
+/// So many times as much, rounded up.
+pub(crate) fn times(mib: MiB, factor: f64) -> MiB {
+    MiB((mib.0 as f64 * factor).ceil() as u64)
 }

@@ -7,7 +7,7 @@ use crate::formula::{self, Totals, faketensor};
 use crate::gpumemnet::{AuthorsNetworks, Ensemble};
 use crate::graph::{Graph, Kind, Replay, replay};
 use crate::summary::Summary;
-use crate::{Error, Estimate, MIB, Platform, Task, Tier, gpumemnet, hf, onnx, summary, trace};
+use crate::{Error, Estimate, MIB, MiB, Platform, Task, Tier, gpumemnet, hf, onnx, summary, trace};
 use std::sync::Arc;
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
@@ -23,8 +23,8 @@ pub struct Known {
     pub onnx: Option<Vec<u8>>,
     /// Log of a traced run.
     pub trace: Option<Vec<u8>>,
-    /// What the user asks for, MiB.
-    pub declared_mib: Option<u64>,
+    /// What the user asks for.
+    pub declared_mib: Option<MiB>,
     /// Peak under FakeTensorMode, MiB.
     pub faketensor_mib: Option<f64>,
     /// Networks of GPUMemNet's authors, where there are some to ask.

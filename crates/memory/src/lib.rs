@@ -25,8 +25,9 @@ mod platform;
 pub mod summary;
 mod task;
 pub mod trace;
-mod weights;
+pub mod weights;
 
+pub use carma_core::units::MiB;
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};
 pub use task::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};

@@ -1,9 +1,10 @@
 //! How far above its `use` an estimate is bounded for admission.
 
-use crate::{Parallel, Task, Tier};
+use crate::estimate::times;
+use crate::{MiB, Parallel, Task, Tier};
 
-/// Always added to a bound, MiB: rounding of segments, a library's small buffers.
-const FLOOR_MIB: u64 = 64;
+/// Always added to a bound: rounding of segments, a library's small buffers.
+const FLOOR: MiB = MiB(64);
 
 /// A relative margin on top of what the allocator is expected to hold, and why it is as wide.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,10 +42,10 @@ impl Margin {
         Self { share, reason }
     }
 
-    /// The bound for a task whose allocator is expected to hold `reserved_mib` and workspaces.
+    /// The bound for a task that is expected to hold so much beside the context.
     #[must_use]
-    pub fn upper(&self, context_mib: u64, held_mib: u64) -> u64 {
-        context_mib + held_mib + (held_mib as f64 * self.share).ceil() as u64 + FLOOR_MIB
+    pub fn upper(&self, context: MiB, held: MiB) -> MiB {
+        context + held + times(held, self.share) + FLOOR
     }
 }
 
@@ -61,7 +62,7 @@ fn base(tier: Tier, convolutional: bool) -> (f64, String) {
         (Tier::Config, _) => (0.15, "the configuration of a known family"),
         (Tier::Summary, true) => (0.30, "a summary hides what happens between layers, and workspaces vary"),
         (Tier::Summary, false) => (0.20, "a summary of a model without convolutions"),
-        (Tier::Formula | Tier::Declared | Tier::Unknown, _) => (0.30, "a formula over a few numbers"),
+        (Tier::Formula | Tier::Declared, _) => (0.30, "a formula over a few numbers"),
     };
     (share, format!("{:.0} %: {why}", share * 100.0))
 }

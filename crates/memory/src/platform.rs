@@ -1,5 +1,6 @@
 //! Where a task will run: the GPU, the framework, the CUDA context that they cost.
 
+use crate::MiB;
 use crate::alloc::Settings;
 use carma_hardware::{Facts, Unmeasured};
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,8 @@ pub struct Gpu {
     pub name: String,
     /// Compute capability, major and minor: decides the size of cuBLAS workspaces.
     pub compute_capability: (u8, u8),
-    /// All of its memory, MiB.
-    pub total_mib: u64,
+    /// All of its memory.
+    pub total_mib: MiB,
 }
 
 /// GPU, framework, context, and settings of the allocator.
@@ -22,8 +23,8 @@ pub struct Platform {
     pub gpu: Gpu,
     /// Version of PyTorch, major and minor.
     pub torch: (u32, u32),
-    /// CUDA context of one process, MiB.
-    pub context_mib: u64,
+    /// CUDA context of one process.
+    pub context_mib: MiB,
     /// Where the context's size comes from: probed, learned, or which row of the table.
     pub context_source: String,
     /// Settings of the caching allocator (`PYTORCH_ALLOC_CONF`).
@@ -54,10 +55,10 @@ impl Platform {
             gpu: Gpu {
                 name: facts.name.to_string(),
                 compute_capability: facts.compute_capability,
-                total_mib: facts.memory_mib,
+                total_mib: MiB(facts.memory_mib),
             },
             torch,
-            context_mib: context.value as u64,
+            context_mib: MiB(context.value as u64),
             context_source: format!("table, {}: {}", facts.name, context.source),
             alloc: Settings::default(),
         };
@@ -69,7 +70,7 @@ impl Platform {
     #[must_use]
     pub fn unknown(gpu: Gpu, torch: (u32, u32)) -> Self {
         let context_source = format!("{} is not in the table: as much as a large GPU takes", gpu.name);
-        let context_mib = Unmeasured::get().training_mib.value as u64;
+        let context_mib = MiB(Unmeasured::get().training_mib.value as u64);
         let mut platform = Self { gpu, torch, context_mib, context_source, alloc: Settings::default() };
         platform.loads_eagerly();
         platform
@@ -78,7 +79,7 @@ impl Platform {
     fn loads_eagerly(&mut self) {
         if self.torch < LAZY_SINCE {
             let eager = &Unmeasured::get().eager_mib;
-            self.context_mib = eager.value as u64;
+            self.context_mib = MiB(eager.value as u64);
             self.context_source = format!(
                 "PyTorch {}.{} loads all kernels at the start: {}",
                 self.torch.0, self.torch.1, eager.source
@@ -103,8 +104,11 @@ mod tests {
     #[test]
     fn facts_of_the_table_are_those_of_the_platform() {
         let h200 = Platform::lookup("NVIDIA H200", (2, 11)).unwrap();
-        assert_eq!(h200.gpu, Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: 143_771 });
-        assert_eq!(h200.context_mib, 758);
+        assert_eq!(
+            h200.gpu,
+            Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: MiB(143_771) }
+        );
+        assert_eq!(h200.context_mib, MiB(758));
         assert_eq!(
             h200.context_source,
             "table, H200: measured: 742 to 764 MiB in fresh processes that trained (docs/research/datasets.md), driver 580, PyTorch 2.11"
@@ -112,11 +116,11 @@ mod tests {
         let a6000 = Platform::lookup("NVIDIA RTX A6000", (2, 11)).unwrap();
         assert_eq!(
             (a6000.gpu.compute_capability, a6000.gpu.total_mib, a6000.context_mib),
-            ((8, 6), 49_140, 450)
+            ((8, 6), MiB(49_140), MiB(450))
         );
         assert_eq!(a6000.context_source, "table, RTX-A6000: assumed: between an A100's and an H200's");
-        let none = Gpu { name: "Voodoo 2".into(), compute_capability: (9, 0), total_mib: 12 };
-        assert_eq!(Platform::unknown(none, (2, 11)).context_mib, 700);
+        let none = Gpu { name: "Voodoo 2".into(), compute_capability: (9, 0), total_mib: MiB(12) };
+        assert_eq!(Platform::unknown(none, (2, 11)).context_mib, MiB(700));
     }
 
     #[test]
@@ -130,8 +134,8 @@ mod tests {
     #[test]
     fn old_releases_load_all_kernels() {
         let old = Platform::lookup("H200", (1, 12)).unwrap();
-        assert_eq!(old.context_mib, 1429);
+        assert_eq!(old.context_mib, MiB(1429));
         assert_eq!(old.context_source, "PyTorch 1.12 loads all kernels at the start: as measured on an A100");
-        assert_eq!(Platform::lookup("A100", (2, 6)).unwrap().context_mib, 524);
+        assert_eq!(Platform::lookup("A100", (2, 6)).unwrap().context_mib, MiB(524));
     }
 }

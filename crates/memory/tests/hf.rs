@@ -6,7 +6,9 @@ use carma_memory::graph::{self, Op};
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::hf::{Config, Family, Head};
 use carma_memory::margin::Margin;
-use carma_memory::{Attention, Lora, MIB, Mode, Optimizer, Parallel, Platform, Precision, Task, Tier, hf};
+use carma_memory::{
+    Attention, Lora, MIB, MiB, Mode, Optimizer, Parallel, Platform, Precision, Task, Tier, hf,
+};
 use serde_json::{Value, json};
 
 fn platform(name: &str) -> Platform {
@@ -75,8 +77,8 @@ fn graphs_take_what_traces_of_the_models_take() {
         } else {
             let task = task_of(&row["run"]);
             let margin = Margin::of(Tier::Config, false, &task, graph.doubts.len());
-            let upper = margin.upper(0, reserved as u64);
-            assert!(upper as f64 >= row["reserved_mib"].as_f64().unwrap(), "{label}: {errors:?}");
+            let upper = margin.upper(MiB::ZERO, MiB(reserved as u64));
+            assert!(upper.0 as f64 >= row["reserved_mib"].as_f64().unwrap(), "{label}: {errors:?}");
             assert!(errors[1] < 0.2, "{label}: {errors:?}");
             doubted.push(errors);
         }

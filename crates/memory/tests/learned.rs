@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use carma_memory::estimators::{Known, run};
-use carma_memory::{Lora, Mode, Platform, Task};
+use carma_memory::{Lora, MiB, Mode, Platform, Task};
 
 const LEARNED: [&str; 3] = ["gpumemnet", "gpumemnet-transformer", "dnnperf"];
 const PUBLISHED: [&str; 2] = ["gpumemnet-published", "gpumemnet-published-transformer"];
@@ -93,8 +93,8 @@ fn a_language_model_is_asked_about_with_its_own_length() {
     let known = Known { hf_config: Some(BERT.to_owned()), ..Known::default() };
     for name in LEARNED {
         let mib = |seq| run(name, &known, &long(seq), &platform()).unwrap().remove(0).result.unwrap().use_mib;
-        let (short, long) = (mib(64), mib(512));
-        let context = platform().context_mib;
+        let (MiB(short), MiB(long)) = (mib(64), mib(512));
+        let MiB(context) = platform().context_mib;
         assert!(long - context > 3 * (short - context), "{name}: {short} {long}");
     }
 }

@@ -5,7 +5,7 @@
 use bolero::{TypeGenerator, check};
 use carma_memory::alloc::Settings;
 use carma_memory::graph::replay;
-use carma_memory::{Error, Gpu, Platform, Task, summary};
+use carma_memory::{Error, Gpu, MiB, Platform, Task, summary};
 use std::time::{Duration, Instant};
 
 const KINDS: &[&str] = &[
@@ -169,9 +169,9 @@ fn damaged_texts_of_real_models() {
     let ends = std::sync::atomic::AtomicUsize::new(0);
     let task = Task { batch_size: 4, ..Task::default() };
     let platform = Platform {
-        gpu: Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: 143_771 },
+        gpu: Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: MiB(143_771) },
         torch: (2, 11),
-        context_mib: 0,
+        context_mib: MiB(0),
         context_source: String::new(),
         alloc: Settings::default(),
     };

@@ -9,7 +9,7 @@
 
 use carma_memory::alloc::Settings;
 use carma_memory::graph::{Graph, Op, replay};
-use carma_memory::{Gpu, MIB, Platform, Task, summary};
+use carma_memory::{Gpu, MIB, MiB, Platform, Task, summary};
 use std::path::Path;
 
 fn text(name: &str) -> String {
@@ -19,9 +19,9 @@ fn text(name: &str) -> String {
 
 fn platform() -> Platform {
     Platform {
-        gpu: Gpu { name: "A100-40GB".into(), compute_capability: (8, 0), total_mib: 40_960 },
+        gpu: Gpu { name: "A100-40GB".into(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 11),
-        context_mib: 0,
+        context_mib: MiB(0),
         context_source: String::new(),
         alloc: Settings::default(),
     }

@@ -4,7 +4,7 @@
 
 use carma_memory::alloc::Event;
 use carma_memory::trace::{Replay, Status, estimate, read, replay};
-use carma_memory::{Error, MIB, Platform, Task, Tier};
+use carma_memory::{Error, MIB, MiB, Platform, Task, Tier};
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write as _;
 
@@ -53,13 +53,13 @@ fn a_replay_becomes_an_estimate() {
     let task = Task::default();
     let e = estimate(text.as_bytes(), &task, &platform()).unwrap();
     assert_eq!((e.tier, e.source.as_str(), e.family.as_str()), (Tier::Trace, "allocator/trace", "resnet"));
-    assert_eq!(e.use_mib, 524 + 100 + 200 + 20 + 50);
+    assert_eq!(e.use_mib, MiB(524 + 100 + 200 + 20 + 50));
     assert!(e.need_mib < e.use_mib && e.upper_mib > e.use_mib);
     assert!(e.reasons.iter().any(|r| r.contains("during backward")), "{:?}", e.reasons);
     // On a newer GPU only the workspaces differ: 32 MiB each instead of 8.1.
     let h200 = Platform::lookup("H200", (2, 11)).unwrap();
     let there = estimate(text.as_bytes(), &task, &h200).unwrap();
-    assert_eq!(there.parts.unwrap().reserved_mib, 100 + 200 + 64);
+    assert_eq!(there.parts.unwrap().reserved_mib, MiB(100 + 200 + 64));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! GPU types under the law of slowdown, and types from users' files.
 
 use carma_hardware::{FileError, GpuType, GpuTypes};
-use carma_interference::power::Power;
+use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share_into};
 use std::path::Path;
 
@@ -53,7 +53,7 @@ pub struct GpuState {
 
 impl From<&GpuType> for Law {
     fn from(gpu: &GpuType) -> Self {
-        Self { power: (&gpu.power).into(), capacities: (&gpu.capacities).into() }
+        Self { power: gpu.power, capacities: gpu.capacities }
     }
 }
 

@@ -5,7 +5,7 @@
 //! on it changes or a client reads it. That is why idle virtual GPUs cost nothing.
 
 use carma_hardware::GpuType;
-use carma_interference::power::Power;
+use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Capacities, Demand, Tenant as Sharer, share_mixed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,8 +178,8 @@ impl Physics {
                 uuid,
                 memory_mib: gpu.memory_mib,
                 empty_w: gpu.empty_w,
-                power: (&gpu.power).into(),
-                capacities: (&gpu.capacities).into(),
+                power: gpu.power,
+                capacities: gpu.capacities,
                 lost: None,
                 tenants: BTreeSet::new(),
                 allowed: BTreeMap::new(),

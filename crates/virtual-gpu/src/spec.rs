@@ -101,7 +101,7 @@ impl fmt::Display for VirtualSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_interference::power::Power;
+    use carma_interference::power::PowerLaw as _;
     use carma_interference::share::Demand;
     use proptest::prelude::*;
 
@@ -149,7 +149,7 @@ mod tests {
     /// Rows of the H200 table, each within 15 %.
     #[test]
     fn power_agrees_with_the_h200_table() {
-        let power = Power::from(&GpuType::find("h200").unwrap().power);
+        let power = GpuType::find("h200").unwrap().power;
         let drawn = |gract, sm, dram| power.drawn_w(&Demand { gract, sm, dram, ..Demand::default() });
         for (gract, smact, dram, watts) in [
             (0.397, 0.224, 0.046, 212.0),

@@ -7,7 +7,7 @@ use super::{
     sharing, total, with, write,
 };
 use carma_hardware::GpuType;
-use carma_interference::power::{Power, clock_factor};
+use carma_interference::power::{Power, PowerLaw as _, clock_factor};
 use carma_interference::share::{Capacities, Demand, Mode, Tenant, share};
 use carma_sim::gpu::Law;
 use rand::{RngExt, SeedableRng};

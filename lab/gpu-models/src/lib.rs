@@ -15,6 +15,7 @@ mod write;
 pub use search::{Errors, Fitted};
 
 use carma_hardware::GpuType;
+use carma_interference::power::PowerLaw as _;
 use carma_interference::share::{Mode, Scratch, Tenant};
 use carma_sim::gpu::Law;
 use data::{Powered, Together};

@@ -4,7 +4,7 @@
 
 use carma_lab_memory::bench::{Data, Outcome, Pair, score, timm};
 use carma_memory::formula::{Totals, horus, quick};
-use carma_memory::{Platform, Task, summary};
+use carma_memory::{MiB, Platform, Task, summary};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -114,7 +114,7 @@ fn horus_on_published_models_stays_below_its_bound() {
         let estimated_mib = number(5);
         // The bound over the published value is what the estimator gives for it.
         let e = horus::estimate(Totals { activations: 0, parameters: 1 << 30, batch: 1 }, "unknown");
-        let factor = e.upper_mib as f64 / e.use_mib as f64;
+        let factor = e.upper_mib.0 as f64 / e.use_mib.0 as f64;
         pairs.push(Pair {
             label: line[0].to_owned(),
             measured_mib: number(2),
@@ -137,7 +137,7 @@ fn horus_on_published_models_stays_below_its_bound() {
 #[test]
 fn quick_formula_on_the_mlp_sets() {
     // Measured with a context of 1,429 MiB.
-    let platform = Platform { context_mib: 1429, ..Platform::lookup("A100-40GB", (2, 6)).unwrap() };
+    let platform = Platform { context_mib: MiB(1429), ..Platform::lookup("A100-40GB", (2, 6)).unwrap() };
     for (file, limit) in [("gpumemnet/mlp_data_step1.csv", 0.02), ("gpumemnet/mlp_data_step2.csv", 0.02)] {
         let Some(path) = shared(file) else { continue };
         let mut reader = csv::Reader::from_path(path).unwrap();
@@ -159,8 +159,8 @@ fn quick_formula_on_the_mlp_sets() {
                 Pair {
                     label: line[0].to_owned(),
                     measured_mib: number(m),
-                    estimated_mib: e.use_mib as f64,
-                    upper_mib: Some(e.upper_mib as f64),
+                    estimated_mib: e.use_mib.0 as f64,
+                    upper_mib: Some(e.upper_mib.0 as f64),
                 }
             })
             .collect();

@@ -52,7 +52,7 @@ fn the_published_networks_say_the_upper_edge_of_a_class() {
     let known = Known { authors: Some(Arc::new(Folder(weights))), ..summary() };
     for name in PUBLISHED {
         let estimate = run(name, &known, &task(), &platform()).unwrap().remove(0).result.unwrap();
-        assert_eq!((estimate.use_mib % 8000, estimate.upper_mib), (0, estimate.use_mib));
+        assert_eq!((estimate.use_mib.0 % 8000, estimate.upper_mib), (0, estimate.use_mib));
     }
     let nowhere = Known { authors: Some(Arc::new(Folder("/nowhere".into()))), ..summary() };
     let error = run(PUBLISHED[0], &nowhere, &task(), &platform()).unwrap().remove(0).result.unwrap_err();

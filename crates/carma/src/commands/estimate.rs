@@ -13,7 +13,7 @@ use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
 use carma_memory::hf::safetensors::Weights;
-use carma_memory::{Estimate, Platform, Precision, Task};
+use carma_memory::{Estimate, MiB, Platform, Precision, Task};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const MOST_ONNX: u64 = 2 << 30;
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     let mut known = read(&args.model)?;
-    known.declared_mib = args.gpu_memory.map(|m| m.0);
+    known.declared_mib = args.gpu_memory;
     known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
     known.authors = args.gpumemnet_weights.clone().map(|weights| Arc::new(LabNetworks { weights }) as _);
     let task = args.task.task(args.gpus);
@@ -97,13 +97,13 @@ pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platfor
             Failure::usage("which type of GPU? no daemon answers that could say")
                 .hint("say --gpu H200 or another type")
         })?;
-        super::expect::platform_named(&first.name, first.memory_mib, torch)
+        super::expect::platform_named(&first.name, MiB(first.memory_mib), torch)
     };
     if let Some(mib) = args.context_mib {
-        platform.context_mib = mib;
+        platform.context_mib = MiB(mib);
         platform.context_source = "as given".to_owned();
-    } else if let Some(mib) = daemon.as_mut().and_then(|daemon| learned(daemon, &platform)) {
-        platform.context_mib = mib;
+    } else if let Some(context) = daemon.as_mut().and_then(|daemon| learned(daemon, &platform)) {
+        platform.context_mib = context;
         platform.context_source = "as the daemon measured it on this machine".to_owned();
     }
     let variable =
@@ -115,13 +115,13 @@ pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platfor
 }
 
 /// The context that the daemon knows for this type of GPU and framework; the largest of its drivers'.
-fn learned(daemon: &mut Client, platform: &Platform) -> Option<u64> {
+fn learned(daemon: &mut Client, platform: &Platform) -> Option<MiB> {
     let reply: MemoryReply = daemon.get("/v1/memory").ok()?;
     let (major, minor) = platform.torch;
     let framework = format!("torch {major}.{minor}");
     let here = |name: &str| super::expect::platform_named(name, platform.gpu.total_mib, platform.torch).gpu;
     let known = reply.contexts.iter().filter(|c| c.framework == framework && here(&c.gpu) == platform.gpu);
-    known.filter_map(|c| c.mib).max()
+    known.filter_map(|c| c.mib).max().map(MiB)
 }
 
 /// What to say where the numbers' type was not given and the configuration has another than the default.
@@ -183,9 +183,9 @@ pub(crate) fn render(answers: &[Answer], platform: &Platform, screen: &Screen) -
         match result {
             Ok(Estimate { need_mib, use_mib, upper_mib, tier, source, .. }) => table.row([
                 name,
-                need_mib.to_string(),
-                use_mib.to_string(),
-                upper_mib.to_string(),
+                need_mib.0.to_string(),
+                use_mib.0.to_string(),
+                upper_mib.0.to_string(),
                 tier.to_string(),
                 source.clone(),
             ]),

@@ -12,7 +12,7 @@ use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
-use carma_memory::{Estimate, Gpu, Platform, Task};
+use carma_memory::{Estimate, Gpu, MiB, Platform, Task};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -125,10 +125,10 @@ pub(crate) fn fill(
         return Ok(());
     }
     let gpus: GpusReply = client.get("/v1/gpus")?;
-    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut types: BTreeMap<&str, MiB> = BTreeMap::new();
     for gpu in &gpus.gpus {
         let memory = types.entry(&gpu.name).or_default();
-        *memory = gpu.memory_mib.max(*memory);
+        *memory = MiB(gpu.memory_mib).max(*memory);
     }
     // Of each estimator the answer for the type on which it expects the most.
     let mut best: BTreeMap<&str, Estimate> = BTreeMap::new();
@@ -303,7 +303,7 @@ fn framework(request: &SubmitRequest) -> Option<String> {
 }
 
 /// As in the table, whether the name is the driver's or a virtual GPU's; with cautious guesses where that lacks it.
-pub(crate) fn platform_named(name: &str, total_mib: u64, torch: (u32, u32)) -> Platform {
+pub(crate) fn platform_named(name: &str, total_mib: MiB, torch: (u32, u32)) -> Platform {
     Platform::lookup(name, torch).unwrap_or_else(|_| {
         // The larger workspaces: rather too much than too little.
         let gpu = Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib };
@@ -312,7 +312,7 @@ pub(crate) fn platform_named(name: &str, total_mib: u64, torch: (u32, u32)) -> P
 }
 
 /// The platform of a type of GPU, with the framework and the settings that the job has.
-fn platform(name: &str, total_mib: u64, request: &SubmitRequest) -> Platform {
+fn platform(name: &str, total_mib: MiB, request: &SubmitRequest) -> Platform {
     let torch = request.task.framework.as_deref().and_then(|text| {
         let (major, minor) = text.strip_prefix("torch ")?.split_once('.')?;
         Some((major.parse().ok()?, minor.parse().ok()?))

@@ -55,7 +55,7 @@ pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> 
         .arg(format!("--timeout={}", args.timeout))
         .arg(format!("--gpu={}", platform.gpu.name))
         .arg(format!("--capability={major}.{minor}"))
-        .arg(format!("--total-mib={}", platform.gpu.total_mib))
+        .arg(format!("--total-mib={}", platform.gpu.total_mib.0))
         .args(rest)
         .envs(launch.env.iter().map(|(key, value)| (key, value)))
         .env("CUDA_VISIBLE_DEVICES", "")

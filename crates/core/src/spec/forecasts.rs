@@ -160,7 +160,8 @@ pub struct Computed {
     pub elastic: bool,
 }
 
-/// What a computed forecast rests on, best first.
+/// What a computed forecast rests on, best first. `carma_memory::Tier` has the user's own number too, which is no
+/// computed forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {

@@ -27,8 +27,8 @@ impl GpuType {
         match known {
             Some(known) => Self {
                 name,
-                capacities: (&known.capacities).into(),
-                power: known.power.as_ref().map(Power::from),
+                capacities: known.capacities,
+                power: known.power,
                 pcie_mib_s: known.pcie_mib_s,
                 measured: true,
             },

@@ -32,7 +32,7 @@ mod prior;
 mod seen;
 
 use crate::group::{BadGroup, Bounded, Forecast, Group, Mode, TaskForecast};
-use crate::power::Power;
+use crate::power::{Power, PowerLaw as _};
 use crate::share::Demand;
 use domain::{Domain, Label, Seat};
 use features::{Features, WEIGHT_NAMES};

@@ -13,17 +13,19 @@ pub mod net;
 pub mod nodes;
 mod shipped;
 
-pub use file::{Bundle, Fold};
 pub use shipped::{estimate, shipped};
 
 use crate::gpumemnet::outlook::{Coverage, Form, Outlook, Target};
 use crate::gpumemnet::{Fingerprint, net::Scaling};
 use crate::graph::Graph;
-use crate::{Estimate, Parts, Platform, Task, Tier};
+use crate::{Estimate, Platform, Task};
 use carma_nn::{Learner as _, Logistic, Mat, Segments};
 use net::{Batch, GraphNet, Shape};
 use nodes::{EDGE, NODE, Numbers, SIZES, WHOLE};
 use serde::{Deserialize, Serialize};
+
+/// Ensembles of one training, as they are kept in a file.
+pub type Bundle = crate::weights::Bundle<Perf>;
 
 /// Everything about a network but its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,9 +99,6 @@ impl Perf {
     #[must_use]
     pub fn estimate(&self, graph: &Graph, task: &Task, platform: &Platform, coverage: f64) -> Estimate {
         let outlook = self.outlook(graph, task);
-        let context = platform.context_mib;
-        let mib = |level: f64| context + outlook.mib(self.card.coverage.score(level));
-        let use_mib = mib(0.5);
         let rows = self.card.rows();
         let mut reasons = vec![format!(
             "graph of {} nodes, {} networks trained on {rows} tasks; upper covers {:.0} % of tasks like those",
@@ -109,16 +108,8 @@ impl Perf {
         )];
         reasons.extend(outlook.beyond_reason());
         reasons.extend(graph.doubts.iter().map(|d| format!("not understood: {d}")));
-        Estimate {
-            need_mib: mib(1.0 - coverage).min(use_mib),
-            use_mib,
-            upper_mib: mib(coverage).max(use_mib),
-            tier: Tier::Formula,
-            source: "dnnperf".to_owned(),
-            family: graph.family.clone(),
-            parts: Some(Parts { context_mib: context, reserved_mib: use_mib - context, ..Parts::default() }),
-            reasons,
-        }
+        let calibrated = (&self.card.coverage, coverage);
+        outlook.estimate(calibrated, platform, "dnnperf".to_owned(), graph.family.clone(), reasons)
     }
 }
 

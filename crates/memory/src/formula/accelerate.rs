@@ -7,9 +7,10 @@
 //! bound follows.
 
 use super::{answer, no_bound};
+use crate::estimate::times;
 use crate::formula::deepspeed::largest_layer;
 use crate::graph::Graph;
-use crate::{Estimate, MIB, Mode, Platform, Precision, Task};
+use crate::{Estimate, MIB, MiB, Mode, Platform, Precision, Task};
 
 /// What the tool prints of a model, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +60,12 @@ pub fn estimate(sizes: Sizes, family: &str, task: &Task, platform: &Platform) ->
         Mode::Train => {
             let (upper, bound) = no_bound(platform);
             reasons.push(bound);
-            answer("accelerate", family, sizes.training.div_ceil(MIB), upper, reasons)
+            answer("accelerate", family, MiB::from_bytes(sizes.training), upper, reasons)
         }
         Mode::Infer => {
-            let total = sizes.total.div_ceil(MIB);
+            let total = MiB::from_bytes(sizes.total);
             reasons.push("bound: 20 % more, as its authors say, and the CUDA context".to_owned());
-            let upper = platform.context_mib + (total as f64 * 1.2).ceil() as u64;
+            let upper = platform.context_mib + times(total, 1.2);
             answer("accelerate", family, total, upper, reasons)
         }
     }

@@ -147,7 +147,7 @@ pub fn estimate(setup: &Setup, family: &str, task: &Task, platform: &Platform) -
     reasons
         .extend(others.iter().map(|(what, stage)| words(&format!("{name}, {what}"), setup.states(*stage))));
     reasons.push("model states only: no activations, no buffers; a lower bound".to_owned());
-    reasons.push(format!("CUDA context {} MiB ({})", platform.context_mib, platform.context_source));
+    reasons.push(format!("CUDA context {} MiB ({})", platform.context_mib.0, platform.context_source));
     reasons.push(bound);
     answer("deepspeed", family, platform.context_mib + super::mib(states.gpu), upper, reasons)
 }

@@ -11,8 +11,9 @@
 //! idea, with a wider bound: errors of 10 to 16 % are told of it (unverified), more on transformers.
 
 use super::answer;
+use crate::estimate::times;
 use crate::graph::{Graph, Replay};
-use crate::{Estimate, MIB, Parts, Platform};
+use crate::{Estimate, Parts, Platform};
 
 /// Bound over what is not context: twice what is told of its errors.
 const UPPER: f64 = 1.32;
@@ -20,23 +21,17 @@ const UPPER: f64 = 1.32;
 /// The estimate from a graph and its replay.
 #[must_use]
 pub fn estimate(graph: &Graph, replay: &Replay, platform: &Platform) -> Estimate {
-    let mib = |bytes: u64| bytes.div_ceil(MIB);
-    let parts = Parts {
-        context_mib: platform.context_mib,
-        allocated_mib: mib(replay.peak.max_allocated),
-        reserved_mib: mib(replay.peak.max_reserved),
-        workspace_mib: mib(replay.convolution_bytes),
-    };
+    let parts = Parts::of_replay(platform, &replay.peak, replay.convolution_bytes);
     let held = parts.reserved_mib + parts.workspace_mib;
     let mut reasons = vec![
         "DNNMem's design with carma's rules and allocator model: its own operator library is closed"
             .to_owned(),
     ];
     reasons.extend(replay.notes());
-    reasons.push(format!("CUDA context {} MiB ({})", platform.context_mib, platform.context_source));
+    reasons.push(format!("CUDA context {} MiB ({})", platform.context_mib.0, platform.context_source));
     reasons.push(format!("bound: {:.0} %, twice the errors that are told of it", (UPPER - 1.0) * 100.0));
     reasons.extend(graph.doubts.iter().map(|doubt| format!("not understood: {doubt}")));
-    let upper = parts.context_mib + (held as f64 * UPPER).ceil() as u64;
+    let upper = parts.context_mib + times(held, UPPER);
     let estimate = answer("dnnmem", &graph.family, parts.context_mib + held, upper, reasons);
     Estimate {
         need_mib: parts.context_mib + parts.allocated_mib + parts.workspace_mib,

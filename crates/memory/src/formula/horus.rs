@@ -14,7 +14,7 @@
 //! all of those.
 
 use super::{Totals, answer};
-use crate::{Estimate, MIB};
+use crate::{Estimate, MIB, MiB};
 
 /// Bound over estimate: the largest published underestimate was 63 %.
 const UPPER: f64 = 2.75;
@@ -74,5 +74,5 @@ pub fn estimate(totals: Totals, family: &str) -> Estimate {
         "gradients are counted once a sample; optimizer, lifetimes and allocator are left out".to_owned(),
         format!("bound: {UPPER} times, as it was up to 63 % under on published models"),
     ];
-    answer("horus", family, mib.ceil() as u64, (mib * UPPER).ceil() as u64, reasons)
+    answer("horus", family, MiB(mib.ceil() as u64), MiB((mib * UPPER).ceil() as u64), reasons)
 }

@@ -19,8 +19,9 @@
 //! models that are no decoders.
 
 use super::answer;
+use crate::estimate::times;
 use crate::graph::{Graph, Op};
-use crate::{Error, Estimate, MIB, Parallel, Platform, Precision, Task};
+use crate::{Error, Estimate, MIB, MiB, Parallel, Platform, Precision, Task};
 
 /// To which sizes are rounded up.
 const ROUND: u64 = 2 * MIB;
@@ -135,13 +136,12 @@ impl Decoder {
 
     /// The peak for a batch of sequences of so many tokens.
     #[must_use]
-    pub fn peak(&self, strategy: Strategy, batch: u64, tokens: u64, context_mib: u64) -> Peak {
+    pub fn peak(&self, strategy: Strategy, batch: u64, tokens: u64, context: MiB) -> Peak {
         let n = u128::from(strategy.gpus.max(1));
         let tp = u128::from(strategy.tensor_parallel.clamp(1, strategy.gpus.max(1)));
         let all: u128 = self.weights.iter().map(|w| u128::from(*w)).sum();
-        let base = u128::from(context_mib) * u128::from(MIB)
-            + u128::from(r(2 * all / n))
-            + u128::from(r(4 * all / n));
+        let base =
+            u128::from(context.0) * u128::from(MIB) + u128::from(r(2 * all / n)) + u128::from(r(4 * all / n));
         // Between DP and pure TP the shards of the other data-parallel ranks are gathered.
         let others = if tp == 1 { n - 1 } else { (n - tp).saturating_sub(1) };
         let (last, rest) = self.weights.split_last().map_or((0, &[][..]), |(last, rest)| (*last, rest));
@@ -167,7 +167,7 @@ impl Decoder {
     /// The largest batch whose peak is within a GPU's memory; 0 where none is.
     #[must_use]
     pub fn largest_batch(&self, strategy: Strategy, tokens: u64, platform: &Platform) -> u64 {
-        let room = platform.gpu.total_mib.saturating_mul(MIB);
+        let room = platform.gpu.total_mib.0.saturating_mul(MIB);
         let fits = |batch| self.peak(strategy, batch, tokens, platform.context_mib).total() <= room;
         // The peak grows with the batch, so halving finds what LLMem finds by counting up.
         let (mut low, mut high) = (0, MOST_BATCH);
@@ -201,7 +201,7 @@ pub fn estimate(
     let strategy = Strategy { gpus, tensor_parallel: 1 };
     let peak = decoder.peak(strategy, task.batch_size, tokens, platform.context_mib);
     let mib = |bytes: u64| bytes.div_ceil(MIB);
-    let total = mib(peak.total());
+    let total = MiB::from_bytes(peak.total());
     let reasons = vec![
         format!(
             "base {} MiB (context, half-precision weights and masters; computed where LLMem measures it), \
@@ -216,8 +216,7 @@ pub fn estimate(
         format!("largest batch on this GPU: {}", decoder.largest_batch(strategy, tokens, platform)),
         format!("bound: {:.0} %, five times the published error", (UPPER - 1.0) * 100.0),
     ];
-    let held = total.saturating_sub(platform.context_mib) as f64;
-    let upper = platform.context_mib + (held * UPPER).ceil() as u64;
+    let upper = platform.context_mib + times(total - platform.context_mib, UPPER);
     Ok(answer("llmem", family, total, upper, reasons))
 }
 
@@ -240,7 +239,7 @@ mod tests {
     #[test]
     fn parts_on_one_gpu_and_on_four() {
         let one = Strategy { gpus: 1, tensor_parallel: 1 };
-        let p = decoder().peak(one, 2, 1024, 500);
+        let p = decoder().peak(one, 2, 1024, MiB(500));
         // 10 Mi weights: 20 MiB in half precision, 40 MiB of masters.
         assert_eq!(p.base, 560 * MIB);
         // Nothing to gather; 2 x (16 + 8) MiB of states; the head's 8 MiB.
@@ -250,10 +249,10 @@ mod tests {
         assert_eq!(p.head, 16 * MIB + 2 * 16 * MIB);
         assert_eq!(p.tensor, 0);
 
-        let dp = decoder().peak(Strategy { gpus: 4, tensor_parallel: 1 }, 2, 1024, 0);
+        let dp = decoder().peak(Strategy { gpus: 4, tensor_parallel: 1 }, 2, 1024, MiB(0));
         // Gathered 6 + 3 -> 4; states 2 x (4 + 2); head 8.
         assert_eq!(dp.param, (6 + 4 + 12 + 8) * MIB);
-        let tp = decoder().peak(Strategy { gpus: 4, tensor_parallel: 2 }, 2, 1024, 0);
+        let tp = decoder().peak(Strategy { gpus: 4, tensor_parallel: 2 }, 2, 1024, MiB(0));
         // (4 - 2) / 4 - 1 / 4 of 8 and 4 MiB.
         assert_eq!(tp.param, (2 + 2 + 12 + 8) * MIB);
         assert_eq!(tp.tensor, 3 * 2 * MIB);
@@ -264,7 +263,7 @@ mod tests {
         let platform = Platform::lookup("A100-40GB", (2, 6)).unwrap();
         let one = Strategy { gpus: 1, tensor_parallel: 1 };
         let b = decoder().largest_batch(one, 1024, &platform);
-        let room = platform.gpu.total_mib * MIB;
+        let room = platform.gpu.total_mib.0 * MIB;
         assert!(decoder().peak(one, b, 1024, platform.context_mib).total() <= room);
         assert!(decoder().peak(one, b + 1, 1024, platform.context_mib).total() > room);
         let huge = Decoder { weights: vec![u64::MAX / 8; 3], ..decoder() };

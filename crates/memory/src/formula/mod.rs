@@ -25,7 +25,7 @@ pub mod llmem;
 pub mod quick;
 
 use crate::graph::{Graph, Op};
-use crate::{Estimate, Platform, Task, Tier};
+use crate::{Estimate, MiB, Platform, Task, Tier};
 
 /// What the simplest formulas know of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,14 +54,14 @@ impl Totals {
     }
 }
 
-/// MiB of so many bytes, rounded up.
-fn mib(bytes: f64) -> u64 {
+/// So many bytes, rounded up.
+fn mib(bytes: f64) -> MiB {
     // Floats saturate when cast, and NaN becomes 0: nothing here panics.
-    (bytes / crate::MIB as f64).ceil() as u64
+    MiB((bytes / crate::MIB as f64).ceil() as u64)
 }
 
 /// An estimate of a formula that knows one number only.
-fn answer(source: &str, family: &str, use_mib: u64, upper_mib: u64, reasons: Vec<String>) -> Estimate {
+fn answer(source: &str, family: &str, use_mib: MiB, upper_mib: MiB, reasons: Vec<String>) -> Estimate {
     Estimate {
         need_mib: use_mib,
         use_mib,
@@ -75,12 +75,12 @@ fn answer(source: &str, family: &str, use_mib: u64, upper_mib: u64, reasons: Vec
 }
 
 /// The bound of a formula that leaves activations out: all of the GPU.
-fn no_bound(platform: &Platform) -> (u64, String) {
+fn no_bound(platform: &Platform) -> (MiB, String) {
     (
         platform.gpu.total_mib,
         format!(
             "bound: activations are not in the formula, so only the GPU bounds it ({} MiB)",
-            platform.gpu.total_mib
+            platform.gpu.total_mib.0
         ),
     )
 }

@@ -7,10 +7,10 @@
 //! part that is not context, and 64 MiB for library workspaces and the rounding of segments.
 
 use super::{Totals, answer, mib};
-use crate::{Estimate, Mode, Optimizer, Platform, Precision, Task};
+use crate::{Estimate, MiB, Mode, Optimizer, Platform, Precision, Task};
 
-/// Workspaces and rounding, MiB.
-const FLOOR_MIB: u64 = 64;
+/// Workspaces and rounding.
+const FLOOR: MiB = MiB(64);
 
 /// Bytes a parameter at the step: weight, gradient, states, temporaries.
 #[must_use]
@@ -49,15 +49,9 @@ pub fn estimate(totals: Totals, family: &str, task: &Task, platform: &Platform) 
             "{a_parameter} bytes for each of {} parameters, {activation} for each of {} x {} activations",
             totals.parameters, totals.batch, totals.activations
         ),
-        format!("CUDA context {} MiB ({})", platform.context_mib, platform.context_source),
-        format!("bound: twice and {FLOOR_MIB} MiB, as lifetimes, workspaces and the allocator are left out"),
+        format!("CUDA context {} MiB ({})", platform.context_mib.0, platform.context_source),
+        format!("bound: twice and {FLOOR}, as lifetimes, workspaces and the allocator are left out"),
     ];
     let context = platform.context_mib;
-    answer(
-        "quick",
-        family,
-        context + held,
-        context.saturating_add(held.saturating_mul(2)).saturating_add(FLOOR_MIB),
-        reasons,
-    )
+    answer("quick", family, context + held, context + held + held + FLOOR, reasons)
 }

@@ -19,7 +19,6 @@ mod authors;
 mod ensemble;
 pub mod features;
 mod file;
-mod fold;
 mod measured;
 mod model;
 pub mod net;
@@ -32,13 +31,14 @@ mod shipped;
 pub use authors::{Answer, AuthorsNetworks, Question};
 pub use ensemble::Ensemble;
 pub use features::FeatureSet;
-pub use file::Bundle;
-pub use fold::{Fold, folds};
 pub use measured::{Fingerprint, Measured, Sample};
 pub use model::{FUNCTIONS, Family, Kind, Layer, Model};
 pub use network::Network;
 pub use outlook::{Head, Outlook, class_of};
 pub use shipped::{estimate, estimate_model, network, shipped};
+
+/// Ensembles of one training, as they are kept in a file.
+pub type Bundle = crate::weights::Bundle<Network>;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use super::measured::{Fingerprint, Sample};
 use super::net::{Batch, Member, Scaling, Shape, Table};
 use super::outlook::{Coverage, Form, Head, Outlook, Target};
 use super::{Ensemble, Family, Model};
-use crate::{Estimate, Parts, Platform, Task, Tier};
+use crate::{Estimate, Platform, Task};
 use carma_nn::{Learner as _, Logistic, Mat, softmax_class};
 use serde::{Deserialize, Serialize};
 
@@ -112,15 +112,9 @@ impl Network {
     }
 
     /// The answer at a coverage (0.95: `upper` is enough for 95 of 100 tasks like those of the training data).
-    /// What the networks learned is memory beside the context; that of the platform is added.
     #[must_use]
     pub fn estimate(&self, model: &Model, task: &Task, platform: &Platform, coverage: f64) -> Estimate {
         let outlook = self.outlook(model, task);
-        let context = platform.context_mib;
-        let mib = |level: f64| context + outlook.mib(self.card.coverage.score(level));
-        let use_mib = mib(0.5);
-        let low = mib(1.0 - coverage).min(use_mib);
-        let upper = mib(coverage).max(use_mib);
         let card = &self.card;
         let mut reasons = vec![
             format!(
@@ -134,16 +128,8 @@ impl Network {
             format!("upper covers {:.0} % of tasks like those", coverage * 100.0),
         ];
         reasons.extend(outlook.beyond_reason());
-        Estimate {
-            need_mib: low,
-            use_mib,
-            upper_mib: upper,
-            tier: Tier::Formula,
-            source: format!("gpumemnet/{}", card.ensemble),
-            family: card.family.to_string(),
-            parts: Some(Parts { context_mib: context, reserved_mib: use_mib - context, ..Parts::default() }),
-            reasons,
-        }
+        let source = format!("gpumemnet/{}", card.ensemble);
+        outlook.estimate((&card.coverage, coverage), platform, source, card.family.to_string(), reasons)
     }
 }
 

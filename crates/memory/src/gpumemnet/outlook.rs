@@ -1,6 +1,7 @@
 //! What an ensemble says of one task: a distribution over memory.
 
 use super::net::Beyond;
+use crate::{Estimate, MiB, Parts, Platform, Tier};
 use carma_nn::Logistic;
 use serde::{Deserialize, Serialize};
 
@@ -86,9 +87,31 @@ impl Form {
 }
 
 impl Outlook {
-    /// The memory with that score, whole MiB without context.
-    pub fn mib(&self, score: f64) -> u64 {
-        self.at(score).clamp(1.0, 1e12).ceil() as u64
+    /// What it says at a coverage, with the context of the platform: the networks learned memory beside theirs.
+    pub(crate) fn estimate(
+        &self,
+        (calibrated, coverage): (&Coverage, f64),
+        platform: &Platform,
+        source: String,
+        family: String,
+        reasons: Vec<String>,
+    ) -> Estimate {
+        let context = platform.context_mib;
+        let at = |level: f64| {
+            let beside = self.at(calibrated.score(level)).clamp(1.0, 1e12);
+            context + MiB(beside.ceil() as u64)
+        };
+        let use_mib = at(0.5);
+        Estimate {
+            need_mib: at(1.0 - coverage).min(use_mib),
+            use_mib,
+            upper_mib: at(coverage).max(use_mib),
+            tier: Tier::Formula,
+            source,
+            family,
+            parts: Some(Parts { context_mib: context, reserved_mib: use_mib - context, ..Parts::default() }),
+            reasons,
+        }
     }
 
     /// What to say of a task beyond the training data.

@@ -1,6 +1,7 @@
 //! Weights that carma brings along, and the answer that rests on them.
 
 use super::{Bundle, Ensemble, Family, Model, Network};
+use crate::estimate::times;
 use crate::summary::Summary;
 use crate::{Error, Estimate, Platform, Task};
 use std::sync::OnceLock;
@@ -97,11 +98,23 @@ pub fn estimate_model(
     let mut estimate = network(model.family, ensemble)?.estimate(model, task, platform, COVERAGE);
     let factor = widening(model.family, ensemble);
     if factor > 1.0 {
-        let bound = estimate.upper_mib.saturating_sub(platform.context_mib);
-        estimate.upper_mib = platform.context_mib + (bound as f64 * factor).ceil() as u64;
+        let bound = estimate.upper_mib - platform.context_mib;
+        estimate.upper_mib = platform.context_mib + times(bound, factor);
         estimate.reasons.push(format!(
             "trained on random models: upper is {factor:.2} times theirs beside the context, as real models asked for"
         ));
     }
     Ok(estimate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shipped_is_written_as_it_was() {
+        for ((name, bundle), (_, bytes)) in shipped().unwrap().iter().zip(FILES) {
+            assert!(bundle.write() == *bytes, "{name}");
+        }
+    }
 }

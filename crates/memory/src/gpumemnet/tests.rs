@@ -1,13 +1,13 @@
 //! What carma brings along is read and answers; what is foreign or damaged is refused.
 
 use super::*;
-use crate::{Gpu, Platform, Task};
+use crate::{Gpu, MiB, Platform, Task};
 
 fn platform() -> Platform {
     Platform {
-        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: 40_960 },
+        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 7),
-        context_mib: 500,
+        context_mib: MiB(500),
         context_source: "test".to_owned(),
         alloc: crate::alloc::Settings::default(),
     }
@@ -80,11 +80,11 @@ Total params: 4,216,842
     for ensemble in Ensemble::ALL {
         let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
         // 80 MiB of parameters and states, some activations, 500 MiB of context.
-        assert!((560..800).contains(&small.use_mib), "{small:?}");
+        assert!((560..800).contains(&small.use_mib.0), "{small:?}");
         assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
         let large = Task { batch_size: 512 * 64, ..task.clone() };
         let large = estimate(ensemble, &summary, &large, &platform()).unwrap();
-        assert!(large.upper_mib > small.upper_mib + 500, "{large:?}");
+        assert!(large.upper_mib > small.upper_mib + MiB(500), "{large:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! CUDA contexts, learned apart from tasks: they depend on GPU, driver and framework only.
 
+use crate::MiB;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -22,16 +23,17 @@ pub struct Context {
 }
 
 impl Context {
-    /// The size, MiB: the probe's; else the smallest that several runs agree on. The smallest, since
+    /// The size: the probe's; else the smallest that several runs agree on. The smallest, since
     /// whatever a simulation misses makes `measured - simulated` too large; several, since a
     /// simulation that is too large once must not decide. `None`: not known.
     #[must_use]
-    pub fn mib(&self) -> Option<u64> {
-        self.probed_mib.or_else(|| {
+    pub fn size(&self) -> Option<MiB> {
+        let agreed = || {
             let mut sorted: Vec<u64> = self.candidates.iter().copied().collect();
             sorted.sort_unstable();
             sorted.windows(AGREE).find(|w| w[AGREE - 1] - w[0] <= CLOSE_MIB).map(|w| w[0])
-        })
+        };
+        self.probed_mib.or_else(agreed).map(MiB)
     }
 
     /// Whether a probe measured it.
@@ -41,18 +43,18 @@ impl Context {
     }
 
     /// Takes a probe. `false`: the number cannot be a context.
-    pub(super) fn probe(&mut self, mib: u64) -> bool {
-        let plausible = PLAUSIBLE_MIB.contains(&mib);
+    pub(super) fn probe(&mut self, size: MiB) -> bool {
+        let plausible = PLAUSIBLE_MIB.contains(&size.0);
         if plausible {
-            self.probed_mib = Some(mib);
+            self.probed_mib = Some(size.0);
         }
         plausible
     }
 
     /// Takes `measured - simulated` of a run.
-    pub(super) fn candidate(&mut self, mib: u64) {
-        if PLAUSIBLE_MIB.contains(&mib) {
-            self.candidates.push_back(mib);
+    pub(super) fn candidate(&mut self, size: MiB) {
+        if PLAUSIBLE_MIB.contains(&size.0) {
+            self.candidates.push_back(size.0);
             if self.candidates.len() > KEPT {
                 self.candidates.pop_front();
             }
@@ -68,12 +70,12 @@ mod tests {
     fn the_smallest_that_runs_agree_on() {
         let mut context = Context::default();
         for mib in [524, 910, 524, 640, 130] {
-            context.candidate(mib);
-            assert_eq!(context.mib(), None);
+            context.candidate(MiB(mib));
+            assert_eq!(context.size(), None);
         }
-        context.candidate(526);
-        assert_eq!(context.mib(), Some(524));
-        assert!(context.probe(530) && !context.probe(0));
-        assert_eq!(context.mib(), Some(530));
+        context.candidate(MiB(526));
+        assert_eq!(context.size(), Some(MiB(524)));
+        assert!(context.probe(MiB(530)) && !context.probe(MiB(0)));
+        assert_eq!(context.size(), Some(MiB(530)));
     }
 }

@@ -19,7 +19,7 @@ pub use ratio::{ENOUGH, Group};
 pub use run::{Observed, Outcome};
 pub use signature::{Facts, Place, SETTINGS, Signature, fingerprint};
 
-use crate::{Estimate, Tier};
+use crate::{Estimate, MiB, Tier};
 use program::Wanted;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,8 +108,8 @@ pub struct History {
     changed: BTreeSet<(Table, String)>,
 }
 
-/// A context where nothing is known, MiB: between what drivers since 2022 take (docs/research/datasets.md and the sources in `carma-hardware`).
-const CONTEXT_MIB: u64 = 512;
+/// A context where nothing is known: between what drivers since 2022 take (docs/research/datasets.md and the sources in `carma-hardware`).
+const CONTEXT: MiB = MiB(512);
 /// Front ends this good say what is context and what is not.
 const KNOWS_CONTEXT: Tier = Tier::Trace;
 
@@ -186,25 +186,25 @@ impl History {
         self.contexts.iter().map(|(key, context)| (key.as_str(), context))
     }
 
-    /// The context of one process at a place, MiB, if a probe or enough runs say. Of an unknown
+    /// The context of one process at a place, if a probe or enough runs say. Of an unknown
     /// framework, the largest of that GPU and driver.
     #[must_use]
-    pub fn context(&self, place: &Place) -> Option<u64> {
-        let own = self.contexts.get(&context_key(place)).and_then(Context::mib);
+    pub fn context(&self, place: &Place) -> Option<MiB> {
+        let own = self.contexts.get(&context_key(place)).and_then(Context::size);
         own.or_else(|| {
             let here = format!("{}|{}|", part(&place.gpu), part(&place.driver));
             let near = self.contexts.range(here.clone()..).take_while(|(key, _)| key.starts_with(&here));
-            near.filter_map(|(_, context)| context.mib()).max()
+            near.filter_map(|(_, context)| context.size()).max()
         })
     }
 
     /// Takes a probe of a context. `false`: the number cannot be one, and nothing changed.
-    pub fn probe(&mut self, place: &Place, mib: u64) -> bool {
+    pub fn probe(&mut self, place: &Place, size: MiB) -> bool {
         let key = context_key(place);
         if !self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS {
             return false;
         }
-        let good = self.contexts.entry(key.clone()).or_default().probe(mib);
+        let good = self.contexts.entry(key.clone()).or_default().probe(size);
         if good {
             self.changed.insert((Table::Context, key));
         }
@@ -217,29 +217,31 @@ impl History {
             return;
         }
         self.updates += 1;
-        if let Outcome::Peak(mib) = run.outcome {
-            self.learn_context(run, mib);
+        if let Outcome::Peak(peak) = run.outcome {
+            self.learn_context(run, peak);
         }
-        let context_mib = self.context_for(run.place, run.estimates);
-        self.learn_program(run, context_mib);
-        if let Outcome::Peak(mib) = run.outcome {
-            self.learn_ratios(run, mib, context_mib);
+        let context = self.context_for(run.place, run.estimates);
+        self.learn_program(run, context);
+        if let Outcome::Peak(peak) = run.outcome {
+            self.learn_ratios(run, peak, context);
         }
     }
 
-    fn learn_context(&mut self, run: &Run<'_>, peak: u64) {
+    fn learn_context(&mut self, run: &Run<'_>, peak: MiB) {
         let exact = run.estimates.iter().find(|e| e.tier == KNOWS_CONTEXT);
         let Some(parts) = exact.and_then(|e| e.parts) else { return };
         let key = context_key(run.place);
-        if parts.workspace_mib > 0 || (!self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS) {
+        if !parts.workspace_mib.is_zero()
+            || (!self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS)
+        {
             // A bound of workspaces is no measurement: what is left would be too small.
             return;
         }
-        self.contexts.entry(key.clone()).or_default().candidate(peak.saturating_sub(parts.reserved_mib));
+        self.contexts.entry(key.clone()).or_default().candidate(peak - parts.reserved_mib);
         self.changed.insert((Table::Context, key));
     }
 
-    fn learn_program(&mut self, run: &Run<'_>, context_mib: u64) {
+    fn learn_program(&mut self, run: &Run<'_>, context: MiB) {
         let key = run.signature.program;
         if let Some(program) = self.programs.get(&key) {
             self.by_use.remove(&(last_used(program), key));
@@ -259,33 +261,33 @@ impl History {
             batch: run.signature.batch,
             place: run.place,
             sim: sim.as_ref(),
-            context_mib,
+            context_mib: context.0,
         };
         let anchor = program.anchor(&wanted, self.updates);
         anchor.growing |= run.growing;
         match run.outcome {
-            Outcome::Peak(mib) => {
+            Outcome::Peak(MiB(mib)) => {
                 anchor.runs = anchor.runs.saturating_add(1);
                 anchor.max_mib = anchor.max_mib.max(Some(mib));
                 anchor.min_mib = Some(anchor.min_mib.map_or(mib, |min| min.min(mib)));
                 anchor.sim = wanted.sim.cloned().or(anchor.sim.take());
-                anchor.context_mib = context_mib;
+                anchor.context_mib = context.0;
             }
-            Outcome::AtLeast(mib) => anchor.at_least_mib = anchor.at_least_mib.max(Some(mib)),
+            Outcome::AtLeast(MiB(mib)) => anchor.at_least_mib = anchor.at_least_mib.max(Some(mib)),
             Outcome::Ignored => {}
         }
         self.by_use.insert((self.updates, key));
         self.changed.insert((Table::Program, program_key(key)));
     }
 
-    fn learn_ratios(&mut self, run: &Run<'_>, peak: u64, context_mib: u64) {
+    fn learn_ratios(&mut self, run: &Run<'_>, peak: MiB, context: MiB) {
         let task = signature::Hash::default()
             .number(run.signature.program)
             .number(run.signature.batch.unwrap_or(0))
             .finish();
         for estimate in run.estimates {
-            let base = estimate.parts.map_or(0, |p| p.context_mib);
-            let context = if estimate.parts.is_some() { context_mib } else { 0 };
+            let base = estimate.parts.map_or(MiB::ZERO, |p| p.context_mib);
+            let context = if estimate.parts.is_some() { context } else { MiB::ZERO };
             for key in group_keys(estimate, run.place) {
                 if !self.groups.contains_key(&key) && self.groups.len() >= GROUPS {
                     continue;
@@ -293,9 +295,9 @@ impl History {
                 let place = self.groups.entry(key.clone()).or_default().add(
                     self.updates,
                     task,
-                    peak.saturating_sub(context),
-                    estimate.use_mib.saturating_sub(base),
-                    estimate.upper_mib.saturating_sub(base),
+                    (peak - context).0,
+                    (estimate.use_mib - base).0,
+                    (estimate.upper_mib - base).0,
                 );
                 // Three digits, so that rows sort by place.
                 self.changed.extend(place.map(|n| (Table::Ratio, format!("{key}#{n:03}"))));
@@ -304,9 +306,9 @@ impl History {
     }
 
     /// Context at a place: learned or probed, else a front end's, else a guess.
-    pub(crate) fn context_for(&self, place: &Place, estimates: &[Estimate]) -> u64 {
+    pub(crate) fn context_for(&self, place: &Place, estimates: &[Estimate]) -> MiB {
         let told = || estimates.iter().find_map(|e| e.parts).map(|p| p.context_mib);
-        self.context(place).or_else(told).unwrap_or(CONTEXT_MIB)
+        self.context(place).or_else(told).unwrap_or(CONTEXT)
     }
 
     /// What runs of the same program say, if there were any that reached their peak.
@@ -316,10 +318,10 @@ impl History {
         self.programs.get(&ask.signature.program)?.tell(&self.wanted(ask, sim.as_ref()), margins)
     }
 
-    /// What runs that were cut off say: it takes at least this much, MiB.
+    /// What runs that were cut off say: it takes at least this much.
     #[must_use]
-    pub fn at_least(&self, ask: &Ask<'_>) -> Option<u64> {
-        self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None))
+    pub fn at_least(&self, ask: &Ask<'_>) -> Option<MiB> {
+        self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None)).map(MiB)
     }
 
     fn wanted<'a>(&self, ask: &Ask<'a>, sim: Option<&'a Sim>) -> Wanted<'a> {
@@ -328,7 +330,7 @@ impl History {
             batch: ask.signature.batch,
             place: ask.place,
             sim,
-            context_mib: self.context_for(ask.place, ask.estimates),
+            context_mib: self.context_for(ask.place, ask.estimates).0,
         }
     }
 
@@ -362,8 +364,8 @@ pub struct Correction {
 /// The best simulation among estimates: one that says what is context.
 fn sim_of(estimates: &[Estimate]) -> Option<Sim> {
     let best = estimates.iter().filter(|e| e.parts.is_some()).min_by_key(|e| e.tier)?;
-    let context = best.parts.map_or(0, |p| p.context_mib);
-    Some(Sim { source: best.source.clone(), net_mib: best.use_mib.saturating_sub(context) })
+    let context = best.parts.map_or(MiB::ZERO, |p| p.context_mib);
+    Some(Sim { source: best.source.clone(), net_mib: (best.use_mib - context).0 })
 }
 
 fn last_used(program: &Program) -> u64 {

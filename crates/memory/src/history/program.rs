@@ -1,7 +1,7 @@
 //! What earlier runs of one program tell of the next.
 
 use super::signature::Place;
-use crate::Tier;
+use crate::{MiB, Tier};
 use serde::{Deserialize, Serialize};
 
 /// Runs that differ in batch size, edition or place, kept of one program. The one that was used least
@@ -89,8 +89,8 @@ pub(super) struct Wanted<'a> {
 pub struct Told {
     /// [`Tier::Exact`] or [`Tier::Scaled`].
     pub tier: Tier,
-    /// What it takes when memory is free, MiB, context included.
-    pub use_mib: u64,
+    /// What it takes when memory is free, context included.
+    pub use_mib: MiB,
     /// Share of what is beside the context that goes on top for a bound.
     pub margin: f64,
     /// How that came about.
@@ -184,7 +184,7 @@ impl Program {
         let runs = anchor.runs;
         Some(Told {
             tier: Tier::Exact,
-            use_mib: max,
+            use_mib: MiB(max),
             // The margin of exact repeats is on all of it, context included.
             margin: least.max(spread) * max as f64 / max.saturating_sub(wanted.context_mib).max(1) as f64,
             reason: format!(
@@ -198,7 +198,7 @@ impl Program {
     fn scaled(&self, wanted: &Wanted<'_>, margins: &Margins) -> Option<Told> {
         let told = |net: u64, reason: String| Told {
             tier: Tier::Scaled,
-            use_mib: net + wanted.context_mib,
+            use_mib: MiB(net + wanted.context_mib),
             margin: margins.scaled,
             reason,
         };

@@ -1,6 +1,6 @@
 use super::*;
 use crate::auto::{self, Question, Settings};
-use crate::{Parts, Tier};
+use crate::{MiB, Parts, Tier};
 use proptest::prelude::*;
 
 fn place(gpu: &str) -> Place {
@@ -14,13 +14,18 @@ fn signature(program: &str, batch: u64) -> Signature {
 
 fn estimate(tier: Tier, context: u64, net: u64, upper_net: u64) -> Estimate {
     Estimate {
-        need_mib: context + net,
-        use_mib: context + net,
-        upper_mib: context + upper_net,
+        need_mib: MiB(context + net),
+        use_mib: MiB(context + net),
+        upper_mib: MiB(context + upper_net),
         tier,
         source: format!("allocator/{tier}"),
         family: "cnn".into(),
-        parts: Some(Parts { context_mib: context, allocated_mib: net, reserved_mib: net, workspace_mib: 0 }),
+        parts: Some(Parts {
+            context_mib: MiB(context),
+            allocated_mib: MiB(net),
+            reserved_mib: MiB(net),
+            workspace_mib: MiB(0),
+        }),
         reasons: vec![],
     }
 }
@@ -45,7 +50,7 @@ fn two_runs_give_the_slope_over_the_simulation() {
     let mut history = History::default();
     let h200 = place("H200");
     for (batch, sim, measured) in [(8, 1000, 1600), (16, 2000, 2800)] {
-        let outcome = Outcome::Peak(500 + measured);
+        let outcome = Outcome::Peak(MiB(500 + measured));
         learn(
             &mut history,
             &signature("a.py", batch),
@@ -57,11 +62,11 @@ fn two_runs_give_the_slope_over_the_simulation() {
     let asked =
         ask(&history, &signature("a.py", 32), &h200, &[estimate(Tier::Summary, 500, 4000, 5200)]).unwrap();
     // 2,800 + 1.2 a simulated MiB.
-    assert_eq!((asked.tier, asked.use_mib), (Tier::Scaled, 500 + 2800 + 2400));
+    assert_eq!((asked.tier, asked.use_mib), (Tier::Scaled, MiB(500 + 2800 + 2400)));
     // Simulations of another front end are not compared with these; a smaller batch takes no more.
     let other =
         ask(&history, &signature("a.py", 12), &h200, &[estimate(Tier::Config, 500, 9000, 9000)]).unwrap();
-    assert_eq!((other.tier, other.use_mib), (Tier::Scaled, 500 + 2800));
+    assert_eq!((other.tier, other.use_mib), (Tier::Scaled, MiB(500 + 2800)));
     let larger =
         ask(&history, &signature("a.py", 64), &h200, &[estimate(Tier::Config, 500, 9000, 9900)]).unwrap();
     assert_eq!(larger.tier, Tier::Config);
@@ -71,10 +76,10 @@ fn two_runs_give_the_slope_over_the_simulation() {
 fn another_gpu_pays_its_own_context() {
     let mut history = History::default();
     let (a100, h200) = (place("A100"), place("H200"));
-    assert!(history.probe(&a100, 524) && history.probe(&h200, 700));
-    learn(&mut history, &signature("a.py", 8), &a100, Outcome::Peak(4524), &[]);
+    assert!(history.probe(&a100, MiB(524)) && history.probe(&h200, MiB(700)));
+    learn(&mut history, &signature("a.py", 8), &a100, Outcome::Peak(MiB(4524)), &[]);
     let asked = ask(&history, &signature("a.py", 8), &h200, &[]).unwrap();
-    assert_eq!((asked.tier, asked.use_mib, asked.upper_mib), (Tier::Scaled, 4700, 5300));
+    assert_eq!((asked.tier, asked.use_mib, asked.upper_mib), (Tier::Scaled, MiB(4700), MiB(5300)));
 }
 
 #[test]
@@ -88,17 +93,17 @@ fn contexts_are_learned_from_exact_front_ends() {
             &mut history,
             &signature,
             &a100,
-            Outcome::Peak(1429 + sim),
+            Outcome::Peak(MiB(1429 + sim)),
             &[estimate(Tier::Trace, 524, sim, sim)],
         );
     }
-    assert_eq!(history.context(&a100), Some(1429));
+    assert_eq!(history.context(&a100), Some(MiB(1429)));
     // Of a framework that nobody named: the largest here; elsewhere nothing.
-    assert_eq!(history.context(&Place { framework: "unknown".into(), ..a100.clone() }), Some(1429));
+    assert_eq!(history.context(&Place { framework: "unknown".into(), ..a100.clone() }), Some(MiB(1429)));
     assert_eq!(history.context(&place("A10")), None);
     let asked =
         ask(&history, &signature("new.py", 8), &a100, &[estimate(Tier::Trace, 524, 2000, 2060)]).unwrap();
-    assert_eq!((asked.use_mib, asked.upper_mib), (3429, 3489));
+    assert_eq!((asked.use_mib, asked.upper_mib), (MiB(3429), MiB(3489)));
 }
 
 #[test]
@@ -108,17 +113,17 @@ fn growing_and_varying_runs_get_wide_bounds() {
     history.learn(&Run {
         signature: &s,
         place: &h200,
-        outcome: Outcome::Peak(10_500),
+        outcome: Outcome::Peak(MiB(10_500)),
         growing: true,
         estimates: &[estimate(Tier::Summary, 500, 9000, 9000)],
     });
     let asked = ask(&history, &s, &h200, &[estimate(Tier::Summary, 500, 9000, 9000)]).unwrap();
-    assert_eq!((asked.tier, asked.upper_mib), (Tier::Exact, 14_500));
+    assert_eq!((asked.tier, asked.upper_mib), (Tier::Exact, MiB(14_500)));
     let b = signature("b.py", 8);
     for mib in [8000, 10_000, 9000, 9500] {
-        learn(&mut history, &b, &h200, Outcome::Peak(mib), &[]);
+        learn(&mut history, &b, &h200, Outcome::Peak(MiB(mib)), &[]);
     }
-    assert_eq!(ask(&history, &b, &h200, &[]).unwrap().upper_mib, 12_000);
+    assert_eq!(ask(&history, &b, &h200, &[]).unwrap().upper_mib, MiB(12_000));
 }
 
 #[test]
@@ -127,8 +132,8 @@ fn what_is_stored_comes_back() {
     for i in 0..30 {
         let s = signature(&format!("{i}.py"), 8);
         let e = [estimate(Tier::Trace, 500, 1000, 1100)];
-        learn(&mut history, &s, &place("H200"), Outcome::Peak(1500 + i), &e);
-        learn(&mut history, &s, &place("H200"), Outcome::AtLeast(1400), &e);
+        learn(&mut history, &s, &place("H200"), Outcome::Peak(MiB(1500 + i)), &e);
+        learn(&mut history, &s, &place("H200"), Outcome::AtLeast(MiB(1400)), &e);
     }
     let rows = history.changes().unwrap();
     assert!(history.changes().unwrap().is_empty(), "nothing changed since");
@@ -151,12 +156,12 @@ fn memory_is_bounded_and_the_least_used_goes() {
     let mut history = History::default();
     let h200 = place("H200");
     let first = signature("first.py", 8);
-    learn(&mut history, &first, &h200, Outcome::Peak(1000), &[]);
+    learn(&mut history, &first, &h200, Outcome::Peak(MiB(1000)), &[]);
     for i in 0..PROGRAMS + 10 {
         if i % 1000 == 0 {
-            learn(&mut history, &first, &h200, Outcome::Peak(1000), &[]);
+            learn(&mut history, &first, &h200, Outcome::Peak(MiB(1000)), &[]);
         }
-        learn(&mut history, &signature(&format!("{i}.py"), 8), &h200, Outcome::Peak(1000), &[]);
+        learn(&mut history, &signature(&format!("{i}.py"), 8), &h200, Outcome::Peak(MiB(1000)), &[]);
     }
     assert_eq!((history.programs.len(), history.by_use.len()), (PROGRAMS, PROGRAMS));
     assert!(ask(&history, &first, &h200, &[]).is_some());
@@ -164,7 +169,7 @@ fn memory_is_bounded_and_the_least_used_goes() {
     let gone = history.changes().unwrap().into_iter().filter(|row| row.body.is_none()).count();
     assert_eq!(gone, 11);
     for batch in 1..100 {
-        learn(&mut history, &signature("many.py", batch), &h200, Outcome::Peak(1000), &[]);
+        learn(&mut history, &signature("many.py", batch), &h200, Outcome::Peak(MiB(1000)), &[]);
     }
     let most = history.programs().map(|(_, p)| p.anchors.len()).max().unwrap();
     assert_eq!(most, 32);
@@ -176,7 +181,7 @@ fn an_update_takes_less_than_a_millisecond() {
     let h200 = place("H200");
     for i in 0..PROGRAMS as u64 {
         let e = [estimate(Tier::Trace, 500, 1000, 1100), estimate(Tier::Summary, 500, 900, 1300)];
-        learn(&mut history, &signature(&format!("{i}.py"), 8), &h200, Outcome::Peak(1500 + i % 100), &e);
+        learn(&mut history, &signature(&format!("{i}.py"), 8), &h200, Outcome::Peak(MiB(1500 + i % 100)), &e);
     }
     drop(history.changes());
     let mut times = Vec::new();
@@ -184,7 +189,7 @@ fn an_update_takes_less_than_a_millisecond() {
         let e = [estimate(Tier::Trace, 500, 1000, 1100), estimate(Tier::Summary, 500, 900, 1300)];
         let s = signature(&format!("n{i}.py"), 8);
         let started = std::time::Instant::now();
-        learn(&mut history, &s, &h200, Outcome::Peak(1600), &e);
+        learn(&mut history, &s, &h200, Outcome::Peak(MiB(1600)), &e);
         let rows = history.changes().unwrap();
         times.push(started.elapsed());
         assert!(!rows.is_empty());
@@ -232,10 +237,10 @@ fn the_conformal_bound_covers_what_it_says() {
                 let bound = ask(&history, &s, &h200, &e).unwrap();
                 assert_eq!(bound.tier, Tier::Summary);
                 asked += 1;
-                covered += u32::from(bound.upper_mib >= measured);
-                width += bound.upper_mib as f64 / measured as f64;
+                covered += u32::from(bound.upper_mib >= MiB(measured));
+                width += bound.upper_mib.0 as f64 / measured as f64;
             }
-            learn(&mut history, &s, &h200, Outcome::Peak(measured), &e);
+            learn(&mut history, &s, &h200, Outcome::Peak(MiB(measured)), &e);
         }
     }
     let share = f64::from(covered) / f64::from(asked);
@@ -278,7 +283,8 @@ impl Happening {
 
     fn happen(&self, history: &mut History) {
         let (signature, place, estimates) = self.parts();
-        let outcome = if self.cut_off { Outcome::AtLeast(self.mib) } else { Outcome::Peak(self.mib) };
+        let outcome =
+            if self.cut_off { Outcome::AtLeast(MiB(self.mib)) } else { Outcome::Peak(MiB(self.mib)) };
         learn(history, &signature, &place, outcome, &estimates);
     }
 }
@@ -315,7 +321,7 @@ proptest! {
                 let (signature, place, estimates) = seen.parts();
                 if let Some(bound) = ask(&history, &signature, &place, &estimates) {
                     prop_assert!(bound.need_mib <= bound.use_mib && bound.use_mib <= bound.upper_mib, "{bound:?}");
-                    prop_assert!(bound.upper_mib >= seen.mib, "{seen:?} is above {bound:?}");
+                    prop_assert!(bound.upper_mib.0 >= seen.mib, "{seen:?} is above {bound:?}");
                 }
                 if !seen.cut_off {
                     let bound = ask(&history, &signature, &place, &estimates);
@@ -332,7 +338,7 @@ proptest! {
         let (s, h200) = (signature("a.py", 8), place("H200"));
         let bound = |mibs: &[u64]| {
             let mut history = History::default();
-            mibs.iter().for_each(|mib| learn(&mut history, &s, &h200, Outcome::Peak(*mib), &[]));
+            mibs.iter().for_each(|mib| learn(&mut history, &s, &h200, Outcome::Peak(MiB(*mib)), &[]));
             ask(&history, &s, &h200, &[]).map(|b| (b.use_mib, b.upper_mib))
         };
         let before = bound(&mibs);

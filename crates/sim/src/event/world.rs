@@ -11,6 +11,7 @@ use crate::trace::{Task, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use carma_hardware::Startup;
+use carma_interference::power::PowerLaw as _;
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share};
 use std::sync::Arc;
 

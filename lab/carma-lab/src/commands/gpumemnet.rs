@@ -159,7 +159,7 @@ fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
             shared: found.shared,
             own: found.own,
             bundles: own.iter().map(|(_, bundle)| bundle).filter(|_| args.stored).chain(&given).collect(),
-            graphs: product_dnnperf::shipped().map_err(failure)?.into_iter().collect(),
+            graphs: vec![product_dnnperf::shipped().map_err(failure)?],
             train: (!args.stored).then_some(Training {
                 seed: args.seed,
                 folds: usize::from(args.folds),

@@ -7,7 +7,7 @@
 use super::Error;
 use super::cells::Cells;
 use super::table::Row;
-use carma_interference::power::Power;
+use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Demand, curve_at};
 use std::collections::BTreeMap;
 

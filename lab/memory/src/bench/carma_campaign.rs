@@ -9,7 +9,7 @@ use super::{BASELINES, Data, Pair, Target, Test, authors};
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};
 use carma_memory::gpumemnet::AuthorsNetworks;
-use carma_memory::{Error, Gpu, Parallel, Platform, Task};
+use carma_memory::{Error, Gpu, MiB, Parallel, Platform, Task};
 use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ struct Line {
     measured_mib: f64,
 }
 
-fn platform(context_mib: u64) -> Platform {
+fn platform(context_mib: MiB) -> Platform {
     Platform {
-        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: 40_960 },
+        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 7),
         context_mib,
         context_source: "as in the campaign".to_owned(),
@@ -58,14 +58,14 @@ fn estimate(
 ) -> Result<Pair, Error> {
     let text = carma_files::read_text(file, carma_files::MOST)?;
     let known = Known { summary: Some(text), authors: asked.authors.cloned(), ..Known::default() };
-    let answers = estimators::run(asked.estimator, &known, task, &platform(context))?;
+    let answers = estimators::run(asked.estimator, &known, task, &platform(MiB(context)))?;
     let answer = answers.into_iter().next().map(|a| a.result);
     let estimate = answer.unwrap_or_else(|| Err(Error::bad(label.clone(), "no answer")))?;
     Ok(Pair {
         label,
         measured_mib: measured,
-        estimated_mib: estimate.use_mib as f64,
-        upper_mib: Some(estimate.upper_mib as f64),
+        estimated_mib: estimate.use_mib.0 as f64,
+        upper_mib: Some(estimate.upper_mib.0 as f64),
     })
 }
 

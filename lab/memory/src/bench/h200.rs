@@ -223,8 +223,8 @@ fn pairs<'a>(way: &Way, runs: impl Iterator<Item = &'a Run>, sources: &Sources) 
             Some(Ok(estimate)) => pairs.push(Pair {
                 label: run.id.clone(),
                 measured_mib: run.measured_mib,
-                estimated_mib: estimate.use_mib as f64,
-                upper_mib: Some(estimate.upper_mib as f64),
+                estimated_mib: estimate.use_mib.0 as f64,
+                upper_mib: Some(estimate.upper_mib.0 as f64),
             }),
         }
     }
@@ -247,12 +247,12 @@ pub fn over_bounds(data: &Data, estimator: &'static str) -> Result<Vec<(String, 
     let (all, sources) = load(data)?;
     let tuned = tuned(&all);
     let way = Way { name: "", estimator, dialects: SUMMARIES, limits: none };
-    let context = sources.platform.context_mib as f64;
+    let context = sources.platform.context_mib.0 as f64;
     let chosen = all.iter().filter(|run| tuned.contains(&run.family) && !run.task.cudnn_benchmark);
     let answers = chosen.filter_map(|run| Some((run, estimate(&way, run, &sources)?.ok()?)));
     Ok(answers
         .map(|(run, estimate)| {
-            let bound = (estimate.upper_mib as f64 - context).max(1.0);
+            let bound = (estimate.upper_mib.0 as f64 - context).max(1.0);
             (estimate.family, (run.measured_mib - context).max(0.0) / bound)
         })
         .collect())

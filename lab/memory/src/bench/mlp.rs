@@ -6,7 +6,7 @@
 use super::{Data, Outcome, Pair, Target, Test, vectors};
 use carma_memory::alloc::Settings;
 use carma_memory::graph::{Builder, Graph, Keeps, Norm, Number, Op, Script, replay_script};
-use carma_memory::{Error, Gpu, MIB, Platform, Task};
+use carma_memory::{Error, Gpu, MIB, MiB, Platform, Task};
 use std::path::Path;
 
 /// CUDA context of the campaign, MiB (eager loading, whole-GPU reading).
@@ -44,9 +44,9 @@ impl Run {
 
 fn platform() -> Platform {
     Platform {
-        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: 40_960 },
+        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 1),
-        context_mib: CONTEXT_MIB,
+        context_mib: MiB(CONTEXT_MIB),
         context_source: "as in the campaign of the set".to_owned(),
         alloc: Settings::default(),
     }

@@ -7,7 +7,7 @@
 
 use super::{Data, Outcome, Pair, Target, Test, h200};
 use carma_memory::trace::{Replay, read, replay};
-use carma_memory::{Error, Estimate, Platform, Task};
+use carma_memory::{Error, Estimate, MiB, Platform, Task};
 use serde::Deserialize;
 use std::io::BufReader;
 use std::path::Path;
@@ -69,8 +69,8 @@ fn pair(label: String, measured_mib: f64, estimate: &Estimate) -> Pair {
     Pair {
         label,
         measured_mib,
-        estimated_mib: estimate.use_mib as f64,
-        upper_mib: Some(estimate.upper_mib as f64),
+        estimated_mib: estimate.use_mib.0 as f64,
+        upper_mib: Some(estimate.upper_mib.0 as f64),
     }
 }
 
@@ -80,8 +80,8 @@ fn cnn(data: &Data) -> Result<Vec<Test>, String> {
     for row in rows::<CnnRow>(&data.shared("gpumemnet/proto_eval_carma.csv")?)? {
         let label = format!("{}-{}", row.workload, row.batch);
         let estimate = campaign_log(data, &label, &platform)?;
-        let workspace = estimate.parts.map_or(0, |p| p.workspace_mib);
-        let bare = (estimate.use_mib - workspace) as f64;
+        let workspace = estimate.parts.map_or(MiB::ZERO, |p| p.workspace_mib);
+        let bare = (estimate.use_mib - workspace).0 as f64;
         without.push(Pair {
             label: label.clone(),
             measured_mib: row.measured_mib,

@@ -10,7 +10,9 @@ pub use authors::{AuthorsFolds, Reproduced, authors_folds, reproduce};
 use crate::dnnperf::{self, Graphs};
 use crate::gpumemnet::{Data, Options, Published, Score, cross_validate_with, score, score_published};
 use carma_memory::Error;
-use carma_memory::gpumemnet::{Bundle, Ensemble, Family, Fold, Sample};
+use carma_memory::dnnperf::Perf;
+use carma_memory::gpumemnet::{Bundle, Ensemble, Family, Network, Sample};
+use carma_memory::weights::Fold;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,7 +114,7 @@ fn row(data: &str, family: &str, ensemble: &str, weights: Weights, width_mib: u6
 
 /// Rows of the networks of some folds, each asked about the tasks that it did not see.
 #[must_use]
-pub fn rows_of_folds(data: &Data, folds: &[Fold], weights: Weights) -> Vec<Row> {
+pub fn rows_of_folds(data: &Data, folds: &[Fold<Network>], weights: Weights) -> Vec<Row> {
     let Some(first) = folds.first() else { return Vec::new() };
     let scores = |width| -> Vec<Score> {
         folds
@@ -147,7 +149,7 @@ pub fn stored(data: &Data, bundle: &Bundle) -> Result<Vec<Row>, Error> {
 
 /// Rows of a graph model's folds, a file at a time.
 #[must_use]
-pub fn rows_of_graphs(graphs: &Graphs, folds: &[carma_memory::dnnperf::Fold], weights: Weights) -> Vec<Row> {
+pub fn rows_of_graphs(graphs: &Graphs, folds: &[Fold<Perf>], weights: Weights) -> Vec<Row> {
     let mut rows = Vec::new();
     for (at, file) in graphs.files().iter().enumerate() {
         let family = file.name.trim_start_matches("dataset-").split('.').next().unwrap_or_default();

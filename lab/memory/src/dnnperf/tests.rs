@@ -2,7 +2,7 @@
 
 use super::*;
 use carma_memory::dnnperf::Bundle;
-use carma_memory::{Optimizer, Platform, Task};
+use carma_memory::{MiB, Optimizer, Platform, Task};
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 
@@ -111,7 +111,8 @@ fn it_learns_and_comes_back_from_its_file() {
         one.estimate(&graph(&cells(&row)).unwrap(), &task, &platform, 0.95)
     };
     let (near, far) = (row(1024), row(1024 * 100));
-    assert!((platform.context_mib + 20..platform.context_mib + 400).contains(&near.use_mib), "{near:?}");
-    assert!(far.use_mib > near.use_mib + 500, "{far:?}");
+    let beside = |mib| platform.context_mib + MiB(mib);
+    assert!((beside(20)..beside(400)).contains(&near.use_mib), "{near:?}");
+    assert!(far.use_mib > near.use_mib + MiB(500), "{far:?}");
     assert!(far.reasons.iter().any(|r| r.contains("larger than anything")));
 }

@@ -6,10 +6,11 @@ use crate::gpumemnet::{Data, parallel};
 use carma_memory::Error;
 use carma_memory::dnnperf::net::{GraphNet, Shape};
 use carma_memory::dnnperf::nodes::Numbers;
-use carma_memory::dnnperf::{Card, Fold, Perf, batch};
+use carma_memory::dnnperf::{Card, Perf, batch};
 use carma_memory::gpumemnet::net::Scaling;
 use carma_memory::gpumemnet::outlook::{Coverage, Target};
-use carma_memory::gpumemnet::{Fingerprint, Measured, Outlook, class_of, folds};
+use carma_memory::gpumemnet::{Fingerprint, Measured, Outlook, class_of};
+use carma_memory::weights::{Fold, folds};
 use carma_nn::{Logistic, Pace, Rng, Seen, descend};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -103,7 +104,7 @@ pub fn cross_validate(
     count: usize,
     seed: u64,
     threads: Option<NonZeroUsize>,
-) -> Result<Vec<Fold>, Error> {
+) -> Result<Vec<Fold<Perf>>, Error> {
     let tests = folds(graphs.len(), count, seed);
     let mut rest = Vec::with_capacity(count);
     for test in &tests {
@@ -112,7 +113,7 @@ pub fn cross_validate(
         rest.push((0..graphs.len()).filter(|i| !is_test[*i]).collect::<Vec<_>>());
     }
     let perfs = run(graphs, rest, seed, threads)?;
-    Ok(tests.into_iter().zip(perfs).map(|(test, perf)| Fold { test, perf }).collect())
+    Ok(tests.into_iter().zip(perfs).map(|(test, network)| Fold { test, network }).collect())
 }
 
 /// Trains an ensemble on all tasks; its coverage comes from the folds where there are some.
@@ -121,25 +122,25 @@ pub fn cross_validate(
 /// Too few tasks.
 pub fn train(
     graphs: &Graphs,
-    folds: &[Fold],
+    folds: &[Fold<Perf>],
     seed: u64,
     threads: Option<NonZeroUsize>,
 ) -> Result<Perf, Error> {
     let mut perf = run(graphs, vec![(0..graphs.len()).collect()], seed, threads)?.swap_remove(0);
     if !folds.is_empty() {
         perf.card.coverage =
-            Coverage::fit(folds.iter().flat_map(|f| scores(&f.perf, graphs, &f.test)).collect());
+            Coverage::fit(folds.iter().flat_map(|f| scores(&f.network, graphs, &f.test)).collect());
     }
     Ok(perf)
 }
 
 /// How good a fold is on the tasks of one file that it did not see, in classes of a width.
 #[must_use]
-pub fn score(graphs: &Graphs, fold: &Fold, file: usize, width_mib: u64, coverage: f64) -> Score {
-    let card = &fold.perf.card;
+pub fn score(graphs: &Graphs, fold: &Fold<Perf>, file: usize, width_mib: u64, coverage: f64) -> Score {
+    let card = &fold.network.card;
     let context = card.target.context_mib as f64;
     let test: Vec<usize> = fold.test.iter().copied().filter(|i| graphs.tasks[*i].file == file).collect();
-    let outlooks = outlooks(&fold.perf, graphs, &test);
+    let outlooks = outlooks(&fold.network, graphs, &test);
     let said = outlooks.iter().map(|o| Said {
         class: o.class(width_mib, 1000),
         middle: o.at(card.coverage.score(0.5)) + context,

@@ -9,7 +9,7 @@
 use super::checkpoint::{Tensor, Tensors};
 use carma_memory::gpumemnet::published::{extras, tokens, whole};
 use carma_memory::gpumemnet::{AuthorsNetworks, Ensemble, Family, Model};
-use carma_memory::{Error, Estimate, Task, Tier};
+use carma_memory::{Error, Estimate, MiB, Task, Tier};
 use carma_nn::{BatchNorm, Encoder, LayerNorm, Linear, Mat, Mlp, Segments, Weights, relu};
 use std::path::{Path, PathBuf};
 
@@ -132,9 +132,9 @@ impl Published {
             reasons.push("this is its last class: the task may need more than its upper edge".to_owned());
         }
         Estimate {
-            need_mib: low,
-            use_mib: high,
-            upper_mib: high,
+            need_mib: MiB(low),
+            use_mib: MiB(high),
+            upper_mib: MiB(high),
             tier: Tier::Formula,
             source: format!("gpumemnet/published/{ensemble}"),
             family: self.family.to_string(),

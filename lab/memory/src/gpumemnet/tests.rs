@@ -4,7 +4,7 @@ use super::*;
 use carma_memory::gpumemnet::{
     Bundle, Ensemble, Family, Head, Kind, Layer, Measured, Model, Sample, network, shipped,
 };
-use carma_memory::{Gpu, Optimizer, Platform, Task};
+use carma_memory::{Gpu, MiB, Optimizer, Platform, Task};
 use std::num::NonZeroUsize;
 
 /// Tasks whose memory follows a rule: 400 MiB of context, 20 bytes a parameter, 8 an activation. Every
@@ -33,9 +33,9 @@ fn quick(ensemble: Ensemble) -> Options {
 
 fn platform() -> Platform {
     Platform {
-        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: 40_960 },
+        gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 7),
-        context_mib: 500,
+        context_mib: MiB(500),
         context_source: "test".to_owned(),
         alloc: carma_memory::alloc::Settings::default(),
     }
@@ -115,7 +115,12 @@ fn answers_are_ordered_grow_with_coverage_and_beyond_the_training_data() {
     let task = Task { batch_size: 64 * 61 * 40, ..Task::default() };
     let far = network.estimate(&largest.model, &task, &platform(), 0.95);
     let near = network.estimate(&largest.model, &largest.task, &platform(), 0.95);
-    assert!(far.upper_mib > 10 * near.upper_mib.saturating_sub(500), "{} {}", far.upper_mib, near.upper_mib);
+    assert!(
+        far.upper_mib.0 > 10 * near.upper_mib.0.saturating_sub(500),
+        "{} {}",
+        far.upper_mib,
+        near.upper_mib
+    );
     assert!(far.reasons.iter().any(|r| r.contains("larger than anything")), "{:?}", far.reasons);
 }
 

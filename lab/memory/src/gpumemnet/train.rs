@@ -6,7 +6,8 @@ use carma_memory::gpumemnet::features::Features;
 use carma_memory::gpumemnet::net::{Member, Scaling, Shape, Table};
 use carma_memory::gpumemnet::network::Card;
 use carma_memory::gpumemnet::outlook::{Coverage, Target};
-use carma_memory::gpumemnet::{Ensemble, FeatureSet, Fold, Head, Measured, Network, Sample, class_of, folds};
+use carma_memory::gpumemnet::{Ensemble, FeatureSet, Head, Measured, Network, Sample, class_of};
+use carma_memory::weights::{Fold, folds};
 use carma_nn::{Logistic, Mat, Pace, Rng, Seen, descend, softmax_loss};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -82,7 +83,7 @@ impl Options {
 ///
 /// # Errors
 /// Too few tasks.
-pub fn cross_validate(data: &Data, options: &Options, count: usize) -> Result<Vec<Fold>, Error> {
+pub fn cross_validate(data: &Data, options: &Options, count: usize) -> Result<Vec<Fold<Network>>, Error> {
     cross_validate_with(data, options, count, &|| {})
 }
 
@@ -96,7 +97,7 @@ pub fn cross_validate_with(
     options: &Options,
     count: usize,
     tick: &(dyn Fn() + Sync),
-) -> Result<Vec<Fold>, Error> {
+) -> Result<Vec<Fold<Network>>, Error> {
     let tests = folds(data.samples.len(), count, options.seed);
     let mut plans = Vec::with_capacity(count);
     for test in &tests {
@@ -114,7 +115,7 @@ pub fn cross_validate_with(
 ///
 /// # Errors
 /// Too few tasks.
-pub fn train(data: &Data, options: &Options, folds: &[Fold]) -> Result<Network, Error> {
+pub fn train(data: &Data, options: &Options, folds: &[Fold<Network>]) -> Result<Network, Error> {
     let plan = Plan::new(data, options, (0..data.samples.len()).collect())?;
     let mut network = run(data, options, &[plan], &|| {}).swap_remove(0);
     if !folds.is_empty() {
@@ -124,7 +125,7 @@ pub fn train(data: &Data, options: &Options, folds: &[Fold]) -> Result<Network, 
 }
 
 /// Coverage of a network trained on all tasks: from those of the folds, asked about tasks they did not see.
-pub(super) fn calibrate(data: &Data, folds: &[Fold]) -> Coverage {
+pub(super) fn calibrate(data: &Data, folds: &[Fold<Network>]) -> Coverage {
     let mut scores = Vec::with_capacity(data.samples.len());
     for fold in folds {
         let test: Vec<&Sample> = fold.test.iter().map(|i| &data.samples[*i]).collect();

@@ -12,7 +12,7 @@
 //! `FakeTensorMode` is not part of this: the number is given.
 
 use super::answer;
-use crate::{Error, Estimate, Platform};
+use crate::{Error, Estimate, MiB, Platform};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -177,7 +177,7 @@ pub fn raw(x: &Inputs<'_>, platform: &Platform) -> Result<Estimate, Error> {
         "bound: all of the GPU, as the number is nearly always under (by 45 % on average on 1,017 models)"
             .to_owned(),
     ];
-    Ok(answer("faketensor/raw", "unknown", x.peak_mib.ceil() as u64, upper, reasons))
+    Ok(answer("faketensor/raw", "unknown", MiB(x.peak_mib.ceil() as u64), upper, reasons))
 }
 
 /// The corrected number, with the platform's context instead of the fit's.
@@ -192,14 +192,14 @@ pub fn corrected(x: &Inputs<'_>, platform: &Platform) -> Result<Estimate, Error>
         estimator: "faketensor",
         what: "the peak under FakeTensorMode".to_owned(),
     })?;
-    let context = platform.context_mib as f64;
+    let context = platform.context_mib.0 as f64;
     let held = (fitted - CONTEXT_OF_FIT_MIB).max(x.peak_mib);
     let upper = context + (held + CONTEXT_OF_FIT_MIB) * correction.upper - CONTEXT_OF_FIT_MIB;
     let reasons = vec![
         format!(
             "corrected from {from}: {fitted:.0} MiB on the A100-40GB of the fit, of which {CONTEXT_OF_FIT_MIB} are context"
         ),
-        format!("CUDA context {} MiB ({})", platform.context_mib, platform.context_source),
+        format!("CUDA context {} MiB ({})", platform.context_mib.0, platform.context_source),
         "fitted on training of image models in 32 bits; another optimizer or precision is not accounted for"
             .to_owned(),
         format!(
@@ -207,7 +207,13 @@ pub fn corrected(x: &Inputs<'_>, platform: &Platform) -> Result<Estimate, Error>
             correction.upper
         ),
     ];
-    Ok(answer("faketensor", family(x.model), (context + held).ceil() as u64, upper.ceil() as u64, reasons))
+    Ok(answer(
+        "faketensor",
+        family(x.model),
+        MiB((context + held).ceil() as u64),
+        MiB(upper.ceil() as u64),
+        reasons,
+    ))
 }
 
 #[cfg(test)]
@@ -240,7 +246,7 @@ mod tests {
         assert!(from(&all).contains("family"));
         assert!(from(&Inputs { model: "zebra", ..all }).contains("and batch:"));
         let e = corrected(&all, &platform).unwrap();
-        assert!(e.upper_mib > e.use_mib && e.use_mib > 3000);
+        assert!(e.upper_mib > e.use_mib && e.use_mib > MiB(3000));
         for peak_mib in [f64::NAN, -1.0, f64::INFINITY] {
             assert!(corrected(&Inputs { peak_mib, ..x }, &platform).is_err());
             assert!(raw(&Inputs { peak_mib, ..x }, &platform).is_err());

@@ -9,7 +9,7 @@ use crate::trace::error::{TraceError, shown};
 use crate::trace::lines::{open, unzipped};
 use crate::trace::resolve::counted;
 use crate::trace::table::{Separator, Shape, Table};
-use crate::trace::{Activity, Catalogue, Task};
+use crate::trace::{Catalogue, Task};
 use carma_core::units::Millis;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,13 +106,11 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
         }
         let draft = Draft {
             at: i64::try_from(arrival.0).unwrap_or(i64::MAX),
-            id: None,
             user: row.name(user)?.unwrap_or_default(),
             gpus: count,
             duration,
             task: Some(kind_name),
-            memory: None,
-            activity: Activity::default(),
+            ..Draft::default()
         };
         jobs.add(&row, &draft);
     }

@@ -1,14 +1,14 @@
-//! Turns public traces and accounting dumps into traces: one file for each source.
+//! Turns public traces and accounting dumps into traces: one file for each source; those that differ in the names
+//! of their columns alone are in `logs`.
 //!
 //! All of them take the arrivals relative to the first job that is kept, leave out the jobs that no GPU
 //! server would have seen, and count what they left out, by reason. A row that makes no sense is an
 //! error with its line: a trace with holes that nobody knows of is worse than none.
 
 mod gavel;
-mod helios;
+mod logs;
 mod lucid;
 mod openb;
-mod philly;
 mod sacct;
 
 use super::error::TraceError;
@@ -92,16 +92,17 @@ pub fn import_file(format: Format, file: &Path) -> Result<Imported, TraceError> 
 /// As [`import_file`].
 pub fn import(format: Format, reader: impl Read, file: &Path) -> Result<Imported, TraceError> {
     match format {
-        Format::Philly => philly::import(reader, file),
+        Format::Philly => logs::PHILLY.import(reader, file),
         Format::AlibabaOpenb => openb::import(reader, file),
         Format::Gavel => gavel::import(reader, file),
-        Format::Helios => helios::import(reader, file),
+        Format::Helios => logs::HELIOS.import(reader, file),
         Format::Lucid => lucid::import(reader, file),
         Format::SlurmSacct => sacct::import(reader, file),
     }
 }
 
 /// A job on its way into the trace.
+#[derive(Default)]
 struct Draft<'a> {
     /// When it came, milliseconds since anything.
     at: i64,

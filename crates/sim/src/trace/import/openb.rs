@@ -57,9 +57,8 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
             user: row.name(user)?.unwrap_or_default(),
             gpus: gpu_count,
             duration,
-            task: None,
-            memory: None,
             activity: Activity { smact: share.map(|share| share / 1000.0), ..Activity::default() },
+            ..Draft::default()
         };
         jobs.add(&row, &draft);
     }

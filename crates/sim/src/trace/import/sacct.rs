@@ -3,7 +3,6 @@
 //! they occupied their GPUs.
 
 use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
-use crate::trace::Activity;
 use crate::trace::error::TraceError;
 use crate::trace::table::{Column, Row, Separator, Table};
 use carma_core::units::Millis;
@@ -63,9 +62,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
             user: row.name(user)?.unwrap_or_default(),
             gpus,
             duration,
-            task: None,
-            memory: None,
-            activity: Activity::default(),
+            ..Draft::default()
         };
         jobs.add(&row, &draft);
     }

@@ -74,10 +74,7 @@ pub(super) fn separable(row: &Row, input: &[u64], out: &[u64], act: &str) -> Opt
         for squeeze in std::iter::once(0).chain(squeezes(ci, ci)) {
             if norms + squeeze_params(ci, squeeze) == row.params {
                 let mut w = Writer::new(row, input.to_vec(), act);
-                w.conv(ci, kernel, ci, &with(out, ci), false).norm().act();
-                if squeeze > 0 {
-                    w.squeeze(squeeze);
-                }
+                w.conv(ci, kernel, ci, &with(out, ci), false).norm().act().squeeze(squeeze);
                 w.conv(co, 1, 1, out, false).norm();
                 if row.kind.starts_with("ConvNormAct") || row.kind.starts_with("SeparableConvNormAct") {
                     w.act();
@@ -141,10 +138,7 @@ pub(super) fn inverted_residual(row: &Row, input: &[u64], out: &[u64], act: &str
                 if hidden != ci {
                     w.conv(hidden, 1, 1, &with(input, hidden), false).norm().act();
                 }
-                w.conv(hidden, kernel, hidden, &with(out, hidden), false).norm().act();
-                if squeeze > 0 {
-                    w.squeeze(squeeze);
-                }
+                w.conv(hidden, kernel, hidden, &with(out, hidden), false).norm().act().squeeze(squeeze);
                 w.conv(co, 1, 1, out, false).norm();
                 return w.done();
             }
@@ -162,10 +156,7 @@ pub(super) fn fused(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<
         for squeeze in std::iter::once(0).chain(squeezes(ci, hidden)) {
             if base + squeeze_params(hidden, squeeze) == row.params {
                 let mut w = Writer::new(row, input.to_vec(), act);
-                w.conv(hidden, 3, 1, &with(out, hidden), false).norm().act();
-                if squeeze > 0 {
-                    w.squeeze(squeeze);
-                }
+                w.conv(hidden, 3, 1, &with(out, hidden), false).norm().act().squeeze(squeeze);
                 w.conv(co, 1, 1, out, false).norm();
                 return w.done();
             }
@@ -190,13 +181,7 @@ pub(super) fn basic(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<
             if main + cost + squeeze_params(co, squeeze) == row.params {
                 let mut w = Writer::new(row, input.to_vec(), act);
                 w.conv(co, 3, 1, out, false).norm().act().conv(co, 3, 1, out, false).norm();
-                if squeeze > 0 {
-                    w.squeeze(squeeze);
-                }
-                if shortcut {
-                    w.shortcut(input, out, true);
-                }
-                w.act();
+                w.squeeze(squeeze).residual(shortcut, input, out);
                 return w.done();
             }
         }
@@ -230,18 +215,9 @@ pub(super) fn bottleneck(row: &Row, input: &[u64], out: &[u64], act: &str) -> Op
                     }
                     let mut w = Writer::new(row, input.to_vec(), act);
                     w.conv(width, 1, 1, &with(input, width), false).norm().act();
-                    w.conv(width, 3, groups, &with(out, width), false).norm().act();
-                    if squeeze > 0 && channels == width {
-                        w.squeeze(squeeze);
-                    }
-                    w.conv(co, 1, 1, out, false).norm();
-                    if squeeze > 0 && channels != width {
-                        w.squeeze(squeeze);
-                    }
-                    if shortcut {
-                        w.shortcut(input, out, true);
-                    }
-                    w.act();
+                    let (inside, behind) = if channels == width { (squeeze, 0) } else { (0, squeeze) };
+                    w.conv(width, 3, groups, &with(out, width), false).norm().act().squeeze(inside);
+                    w.conv(co, 1, 1, out, false).norm().squeeze(behind).residual(shortcut, input, out);
                     return w.done();
                 }
             }

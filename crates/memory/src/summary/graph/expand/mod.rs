@@ -94,8 +94,11 @@ impl<'a> Writer<'a> {
         self.same("LayerNorm", 2 * width)
     }
 
-    /// Squeeze and excitation through `inner` channels.
+    /// Squeeze and excitation through `inner` channels; through 0 there is none.
     fn squeeze(&mut self, inner: u64) -> &mut Self {
+        if inner == 0 {
+            return self;
+        }
         let full = self.shape.clone();
         let mut one = full.clone();
         one[2..].fill(1);
@@ -118,6 +121,14 @@ impl<'a> Writer<'a> {
             self.norm();
         }
         self
+    }
+
+    /// The end of a residual block: the way past it, if that has a convolution, and the activation of the sum.
+    fn residual(&mut self, shortcut: bool, from: &[u64], to: &[u64]) -> &mut Self {
+        if shortcut {
+            self.shortcut(from, to, true);
+        }
+        self.act()
     }
 
     fn hidden(&mut self, kind: &str, input: Dims, output: Dims, params: u64) -> &mut Self {
