@@ -4,6 +4,7 @@ pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod kace;
 
+use carma_lab_gpu_models::reproduce::TABLES;
 use carma_lab_interference::bench::PARTS;
 use carma_memory::gpumemnet::Family;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -44,6 +45,8 @@ pub(crate) enum Verb {
     Kace(kace::KaceVerb),
     /// Fit the model of a GPU type to measurements, and say how far off it is
     Fit(FitArgs),
+    /// Replay published tables through the simulator, and print both in Markdown
+    Reproduce(ReproduceArgs),
 }
 
 /// `carma lab estimate-bench`.
@@ -96,6 +99,20 @@ pub(crate) struct FitArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma lab reproduce`.
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArgs {
+    /// Folder with the data of others, with CARMA's traces in `carma/` [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Make this table only
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(TABLES))]
+    pub(crate) only: Option<String>,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,10 +1,10 @@
 //! The A100-40GB: published figures, and policies of AEGIS replayed on the traces of CARMA.
 
 use super::data::{self, Powered, Together};
-use super::{FitError, Fitting, Places, power, progress, replay, sharing, write};
+use super::{Error, Fitting, Places, power, progress, replay, sharing, write};
 use carma_interference::share::{Demand, Mode, Tenant};
 
-pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
+pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), Error> {
     fitting.data.push("published figures, quoted in lab/gpu-models/src/data.rs".to_owned());
     let exponent = fitting.model.gract_exponent;
     let active =

@@ -3,7 +3,7 @@
 use super::data::{self, Powered, Repeat, Together};
 use super::search::{Key, Problem, RESAMPLES, SEED};
 use super::{
-    Errors, FitError, Fitted, Fitting, Held, HeldOut, Part, Places, Row, fit_rows, light, progress, set,
+    Error, Errors, Fitted, Fitting, Held, HeldOut, Part, Places, Row, fit_rows, light, progress, set,
     sharing, total, with, write,
 };
 use carma_hardware::GpuType;
@@ -19,11 +19,11 @@ use std::path::Path;
 /// share by demand, and no capacity is fitted to them.
 const STARVES: &str = "matmul";
 
-pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
+pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), Error> {
     let folder = places.named.map_or_else(|| places.root.join("bench/h200/results"), Path::to_owned);
-    let found = data::h200(&folder).map_err(FitError)?;
+    let found = data::h200(&folder).map_err(Error)?;
     if found.together.is_empty() {
-        return Err(FitError(format!("{}: no sets of tasks in it (collocation*.json)", folder.display())));
+        return Err(Error(format!("{}: no sets of tasks in it (collocation*.json)", folder.display())));
     }
     fitting.data.push(format!("{}: {}", folder.display(), found.files.join(", ")));
     let source = |what: &str| {

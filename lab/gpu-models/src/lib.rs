@@ -3,13 +3,15 @@
 //!
 //! [`fit`] returns a [`Fit`]: one [`Part`] for each set of rows, and the model's file with the fitted
 //! values written in. `carma lab fit` prints it. What is fitted to what, and what is held out on purpose, is
-//! in `docs/research/gpu-models.md`.
+//! in `docs/research/gpu-models.md`. [`reproduce`] replays published tables with the fitted types.
 
 mod a100;
 pub mod data;
 mod h200;
 mod replay;
+pub mod reproduce;
 mod search;
+mod traces;
 mod write;
 
 pub use search::{Errors, Fitted};
@@ -122,10 +124,10 @@ pub struct Fit {
     pub model: String,
 }
 
-/// Why nothing was fitted.
+/// Why nothing was fitted or replayed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct FitError(String);
+pub struct Error(String);
 
 /// Where measurements are looked for.
 #[derive(Debug, Clone, Copy)]
@@ -148,8 +150,8 @@ impl Places<'_> {
 ///
 /// # Errors
 /// Data that isn't there or can't be read; a built-in model that is broken.
-pub fn fit(target: Target, places: Places<'_>) -> Result<Fit, FitError> {
-    let model = GpuType::find(target.model()).map_err(FitError)?;
+pub fn fit(target: Target, places: Places<'_>) -> Result<Fit, Error> {
+    let model = GpuType::find(target.model()).map_err(Error)?;
     let mut fitting = Fitting { model, changes: Vec::new(), parts: Vec::new(), data: Vec::new() };
     match target {
         Target::V100 => v100(&mut fitting, places)?,
@@ -157,7 +159,7 @@ pub fn fit(target: Target, places: Places<'_>) -> Result<Fit, FitError> {
         Target::A100 => a100::fit(&mut fitting, places)?,
     }
     let text = carma_hardware::built_in_text(target.model())
-        .ok_or_else(|| FitError(format!("{} has no file", target.model())))?;
+        .ok_or_else(|| Error(format!("{} has no file", target.model())))?;
     Ok(Fit {
         gpu: target.model().to_owned(),
         data: fitting.data,
@@ -379,17 +381,18 @@ fn power(
     )
 }
 
-fn v100(fitting: &mut Fitting, places: Places<'_>) -> Result<(), FitError> {
+fn v100(fitting: &mut Fitting, places: Places<'_>) -> Result<(), Error> {
     let folder = match places.named {
         Some(path) => path.to_owned(),
-        None => places.shared().map(|shared| shared.join("nba556677go__KACE-artifact")).ok_or_else(|| {
-            FitError("KACE's tables are not there; name their folder with --data".to_owned())
-        })?,
+        None => places
+            .shared()
+            .map(|shared| shared.join("nba556677go__KACE-artifact"))
+            .ok_or_else(|| Error("KACE's tables are not there; name their folder with --data".to_owned()))?,
     };
-    let kace = data::kace(&folder).map_err(FitError)?;
+    let kace = data::kace(&folder).map_err(Error)?;
     fitting.data.push(format!("{} (KACE, SoCC 2024; V100-32GB)", folder.display()));
     if kace.triples.is_empty() || kace.time_sliced.is_empty() {
-        return Err(FitError(format!("{}: no sound triples or pairs in it", folder.display())));
+        return Err(Error(format!("{}: no sound triples or pairs in it", folder.display())));
     }
     let keys = vec![fitting.key("mps.sm", 0.5, 1.6), fitting.key("mps.dram", 0.3, 1.6)];
     let part = sharing(

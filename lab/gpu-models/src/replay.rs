@@ -6,21 +6,17 @@
 //! all that one would like to predict is held out.
 
 use super::data::{self, Together};
-use super::{Errors, FitError, Fitted, Fitting, HeldOut, Part, Places, Row, light, total};
-use carma_core::model::SharingMode;
-use carma_core::policy::presets;
+use super::{Error, Errors, Fitted, Fitting, HeldOut, Part, Places, Row, light, total};
+use crate::traces::{self, CLUSTER, H60, T1, T2, Traces};
 use carma_hardware::{GpuType, GpuTypes};
+use carma_sim::event::Cluster;
 use carma_sim::event::outcome::Summary;
-use carma_sim::event::{Cluster, Setup, simulate_all};
-use carma_sim::trace::{Catalogue, Workload, read};
+use carma_sim::trace::Workload;
 use std::path::{Path, PathBuf};
 
 const KEY: &str = "mps.sm";
-/// The machine of CARMA and AEGIS.
-const CLUSTER: &str = "4xA100-40GB";
 /// What stands in for AEGIS' traces.
-const STAND_INS: [&str; 2] = ["philly_trace-t1", "philly_trace-t2"];
-const H60: &str = "philly_heavy-60-tasks";
+const STAND_INS: [&str; 2] = [T1, T2];
 /// Seeds of the start-up times behind every mean.
 const SEEDS: u64 = 5;
 /// The grid, in hundredths.
@@ -45,18 +41,12 @@ fn folder(places: Places<'_>) -> Option<PathBuf> {
 }
 
 impl Replay {
-    pub(super) fn read(folder: &Path, model: &GpuType) -> Result<Self, FitError> {
-        let wrong = |e: carma_sim::trace::TraceError| FitError(e.to_string());
-        let catalogue = Catalogue::read_file(&folder.join("workloads.csv")).map_err(wrong)?;
-        let workload = |name: &str| {
-            let trace = read::trace_file(&folder.join("philly_evaluation_arrivals.csv"), Some(name))
-                .map_err(wrong)?;
-            Workload::resolve(&trace, Some(&catalogue)).map_err(wrong)
-        };
-        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let mut replay = Self { workloads: Vec::new(), h60: workload(H60)?, threads };
+    pub(super) fn read(folder: &Path, model: &GpuType) -> Result<Self, Error> {
+        let traces = Traces::read(folder)?;
+        let h60 = traces.workload(H60)?;
+        let mut replay = Self { workloads: Vec::new(), h60, threads: traces::threads() };
         for name in STAND_INS {
-            let workload = workload(name)?;
+            let workload = traces.workload(name)?;
             // Nothing is shared, so no capacity matters.
             let alone = mean(&replay.runs(&workload, model, "exclusive", SEEDS)?, |s| s.makespan_s);
             replay.workloads.push((workload, alone));
@@ -70,20 +60,16 @@ impl Replay {
         model: &GpuType,
         preset: &str,
         seeds: u64,
-    ) -> Result<Vec<Summary>, FitError> {
+    ) -> Result<Vec<Summary>, Error> {
         let mut types = GpuTypes::built_in();
         types.add(model.clone());
-        let cluster = Cluster::parse(CLUSTER, &types).map_err(|e| FitError(e.to_string()))?;
-        let policy = presets::by_name(preset).ok_or_else(|| FitError(format!("no preset `{preset}`")))?;
-        let setups: Vec<Setup> =
-            (1..=seeds).map(|seed| Setup::new(policy.clone(), SharingMode::Mps, None, seed)).collect();
-        let results = simulate_all(workload, &cluster, &setups, self.threads, &|_| ());
-        let results = results.map_err(|e| FitError(e.to_string()))?;
-        Ok(results.into_iter().map(|run| run.summary).collect())
+        let cluster = Cluster::parse(CLUSTER, &types).map_err(|e| Error(e.to_string()))?;
+        let setups = traces::seeds(&traces::preset(preset)?, seeds);
+        traces::runs(workload, &cluster, &setups, self.threads)
     }
 
     /// Makespan over exclusive's, geometric mean over the stand-ins.
-    pub(super) fn makespan(&self, model: &GpuType, preset: &str, seeds: u64) -> Result<f64, FitError> {
+    pub(super) fn makespan(&self, model: &GpuType, preset: &str, seeds: u64) -> Result<f64, Error> {
         let mut logs = 0.0;
         for (workload, alone) in &self.workloads {
             logs += (mean(&self.runs(workload, model, preset, seeds)?, |s| s.makespan_s) / alone).ln();
@@ -92,7 +78,7 @@ impl Replay {
     }
 
     /// The four fitted policies' makespans, less what is published.
-    pub(super) fn offs(&self, model: &GpuType, sm: f64, seeds: u64) -> Result<Vec<f64>, FitError> {
+    pub(super) fn offs(&self, model: &GpuType, sm: f64, seeds: u64) -> Result<Vec<f64>, Error> {
         let model = with_sm(model, sm);
         data::AEGIS_FITTED
             .iter()
@@ -124,7 +110,7 @@ fn least(profile: &[(f64, Vec<f64>)], without: Option<usize>) -> Option<f64> {
     best.map(|(sm, _)| *sm)
 }
 
-pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>, euromlsys: &[Together]) -> Result<(), FitError> {
+pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>, euromlsys: &[Together]) -> Result<(), Error> {
     let Some(folder) = folder(places) else {
         fitting.data.push(
             "the capacity through the simulator is skipped and mps.sm stays: CARMA's traces are not at \

@@ -6,6 +6,7 @@ mod fit;
 mod gpumemnet;
 mod interference_bench;
 mod kace;
+mod reproduce;
 
 use crate::cli::{Cli, Verb};
 use carma_cli::failure::Outcome;
@@ -22,6 +23,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::InterferenceBench(args) => interference_bench::run(&args),
         Verb::Kace(verb) => kace::run(&verb),
         Verb::Fit(args) => fit::run(&args),
+        Verb::Reproduce(args) => reproduce::run(&args),
     };
     match outcome {
         Err(failure) if failure.is_closed_pipe() => Ok(failure.code),
