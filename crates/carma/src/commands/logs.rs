@@ -3,7 +3,7 @@
 use super::Context;
 use super::follow::{Follower, KeptLog, Log, open_log, tail_start};
 use super::stream::{self, Attendant, Ending, Events, say};
-use super::wait::{epitaph, is_over};
+use super::wait::{end_line, is_over};
 use crate::cli::LogsArgs;
 use carma_api::ClientError;
 use carma_api::wire::JobDetail;
@@ -36,7 +36,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
         .wait_for(context.socket.clone(), args.id)
         .map_err(|e| Failure::new(format!("cannot follow a job: {e}")))?;
     if let Ending::Over(detail) = stream::copy(context, args.id, &mut log, &events, &mut Reader)? {
-        say(&epitaph(&detail.job));
+        say(&end_line(&detail.job));
     }
     Ok(0)
 }

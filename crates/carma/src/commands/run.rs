@@ -3,7 +3,7 @@
 use super::follow::Log;
 use super::stream::{self, Attendant, Ending, Events, say};
 use super::submit::{Surroundings, expected, requests, send};
-use super::wait::{epitaph, exit_code};
+use super::wait::{end_line, exit_code};
 use super::{Context, expect, order};
 use crate::cli::RunArgs;
 use carma_api::Client;
@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         Ok(Ending::Over(detail)) => {
             let code = exit_code(&detail.job);
             if code != 0 {
-                say(&epitaph(&detail.job));
+                say(&end_line(&detail.job));
             }
             Ok(code)
         }

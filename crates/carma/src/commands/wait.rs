@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between tries to reach a daemon that is away.
 const RETRY: Duration = Duration::from_millis(300);
 
-/// Waits for all of them.
+/// Waits for all of the jobs, and prints a line at the end of each. The exit code is that of the last job which did not
+/// succeed, 0 if all did.
 pub(crate) fn run(context: &Context, args: &WaitArgs) -> Outcome {
     // Whether it is there at all shows at once, without the patience for restarts.
     let mut client = Some(context.client()?);
@@ -41,7 +42,7 @@ pub(crate) fn run(context: &Context, args: &WaitArgs) -> Outcome {
         if args.json {
             ended.push(detail.job);
         } else {
-            writeln!(io::stdout().lock(), "{}", epitaph(&detail.job))?;
+            writeln!(io::stdout().lock(), "{}", end_line(&detail.job))?;
         }
     }
     if args.json {
@@ -121,7 +122,7 @@ fn byte(code: i32) -> u8 {
 }
 
 /// How a job ended, in a line.
-pub(crate) fn epitaph(job: &JobView) -> String {
+pub(crate) fn end_line(job: &JobView) -> String {
     let code = job.exit_code.map(|c| format!(" (exit code {c})")).unwrap_or_default();
     let why = if job.state == "COMPLETED" { String::new() } else { format!(": {}", clean(&job.reason.text)) };
     format!("job {} {}{code}{why}", job.id, clean(&job.state))
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn how_it_ended() {
-        assert_eq!(epitaph(&ended("COMPLETED", Some(0))), "job 7 COMPLETED (exit code 0)");
-        assert_eq!(epitaph(&ended("CANCELLED", None)), "job 7 CANCELLED: why");
+        assert_eq!(end_line(&ended("COMPLETED", Some(0))), "job 7 COMPLETED (exit code 0)");
+        assert_eq!(end_line(&ended("CANCELLED", None)), "job 7 CANCELLED: why");
     }
 }

@@ -22,6 +22,8 @@ const LONGEST_PAUSE_LOG2: usize = 6;
 const KEPT_NOT_LAUNCHED: usize = 16;
 
 impl State {
+    /// The command runs: said by its supervisor, or found out after a restart, so that it may come twice. Where it shares
+    /// otherwise than was decided (MPS could not be had), a cap of MPS no longer holds.
     pub(super) fn started(
         &mut self,
         id: JobId,
@@ -85,6 +87,8 @@ impl State {
         Ok(())
     }
 
+    /// The supervisor could not be spawned. What the machine lacked for the moment is tried again after a pause, a few
+    /// times; a user's wish to cancel is fulfilled.
     pub(super) fn launch_failed(
         &mut self,
         id: JobId,
