@@ -1,8 +1,8 @@
 //! The second binary, `carma-lab`: where it is, and what it is asked.
 
 use carma_cli::failure::Failure;
-use carma_memory::gpumemnet::{Answer, AuthorsNetworks, Ensemble, Model, Question};
-use carma_memory::{Error, Estimate, Task};
+use carma_memory::gpumemnet::{Answer, AuthorsNetworks, Ensemble, ModelLayers, Question};
+use carma_memory::{Error, Estimate, ModelTask};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ pub(crate) struct LabNetworks {
 }
 
 impl AuthorsNetworks for LabNetworks {
-    fn estimate(&self, ensemble: Ensemble, model: &Model, task: &Task) -> Result<Estimate, Error> {
+    fn estimate(&self, ensemble: Ensemble, model: &ModelLayers, task: &ModelTask) -> Result<Estimate, Error> {
         let bad = |what: String| Error::bad(NAME, what);
         let question = Question { ensemble, model: model.clone(), task: task.clone() };
         let question = serde_json::to_vec(&question).map_err(|e| bad(e.to_string()))?;

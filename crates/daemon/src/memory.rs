@@ -13,7 +13,9 @@ use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
-use carma_memory::history::{self, Facts, History, Observed, Outcome, Place, Row, Run, SETTINGS, Signature};
+use carma_memory::history::{
+    self, Facts, History, HistoryRow, Observed, Outcome, Place, Run, SETTINGS, Signature,
+};
 use carma_memory::{Estimate, Parts, Tier};
 use std::collections::{BTreeSet, HashMap};
 
@@ -45,7 +47,7 @@ impl Memory {
     /// With what was stored. Rows that are not understood are left out, and the log says so: what was
     /// learned must never keep the daemon from running.
     #[must_use]
-    pub fn new(config: &MemoryConfig, driver: String, rows: &[Row]) -> Self {
+    pub fn new(config: &MemoryConfig, driver: String, rows: &[HistoryRow]) -> Self {
         let mut memory = Self {
             history: History::default(),
             driver,
@@ -59,7 +61,7 @@ impl Memory {
     }
 
     /// Goes back to what was stored.
-    pub fn restore(&mut self, rows: &[Row]) {
+    pub fn restore(&mut self, rows: &[HistoryRow]) {
         self.history = History::default();
         for row in rows {
             if let Err(e) = self.history.load(row) {
@@ -69,7 +71,7 @@ impl Memory {
     }
 
     /// What changed since the last time.
-    pub fn changes(&mut self) -> Vec<Row> {
+    pub fn changes(&mut self) -> Vec<HistoryRow> {
         self.history.changes().unwrap_or_else(|e| {
             tracing::warn!("what was learned of memory cannot be stored: {e}");
             Vec::new()
@@ -516,8 +518,8 @@ mod tests {
     #[test]
     fn rows_of_another_version_do_not_stop_the_daemon() {
         let rows = [
-            Row { table: history::Table::Program, key: "zz".into(), body: Some("{}".into()) },
-            Row { table: history::Table::Context, key: "a|b|c".into(), body: Some("[1".into()) },
+            HistoryRow { table: history::Table::Program, key: "zz".into(), body: Some("{}".into()) },
+            HistoryRow { table: history::Table::Context, key: "a|b|c".into(), body: Some("[1".into()) },
         ];
         let memory = Memory::new(&MemoryConfig::default(), "1".into(), &rows);
         assert_eq!(memory.learned(None).runs.len(), 0);

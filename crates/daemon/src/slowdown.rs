@@ -17,7 +17,7 @@ use carma_core::reading::GpuReading;
 use carma_core::slowdown::{Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
-use carma_interference::online::Model;
+use carma_interference::online::SlowdownModel;
 use carma_interference::outlook;
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -51,7 +51,7 @@ pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
 /// Profiles, the predictor, and the jobs under watch.
 pub struct Slowdowns {
     paces: Arc<Paces>,
-    model: Model,
+    model: SlowdownModel,
     /// By command and product name of the GPU, with when it was last used.
     profiles: BTreeMap<(u64, String), (Profile, Millis)>,
     watched: BTreeMap<JobId, Watch>,
@@ -102,7 +102,7 @@ impl Slowdowns {
     pub fn new(paces: Arc<Paces>, rows: &[(String, String)]) -> Self {
         let mut slowdowns = Self {
             paces,
-            model: Model::shipped(),
+            model: SlowdownModel::shipped(),
             profiles: BTreeMap::new(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
@@ -118,11 +118,11 @@ impl Slowdowns {
 
     /// Goes back to what was stored.
     pub fn restore(&mut self, rows: &[(String, String)]) {
-        self.model = Model::shipped();
+        self.model = SlowdownModel::shipped();
         self.profiles.clear();
         for (key, body) in rows {
             let read = if key == MODEL {
-                Model::read(body).map(|model| self.model = model).map_err(|e| e.to_string())
+                SlowdownModel::read(body).map(|model| self.model = model).map_err(|e| e.to_string())
             } else {
                 self.restore_profile(key, body)
             };
@@ -159,7 +159,7 @@ impl Slowdowns {
 
     /// The predictor.
     #[must_use]
-    pub const fn model(&self) -> &Model {
+    pub const fn model(&self) -> &SlowdownModel {
         &self.model
     }
 

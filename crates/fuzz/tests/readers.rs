@@ -19,7 +19,7 @@ use carma_api::wire::{
     StatusReply, SubmitReply, SubmitRequest,
 };
 use carma_fuzz::reader;
-use carma_memory::{Platform, Task};
+use carma_memory::{ModelTask, Platform};
 use carma_sim::trace::import::{Format, import};
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn summary() {
         ├─Linear (fc): 1-2                       --   [8, 16384]   [8, 10]   163,850   True\n===============\nTotal params: 164,298\n";
     reader("summary").sample(torchsummary).sample(torchinfo).reads(|bytes| {
         if let Ok(summary) = carma_memory::summary::parse_bytes(bytes) {
-            let _ = carma_memory::gpumemnet::Model::of_summary(&summary, &Task::default());
+            let _ = carma_memory::gpumemnet::ModelLayers::of_summary(&summary, &ModelTask::default());
         }
     });
 }
@@ -61,7 +61,7 @@ fn hf_config() {
     let vit = r#"{"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "image_size": 32, "patch_size": 8}"#;
     reader("hf_config").sample(llama).sample(vit).reads(|bytes| {
         if let Ok(config) = carma_memory::hf::Config::parse(&text(bytes)) {
-            let _ = carma_memory::hf::graph(&config, &Task::default());
+            let _ = carma_memory::hf::graph(&config, &ModelTask::default());
         }
     });
 }
@@ -92,7 +92,7 @@ fn onnx() {
     reader("onnx")
         .sample(include_bytes!("../../memory/tests/onnx/vgg11.train.onnx"))
         .sample(include_bytes!("../../memory/tests/onnx/gpt2.eval.onnx"))
-        .reads(|bytes| drop(carma_memory::onnx::graph(bytes, &Task::default())));
+        .reads(|bytes| drop(carma_memory::onnx::graph(bytes, &ModelTask::default())));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn measured_log() {
 fn learned_model() {
     reader("learned_model")
         .sample(include_str!("../../interference/models/shipped.json"))
-        .reads(|bytes| drop(carma_interference::online::Model::read(&text(bytes))));
+        .reads(|bytes| drop(carma_interference::online::SlowdownModel::read(&text(bytes))));
 }
 
 #[test]

@@ -11,7 +11,7 @@
 mod timing;
 
 use carma_interference::group::{GpuType, Group, Member, Mode};
-use carma_interference::online::{Model, Observed};
+use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 
 /// Calls in one timed run: one call is too short for the clock.
@@ -22,7 +22,7 @@ fn main() {
     timing::header(REPEATS);
     let gpu = GpuType::named("NVIDIA H200");
     let profiles: Vec<Profile> = (0..40).map(task).collect();
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     // A model that knows forty classes.
     for pair in profiles.windows(2) {
         let members = [Member::of(&pair[0]), Member::of(&pair[1])];

@@ -3,7 +3,7 @@
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
 use crate::group::{BadGroup, GpuType, Group, Member, Mode};
-use crate::online::{Model, Observed};
+use crate::online::{Observed, SlowdownModel};
 use crate::profile::Profile;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, SharingMode};
@@ -47,7 +47,7 @@ fn members<'a>(profiles: &'a [Profile], jobs: &[&Job]) -> Vec<Member<'a>> {
 
 /// What is predicted if the newcomer joins the jobs that are on the GPU now. `None`: there is no such job or GPU.
 #[must_use]
-pub fn answer(model: &Model, state: &State, asked: &Question, alone: impl Alone) -> Option<Outlook> {
+pub fn answer(model: &SlowdownModel, state: &State, asked: &Question, alone: impl Alone) -> Option<Outlook> {
     let gpu = state.gpu(asked.gpu)?;
     let newcomer = state.job(asked.newcomer)?;
     let there: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
@@ -90,7 +90,7 @@ pub fn answer(model: &Model, state: &State, asked: &Question, alone: impl Alone)
 /// # Errors
 /// What the model refuses to learn from.
 pub fn observe(
-    model: &mut Model,
+    model: &mut SlowdownModel,
     gpu: &Gpu,
     jobs: &[&Job],
     progress: Vec<Option<f64>>,

@@ -7,7 +7,7 @@
 use bolero::check;
 use carma_interference::group::{GpuType, Group, Member, Mode, Objective};
 use carma_interference::measured::Measured;
-use carma_interference::online::{Model, Observed};
+use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::predict::policy::{Policy, kace_row};
 use carma_interference::profile::Profiles;
 
@@ -36,7 +36,7 @@ fn broken(text: &str, changes: &[(u16, u8)]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn exercise(model: &Model, profiles: &Profiles) {
+fn exercise(model: &SlowdownModel, profiles: &Profiles) {
     for name in ["H200", "V100", "?"] {
         let gpu = GpuType::named(name);
         for sharing in [Mode::TimeSlice, Mode::Mps] {
@@ -53,7 +53,7 @@ fn exercise(model: &Model, profiles: &Profiles) {
                 let mut learner = model.clone();
                 let observed = Observed::Rates(vec![Some(3.0); members.len()]);
                 learner.observe(&group, &observed).unwrap();
-                assert!(Model::read(&learner.to_json().unwrap()).is_ok());
+                assert!(SlowdownModel::read(&learner.to_json().unwrap()).is_ok());
                 for policy in [Policy::Share, Policy::Memcap, Policy::Sm, Policy::Mem, Policy::Random] {
                     let _ = policy.score(&group, Objective::Throughput);
                 }
@@ -67,7 +67,7 @@ fn exercise(model: &Model, profiles: &Profiles) {
 fn profiles() {
     check!().with_type::<Vec<(u16, u8)>>().with_iterations(ITERATIONS).for_each(|changes| {
         if let Ok(profiles) = Profiles::read(&broken(PROFILES, changes)) {
-            exercise(&Model::shipped(), &profiles);
+            exercise(&SlowdownModel::shipped(), &profiles);
         }
     });
 }
@@ -78,16 +78,16 @@ fn models() {
     let gpu = GpuType::named("H200");
     let members: Vec<Member<'_>> = profiles.tasks.iter().map(Member::of).collect();
     let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     model.observe(&group, &Observed::Rates(vec![Some(20.0), Some(200.0), Some(1.0)])).unwrap();
     let text = model.to_json().unwrap();
     check!().with_type::<Vec<(u16, u8)>>().with_iterations(ITERATIONS).for_each(|changes| {
-        if let Ok(model) = Model::read(&broken(&text, changes)) {
+        if let Ok(model) = SlowdownModel::read(&broken(&text, changes)) {
             exercise(&model, &profiles);
         }
     });
     check!().with_type::<Vec<u8>>().with_iterations(ITERATIONS).for_each(|bytes| {
-        let _ = Model::read(&String::from_utf8_lossy(bytes));
+        let _ = SlowdownModel::read(&String::from_utf8_lossy(bytes));
     });
 }
 

@@ -5,7 +5,7 @@
 #[error("{message}")]
 pub struct Error {
     /// Whose turn it is.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// What, where, why.
     pub message: String,
     /// What to do.
@@ -14,7 +14,7 @@ pub struct Error {
 
 /// Whose turn it is after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// The options, or a file that they name, make no sense: the user's.
     Usage,
     /// The GPU is in use: nobody's, until it is free.
@@ -26,17 +26,17 @@ pub enum Kind {
 impl Error {
     /// The machine, the GPU or the task failed.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Failed, message: message.into(), hint: None }
+        Self { kind: FailureKind::Failed, message: message.into(), hint: None }
     }
 
     /// The options, or a file that they name, make no sense.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Usage, ..Self::new(message) }
+        Self { kind: FailureKind::Usage, ..Self::new(message) }
     }
 
     /// The GPU is in use.
     pub(crate) fn busy(message: impl Into<String>) -> Self {
-        Self { kind: Kind::Busy, ..Self::new(message) }
+        Self { kind: FailureKind::Busy, ..Self::new(message) }
     }
 
     /// Adds what to do about it.

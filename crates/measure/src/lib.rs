@@ -9,7 +9,7 @@ mod error;
 pub mod interference;
 pub mod profile;
 
-pub use error::{Error, Kind};
+pub use error::{Error, FailureKind};
 
 /// Is told what goes on, a line at a time, without its end.
 pub type Say<'a> = &'a dyn Fn(&str);

@@ -14,7 +14,7 @@ mod timing;
 
 use carma_memory::alloc::{Caching, Event};
 use carma_memory::graph::{self, Builder, Graph, Keeps, Norm, Number, Op, Script};
-use carma_memory::{Error, Optimizer, Platform, Task, hf};
+use carma_memory::{Error, ModelTask, Optimizer, Platform, hf};
 use std::time::Duration;
 use timing::median;
 
@@ -52,7 +52,7 @@ fn line(what: &str, time: Duration, more: &str) {
 fn main() {
     timing::header(REPEATS);
     let platform = Platform::lookup("H200", (2, 11)).unwrap();
-    let task = Task { batch_size: 32, optimizer: Optimizer::SgdMomentum, ..Task::default() };
+    let task = ModelTask { batch_size: 32, optimizer: Optimizer::SgdMomentum, ..ModelTask::default() };
 
     let graph = residual(200, 32).unwrap();
     let mut events: Vec<Event> = Vec::new();
@@ -90,7 +90,7 @@ fn main() {
         "num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":32,"intermediate_size":11008,
         "max_position_embeddings":4096,"hidden_act":"silu"}"#;
     for (name, text) in [("BERT-large", bert), ("Llama of 7 billion", llama)] {
-        let task = Task { batch_size: 4, seq_len: Some(512), ..Task::default() };
+        let task = ModelTask { batch_size: 4, seq_len: Some(512), ..ModelTask::default() };
         let time = median(REPEATS, || {
             let config = hf::Config::parse(text).unwrap();
             let graph = hf::graph(&config, &task).unwrap();

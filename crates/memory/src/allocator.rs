@@ -2,7 +2,7 @@
 
 use crate::alloc::Peak;
 use crate::margin::Margin;
-use crate::{Estimate, Parts, Platform, Task, Tier};
+use crate::{Estimate, ModelTask, Parts, Platform, Tier};
 
 /// What a front end learned by replay.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Footprint {
 
 /// Context, allocator and workspaces together.
 #[must_use]
-pub fn estimate(footprint: &Footprint, task: &Task, platform: &Platform) -> Estimate {
+pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) -> Estimate {
     let parts = Parts::of_replay(platform, &footprint.peak, footprint.convolution_bytes);
     let margin = Margin::of(footprint.tier, footprint.convolutional, task, footprint.doubts.len());
     let held = parts.reserved_mib + parts.workspace_mib;

@@ -4,7 +4,7 @@
 
 use crate::estimate::times;
 use crate::history::{Ask, History, Margins, Place, Signature, Told};
-use crate::{Estimate, MiB, Task, Tier};
+use crate::{Estimate, MiB, ModelTask, Tier};
 
 /// How sure a bound has to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +49,7 @@ pub struct Answer {
 /// Whether a task may take any amount above what it needs: `cudnn.benchmark` tries algorithms with
 /// workspaces of any size, and several GPUs gather and reduce in buffers that no front end sees.
 #[must_use]
-pub fn is_elastic(task: &Task) -> bool {
+pub fn is_elastic(task: &ModelTask) -> bool {
     task.cudnn_benchmark || task.gpus > 1
 }
 

@@ -5,9 +5,9 @@ mod learned;
 use crate::allocator::{self, Footprint};
 use crate::formula::{self, Totals, faketensor};
 use crate::gpumemnet::{AuthorsNetworks, Ensemble};
-use crate::graph::{Graph, Kind, Replay, replay};
+use crate::graph::{Graph, Replay, StorageKind, replay};
 use crate::summary::Summary;
-use crate::{Error, Estimate, MIB, MiB, Platform, Task, Tier, gpumemnet, hf, onnx, summary, trace};
+use crate::{Error, Estimate, MIB, MiB, ModelTask, Platform, Tier, gpumemnet, hf, onnx, summary, trace};
 use std::sync::Arc;
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
@@ -63,14 +63,14 @@ struct Source {
 /// What is known, parsed once for all estimators.
 struct View<'a> {
     known: &'a Known,
-    task: &'a Task,
+    task: &'a ModelTask,
     platform: &'a Platform,
     /// Graphs, best first; a front end that failed says why instead.
     sources: Vec<Result<Source, Error>>,
 }
 
 impl<'a> View<'a> {
-    fn new(known: &'a Known, task: &'a Task, platform: &'a Platform) -> Self {
+    fn new(known: &'a Known, task: &'a ModelTask, platform: &'a Platform) -> Self {
         let source = |front_end, tier, graph: Result<Graph, Error>| {
             let graph = graph?;
             let replay = replay(&graph, task, platform)?;
@@ -137,13 +137,13 @@ impl<'a> View<'a> {
 }
 
 /// Totals as GPUMemNet's authors take them from a summary: of layers that they know, without containers.
-fn printed_totals(summary: &Summary, task: &Task) -> Option<Totals> {
-    let model = gpumemnet::Model::of_summary(summary, task).ok()?;
-    let activations = model.activations(|kind| kind != gpumemnet::Kind::Other);
+fn printed_totals(summary: &Summary, task: &ModelTask) -> Option<Totals> {
+    let model = gpumemnet::ModelLayers::of_summary(summary, task).ok()?;
+    let activations = model.activations(|kind| kind != gpumemnet::LayerKind::Other);
     (activations > 0).then_some(Totals { activations, parameters: model.params, batch: task.batch_size })
 }
 
-fn hugging_face(known: &Known, task: &Task) -> Option<Result<Graph, Error>> {
+fn hugging_face(known: &Known, task: &ModelTask) -> Option<Result<Graph, Error>> {
     let config = match (&known.hf_config, &known.safetensors) {
         (None, None) => return None,
         (Some(text), _) => hf::Config::parse(text),
@@ -200,7 +200,8 @@ fn faketensor_inputs(view: &View<'_>) -> Result<faketensor::Inputs<'static>, Err
     let graph = view.source("faketensor").ok();
     let counted = |source: &Source| {
         let held = &source.replay.holdings;
-        let beside = [Kind::Parameters, Kind::Optimizer].map(|kind| held.of(kind)).iter().sum::<u64>();
+        let beside =
+            [StorageKind::Parameters, StorageKind::Optimizer].map(|kind| held.of(kind)).iter().sum::<u64>();
         held.total().saturating_sub(beside) as f64 / MIB as f64
     };
     let peak_mib =
@@ -338,7 +339,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// A name that no estimator has.
-pub fn run(which: &str, known: &Known, task: &Task, platform: &Platform) -> Result<Vec<Answer>, Error> {
+pub fn run(which: &str, known: &Known, task: &ModelTask, platform: &Platform) -> Result<Vec<Answer>, Error> {
     let chosen: Vec<&Estimator> = match which {
         "all" => ESTIMATORS.iter().collect(),
         name => ESTIMATORS.iter().chain(FRONT_ENDS).filter(|(known, _)| *known == name).collect(),

@@ -30,7 +30,7 @@ pub mod weights;
 pub use carma_core::units::MiB;
 pub use estimate::{Estimate, Parts, Tier};
 pub use platform::{Gpu, Platform};
-pub use task::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
+pub use task::{Attention, Lora, Mode, ModelTask, Optimizer, Parallel, Precision};
 
 /// Bytes of a MiB.
 pub const MIB: u64 = 1 << 20;

@@ -1,7 +1,7 @@
 //! How far above its `use` an estimate is bounded for admission.
 
 use crate::estimate::times;
-use crate::{MiB, Parallel, Task, Tier};
+use crate::{MiB, ModelTask, Parallel, Tier};
 
 /// Always added to a bound: rounding of segments, a library's small buffers.
 const FLOOR: MiB = MiB(64);
@@ -19,7 +19,7 @@ impl Margin {
     /// The margin of a tier, for a model with or without convolutions, widened by doubts and by what makes
     /// a peak elastic.
     #[must_use]
-    pub fn of(tier: Tier, convolutional: bool, task: &Task, doubts: usize) -> Self {
+    pub fn of(tier: Tier, convolutional: bool, task: &ModelTask, doubts: usize) -> Self {
         let (mut share, mut reason) = base(tier, convolutional);
         let mut widen = |to: f64, why: &str| {
             if to > share {

@@ -106,7 +106,7 @@ pub enum Parallel {
 
 /// How a model will be run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
+pub struct ModelTask {
     /// Training or inference.
     pub mode: Mode,
     /// Samples a step on one GPU (with [`Parallel::DataParallel`]: on all together).
@@ -138,7 +138,7 @@ pub struct Task {
     pub parallel: Parallel,
 }
 
-impl Default for Task {
+impl Default for ModelTask {
     fn default() -> Self {
         Self {
             mode: Mode::default(),

@@ -7,7 +7,7 @@ use carma_memory::hf::safetensors::Weights;
 use carma_memory::hf::{Config, Family, Head};
 use carma_memory::margin::Margin;
 use carma_memory::{
-    Attention, Lora, MIB, MiB, Mode, Optimizer, Parallel, Platform, Precision, Task, Tier, hf,
+    Attention, Lora, MIB, MiB, Mode, ModelTask, Optimizer, Parallel, Platform, Precision, Tier, hf,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn platform(name: &str) -> Platform {
 }
 
 /// Peak allocated and reserved, MiB, and the graph.
-fn run(config: &Value, task: &Task, gpu: &str) -> (f64, f64, graph::Graph) {
+fn run(config: &Value, task: &ModelTask, gpu: &str) -> (f64, f64, graph::Graph) {
     let config = Config::parse(&config.to_string()).unwrap();
     let graph = hf::graph(&config, task).unwrap();
     let peak = graph::replay(&graph, task, &platform(gpu)).unwrap().peak;
@@ -24,9 +24,9 @@ fn run(config: &Value, task: &Task, gpu: &str) -> (f64, f64, graph::Graph) {
     (mib(peak.max_allocated), mib(peak.max_reserved), graph)
 }
 
-fn task_of(run: &Value) -> Task {
+fn task_of(run: &Value) -> ModelTask {
     let text = |name: &str| run[name].as_str().unwrap_or_default();
-    Task {
+    ModelTask {
         batch_size: run["B"].as_u64().unwrap(),
         seq_len: run["S"].as_u64(),
         optimizer: if text("opt") == "sgd" { Optimizer::Sgd } else { Optimizer::Adamw },
@@ -39,7 +39,7 @@ fn task_of(run: &Value) -> Task {
         gradient_checkpointing: run["ckpt"] == json!(true),
         mode: if text("mode") == "infer" { Mode::Infer } else { Mode::Train },
         lora: run["lora"]["r"].as_u64().map(|r| Lora { rank: r as u32, targets: Vec::new() }),
-        ..Task::default()
+        ..ModelTask::default()
     }
 }
 
@@ -120,13 +120,13 @@ fn language_models_of_the_campaigns() {
         json!({"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"], "d_model": hidden,
             "n_layer": layers, "n_head": hidden / 64, "d_inner": 4 * hidden, "vocab_size": 32000})
     };
-    let one = |batch_size: u64| Task {
+    let one = |batch_size: u64| ModelTask {
         batch_size,
         seq_len: Some(512),
         optimizer: Optimizer::Adamw,
-        ..Task::default()
+        ..ModelTask::default()
     };
-    let two = |batch_size: u64| Task { gpus: 2, parallel: Parallel::DataParallel, ..one(batch_size) };
+    let two = |batch_size: u64| ModelTask { gpus: 2, parallel: Parallel::DataParallel, ..one(batch_size) };
     let mut sum = 0.0;
     let rows = [
         ("BERT_base, CARMA", bert(768, 12), one(32), 524, 19_828, true),
@@ -228,10 +228,10 @@ fn what_is_no_configuration_is_said() {
 #[test]
 fn absurd_products_are_refused() {
     let config = Config::parse(&with(llama(), "vocab_size", json!(1 << 28)).to_string()).unwrap();
-    let task = Task { batch_size: 1 << 20, seq_len: Some(512), ..Task::default() };
+    let task = ModelTask { batch_size: 1 << 20, seq_len: Some(512), ..ModelTask::default() };
     let error = hf::graph(&config, &task).unwrap_err().to_string();
     assert!(error.contains("lm_head") && error.contains("no GPU holds"), "{error}");
-    let task = Task { seq_len: Some(0), ..Task::default() };
+    let task = ModelTask { seq_len: Some(0), ..ModelTask::default() };
     assert!(hf::graph(&config, &task).unwrap_err().to_string().contains("sequence length"));
 }
 
@@ -239,7 +239,7 @@ fn absurd_products_are_refused() {
 fn a_table_of_positions_ends() {
     let bert = json!({"model_type": "bert"});
     let config = Config::parse(&bert.to_string()).unwrap();
-    let long = Task { seq_len: Some(513), ..Task::default() };
+    let long = ModelTask { seq_len: Some(513), ..ModelTask::default() };
     let error = hf::graph(&config, &long).unwrap_err().to_string();
     assert!(error.contains("513 tokens") && error.contains("512 positions"), "{error}");
     // Rotary positions have no table.
@@ -249,9 +249,9 @@ fn a_table_of_positions_ends() {
 #[test]
 fn a_length_that_nobody_gave_is_stated() {
     let long = with(llama(), "max_position_embeddings", json!(131_072));
-    let graph = hf::graph(&Config::parse(&long.to_string()).unwrap(), &Task::default()).unwrap();
+    let graph = hf::graph(&Config::parse(&long.to_string()).unwrap(), &ModelTask::default()).unwrap();
     assert!(graph.doubts.iter().any(|d| d.contains("1024 tokens are assumed (the model takes 131072)")));
-    let short = hf::graph(&Config::parse(&llama().to_string()).unwrap(), &Task::default()).unwrap();
+    let short = hf::graph(&Config::parse(&llama().to_string()).unwrap(), &ModelTask::default()).unwrap();
     assert_eq!(short.doubts, Vec::<String>::new());
 }
 
@@ -260,7 +260,7 @@ fn an_unknown_model_is_counted_with_a_doubt() {
     let config = with(llama(), "model_type", json!("brand_new"));
     let config = Config::parse(&config.to_string()).unwrap();
     assert_eq!((config.family, config.head), (Family::Unknown, Head::CausalLm));
-    let graph = hf::graph(&config, &Task { seq_len: Some(64), ..Task::default() }).unwrap();
+    let graph = hf::graph(&config, &ModelTask { seq_len: Some(64), ..ModelTask::default() }).unwrap();
     assert!(
         graph.doubts.iter().any(|d| d.contains("no template for model_type `brand_new`")),
         "{:?}",
@@ -285,7 +285,7 @@ fn nested_configurations() {
 fn fp32_attention_over_shared_keys_is_written_out() {
     let config = Config::parse(&llama().to_string()).unwrap();
     let ops = |precision: Precision| {
-        let task = Task { precision, seq_len: Some(64), ..Task::default() };
+        let task = ModelTask { precision, seq_len: Some(64), ..ModelTask::default() };
         let graph = hf::graph(&config, &task).unwrap();
         graph.nodes.iter().filter(|n| matches!(n.op, Op::Attention { .. })).count()
     };
@@ -298,7 +298,7 @@ fn adapters_are_all_that_is_trained() {
     let lora =
         |targets: &[&str]| Lora { rank: 4, targets: targets.iter().map(|t| (*t).to_owned()).collect() };
     let trained = |lora: Lora| {
-        let task = Task { lora: Some(lora), ..Task::default() };
+        let task = ModelTask { lora: Some(lora), ..ModelTask::default() };
         let graph = hf::graph(&config, &task).unwrap();
         graph.params.iter().filter(|p| p.trainable).map(graph::Param::elements).sum::<u64>()
     };
@@ -334,7 +334,7 @@ fn safetensors(tensors: &[(String, Vec<u64>)]) -> Vec<u8> {
 
 /// Names and shapes as a graph has them, under transformers' prefixes.
 fn weights_of(config: &Config, prefix: &str) -> Vec<(String, Vec<u64>)> {
-    let graph = hf::graph(config, &Task { seq_len: Some(16), ..Task::default() }).unwrap();
+    let graph = hf::graph(config, &ModelTask { seq_len: Some(16), ..ModelTask::default() }).unwrap();
     let named = |p: &graph::Param| (format!("{prefix}{}", p.name), p.shape.clone());
     graph.params.iter().filter(|p| !p.buffer).map(named).collect()
 }
@@ -351,7 +351,7 @@ fn headers_are_read_and_tell_the_dimensions() {
     );
     assert_eq!(found.dtype, Some(Precision::Fp32));
     assert!(found.doubts.iter().any(|d| d.contains("guess")));
-    let task = Task { seq_len: Some(16), ..Task::default() };
+    let task = ModelTask { seq_len: Some(16), ..ModelTask::default() };
     assert_eq!(hf::graph(&found, &task).unwrap().parameters(), weights.elements());
     // More weights than the template has are counted.
     wanted.layers = 1;
@@ -465,18 +465,18 @@ fn every_family_in_every_way() {
         Head::QuestionAnswering,
     ];
     let ways = [
-        Task::default(),
-        Task { precision: Precision::Bf16Autocast, attention: Attention::Eager, ..Task::default() },
-        Task { precision: Precision::Fp16, gradient_checkpointing: true, ..Task::default() },
-        Task { lora: Some(Lora { rank: 2, targets: Vec::new() }), ..Task::default() },
-        Task { mode: Mode::Infer, precision: Precision::Bf16, ..Task::default() },
+        ModelTask::default(),
+        ModelTask { precision: Precision::Bf16Autocast, attention: Attention::Eager, ..ModelTask::default() },
+        ModelTask { precision: Precision::Fp16, gradient_checkpointing: true, ..ModelTask::default() },
+        ModelTask { lora: Some(Lora { rank: 2, targets: Vec::new() }), ..ModelTask::default() },
+        ModelTask { mode: Mode::Infer, precision: Precision::Bf16, ..ModelTask::default() },
     ];
     for family in families {
         let mut config = Config { layers: 2, decoder_layers: 2, vocab: 500, ..Config::of(family) };
         for head in heads {
             config.head = head;
             for way in &ways {
-                let task = Task { batch_size: 2, seq_len: Some(32), ..way.clone() };
+                let task = ModelTask { batch_size: 2, seq_len: Some(32), ..way.clone() };
                 let graph = hf::graph(&config, &task).unwrap();
                 let replay = graph::replay(&graph, &task, &platform("H200")).unwrap();
                 assert!(replay.peak.max_allocated > 4 * MIB, "{family:?} {head:?} {task:?}");

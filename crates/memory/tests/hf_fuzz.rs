@@ -7,7 +7,7 @@
 use bolero::{TypeGenerator, check};
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::hf::{self, Config};
-use carma_memory::{Error, Precision, Task};
+use carma_memory::{Error, ModelTask, Precision};
 
 const ITERATIONS: usize = 3000;
 
@@ -189,7 +189,7 @@ impl File {
         text
     }
 
-    fn task(&self) -> Task {
+    fn task(&self) -> ModelTask {
         let precisions = [
             Precision::Fp32,
             Precision::Bf16,
@@ -197,12 +197,12 @@ impl File {
             Precision::Bf16Autocast,
             Precision::Fp16,
         ];
-        Task {
+        ModelTask {
             batch_size: u64::from(self.batch),
             seq_len: self.seq.map(u64::from),
             precision: precisions[usize::from(self.precision) % precisions.len()],
             gradient_checkpointing: self.checkpointing,
-            ..Task::default()
+            ..ModelTask::default()
         }
     }
 }
@@ -212,7 +212,7 @@ fn judge(error: &Error) {
     assert!(!said.is_empty() && said.len() < 2000 && !said.chars().any(char::is_control), "{said:?}");
 }
 
-fn used(text: &str, task: &Task) {
+fn used(text: &str, task: &ModelTask) {
     match Config::parse(text) {
         Err(error) => judge(&error),
         // Hundreds of layers are no other paths than a few.
@@ -243,7 +243,7 @@ fn configurations() {
         .with_type::<File>()
         .for_each(|file| used(&file.text(), &file.task()));
     check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
-        used(&String::from_utf8_lossy(bytes), &Task::default());
+        used(&String::from_utf8_lossy(bytes), &ModelTask::default());
     });
 }
 
@@ -334,7 +334,7 @@ fn weights(bytes: &[u8]) {
             match Config::of_weights(&weights) {
                 Err(error) => judge(&error),
                 Ok(config) => {
-                    let task = Task { seq_len: Some(16), ..Task::default() };
+                    let task = ModelTask { seq_len: Some(16), ..ModelTask::default() };
                     if config.layers <= 8
                         && let Err(error) = hf::graph_with(&config, &weights, &task)
                     {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use carma_memory::estimators::{Known, run};
-use carma_memory::{Lora, MiB, Mode, Platform, Task};
+use carma_memory::{Lora, MiB, Mode, ModelTask, Platform};
 
 const LEARNED: [&str; 3] = ["gpumemnet", "gpumemnet-transformer", "dnnperf"];
 const PUBLISHED: [&str; 2] = ["gpumemnet-published", "gpumemnet-published-transformer"];
@@ -33,8 +33,8 @@ fn platform() -> Platform {
     Platform::lookup("H200", (2, 11)).unwrap()
 }
 
-fn task() -> Task {
-    Task { batch_size: 32, ..Task::default() }
+fn task() -> ModelTask {
+    ModelTask { batch_size: 32, ..ModelTask::default() }
 }
 
 fn summary() -> Known {
@@ -44,7 +44,7 @@ fn summary() -> Known {
 #[test]
 fn each_answers_side_by_side_with_the_others() {
     let language = Known { hf_config: Some(BERT.to_owned()), ..Known::default() };
-    let tokens = Task { seq_len: Some(128), ..task() };
+    let tokens = ModelTask { seq_len: Some(128), ..task() };
     for (known, task, front_end, family) in
         [(summary(), task(), "summary", "cnn"), (language, tokens, "hf-config", "transformer")]
     {
@@ -69,8 +69,8 @@ fn each_answers_side_by_side_with_the_others() {
 #[test]
 fn what_they_cannot_answer_is_said_and_harms_no_other() {
     for (task, word) in [
-        (Task { mode: Mode::Infer, ..task() }, "inference"),
-        (Task { lora: Some(Lora { rank: 8, targets: Vec::new() }), ..task() }, "adapters"),
+        (ModelTask { mode: Mode::Infer, ..task() }, "inference"),
+        (ModelTask { lora: Some(Lora { rank: 8, targets: Vec::new() }), ..task() }, "adapters"),
     ] {
         let answers = run("all", &summary(), &task, &platform()).unwrap();
         for name in LEARNED {
@@ -80,7 +80,7 @@ fn what_they_cannot_answer_is_said_and_harms_no_other() {
         }
         assert!(answers.iter().any(|a| a.estimator == "allocator" && a.result.is_ok()));
     }
-    let several = Task { gpus: 2, ..task() };
+    let several = ModelTask { gpus: 2, ..task() };
     for name in LEARNED {
         let answer = run(name, &summary(), &several, &platform()).unwrap().remove(0).result.unwrap();
         assert!(answer.reasons.iter().any(|r| r.contains("as on one GPU")), "{:?}", answer.reasons);
@@ -89,7 +89,7 @@ fn what_they_cannot_answer_is_said_and_harms_no_other() {
 
 #[test]
 fn a_language_model_is_asked_about_with_its_own_length() {
-    let long = |seq: u64| Task { seq_len: Some(seq), ..task() };
+    let long = |seq: u64| ModelTask { seq_len: Some(seq), ..task() };
     let known = Known { hf_config: Some(BERT.to_owned()), ..Known::default() };
     for name in LEARNED {
         let mib = |seq| run(name, &known, &long(seq), &platform()).unwrap().remove(0).result.unwrap().use_mib;

@@ -5,7 +5,7 @@
 
 use carma_memory::estimators::{Known, run};
 use carma_memory::graph::{Graph, replay};
-use carma_memory::{MIB, Platform, Task, Tier, onnx};
+use carma_memory::{MIB, ModelTask, Platform, Tier, onnx};
 use std::path::Path;
 
 /// File, parameters as PyTorch counts them, and allocated and reserved MiB of the trace: `carma trace-model
@@ -22,9 +22,9 @@ fn file(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/onnx/{name}.onnx"))).unwrap()
 }
 
-fn task(name: &str) -> Task {
+fn task(name: &str) -> ModelTask {
     let tokens = name.starts_with("bert") || name.starts_with("gpt2");
-    Task { batch_size: 16, seq_len: tokens.then_some(128), ..Task::default() }
+    ModelTask { batch_size: 16, seq_len: tokens.then_some(128), ..ModelTask::default() }
 }
 
 fn read(name: &str) -> Graph {

@@ -5,7 +5,7 @@
 
 use carma_memory::alloc::{Caching, Event, Settings};
 use carma_memory::graph::{self, Builder, Graph, Keeps, Node, Norm, Number, Op, Script, Tensor, TensorId};
-use carma_memory::{Attention, Error, Mode, Optimizer, Parallel, Platform, Precision, Task};
+use carma_memory::{Attention, Error, Mode, ModelTask, Optimizer, Parallel, Platform, Precision};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -93,7 +93,7 @@ impl Ledger {
         }
     }
 
-    fn of(graph: &Graph, task: &Task, script: &Script) -> Self {
+    fn of(graph: &Graph, task: &ModelTask, script: &Script) -> Self {
         let mut ledger = Self::default();
         let mut allocator = Caching::new(Settings::default(), (9, 0));
         let mut before = allocator.peak();
@@ -124,7 +124,7 @@ fn precisions() -> impl Strategy<Value = Precision> {
     prop::sample::select(vec![Fp32, Bf16, Fp16, Bf16Autocast, Fp16Autocast])
 }
 
-fn tasks() -> impl Strategy<Value = Task> {
+fn tasks() -> impl Strategy<Value = ModelTask> {
     let optimizers = prop::sample::select(vec![
         Optimizer::Sgd,
         Optimizer::SgdMomentum,
@@ -136,7 +136,7 @@ fn tasks() -> impl Strategy<Value = Task> {
     ]);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (1..9_u64, optimizers, precisions(), flags, prop::option::of(1..40_u64)).prop_map(
-        |(batch_size, optimizer, precision, (eager, gradient_checkpointing, infer), samples)| Task {
+        |(batch_size, optimizer, precision, (eager, gradient_checkpointing, infer), samples)| ModelTask {
             mode: if infer { Mode::Infer } else { Mode::Train },
             batch_size,
             samples,
@@ -144,7 +144,7 @@ fn tasks() -> impl Strategy<Value = Task> {
             precision,
             attention: if eager { Attention::Eager } else { Attention::Sdpa },
             gradient_checkpointing,
-            ..Task::default()
+            ..ModelTask::default()
         },
     )
 }
@@ -182,9 +182,9 @@ proptest! {
         width in 1..9_u64,
         task in tasks(),
     ) {
-        let more = Task { batch_size: 2 * task.batch_size, samples: None, ..task.clone() };
-        let task = Task { samples: None, ..task };
-        let most = |task: &Task| {
+        let more = ModelTask { batch_size: 2 * task.batch_size, samples: None, ..task.clone() };
+        let task = ModelTask { samples: None, ..task };
+        let most = |task: &ModelTask| {
             let graph = network(&choices, task.batch_size, width, task.gradient_checkpointing).unwrap();
             Ledger::of(&graph, task, &Script::default()).most
         };
@@ -199,9 +199,9 @@ proptest! {
         // The dummy forward of as many samples as the batch has is that batch's forward.
         let graph = network(&choices, task.batch_size, 4, false).unwrap();
         let small = network(&choices, 1, 4, false).unwrap();
-        let one = Task { batch_size: 1, samples: None, ..task.clone() };
+        let one = ModelTask { batch_size: 1, samples: None, ..task.clone() };
         let of_small = Ledger::of(&small, &one, &Script { steps: 0, dummy_batch: Some(1), ..Script::default() });
-        let task = Task { samples: None, ..task };
+        let task = ModelTask { samples: None, ..task };
         let scaled = Ledger::of(&graph, &task, &Script { steps: 0, dummy_batch: Some(1), ..Script::default() });
         prop_assert_eq!(of_small.most, scaled.most);
     }
@@ -215,7 +215,7 @@ proptest! {
     ) {
         let graph = network(&choices, task.batch_size, 4, task.gradient_checkpointing).unwrap();
         let alone = Ledger::of(&graph, &task, &Script::default());
-        let task = Task { gpus, parallel: strategy, ..task };
+        let task = ModelTask { gpus, parallel: strategy, ..task };
         let ledger = Ledger::of(&graph, &task, &Script::default());
         match strategy {
             Parallel::Ddp => prop_assert!(ledger.most >= alone.most),
@@ -232,7 +232,7 @@ proptest! {
         task in tasks(),
         rank in prop::option::of(0..3_u32),
     ) {
-        let task = Task { lora: rank.map(|rank| carma_memory::Lora { rank, targets: Vec::new() }), ..task };
+        let task = ModelTask { lora: rank.map(|rank| carma_memory::Lora { rank, targets: Vec::new() }), ..task };
         let ops = [
             Op::Input, Op::Linear, Op::Conv { groups: 0 }, Op::MatMul, Op::Norm(Norm::Batch), Op::Norm(Norm::Group),
             Op::Norm(Norm::Rms), Op::Activation { keeps: Keeps::Input, inplace: true }, Op::Softmax,
@@ -272,7 +272,8 @@ fn an_absurd_layer_is_named() {
     let w = b.linear("fc", y, 1 << 20, false).unwrap();
     let graph = b.finish(vec![w]);
     let error =
-        graph::replay(&graph, &Task { batch_size: 1 << 20, ..Task::default() }, &platform()).unwrap_err();
+        graph::replay(&graph, &ModelTask { batch_size: 1 << 20, ..ModelTask::default() }, &platform())
+            .unwrap_err();
     assert!(error.to_string().contains("gelu"), "{error}");
 }
 
@@ -282,20 +283,23 @@ fn adapters_leave_the_rest_without_gradients() {
     for param in &mut graph.params {
         param.trainable = param.name.starts_with("fc");
     }
-    let task = Task { batch_size: 4, ..Task::default() };
+    let task = ModelTask { batch_size: 4, ..ModelTask::default() };
     let frozen = graph::replay(&graph, &task, &platform()).unwrap();
     let full = graph::replay(&network(&[0, 2, 5, 14], 4, 8, false).unwrap(), &task, &platform()).unwrap();
     assert!(frozen.peak.max_allocated < full.peak.max_allocated);
-    assert!(frozen.holdings.of(graph::Kind::Gradients) < full.holdings.of(graph::Kind::Gradients).max(1));
+    assert!(
+        frozen.holdings.of(graph::StorageKind::Gradients)
+            < full.holdings.of(graph::StorageKind::Gradients).max(1)
+    );
 }
 
 #[test]
 fn adapters_are_put_beside_linear_layers() {
     let rank = |rank| Some(carma_memory::Lora { rank, targets: Vec::new() });
     for precision in [Precision::Fp32, Precision::Bf16Autocast, Precision::Bf16] {
-        let task = Task { batch_size: 4, precision, ..Task::default() };
+        let task = ModelTask { batch_size: 4, precision, ..ModelTask::default() };
         let graph = network(&[14, 7, 14, 0], 4, 8, false).unwrap();
-        let adapted = Task { lora: rank(2), ..task.clone() };
+        let adapted = ModelTask { lora: rank(2), ..task.clone() };
         let made = graph.adapted(&adapted).unwrap();
         // Two layers get one, from 4 to 4 features; the last layer gives the model's output and gets none.
         let trained: u64 = made.params.iter().filter(|p| p.trainable).map(graph::Param::elements).sum();
@@ -304,7 +308,7 @@ fn adapters_are_put_beside_linear_layers() {
         let ledger = Ledger::of(&graph, &adapted, &Script::default());
         let frozen: u64 = graph.params.iter().map(|p| bytes_of_weight(precision) * p.elements()).sum();
         assert_eq!(ledger.now, frozen + 3 * 4 * trained, "{precision:?}");
-        let one = Ledger::of(&graph, &Task { lora: rank(1), ..task.clone() }, &Script::default());
+        let one = Ledger::of(&graph, &ModelTask { lora: rank(1), ..task.clone() }, &Script::default());
         assert!(one.most < ledger.most);
     }
 }

@@ -5,7 +5,7 @@
 use bolero::{TypeGenerator, check};
 use carma_memory::alloc::Settings;
 use carma_memory::graph::replay;
-use carma_memory::{Error, Gpu, MiB, Platform, Task, summary};
+use carma_memory::{Error, Gpu, MiB, ModelTask, Platform, summary};
 use std::time::{Duration, Instant};
 
 const KINDS: &[&str] = &[
@@ -119,7 +119,7 @@ fn whatever_the_layers_a_graph_or_an_error() {
             }
         }
         if let Ok(parsed) = summary::parse(&text) {
-            let _ = summary::graph(&parsed, &Task { batch_size: 4, ..Task::default() });
+            let _ = summary::graph(&parsed, &ModelTask { batch_size: 4, ..ModelTask::default() });
         }
     });
 }
@@ -135,7 +135,7 @@ fn tens_of_thousands_of_layers_take_bounded_time() {
     let started = Instant::now();
     let parsed = summary::parse(&text).unwrap();
     assert!(parsed.doubts.iter().any(|d| d.contains("more than")), "{:?}", parsed.doubts);
-    let _ = summary::graph(&parsed, &Task { batch_size: 8, ..Task::default() });
+    let _ = summary::graph(&parsed, &ModelTask { batch_size: 8, ..ModelTask::default() });
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
@@ -149,12 +149,13 @@ fn absurd_shapes_are_refused_by_name() {
         ("Conv2d-1  [-1, 64, 9223372036854775807, 9223372036854775807]  9,408", 8),
     ] {
         let parsed = summary::parse(&format!("Layer (type)  Output Shape  Param #\n{row}\n")).unwrap();
-        let error = summary::graph(&parsed, &Task { batch_size: batch, ..Task::default() }).unwrap_err();
+        let error =
+            summary::graph(&parsed, &ModelTask { batch_size: batch, ..ModelTask::default() }).unwrap_err();
         assert!(matches!(error, Error::Absurd { .. }), "{error}");
         assert!(error.to_string().contains("Conv2d-1"), "{error}");
     }
     let parsed = summary::parse("Layer (type)  Output Shape  Param #\nLinear-1  [-1, 10]  110\n").unwrap();
-    let error = summary::graph(&parsed, &Task { batch_size: 0, ..Task::default() }).unwrap_err();
+    let error = summary::graph(&parsed, &ModelTask { batch_size: 0, ..ModelTask::default() }).unwrap_err();
     assert!(error.to_string().contains("batch size"), "{error}");
 }
 
@@ -167,7 +168,7 @@ fn damaged_texts_of_real_models() {
         .collect();
     texts.sort();
     let ends = std::sync::atomic::AtomicUsize::new(0);
-    let task = Task { batch_size: 4, ..Task::default() };
+    let task = ModelTask { batch_size: 4, ..ModelTask::default() };
     let platform = Platform {
         gpu: Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: MiB(143_771) },
         torch: (2, 11),

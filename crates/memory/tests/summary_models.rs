@@ -9,7 +9,7 @@
 
 use carma_memory::alloc::Settings;
 use carma_memory::graph::{Graph, Op, replay};
-use carma_memory::{Gpu, MIB, MiB, Platform, Task, summary};
+use carma_memory::{Gpu, MIB, MiB, ModelTask, Platform, summary};
 use std::path::Path;
 
 fn text(name: &str) -> String {
@@ -28,7 +28,7 @@ fn platform() -> Platform {
 }
 
 fn graph(text: &str, batch_size: u64) -> Graph {
-    summary::graph(&summary::parse(text).unwrap(), &Task { batch_size, ..Task::default() }).unwrap()
+    summary::graph(&summary::parse(text).unwrap(), &ModelTask { batch_size, ..ModelTask::default() }).unwrap()
 }
 
 fn count(graph: &Graph, wanted: fn(&Op) -> bool) -> usize {
@@ -59,7 +59,7 @@ fn models_allocate_what_their_traces_do() {
         ("vgg16_bn.repr.txt", 5986.8, 138_365_992, 0.02),
     ] {
         let graph = graph(&text(name), 32);
-        let task = Task { batch_size: 32, ..Task::default() };
+        let task = ModelTask { batch_size: 32, ..ModelTask::default() };
         let replay = replay(&graph, &task, &platform()).unwrap();
         let allocated = replay.peak.max_allocated as f64 / MIB as f64;
         let error = allocated / traced - 1.0;
@@ -78,7 +78,7 @@ fn models_allocate_what_their_traces_do() {
 fn language_models_get_their_dimensions() {
     let of = |name: &str, seq_len| {
         let parsed = summary::parse(&text(name)).unwrap();
-        summary::graph(&parsed, &Task { batch_size: 4, seq_len, ..Task::default() }).unwrap()
+        summary::graph(&parsed, &ModelTask { batch_size: 4, seq_len, ..ModelTask::default() }).unwrap()
     };
     let gpt2 = of("gpt2.repr.txt", Some(256));
     assert_eq!((gpt2.family.as_str(), gpt2.parameters()), ("gpt2", 124_439_808));
@@ -159,9 +159,11 @@ Total params: 258,547
     assert!(g.doubts.iter().any(|d| d.contains("Mystery")), "{:?}", g.doubts);
     assert!(count(&g, |op| *op == Op::Unknown) >= 1);
     assert_eq!(g.parameters(), 258_547);
-    let task = Task { batch_size: 16, ..Task::default() };
+    let task = ModelTask { batch_size: 16, ..ModelTask::default() };
     let small = replay(&g, &task, &platform()).unwrap().peak.max_allocated;
-    let large =
-        replay(&graph(text, 64), &Task { batch_size: 64, ..task }, &platform()).unwrap().peak.max_allocated;
+    let large = replay(&graph(text, 64), &ModelTask { batch_size: 64, ..task }, &platform())
+        .unwrap()
+        .peak
+        .max_allocated;
     assert!(large > small * 2, "{small} {large}");
 }

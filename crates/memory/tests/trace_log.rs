@@ -4,7 +4,7 @@
 
 use carma_memory::alloc::Event;
 use carma_memory::trace::{Replay, Status, estimate, read, replay};
-use carma_memory::{Error, MIB, MiB, Platform, Task, Tier};
+use carma_memory::{Error, MIB, MiB, ModelTask, Platform, Tier};
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write as _;
 
@@ -50,7 +50,7 @@ fn named_and_counted_storages_are_the_same_run() {
 #[test]
 fn a_replay_becomes_an_estimate() {
     let text = log(COUNTED, &["a 104857600", "m backward", "w 0", "w 1", "a 209715200", "c 52428800", END]);
-    let task = Task::default();
+    let task = ModelTask::default();
     let e = estimate(text.as_bytes(), &task, &platform()).unwrap();
     assert_eq!((e.tier, e.source.as_str(), e.family.as_str()), (Tier::Trace, "allocator/trace", "resnet"));
     assert_eq!(e.use_mib, MiB(524 + 100 + 200 + 20 + 50));
@@ -70,7 +70,7 @@ fn a_log_that_was_cut_off_says_so() {
     let cut = play(&whole.as_bytes()[..line + 2]).unwrap();
     assert_eq!((cut.end.status, cut.events), (Status::Partial, 2));
     assert_eq!(cut.peak.allocated, 101 * MIB);
-    let e = cut.estimate(&Task::default(), &platform()).unwrap();
+    let e = cut.estimate(&ModelTask::default(), &platform()).unwrap();
     assert!(e.reasons.iter().any(|r| r.contains("cut off")), "{:?}", e.reasons);
     let many: Vec<String> = (0..5000).map(|i| format!("a {i} {}", 512 + i * 37 % 9999)).collect();
     let lines: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -85,10 +85,10 @@ fn failed_and_empty_runs_have_no_estimate() {
         HEAD,
         &["a 1 104857600", r#"{"end":{"status":"failed","reason":"ImportError: flash_attn at train.py:3"}}"#],
     );
-    let error = estimate(failed.as_bytes(), &Task::default(), &platform()).unwrap_err().to_string();
+    let error = estimate(failed.as_bytes(), &ModelTask::default(), &platform()).unwrap_err().to_string();
     assert!(error.contains("flash_attn at train.py:3"), "{error}");
     let empty = log(HEAD, &[END]);
-    assert!(estimate(empty.as_bytes(), &Task::default(), &platform()).is_err());
+    assert!(estimate(empty.as_bytes(), &ModelTask::default(), &platform()).is_err());
 }
 
 #[test]
@@ -139,14 +139,14 @@ mod hostile {
     #[test]
     fn no_bytes_make_it_panic() {
         check!().with_iterations(5000).for_each(|bytes: &[u8]| {
-            let _ = estimate(bytes, &Task::default(), &platform());
+            let _ = estimate(bytes, &ModelTask::default(), &platform());
             let mut after = HEAD.as_bytes().to_vec();
             after.push(b'\n');
             after.extend_from_slice(bytes);
-            let _ = estimate(&after, &Task::default(), &platform());
+            let _ = estimate(&after, &ModelTask::default(), &platform());
             let mut packed = vec![0x1f, 0x8b, 8, 0];
             packed.extend_from_slice(bytes);
-            let _ = estimate(&packed, &Task::default(), &platform());
+            let _ = estimate(&packed, &ModelTask::default(), &platform());
         });
     }
 
@@ -166,7 +166,7 @@ mod hostile {
             if let Ok(run) = play(text.as_bytes()) {
                 let peak = run.peak;
                 assert!(peak.allocated <= peak.reserved && peak.max_allocated <= peak.max_reserved);
-                let _ = run.estimate(&Task::default(), &platform());
+                let _ = run.estimate(&ModelTask::default(), &platform());
             }
         });
     }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use carma_memory::graph::{self, Builder, Graph, Keeps, Norm, Number, Op, TensorId};
-use carma_memory::{Error, MIB, Optimizer, Platform, Task};
+use carma_memory::{Error, MIB, ModelTask, Optimizer, Platform};
 
 /// Context of that campaign, MiB.
 const CONTEXT: f64 = 1429.0;
@@ -83,11 +83,11 @@ fn nine_rows() {
             vocab: n(6),
             batch: n(7),
         };
-        let task = Task {
+        let task = ModelTask {
             batch_size: row.batch,
             samples: Some(n(8)),
             optimizer: Optimizer::Adam,
-            ..Task::default()
+            ..ModelTask::default()
         };
         let peak = graph::replay(&model(&row).unwrap(), &task, &platform).unwrap().peak;
         let reserved = peak.max_reserved as f64 / MIB as f64;

@@ -9,7 +9,7 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_hardware::{GpuType, GpuTypes};
 use carma_sim::event::outcome::{End, RunResult, Stretch};
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::trace::{Activity, Catalogue, Task, WorkJob, Workload, read};
+use carma_sim::trace::{Activity, Catalogue, CatalogueTask, WorkJob, Workload, read};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl World {
 }
 
 /// Most memory that a task ever takes on a GPU.
-fn peak(task: &Task) -> MiB {
+fn peak(task: &CatalogueTask) -> MiB {
     let most = task.memory.iter().copied().max().unwrap_or_default();
     let share = task.memory_over_time.iter().map(|(_, share)| *share).reduce(f64::max).unwrap_or(1.0);
     MiB((most.0 as f64 * share).round() as u64)
@@ -93,7 +93,7 @@ fn forecast(truth: MiB) -> impl Strategy<Value = Option<MiB>> {
     prop_oneof![Just(None), Just(Some(truth)), memory().prop_map(Some)]
 }
 
-fn tasks() -> impl Strategy<Value = Task> {
+fn tasks() -> impl Strategy<Value = CatalogueTask> {
     let over_time = prop_oneof![
         2 => Just(Vec::new()),
         1 => prop::collection::vec((0.0..1.0, 0.05..=1.0), 1..4).prop_map(|mut steps| {
@@ -105,13 +105,19 @@ fn tasks() -> impl Strategy<Value = Task> {
     let curve = prop_oneof![Just(Vec::new()), Just(vec![(10.0, 0.3), (50.0, 0.9), (100.0, 1.0)])];
     (memory(), over_time, activities(), startup, maybe(0_u8..=2), curve).prop_flat_map(
         |(most, memory_over_time, activity, startup, lucid_score, mps_curve)| {
-            let task = Task { memory: vec![most], memory_over_time, activity, startup, ..Task::default() };
-            let task = Task { name: "task".into(), lucid_score, mps_curve, ..task };
+            let task = CatalogueTask {
+                memory: vec![most],
+                memory_over_time,
+                activity,
+                startup,
+                ..CatalogueTask::default()
+            };
+            let task = CatalogueTask { name: "task".into(), lucid_score, mps_curve, ..task };
             let truth = peak(&task);
             let guesses = [0; 4].map(|_| forecast(truth));
             // Nobody declares more than a job takes: then it is refused where it would have run.
             let declared = prop_oneof![3 => Just(None), 1 => Just(Some(truth))];
-            (declared, guesses).prop_map(move |(declared, guesses)| Task {
+            (declared, guesses).prop_map(move |(declared, guesses)| CatalogueTask {
                 forecasts: Forecasts {
                     declared,
                     estimates: Estimates::by(|estimator| guesses[estimator as usize]),
@@ -123,7 +129,11 @@ fn tasks() -> impl Strategy<Value = Task> {
     )
 }
 
-fn jobs(tasks: impl Strategy<Value = Task>, count: usize, gpus: u32) -> impl Strategy<Value = Workload> {
+fn jobs(
+    tasks: impl Strategy<Value = CatalogueTask>,
+    count: usize,
+    gpus: u32,
+) -> impl Strategy<Value = Workload> {
     let arrival =
         prop_oneof![1 => Just(0_u64), 2 => (0_u64..40).prop_map(|m| m * 60_000), 3 => 0_u64..9_000_000];
     let duration = prop_oneof![1 => 1_u64..2_000, 6 => 1_000_u64..7_200_000];
@@ -341,7 +351,7 @@ proptest! {
 
 // --- bugs that the laws have found ---------------------------------------------------------------
 
-fn single(task: Task, gpus: u32) -> Workload {
+fn single(task: CatalogueTask, gpus: u32) -> Workload {
     let (id, task) = ("1".into(), Arc::new(task));
     let (arrival, duration) = (Millis::ZERO, Millis::secs(600));
     let job = WorkJob { threads: None, line: 1, id, arrival, duration, gpus, user: 0, task };
@@ -356,7 +366,7 @@ fn cluster(spec: &str) -> Cluster {
 fn a_task_that_throttles_the_board_alone_is_not_slowed_twice() {
     let activity = Activity { smact: Some(0.9), drama: Some(0.9), gract: Some(1.0), ..Activity::default() };
     let run = play(
-        &single(Task { activity, ..Task::default() }, 1),
+        &single(CatalogueTask { activity, ..CatalogueTask::default() }, 1),
         &cluster("A100-40GB"),
         &setup("magm", SharingMode::Mps),
     );
@@ -365,10 +375,10 @@ fn a_task_that_throttles_the_board_alone_is_not_slowed_twice() {
 
 #[test]
 fn a_gang_that_overflows_the_smallest_of_its_gpus_gets_larger_ones() {
-    let task = Task { memory: vec![MiB(13_000)], ..Task::default() };
+    let task = CatalogueTask { memory: vec![MiB(13_000)], ..CatalogueTask::default() };
     let run = play(&single(task, 2), &cluster("A100-40GB+T4+2xA100-40GB"), &setup("magm", SharingMode::Mps));
     assert_eq!(run.stretches.len(), 1, "13,000 MiB fit a T4");
-    let task = Task { memory: vec![MiB(20_000)], ..Task::default() };
+    let task = CatalogueTask { memory: vec![MiB(20_000)], ..CatalogueTask::default() };
     let run = play(&single(task, 2), &cluster("A100-40GB+T4+2xA100-40GB"), &setup("magm", SharingMode::Mps));
     let gpus: Vec<&[u32]> = run.stretches.iter().map(|s| &*s.gpus).collect();
     assert_eq!(gpus, [[0, 1], [0, 2]], "once it is known that the T4 is too small");
@@ -384,7 +394,7 @@ fn however_wrong_a_forecast_the_last_retry_has_a_gpu_alone() {
     let mixed = "2xA100-40GB+A100-40GB/3g.20gb,2g.10gb";
     for (gpu, memory) in [("A100-40GB", 38_000), ("H200", 140_000), (mixed, 40_035), ("T4+A100-40GB", 40_000)]
     {
-        let task = Task { memory: vec![MiB(memory)], forecasts, ..Task::default() };
+        let task = CatalogueTask { memory: vec![MiB(memory)], forecasts, ..CatalogueTask::default() };
         let run = play(&single(task, 1), &cluster(gpu), &setup("carma", SharingMode::Mps));
         assert!(run.jobs[0].end.is_some(), "{gpu}: {:?}", run.stretches);
     }
@@ -392,8 +402,8 @@ fn however_wrong_a_forecast_the_last_retry_has_a_gpu_alone() {
 
 #[test]
 fn a_floor_that_too_few_gpus_could_give_is_no_floor() {
-    let big = Arc::new(Task { memory: vec![MiB(30_000)], ..Task::default() });
-    let mut workload = single(Task { memory: vec![MiB(15_000)], ..Task::default() }, 3);
+    let big = Arc::new(CatalogueTask { memory: vec![MiB(30_000)], ..CatalogueTask::default() });
+    let mut workload = single(CatalogueTask { memory: vec![MiB(15_000)], ..CatalogueTask::default() }, 3);
     // Two neighbours fill the large GPUs when the gang comes, so that it runs out of memory there.
     for at in [0, 1] {
         let job = WorkJob { task: Arc::clone(&big), gpus: 1, ..workload.jobs[0].clone() };
@@ -424,12 +434,14 @@ fn fifo(workload: &Workload, gpus: usize) -> Vec<(u64, u64)> {
 }
 
 /// Tasks that take any GPU without harm.
-fn modest() -> impl Strategy<Value = Task> {
-    (1_u64..16_000, activities(), maybe(0_u64..100_000)).prop_map(|(memory, activity, startup)| Task {
-        memory: vec![MiB(memory)],
-        activity,
-        startup: startup.map(Millis),
-        ..Task::default()
+fn modest() -> impl Strategy<Value = CatalogueTask> {
+    (1_u64..16_000, activities(), maybe(0_u64..100_000)).prop_map(|(memory, activity, startup)| {
+        CatalogueTask {
+            memory: vec![MiB(memory)],
+            activity,
+            startup: startup.map(Millis),
+            ..CatalogueTask::default()
+        }
     })
 }
 
@@ -541,7 +553,7 @@ fn mix() -> Workload {
     let task = |n: u32| {
         let n = f64::from(n);
         let smact = (n * 0.37) % 1.0;
-        Arc::new(Task {
+        Arc::new(CatalogueTask {
             name: format!("task {n}").into(),
             memory: vec![MiB(1_000 + (n * 5_300.0) as u64 % 30_000)],
             memory_over_time: if n % 2.0 == 0.0 { vec![(0.0, 0.4), (0.3, 1.0)] } else { Vec::new() },
@@ -551,7 +563,7 @@ fn mix() -> Workload {
                 drama: Some(smact * 0.7),
                 ..Activity::default()
             },
-            ..Task::default()
+            ..CatalogueTask::default()
         })
     };
     let tasks: Vec<_> = (1..=7).map(task).collect();

@@ -3,7 +3,7 @@
 use super::data::{self, Powered, Repeat, Together};
 use super::search::{Key, Problem, RESAMPLES, SEED};
 use super::{
-    Error, Errors, Fitted, Fitting, Held, HeldOut, Part, Places, Row, fit_rows, light, progress, set,
+    Error, Errors, Fitted, Fitting, Held, HeldOut, Part, Places, FittedRow, fit_rows, light, progress, set,
     sharing, total, with, write,
 };
 use carma_hardware::GpuType;
@@ -183,7 +183,7 @@ fn power(fitting: &Fitting, found: &data::H200) -> Part {
     for (name, clock) in [("watts", false), ("clocks", true)] {
         let of: Vec<f64> = (part.rows.iter())
             .filter(|row| !row.held_out && row.label.starts_with("clock, ") == clock)
-            .map(Row::residual)
+            .map(FittedRow::residual)
             .collect();
         let errors = Errors::of(&of);
         part.notes.push(format!(
@@ -443,7 +443,7 @@ fn weights<'a>(fitting: &Fitting, sets: &'a [Together]) -> Part {
     for set in sets.iter().filter(|set| set.families.iter().any(|family| family == STARVES)) {
         let said = said(&values, set, &which(set));
         for ((task, measured), model) in tasks(set).into_iter().zip(&set.progress).zip(said) {
-            rows.push(Row {
+            rows.push(FittedRow {
                 label: format!("{task} in {}", set.label),
                 measured: *measured,
                 model,

@@ -61,7 +61,7 @@ impl Target {
 
 /// One measured row and what the model says of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct FittedRow {
     /// What was measured.
     pub label: String,
     /// The measured value, in the part's unit.
@@ -72,7 +72,7 @@ pub struct Row {
     pub held_out: bool,
 }
 
-impl Row {
+impl FittedRow {
     /// Model over measured, less 1.
     #[must_use]
     pub fn residual(&self) -> f64 {
@@ -105,7 +105,7 @@ pub struct Part {
     /// Errors elsewhere.
     pub held_out: Vec<HeldOut>,
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<FittedRow>,
     /// What else has to be said.
     pub notes: Vec<String>,
 }
@@ -282,13 +282,13 @@ fn fit_rows<O>(
         let how = format!("leave one {family} out, the others fitted");
         held_out.push(HeldOut { how, errors: Errors::of(&left) });
     }
-    let row = |row: &O, held_out| Row {
+    let row = |row: &O, held_out| FittedRow {
         label: label(row),
         measured: measured(row),
         model: said(&values, row),
         held_out,
     };
-    let mut shown: Vec<Row> = rows.iter().map(|r| row(r, false)).collect();
+    let mut shown: Vec<FittedRow> = rows.iter().map(|r| row(r, false)).collect();
     for (how, rows, show) in held {
         let errors = Errors::of(&problem.errors(&values, *rows));
         held_out.push(HeldOut { how: (*how).to_owned(), errors });

@@ -6,7 +6,7 @@
 //! all that one would like to predict is held out.
 
 use super::data::{self, Together};
-use super::{Error, Errors, Fitted, Fitting, HeldOut, Part, Places, Row, light, total};
+use super::{Error, Errors, Fitted, Fitting, HeldOut, Part, Places, FittedRow, light, total};
 use crate::traces::{self, CLUSTER, H60, T1, T2, Traces};
 use carma_hardware::{GpuType, GpuTypes};
 use carma_sim::event::Cluster;
@@ -147,11 +147,12 @@ pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>, euromlsys: &[Togeth
     for (held_out, published) in [(false, &data::AEGIS_FITTED[..]), (true, &data::AEGIS_HELD_OUT[..])] {
         for (preset, measured) in published {
             let says = replay.makespan(&model, preset, SEEDS)?;
-            rows.push(Row { label: (*preset).to_owned(), measured: *measured, model: says, held_out });
+            rows.push(FittedRow { label: (*preset).to_owned(), measured: *measured, model: says, held_out });
         }
     }
-    let errors = |rows: &[Row], held_out| {
-        let of: Vec<f64> = rows.iter().filter(|row| row.held_out == held_out).map(Row::residual).collect();
+    let errors = |rows: &[FittedRow], held_out| {
+        let of: Vec<f64> =
+            rows.iter().filter(|row| row.held_out == held_out).map(FittedRow::residual).collect();
         Errors::of(&of)
     };
     let in_sample = errors(&rows, false);
@@ -169,7 +170,7 @@ pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>, euromlsys: &[Togeth
             errors: errors(&rows, true),
         },
     ];
-    let other = |label: String, measured, model| Row { label, measured, model, held_out: true };
+    let other = |label: String, measured, model| FittedRow { label, measured, model, held_out: true };
     let of: fn(&Summary) -> [f64; 3] = |s| [s.makespan_s, s.energy_j, s.smact];
     let [with, without] =
         ["est-magm", "exclusive"].map(|preset| replay.runs(&replay.h60, &model, preset, SEEDS));
@@ -185,7 +186,7 @@ pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>, euromlsys: &[Togeth
         errors: errors(&headline, true),
     });
     let small = light(&model);
-    let euromlsys: Vec<Row> = euromlsys
+    let euromlsys: Vec<FittedRow> = euromlsys
         .iter()
         .map(|set| other(format!("total progress, {}", set.label), set.total(), total(&small, set)))
         .collect();

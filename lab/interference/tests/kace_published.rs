@@ -6,7 +6,7 @@ use carma_lab_interference::kace::partition::Objective;
 use carma_lab_interference::kace::protocol::{self, Protocol};
 use carma_lab_interference::kace::rules::{RULES, Rule};
 use carma_lab_interference::kace::score::{self, Scored};
-use carma_lab_interference::kace::trainer::{Kace, Kind, Options};
+use carma_lab_interference::kace::trainer::{Kace, Options, RegressionKind};
 use carma_lab_interference::kace::xu::XuOffline;
 use carma_lab_interference::kace::{Artifact, Reported};
 use std::path::Path;
@@ -62,7 +62,7 @@ fn linear_regression_chooses_as_published_in_every_case() {
         (protocol::unseen("k=2", &pairs).unwrap(), "k2_unseen", 21),
         (protocol::unseen("k=3", &triples).unwrap(), "k3_unseen", 14),
     ] {
-        let scored = kace(&protocol, Options::artifact(Kind::Lr));
+        let scored = kace(&protocol, Options::artifact(RegressionKind::Lr));
         assert_eq!(agreement(&all, experiment, &scored, |r| Some(r.ratio)), (cases, cases), "{experiment}");
         for (name, feature, highest) in RULES {
             let column = match name {
@@ -93,7 +93,7 @@ fn other_protocols_come_to_the_published_means() {
     let Some(artifact) = artifact() else { return };
     let (four, batch4) = (artifact.quadruples().unwrap(), artifact.quadruples_batch4().unwrap());
     let gpt2 = artifact.pairs_gpt2().unwrap();
-    let lr = Options::artifact(Kind::Lr);
+    let lr = Options::artifact(RegressionKind::Lr);
     for (protocol, cases, published) in [
         (protocol::batch4(&four, &batch4).unwrap(), 7, 82.7),
         (protocol::unseen("GPT2-XL", &gpt2).unwrap(), 24, 93.7),
@@ -105,7 +105,7 @@ fn other_protocols_come_to_the_published_means() {
     // Published were 91.4, on about half of these rows (docs/research/kace.md).
     let protocol = protocol::unseen("k=4", &four).unwrap();
     assert!((pct(&kace(&protocol, lr)) - 93.85).abs() < 0.01);
-    assert!((pct(&kace(&protocol, Options::honest(Kind::Lr))) - 91.29).abs() < 0.01);
+    assert!((pct(&kace(&protocol, Options::honest(RegressionKind::Lr))) - 91.29).abs() < 0.01);
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn without_a_look_at_test_rows_unseen_pairs_lose_nine_points() {
     let Some(artifact) = artifact() else { return };
     let pairs = artifact.pairs().unwrap();
     let protocol = protocol::unseen("k=2", &pairs).unwrap();
-    let honest = pct(&kace(&protocol, Options::honest(Kind::Lr)));
+    let honest = pct(&kace(&protocol, Options::honest(RegressionKind::Lr)));
     assert!((honest - 79.54).abs() < 0.01, "{honest}");
     let sound = pairs.without(|w| !protocol::is_sound(w));
     assert_eq!(sound.rows.len(), 102);
-    let honest = pct(&kace(&protocol::unseen("sound", &sound).unwrap(), Options::honest(Kind::Lr)));
+    let honest = pct(&kace(&protocol::unseen("sound", &sound).unwrap(), Options::honest(RegressionKind::Lr)));
     assert!((honest - 95.22).abs() < 0.01, "{honest}");
 }
 
@@ -127,11 +127,11 @@ fn forests_and_the_network_come_near_what_was_published() {
     let pairs = artifact.pairs().unwrap();
     let splits: Vec<_> = artifact.splits(&pairs).unwrap().into_iter().filter(|s| s.n_occur == 3).collect();
     let protocol = protocol::seen(&pairs, &splits);
-    let xu = XuOffline::new(&artifact, Options::artifact(Kind::Rf)).unwrap();
+    let xu = XuOffline::new(&artifact, Options::artifact(RegressionKind::Rf)).unwrap();
     for (scored, published) in [
         (score::evaluate(&xu, &protocol, 2).unwrap(), 81.3),
-        (kace(&protocol, Options::artifact(Kind::Rf)), 89.2),
-        (kace(&protocol, Options::artifact(Kind::Nn)), 93.4),
+        (kace(&protocol, Options::artifact(RegressionKind::Rf)), 89.2),
+        (kace(&protocol, Options::artifact(RegressionKind::Nn)), 93.4),
     ] {
         // One seed's forest is off by two points or so.
         assert!((pct(&scored) - published).abs() < 4.0, "{} for {published}", pct(&scored));

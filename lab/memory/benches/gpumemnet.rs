@@ -13,8 +13,8 @@
 mod timing;
 
 use carma_lab_memory::gpumemnet::Published;
-use carma_memory::gpumemnet::{self, Ensemble, Model};
-use carma_memory::{Platform, Task, dnnperf, summary};
+use carma_memory::gpumemnet::{self, Ensemble, ModelLayers};
+use carma_memory::{ModelTask, Platform, dnnperf, summary};
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -52,16 +52,16 @@ fn main() {
         .map(|text| (text["model"].as_str().unwrap().to_owned(), text["text"].as_str().unwrap().to_owned()))
         .collect();
     let platform = Platform::lookup("H200", (2, 11)).unwrap();
-    let task = Task { batch_size: 16, seq_len: Some(512), ..Task::default() };
+    let task = ModelTask { batch_size: 16, seq_len: Some(512), ..ModelTask::default() };
     let start = Instant::now();
     gpumemnet::shipped().unwrap();
     dnnperf::shipped().unwrap();
     println!("{:<44} {:>8.3} ms", "weights, once a process", start.elapsed().as_secs_f64() * 1e3);
 
-    let read = |text: &str| Model::of_summary(&summary::parse(text).unwrap(), &task).unwrap();
-    let models: Vec<(&str, &str, Model)> =
+    let read = |text: &str| ModelLayers::of_summary(&summary::parse(text).unwrap(), &task).unwrap();
+    let models: Vec<(&str, &str, ModelLayers)> =
         texts.iter().map(|(name, text)| (name.as_str(), text.as_str(), read(text))).collect();
-    let over = |what: &str, run: &dyn Fn(&str, &Model)| {
+    let over = |what: &str, run: &dyn Fn(&str, &ModelLayers)| {
         line(
             what,
             models.iter().map(|(name, text, model)| (median(REPEATS, || run(text, model)), *name)).collect(),

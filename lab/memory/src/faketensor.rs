@@ -18,7 +18,7 @@ const COVERAGE: f64 = 0.95;
 
 /// A measured run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct TimmRun {
     /// Model's name.
     pub model: String,
     /// Samples a step.
@@ -33,7 +33,7 @@ pub struct Row {
     pub measured_mib: f64,
 }
 
-impl Row {
+impl TimmRun {
     /// All but the measurement.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
@@ -49,7 +49,7 @@ impl Row {
 
 /// All four corrections, fitted on the same runs; `None` for too few of them.
 #[must_use]
-pub fn fit_all(rows: &[Row]) -> Option<Corrections> {
+pub fn fit_all(rows: &[TimmRun]) -> Option<Corrections> {
     Some(Corrections {
         peak: fit(rows, Terms::Peak, false)?,
         peak_weights: fit(rows, Terms::PeakWeights, false)?,
@@ -61,15 +61,15 @@ pub fn fit_all(rows: &[Row]) -> Option<Corrections> {
 /// Fits coefficients, then factors of families where `named`, then the bound on models that were left
 /// out in turn. `None` where there are too few runs.
 #[must_use]
-pub fn fit(rows: &[Row], terms: Terms, named: bool) -> Option<Correction> {
-    let all: Vec<&Row> = rows.iter().collect();
+pub fn fit(rows: &[TimmRun], terms: Terms, named: bool) -> Option<Correction> {
+    let all: Vec<&TimmRun> = rows.iter().collect();
     let mut correction = fit_point(&all, terms, named)?;
     let models: Vec<&str> =
         rows.iter().map(|r| r.model.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
     let fold: BTreeMap<&str, usize> = models.iter().enumerate().map(|(i, m)| (*m, i % FOLDS)).collect();
     let mut ratios = Vec::new();
     for k in 0..FOLDS {
-        let (out, kept): (Vec<&Row>, Vec<&Row>) =
+        let (out, kept): (Vec<&TimmRun>, Vec<&TimmRun>) =
             rows.iter().partition(|r| fold.get(r.model.as_str()) == Some(&k));
         let point = fit_point(&kept, terms, named)?;
         ratios.extend(out.iter().filter_map(|r| Some(r.measured_mib / point.mib(&r.inputs())?)));
@@ -81,7 +81,7 @@ pub fn fit(rows: &[Row], terms: Terms, named: bool) -> Option<Correction> {
     Some(correction)
 }
 
-fn fit_point(rows: &[&Row], terms: Terms, named: bool) -> Option<Correction> {
+fn fit_point(rows: &[&TimmRun], terms: Terms, named: bool) -> Option<Correction> {
     let x: Vec<Vec<f64>> = rows.iter().map(|r| terms.values(&r.inputs())).collect::<Option<_>>()?;
     let y: Vec<f64> = rows.iter().map(|r| r.measured_mib).collect();
     let mut correction = Correction {
@@ -99,7 +99,7 @@ fn fit_point(rows: &[&Row], terms: Terms, named: bool) -> Option<Correction> {
 }
 
 /// Median of what is left by each group of models, shrunk towards 1.
-fn factors(correction: &Correction, rows: &[&Row], group: fn(&str) -> &str) -> BTreeMap<String, f64> {
+fn factors(correction: &Correction, rows: &[&TimmRun], group: fn(&str) -> &str) -> BTreeMap<String, f64> {
     let mut left: BTreeMap<&str, (BTreeSet<&str>, Vec<f64>)> = BTreeMap::new();
     for row in rows {
         let Some(fitted) = correction.mib(&row.inputs()) else { continue };
@@ -178,8 +178,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn row(i: usize, measured_mib: f64) -> Row {
-        Row {
+    fn row(i: usize, measured_mib: f64) -> TimmRun {
+        TimmRun {
             model: format!("{}{i}_x", if i.is_multiple_of(2) { "even" } else { "odd" }),
             batch: 8,
             peak_mib: 100.0 * i as f64,
@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn outliers_do_not_move_the_line() {
-        let line = |r: &Row| 1500.0 + 1.2 * r.peak_mib + 2.0 * r.weights_mib;
-        let mut rows: Vec<Row> = (0..60).map(|i| row(i, 0.0)).collect();
+        let line = |r: &TimmRun| 1500.0 + 1.2 * r.peak_mib + 2.0 * r.weights_mib;
+        let mut rows: Vec<TimmRun> = (0..60).map(|i| row(i, 0.0)).collect();
         for (i, r) in rows.iter_mut().enumerate() {
             r.measured_mib = line(r) * if i % 10 == 3 { 5.0 } else { 1.0 };
         }
@@ -205,14 +205,14 @@ mod tests {
 
     #[test]
     fn families_get_a_factor_within_limits() {
-        let mut rows: Vec<Row> = (1..60).map(|i| row(i, 0.0)).collect();
+        let mut rows: Vec<TimmRun> = (1..60).map(|i| row(i, 0.0)).collect();
         for (i, r) in rows.iter_mut().enumerate() {
             r.measured_mib = FIXED_MIB + (100.0 + r.peak_mib) * if i.is_multiple_of(2) { 1.05 } else { 0.95 };
         }
         let c = fit(&rows, Terms::Peak, true).unwrap();
         assert!(c.families["odd"] > c.families["even"]);
         assert!(c.families.values().chain(c.series.values()).all(|f| f.ln().abs() <= LIMIT + 1e-9));
-        let rows: Vec<Row> = rows.into_iter().take(2).collect();
+        let rows: Vec<TimmRun> = rows.into_iter().take(2).collect();
         assert_eq!(fit(&rows, Terms::Peak, true), None);
     }
 }

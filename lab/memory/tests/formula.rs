@@ -4,7 +4,7 @@
 
 use carma_lab_memory::bench::{Data, Outcome, Pair, score, timm};
 use carma_memory::formula::{Totals, horus, quick};
-use carma_memory::{MiB, Platform, Task, summary};
+use carma_memory::{MiB, ModelTask, Platform, summary};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -155,7 +155,7 @@ fn quick_formula_on_the_mlp_sets() {
                     parameters: number(p) as u64,
                     batch: number(b) as u64,
                 };
-                let e = quick::estimate(totals, "mlp", &Task::default(), &platform);
+                let e = quick::estimate(totals, "mlp", &ModelTask::default(), &platform);
                 Pair {
                     label: line[0].to_owned(),
                     measured_mib: number(m),

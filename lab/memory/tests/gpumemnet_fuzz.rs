@@ -6,8 +6,10 @@
 use bolero::check;
 use carma_lab_memory::dnnperf as lab_dnnperf;
 use carma_lab_memory::gpumemnet::{Data, Options, checkpoint, train};
-use carma_memory::gpumemnet::{Bundle, Ensemble, Family, Head, Kind, Layer, Measured, Model, Sample};
-use carma_memory::{Error, Task, dnnperf};
+use carma_memory::gpumemnet::{
+    Bundle, Ensemble, Family, Head, Layer, LayerKind, Measured, ModelLayers, Sample,
+};
+use carma_memory::{Error, ModelTask, dnnperf};
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
@@ -127,12 +129,12 @@ fn any_pieces_as_a_pickle() {
 fn weights() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {
-        let layer = |n| Layer { kind: Kind::Linear, activations: n, params: n * n };
+        let layer = |n| Layer { kind: LayerKind::Linear, activations: n, params: n * n };
         let samples = (1..70_u64)
             .map(|i| Sample {
                 id: i.to_string(),
-                model: Model::new(Family::Mlp, vec![layer(i * 10)]),
-                task: Task { batch_size: i, ..Task::default() },
+                model: ModelLayers::new(Family::Mlp, vec![layer(i * 10)]),
+                task: ModelTask { batch_size: i, ..ModelTask::default() },
                 measured: Measured::Peak(500 + i * i),
             })
             .collect();
@@ -173,9 +175,11 @@ fn any_change_of_weights() {
         if let Ok(bundle) = Bundle::read("w", &resealed(bytes))
             && let Some(network) = &bundle.whole
         {
-            let model =
-                Model::new(Family::Mlp, vec![Layer { kind: Kind::Linear, activations: 9, params: 9 }]);
-            let _ = network.outlook(&model, &Task::default());
+            let model = ModelLayers::new(
+                Family::Mlp,
+                vec![Layer { kind: LayerKind::Linear, activations: 9, params: 9 }],
+            );
+            let _ = network.outlook(&model, &ModelTask::default());
         }
     });
 }

@@ -5,7 +5,7 @@
 use carma_lab_memory::bench::{Data, h200};
 use carma_lab_memory::gpumemnet::Folder;
 use carma_memory::estimators::{Known, run};
-use carma_memory::{Platform, Task};
+use carma_memory::{ModelTask, Platform};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ fn platform() -> Platform {
     Platform::lookup("H200", (2, 11)).unwrap()
 }
 
-fn task() -> Task {
-    Task { batch_size: 32, ..Task::default() }
+fn task() -> ModelTask {
+    ModelTask { batch_size: 32, ..ModelTask::default() }
 }
 
 fn summary() -> Known {

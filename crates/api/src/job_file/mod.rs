@@ -4,7 +4,7 @@ mod model;
 pub mod rad;
 pub mod toml;
 
-pub use model::Model;
+pub use model::ModelOptions;
 
 use crate::wire::SubmitRequest;
 use carma_files::Why;
@@ -16,7 +16,7 @@ pub struct Described {
     /// The job.
     pub request: SubmitRequest,
     /// What is known of the model that it trains.
-    pub model: Model,
+    pub model: ModelOptions,
 }
 
 /// A file that does not describe a job.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// What a job file says of the model and how it is run. The fields are the options of the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Model {
+pub struct ModelOptions {
     /// Printed summary.
     pub summary: Option<PathBuf>,
     /// `config.json` of Hugging Face.

@@ -15,7 +15,7 @@
 //! activated with `conda run -n ENV` when `ENV` is not `base`. Format: the original
 //! CARMA's submitter, as published.
 
-use super::{Described, FileError, Model};
+use super::{Described, FileError, ModelOptions};
 use crate::wire::SubmitRequest;
 use std::path::{Path, PathBuf};
 
@@ -71,11 +71,11 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
     };
     command.extend(words);
     let word = |at: usize| lines.get(at).map(|l| l.trim()).filter(|l| !l.is_empty());
-    let model = Model {
+    let model = ModelOptions {
         summary: word(3).map(PathBuf::from),
         dataset: word(4).map(str::to_owned),
         batch_size: word(5).and_then(|n| n.parse().ok()).filter(|n| *n > 0),
-        ..Model::default()
+        ..ModelOptions::default()
     };
     let request = SubmitRequest {
         command,
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(found.summary.as_deref(), Some(Path::new("r.model")));
         assert_eq!((found.dataset.as_deref(), found.batch_size), (Some("cifar100"), Some(32)));
         let odd = model(&GOOD.replace("r.model\ncifar100\n32", "\n\nmany"));
-        assert_eq!(odd, Model::default());
+        assert_eq!(odd, ModelOptions::default());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! batch-size = 32
 //! ```
 
-use super::{Described, FileError, Model};
+use super::{Described, FileError, ModelOptions};
 use crate::parse;
 use crate::wire::{Session, SubmitRequest};
 use carma_core::model::SharingMode;
@@ -47,7 +47,7 @@ struct JobFile {
     pids: Option<u32>,
     #[serde(default)]
     login: bool,
-    // What is known of the model. Flattening [`Model`] would let unknown keys pass.
+    // What is known of the model. Flattening [`ModelOptions`] would let unknown keys pass.
     summary: Option<PathBuf>,
     hf_config: Option<PathBuf>,
     safetensors: Option<PathBuf>,
@@ -130,7 +130,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
         FileError { file: file.to_owned(), line, what: e.message().to_owned() }
     })?;
-    let model = Model {
+    let model = ModelOptions {
         summary: job.summary,
         hf_config: job.hf_config,
         safetensors: job.safetensors,
@@ -198,12 +198,12 @@ mod tests {
     fn what_tells_its_memory() {
         let text = "command = ['x']\nhf-config = 'c.json'\nseq-len = 512\nlora-targets = ['q', 'v']\nchannels-last = true\n";
         let model = parse(Path::new("j.toml"), text).unwrap().model;
-        let expected = Model {
+        let expected = ModelOptions {
             hf_config: Some("c.json".into()),
             seq_len: Some(512),
             lora_targets: vec!["q".into(), "v".into()],
             channels_last: true,
-            ..Model::default()
+            ..ModelOptions::default()
         };
         assert_eq!(model, expected);
         assert_eq!(parse(Path::new("j.toml"), "command = ['x']\nbatch-size = 'a'\n").unwrap_err().line, 2);

@@ -1,7 +1,7 @@
 //! Options that say what model a task trains, how, and where: shared by `estimate`, `submit`, `run`,
 //! `trace-model` and `dry-run`.
 
-use carma_memory::{Attention, Lora, Mode, Optimizer, Parallel, Precision, Task};
+use carma_memory::{Attention, Lora, Mode, ModelTask, Optimizer, Parallel, Precision};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
@@ -80,9 +80,9 @@ pub(crate) struct TaskArgs {
 
 impl TaskArgs {
     /// The task on so many GPUs. What was not said has the defaults of the help.
-    pub(crate) fn task(&self, gpus: u32) -> Task {
-        let default = Task::default();
-        Task {
+    pub(crate) fn task(&self, gpus: u32) -> ModelTask {
+        let default = ModelTask::default();
+        ModelTask {
             mode: if self.inference { Mode::Infer } else { Mode::Train },
             batch_size: self.batch_size.unwrap_or(default.batch_size),
             seq_len: self.seq_len,

@@ -7,7 +7,7 @@ use crate::cli::memory::DryRunArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_memory::estimators::{self, Known};
-use carma_memory::{Platform, Task};
+use carma_memory::{ModelTask, Platform};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ pub(crate) fn run(context: &Context, args: &DryRunArgs) -> Outcome {
 }
 
 /// With something else known of the model, that is estimated from; the trace's failure is told anyway.
-fn fall_back(failure: Failure, known: &Known, task: &Task, platform: &Platform, json: bool) -> Outcome {
+fn fall_back(failure: Failure, known: &Known, task: &ModelTask, platform: &Platform, json: bool) -> Outcome {
     if !known.has_model() {
         return Err(match failure.hint {
             Some(_) => failure,

@@ -13,7 +13,7 @@ use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
 use carma_memory::hf::safetensors::Weights;
-use carma_memory::{Estimate, MiB, Platform, Precision, Task};
+use carma_memory::{Estimate, MiB, ModelTask, Platform, Precision};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ fn other_type(known: &Known, said: Option<Precision>) -> Option<String> {
 }
 
 /// The answers as `--json` prints them.
-pub(crate) fn json(answers: &[Answer], task: &Task, platform: &Platform) -> serde_json::Value {
+pub(crate) fn json(answers: &[Answer], task: &ModelTask, platform: &Platform) -> serde_json::Value {
     let estimates: Vec<_> = answers
         .iter()
         .map(|answer| match &answer.result {

@@ -5,14 +5,14 @@
 use super::estimate;
 use crate::cli::memory::{ModelArgs, TaskArgs};
 use carma_api::Client;
-use carma_api::job_file::Model;
+use carma_api::job_file::ModelOptions;
 use carma_api::wire::{EstimateView, GpusReply, SubmitRequest, TaskFacts};
 use carma_cli::failure::Failure;
 use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
-use carma_memory::{Estimate, Gpu, MiB, Platform, Task};
+use carma_memory::{Estimate, Gpu, MiB, ModelTask, Platform};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const SUMMARIES: &str = "summaries";
 #[derive(Debug, Default)]
 pub(crate) struct Modelled {
     known: Known,
-    task: Task,
+    task: ModelTask,
 }
 
 /// Where the words on a model come from besides the command line.
@@ -35,9 +35,9 @@ pub(crate) enum Source<'a> {
     /// The command line alone.
     Options,
     /// A TOML job file.
-    Toml(&'a Path, &'a Model),
+    Toml(&'a Path, &'a ModelOptions),
     /// A `.rad` file.
-    Rad(&'a Path, &'a Model),
+    Rad(&'a Path, &'a ModelOptions),
 }
 
 /// Gathers what is known, and puts facts about the task into the request.
@@ -173,7 +173,12 @@ fn paths(model: &mut ModelArgs) -> impl Iterator<Item = &mut PathBuf> {
 }
 
 /// What a file says, where the options say nothing.
-fn lay_under(model: &mut ModelArgs, task: &mut TaskArgs, file: &Path, said: &Model) -> Result<(), Failure> {
+fn lay_under(
+    model: &mut ModelArgs,
+    task: &mut TaskArgs,
+    file: &Path,
+    said: &ModelOptions,
+) -> Result<(), Failure> {
     fn word<T: DeserializeOwned>(
         file: &Path,
         key: &str,
@@ -364,13 +369,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("s.txt"), "text").unwrap();
         fs::write(dir.path().join("t.py"), "torch.backends.cudnn.benchmark = True\n").unwrap();
-        let said = Model {
+        let said = ModelOptions {
             summary: Some("s.txt".into()),
             batch_size: Some(32),
             optimizer: Some("sgd".into()),
             precision: Some("bf16".into()),
             dataset: Some("cifar".into()),
-            ..Model::default()
+            ..ModelOptions::default()
         };
         let file = dir.path().join("j.toml");
         let task =
@@ -384,7 +389,7 @@ mod tests {
         assert!(run.cudnn_benchmark && job.task.elastic);
         assert_eq!((job.task.batch_size, job.task.dataset.as_deref()), (Some(64), Some("cifar")));
         assert!(job.task.script.is_some() && job.task.model.is_some());
-        let odd = Model { optimizer: Some("shampoo".into()), ..Model::default() };
+        let odd = ModelOptions { optimizer: Some("shampoo".into()), ..ModelOptions::default() };
         let failure =
             gather(&mut job, Source::Toml(&file, &odd), &ModelArgs::default(), &task, Path::new("/"));
         let message = failure.unwrap_err().message.unwrap();

@@ -77,9 +77,9 @@ impl Context {
 /// What kept a measurement from being made, with its exit code.
 fn unmeasured(error: carma_measure::Error) -> Failure {
     let code = match error.kind {
-        carma_measure::Kind::Usage => failure::USAGE,
-        carma_measure::Kind::Busy => failure::NO_CAPACITY,
-        carma_measure::Kind::Failed => failure::GENERAL,
+        carma_measure::FailureKind::Usage => failure::USAGE,
+        carma_measure::FailureKind::Busy => failure::NO_CAPACITY,
+        carma_measure::FailureKind::Failed => failure::GENERAL,
     };
     Failure { code, message: Some(error.message), hint: error.hint }
 }
@@ -134,11 +134,11 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_measure::{Error, Kind};
+    use carma_measure::{Error, FailureKind};
 
     #[test]
     fn a_measurement_that_fails_has_a_code_with_a_meaning() {
-        for (kind, code) in [(Kind::Usage, 2), (Kind::Busy, 75), (Kind::Failed, 1)] {
+        for (kind, code) in [(FailureKind::Usage, 2), (FailureKind::Busy, 75), (FailureKind::Failed, 1)] {
             let error = Error { kind, message: "what".into(), hint: Some("do".into()) };
             let failure = unmeasured(error);
             assert_eq!((failure.code, failure.message.as_deref()), (code, Some("what")));

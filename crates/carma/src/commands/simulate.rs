@@ -12,7 +12,7 @@ use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
 use carma_sim::gpu::add_file;
 use carma_sim::report::html::{PageInput, page};
-use carma_sim::report::json::{Detail, Normalised, Row, SimulateReply};
+use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
 use carma_sim::report::seeds;
 use carma_sim::trace::{Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -197,8 +197,8 @@ fn play(
     Ok(groups.iter().map(|group| results.by_ref().take(group.len()).collect()).collect())
 }
 
-fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<PolicyRow> {
+    let mut rows: Vec<PolicyRow> = Vec::new();
     for runs in groups {
         let Some(mut row) = seeds::row(runs) else { continue };
         row.detail = runs.first().filter(|_| detail).map(Detail::from);
@@ -271,7 +271,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 /// A column of the table: title, cell, and whether it compares with the first row, which a single row
 /// need not.
-type Figure = (&'static str, fn(&Row) -> String, bool);
+type Figure = (&'static str, fn(&PolicyRow) -> String, bool);
 
 const TIMES: [Figure; 9] = [
     ("MAKESPAN", |row| hours(row.figures.makespan_s), false),
@@ -303,14 +303,14 @@ const WIDE: u16 = 170;
 
 const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
 
-fn oom(row: &Row) -> String {
+fn oom(row: &PolicyRow) -> String {
     match &row.over_seeds {
         Some(over) => format!("{:.1} ± {:.1}", over.oom.mean, over.oom.ci95),
         None => row.figures.oom.to_string(),
     }
 }
 
-fn table(rows: &[Row], figures: &[Figure], screen: &Screen) -> String {
+fn table(rows: &[PolicyRow], figures: &[Figure], screen: &Screen) -> String {
     let figures: Vec<&Figure> = figures.iter().filter(|(.., compares)| rows.len() > 1 || !compares).collect();
     let titles = figures.iter().map(|(title, ..)| Column::Right(title));
     let mut table = Table::new(std::iter::once(Column::Left("POLICY")).chain(titles).collect(), screen);

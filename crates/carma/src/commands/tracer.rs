@@ -7,7 +7,7 @@ use carma_cli::{Folder, Screen, print, print_json};
 use carma_files::MOST;
 use carma_memory::estimators::Answer;
 use carma_memory::trace::{self, Replay, Status, TRACER};
-use carma_memory::{Platform, Task};
+use carma_memory::{ModelTask, Platform};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -117,7 +117,12 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<ExitStatus> {
 ///
 /// # Errors
 /// A trace without an estimate.
-pub(crate) fn tell(replay: &Replay, task: &Task, platform: &Platform, json: bool) -> Result<(), Failure> {
+pub(crate) fn tell(
+    replay: &Replay,
+    task: &ModelTask,
+    platform: &Platform,
+    json: bool,
+) -> Result<(), Failure> {
     let estimate = replay.estimate(task, platform).map_err(|e| Failure::new(e.to_string()))?;
     let answers = [Answer { estimator: "allocator", result: Ok(estimate) }];
     if json {

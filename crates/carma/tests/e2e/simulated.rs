@@ -10,7 +10,7 @@ use carma_core::policy::{RecoveryMethod, presets};
 use carma_core::units::{MiB, Millis};
 use carma_hardware::GpuTypes;
 use carma_sim::event::{self, Cluster, simulate};
-use carma_sim::trace::{Activity, Task, WorkJob, Workload};
+use carma_sim::trace::{Activity, CatalogueTask, WorkJob, Workload};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn workload(seed: u64) -> Workload {
         let sm = 0.15 + 0.1 * random.below(7) as f64;
         // One job in four says nothing of its memory.
         let declared = (random.below(4) > 0).then_some(memory);
-        let task = Task {
+        let task = CatalogueTask {
             name: "task".into(),
             memory: vec![memory],
             activity: Activity {
@@ -64,7 +64,7 @@ fn workload(seed: u64) -> Workload {
             },
             startup: Some(STARTUP),
             forecasts: Forecasts { declared, ..Forecasts::default() },
-            ..Task::default()
+            ..CatalogueTask::default()
         };
         WorkJob {
             threads: None,
@@ -128,7 +128,7 @@ fn is_steady(workload: &Workload, policy: &str, sharing: SharingMode, starts: &S
         for job in &mut shaken.jobs {
             job.arrival = job.arrival + Millis(random.below(1_500));
             job.duration = job.duration + Millis(random.below(3_000));
-            let mut task = Task::clone(&job.task);
+            let mut task = CatalogueTask::clone(&job.task);
             let fields = task.activity.fields().map(|share| share.map(|share| (share * activity).min(1.0)));
             task.activity = Activity::from_fields(fields);
             job.task = Arc::new(task);

@@ -28,7 +28,7 @@ use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
 use carma_core::units::Millis;
-use carma_memory::history::Row;
+use carma_memory::history::HistoryRow;
 use environments::Environments;
 use head::Head;
 use reserve::Reserve;
@@ -72,7 +72,7 @@ pub struct Batch {
     /// Jobs that are over.
     pub finished: Vec<Finished>,
     /// What was learned of memory.
-    pub learned: Vec<Row>,
+    pub learned: Vec<HistoryRow>,
     /// What was learned of slowdowns: key, and JSON or nothing where the row goes.
     pub slowdowns: Vec<(String, Option<String>)>,
     /// What is expected now of jobs that wait.

@@ -7,7 +7,7 @@ use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
-use carma_memory::history::{Row, Table};
+use carma_memory::history::{HistoryRow, Table};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -65,7 +65,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn learned(&self) -> Result<Vec<Row>, JournalError> {
+    pub fn learned(&self) -> Result<Vec<HistoryRow>, JournalError> {
         let failed = sql("read");
         let mut query =
             self.db.prepare("SELECT kind, key, body FROM memory ORDER BY kind, key").map_err(&failed)?;
@@ -75,7 +75,7 @@ impl Journal {
             let kind: String = row.get(0).map_err(&failed)?;
             let Some(table) = Table::parse(&kind) else { continue };
             let (key, body) = (row.get(1).map_err(&failed)?, row.get(2).map_err(&failed)?);
-            found.push(Row { table, key, body: Some(body) });
+            found.push(HistoryRow { table, key, body: Some(body) });
         }
         Ok(found)
     }

@@ -97,7 +97,7 @@ fn environments_are_stored_once() {
 #[test]
 fn what_was_learned_is_written_with_the_batch_that_taught_it() {
     let dir = tempfile::tempdir().unwrap();
-    let row = |key: &str, body: Option<&str>| Row {
+    let row = |key: &str, body: Option<&str>| HistoryRow {
         table: Table::Context,
         key: key.into(),
         body: body.map(str::to_owned),
@@ -133,7 +133,7 @@ fn a_file_of_the_first_version_opens() {
     let mut journal = open(&dir);
     assert_eq!(journal.job(JobId(1)).unwrap().unwrap().request.command, ["x"]);
     assert!(journal.learned().unwrap().is_empty());
-    let learned = vec![Row { table: Table::Ratio, key: "k".into(), body: Some("{}".into()) }];
+    let learned = vec![HistoryRow { table: Table::Ratio, key: "k".into(), body: Some("{}".into()) }];
     journal.commit(&Batch { learned, ..Batch::default() }).unwrap();
     assert_eq!(journal.learned().unwrap().len(), 1);
 }

@@ -54,7 +54,7 @@ fn lived(path: &Path) -> State {
     for id in 1..=40 {
         cancel(&mut journal, &mut state, id);
     }
-    let row = |n: u64| carma_memory::history::Row {
+    let row = |n: u64| carma_memory::history::HistoryRow {
         table: carma_memory::history::Table::Context,
         key: n.to_string(),
         body: Some("{}".repeat(20)),

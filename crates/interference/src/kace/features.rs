@@ -1,6 +1,6 @@
 //! One vector for a collocation, whatever its size: KACE's aggregation and normalisation.
 
-use super::row::Row;
+use super::row::Collocation;
 use serde::{Deserialize, Serialize};
 
 /// How the members' features become one.
@@ -40,7 +40,7 @@ pub enum Normalisation {
 
 impl Aggregation {
     /// The aggregated features of a row, in the order of `names`.
-    pub fn row(self, names: &[String], row: &Row) -> Vec<f64> {
+    pub fn row(self, names: &[String], row: &Collocation) -> Vec<f64> {
         let k = row.members.len().max(1) as f64;
         let one = |(f, name): (usize, &String)| {
             let sum: f64 = row.members.iter().filter_map(|m| m.features.get(f)).sum();
@@ -87,7 +87,7 @@ mod tests {
             throughput: 1.0,
             features: features.to_vec(),
         };
-        let row = Row { members: vec![member([10.0, 40.0, 2.0]), member([30.0, 60.0, 8.0])] };
+        let row = Collocation { members: vec![member([10.0, 40.0, 2.0]), member([30.0, 60.0, 8.0])] };
         assert_eq!(Aggregation::Artifact.row(&names, &row), [20.0, 100.0, 10.0]);
         assert_eq!(Aggregation::PercentagesAveraged.row(&names, &row), [20.0, 50.0, 10.0]);
     }

@@ -13,7 +13,7 @@ pub const NCU_SM: &str = "_Compute (SM) Throughput";
 
 /// One collocation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct Collocation {
     /// `k` of them, in the file's order.
     pub members: Vec<Member>,
 }
@@ -29,7 +29,7 @@ pub struct Member {
     pub features: Vec<f64>,
 }
 
-impl Row {
+impl Collocation {
     /// Items/s of all members: what KACE maximises.
     #[must_use]
     pub fn sum(&self) -> f64 {

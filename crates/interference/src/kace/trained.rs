@@ -5,7 +5,7 @@ use super::features::{Aggregation, Normalisation, Scale, Target};
 use super::forest::Forest;
 use super::linear::Linear;
 use super::network::Network;
-use super::row::Row;
+use super::row::Collocation;
 use serde::{Deserialize, Serialize};
 
 /// What was learned.
@@ -26,13 +26,13 @@ pub struct Trained {
     /// Mean and standard deviation of the target in training.
     pub target_scale: Scale,
     /// The regression, between normalised numbers.
-    pub model: Model,
+    pub model: Regression,
 }
 
 /// A regression.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Model {
+pub enum Regression {
     /// Linear regression.
     Lr(Linear),
     /// A random forest.
@@ -41,7 +41,7 @@ pub enum Model {
     Nn(Network),
 }
 
-impl Model {
+impl Regression {
     /// For one normalised row.
     #[must_use]
     pub fn predict(&self, x: &[f64]) -> f64 {
@@ -79,7 +79,7 @@ impl Trained {
     /// What is predicted for one collocation, by the statistics of training: items/s, or summed progress. Not finite
     /// where the numbers of the model or of the row are too large: see [`Trained::forecast`].
     #[must_use]
-    pub fn predict(&self, row: &Row) -> f64 {
+    pub fn predict(&self, row: &Collocation) -> f64 {
         let x = self.scale.apply(&self.aggregation.row(&self.features, row));
         let (mean, deviation) = (self.target_scale.mean.first(), self.target_scale.deviation.first());
         mean.copied().unwrap_or(0.0) + deviation.copied().unwrap_or(0.0) * self.model.predict(&x)
@@ -89,7 +89,7 @@ impl Trained {
     ///
     /// # Errors
     /// The prediction is not finite; the message names the collocation.
-    pub fn forecast(&self, row: &Row) -> Result<f64, Error> {
+    pub fn forecast(&self, row: &Collocation) -> Result<f64, Error> {
         let value = self.predict(row);
         if value.is_finite() {
             return Ok(value);
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     /// One of each kind, for a table of one feature; all answer 1 in the units of training.
-    fn models() -> [Model; 3] {
+    fn models() -> [Regression; 3] {
         let settings = Settings {
             trees: 1,
             square_root: true,
@@ -188,13 +188,13 @@ mod tests {
             weights.extend(vec![1.0; out]);
         }
         [
-            Model::Lr(Linear { intercept: 1.0, weights: vec![0.0] }),
-            Model::Rf(Forest { settings, trees: vec![Tree(vec![Node::Leaf(1.0)])] }),
-            Model::Nn(Network { features: 1, weights }),
+            Regression::Lr(Linear { intercept: 1.0, weights: vec![0.0] }),
+            Regression::Rf(Forest { settings, trees: vec![Tree(vec![Node::Leaf(1.0)])] }),
+            Regression::Nn(Network { features: 1, weights }),
         ]
     }
 
-    fn trained(model: Model) -> Trained {
+    fn trained(model: Regression) -> Trained {
         Trained {
             features: vec!["sm%".into()],
             aggregation: Aggregation::Artifact,
@@ -207,9 +207,9 @@ mod tests {
         }
     }
 
-    fn row() -> Row {
+    fn row() -> Collocation {
         let member = |name: &str| Member { workload: name.into(), throughput: 0.0, features: vec![40.0] };
-        Row { members: vec![member("a"), member("b")] }
+        Collocation { members: vec![member("a"), member("b")] }
     }
 
     #[test]

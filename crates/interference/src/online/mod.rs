@@ -46,7 +46,7 @@ pub const VERSION: u32 = 2;
 
 /// The predictor: the prior of every GPU type, and what was learned of tasks on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Model {
+pub struct SlowdownModel {
     version: u32,
     domains: BTreeMap<String, Domain>,
     /// Windows of files that were learned from.
@@ -54,7 +54,7 @@ pub struct Model {
     known: Seen,
 }
 
-impl Default for Model {
+impl Default for SlowdownModel {
     fn default() -> Self {
         Self::new()
     }
@@ -105,7 +105,7 @@ struct Ready {
     asked_w: Option<(f64, f64)>,
 }
 
-impl Model {
+impl SlowdownModel {
     /// Nothing learned yet: the prior.
     #[must_use]
     pub fn new() -> Self {
@@ -266,7 +266,7 @@ impl Model {
     }
 
     /// Whether the observation of this fingerprint ([`crate::measured::Measured::fingerprints`]) was learned from
-    /// already, as [`Model::remember`] was told.
+    /// already, as [`SlowdownModel::remember`] was told.
     #[must_use]
     pub fn knows(&self, fingerprint: u64) -> bool {
         self.known.has(fingerprint)

@@ -16,7 +16,7 @@ fn task(name: &str, gract: f64, smact: f64) -> Profile {
     }
 }
 
-fn progress(model: &Model, gpu: &GpuType, sharing: Mode, members: &[Member<'_>]) -> Vec<f64> {
+fn progress(model: &SlowdownModel, gpu: &GpuType, sharing: Mode, members: &[Member<'_>]) -> Vec<f64> {
     let forecast = model.predict(&Group { gpu, sharing, members }).unwrap();
     forecast.tasks.iter().map(|t| t.progress.expected).collect()
 }
@@ -26,11 +26,11 @@ fn tasks_that_fill_the_gpu_divide_it() {
     let gpu = GpuType::named("unheard of");
     let full = task("full", 100.0, 100.0);
     for (sharing, total) in [(Mode::TimeSlice, 1.0), (Mode::Mps, 1.15)] {
-        let p = progress(&Model::new(), &gpu, sharing, &[Member::of(&full); 2]);
+        let p = progress(&SlowdownModel::new(), &gpu, sharing, &[Member::of(&full); 2]);
         assert!((p[0] - p[1]).abs() < 1e-9);
         assert!((p[0] + p[1] - total).abs() < 0.02, "{sharing}: {p:?}");
     }
-    let alone = progress(&Model::new(), &gpu, Mode::Mps, &[Member::of(&full)]);
+    let alone = progress(&SlowdownModel::new(), &gpu, Mode::Mps, &[Member::of(&full)]);
     assert!((alone[0] - 1.0).abs() < 1e-9);
 }
 
@@ -40,7 +40,7 @@ fn a_light_task_waits_and_a_learned_one_is_known() {
     let (heavy, light) = (task("heavy", 100.0, 85.0), task("light", 36.0, 15.0));
     let members = [Member::of(&heavy), Member::of(&light)];
     let group = Group { gpu: &gpu, sharing: Mode::TimeSlice, members: &members };
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     let before = model.predict(&group).unwrap();
     // One H200 gave 0.65 and 0.65 (bench/h200/results/collocation-time-slice.json).
     assert!((before.tasks[1].progress.expected - 0.65).abs() < 0.15, "{before:?}");
@@ -62,7 +62,7 @@ fn leaving_sms_free_costs_little_beside_a_task_that_leaves_none() {
     let gpu = GpuType::named("H200");
     // One H200 under MPS: `gpt2_decode` kept 0.71 beside `gnn`, `mlp_tabular` 0.88; `gpt2_decode` 0.33 beside `gemm`.
     let (gnn, gemm) = (task("gnn", 100.0, 90.0), task("gemm", 100.0, 97.0));
-    for model in [Model::new(), Model::shipped()] {
+    for model in [SlowdownModel::new(), SlowdownModel::shipped()] {
         for (light, other, least) in [
             (task("gpt2_decode", 18.0, 1.8), &gnn, 0.4),
             (task("mlp_tabular", 17.0, 3.2), &gnn, 0.4),
@@ -85,7 +85,7 @@ fn an_unsound_solo_rate_is_found_out_and_learned() {
     b.rate = Some(Rate { per_s: 2.5, unit: None, source: None });
     let members = [Member::of(&a), Member::of(&b)];
     let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     for _ in 0..8 {
         model.observe(&group, &Observed::Rates(vec![Some(7.0), Some(8.0)])).unwrap();
     }
@@ -107,7 +107,7 @@ fn a_task_that_never_ran_alone_has_its_solo_rate_learned() {
     b.rate = None;
     let members = [Member::of(&a), Member::of(&b)];
     let group = Group { gpu: &gpu, sharing: Mode::TimeSlice, members: &members };
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     assert_eq!(model.predict(&group).unwrap().tasks[1].rate, None);
     model.observe(&group, &Observed::Rates(vec![Some(4.6), Some(23.0)])).unwrap();
     let alone = [Member::of(&b)];
@@ -128,7 +128,7 @@ fn what_is_missing_widens_bounds_and_is_said() {
     let mut smact = bare.clone();
     smact.name = "smact".into();
     smact.metrics.smact_pct = Some(Stat::of(80.0));
-    let model = Model::new();
+    let model = SlowdownModel::new();
     let width = |profile: &Profile| {
         let members = [Member::of(&whole), Member::of(profile)];
         let forecast = model.predict(&Group { gpu: &gpu, sharing: Mode::Mps, members: &members }).unwrap();
@@ -161,13 +161,13 @@ fn a_file_brings_back_the_model_and_others_are_refused() {
     let (a, b) = (task("a", 97.0, 90.0), task("b", 40.0, 20.0));
     let members = [Member::of(&a), Member::of(&b)];
     let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     model.observe(&group, &Observed::Progress(vec![Some(0.8), None])).unwrap();
     assert_eq!(model.observations(&group), 1);
     let text = model.to_json().unwrap();
-    let again = Model::read(&text).unwrap();
+    let again = SlowdownModel::read(&text).unwrap();
     assert_eq!(again.predict(&group).unwrap(), model.predict(&group).unwrap());
-    let error = |text: &str| Model::read(text).unwrap_err().to_string();
+    let error = |text: &str| SlowdownModel::read(text).unwrap_err().to_string();
     let other = text.replacen(&format!("\"version\":{VERSION}"), "\"version\":99", 1);
     let said = format!("version 99, this program works with version {VERSION}");
     assert!(error(&other).contains(&said), "{}", error(&other));
@@ -180,7 +180,7 @@ fn a_file_brings_back_the_model_and_others_are_refused() {
 fn a_class_costs_less_than_a_kibibyte() {
     assert!(size_of::<domain::Class>() < 1024, "{}", size_of::<domain::Class>());
     let gpu = GpuType::named("H200");
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     let names: Vec<String> = (0..50).map(|i| format!("task {i}")).collect();
     for pair in names.windows(2) {
         let (a, b) = (task(&pair[0], 97.0, 90.0), task(&pair[1], 40.0, 20.0));
@@ -202,12 +202,12 @@ fn nonsense_that_was_observed_is_skipped_and_named() {
     let a = task("a", 97.0, 90.0);
     let members = [Member::of(&a), Member::of(&a)];
     let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     for bad in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
         let learned = model.observe(&group, &Observed::Rates(vec![Some(bad), None])).unwrap();
         assert_eq!((learned.used, learned.skipped.len()), (0, 1));
     }
-    assert_eq!(model, Model::new());
+    assert_eq!(model, SlowdownModel::new());
     assert!(model.observe(&group, &Observed::Rates(vec![])).unwrap_err().to_string().contains("0 values"));
     let none = Group { members: &[], ..group };
     assert!(model.predict(&none).unwrap_err().to_string().contains("0 members"));
@@ -249,7 +249,7 @@ proptest! {
         let tasks = [tasks.0, tasks.1, tasks.2, tasks.3];
         let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
         let prior = |members: &[Member<'_>]| -> Vec<f64> {
-            let forecast = Model::new().predict(&Group { gpu: &gpu, sharing, members }).unwrap();
+            let forecast = SlowdownModel::new().predict(&Group { gpu: &gpu, sharing, members }).unwrap();
             forecast.tasks.iter().map(|t| t.prior).collect()
         };
         let mut before = prior(&members[..1]);
@@ -277,7 +277,7 @@ proptest! {
     ) {
         let gpu = GpuType::named("H200");
         let members = [Member { threads_pct: threads, ..Member::of(&tasks.0) }, Member::of(&tasks.1), Member::of(&tasks.2)];
-        let mut model = Model::new();
+        let mut model = SlowdownModel::new();
         for (rates, k, wild, large, sane) in observed {
             let members = &members[..k.clamp(1, 3)];
             let values: Vec<Option<f64>> = [Some(wild), Some(large), Some(sane)].into_iter().take(members.len()).collect();
@@ -291,7 +291,7 @@ proptest! {
             }
             prop_assert!(model.domains.values().all(Domain::is_sound));
         }
-        let again = Model::read(&model.to_json().unwrap()).unwrap();
+        let again = SlowdownModel::read(&model.to_json().unwrap()).unwrap();
         prop_assert_eq!(again.domains.len(), model.domains.len());
     }
 }
@@ -299,12 +299,12 @@ proptest! {
 #[test]
 fn old_files_still_load_and_nothing_known_leaves_no_trace() {
     let shipped = include_str!("../../models/shipped.json");
-    let mut model = Model::read(shipped).unwrap();
+    let mut model = SlowdownModel::read(shipped).unwrap();
     assert_eq!(model.to_json().unwrap(), shipped.trim_end());
     assert!(!model.knows(7));
     model.remember(7);
     model.forget_all_classes();
-    let again = Model::read(&model.to_json().unwrap()).unwrap();
+    let again = SlowdownModel::read(&model.to_json().unwrap()).unwrap();
     assert!(again.knows(7) && !again.knows(8));
     assert_eq!(again, model);
 }

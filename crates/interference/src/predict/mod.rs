@@ -3,7 +3,7 @@
 pub mod policy;
 
 use crate::group::{BadGroup, GpuType, Group, Member, Mode, Objective};
-use crate::online::Model;
+use crate::online::SlowdownModel;
 
 /// Parts that the threads of a GPU are split into.
 const PARTS: u32 = 10;
@@ -14,7 +14,7 @@ const PARTS: u32 = 10;
 /// # Errors
 /// As [`Group::check`]; one member or more than five.
 pub fn best_split<'a>(
-    model: &Model,
+    model: &SlowdownModel,
     gpu: &GpuType,
     members: &[Member<'a>],
     objective: Objective,

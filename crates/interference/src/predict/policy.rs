@@ -4,9 +4,9 @@
 //! features are missing says which.
 
 use crate::group::{Group, Mode, Objective};
-use crate::kace::row::{MEM_BUSY, MEMCAP, Member as KaceMember, NCU_SM, Row, SM_BUSY, SOLO};
+use crate::kace::row::{Collocation, MEM_BUSY, MEMCAP, Member as KaceMember, NCU_SM, SM_BUSY, SOLO};
 use crate::kace::trained::Trained;
-use crate::online::Model;
+use crate::online::SlowdownModel;
 use crate::profile::{Metrics, Profile, Stat};
 use crate::share::{Demand, Tenant, share};
 use std::fmt;
@@ -18,7 +18,7 @@ pub const NAMES: [&str; 9] = ["online", "share", "kace", "xu", "memcap", "sm", "
 #[derive(Debug, Clone)]
 pub enum Policy<'a> {
     /// Our learner.
-    Online(&'a Model),
+    Online(&'a SlowdownModel),
     /// The weighted-share law: nothing learned.
     Share,
     /// KACE with a model that `carma lab kace train` wrote.
@@ -151,7 +151,7 @@ pub fn share_progress(group: &Group<'_>) -> Result<Vec<f64>, Lacks> {
 ///
 /// # Errors
 /// A feature that the profile of a task lacks, or that profiles do not have.
-pub fn kace_row(features: &[String], group: &Group<'_>) -> Result<Row, Lacks> {
+pub fn kace_row(features: &[String], group: &Group<'_>) -> Result<Collocation, Lacks> {
     let one = |profile: &Profile, name: &str| {
         let m = &profile.metrics;
         let kernels = profile.kernels;
@@ -179,7 +179,7 @@ pub fn kace_row(features: &[String], group: &Group<'_>) -> Result<Row, Lacks> {
         let values = features.iter().map(|name| one(m.profile, name)).collect::<Result<Vec<f64>, Lacks>>()?;
         Ok(KaceMember { workload: m.profile.name.clone(), throughput: 0.0, features: values })
     });
-    Ok(Row { members: members.collect::<Result<_, Lacks>>()? })
+    Ok(Collocation { members: members.collect::<Result<_, Lacks>>()? })
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
     use crate::group::{GpuType, Member};
     use crate::kace::features::{Aggregation, Normalisation, Scale, Target};
     use crate::kace::linear::Linear;
-    use crate::kace::trained::Model as KaceModel;
+    use crate::kace::trained::Regression;
     use crate::profile::Profiles;
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
             rows: 3,
             scale: Scale { mean: vec![50.0], deviation: vec![10.0] },
             target_scale: Scale { mean: vec![7.0], deviation: vec![2.0] },
-            model: KaceModel::Lr(Linear { intercept: 0.0, weights: vec![0.5] }),
+            model: Regression::Lr(Linear { intercept: 0.0, weights: vec![0.5] }),
         };
         let profiles = r#"{"version": 1, "tasks": [{"name": "a", "metrics": {"gpu_util_pct": 90}}]}"#;
         let profiles = Profiles::read(profiles).unwrap();

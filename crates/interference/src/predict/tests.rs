@@ -25,16 +25,16 @@ fn the_best_split_follows_the_curves() {
     // Thirty per cent are all that it can use.
     let b = task("b", 30.0, curve(0.3));
     let members = [Member::of(&a), Member::of(&b)];
-    let split = best_split(&Model::new(), &gpu, &members, Objective::MaxMin).unwrap();
+    let split = best_split(&SlowdownModel::new(), &gpu, &members, Objective::MaxMin).unwrap();
     let pct: Vec<Option<f64>> = split.iter().map(|m| m.threads_pct).collect();
     assert!(pct == [Some(70.0), Some(30.0)] || pct == [Some(80.0), Some(20.0)], "{pct:?}");
     let three = [Member::of(&a), Member::of(&b), Member::of(&b)];
-    let split = best_split(&Model::new(), &gpu, &three, Objective::WeightedSpeedup);
+    let split = best_split(&SlowdownModel::new(), &gpu, &three, Objective::WeightedSpeedup);
     let split = split.unwrap();
     assert!(
         split.iter().all(|m| m.threads_pct.is_none())
             || split.iter().filter_map(|m| m.threads_pct).sum::<f64>() == 100.0
     );
-    let one = best_split(&Model::new(), &gpu, &members[..1], Objective::MaxMin);
+    let one = best_split(&SlowdownModel::new(), &gpu, &members[..1], Objective::MaxMin);
     assert!(one.unwrap_err().to_string().contains("2 to 5"));
 }

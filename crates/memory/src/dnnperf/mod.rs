@@ -18,7 +18,7 @@ pub use shipped::{estimate, shipped};
 use crate::gpumemnet::outlook::{Coverage, Form, Outlook, Target};
 use crate::gpumemnet::{Fingerprint, net::Scaling};
 use crate::graph::Graph;
-use crate::{Estimate, Platform, Task};
+use crate::{Estimate, ModelTask, Platform};
 use carma_nn::{Learner as _, Logistic, Mat, Segments};
 use net::{Batch, GraphNet, Shape};
 use nodes::{EDGE, NODE, Numbers, SIZES, WHOLE};
@@ -77,7 +77,7 @@ impl Perf {
 
     /// The distribution of a graph's memory on the platform that it was trained on.
     #[must_use]
-    pub fn outlook(&self, graph: &Graph, task: &Task) -> Outlook {
+    pub fn outlook(&self, graph: &Graph, task: &ModelTask) -> Outlook {
         let numbers = Numbers::of(graph, task);
         self.outlooks(&[&numbers]).swap_remove(0)
     }
@@ -97,7 +97,7 @@ impl Perf {
 
     /// The answer at a coverage.
     #[must_use]
-    pub fn estimate(&self, graph: &Graph, task: &Task, platform: &Platform, coverage: f64) -> Estimate {
+    pub fn estimate(&self, graph: &Graph, task: &ModelTask, platform: &Platform, coverage: f64) -> Estimate {
         let outlook = self.outlook(graph, task);
         let rows = self.card.rows();
         let mut reasons = vec![format!(

@@ -2,7 +2,7 @@
 
 use crate::gpumemnet::net::Sizes;
 use crate::graph::{Graph, Keeps, Norm, Op, Tensor, TensorId};
-use crate::{Mode, Optimizer, Precision, Task};
+use crate::{Mode, ModelTask, Optimizer, Precision};
 
 /// Nodes beyond this are left out; no model in use has as many.
 const MAX_NODES: usize = 20_000;
@@ -64,12 +64,12 @@ fn in_place(op: &Op) -> bool {
 }
 
 /// Bytes of a floating-point number of the task.
-fn element(task: &Task) -> f64 {
+fn element(task: &ModelTask) -> f64 {
     if task.precision == Precision::Fp32 { 4.0 } else { 2.0 }
 }
 
 /// Numbers of 32 bits that the step holds a parameter.
-fn state(task: &Task) -> f64 {
+fn state(task: &ModelTask) -> f64 {
     let half = if matches!(task.precision, Precision::Bf16 | Precision::Fp16) { 0.5 } else { 1.0 };
     let numbers = match (task.mode, task.optimizer) {
         (Mode::Infer, _) => 1.0,
@@ -106,7 +106,7 @@ fn flops(graph: &Graph, op: &Op, inputs: &[TensorId], out: f64, params: f64) -> 
 
 impl Numbers {
     /// Of a graph and how it is run.
-    pub fn of(graph: &Graph, task: &Task) -> Self {
+    pub fn of(graph: &Graph, task: &ModelTask) -> Self {
         let bytes = element(task);
         let mut producer: Vec<Option<u32>> = vec![None; graph.tensors.len()];
         let mut seen = vec![false; graph.params.len()];

@@ -2,7 +2,7 @@
 
 use super::Bundle;
 use crate::graph::Graph;
-use crate::{Error, Estimate, Platform, Task};
+use crate::{Error, Estimate, ModelTask, Platform};
 use std::sync::OnceLock;
 
 /// Coverage of `upper` where nothing else is asked for.
@@ -24,7 +24,7 @@ pub fn shipped() -> Result<&'static Bundle, Error> {
 ///
 /// # Errors
 /// This build has no weights of an ensemble that was trained on all tasks.
-pub fn estimate(graph: &Graph, task: &Task, platform: &Platform) -> Result<Estimate, Error> {
+pub fn estimate(graph: &Graph, task: &ModelTask, platform: &Platform) -> Result<Estimate, Error> {
     let perf = shipped()?.whole.as_ref().ok_or_else(|| Error::Missing {
         estimator: "dnnperf",
         what: "weights, which this build has not; `carma lab gpumemnet train --kind dnnperf` makes some"

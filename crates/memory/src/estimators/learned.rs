@@ -1,15 +1,15 @@
 //! Estimators that learned from measured runs: GPUMemNet with our weights and with its authors', and DNNPerf.
 
 use super::View;
-use crate::gpumemnet::{self, Ensemble, Family, Model};
-use crate::{Error, Estimate, Mode, Optimizer, Parallel, Precision, Task, dnnperf, summary};
+use crate::gpumemnet::{self, Ensemble, Family, ModelLayers};
+use crate::{Error, Estimate, Mode, ModelTask, Optimizer, Parallel, Precision, dnnperf, summary};
 
 /// What none of them can answer: no run of such a kind was among those that they learned from, and no feature of
 /// theirs tells it.
-fn answerable(estimator: &'static str, task: &Task) -> Result<(), Error> {
+fn answerable(estimator: &'static str, task: &ModelTask) -> Result<(), Error> {
     let what = match task {
-        Task { mode: Mode::Infer, .. } => "inference",
-        Task { lora: Some(_), .. } => "adapters beside frozen weights",
+        ModelTask { mode: Mode::Infer, .. } => "inference",
+        ModelTask { lora: Some(_), .. } => "adapters beside frozen weights",
         _ => return Ok(()),
     };
     Err(Error::bad(
@@ -39,15 +39,15 @@ impl From {
 /// The model as GPUMemNet sees it. A summary with shapes shows a language model with the length of the sample that it
 /// was made with, some with tokens and samples in one dimension, and counts shared tables twice: the graph
 /// knows better.
-fn model(view: &View<'_>, estimator: &'static str) -> Result<(Model, From), Error> {
+fn model(view: &View<'_>, estimator: &'static str) -> Result<(ModelLayers, From), Error> {
     let by_graph = || {
         let source = view.source(estimator)?;
-        Ok((Model::of_graph(&source.graph, view.task)?, From::Operators(source.front_end)))
+        Ok((ModelLayers::of_graph(&source.graph, view.task)?, From::Operators(source.front_end)))
     };
     let Some(text) = view.known.summary.as_deref() else { return by_graph() };
     let printed = summary::parse(text).and_then(|printed| {
         let sized = printed.layers.iter().any(|layer| !layer.outputs.is_empty());
-        Ok((Model::of_summary(&printed, view.task)?, sized))
+        Ok((ModelLayers::of_summary(&printed, view.task)?, sized))
     });
     match printed {
         Ok((model, sized)) => {
@@ -67,7 +67,7 @@ fn model(view: &View<'_>, estimator: &'static str) -> Result<(Model, From), Erro
 }
 
 /// What to say of a task on several GPUs.
-fn several(task: &Task) -> Option<String> {
+fn several(task: &ModelTask) -> Option<String> {
     let several = task.gpus > 1 || task.parallel != Parallel::None;
     several.then(|| "as on one GPU: it knows nothing of several".to_owned())
 }

@@ -10,7 +10,7 @@ use super::{answer, no_bound};
 use crate::estimate::times;
 use crate::formula::deepspeed::largest_layer;
 use crate::graph::Graph;
-use crate::{Estimate, MIB, MiB, Mode, Platform, Precision, Task};
+use crate::{Estimate, MIB, MiB, Mode, ModelTask, Platform, Precision};
 
 /// What the tool prints of a model, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,14 +42,14 @@ pub const fn sizes(parameters: u64, largest_layer: u64, precision: Precision) ->
 
 /// Sizes of a graph; the largest layer is the node with the most parameters.
 #[must_use]
-pub fn from_graph(graph: &Graph, task: &Task) -> Sizes {
+pub fn from_graph(graph: &Graph, task: &ModelTask) -> Sizes {
     let all = graph.params.iter().fold(0_u64, |n, p| n.saturating_add(p.elements()));
     sizes(all, largest_layer(graph), task.precision)
 }
 
 /// The estimate.
 #[must_use]
-pub fn estimate(sizes: Sizes, family: &str, task: &Task, platform: &Platform) -> Estimate {
+pub fn estimate(sizes: Sizes, family: &str, task: &ModelTask, platform: &Platform) -> Estimate {
     let mut reasons = vec![format!(
         "weights {} MiB, largest layer {} MiB, training with Adam {} MiB; no activations, no context",
         sizes.total.div_ceil(MIB),

@@ -6,7 +6,7 @@
 
 use super::{answer, no_bound};
 use crate::graph::Graph;
-use crate::{Estimate, MIB, Parallel, Platform, Task};
+use crate::{Estimate, MIB, ModelTask, Parallel, Platform};
 
 /// DeepSpeed's factor on host memory for additional buffers.
 const BUFFERS: f64 = 1.5;
@@ -64,7 +64,7 @@ pub struct States {
 impl Setup {
     /// A graph on one node. The largest layer is the node of the graph with the most parameters.
     #[must_use]
-    pub fn from_graph(graph: &Graph, task: &Task) -> Self {
+    pub fn from_graph(graph: &Graph, task: &ModelTask) -> Self {
         Self {
             parameters: graph.parameters(),
             largest_layer: largest_layer(graph),
@@ -120,7 +120,7 @@ pub fn largest_layer(graph: &Graph) -> u64 {
 /// The estimate for the task's stage without offload (ZeRO-2 where the task names no stage), with the
 /// offload cases among the reasons.
 #[must_use]
-pub fn estimate(setup: &Setup, family: &str, task: &Task, platform: &Platform) -> Estimate {
+pub fn estimate(setup: &Setup, family: &str, task: &ModelTask, platform: &Platform) -> Estimate {
     let zero3 = task.parallel == Parallel::Zero3;
     let (stage, others): (Stage, &[(&str, Stage)]) = if zero3 {
         let case = |offload| Stage::Zero3 { offload, zero_init: true };

@@ -21,7 +21,7 @@
 use super::answer;
 use crate::estimate::times;
 use crate::graph::{Graph, Op};
-use crate::{Error, Estimate, MIB, MiB, Parallel, Platform, Precision, Task};
+use crate::{Error, Estimate, MIB, MiB, ModelTask, Parallel, Platform, Precision};
 
 /// To which sizes are rounded up.
 const ROUND: u64 = 2 * MIB;
@@ -105,7 +105,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The graph has no linear layer, or no attention.
-    pub fn from_graph(graph: &Graph, task: &Task) -> Result<Self, Error> {
+    pub fn from_graph(graph: &Graph, task: &ModelTask) -> Result<Self, Error> {
         let missing = |what: &str| Error::Missing { estimator: "llmem", what: what.to_owned() };
         let layers: Vec<_> =
             graph.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::Embedding)).collect();
@@ -190,7 +190,7 @@ impl Decoder {
 pub fn estimate(
     decoder: &Decoder,
     family: &str,
-    task: &Task,
+    task: &ModelTask,
     platform: &Platform,
 ) -> Result<Estimate, Error> {
     let tokens = task.seq_len.ok_or_else(|| Error::Missing {

@@ -25,7 +25,7 @@ pub mod llmem;
 pub mod quick;
 
 use crate::graph::{Graph, Op};
-use crate::{Estimate, MiB, Platform, Task, Tier};
+use crate::{Estimate, MiB, ModelTask, Platform, Tier};
 
 /// What the simplest formulas know of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Totals {
     /// Totals of a graph, whose shapes include the batch. Views count as a summary counts them not:
     /// they are no layers.
     #[must_use]
-    pub fn from_graph(graph: &Graph, task: &Task) -> Self {
+    pub fn from_graph(graph: &Graph, task: &ModelTask) -> Self {
         let batch = task.batch_size.max(1);
         let outputs = graph
             .nodes

@@ -7,14 +7,14 @@
 //! part that is not context, and 64 MiB for library workspaces and the rounding of segments.
 
 use super::{Totals, answer, mib};
-use crate::{Estimate, MiB, Mode, Optimizer, Platform, Precision, Task};
+use crate::{Estimate, MiB, Mode, ModelTask, Optimizer, Platform, Precision};
 
 /// Workspaces and rounding.
 const FLOOR: MiB = MiB(64);
 
 /// Bytes a parameter at the step: weight, gradient, states, temporaries.
 #[must_use]
-pub const fn bytes_a_parameter(task: &Task) -> f64 {
+pub const fn bytes_a_parameter(task: &ModelTask) -> f64 {
     let weight = match task.precision {
         Precision::Bf16 | Precision::Fp16 => 2.0,
         Precision::Fp32 | Precision::Bf16Autocast | Precision::Fp16Autocast => 4.0,
@@ -33,7 +33,7 @@ pub const fn bytes_a_parameter(task: &Task) -> f64 {
 
 /// The estimate.
 #[must_use]
-pub fn estimate(totals: Totals, family: &str, task: &Task, platform: &Platform) -> Estimate {
+pub fn estimate(totals: Totals, family: &str, task: &ModelTask, platform: &Platform) -> Estimate {
     let number = if task.precision == Precision::Fp32 { 4.0 } else { 2.0 };
     let activation = match task.mode {
         // Input and output of one layer at a time are a small part; half of all is far above it.

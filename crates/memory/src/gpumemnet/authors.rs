@@ -1,8 +1,8 @@
 //! The networks of GPUMemNet's authors, which another program runs: their checkpoints are pickles, and no reader of pickles
 //! belongs into a service of root's.
 
-use super::{Ensemble, Model};
-use crate::{Error, Estimate, Task};
+use super::{Ensemble, ModelLayers};
+use crate::{Error, Estimate, ModelTask};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ pub trait AuthorsNetworks: Debug + Send + Sync {
     ///
     /// # Errors
     /// The checkpoint of this family and design is not there, or is none.
-    fn estimate(&self, ensemble: Ensemble, model: &Model, task: &Task) -> Result<Estimate, Error>;
+    fn estimate(&self, ensemble: Ensemble, model: &ModelLayers, task: &ModelTask) -> Result<Estimate, Error>;
 }
 
 /// What `carma` asks `carma-lab`, as JSON on its standard input.
@@ -21,9 +21,9 @@ pub struct Question {
     /// Which design.
     pub ensemble: Ensemble,
     /// The model.
-    pub model: Model,
+    pub model: ModelLayers,
     /// How it is run.
-    pub task: Task,
+    pub task: ModelTask,
 }
 
 /// What `carma-lab` answers, as JSON on its standard output.

@@ -4,11 +4,11 @@
 //! do not see (optimizer, precision, attention kernel, checkpointing, true activations of language
 //! models), in logarithms, because memory is a sum of products of these numbers and they span six powers of ten.
 
-use super::model::{Kind, Layer, Model};
+use super::model::{Layer, LayerKind, ModelLayers};
 use super::net::Sizes;
 use super::published::{circle, extras, tokens, whole};
 use super::{Ensemble, Family};
-use crate::{Attention, Mode, Optimizer, Precision, Task};
+use crate::{Attention, Mode, ModelTask, Optimizer, Precision};
 use serde::{Deserialize, Serialize};
 
 /// Which features.
@@ -39,7 +39,7 @@ const SIZES: Sizes = Sizes { activations: &[5, 7, 8], states: Some(4) };
 
 impl FeatureSet {
     /// Numbers of a task for one of the ensembles.
-    pub fn of(self, ensemble: Ensemble, family: Family, model: &Model, task: &Task) -> Features {
+    pub fn of(self, ensemble: Ensemble, family: Family, model: &ModelLayers, task: &ModelTask) -> Features {
         let tokens = match (ensemble, self) {
             (Ensemble::Mlp, _) => Vec::new(),
             (Ensemble::Transformer, Self::Published) => published_tokens(family, model, task),
@@ -67,7 +67,7 @@ impl FeatureSet {
     }
 }
 
-fn published_tokens(family: Family, model: &Model, task: &Task) -> Tokens {
+fn published_tokens(family: Family, model: &ModelLayers, task: &ModelTask) -> Tokens {
     let mut all = Tokens::new();
     for token in tokens(family, model, task) {
         match all.iter_mut().find(|(t, _)| *t == token) {
@@ -84,7 +84,7 @@ fn log(x: f64) -> f32 {
 }
 
 /// Bytes that a parameter takes with its gradient and the optimizer's states at the step.
-fn state_bytes(task: &Task) -> f64 {
+fn state_bytes(task: &ModelTask) -> f64 {
     let element = if matches!(task.precision, Precision::Bf16 | Precision::Fp16) { 2.0 } else { 4.0 };
     if task.mode == Mode::Infer {
         return element;
@@ -100,20 +100,20 @@ fn state_bytes(task: &Task) -> f64 {
 }
 
 /// Bytes of an activation.
-fn activation_bytes(task: &Task) -> f64 {
+fn activation_bytes(task: &ModelTask) -> f64 {
     if task.precision == Precision::Fp32 { 4.0 } else { 2.0 }
 }
 
 /// Features of a sample, where the first layer tells: a linear layer's parameters are its outputs times
 /// its inputs. Autograd keeps them, and no layer lists them.
-fn inputs(model: &Model) -> f64 {
+fn inputs(model: &ModelLayers) -> f64 {
     match model.layers.iter().find(|l| l.params > 0) {
-        Some(l) if l.kind == Kind::Linear && l.activations > 0 => (l.params / l.activations) as f64,
+        Some(l) if l.kind == LayerKind::Linear && l.activations > 0 => (l.params / l.activations) as f64,
         _ => 0.0,
     }
 }
 
-fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
+fn extended(family: Family, model: &ModelLayers, task: &ModelTask) -> Vec<f32> {
     let any = model.activations(|_| true) as f64;
     let batch = task.batch_size as f64;
     let params = model.params as f64;
@@ -147,7 +147,7 @@ fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
     // How likely it is that just ReLU keeps its output only; Identity keeps nothing.
     for function in ["ReLU", "Identity", "PReLU"] {
         let is = super::model::FUNCTIONS.iter().position(|f| *f == function);
-        all.push(f32::from(u8::from(model.count(|k| k == Kind::Function(is)) > 0)));
+        all.push(f32::from(u8::from(model.count(|k| k == LayerKind::Function(is)) > 0)));
     }
     let flag = |is: bool| f32::from(u8::from(is));
     all.push(flag(matches!(task.precision, Precision::Bf16Autocast | Precision::Fp16Autocast)));
@@ -163,17 +163,17 @@ fn extended(family: Family, model: &Model, task: &Task) -> Vec<f32> {
 }
 
 /// Groups of kinds that are counted.
-const GROUPS: [fn(Kind) -> bool; 7] = [
-    |k| k == Kind::Linear,
-    |k| k == Kind::Conv,
-    |k| k == Kind::Attention,
-    |k| matches!(k, Kind::BatchNorm | Kind::LayerNorm),
-    |k| matches!(k, Kind::Function(_)),
-    |k| k == Kind::Dropout,
-    |k| k == Kind::Embedding,
+const GROUPS: [fn(LayerKind) -> bool; 7] = [
+    |k| k == LayerKind::Linear,
+    |k| k == LayerKind::Conv,
+    |k| k == LayerKind::Attention,
+    |k| matches!(k, LayerKind::BatchNorm | LayerKind::LayerNorm),
+    |k| matches!(k, LayerKind::Function(_)),
+    |k| k == LayerKind::Dropout,
+    |k| k == LayerKind::Embedding,
 ];
 
-fn extended_tokens(model: &Model, task: &Task) -> Tokens {
+fn extended_tokens(model: &ModelLayers, task: &ModelTask) -> Tokens {
     let bytes = activation_bytes(task) * task.batch_size as f64;
     let state = state_bytes(task);
     let token = |layer: &Layer| {

@@ -4,8 +4,8 @@ use super::features::{FeatureSet, Features};
 use super::net::Member;
 use super::network::{Card, Network};
 use super::outlook::Head;
-use super::{Ensemble, Family, Layer, Model};
-use crate::Task;
+use super::{Ensemble, Family, Layer, ModelLayers};
+use crate::ModelTask;
 use crate::weights::{Format, Stored};
 use carma_nn::Rng;
 
@@ -59,8 +59,8 @@ impl Stored for Network {
 
 /// How many features of the whole and of a token there are.
 fn expected(set: FeatureSet, ensemble: Ensemble, family: Family) -> (usize, usize) {
-    let layer = Layer { kind: super::Kind::Linear, activations: 1, params: 1 };
+    let layer = Layer { kind: super::LayerKind::Linear, activations: 1, params: 1 };
     let Features { whole, tokens } =
-        set.of(ensemble, family, &Model::new(family, vec![layer]), &Task::default());
+        set.of(ensemble, family, &ModelLayers::new(family, vec![layer]), &ModelTask::default());
     (whole.len(), tokens.first().map_or(0, |(t, _)| t.len()))
 }

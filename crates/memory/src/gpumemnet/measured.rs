@@ -1,7 +1,7 @@
 //! A measured task, and the name of a data set: what a trained network says it was trained on.
 
-use super::Model;
-use crate::Task;
+use super::ModelLayers;
+use crate::ModelTask;
 use serde::{Deserialize, Serialize};
 
 /// What a run told of the task's memory, MiB, with the context of its process.
@@ -29,9 +29,9 @@ pub struct Sample {
     /// Its name in the file.
     pub id: String,
     /// The model.
-    pub model: Model,
+    pub model: ModelLayers,
     /// How it ran.
-    pub task: Task,
+    pub task: ModelTask,
     /// What it took.
     pub measured: Measured,
 }

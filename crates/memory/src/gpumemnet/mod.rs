@@ -32,7 +32,7 @@ pub use authors::{Answer, AuthorsNetworks, Question};
 pub use ensemble::Ensemble;
 pub use features::FeatureSet;
 pub use measured::{Fingerprint, Measured, Sample};
-pub use model::{FUNCTIONS, Family, Kind, Layer, Model};
+pub use model::{FUNCTIONS, Family, Layer, LayerKind, ModelLayers};
 pub use network::Network;
 pub use outlook::{Head, Outlook, class_of};
 pub use shipped::{estimate, estimate_model, network, shipped};

@@ -45,7 +45,7 @@ impl std::fmt::Display for Family {
 /// Kinds of layers that the networks tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum LayerKind {
     /// Fully connected.
     Linear,
     /// The output projection inside PyTorch's `MultiheadAttention`, or that module as a whole.
@@ -75,7 +75,7 @@ pub enum Kind {
 pub const FUNCTIONS: [&str; 11] =
     ["ELU", "GELU", "Identity", "LeakyReLU", "Mish", "PReLU", "ReLU", "SELU", "SiLU", "Softplus", "Tanh"];
 
-impl Kind {
+impl LayerKind {
     /// By the name of a PyTorch class, or by the words of GPUMemNet's MLP set (`linear`,
     /// `batch_normalization`).
     #[must_use]
@@ -133,7 +133,7 @@ fn is_norm(class: &str, word: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layer {
     /// What it is.
-    pub kind: Kind,
+    pub kind: LayerKind,
     /// Elements of its output for one sample.
     pub activations: u64,
     /// Its parameters.
@@ -142,7 +142,7 @@ pub struct Layer {
 
 /// A model, as much of it as the networks see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Model {
+pub struct ModelLayers {
     /// Its family.
     pub family: Family,
     /// Its leaves.
@@ -154,7 +154,7 @@ pub struct Model {
     pub printed_params: Option<u64>,
 }
 
-impl Model {
+impl ModelLayers {
     /// A model of these layers; its parameters are theirs.
     #[must_use]
     pub fn new(family: Family, layers: Vec<Layer>) -> Self {
@@ -164,13 +164,13 @@ impl Model {
 
     /// How many layers are of a kind.
     #[must_use]
-    pub fn count(&self, of: impl Fn(Kind) -> bool) -> usize {
+    pub fn count(&self, of: impl Fn(LayerKind) -> bool) -> usize {
         self.layers.iter().filter(|l| of(l.kind)).count()
     }
 
     /// Activations of the layers of some kinds, a sample.
     #[must_use]
-    pub fn activations(&self, of: impl Fn(Kind) -> bool) -> u64 {
+    pub fn activations(&self, of: impl Fn(LayerKind) -> bool) -> u64 {
         self.layers.iter().filter(|l| of(l.kind)).fold(0, |n, l| n.saturating_add(l.activations))
     }
 
@@ -180,7 +180,7 @@ impl Model {
     pub fn function(&self, known: &[&str]) -> usize {
         let mut counts = BTreeMap::new();
         for layer in &self.layers {
-            if let Kind::Function(Some(f)) = layer.kind
+            if let LayerKind::Function(Some(f)) = layer.kind
                 && let Some(place) = known.iter().position(|k| *k == FUNCTIONS[f])
             {
                 *counts.entry(place).or_insert(0_usize) += 1;

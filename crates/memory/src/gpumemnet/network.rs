@@ -4,8 +4,8 @@ use super::features::{FeatureSet, Features};
 use super::measured::{Fingerprint, Sample};
 use super::net::{Batch, Member, Scaling, Shape, Table};
 use super::outlook::{Coverage, Form, Head, Outlook, Target};
-use super::{Ensemble, Family, Model};
-use crate::{Estimate, Platform, Task};
+use super::{Ensemble, Family, ModelLayers};
+use crate::{Estimate, ModelTask, Platform};
 use carma_nn::{Learner as _, Logistic, Mat, softmax_class};
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ impl Network {
 
     /// The distribution of a task's memory on the platform that it was trained on.
     #[must_use]
-    pub fn outlook(&self, model: &Model, task: &Task) -> Outlook {
+    pub fn outlook(&self, model: &ModelLayers, task: &ModelTask) -> Outlook {
         let features = self.card.features.of(self.card.ensemble, self.card.family, model, task);
         let features = [features];
         let table = Table::new(features.iter(), &self.card.whole, &self.card.tokens);
@@ -113,7 +113,13 @@ impl Network {
 
     /// The answer at a coverage (0.95: `upper` is enough for 95 of 100 tasks like those of the training data).
     #[must_use]
-    pub fn estimate(&self, model: &Model, task: &Task, platform: &Platform, coverage: f64) -> Estimate {
+    pub fn estimate(
+        &self,
+        model: &ModelLayers,
+        task: &ModelTask,
+        platform: &Platform,
+        coverage: f64,
+    ) -> Estimate {
         let outlook = self.outlook(model, task);
         let card = &self.card;
         let mut reasons = vec![

@@ -1,26 +1,26 @@
 //! A model as the networks see it, from a printed summary or from a graph.
 
-use super::model::{Family, Kind, Layer, Model};
+use super::model::{Family, Layer, LayerKind, ModelLayers};
 use crate::graph::{Graph, Keeps, Norm, Op};
 use crate::summary::{self, Summary};
-use crate::{Error, Task};
+use crate::{Error, ModelTask};
 
 /// Layers beyond this are not read; no model in use has as many.
 const MAX_LAYERS: usize = 20_000;
 
-impl Model {
+impl ModelLayers {
     /// The leaves of a summary. Where no shapes are printed (modelsummary), the width of a layer's output is
     /// taken from its arguments, and the task's sequence length makes the activations of it.
     ///
     /// # Errors
     /// No layer that the networks know, or the sequence length is needed and not given.
-    pub fn of_summary(summary: &Summary, task: &Task) -> Result<Self, Error> {
-        let leaves: Vec<(Kind, &summary::Layer)> = summary
+    pub fn of_summary(summary: &Summary, task: &ModelTask) -> Result<Self, Error> {
+        let leaves: Vec<(LayerKind, &summary::Layer)> = summary
             .layers
             .iter()
             .enumerate()
-            .map(|(i, layer)| (i, Kind::of(&layer.kind), layer))
-            .filter(|(i, kind, _)| *kind != Kind::Other && !summary.is_container(*i))
+            .map(|(i, layer)| (i, LayerKind::of(&layer.kind), layer))
+            .filter(|(i, kind, _)| *kind != LayerKind::Other && !summary.is_container(*i))
             .map(|(_, kind, layer)| (kind, layer))
             .take(MAX_LAYERS)
             .collect();
@@ -58,26 +58,26 @@ impl Model {
     ///
     /// # Errors
     /// No node that the networks know.
-    pub fn of_graph(graph: &Graph, task: &Task) -> Result<Self, Error> {
+    pub fn of_graph(graph: &Graph, task: &ModelTask) -> Result<Self, Error> {
         let batch = task.batch_size.max(1);
         let mut seen = vec![false; graph.params.len()];
         let mut layers = Vec::new();
         for node in graph.nodes.iter().take(MAX_LAYERS) {
             let kind = match &node.op {
-                Op::Linear => Kind::Linear,
-                Op::Conv { .. } => Kind::Conv,
-                Op::Norm(Norm::Batch) => Kind::BatchNorm,
-                Op::Norm(_) => Kind::LayerNorm,
+                Op::Linear => LayerKind::Linear,
+                Op::Conv { .. } => LayerKind::Conv,
+                Op::Norm(Norm::Batch) => LayerKind::BatchNorm,
+                Op::Norm(_) => LayerKind::LayerNorm,
                 Op::Activation { keeps: Keeps::Nothing, .. } => continue,
                 Op::Activation { keeps, .. } => {
                     let name = if *keeps == Keeps::Output { "ReLU" } else { "GELU" };
-                    Kind::of(name)
+                    LayerKind::of(name)
                 }
-                Op::Softmax => Kind::Function(None),
-                Op::Dropout { .. } => Kind::Dropout,
-                Op::MaxPool | Op::AvgPool => Kind::Pool,
-                Op::Embedding => Kind::Embedding,
-                Op::Recurrent { .. } | Op::Unknown => Kind::Other,
+                Op::Softmax => LayerKind::Function(None),
+                Op::Dropout { .. } => LayerKind::Dropout,
+                Op::MaxPool | Op::AvgPool => LayerKind::Pool,
+                Op::Embedding => LayerKind::Embedding,
+                Op::Recurrent { .. } | Op::Unknown => LayerKind::Other,
                 // Data sets list modules: what runs between them has no place there.
                 _ => continue,
             };
@@ -103,9 +103,10 @@ impl Model {
 
 /// Which networks to ask.
 fn family(layers: &[Layer]) -> Family {
-    let count = |of: fn(Kind) -> bool| layers.iter().filter(|l| of(l.kind)).count();
-    let convolutions = count(|k| k == Kind::Conv);
-    let attention = count(|k| matches!(k, Kind::LayerNorm | Kind::Embedding | Kind::Attention));
+    let count = |of: fn(LayerKind) -> bool| layers.iter().filter(|l| of(l.kind)).count();
+    let convolutions = count(|k| k == LayerKind::Conv);
+    let attention =
+        count(|k| matches!(k, LayerKind::LayerNorm | LayerKind::Embedding | LayerKind::Attention));
     if convolutions > attention {
         Family::Cnn
     } else if attention > 0 {
@@ -125,13 +126,13 @@ struct Widths {
 }
 
 impl Widths {
-    fn of(&mut self, kind: Kind, leaf: &summary::Layer) -> u64 {
+    fn of(&mut self, kind: LayerKind, leaf: &summary::Layer) -> u64 {
         let known = match kind {
-            Kind::Linear | Kind::Attention => {
+            LayerKind::Linear | LayerKind::Attention => {
                 leaf.number("out_features").or_else(|| leaf.number("nf")).or_else(|| self.transposed(leaf))
             }
-            Kind::Embedding => leaf.number("embedding_dim").or_else(|| leaf.number("1")),
-            Kind::LayerNorm => leaf.numbers("0").last().copied(),
+            LayerKind::Embedding => leaf.number("embedding_dim").or_else(|| leaf.number("1")),
+            LayerKind::LayerNorm => leaf.numbers("0").last().copied(),
             // Elementwise: as wide as what came before.
             _ => None,
         };

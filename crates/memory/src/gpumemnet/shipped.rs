@@ -1,9 +1,9 @@
 //! Weights that carma brings along, and the answer that rests on them.
 
-use super::{Bundle, Ensemble, Family, Model, Network};
+use super::{Bundle, Ensemble, Family, ModelLayers, Network};
 use crate::estimate::times;
 use crate::summary::Summary;
-use crate::{Error, Estimate, Platform, Task};
+use crate::{Error, Estimate, ModelTask, Platform};
 use std::sync::OnceLock;
 
 /// Coverage of `upper` where nothing else is asked for.
@@ -79,20 +79,20 @@ pub fn network(family: Family, ensemble: Ensemble) -> Result<&'static Network, E
 pub fn estimate(
     ensemble: Ensemble,
     summary: &Summary,
-    task: &Task,
+    task: &ModelTask,
     platform: &Platform,
 ) -> Result<Estimate, Error> {
-    estimate_model(ensemble, &Model::of_summary(summary, task)?, task, platform)
+    estimate_model(ensemble, &ModelLayers::of_summary(summary, task)?, task, platform)
 }
 
-/// As [`estimate`], of a model that was read already ([`Model::of_graph`]).
+/// As [`estimate`], of a model that was read already ([`ModelLayers::of_graph`]).
 ///
 /// # Errors
 /// No weights for its family.
 pub fn estimate_model(
     ensemble: Ensemble,
-    model: &Model,
-    task: &Task,
+    model: &ModelLayers,
+    task: &ModelTask,
     platform: &Platform,
 ) -> Result<Estimate, Error> {
     let mut estimate = network(model.family, ensemble)?.estimate(model, task, platform, COVERAGE);

@@ -1,7 +1,7 @@
 //! What carma brings along is read and answers; what is foreign or damaged is refused.
 
 use super::*;
-use crate::{Gpu, MiB, Platform, Task};
+use crate::{Gpu, MiB, ModelTask, Platform};
 
 fn platform() -> Platform {
     Platform {
@@ -16,35 +16,36 @@ fn platform() -> Platform {
 #[test]
 fn kinds_of_layers() {
     for (class, kind) in [
-        ("Linear", Kind::Linear),
-        ("Conv2d", Kind::Conv),
-        ("Conv2dSame", Kind::Conv),
-        ("ConvTranspose2d", Kind::Conv),
-        ("Conv2dNormActivation", Kind::Other),
-        ("ConvBNReLU", Kind::Other),
-        ("SeparableConv2d", Kind::Other),
-        ("BatchNorm2d", Kind::BatchNorm),
-        ("LlamaRMSNorm", Kind::LayerNorm),
-        ("LayerNorm2d", Kind::LayerNorm),
-        ("MaxPool2d", Kind::Pool),
-        ("BertPooler", Kind::Other),
-        ("AdaptiveAvgPool2d", Kind::AdaptivePool),
-        ("BertEmbeddings", Kind::Other),
-        ("Embedding", Kind::Embedding),
-        ("Dropout2d", Kind::Dropout),
-        ("Softmax", Kind::Function(None)),
-        ("ReLU6", Kind::of("ReLU")),
-        ("NewGELUActivation", Kind::of("GELU")),
-        ("Sequential", Kind::Other),
+        ("Linear", LayerKind::Linear),
+        ("Conv2d", LayerKind::Conv),
+        ("Conv2dSame", LayerKind::Conv),
+        ("ConvTranspose2d", LayerKind::Conv),
+        ("Conv2dNormActivation", LayerKind::Other),
+        ("ConvBNReLU", LayerKind::Other),
+        ("SeparableConv2d", LayerKind::Other),
+        ("BatchNorm2d", LayerKind::BatchNorm),
+        ("LlamaRMSNorm", LayerKind::LayerNorm),
+        ("LayerNorm2d", LayerKind::LayerNorm),
+        ("MaxPool2d", LayerKind::Pool),
+        ("BertPooler", LayerKind::Other),
+        ("AdaptiveAvgPool2d", LayerKind::AdaptivePool),
+        ("BertEmbeddings", LayerKind::Other),
+        ("Embedding", LayerKind::Embedding),
+        ("Dropout2d", LayerKind::Dropout),
+        ("Softmax", LayerKind::Function(None)),
+        ("ReLU6", LayerKind::of("ReLU")),
+        ("NewGELUActivation", LayerKind::of("GELU")),
+        ("Sequential", LayerKind::Other),
     ] {
-        assert_eq!(Kind::of(class), kind, "{class}");
+        assert_eq!(LayerKind::of(class), kind, "{class}");
     }
 }
 
 #[test]
 fn the_most_frequent_function_is_encoded() {
-    let layers = ["SiLU", "ReLU6", "ReLU"].map(|k| Layer { kind: Kind::of(k), activations: 1, params: 0 });
-    let model = Model::new(Family::Cnn, layers.into());
+    let layers =
+        ["SiLU", "ReLU6", "ReLU"].map(|k| Layer { kind: LayerKind::of(k), activations: 1, params: 0 });
+    let model = ModelLayers::new(Family::Cnn, layers.into());
     assert_eq!(FUNCTIONS[model.function(&FUNCTIONS)], "ReLU");
     assert_eq!(model.distinct().len(), 2);
 }
@@ -76,13 +77,13 @@ fn a_summary_gets_an_answer() {
 Total params: 4,216,842
 ----------------------------------------------------------------";
     let summary = crate::summary::parse(text).unwrap();
-    let task = Task { batch_size: 512, ..Task::default() };
+    let task = ModelTask { batch_size: 512, ..ModelTask::default() };
     for ensemble in Ensemble::ALL {
         let small = estimate(ensemble, &summary, &task, &platform()).unwrap();
         // 80 MiB of parameters and states, some activations, 500 MiB of context.
         assert!((560..800).contains(&small.use_mib.0), "{small:?}");
         assert!(small.need_mib <= small.use_mib && small.use_mib <= small.upper_mib);
-        let large = Task { batch_size: 512 * 64, ..task.clone() };
+        let large = ModelTask { batch_size: 512 * 64, ..task.clone() };
         let large = estimate(ensemble, &summary, &large, &platform()).unwrap();
         assert!(large.upper_mib > small.upper_mib + MiB(500), "{large:?}");
     }

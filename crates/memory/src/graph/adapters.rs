@@ -4,7 +4,7 @@
 //! goes through two small matrices and a scaling, and is added to the layer's output.
 
 use super::{Graph, Keeps, Node, Number, Op, Param, ParamId, Tensor, TensorId};
-use crate::{Lora, Precision, Task};
+use crate::{Lora, ModelTask, Precision};
 use std::collections::BTreeSet;
 
 /// Ends of names that PEFT adapts by default in one family or another.
@@ -17,7 +17,7 @@ impl Graph {
     /// a name that PEFT adapts by default; where no layer has such a name, all linear layers but those
     /// whose output the model returns.
     #[must_use]
-    pub fn adapted(&self, task: &Task) -> Option<Self> {
+    pub fn adapted(&self, task: &ModelTask) -> Option<Self> {
         let lora = task.lora.as_ref()?;
         if self.params.iter().any(|p| p.name.contains(".lora_")) {
             return None;

@@ -9,7 +9,7 @@ mod build;
 mod replay;
 
 pub use build::Builder;
-pub use replay::{Holdings, Kind, Phase, Replay, Script, Sink, events, replay, replay_script};
+pub use replay::{Holdings, Phase, Replay, Script, Sink, StorageKind, events, replay, replay_script};
 
 /// A tensor of a [`Graph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

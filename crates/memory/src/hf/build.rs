@@ -4,13 +4,13 @@ use super::maker::Maker;
 use super::safetensors::Weights;
 use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
 use crate::graph::{Graph, Number, Param};
-use crate::{Error, Task};
+use crate::{Error, ModelTask};
 
 /// Tokens that are assumed where neither the task nor a short table of positions says how many.
 const USUAL_TOKENS: u64 = 1024;
 
 /// Operators of the model as the task runs it.
-pub(super) fn graph(c: &Config, task: &Task) -> Result<Graph, Error> {
+pub(super) fn graph(c: &Config, task: &ModelTask) -> Result<Graph, Error> {
     check(c, task)?;
     let (seq, doubt) = length(c, task)?;
     let mut m = Maker::new(c, task, seq);
@@ -40,7 +40,7 @@ pub(super) fn graph(c: &Config, task: &Task) -> Result<Graph, Error> {
 }
 
 /// What would make a graph of nothing, or of more than any machine has.
-fn check(c: &Config, task: &Task) -> Result<(), Error> {
+fn check(c: &Config, task: &ModelTask) -> Result<(), Error> {
     let needed = [("hidden_size", c.hidden), ("num_attention_heads", c.heads), ("head_dim", c.head_dim)];
     for (name, value) in needed {
         if value == 0 || value > 1 << 20 {
@@ -71,7 +71,7 @@ fn check(c: &Config, task: &Task) -> Result<(), Error> {
 }
 
 /// Tokens of a sample, and what to say where they were not given.
-fn length(c: &Config, task: &Task) -> Result<(u64, Option<String>), Error> {
+fn length(c: &Config, task: &ModelTask) -> Result<(u64, Option<String>), Error> {
     let pictures = c.family == Family::Vit || c.vocab == 0;
     if let Some(image) = c.image.filter(|_| pictures) {
         let side = image.size / image.patch.max(1);

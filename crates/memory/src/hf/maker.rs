@@ -2,13 +2,13 @@
 
 use super::{Act, Config, Family, Head, NormKind};
 use crate::graph::{Builder, Graph, Keeps, Norm, Number, Op, ParamId, TensorId};
-use crate::{Attention, Error, Mode, Precision, Task};
+use crate::{Attention, Error, Mode, ModelTask, Precision};
 
 /// A model under construction.
 pub(super) struct Maker<'a> {
     pub(super) b: Builder,
     pub(super) c: &'a Config,
-    pub(super) task: &'a Task,
+    pub(super) task: &'a ModelTask,
     pub(super) batch: u64,
     /// Tokens of the sequence that is being worked on.
     pub(super) seq: u64,
@@ -24,7 +24,7 @@ pub(super) struct Maker<'a> {
 pub(super) type Made = Result<TensorId, Error>;
 
 impl<'a> Maker<'a> {
-    pub(super) fn new(c: &'a Config, task: &'a Task, seq: u64) -> Self {
+    pub(super) fn new(c: &'a Config, task: &'a ModelTask, seq: u64) -> Self {
         let adapters = match &task.lora {
             Some(lora) if lora.targets.is_empty() => super::names::adapted(c.family),
             Some(lora) => lora.targets.clone(),

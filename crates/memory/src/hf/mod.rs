@@ -27,7 +27,7 @@ pub use adapter::adapter;
 pub use config::{Act, Config, Dropout, Experts, Family, Head, Image, NormKind};
 
 use crate::graph::Graph;
-use crate::{Error, Task};
+use crate::{Error, ModelTask};
 use safetensors::Weights;
 
 impl Config {
@@ -52,7 +52,7 @@ impl Config {
 ///
 /// # Errors
 /// A tensor that no GPU holds, dimensions that do not fit together.
-pub fn graph(config: &Config, task: &Task) -> Result<Graph, Error> {
+pub fn graph(config: &Config, task: &ModelTask) -> Result<Graph, Error> {
     build::graph(config, task)
 }
 
@@ -60,7 +60,7 @@ pub fn graph(config: &Config, task: &Task) -> Result<Graph, Error> {
 ///
 /// # Errors
 /// As [`graph()`].
-pub fn graph_with(config: &Config, weights: &Weights, task: &Task) -> Result<Graph, Error> {
+pub fn graph_with(config: &Config, weights: &Weights, task: &ModelTask) -> Result<Graph, Error> {
     let mut graph = build::graph(config, task)?;
     build::reconcile(&mut graph, weights);
     Ok(graph)

@@ -1,5 +1,5 @@
 //! What earlier runs teach: pure, without a file or a clock. The daemon feeds it ends of attempts,
-//! keeps [`Row`]s in its database and asks it at each submission.
+//! keeps [`HistoryRow`]s in its database and asks it at each submission.
 //!
 //! Levels, from narrow to wide: the exact command on the same kind of
 //! place; the same program with another batch size, edition or place, scaled by what a front end
@@ -61,7 +61,7 @@ impl Table {
 
 /// A part of the history as it is stored: one changed thing, one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct HistoryRow {
     /// Which table.
     pub table: Table,
     /// Key in it.
@@ -118,7 +118,7 @@ impl History {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn load(&mut self, row: &Row) -> Result<(), String> {
+    pub fn load(&mut self, row: &HistoryRow) -> Result<(), String> {
         let Some(body) = &row.body else { return Ok(()) };
         let broken = |e: serde_json::Error| format!("{} {}: {e}", row.table.as_str(), row.key);
         match row.table {
@@ -149,7 +149,7 @@ impl History {
     ///
     /// # Errors
     /// What cannot be written as JSON, which nothing here should be.
-    pub fn changes(&mut self) -> Result<Vec<Row>, String> {
+    pub fn changes(&mut self) -> Result<Vec<HistoryRow>, String> {
         std::mem::take(&mut self.changed)
             .into_iter()
             .map(|(table, key)| {
@@ -166,7 +166,7 @@ impl History {
                     Table::Context => self.contexts.get(&key).map(serde_json::to_string),
                 };
                 let body = body.transpose().map_err(|e| format!("{} {key}: {e}", table.as_str()))?;
-                Ok(Row { table, key, body })
+                Ok(HistoryRow { table, key, body })
             })
             .collect()
     }

@@ -146,7 +146,7 @@ fn what_is_stored_comes_back() {
     assert_eq!((&again.by_use, again.updates), (&history.by_use, history.updates));
     for table in [Table::Program, Table::Ratio, Table::Context] {
         assert_eq!(Table::parse(table.as_str()), Some(table));
-        let row = Row { table, key: "x y".into(), body: Some("{".into()) };
+        let row = HistoryRow { table, key: "x y".into(), body: Some("{".into()) };
         assert!(again.load(&row).is_err());
     }
 }
@@ -349,6 +349,6 @@ proptest! {
     #[test]
     fn any_row_is_read_without_harm(table in 0_u8..3, key in "\\PC{0,40}", body in "\\PC{0,120}") {
         let table = [Table::Program, Table::Ratio, Table::Context][usize::from(table)];
-        let _ = History::default().load(&Row { table, key, body: Some(body) });
+        let _ = History::default().load(&HistoryRow { table, key, body: Some(body) });
     }
 }

@@ -27,7 +27,7 @@ mod slim;
 mod tests;
 
 use crate::graph::Graph;
-use crate::{Error, Task};
+use crate::{Error, ModelTask};
 use prost::Message as _;
 
 /// A protobuf message cannot be longer.
@@ -37,7 +37,7 @@ const MOST_BYTES: usize = 2 << 30;
 ///
 /// # Errors
 /// No ONNX, truncated, too large, or of absurd sizes; says where.
-pub fn graph(bytes: &[u8], task: &Task) -> Result<Graph, Error> {
+pub fn graph(bytes: &[u8], task: &ModelTask) -> Result<Graph, Error> {
     if bytes.len() > MOST_BYTES {
         return Err(Error::bad("ONNX file", "larger than 2 GiB; export it with its weights in a file apart"));
     }
@@ -45,9 +45,9 @@ pub fn graph(bytes: &[u8], task: &Task) -> Result<Graph, Error> {
         return Err(Error::bad("ONNX file", "it is empty"));
     }
     let slim = slim::slim(bytes)?;
-    let file = proto::Model::decode(slim.as_slice())
+    let file = proto::ModelProto::decode(slim.as_slice())
         .map_err(|e| Error::bad("ONNX file", format!("not a protobuf message of ONNX: {e}")))?;
-    let model = model::Model::link(&file)?;
+    let model = model::OnnxModel::link(&file)?;
     let values = shape::infer(&model, task)?;
     lower::lower(&model, &values, task)
 }

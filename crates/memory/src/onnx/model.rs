@@ -23,7 +23,7 @@ pub(super) type Id = usize;
 
 /// Type of a value's numbers, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NumberKind {
     /// Floats of any width.
     Float,
     /// Integers of any width.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Bool,
 }
 
-impl Kind {
+impl NumberKind {
     /// `TensorProto.DataType`.
     const fn of(data_type: i32) -> Self {
         match data_type {
@@ -47,7 +47,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Constant {
     pub(super) shape: Vec<u64>,
-    pub(super) kind: Kind,
+    pub(super) kind: NumberKind,
     pub(super) values: Option<Vec<f64>>,
     /// Its first and last element, as bytes, where they are in the file.
     pub(super) ends: Option<(Vec<u8>, Vec<u8>)>,
@@ -65,7 +65,7 @@ pub(super) enum Dim {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Stated {
     pub(super) dims: Vec<Dim>,
-    pub(super) kind: Kind,
+    pub(super) kind: NumberKind,
 }
 
 /// A node.
@@ -119,11 +119,13 @@ impl Node {
         let a = self.attributes.first()?;
         Some(match a.name.as_str() {
             "value" => constant(a.t.as_ref()?).ok()?,
-            "value_int" => scalar(a.i as f64, Kind::Int),
-            "value_float" => scalar(f64::from(a.f), Kind::Float),
-            "value_ints" => list(a.ints.iter().take(MOST_KNOWN).map(|i| *i as f64).collect(), Kind::Int),
+            "value_int" => scalar(a.i as f64, NumberKind::Int),
+            "value_float" => scalar(f64::from(a.f), NumberKind::Float),
+            "value_ints" => {
+                list(a.ints.iter().take(MOST_KNOWN).map(|i| *i as f64).collect(), NumberKind::Int)
+            }
             "value_floats" => {
-                list(a.floats.iter().take(MOST_KNOWN).map(|f| f64::from(*f)).collect(), Kind::Float)
+                list(a.floats.iter().take(MOST_KNOWN).map(|f| f64::from(*f)).collect(), NumberKind::Float)
             }
             _ => return None,
         })
@@ -137,7 +139,7 @@ impl Node {
 
 /// A model.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Model {
+pub(super) struct OnnxModel {
     /// Names of values.
     pub(super) names: Vec<String>,
     /// Weights and other constants of the file.
@@ -166,7 +168,7 @@ fn constant(t: &proto::Tensor) -> Result<Constant, Error> {
         })?;
     let elements = shape.iter().try_fold(1_u64, |n, d| n.checked_mul(*d));
     let values = elements.filter(|n| *n <= MOST_KNOWN as u64).and_then(|n| values(t, n as usize));
-    Ok(Constant { shape, kind: Kind::of(t.data_type), values, ends: ends(t) })
+    Ok(Constant { shape, kind: NumberKind::of(t.data_type), values, ends: ends(t) })
 }
 
 /// First and last element of a tensor, of floats that are not in lists.
@@ -233,7 +235,7 @@ fn stated(info: &proto::ValueInfo) -> Option<Stated> {
             _ => Dim::Unknown,
         })
         .collect();
-    Some(Stated { dims, kind: Kind::of(tensor.elem_type) })
+    Some(Stated { dims, kind: NumberKind::of(tensor.elem_type) })
 }
 
 /// A name that is not absurdly long: functions within functions would multiply it.
@@ -250,7 +252,7 @@ fn join(prefix: &str, name: &str) -> String {
 
 /// Gives every name of a scope its number.
 struct Linker<'m> {
-    model: Model,
+    model: OnnxModel,
     functions: HashMap<(&'m str, &'m str), &'m proto::Function>,
     calls: usize,
     /// Bytes of attributes so far.
@@ -380,12 +382,12 @@ fn resolve(attributes: &[proto::Attribute], caller: &[proto::Attribute]) -> Vec<
         .collect()
 }
 
-impl Model {
+impl OnnxModel {
     /// Links a decoded file.
     ///
     /// # Errors
     /// No graph, or more in it than any model has.
-    pub(super) fn link(file: &proto::Model) -> Result<Self, Error> {
+    pub(super) fn link(file: &proto::ModelProto) -> Result<Self, Error> {
         let graph = file
             .graph
             .as_ref()

@@ -13,7 +13,7 @@
 //! GELU by `tanh` stays written out: Hugging Face's `gelu_new` is so in PyTorch too, and each step keeps
 //! its tensors.
 
-use super::model::{Id, Model};
+use super::model::{Id, OnnxModel};
 use super::shape::{Value, Values};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,7 @@ pub(super) struct Groups {
 
 /// Who makes and who reads each value.
 struct Net<'m> {
-    model: &'m Model,
+    model: &'m OnnxModel,
     values: &'m Values,
     maker: BTreeMap<Id, usize>,
     readers: BTreeMap<Id, Vec<usize>>,
@@ -67,7 +67,7 @@ struct Net<'m> {
 }
 
 /// Finds all groups. `fuse_attention`: the training will use fused attention.
-pub(super) fn find(model: &Model, values: &Values, fuse_attention: bool) -> Groups {
+pub(super) fn find(model: &OnnxModel, values: &Values, fuse_attention: bool) -> Groups {
     let mut net = Net {
         model,
         values,

@@ -4,7 +4,7 @@
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Model {
+pub(super) struct ModelProto {
     #[prost(message, optional, tag = "7")]
     pub(super) graph: Option<Graph>,
     #[prost(message, repeated, tag = "8")]

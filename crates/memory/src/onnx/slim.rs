@@ -22,7 +22,7 @@ const MOST_DEPTH: usize = 32;
 
 /// Kinds of messages that are walked into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Model,
     Graph,
     Function,
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Leaf,
 }
 
-impl Kind {
+impl MessageKind {
     /// What a field holds: a message to walk into, data to drop when large, text to drop.
     const fn field(self, tag: u32) -> Field {
         match (self, tag) {
@@ -56,7 +56,7 @@ impl Kind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
-    Message(Kind),
+    Message(MessageKind),
     Counted,
     Data,
     Unwanted,
@@ -76,7 +76,7 @@ struct Budget {
 pub(super) fn slim(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let mut budget = Budget { messages: MOST_MESSAGES, bytes: MOST_COPIED };
     let mut out = Vec::new();
-    copy(bytes, Kind::Model, 0, &mut budget, &mut out)?;
+    copy(bytes, MessageKind::Model, 0, &mut budget, &mut out)?;
     Ok(out)
 }
 
@@ -86,7 +86,7 @@ fn bad(what: impl Into<String>) -> Error {
 
 fn copy(
     mut from: &[u8],
-    kind: Kind,
+    kind: MessageKind,
     depth: usize,
     budget: &mut Budget,
     out: &mut Vec<u8>,
@@ -124,7 +124,7 @@ fn copy(
                 }
                 if let Field::Message(inner) = field {
                     let mut slimmed = Vec::new();
-                    if inner == Kind::Leaf {
+                    if inner == MessageKind::Leaf {
                         census(body, depth + 1, budget)?;
                         slimmed.extend_from_slice(body);
                     } else {
@@ -217,10 +217,10 @@ mod tests {
             initializer: vec![tensor("w", 1 << 20), tensor("s", 1)],
             ..proto::Graph::default()
         };
-        let model = proto::Model { graph: Some(graph), ..proto::Model::default() };
+        let model = proto::ModelProto { graph: Some(graph), ..proto::ModelProto::default() };
         let slimmed = slim(&model.encode_to_vec()).unwrap();
         assert!(slimmed.len() < 120);
-        let back = proto::Model::decode(slimmed.as_slice()).unwrap().graph.unwrap();
+        let back = proto::ModelProto::decode(slimmed.as_slice()).unwrap().graph.unwrap();
         assert_eq!(back.initializer[0].dims, [1 << 20]);
         assert_eq!(back.initializer[0].raw_data.len(), 2 * ENDS);
         assert_eq!(back.initializer[1].raw_data.len(), 4);

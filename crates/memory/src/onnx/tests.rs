@@ -2,7 +2,7 @@
 
 use super::{graph, proto};
 use crate::graph::{Graph, Keeps, Norm, Op};
-use crate::{Attention, Error, Mode, Task};
+use crate::{Attention, Error, Mode, ModelTask};
 use prost::Message as _;
 
 /// A model under construction, as the exporters would write it.
@@ -83,10 +83,11 @@ impl File {
 
     fn bytes(self) -> Vec<u8> {
         let opset = proto::Opset { domain: String::new(), version: 18 };
-        proto::Model { graph: Some(self.0), opset_import: vec![opset], functions: self.1 }.encode_to_vec()
+        proto::ModelProto { graph: Some(self.0), opset_import: vec![opset], functions: self.1 }
+            .encode_to_vec()
     }
 
-    fn graph(self, task: &Task) -> Graph {
+    fn graph(self, task: &ModelTask) -> Graph {
         graph(&self.bytes(), task).unwrap()
     }
 }
@@ -114,8 +115,8 @@ fn node(op: &str, inputs: &[&str], output: &str, attributes: &[(&str, Attr)]) ->
     }
 }
 
-fn train(batch_size: u64) -> Task {
-    Task { batch_size, ..Task::default() }
+fn train(batch_size: u64) -> ModelTask {
+    ModelTask { batch_size, ..ModelTask::default() }
 }
 
 fn ops(graph: &Graph) -> Vec<&Op> {
@@ -150,7 +151,7 @@ fn a_perceptron_with_its_loss() {
     assert_eq!(ops(&g), [&Op::Linear, &relu, &Op::Linear, &Op::CrossEntropy]);
     assert_eq!(g.tensor(g.outputs[0]).shape, [7, 10]);
     assert!(g.doubts.is_empty(), "{:?}", g.doubts);
-    let inferring = perceptron().graph(&Task { mode: Mode::Infer, ..train(7) });
+    let inferring = perceptron().graph(&ModelTask { mode: Mode::Infer, ..train(7) });
     assert!(!ops(&inferring).contains(&&Op::CrossEntropy));
 }
 
@@ -234,7 +235,7 @@ fn sizes_that_the_file_computes() {
         name: "zero".to_owned(),
         ..proto::Tensor::default()
     });
-    let g = file.graph(&Task { seq_len: Some(20), ..train(3) });
+    let g = file.graph(&ModelTask { seq_len: Some(20), ..train(3) });
     assert_eq!(shape_of(&g, |op| matches!(op, Op::Activation { .. })), [3, 1280]);
     assert_eq!(shape_of(&g, |op| *op == Op::Embedding), [3, 20, 64]);
 }
@@ -264,7 +265,7 @@ fn folded_batch_normalisation_is_put_back_where_names_tell() {
         assert!(g.doubts.iter().any(|d| d.contains("folded into 2 convolutions")));
         // Scale, shift in place of the folded bias.
         assert_eq!(g.parameters(), 48 + 256 + 4 * 16);
-        let g = file.graph(&Task { mode: Mode::Infer, ..train(2) });
+        let g = file.graph(&ModelTask { mode: Mode::Infer, ..train(2) });
         assert_eq!((batch_norms(&g), g.doubts.len()), (0, 0));
     }
     let own = convolutions(["conv2d", "conv2d_1"], ["a.bias", "b.bias"]).graph(&train(2));
@@ -305,7 +306,7 @@ fn attention() -> File {
 
 #[test]
 fn attention_written_out_is_one_kernel_or_several_as_the_task_says() {
-    let task = Task { seq_len: Some(32), ..train(2) };
+    let task = ModelTask { seq_len: Some(32), ..train(2) };
     let fused = attention().graph(&task);
     let found = fused.nodes.iter().find(|n| matches!(n.op, Op::Attention { .. })).unwrap();
     assert_eq!(found.op, Op::Attention { heads: 4, dropout: false, mask: true });
@@ -313,7 +314,7 @@ fn attention_written_out_is_one_kernel_or_several_as_the_task_says() {
     assert!(found.inputs.iter().all(|id| *fused.tensor(*id).shape.last().unwrap() == 16));
     assert!(ops(&fused).iter().all(|op| !matches!(op, Op::Softmax | Op::MatMul)));
     assert!(fused.doubts.iter().any(|d| d.contains("without dropout")));
-    let eager = attention().graph(&Task { attention: Attention::Eager, ..task });
+    let eager = attention().graph(&ModelTask { attention: Attention::Eager, ..task });
     assert_eq!(ops(&eager).iter().filter(|op| ***op == Op::MatMul).count(), 2);
     assert_eq!(shape_of(&eager, |op| *op == Op::Softmax), [2, 4, 32, 32]);
 }
@@ -456,7 +457,7 @@ fn an_output_matrix_is_the_embedding_where_it_begins_and_ends_alike() {
             .node("MatMul", &["e", "val_1"], "y", &[])
             .output("y")
     };
-    let task = Task { seq_len: Some(8), ..train(2) };
+    let task = ModelTask { seq_len: Some(8), ..train(2) };
     assert_eq!(file(1.0, 2.0, true).graph(&task).parameters(), 9600);
     assert_eq!(file(1.0, 2.5, true).graph(&task).parameters(), 2 * 9600);
     let nobody_knows = file(1.0, 2.0, false).graph(&task);
@@ -501,11 +502,12 @@ fn hostile_bytes_never_panic() {
                 let at = usize::from(*at) % bytes.len();
                 bytes[at] = *byte;
             }
-            let task = Task { batch_size: *batch, seq_len: Some(u64::from(*seed)), ..Task::default() };
+            let task =
+                ModelTask { batch_size: *batch, seq_len: Some(u64::from(*seed)), ..ModelTask::default() };
             let _ = graph(&bytes, &task);
         },
     );
     bolero::check!().with_type::<Vec<u8>>().with_iterations(3000).for_each(|bytes| {
-        let _ = graph(bytes, &Task::default());
+        let _ = graph(bytes, &ModelTask::default());
     });
 }

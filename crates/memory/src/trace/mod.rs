@@ -30,7 +30,7 @@ pub use header::{End, Header, Ids, Status};
 pub use read::{Reader, read};
 pub use replay::{Replay, replay};
 
-use crate::{Error, Estimate, Platform, Task};
+use crate::{Error, Estimate, ModelTask, Platform};
 
 /// The tracer's files, to be written into one folder; the first is for `python3 carma_trace.py`.
 pub const TRACER: [(&str, &str); 4] = [
@@ -44,7 +44,7 @@ pub const TRACER: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// A log that is none, that the tracer gave up on, or with absurd sizes.
-pub fn estimate(log: &[u8], task: &Task, platform: &Platform) -> Result<Estimate, Error> {
+pub fn estimate(log: &[u8], task: &ModelTask, platform: &Platform) -> Result<Estimate, Error> {
     let mut reader = read(log)?;
     let replay = replay(&mut reader, platform)?;
     replay.estimate(task, platform)

@@ -3,7 +3,7 @@
 use super::{End, Header, Reader, Status};
 use crate::alloc::{Caching, Event, Peak};
 use crate::allocator::{self, Footprint};
-use crate::{Error, Estimate, MIB, Platform, Task, Tier};
+use crate::{Error, Estimate, MIB, ModelTask, Platform, Tier};
 use std::io::BufRead;
 
 /// What a log amounts to on a platform.
@@ -99,7 +99,7 @@ impl Replay {
     ///
     /// # Errors
     /// A run that failed, or that put nothing on a GPU.
-    pub fn estimate(&self, task: &Task, platform: &Platform) -> Result<Estimate, Error> {
+    pub fn estimate(&self, task: &ModelTask, platform: &Platform) -> Result<Estimate, Error> {
         if self.end.status == Status::Failed {
             let why = self.end.reason.as_deref().unwrap_or("no reason given");
             return Err(Error::bad("trace", format!("the traced run failed: {why}")));
@@ -107,7 +107,8 @@ impl Replay {
         if self.peak.max_reserved < MIB {
             return Err(Error::bad("trace", "the traced run put nothing on a GPU"));
         }
-        let task = Task { cudnn_benchmark: task.cudnn_benchmark || self.end.cudnn_benchmark, ..task.clone() };
+        let task =
+            ModelTask { cudnn_benchmark: task.cudnn_benchmark || self.end.cudnn_benchmark, ..task.clone() };
         Ok(allocator::estimate(&self.footprint(), &task, platform))
     }
 }

@@ -1,7 +1,7 @@
 //! The GPUs that a run has.
 
 use crate::gpu::Law;
-use crate::trace::Task;
+use crate::trace::CatalogueTask;
 use carma_core::model::SharingMode;
 use carma_core::reading::{GpuInfo, GpuKind};
 use carma_core::units::MiB;
@@ -172,7 +172,7 @@ fn counted(part: &str) -> Result<(usize, &str), String> {
 }
 
 /// What a task does to a GPU of this type when alone, with what is not known filled in.
-pub(crate) fn demand(task: &Task, gpu: &GpuType) -> (Demand, f64) {
+pub(crate) fn demand(task: &CatalogueTask, gpu: &GpuType) -> (Demand, f64) {
     let a = &task.activity;
     let sm = a.smact.unwrap_or(0.0);
     let gract = a.gract.unwrap_or_else(|| gpu.gract_of(sm));
@@ -187,6 +187,6 @@ pub(crate) fn demand(task: &Task, gpu: &GpuType) -> (Demand, f64) {
 }
 
 /// A task's weight where several divide what is scarce. Time slices are alike for all.
-pub(crate) fn weight(task: &Task, mode: SharingMode) -> f64 {
+pub(crate) fn weight(task: &CatalogueTask, mode: SharingMode) -> f64 {
     if mode == SharingMode::Mps { task.mps_weight.unwrap_or(1.0) } else { 1.0 }
 }

@@ -7,7 +7,7 @@
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
-use crate::trace::{Task, Workload};
+use crate::trace::{CatalogueTask, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
     Exit, ExitStatus, GpuId, JobId, NewJob, Placement, ProcessRef, Profile, Request, User,
@@ -198,7 +198,7 @@ pub(super) fn index(job: JobId) -> JobIndex {
 }
 
 /// What is known of a task beforehand.
-fn profile(task: &Task) -> Profile {
+fn profile(task: &CatalogueTask) -> Profile {
     let gpu_util = task.activity.gract.and_then(Fraction::from_f64);
     Profile { gpu_util, score: task.lucid_score }
 }

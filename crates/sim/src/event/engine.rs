@@ -7,7 +7,7 @@ use super::scheduler::{Decision, Fate, Left, Scheduler};
 use super::startup::startup;
 use super::summary;
 use super::world::{JobIndex, Milestone, Overflow, Reached, Stage, World};
-use crate::trace::{Task, Workload};
+use crate::trace::{CatalogueTask, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use carma_interference::share::{Mode, Tenant};
@@ -414,8 +414,8 @@ pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingM
         return workload;
     };
     // Position of each distinct task, by address.
-    let mut known: BTreeMap<*const Task, usize> = BTreeMap::new();
-    let mut tasks: Vec<Task> = Vec::new();
+    let mut known: BTreeMap<*const CatalogueTask, usize> = BTreeMap::new();
+    let mut tasks: Vec<CatalogueTask> = Vec::new();
     let mut tenants = Vec::new();
     for job in &workload.jobs {
         known.entry(Arc::as_ptr(&job.task)).or_insert_with(|| {
@@ -429,10 +429,12 @@ pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingM
     }
     let mode = if sharing == SharingMode::TimeSlice { Mode::TimeSlice } else { Mode::Mps };
     let scores = super::lucid::scores(&tenants, &device.law, mode);
-    let tasks: Vec<Arc<Task>> = tasks
+    let tasks: Vec<Arc<CatalogueTask>> = tasks
         .into_iter()
         .zip(scores)
-        .map(|(task, score)| Arc::new(Task { lucid_score: task.lucid_score.or(Some(score)), ..task }))
+        .map(|(task, score)| {
+            Arc::new(CatalogueTask { lucid_score: task.lucid_score.or(Some(score)), ..task })
+        })
         .collect();
     for job in &mut workload.jobs {
         if let Some(at) = known.get(&Arc::as_ptr(&job.task)) {

@@ -6,20 +6,20 @@
 
 use super::core::index;
 use super::world::{GpuIndex, JobIndex, Stage, World};
-use crate::trace::{Task, Workload};
+use crate::trace::{CatalogueTask, Workload};
 use carma_core::ledger::Gpu;
 use carma_core::model::{GpuId, Job, JobId};
 use carma_core::policy::{Options, Order};
 use carma_core::slowdown::{Outlook, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
-use carma_interference::online::Model;
+use carma_interference::online::SlowdownModel;
 use carma_interference::outlook;
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) struct Outlooks {
-    model: Model,
+    model: SlowdownModel,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
@@ -33,7 +33,7 @@ impl Outlooks {
     pub(crate) fn wanted(options: &Options, gpus: usize) -> Option<Self> {
         let wanted = options.policy.order == Order::Speedup || options.max_slowdown.is_some();
         wanted.then(|| Self {
-            model: Model::shipped(),
+            model: SlowdownModel::shipped(),
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
             measured: BTreeMap::new(),
@@ -136,7 +136,7 @@ fn alone(workload: &Workload) -> impl outlook::Alone + '_ {
     |job: &Job, _: &Gpu| workload.jobs.get(index(job.spec.id) as usize).map(|job| profile(&job.task))
 }
 
-fn profile(task: &Task) -> Profile {
+fn profile(task: &CatalogueTask) -> Profile {
     let share = |value: Option<f64>| value.map(|share| Stat::of(share * 100.0));
     let activity = &task.activity;
     Profile {

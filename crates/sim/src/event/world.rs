@@ -7,7 +7,7 @@
 
 use super::cluster::{Cluster, Device, demand, weight};
 use super::window::{History, Levels};
-use crate::trace::{Task, Workload};
+use crate::trace::{CatalogueTask, Workload};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use carma_hardware::Startup;
@@ -75,7 +75,7 @@ pub(crate) struct Job {
     pub(crate) stage: Stage,
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) terms: Terms,
-    pub(crate) task: Arc<Task>,
+    pub(crate) task: Arc<CatalogueTask>,
     /// What it does to its GPUs, for the share law, and its warp occupancy.
     tenant: Tenant,
     smocc: f64,

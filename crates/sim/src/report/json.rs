@@ -30,7 +30,7 @@ pub struct SimulateReply {
     #[serde(default)]
     pub notes: Vec<String>,
     /// One for each policy; the first is what the others are compared with.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PolicyRow>,
 }
 
 impl SimulateReply {
@@ -44,10 +44,10 @@ impl SimulateReply {
         detail: bool,
     ) -> Self {
         let first = runs.first().map(|r| &r.summary);
-        let row = |run: &RunResult| Row {
+        let row = |run: &RunResult| PolicyRow {
             normalised: first.map(|base| Normalised::of(base, &run.summary)).unwrap_or_default(),
             detail: detail.then(|| Detail::from(run)),
-            ..Row::from(run)
+            ..PolicyRow::from(run)
         };
         Self {
             version: VERSION,
@@ -131,7 +131,7 @@ pub enum ReadError {
 
 /// One policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct PolicyRow {
     /// Name of the policy, with what a sweep changed.
     pub policy: String,
     /// What must hold before a job may join others on a GPU, in words.
@@ -165,7 +165,7 @@ const fn one() -> u32 {
     1
 }
 
-impl Row {
+impl PolicyRow {
     /// Whether what the detail refers to is there.
     fn check(&self) -> Result<(), (String, String)> {
         let Some(detail) = &self.detail else { return Ok(()) };
@@ -188,7 +188,7 @@ impl Row {
     }
 }
 
-impl From<&RunResult> for Row {
+impl From<&RunResult> for PolicyRow {
     /// Without normalised figures and detail, which depend on other runs and on what was asked for.
     fn from(run: &RunResult) -> Self {
         Self {
@@ -206,8 +206,8 @@ impl From<&RunResult> for Row {
     }
 }
 
-impl From<&Row> for RunResult {
-    fn from(row: &Row) -> Self {
+impl From<&PolicyRow> for RunResult {
+    fn from(row: &PolicyRow) -> Self {
         let empty = Detail::default();
         let detail = row.detail.as_ref().unwrap_or(&empty);
         let unknown = |values: &[Option<f32>]| values.iter().map(|v| v.unwrap_or(f32::NAN)).collect();

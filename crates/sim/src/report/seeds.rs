@@ -1,6 +1,6 @@
 //! Several runs that differ in the seed: means and 95 % confidence intervals.
 
-use super::json::{Figures, Row};
+use super::json::{Figures, PolicyRow};
 use crate::event::outcome::{RunResult, Summary};
 use serde::{Deserialize, Serialize};
 
@@ -86,16 +86,16 @@ impl OverSeeds {
 
 /// One row for runs of one policy that differ in the seed: means, the detail (if wanted) of the first.
 #[must_use]
-pub fn row(runs: &[RunResult]) -> Option<Row> {
+pub fn row(runs: &[RunResult]) -> Option<PolicyRow> {
     let first = runs.first()?;
     let figures: Vec<Figures> = runs.iter().map(|run| Figures::from(&run.summary)).collect();
     let several = runs.len() > 1;
-    Some(Row {
+    Some(PolicyRow {
         seeds: u32::try_from(runs.len()).unwrap_or(u32::MAX),
         events: runs.iter().map(|run| run.events).sum(),
         figures: if several { Figures::mean(&figures) } else { figures[0] },
         over_seeds: several.then(|| OverSeeds::of(runs)),
-        ..Row::from(first)
+        ..PolicyRow::from(first)
     })
 }
 

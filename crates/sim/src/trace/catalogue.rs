@@ -53,7 +53,7 @@ impl Activity {
 
 /// One kind of task.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Task {
+pub struct CatalogueTask {
     /// Name in traces.
     pub name: Arc<str>,
     /// Model and data, for people.
@@ -88,7 +88,7 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Catalogue {
     /// The tasks.
-    pub tasks: BTreeMap<Arc<str>, Arc<Task>>,
+    pub tasks: BTreeMap<Arc<str>, Arc<CatalogueTask>>,
     /// What the reader has to say, for people: one sentence each.
     pub notes: Vec<String>,
 }
@@ -140,7 +140,7 @@ impl Catalogue {
             for (estimator, column) in estimates {
                 forecasts.estimates = forecasts.estimates.with(estimator, row.mib(column)?);
             }
-            let mut task = Task {
+            let mut task = CatalogueTask {
                 name: Arc::clone(&name),
                 model: row.name(model)?.unwrap_or_default().to_owned(),
                 weight: match (row.text(class), class) {

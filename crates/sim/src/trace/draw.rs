@@ -5,7 +5,7 @@
 //! differ in the last digit from machine to machine.
 
 use super::error::TraceError;
-use super::{Catalogue, Task, Trace, Weight};
+use super::{Catalogue, CatalogueTask, Trace, Weight};
 use rand::Rng;
 use rand_pcg::Pcg64;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Dice {
 /// Draws tasks of a catalogue by weight.
 pub(crate) struct Tasks<'a> {
     mix: Mix,
-    by_weight: [Vec<&'a Arc<Task>>; 3],
+    by_weight: [Vec<&'a Arc<CatalogueTask>>; 3],
     dice: Dice,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Tasks<'a> {
         let of = |weight| catalogue.tasks.values().filter(|task| task.weight == Some(weight)).collect();
         let by_weight = Weight::ALL.map(of);
         for ((percent, tasks), weight) in mix.0.iter().zip(&by_weight).zip(Weight::ALL) {
-            let tasks: &Vec<&Arc<Task>> = tasks;
+            let tasks: &Vec<&Arc<CatalogueTask>> = tasks;
             let weight = weight.as_str();
             if *percent > 0 && tasks.is_empty() {
                 let what = format!(
@@ -96,7 +96,7 @@ impl<'a> Tasks<'a> {
         Ok(Self { mix, by_weight, dice: Dice::new(seed, Stream::Tasks) })
     }
 
-    pub(crate) fn next(&mut self) -> Arc<Task> {
+    pub(crate) fn next(&mut self) -> Arc<CatalogueTask> {
         let percent = self.dice.below(100);
         let [light, medium, _] = self.mix.0.map(u64::from);
         let tasks = match percent {

@@ -21,7 +21,7 @@ use carma_core::units::{MiB, Millis};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use catalogue::{Activity, Catalogue, Task};
+pub use catalogue::{Activity, Catalogue, CatalogueTask};
 pub use error::TraceError;
 
 /// How heavy a task is, as the CARMA evaluation sorts its tasks.
@@ -106,7 +106,7 @@ pub struct WorkJob {
     /// Share of the SMs' threads that it asks for under MPS, percent.
     pub threads: Option<u8>,
     /// What it is. Jobs of one kind share it.
-    pub task: Arc<Task>,
+    pub task: Arc<CatalogueTask>,
 }
 
 /// A trace that is ready to be simulated.

@@ -2,7 +2,7 @@
 
 use super::error::{TraceError, shown};
 use super::lines::open;
-use super::table::{Column, Row, Separator, Table};
+use super::table::{Column, Separator, Table, TableRow};
 use super::{Activity, Trace, TraceJob};
 use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
@@ -127,7 +127,7 @@ impl ActivityColumns {
         Self(names.map(|names| table.column(if solo { &names } else { &names[..1] })))
     }
 
-    pub(crate) fn read(&self, row: &Row<'_>) -> Result<Activity, TraceError> {
+    pub(crate) fn read(&self, row: &TableRow<'_>) -> Result<Activity, TraceError> {
         let mut values = [None; 7];
         for (value, column) in values.iter_mut().zip(self.0) {
             *value = row.share(column)?;

@@ -1,7 +1,7 @@
 //! Puts the trace's and the catalogue's word together, and says what had to be assumed.
 
 use super::error::{TraceError, shown};
-use super::{Activity, Catalogue, Task, Trace, TraceJob, Weight, WorkJob, Workload};
+use super::{Activity, Catalogue, CatalogueTask, Trace, TraceJob, Weight, WorkJob, Workload};
 use carma_core::units::MiB;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -19,7 +19,7 @@ impl Workload {
     /// Makes a trace ready to be simulated. What the trace says of a job goes before what the catalogue
     /// says of its task. Activity that neither knows is taken from the catalogue's tasks of the same
     /// weight (their mean), else from all its tasks, else from a constant; [`Workload::notes`] says so.
-    /// Jobs of which the same is known share one [`Task`].
+    /// Jobs of which the same is known share one [`CatalogueTask`].
     ///
     /// # Errors
     /// A task that the catalogue does not have, or a job whose run time neither says.
@@ -95,7 +95,7 @@ struct Key {
 #[derive(Default)]
 struct Tasks {
     made: HashMap<Key, usize>,
-    list: Vec<(Arc<Task>, Vec<Assumption>, u64)>,
+    list: Vec<(Arc<CatalogueTask>, Vec<Assumption>, u64)>,
     means: Means,
 }
 
@@ -113,7 +113,7 @@ enum Assumption {
 }
 
 impl Tasks {
-    fn get(&mut self, job: &TraceJob, base: Option<&Arc<Task>>, gpus: u32) -> Arc<Task> {
+    fn get(&mut self, job: &TraceJob, base: Option<&Arc<CatalogueTask>>, gpus: u32) -> Arc<CatalogueTask> {
         let resized = job.memory.is_none()
             && base.is_some_and(|task| task.memory.len() > 1 && task.memory.len() != gpus as usize);
         let key = Key {
@@ -133,8 +133,13 @@ impl Tasks {
         task
     }
 
-    fn make(&self, job: &TraceJob, base: Option<&Arc<Task>>, resized: bool) -> (Arc<Task>, Vec<Assumption>) {
-        let mut task = base.map(|task| Task::clone(task)).unwrap_or_default();
+    fn make(
+        &self,
+        job: &TraceJob,
+        base: Option<&Arc<CatalogueTask>>,
+        resized: bool,
+    ) -> (Arc<CatalogueTask>, Vec<Assumption>) {
+        let mut task = base.map(|task| CatalogueTask::clone(task)).unwrap_or_default();
         let mut assumptions = Vec::new();
         if base.is_none() {
             task.name = job.task.clone().unwrap_or_else(|| "-".into());

@@ -143,7 +143,7 @@ impl<'a> Table<'a> {
     }
 
     /// The next row that is not blank.
-    pub(crate) fn next(&mut self) -> Result<Option<Row<'_>>, TraceError> {
+    pub(crate) fn next(&mut self) -> Result<Option<TableRow<'_>>, TraceError> {
         let pending = self.pending.take();
         let number = loop {
             let next = match &pending {
@@ -166,13 +166,13 @@ impl<'a> Table<'a> {
             );
             return Err(TraceError::new(&self.file, number, what));
         }
-        Ok(Some(Row { file: &self.file, line: number, header: &self.header, fields: &self.fields }))
+        Ok(Some(TableRow { file: &self.file, line: number, header: &self.header, fields: &self.fields }))
     }
 }
 
 /// One row.
 #[derive(Clone, Copy)]
-pub(crate) struct Row<'t> {
+pub(crate) struct TableRow<'t> {
     file: &'t Path,
     /// Line in the file, from 1.
     pub(crate) line: u64,
@@ -180,7 +180,7 @@ pub(crate) struct Row<'t> {
     fields: &'t [String],
 }
 
-impl<'t> Row<'t> {
+impl<'t> TableRow<'t> {
     /// A fault of this row.
     pub(crate) fn fail(&self, what: impl Into<String>) -> TraceError {
         TraceError::new(self.file, self.line, what)

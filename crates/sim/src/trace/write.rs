@@ -1,6 +1,6 @@
 //! Writes traces and catalogues, as [`super::read`] and [`Catalogue::read`] read them.
 
-use super::{Activity, Catalogue, Task, Trace};
+use super::{Activity, Catalogue, CatalogueTask, Trace};
 use carma_core::model::Estimator;
 use carma_core::units::{MiB, Millis};
 use std::io::{self, Write};
@@ -51,7 +51,7 @@ pub fn catalogue(catalogue: &Catalogue, out: impl Write) -> io::Result<()> {
     write(columns, catalogue.tasks.values().map(|task| task_row(task)), 1, out)
 }
 
-fn task_row(task: &Task) -> Vec<String> {
+fn task_row(task: &CatalogueTask) -> Vec<String> {
     let mut row = vec![
         line(&task.name),
         line(&task.model),

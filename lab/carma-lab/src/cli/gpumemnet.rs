@@ -28,14 +28,14 @@ pub(crate) struct GpumemnetAskArgs {
 
 /// Designs that can be trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Design {
     /// GPUMemNet's.
     Gpumemnet(Ensemble),
     /// A graph model.
     Dnnperf,
 }
 
-impl Kind {
+impl Design {
     fn named(name: &str) -> Self {
         match name {
             "mlp" => Self::Gpumemnet(Ensemble::Mlp),
@@ -57,8 +57,8 @@ pub(crate) struct GpumemnetTrainArgs {
     pub(crate) family: Option<Family>,
     /// Design of the networks: perceptrons over counts, attention over layers, or the graph model after DNNPerf
     #[arg(long, default_value = "mlp", value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"])
-        .map(|s| Kind::named(&s)))]
-    pub(crate) kind: Kind,
+        .map(|s| Design::named(&s)))]
+    pub(crate) kind: Design,
     /// Learn classes of so many GB, as published, instead of a distribution that fits any width
     #[arg(long, value_name = "GB", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) classes: Option<u64>,
@@ -101,8 +101,8 @@ pub(crate) struct GpumemnetEvalArgs {
     #[arg(long, value_parser = family())]
     pub(crate) family: Option<Family>,
     /// This design alone [default: both of GPUMemNet, and dnnperf without training it: that takes long]
-    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"]).map(|s| Kind::named(&s)))]
-    pub(crate) ensemble: Option<Kind>,
+    #[arg(long, value_parser = PossibleValuesParser::new(["mlp", "transformer", "dnnperf"]).map(|s| Design::named(&s)))]
+    pub(crate) ensemble: Option<Design>,
     /// Folds of the cross-validation
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=20))]
     pub(crate) folds: u8,

@@ -1,7 +1,7 @@
 //! Options of `carma lab kace`.
 
 use carma_interference::kace::features::{Aggregation, Target};
-use carma_lab_interference::kace::trainer::Kind;
+use carma_lab_interference::kace::trainer::RegressionKind;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -42,11 +42,11 @@ fn splits() -> impl TypedValueParser<Value = Splits> {
     PossibleValuesParser::new(["artifact", "honest", "both"]).map(|s| Splits::named(&s))
 }
 
-fn kind() -> impl TypedValueParser<Value = Kind> {
+fn kind() -> impl TypedValueParser<Value = RegressionKind> {
     PossibleValuesParser::new(["lr", "rf", "nn"]).map(|s| match s.as_str() {
-        "lr" => Kind::Lr,
-        "rf" => Kind::Rf,
-        _ => Kind::Nn,
+        "lr" => RegressionKind::Lr,
+        "rf" => RegressionKind::Rf,
+        _ => RegressionKind::Nn,
     })
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct KaceTrainArgs {
     pub(crate) out: PathBuf,
     /// Linear regression, random forest, or neural network
     #[arg(long, default_value = "lr", value_parser = kind())]
-    pub(crate) model: Kind,
+    pub(crate) model: RegressionKind,
     /// What is predicted: the sum of items a second, or of progress (throughput over throughput alone)
     #[arg(long, default_value = "throughput", value_parser = target())]
     pub(crate) target: Target,

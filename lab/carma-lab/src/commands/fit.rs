@@ -128,13 +128,17 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_lab_gpu_models::{Fitted, HeldOut, Row};
+    use carma_lab_gpu_models::{Fitted, FittedRow, HeldOut};
 
     #[test]
     fn a_fit_reads_well() {
         let errors = Errors { rows: 2, mape: 0.04, median: 0.031, bias: -0.01 };
-        let row =
-            |label: &str, model, held_out| Row { label: label.into(), measured: 200.0, model, held_out };
+        let row = |label: &str, model, held_out| FittedRow {
+            label: label.into(),
+            measured: 200.0,
+            model,
+            held_out,
+        };
         let fitted = |key: &str, identified| Fitted {
             key: key.into(),
             value: 0.5,

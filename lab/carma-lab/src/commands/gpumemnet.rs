@@ -1,9 +1,9 @@
 //! `carma lab gpumemnet`: trains GPUMemNet's networks and compares them.
 
-use crate::cli::gpumemnet::{GpumemnetAskArgs, GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb, Kind};
+use crate::cli::gpumemnet::{Design, GpumemnetAskArgs, GpumemnetEvalArgs, GpumemnetTrainArgs, GpumemnetVerb};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json};
-use carma_lab_memory::compare::{self, Asked, Report, Request, Row, Spread, Training, Weights};
+use carma_lab_memory::compare::{self, Asked, Report, Request, ScoreRow, Spread, Training, Weights};
 use carma_lab_memory::gpumemnet::{Data, Folder, Options, cross_validate, train};
 use carma_lab_memory::{bench, dnnperf};
 use carma_memory::dnnperf as product_dnnperf;
@@ -39,15 +39,15 @@ fn run_ask(args: &GpumemnetAskArgs) -> Outcome {
 struct Made {
     heading: String,
     data: serde_json::Value,
-    rows: Vec<Row>,
+    rows: Vec<ScoreRow>,
     bytes: Vec<u8>,
 }
 
 fn run_train(args: &GpumemnetTrainArgs) -> Outcome {
     let began = Instant::now();
     let made = match args.kind {
-        Kind::Gpumemnet(ensemble) => train_ensemble(args, ensemble)?,
-        Kind::Dnnperf => train_graphs(args)?,
+        Design::Gpumemnet(ensemble) => train_ensemble(args, ensemble)?,
+        Design::Dnnperf => train_graphs(args)?,
     };
     let took = began.elapsed();
     std::fs::write(&args.out, &made.bytes)
@@ -151,8 +151,8 @@ fn run_eval(args: &GpumemnetEvalArgs) -> Outcome {
     bar.set_style(style);
     let (ensembles, asked) = match args.ensemble {
         None => (Ensemble::ALL.to_vec(), Asked::Stored),
-        Some(Kind::Gpumemnet(ensemble)) => (vec![ensemble], Asked::No),
-        Some(Kind::Dnnperf) => (Vec::new(), Asked::LikeOthers),
+        Some(Design::Gpumemnet(ensemble)) => (vec![ensemble], Asked::No),
+        Some(Design::Dnnperf) => (Vec::new(), Asked::LikeOthers),
     };
     let report = compare::run(
         &Request {
@@ -251,7 +251,7 @@ fn percent(spread: Spread) -> String {
     format!("{:.1} ± {:.1} %", spread.mean * 100.0, spread.sd * 100.0)
 }
 
-fn table(rows: &[Row], screen: &Screen) -> String {
+fn table(rows: &[ScoreRow], screen: &Screen) -> String {
     let mut table = Table::new(
         vec![
             Column::Left("DATA"),

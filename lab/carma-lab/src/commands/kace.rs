@@ -8,7 +8,7 @@ use carma_interference::kace::features::Target;
 use carma_interference::kace::trained::Trained;
 use carma_lab_interference::kace::eval::{self, Percent, Report, Request};
 use carma_lab_interference::kace::features::measured;
-use carma_lab_interference::kace::table::{self, Row};
+use carma_lab_interference::kace::table::{self, Collocation};
 use carma_lab_interference::kace::trainer::{Kace, Options};
 use carma_lab_interference::kace::{Artifact, Error};
 use carma_sim::gpu::Law;
@@ -55,7 +55,7 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
         _ => Options::honest(args.model),
     };
     let options = Options { aggregation: args.percentages, target: args.target, seed: args.seed, ..base };
-    let rows: Vec<&Row> = table.rows.iter().collect();
+    let rows: Vec<&Collocation> = table.rows.iter().collect();
     let trained = Kace::new(&table.features, options).train(&rows).map_err(failure)?;
     let name = table.source.rsplit('/').next().unwrap_or_default();
     let text = trained.write(name).map_err(failure)?;
@@ -117,7 +117,7 @@ fn run_predict(args: &KacePredictArgs) -> Outcome {
     let trained = Trained::read(&place, &text).map_err(failure)?;
     let table = table::Table::read_candidates(&args.data).map_err(failure)?;
     let table = table.with_features(&trained.features).map_err(failure)?;
-    let wanted = |row: &&Row| args.target.as_ref().is_none_or(|t| row.has(t));
+    let wanted = |row: &&Collocation| args.target.as_ref().is_none_or(|t| row.has(t));
     let mut predicted: Vec<(Vec<&str>, f64)> = table
         .rows
         .iter()
@@ -151,7 +151,7 @@ fn run_predict(args: &KacePredictArgs) -> Outcome {
 }
 
 /// R2 on the rows of the table.
-fn explained(trained: &Trained, rows: &[&Row]) -> Result<f64, Error> {
+fn explained(trained: &Trained, rows: &[&Collocation]) -> Result<f64, Error> {
     let targets = rows
         .iter()
         .map(|r| measured(trained.target, &trained.features, r))

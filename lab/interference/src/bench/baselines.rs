@@ -4,12 +4,12 @@
 use super::set::{Set, Together};
 use super::stats::Clustered;
 use crate::kace::score::parallel;
-use crate::kace::table::{MEM_BUSY, MEMCAP, Row, SM_BUSY, SOLO};
-use crate::kace::trainer::{Kace, Kind, Options};
+use crate::kace::table::{Collocation, MEM_BUSY, MEMCAP, SM_BUSY, SOLO};
+use crate::kace::trainer::{Kace, Options, RegressionKind};
 use carma_interference::group::{Group, Objective};
 use carma_interference::kace::features::Target;
 use carma_interference::kace::trained::Trained;
-use carma_interference::online::Model;
+use carma_interference::online::SlowdownModel;
 use carma_interference::predict::policy::{Policy, kace_row, share_progress};
 
 fn with_group<T>(set: &Set, row: &Together, f: impl FnOnce(&Group<'_>) -> T) -> T {
@@ -78,7 +78,7 @@ fn features() -> Vec<String> {
     [SOLO, SM_BUSY, MEM_BUSY, MEMCAP].map(str::to_owned).to_vec()
 }
 
-fn kace_rows(set: &Set, row: &Together) -> Option<Row> {
+fn kace_rows(set: &Set, row: &Together) -> Option<Collocation> {
     let mut kace = with_group(set, row, |group| kace_row(&features(), group)).ok()?;
     for (member, progress) in kace.members.iter_mut().zip(&row.progress) {
         // Throughput is the first feature, the rate alone, times progress.
@@ -90,18 +90,18 @@ fn kace_rows(set: &Set, row: &Together) -> Option<Row> {
 /// KACE's linear regression with nvidia-smi's features, trained on all training rows of one sharing and k alike and
 /// normalised honestly; choice for targets of held-out families, as [`Set::select`]. `None`: a profile lacks one.
 pub(crate) fn kace_select(set: &Set, target: Target, threads: usize) -> Option<Clustered> {
-    let rows: Vec<Row> = set.rows.iter().map(|r| kace_rows(set, r)).collect::<Option<_>>()?;
+    let rows: Vec<Collocation> = set.rows.iter().map(|r| kace_rows(set, r)).collect::<Option<_>>()?;
     let families = set.distinct_families();
     let parts = parallel(&families, threads, |family| {
         let away = |r: &Together| r.tasks.iter().all(|t| set.families[*t] != **family);
-        let train: Vec<&Row> =
+        let train: Vec<&Collocation> =
             set.rows.iter().zip(&rows).filter(|(r, _)| away(r)).map(|(_, row)| row).collect();
-        let options = Options { target, ..Options::honest(Kind::Lr) };
+        let options = Options { target, ..Options::honest(RegressionKind::Lr) };
         let trained: Trained = Kace::new(&features(), options).train(&train).ok()?;
-        let score = |_: &Model, row: &Together| {
+        let score = |_: &SlowdownModel, row: &Together| {
             kace_rows(set, row).map_or(f64::NEG_INFINITY, |r| trained.predict(&r))
         };
-        Some(set.choices(&Model::new(), |t| set.families[t] == **family, Together::sum, score))
+        Some(set.choices(&SlowdownModel::new(), |t| set.families[t] == **family, Together::sum, score))
     });
     let mut chosen = Clustered::default();
     chosen.extend(parts.into_iter().collect::<Option<Vec<_>>>()?.into_iter().flatten());

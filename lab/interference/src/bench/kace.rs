@@ -3,10 +3,10 @@
 use super::set::{Set, Together};
 use crate::kace::protocol::{Case, is_sound};
 use crate::kace::score::{Fitted, Scorer};
-use crate::kace::table::{MEM_BUSY, MEMCAP, Name, Row, SM_BUSY, SOLO, Table};
+use crate::kace::table::{Collocation, MEM_BUSY, MEMCAP, Name, SM_BUSY, SOLO, Table};
 use crate::kace::{Artifact, Error};
 use carma_interference::group::{GpuType, Group, Member, Mode};
-use carma_interference::online::{Model, Observed};
+use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::profile::{Kernels, Metrics, Profile, Rate, Stat};
 use std::collections::BTreeMap;
 
@@ -88,18 +88,18 @@ pub(crate) struct Online<'a> {
 
 struct OnlineFitted<'a> {
     online: &'a Online<'a>,
-    model: Model,
+    model: SlowdownModel,
 }
 
 impl Online<'_> {
-    fn profiles(&self, row: &Row) -> Vec<Profile> {
+    fn profiles(&self, row: &Collocation) -> Vec<Profile> {
         row.members.iter().map(|m| self.columns.profile(&m.workload, &m.features)).collect()
     }
 }
 
 impl Scorer for Online<'_> {
-    fn fit<'s>(&'s self, train: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error> {
-        let mut model = Model::new();
+    fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
+        let mut model = SlowdownModel::new();
         let mut rows = train.to_vec();
         if let Some(seed) = self.shuffle {
             super::stats::Dice::new(seed).shuffle(&mut rows);
@@ -119,7 +119,7 @@ impl Scorer for Online<'_> {
 
 impl Fitted for OnlineFitted<'_> {
     fn scores(&self, case: &Case<'_>) -> Result<Vec<f64>, Error> {
-        let score = |row: &&Row| {
+        let score = |row: &&Collocation| {
             let profiles = self.online.profiles(row);
             let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
             let group = Group { gpu: &self.online.gpu, sharing: Mode::Mps, members: &members };

@@ -173,7 +173,7 @@ pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
 ///
 /// # Errors
 /// There are none, or one cannot be read.
-pub fn learn(data: &Data) -> Result<carma_interference::online::Model, crate::kace::Error> {
+pub fn learn(data: &Data) -> Result<carma_interference::online::SlowdownModel, crate::kace::Error> {
     tests_h200::learn(data)
 }
 

@@ -4,7 +4,7 @@ use super::stats::{Clustered, Dice};
 use crate::kace::Error;
 use crate::kace::score::parallel;
 use carma_interference::group::{GpuType, Group, Member, Mode};
-use carma_interference::online::{Model, Observed};
+use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::profile::Profile;
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ impl Set {
         row.tasks.iter().enumerate().map(of).collect()
     }
 
-    pub(crate) fn observe(&self, model: &mut Model, row: &Together) {
+    pub(crate) fn observe(&self, model: &mut SlowdownModel, row: &Together) {
         let members = self.members(row);
         let group = Group { gpu: &self.gpu, sharing: row.sharing, members: &members };
         let observed = Observed::Progress(row.progress.iter().map(|p| Some(*p)).collect());
@@ -94,7 +94,7 @@ impl Set {
     /// Predicted progress with bounds, of each member.
     pub(crate) fn predict(
         &self,
-        model: &Model,
+        model: &SlowdownModel,
         row: &Together,
     ) -> Option<carma_interference::group::Forecast> {
         let members = self.members(row);
@@ -113,7 +113,7 @@ impl Set {
         all
     }
 
-    fn add(&self, errors: &mut Errors, model: &Model, row: &Together, only: Option<&str>) {
+    fn add(&self, errors: &mut Errors, model: &SlowdownModel, row: &Together, only: Option<&str>) {
         let Some(forecast) = self.predict(model, row) else { return };
         for ((task, measured), said) in row.tasks.iter().zip(&row.progress).zip(&forecast.tasks) {
             if only.is_none_or(|family| self.families[*task] == family) {
@@ -127,16 +127,16 @@ impl Set {
     }
 
     /// A model that has observed these rows in that random order.
-    fn taught<'a>(&self, rows: impl Iterator<Item = &'a Together>, seed: u64) -> Model {
+    fn taught<'a>(&self, rows: impl Iterator<Item = &'a Together>, seed: u64) -> SlowdownModel {
         let mut rows: Vec<&Together> = rows.collect();
         Dice::new(seed).shuffle(&mut rows);
-        let mut model = Model::new();
+        let mut model = SlowdownModel::new();
         rows.into_iter().for_each(|row| self.observe(&mut model, row));
         model
     }
 
     /// A model that has observed all rows without these families, in that random order.
-    pub(crate) fn taught_without(&self, families: &[&str], seed: u64) -> Model {
+    pub(crate) fn taught_without(&self, families: &[&str], seed: u64) -> SlowdownModel {
         self.taught(self.rows.iter().filter(|r| families.iter().all(|f| !self.has_family(r, f))), seed)
     }
 
@@ -159,11 +159,11 @@ impl Set {
 
     /// The prior alone on all rows.
     pub(crate) fn prior(&self) -> Errors {
-        self.told(&Model::new())
+        self.told(&SlowdownModel::new())
     }
 
     /// What this model says of all rows.
-    pub(crate) fn told(&self, model: &Model) -> Errors {
+    pub(crate) fn told(&self, model: &SlowdownModel) -> Errors {
         let mut errors = Errors::default();
         self.rows.iter().for_each(|row| self.add(&mut errors, model, row, None));
         errors
@@ -187,7 +187,7 @@ impl Set {
             let mut rows: Vec<&Together> = self.rows.iter().collect();
             Dice::new(seed).shuffle(&mut rows);
             let (first, rest) = rows.split_at(observations.min(rows.len()));
-            let mut model = Model::new();
+            let mut model = SlowdownModel::new();
             first.iter().for_each(|row| self.observe(&mut model, row));
             rest.iter().for_each(|row| self.add(&mut errors, &model, row, None));
         }
@@ -212,7 +212,7 @@ impl Set {
     }
 
     /// As [`Set::transfer`] learns.
-    pub(crate) fn taught_after(&self, before: &Self, observations: usize, seed: u64) -> Model {
+    pub(crate) fn taught_after(&self, before: &Self, observations: usize, seed: u64) -> SlowdownModel {
         let mut model = before.taught(before.rows.iter(), seed);
         self.in_order(seed).into_iter().take(observations).for_each(|row| self.observe(&mut model, row));
         model
@@ -231,7 +231,7 @@ impl Set {
         repeats: u64,
         threads: usize,
         value: impl Fn(&Together) -> f64 + Sync,
-        score: impl Fn(&Model, &Together) -> f64 + Sync,
+        score: impl Fn(&SlowdownModel, &Together) -> f64 + Sync,
     ) -> Clustered {
         self.select_among(&[self], repeats, threads, value, score)
     }
@@ -241,7 +241,7 @@ impl Set {
         &self,
         repeats: u64,
         threads: usize,
-        score: impl Fn(&Model, &Together) -> f64 + Sync,
+        score: impl Fn(&SlowdownModel, &Together) -> f64 + Sync,
     ) -> Clustered {
         let sessions: Vec<Self> = self.each_session().collect();
         let sessions: Vec<&Self> = sessions.iter().collect();
@@ -255,7 +255,7 @@ impl Set {
         repeats: u64,
         threads: usize,
         value: impl Fn(&Together) -> f64 + Sync,
-        score: impl Fn(&Model, &Together) -> f64 + Sync,
+        score: impl Fn(&SlowdownModel, &Together) -> f64 + Sync,
     ) -> Clustered {
         let folds = self.folds(repeats);
         let parts = parallel(&folds, threads, |(family, seed)| {
@@ -271,7 +271,7 @@ impl Set {
     /// Choice of partners for every target by what needs to learn nothing more.
     pub(crate) fn choose(&self, score: impl Fn(&Together) -> f64) -> Clustered {
         let mut chosen = Clustered::default();
-        chosen.extend(self.choices(&Model::new(), |_| true, Together::sum, |_, row| score(row)));
+        chosen.extend(self.choices(&SlowdownModel::new(), |_| true, Together::sum, |_, row| score(row)));
         chosen
     }
 
@@ -291,8 +291,8 @@ impl Set {
                         errors.add(&self.tasks[*task].name, (said / measured - 1.0).abs());
                     }
                 }
-                let score = |_: &Model, row: &Together| known[&row.seats()].sum();
-                chosen.extend(to.choices(&Model::new(), |_| true, Together::sum, score));
+                let score = |_: &SlowdownModel, row: &Together| known[&row.seats()].sum();
+                chosen.extend(to.choices(&SlowdownModel::new(), |_| true, Together::sum, score));
             }
         }
         let any = errors.values().next().is_some();
@@ -307,10 +307,10 @@ impl Set {
     /// the best.
     pub(crate) fn choices(
         &self,
-        model: &Model,
+        model: &SlowdownModel,
         asked: impl Fn(usize) -> bool,
         value: impl Fn(&Together) -> f64,
-        score: impl Fn(&Model, &Together) -> f64,
+        score: impl Fn(&SlowdownModel, &Together) -> f64,
     ) -> Vec<(String, f64)> {
         let mut out = Vec::new();
         for target in (0..self.tasks.len()).filter(|t| asked(*t)) {

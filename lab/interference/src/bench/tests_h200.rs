@@ -8,7 +8,7 @@ use super::{Data, Line, MAPE, ORACLE, errors_lines};
 use crate::kace::Error;
 use carma_interference::group::{Mode, Objective};
 use carma_interference::kace::features::Target;
-use carma_interference::online::Model;
+use carma_interference::online::SlowdownModel;
 use carma_interference::predict::policy::Policy;
 use carma_interference::profile::{Metrics, Profile};
 
@@ -61,7 +61,7 @@ fn sets(data: &Data) -> Result<Vec<(String, Set)>, Error> {
 ///
 /// # Errors
 /// A record cannot be read, or there is none.
-pub(super) fn learn(data: &Data) -> Result<Model, Error> {
+pub(super) fn learn(data: &Data) -> Result<SlowdownModel, Error> {
     let mut sets = sets(data)?;
     if sets.is_empty() {
         return Err(Error::new(
@@ -73,7 +73,7 @@ pub(super) fn learn(data: &Data) -> Result<Model, Error> {
 }
 
 /// What every task has in common, learned from all rows of these sets in a random order.
-fn taught_by(sets: &mut [(String, Set)]) -> Model {
+fn taught_by(sets: &mut [(String, Set)]) -> SlowdownModel {
     let mut order = Vec::new();
     for (at, (name, set)) in sets.iter_mut().enumerate() {
         // Tasks of the same name in two sets are two tasks.
@@ -83,7 +83,7 @@ fn taught_by(sets: &mut [(String, Set)]) -> Model {
         order.extend((0..set.rows.len()).map(|row| (at, row)));
     }
     Dice::new(1).shuffle(&mut order);
-    let mut model = Model::new();
+    let mut model = SlowdownModel::new();
     for (at, row) in order {
         let set = &sets[at].1;
         set.observe(&mut model, &set.rows[row]);
@@ -163,7 +163,7 @@ fn less_known(label: &str, set: &Set, threads: usize) -> Vec<Line> {
         }
         let test = format!("{label}: slowdown, family held out");
         lines.extend(errors_lines(PART, &test, who, &known.cold(ORDERS), ORDERS));
-        let sum = |model: &Model, row: &Together| {
+        let sum = |model: &SlowdownModel, row: &Together| {
             known.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
         };
         let chosen = known.select(ORDERS, threads, Together::sum, sum);
@@ -185,7 +185,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let [error, covered] = errors_lines(PART, &test, "ours", &set.online(40, REPEATS), REPEATS);
     lines.extend([error.at_most(15.0), covered]);
     let test = format!("{label}: choice by sum of progress, target's family held out");
-    let sum = |model: &Model, row: &Together| {
+    let sum = |model: &SlowdownModel, row: &Together| {
         set.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
     };
     let ours = set.select(ORDERS, threads, Together::sum, sum);
@@ -210,7 +210,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
         lines.push(Line::new(PART, &again, "ours, target's family held out", ORACLE).of(&ours, ORDERS));
     }
     lines.extend(less_known(label, set, threads));
-    let nothing = Model::new();
+    let nothing = SlowdownModel::new();
     type Score<'a> = &'a dyn Fn(&Together) -> f64;
     let fixed: [(&str, Score<'_>); 6] = [
         ("ours, nothing learned", &|r| sum(&nothing, r)),

@@ -9,7 +9,7 @@ use crate::kace::protocol::{self, Protocol, is_sound};
 use crate::kace::score::{self, Scored};
 use crate::kace::table::Table;
 use crate::kace::{Artifact, Error};
-use carma_interference::online::Model;
+use carma_interference::online::SlowdownModel;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -113,7 +113,7 @@ fn share_line(label: &str, table: &Table, protocol: &Protocol<'_>, data: &Data) 
     let columns = Columns::of(table, false)?;
     let gpu = gpu();
     let share = score::per_case(|_, case| {
-        let score = |row: &&crate::kace::table::Row| {
+        let score = |row: &&crate::kace::table::Collocation| {
             let profiles: Vec<_> =
                 row.members.iter().map(|m| columns.profile(&m.workload, &m.features)).collect();
             let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
@@ -206,7 +206,7 @@ fn more_members(tables: &Tables) -> Result<Vec<Line>, Error> {
             let mut chosen = Clustered::default();
             for seed in 0..REPEATS {
                 let model = after.taught_after(&before, observations, seed);
-                let score = |model: &Model, row: &Together| {
+                let score = |model: &SlowdownModel, row: &Together| {
                     after
                         .predict(model, row)
                         .map_or(0.0, |f| f.value(carma_interference::group::Objective::Throughput))
@@ -246,13 +246,13 @@ fn divisions(part: &'static str, set: &Set) -> Vec<Line> {
     pairs.retain(|_, rows| has(rows, 50.0) && has(rows, 100.0));
     let least = |r: &Together| r.progress.iter().copied().fold(f64::INFINITY, f64::min);
     // One model for all pairs of the same families, taught without either.
-    let mut taught: BTreeMap<[&str; 2], Model> = BTreeMap::new();
+    let mut taught: BTreeMap<[&str; 2], SlowdownModel> = BTreeMap::new();
     for tasks in pairs.keys() {
         let key = families(set, tasks);
         taught.entry(key).or_insert_with(|| set.taught_without(&key, 0));
     }
-    let nothing = Model::new();
-    let by = |model: &Model, row: &Together| {
+    let nothing = SlowdownModel::new();
+    let by = |model: &SlowdownModel, row: &Together| {
         let forecast = set.predict(model, row);
         forecast.map_or(f64::NEG_INFINITY, |f| f.value(carma_interference::group::Objective::MaxMin))
     };

@@ -1,14 +1,14 @@
 //! What training takes from a table: the target that was measured, and how its columns are scaled.
 
 use super::Error;
-use super::table::{Row, SOLO};
+use super::table::{Collocation, SOLO};
 use carma_interference::kace::features::{Scale, Target};
 
 /// What was measured of a row whose members have the features `names`.
 ///
 /// # Errors
 /// Progress is asked for and the table has no throughput alone.
-pub fn measured(target: Target, names: &[String], row: &Row) -> Result<f64, Error> {
+pub fn measured(target: Target, names: &[String], row: &Collocation) -> Result<f64, Error> {
     match target {
         Target::SumThroughput => Ok(row.sum()),
         Target::SumProgress => {

@@ -2,8 +2,8 @@
 //! can be used. Runs as tests on random input, and under libFuzzer with `cargo bolero test`.
 
 use super::cells::Cells;
-use super::table::{Row, Table};
-use super::trainer::{Kace, Kind, Options};
+use super::table::{Collocation, Table};
+use super::trainer::{Kace, Options, RegressionKind};
 use super::{Error, artifact, partition, protocol, score};
 use bolero::{TypeGenerator, check};
 use carma_interference::kace::trained::Trained;
@@ -103,8 +103,8 @@ fn any_table_is_read_or_refused() {
             }
         }
         let Ok(table) = Table::of(&cells).map_err(|e| named(&e)) else { return };
-        let rows: Vec<&Row> = table.rows.iter().collect();
-        let kace = Kace::new(&table.features, Options::artifact(Kind::Lr));
+        let rows: Vec<&Collocation> = table.rows.iter().collect();
+        let kace = Kace::new(&table.features, Options::artifact(RegressionKind::Lr));
         if let Ok(trained) = kace.train(&rows) {
             let _ = trained.predict(&table.rows[0]);
         }
@@ -129,12 +129,12 @@ fn any_change_of_a_model_file_is_refused_or_answers() {
     let text =
         "workload1,workload2,w1throughput,w2throughput,w1sm%,w2sm%\na,b,1,2,3,4\na,c,3,4,5,6\nb,c,4,2,6,6\n";
     let Ok(table) = Table::parse("t", text.as_bytes()) else { panic!("the table is right") };
-    let rows: Vec<&Row> = table.rows.iter().collect();
+    let rows: Vec<&Collocation> = table.rows.iter().collect();
     let options = Options {
         search: super::forest::Search { candidates: 1, trial_budget: 1, most_trees: 2 },
-        ..Options::honest(Kind::Rf)
+        ..Options::honest(RegressionKind::Rf)
     };
-    let whole: Vec<String> = [options, Options::honest(Kind::Lr)]
+    let whole: Vec<String> = [options, Options::honest(RegressionKind::Lr)]
         .into_iter()
         .filter_map(|o| Kace::new(&table.features, o).train(&rows).ok()?.write("t").ok())
         .collect();

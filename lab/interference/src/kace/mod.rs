@@ -22,7 +22,7 @@
 //! A [`protocol::Protocol`] is a list of [`protocol::Split`]s: what may be learned from, and the
 //! [`protocol::Case`]s to decide, each a target with the test rows that hold it. A [`score::Scorer`] learns from
 //! a split once and then scores the rows of each case; [`score::evaluate`] takes the row of the highest score and
-//! divides the sum of throughput there by the best there is. A [`table::Row`] has its members in the order of the
+//! divides the sum of throughput there by the best there is. A [`table::Collocation`] has its members in the order of the
 //! file, each with its throughput (items/s) and the features of its solo profile.
 //!
 //! A scorer must not look at the throughput of test rows; [`score::oracle`] does.

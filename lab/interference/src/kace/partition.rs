@@ -6,7 +6,7 @@
 
 use super::Error;
 use super::cells::Cells;
-use super::table::Row;
+use super::table::Collocation;
 use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Demand, curve_at};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub fn work_per_joule(
     power: &Power,
     activity: &BTreeMap<String, Demand>,
     solo: usize,
-    row: &Row,
+    row: &Collocation,
 ) -> Option<f64> {
     let mut tasks = Vec::with_capacity(row.members.len());
     for member in &row.members {

@@ -3,7 +3,7 @@
 //! *Seen*: every workload may be in the training rows, the pair may not. *Unseen*: no row with the target's model
 //! and task, of whatever batch, is in the training rows.
 
-use super::table::{Name, Row, Table};
+use super::table::{Collocation, Name, Table};
 use super::{Error, PairSplit};
 
 /// A list of splits.
@@ -25,7 +25,7 @@ pub struct Split<'a> {
     /// Seed of the division, where there are several.
     pub seed: Option<u32>,
     /// To learn from, in an order that matters to KACE's own inner division.
-    pub train: Vec<&'a Row>,
+    pub train: Vec<&'a Collocation>,
     /// To decide.
     pub cases: Vec<Case<'a>>,
 }
@@ -36,7 +36,7 @@ pub struct Case<'a> {
     /// The task that partners are sought for.
     pub target: &'a str,
     /// At least two.
-    pub test: Vec<&'a Row>,
+    pub test: Vec<&'a Collocation>,
 }
 
 impl Protocol<'_> {
@@ -55,7 +55,7 @@ impl Protocol<'_> {
 
 /// The cases of these targets. With a single row there is nothing to decide, and the artifact's normalisation has no
 /// deviation: its logs have no such case either.
-fn cases<'a>(targets: &[&'a str], test: &[&'a Row]) -> Vec<Case<'a>> {
+fn cases<'a>(targets: &[&'a str], test: &[&'a Collocation]) -> Vec<Case<'a>> {
     let of = |target: &&'a str| Case {
         target,
         test: test.iter().copied().filter(|row| row.has(target)).collect(),
@@ -69,7 +69,7 @@ fn cases<'a>(targets: &[&'a str], test: &[&'a Row]) -> Vec<Case<'a>> {
 pub fn seen<'a>(pairs: &'a Table, splits: &[PairSplit]) -> Protocol<'a> {
     let targets = pairs.workloads();
     let of = |split: &PairSplit| {
-        let rows = |at: &[usize]| at.iter().filter_map(|i| pairs.rows.get(*i)).collect::<Vec<&Row>>();
+        let rows = |at: &[usize]| at.iter().filter_map(|i| pairs.rows.get(*i)).collect::<Vec<&Collocation>>();
         Split {
             n_occur: Some(split.n_occur),
             seed: Some(split.seed),
@@ -112,7 +112,7 @@ pub fn unseen_from<'a>(name: &str, train: &'a Table, test: &'a Table) -> Result<
                 rows.push(row);
             }
         }
-        let all: Vec<&Row> = test.rows.iter().collect();
+        let all: Vec<&Collocation> = test.rows.iter().collect();
         let asked = cases(&[target], &all);
         if !asked.is_empty() {
             splits.push(Split { n_occur: None, seed: None, train: rows, cases: asked });
@@ -128,16 +128,16 @@ pub fn unseen_from<'a>(name: &str, train: &'a Table, test: &'a Table) -> Result<
 /// The tables have other features, or nothing is left to learn from.
 pub fn fixed<'a>(
     name: &str,
-    (train, learn): (&'a Table, impl Fn(&Row) -> bool),
-    (test, ask): (&'a Table, impl Fn(&Row) -> bool),
+    (train, learn): (&'a Table, impl Fn(&Collocation) -> bool),
+    (test, ask): (&'a Table, impl Fn(&Collocation) -> bool),
     target: impl Fn(&str) -> bool,
 ) -> Result<Protocol<'a>, Error> {
     same_features(train, test)?;
-    let rows: Vec<&Row> = train.rows.iter().filter(|r| learn(r)).collect();
+    let rows: Vec<&Collocation> = train.rows.iter().filter(|r| learn(r)).collect();
     if rows.is_empty() {
         return Err(Error::new(&train.source, format!("no row to learn from for `{name}`")));
     }
-    let asked: Vec<&Row> = test.rows.iter().filter(|r| ask(r)).collect();
+    let asked: Vec<&Collocation> = test.rows.iter().filter(|r| ask(r)).collect();
     let targets: Vec<&str> = test.workloads().into_iter().filter(|w| target(w)).collect();
     let split = Split { n_occur: None, seed: None, train: rows, cases: cases(&targets, &asked) };
     Ok(Protocol { name: name.to_owned(), features: &test.features, splits: vec![split] })
@@ -158,7 +158,7 @@ pub fn batch4<'a>(train: &'a Table, test: &'a Table) -> Result<Protocol<'a>, Err
 /// As [`fixed`].
 pub fn batch2_only(table: &Table) -> Result<Protocol<'_>, Error> {
     let batch = |w: &str, n: u32| Name::of(w).is_some_and(|name| name.batch == n);
-    let all_two = |row: &Row| row.members.iter().all(|m| batch(&m.workload, 2));
+    let all_two = |row: &Collocation| row.members.iter().all(|m| batch(&m.workload, 2));
     fixed("k=4, train batch 2 alone", (table, all_two), (table, |row| !all_two(row)), |w| batch(w, 8))
 }
 

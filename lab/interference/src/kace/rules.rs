@@ -3,7 +3,7 @@
 use super::Error;
 use super::protocol::Case;
 use super::score::{Fitted, Scorer};
-use super::table::{MEM_BUSY, MEMCAP, NCU_SM, Row, SM_BUSY, SOLO};
+use super::table::{Collocation, MEM_BUSY, MEMCAP, NCU_SM, SM_BUSY, SOLO};
 use carma_interference::kace::features::Aggregation;
 
 /// A rule.
@@ -38,14 +38,14 @@ impl Rule {
 }
 
 impl Scorer for Rule {
-    fn fit<'s>(&'s self, _: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error> {
+    fn fit<'s>(&'s self, _: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
         Ok(Box::new(self.clone()))
     }
 }
 
 impl Fitted for Rule {
     fn scores(&self, case: &Case<'_>) -> Result<Vec<f64>, Error> {
-        let value = |row: &&Row| {
+        let value = |row: &&Collocation| {
             let value = Aggregation::Artifact.row(&self.names, row)[self.feature];
             if self.highest { value } else { -value }
         };

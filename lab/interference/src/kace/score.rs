@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::protocol::{Case, Protocol, Split};
-use super::table::Row;
+use super::table::Collocation;
 
 /// Learns from rows.
 pub trait Scorer: Sync {
@@ -10,7 +10,7 @@ pub trait Scorer: Sync {
     ///
     /// # Errors
     /// Nothing can be learned from these rows.
-    fn fit<'s>(&'s self, train: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error>;
+    fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error>;
 }
 
 /// Has learned, and scores.
@@ -25,7 +25,7 @@ pub trait Fitted {
 /// A scorer from a function of the training rows and the case.
 pub fn per_case<F>(f: F) -> impl Scorer
 where
-    F: Fn(&[&Row], &Case<'_>) -> Result<Vec<f64>, Error> + Sync,
+    F: Fn(&[&Collocation], &Case<'_>) -> Result<Vec<f64>, Error> + Sync,
 {
     PerCase(f)
 }
@@ -34,16 +34,16 @@ struct PerCase<F>(F);
 
 struct PerCaseFitted<'s, F> {
     f: &'s F,
-    train: Vec<Row>,
+    train: Vec<Collocation>,
 }
 
-impl<F: Fn(&[&Row], &Case<'_>) -> Result<Vec<f64>, Error> + Sync> Scorer for PerCase<F> {
-    fn fit<'s>(&'s self, train: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error> {
+impl<F: Fn(&[&Collocation], &Case<'_>) -> Result<Vec<f64>, Error> + Sync> Scorer for PerCase<F> {
+    fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
         Ok(Box::new(PerCaseFitted { f: &self.0, train: train.iter().map(|r| (*r).clone()).collect() }))
     }
 }
 
-impl<F: Fn(&[&Row], &Case<'_>) -> Result<Vec<f64>, Error>> Fitted for PerCaseFitted<'_, F> {
+impl<F: Fn(&[&Collocation], &Case<'_>) -> Result<Vec<f64>, Error>> Fitted for PerCaseFitted<'_, F> {
     fn scores(&self, case: &Case<'_>) -> Result<Vec<f64>, Error> {
         (self.f)(&self.train.iter().collect::<Vec<_>>(), case)
     }
@@ -69,7 +69,7 @@ pub struct Scored {
 /// The best sum of throughput of a case, items/s.
 #[must_use]
 pub fn oracle(case: &Case<'_>) -> f64 {
-    best_of_case(case, &Row::sum)
+    best_of_case(case, &Collocation::sum)
 }
 
 /// Lets a scorer choose in every case, in the order of the protocol. The result doesn't depend on the number of
@@ -78,7 +78,7 @@ pub fn oracle(case: &Case<'_>) -> f64 {
 /// # Errors
 /// The scorer's; a score that is not a number, or too few of them.
 pub fn evaluate(scorer: &dyn Scorer, protocol: &Protocol<'_>, threads: usize) -> Result<Vec<Scored>, Error> {
-    evaluate_by(scorer, protocol, threads, &Row::sum)
+    evaluate_by(scorer, protocol, threads, &Collocation::sum)
 }
 
 /// As [`evaluate`], but a row is worth what `worth` says (0 or more) instead of its sum of throughput.
@@ -89,7 +89,7 @@ pub fn evaluate_by(
     scorer: &dyn Scorer,
     protocol: &Protocol<'_>,
     threads: usize,
-    worth: &(dyn Fn(&Row) -> f64 + Sync),
+    worth: &(dyn Fn(&Collocation) -> f64 + Sync),
 ) -> Result<Vec<Scored>, Error> {
     let at: Vec<usize> = (0..protocol.splits.len()).collect();
     let parts = parallel(&at, threads, |i| one_split(scorer, *i, &protocol.splits[*i], worth));
@@ -104,7 +104,7 @@ fn one_split(
     scorer: &dyn Scorer,
     at: usize,
     split: &Split<'_>,
-    worth: &dyn Fn(&Row) -> f64,
+    worth: &dyn Fn(&Collocation) -> f64,
 ) -> Result<Vec<Scored>, Error> {
     let fitted = scorer.fit(&split.train)?;
     let decide = |case: &Case<'_>| {
@@ -141,19 +141,19 @@ fn scored(at: usize, split: &Split<'_>, case: &Case<'_>, chosen: Option<usize>, 
     }
 }
 
-fn best_of_case(case: &Case<'_>, worth: &dyn Fn(&Row) -> f64) -> f64 {
+fn best_of_case(case: &Case<'_>, worth: &dyn Fn(&Collocation) -> f64) -> f64 {
     case.test.iter().map(|row| worth(row)).fold(0.0, f64::max)
 }
 
 /// Random choice, by expectation: the mean over all test rows.
 #[must_use]
 pub fn random(protocol: &Protocol<'_>) -> Vec<Scored> {
-    random_by(protocol, &Row::sum)
+    random_by(protocol, &Collocation::sum)
 }
 
 /// As [`random`], with rows worth what `worth` says.
 #[must_use]
-pub fn random_by(protocol: &Protocol<'_>, worth: &dyn Fn(&Row) -> f64) -> Vec<Scored> {
+pub fn random_by(protocol: &Protocol<'_>, worth: &dyn Fn(&Collocation) -> f64) -> Vec<Scored> {
     let mut all = Vec::with_capacity(protocol.cases());
     for (at, split) in protocol.splits.iter().enumerate() {
         for case in &split.cases {

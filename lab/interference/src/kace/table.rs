@@ -10,7 +10,7 @@ use super::Error;
 use super::cells::Cells;
 use std::path::Path;
 
-pub use carma_interference::kace::row::{MEM_BUSY, MEMCAP, Member, NCU_SM, Row, SM_BUSY, SOLO};
+pub use carma_interference::kace::row::{Collocation, MEM_BUSY, MEMCAP, Member, NCU_SM, SM_BUSY, SOLO};
 
 /// Most members of a collocation: MPS has 48 clients.
 const MOST: usize = 48;
@@ -35,7 +35,7 @@ pub struct Table {
     /// Names of the features, in the order of [`Member::features`].
     pub features: Vec<String>,
     /// In the file's order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Collocation>,
 }
 
 /// What a workload's name says: `family_batchN-task`.
@@ -147,7 +147,7 @@ impl Table {
                         .collect::<Result<_, _>>()?,
                 });
             }
-            rows.push(Row { members });
+            rows.push(Collocation { members });
         }
         if rows.is_empty() {
             return Err(Error::new(&cells.file, "holds no collocation"));
@@ -173,7 +173,7 @@ impl Table {
         let at: Vec<usize> = features.iter().map(|f| self.feature(f)).collect::<Result<_, _>>()?;
         let member =
             |m: &Member| Member { features: at.iter().map(|i| m.features[*i]).collect(), ..m.clone() };
-        let row = |r: &Row| Row { members: r.members.iter().map(member).collect() };
+        let row = |r: &Collocation| Collocation { members: r.members.iter().map(member).collect() };
         Ok(Self { features: features.to_vec(), rows: self.rows.iter().map(row).collect(), ..self.clone() })
     }
 

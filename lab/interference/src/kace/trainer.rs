@@ -5,17 +5,17 @@ use super::forest::Search;
 use super::protocol::Case;
 use super::score::{Fitted, Scorer};
 use super::shuffle::four_fifths;
-use super::table::Row;
+use super::table::Collocation;
 use super::{Error, forest, linear, network};
 use carma_interference::kace::features::{Aggregation, Normalisation, Target};
-use carma_interference::kace::trained::{Model, Trained};
+use carma_interference::kace::trained::{Regression, Trained};
 use carma_nn::Rng;
 use serde::{Deserialize, Serialize};
 
 /// Which regression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum RegressionKind {
     /// Linear regression: KACE's choice for its accuracy and time.
     Lr,
     /// A random forest after a randomised search.
@@ -28,7 +28,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
     /// Which regression.
-    pub kind: Kind,
+    pub kind: RegressionKind,
     /// How features are aggregated.
     pub aggregation: Aggregation,
     /// What is predicted.
@@ -46,7 +46,7 @@ pub struct Options {
 impl Options {
     /// As the artifact does it.
     #[must_use]
-    pub const fn artifact(kind: Kind) -> Self {
+    pub const fn artifact(kind: RegressionKind) -> Self {
         Self {
             kind,
             aggregation: Aggregation::Artifact,
@@ -60,7 +60,7 @@ impl Options {
 
     /// The same learning from all training rows, and without a look at what test rows have in common.
     #[must_use]
-    pub const fn honest(kind: Kind) -> Self {
+    pub const fn honest(kind: RegressionKind) -> Self {
         Self { normalisation: Normalisation::Honest, four_fifths: false, ..Self::artifact(kind) }
     }
 }
@@ -88,9 +88,9 @@ impl Kace {
     ///
     /// # Errors
     /// Too few rows (fewer than 2 in the four fifths), or progress is to be predicted without a throughput alone.
-    pub fn train(&self, rows: &[&Row]) -> Result<Trained, Error> {
+    pub fn train(&self, rows: &[&Collocation]) -> Result<Trained, Error> {
         let o = &self.options;
-        let rows: Vec<&Row> = if o.four_fifths {
+        let rows: Vec<&Collocation> = if o.four_fifths {
             four_fifths(INNER_SEED, rows.len()).into_iter().map(|i| rows[i]).collect()
         } else {
             rows.to_vec()
@@ -111,9 +111,9 @@ impl Kace {
         let y: Vec<f64> = y.iter().flat_map(|v| target_scale.apply(&[*v])).collect();
         let mut rng = Rng::new(o.seed, 5);
         let model = match o.kind {
-            Kind::Lr => Model::Lr(linear::fit(&x, &y)),
-            Kind::Rf => Model::Rf(forest::search(&x, &y, o.search, &mut rng)),
-            Kind::Nn => Model::Nn(network::train(&x, &y, &mut rng)),
+            RegressionKind::Lr => Regression::Lr(linear::fit(&x, &y)),
+            RegressionKind::Rf => Regression::Rf(forest::search(&x, &y, o.search, &mut rng)),
+            RegressionKind::Nn => Regression::Nn(network::train(&x, &y, &mut rng)),
         };
         Ok(Trained {
             features: self.features.clone(),
@@ -129,7 +129,7 @@ impl Kace {
 }
 
 impl Scorer for Kace {
-    fn fit<'s>(&'s self, train: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error> {
+    fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
         Ok(Box::new(self.train(train)?))
     }
 }
@@ -168,9 +168,9 @@ mod tests {
         Table::parse("t.csv", text.as_bytes()).unwrap()
     }
 
-    fn train(kind: Kind) -> (Table, Trained) {
+    fn train(kind: RegressionKind) -> (Table, Trained) {
         let table = table();
-        let rows: Vec<&Row> = table.rows.iter().collect();
+        let rows: Vec<&Collocation> = table.rows.iter().collect();
         let options = Options { search: Search { candidates: 2, ..Search::QUICK }, ..Options::honest(kind) };
         let trained = Kace::new(&table.features, options).train(&rows).unwrap();
         (table, trained)
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn models_come_back_from_their_files() {
-        for kind in [Kind::Lr, Kind::Rf, Kind::Nn] {
+        for kind in [RegressionKind::Lr, RegressionKind::Rf, RegressionKind::Nn] {
             let (table, trained) = train(kind);
             let text = trained.write("t.csv").unwrap();
             let again = Trained::read("m.json", &text).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn too_few_rows_are_refused() {
         let table = table();
-        let kace = Kace::new(&table.features, Options::artifact(Kind::Lr));
+        let kace = Kace::new(&table.features, Options::artifact(RegressionKind::Lr));
         let error = kace.train(&[&table.rows[0]]).unwrap_err().to_string();
         assert!(error.contains("0 collocations to learn from"), "{error}");
         let no_solo =

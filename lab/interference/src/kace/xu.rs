@@ -2,7 +2,7 @@
 
 use super::protocol::Case;
 use super::score::{Fitted, Scorer};
-use super::table::{Member, Row};
+use super::table::{Collocation, Member};
 use super::trainer::{Kace, Options};
 use super::{Artifact, Error};
 use carma_interference::kace::trained::Trained;
@@ -27,7 +27,7 @@ impl XuOffline {
         Ok(Self { solo, kace: Kace::new(&features, options) })
     }
 
-    fn row(&self, row: &Row) -> Result<Row, Error> {
+    fn row(&self, row: &Collocation) -> Result<Collocation, Error> {
         let member = |m: &Member| {
             let features = self.solo.get(&m.workload).cloned().ok_or_else(|| {
                 Error::new(
@@ -37,7 +37,7 @@ impl XuOffline {
             })?;
             Ok(Member { features, ..m.clone() })
         };
-        Ok(Row { members: row.members.iter().map(member).collect::<Result<_, Error>>()? })
+        Ok(Collocation { members: row.members.iter().map(member).collect::<Result<_, Error>>()? })
     }
 }
 
@@ -47,8 +47,8 @@ struct XuFitted<'s> {
 }
 
 impl Scorer for XuOffline {
-    fn fit<'s>(&'s self, train: &[&Row]) -> Result<Box<dyn Fitted + 's>, Error> {
-        let rows: Vec<Row> = train.iter().map(|r| self.row(r)).collect::<Result<_, _>>()?;
+    fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
+        let rows: Vec<Collocation> = train.iter().map(|r| self.row(r)).collect::<Result<_, _>>()?;
         let trained = self.kace.train(&rows.iter().collect::<Vec<_>>())?;
         Ok(Box::new(XuFitted { xu: self, trained }))
     }
@@ -56,7 +56,7 @@ impl Scorer for XuOffline {
 
 impl Fitted for XuFitted<'_> {
     fn scores(&self, case: &Case<'_>) -> Result<Vec<f64>, Error> {
-        let rows: Vec<Row> = case.test.iter().map(|r| self.xu.row(r)).collect::<Result<_, _>>()?;
+        let rows: Vec<Collocation> = case.test.iter().map(|r| self.xu.row(r)).collect::<Result<_, _>>()?;
         self.trained.scores(&Case { target: case.target, test: rows.iter().collect() })
     }
 }

@@ -9,7 +9,7 @@ use super::{BASELINES, Data, Pair, Target, Test, authors};
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Known};
 use carma_memory::gpumemnet::AuthorsNetworks;
-use carma_memory::{Error, Gpu, MiB, Parallel, Platform, Task};
+use carma_memory::{Error, Gpu, MiB, ModelTask, Parallel, Platform};
 use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn estimate(
     asked: Asked<'_>,
     label: String,
     file: &Path,
-    task: &Task,
+    task: &ModelTask,
     context: u64,
     measured: f64,
 ) -> Result<Pair, Error> {
@@ -89,7 +89,7 @@ fn convolutional_by(asked: Asked<'_>, rows: &Path, summaries: &Path) -> Result<V
             name if name.ends_with("_cifar100") => format!("{name}.model"),
             name => format!("{name}_{batch}.model"),
         };
-        let task = Task { batch_size: batch, ..Task::default() };
+        let task = ModelTask { batch_size: batch, ..ModelTask::default() };
         let label = format!("{workload}, batch {batch}");
         pairs.push(estimate(asked, label, &summaries.join(file), &task, CONTEXT_MIB, measured_mib)?);
     }
@@ -161,13 +161,13 @@ fn language(models: &[Language], summaries: &Path, variable_length: bool) -> Res
     models
         .iter()
         .map(|m| {
-            let task = Task {
+            let task = ModelTask {
                 batch_size: m.batch,
                 seq_len: Some(TOKENS),
                 parallel: m.parallel,
                 gpus: if m.parallel == Parallel::None { 1 } else { 2 },
                 variable_length,
-                ..Task::default()
+                ..ModelTask::default()
             };
             let file = summaries.join(format!("{}.model", m.file));
             let label = format!("{}, batch {}", m.file, m.batch);

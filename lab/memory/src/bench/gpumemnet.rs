@@ -4,7 +4,7 @@
 //! here about the tasks that it did not see. `carma lab gpumemnet eval` trains such networks anew.
 
 use super::{Data, Outcome, Target, Test};
-use crate::compare::{self, Asked, Request, Row};
+use crate::compare::{self, Asked, Request, ScoreRow};
 use carma_memory::gpumemnet::{Ensemble, shipped};
 
 /// The published sets, and the accuracy in classes of 1 GB that is asked for there.
@@ -12,7 +12,7 @@ const SETS: [&str; 2] = ["mlp_data_step1.csv", "mlp_data_step2.csv"];
 const TARGET: f64 = 0.97;
 const NAME: &str = "gpumemnet, clean 3-fold";
 
-fn figures(row: &Row) -> Outcome {
+fn figures(row: &ScoreRow) -> Outcome {
     let percent = |v: f64| format!("{:.1} %", v * 100.0);
     let figure = |name: &str, value: String| (name.to_owned(), value);
     let mut figures = vec![

@@ -11,7 +11,7 @@
 use super::{BASELINES, Data, Pair, Score, Target, Test, authors};
 use carma_memory::estimators::{self, Known};
 use carma_memory::gpumemnet::AuthorsNetworks;
-use carma_memory::{Attention, Error, Estimate, Lora, Mode, Optimizer, Platform, Precision, Task};
+use carma_memory::{Attention, Error, Estimate, Lora, Mode, ModelTask, Optimizer, Platform, Precision};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub struct Run {
     /// Family of the model.
     pub family: String,
     /// How it was run.
-    pub task: Task,
+    pub task: ModelTask,
     /// Memory of the process, by NVML, MiB.
     pub measured_mib: f64,
 }
@@ -75,7 +75,7 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
     let Some(measured_mib) = line.process_mib.filter(|_| line.status == "SUCCESSFUL") else {
         return Ok(None);
     };
-    let task = Task {
+    let task = ModelTask {
         mode: word::<Mode>(&line.mode, &line.id)?,
         batch_size: line.batch_size,
         seq_len: line.seq_len,
@@ -86,7 +86,7 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
         lora: line.lora_rank.filter(|rank| *rank > 0).map(|rank| Lora { rank, targets: Vec::new() }),
         channels_last: line.channels_last == "true",
         cudnn_benchmark: line.cudnn_benchmark == "true",
-        ..Task::default()
+        ..ModelTask::default()
     };
     Ok(Some(Run { id: line.id, model: line.model, family: line.model_family, task, measured_mib }))
 }

@@ -6,7 +6,7 @@
 use super::{Data, Outcome, Pair, Target, Test, vectors};
 use carma_memory::alloc::Settings;
 use carma_memory::graph::{Builder, Graph, Keeps, Norm, Number, Op, Script, replay_script};
-use carma_memory::{Error, Gpu, MIB, MiB, Platform, Task};
+use carma_memory::{Error, Gpu, MIB, MiB, ModelTask, Platform};
 use std::path::Path;
 
 /// CUDA context of the campaign, MiB (eager loading, whole-GPU reading).
@@ -26,7 +26,7 @@ pub struct Run {
     /// Network.
     pub graph: Graph,
     /// How it was trained.
-    pub task: Task,
+    pub task: ModelTask,
     /// Most memory that the GPU showed, MiB.
     pub measured_mib: u64,
 }
@@ -81,7 +81,7 @@ pub fn read(file: &Path) -> Result<Vec<Run>, Error> {
                 .map_err(|_| Error::bad(place(at + 2), format!("{what}: expected a number, found `{text}`")))
         };
         let batch_size = number(batch, "batch size")?;
-        let task = Task { batch_size, samples: Some(SAMPLES), ..Task::default() };
+        let task = ModelTask { batch_size, samples: Some(SAMPLES), ..ModelTask::default() };
         let layers = layers_of(layers)
             .ok_or_else(|| Error::bad(place(at + 2), "expected a list of (type, activations, parameters)"))?;
         let graph = network(&layers, batch_size)?;
@@ -93,7 +93,7 @@ pub fn read(file: &Path) -> Result<Vec<Run>, Error> {
 
 /// What a layer does, as far as memory goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum LayerOp {
     /// With a bias.
     Linear,
     /// Over features.
@@ -114,7 +114,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     /// What it does.
-    pub kind: Kind,
+    pub kind: LayerOp,
     /// As in the column.
     pub name: String,
     /// Width of its output.
@@ -128,7 +128,7 @@ impl Layer {
     #[must_use]
     pub fn inputs(&self) -> u64 {
         match self.kind {
-            Kind::Linear => (self.params / self.outputs.max(1)).saturating_sub(1).max(1),
+            LayerOp::Linear => (self.params / self.outputs.max(1)).saturating_sub(1).max(1),
             _ => self.outputs,
         }
     }
@@ -137,10 +137,10 @@ impl Layer {
     #[must_use]
     pub fn trained(&self) -> Vec<u64> {
         match self.kind {
-            Kind::Linear => vec![4 * self.outputs * self.inputs(), 4 * self.outputs],
-            Kind::BatchNorm => vec![4 * self.outputs; 2],
-            Kind::Slope => vec![4],
-            Kind::Dropout | Kind::OfOutput | Kind::OfInput | Kind::Identity => Vec::new(),
+            LayerOp::Linear => vec![4 * self.outputs * self.inputs(), 4 * self.outputs],
+            LayerOp::BatchNorm => vec![4 * self.outputs; 2],
+            LayerOp::Slope => vec![4],
+            LayerOp::Dropout | LayerOp::OfOutput | LayerOp::OfInput | LayerOp::Identity => Vec::new(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Layer {
     #[must_use]
     pub fn buffers(&self) -> Vec<u64> {
         match self.kind {
-            Kind::BatchNorm => vec![4 * self.outputs, 4 * self.outputs, 8],
+            LayerOp::BatchNorm => vec![4 * self.outputs, 4 * self.outputs, 8],
             _ => Vec::new(),
         }
     }
@@ -163,13 +163,13 @@ fn layers_of(text: &str) -> Option<Vec<Layer>> {
             let mut parts = item.split(')').next()?.split(',').map(str::trim);
             let name = parts.next()?.trim_matches('\'').to_owned();
             let kind = match name.as_str() {
-                "linear" => Kind::Linear,
-                "batch_normalization" => Kind::BatchNorm,
-                "dropout" => Kind::Dropout,
-                "ReLU" | "Tanh" | "Sigmoid" | "Softmax" => Kind::OfOutput,
-                "PReLU" => Kind::Slope,
-                "Identity" => Kind::Identity,
-                _ => Kind::OfInput,
+                "linear" => LayerOp::Linear,
+                "batch_normalization" => LayerOp::BatchNorm,
+                "dropout" => LayerOp::Dropout,
+                "ReLU" | "Tanh" | "Sigmoid" | "Softmax" => LayerOp::OfOutput,
+                "PReLU" => LayerOp::Slope,
+                "Identity" => LayerOp::Identity,
+                _ => LayerOp::OfInput,
             };
             Some(Layer {
                 kind,
@@ -190,18 +190,18 @@ fn network(layers: &[Layer], batch: u64) -> Result<Graph, Error> {
     for (at, layer) in layers.iter().enumerate() {
         let name = format!("{at}");
         x = match layer.kind {
-            Kind::Linear => b.linear(&name, x, layer.outputs, true)?,
-            Kind::BatchNorm => b.norm(&name, Norm::Batch, x, layer.outputs, true)?,
-            Kind::Dropout => b.like(&name, Op::Dropout { inplace: false }, &[x])?,
-            Kind::OfOutput => b.activation(&name, Keeps::Output, false, x)?,
-            Kind::OfInput => b.activation(&name, Keeps::Input, false, x)?,
-            Kind::Slope => {
+            LayerOp::Linear => b.linear(&name, x, layer.outputs, true)?,
+            LayerOp::BatchNorm => b.norm(&name, Norm::Batch, x, layer.outputs, true)?,
+            LayerOp::Dropout => b.like(&name, Op::Dropout { inplace: false }, &[x])?,
+            LayerOp::OfOutput => b.activation(&name, Keeps::Output, false, x)?,
+            LayerOp::OfInput => b.activation(&name, Keeps::Input, false, x)?,
+            LayerOp::Slope => {
                 let slope = b.param(format!("{name}.weight"), &[1])?;
                 let shape = b.shape(x).to_vec();
                 let op = Op::Activation { keeps: Keeps::Input, inplace: false };
                 b.node(&name, op, &[x], &[slope], &shape, Number::Float)?
             }
-            Kind::Identity => x,
+            LayerOp::Identity => x,
         };
     }
     b.node("loss", Op::CrossEntropy, &[x, labels], &[], &[], Number::Float)?;

@@ -14,7 +14,7 @@
 //! fitting half. Variants of one family stand in both halves; a second test leaves whole families out.
 
 use super::{Data, Pair, Target, Test};
-use crate::faketensor::{Row, fit, fit_all};
+use crate::faketensor::{TimmRun, fit, fit_all};
 use carma_memory::Error;
 use carma_memory::formula::faketensor::{Correction, Terms};
 use serde::Deserialize;
@@ -32,7 +32,7 @@ const FAMILY_FOLDS: usize = 5;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runs {
     /// All that do not look like out of memory.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TimmRun>,
     /// How many look like it.
     pub removed: usize,
     /// Models that the quoted figures are of.
@@ -73,7 +73,7 @@ pub fn read(path: &Path) -> Result<Runs, Error> {
         let count = parameters.get(line.model.as_str()).ok_or_else(|| {
             Error::bad(place(), format!("model {} is not in timm_parameters.csv", line.model))
         })?;
-        all.push(Row {
+        all.push(TimmRun {
             batch: line.batch_size,
             peak_mib: line.faketensor_peak_mib,
             after_forward_mib: line.faketensor_after_forward_mib,
@@ -86,14 +86,14 @@ pub fn read(path: &Path) -> Result<Runs, Error> {
     for row in &all {
         by_model.entry(&row.model).or_default().push((row.batch, row.measured_mib));
     }
-    let looks_fine = |row: &&Row| {
+    let looks_fine = |row: &&TimmRun| {
         let smaller_took_more =
             by_model[row.model.as_str()].iter().any(|(b, mib)| *b < row.batch && *mib > row.measured_mib);
         row.measured_mib <= NEAR_CAPACITY_MIB
             && !smaller_took_more
             && row.measured_mib >= row.peak_mib + row.weights_mib + LEAST_CONTEXT_MIB
     };
-    let rows: Vec<Row> = all.iter().filter(looks_fine).cloned().collect();
+    let rows: Vec<TimmRun> = all.iter().filter(looks_fine).cloned().collect();
     let removed = all.len() - rows.len();
     let meta = models.into_iter().filter(|m| m.meta == 1).map(|m| m.model).collect();
     Ok(Runs { rows, removed, meta })
@@ -102,7 +102,7 @@ pub fn read(path: &Path) -> Result<Runs, Error> {
 impl Runs {
     /// The half for fitting and the half for the test.
     #[must_use]
-    pub fn halves(&self) -> (Vec<Row>, Vec<Row>) {
+    pub fn halves(&self) -> (Vec<TimmRun>, Vec<TimmRun>) {
         // By the list of all models, so that what is removed as out of memory does not shift the halves.
         let odd: BTreeSet<&str> = include_str!("timm_parameters.csv")
             .lines()
@@ -114,7 +114,7 @@ impl Runs {
     }
 }
 
-fn pairs(rows: &[Row], correction: &Correction) -> Vec<Pair> {
+fn pairs(rows: &[TimmRun], correction: &Correction) -> Vec<Pair> {
     rows.iter()
         .filter_map(|row| {
             let mib = correction.mib(&row.inputs())?;
@@ -123,7 +123,7 @@ fn pairs(rows: &[Row], correction: &Correction) -> Vec<Pair> {
         .collect()
 }
 
-fn pair(row: &Row, estimated_mib: f64, upper_mib: Option<f64>) -> Pair {
+fn pair(row: &TimmRun, estimated_mib: f64, upper_mib: Option<f64>) -> Pair {
     Pair {
         label: format!("{} batch {}", row.model, row.batch),
         measured_mib: row.measured_mib,
@@ -133,14 +133,14 @@ fn pair(row: &Row, estimated_mib: f64, upper_mib: Option<f64>) -> Pair {
 }
 
 /// Each family estimated by a correction that saw no model of it, without names.
-fn unseen_families(rows: &[Row]) -> Vec<Pair> {
-    let family = |row: &Row| row.model.chars().take_while(char::is_ascii_lowercase).collect::<String>();
+fn unseen_families(rows: &[TimmRun]) -> Vec<Pair> {
+    let family = |row: &TimmRun| row.model.chars().take_while(char::is_ascii_lowercase).collect::<String>();
     let families: BTreeSet<String> = rows.iter().map(family).collect();
     let fold: BTreeMap<String, usize> =
         families.into_iter().enumerate().map(|(i, f)| (f, i % FAMILY_FOLDS)).collect();
     (0..FAMILY_FOLDS)
         .filter_map(|k| {
-            let (out, kept): (Vec<Row>, Vec<Row>) =
+            let (out, kept): (Vec<TimmRun>, Vec<TimmRun>) =
                 rows.iter().cloned().partition(|row| fold.get(&family(row)) == Some(&k));
             Some(pairs(&out, &fit(&kept, Terms::All, false)?))
         })
@@ -163,7 +163,7 @@ pub fn run(data: &Data) -> Vec<Test> {
     let Some(fitted) = fit_all(&fitting) else {
         return vec![Test::skipped(name, "faketensor", "too few runs to fit")];
     };
-    let of_reference: Vec<Row> = test.iter().filter(|r| runs.meta.contains(&r.model)).cloned().collect();
+    let of_reference: Vec<TimmRun> = test.iter().filter(|r| runs.meta.contains(&r.model)).cloned().collect();
     let target = |s: &super::Score| vec![Target::new("MRE <= 5 %", s.mre <= 0.05)];
     let none = |_: &super::Score| Vec::new();
     let raw: Vec<Pair> = test.iter().map(|row| pair(row, row.peak_mib, None)).collect();

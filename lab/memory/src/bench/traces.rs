@@ -7,7 +7,7 @@
 
 use super::{Data, Outcome, Pair, Target, Test, h200};
 use carma_memory::trace::{Replay, read, replay};
-use carma_memory::{Error, Estimate, MiB, Platform, Task};
+use carma_memory::{Error, Estimate, MiB, ModelTask, Platform};
 use serde::Deserialize;
 use std::io::BufReader;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub fn replay_file(path: &Path, platform: &Platform) -> Result<Replay, Error> {
 fn campaign_log(data: &Data, name: &str, platform: &Platform) -> Result<Estimate, String> {
     let path = data.own(&format!("traces/campaign/{name}.trace.gz"))?;
     let replay = replay_file(&path, platform).map_err(|e| e.to_string())?;
-    replay.estimate(&Task::default(), platform).map_err(|e| e.to_string())
+    replay.estimate(&ModelTask::default(), platform).map_err(|e| e.to_string())
 }
 
 fn a100() -> Result<Platform, String> {

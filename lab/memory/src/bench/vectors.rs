@@ -5,7 +5,7 @@
 //! too). To compare allocators and nothing else, its sequence is written down here once more; the
 //! rules of [`crate::graph`] are compared with measurements instead.
 
-use super::mlp::{Kind, Layer, SAMPLES, SUMMARY_BATCH};
+use super::mlp::{Layer, LayerOp, SAMPLES, SUMMARY_BATCH};
 use carma_memory::alloc::{Caching, Event, Peak, Settings};
 use carma_memory::{Error, MIB};
 use std::collections::HashMap;
@@ -115,26 +115,26 @@ impl Run {
         let mut kept = Vec::with_capacity(layers.len());
         let mut x = self.hold(input);
         for layer in layers {
-            if layer.kind == Kind::Identity {
+            if layer.kind == LayerOp::Identity {
                 kept.push(Vec::new());
                 continue;
             }
-            if layer.kind == Kind::Linear {
+            if layer.kind == LayerOp::Linear {
                 self.allocator.apply(&Event::CublasWorkspace { thread: 0 })?;
             }
             let out = self.alloc(4 * batch * layer.outputs)?;
             kept.push(match layer.kind {
-                Kind::Linear => {
+                LayerOp::Linear => {
                     self.lt_workspace()?;
                     vec![self.hold(x)]
                 }
-                Kind::BatchNorm => {
+                LayerOp::BatchNorm => {
                     vec![self.hold(x), self.alloc(4 * layer.outputs)?, self.alloc(4 * layer.outputs)?]
                 }
-                Kind::Dropout => vec![self.alloc(batch * layer.outputs)?],
-                Kind::OfOutput => vec![self.hold(out)],
-                Kind::OfInput | Kind::Slope => vec![self.hold(x)],
-                Kind::Identity => Vec::new(),
+                LayerOp::Dropout => vec![self.alloc(batch * layer.outputs)?],
+                LayerOp::OfOutput => vec![self.hold(out)],
+                LayerOp::OfInput | LayerOp::Slope => vec![self.hold(x)],
+                LayerOp::Identity => Vec::new(),
             });
             self.release(x)?;
             x = out;
@@ -152,12 +152,12 @@ impl Run {
     ) -> Result<Vec<Handle>, Error> {
         let mut gradients = Vec::new();
         for (at, layer) in layers.iter().enumerate().rev() {
-            if layer.kind == Kind::Identity {
+            if layer.kind == LayerOp::Identity {
                 continue;
             }
             let inputs = 4 * batch * layer.inputs();
             let mut of_input = None;
-            if layer.kind == Kind::Linear {
+            if layer.kind == LayerOp::Linear {
                 let trained = layer.trained();
                 self.allocator.apply(&Event::CublasWorkspace { thread: 1 })?;
                 gradients.push(self.alloc(trained[0])?);
@@ -169,7 +169,7 @@ impl Run {
                 }
             } else {
                 of_input = Some(self.alloc(inputs)?);
-                let product = if layer.kind == Kind::Slope { self.alloc(inputs)? } else { 0 };
+                let product = if layer.kind == LayerOp::Slope { self.alloc(inputs)? } else { 0 };
                 for bytes in layer.trained() {
                     gradients.push(self.alloc(bytes)?);
                 }
@@ -221,7 +221,7 @@ fn with_softmax(layers: &[Layer]) -> Vec<Layer> {
     let mut layers = layers.to_vec();
     let has = layers.iter().any(|l| matches!(l.name.as_str(), "Softmax" | "Sigmoid"));
     if let (Some(last), false) = (layers.last().cloned(), has) {
-        layers.push(Layer { kind: Kind::OfOutput, name: "Softmax".to_owned(), params: 0, ..last });
+        layers.push(Layer { kind: LayerOp::OfOutput, name: "Softmax".to_owned(), params: 0, ..last });
     }
     layers
 }

@@ -2,8 +2,8 @@
 
 use super::Spread;
 use crate::gpumemnet::Published;
-use carma_memory::gpumemnet::{Ensemble, Family, Model};
-use carma_memory::{Error, Task};
+use carma_memory::gpumemnet::{Ensemble, Family, ModelLayers};
+use carma_memory::{Error, ModelTask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,7 +107,7 @@ pub fn reproduce(shared: &Path) -> Result<Vec<Reproduced>, Error> {
         else {
             continue;
         };
-        let task = Task { batch_size: batch, ..Task::default() };
+        let task = ModelTask { batch_size: batch, ..ModelTask::default() };
         let path = shared.join(format!("carma/summaries/{file}_{batch}.model"));
         let here_mib = ask(&network, &path, &task)?;
         let task = format!("{name} {batch}");
@@ -123,7 +123,7 @@ pub fn reproduce(shared: &Path) -> Result<Vec<Reproduced>, Error> {
         else {
             continue;
         };
-        let task = Task { batch_size: batch, seq_len: Some(512), ..Task::default() };
+        let task = ModelTask { batch_size: batch, seq_len: Some(512), ..ModelTask::default() };
         let here_mib = ask(&network, &shared.join(format!("gpumemnet/summaries/{file}.txt")), &task)?;
         let task = format!("{name} {batch}");
         all.push(Reproduced { task, measured_mib: measured, published_mib: published, here_mib });
@@ -131,9 +131,9 @@ pub fn reproduce(shared: &Path) -> Result<Vec<Reproduced>, Error> {
     Ok(all)
 }
 
-fn ask(network: &Published, summary: &Path, task: &Task) -> Result<u64, Error> {
+fn ask(network: &Published, summary: &Path, task: &ModelTask) -> Result<u64, Error> {
     let bytes = carma_files::read(summary, carma_files::MOST)?;
-    let model = Model::of_summary(&carma_memory::summary::parse_bytes(&bytes)?, task)?;
+    let model = ModelLayers::of_summary(&carma_memory::summary::parse_bytes(&bytes)?, task)?;
     Ok(network.edges(network.class(&model, task)).1)
 }
 

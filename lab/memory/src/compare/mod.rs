@@ -58,7 +58,7 @@ impl Spread {
 
 /// One row of the table: an ensemble on a data set, in classes of one width.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct ScoreRow {
     /// Data set.
     pub data: String,
     /// Family, as the data's.
@@ -90,11 +90,18 @@ pub struct Row {
 }
 
 /// A row of the scores of folds.
-fn row(data: &str, family: &str, ensemble: &str, weights: Weights, width_mib: u64, scores: &[Score]) -> Row {
+fn row(
+    data: &str,
+    family: &str,
+    ensemble: &str,
+    weights: Weights,
+    width_mib: u64,
+    scores: &[Score],
+) -> ScoreRow {
     let spread = |of: fn(&Score) -> f64| Spread::of(&scores.iter().map(of).collect::<Vec<_>>());
     let bounds: usize = scores.iter().map(|s| s.lower_bounds).sum();
     let met: f64 = scores.iter().map(|s| s.bounds_met * s.lower_bounds as f64).sum();
-    Row {
+    ScoreRow {
         data: data.to_owned(),
         family: family.to_owned(),
         ensemble: ensemble.to_owned(),
@@ -114,7 +121,7 @@ fn row(data: &str, family: &str, ensemble: &str, weights: Weights, width_mib: u6
 
 /// Rows of the networks of some folds, each asked about the tasks that it did not see.
 #[must_use]
-pub fn rows_of_folds(data: &Data, folds: &[Fold<Network>], weights: Weights) -> Vec<Row> {
+pub fn rows_of_folds(data: &Data, folds: &[Fold<Network>], weights: Weights) -> Vec<ScoreRow> {
     let Some(first) = folds.first() else { return Vec::new() };
     let scores = |width| -> Vec<Score> {
         folds
@@ -133,7 +140,7 @@ pub fn rows_of_folds(data: &Data, folds: &[Fold<Network>], weights: Weights) -> 
 ///
 /// # Errors
 /// They were trained on other data than this.
-pub fn stored(data: &Data, bundle: &Bundle) -> Result<Vec<Row>, Error> {
+pub fn stored(data: &Data, bundle: &Bundle) -> Result<Vec<ScoreRow>, Error> {
     let (now, before) = (data.fingerprint(), bundle.any().map(|n| n.trained_on().clone()));
     if before.as_ref() != Some(&now) {
         return Err(Error::bad(
@@ -149,7 +156,7 @@ pub fn stored(data: &Data, bundle: &Bundle) -> Result<Vec<Row>, Error> {
 
 /// Rows of a graph model's folds, a file at a time.
 #[must_use]
-pub fn rows_of_graphs(graphs: &Graphs, folds: &[Fold<Perf>], weights: Weights) -> Vec<Row> {
+pub fn rows_of_graphs(graphs: &Graphs, folds: &[Fold<Perf>], weights: Weights) -> Vec<ScoreRow> {
     let mut rows = Vec::new();
     for (at, file) in graphs.files().iter().enumerate() {
         let family = file.name.trim_start_matches("dataset-").split('.').next().unwrap_or_default();
@@ -164,7 +171,7 @@ pub fn rows_of_graphs(graphs: &Graphs, folds: &[Fold<Perf>], weights: Weights) -
 
 /// The row of an ensemble of the authors, in its own classes, on all tasks.
 #[must_use]
-pub fn published(data: &Data, network: &Published, ensemble: Ensemble) -> Row {
+pub fn published(data: &Data, network: &Published, ensemble: Ensemble) -> ScoreRow {
     let all: Vec<&Sample> = data.samples.iter().collect();
     let (low, high) = network.edges(0);
     let scores = [score_published(network, &all)];
@@ -175,7 +182,7 @@ pub fn published(data: &Data, network: &Published, ensemble: Ensemble) -> Row {
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Report {
     /// Ensembles on data sets.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScoreRow>,
     /// The authors' own cross-validation, for context.
     pub authors: Vec<AuthorsFolds>,
     /// Their real models, asked again.
@@ -376,7 +383,7 @@ fn on_graphs(request: &Request<'_>, report: &mut Report) {
     });
     match rows {
         Ok(rows) => {
-            let of_family = |r: &Row| request.family.is_none_or(|f| f.as_str() == r.family);
+            let of_family = |r: &ScoreRow| request.family.is_none_or(|f| f.as_str() == r.family);
             report.rows.extend(rows.into_iter().filter(of_family));
         }
         Err(e) => report.skipped.push(e.to_string()),

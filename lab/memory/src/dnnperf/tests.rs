@@ -2,7 +2,7 @@
 
 use super::*;
 use carma_memory::dnnperf::Bundle;
-use carma_memory::{MiB, Optimizer, Platform, Task};
+use carma_memory::{MiB, ModelTask, Optimizer, Platform};
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 
@@ -107,7 +107,7 @@ fn it_learns_and_comes_back_from_its_file() {
         let row = format!(
             "family=mlp batch_size={batch} inputs=64 widths=1024-1024-1024-1024 outputs=10 activation=ReLU"
         );
-        let task = Task { batch_size: batch, optimizer: Optimizer::Adam, ..Task::default() };
+        let task = ModelTask { batch_size: batch, optimizer: Optimizer::Adam, ..ModelTask::default() };
         one.estimate(&graph(&cells(&row)).unwrap(), &task, &platform, 0.95)
     };
     let (near, far) = (row(1024), row(1024 * 100));

@@ -26,7 +26,7 @@ const VALIDATION: usize = 9;
 
 /// A measured graph.
 #[derive(Debug, Clone, PartialEq)]
-struct Task {
+struct MeasuredGraph {
     /// Which of the files it is from.
     file: usize,
     numbers: Numbers,
@@ -36,7 +36,7 @@ struct Task {
 /// Measured graphs of some files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Graphs {
-    tasks: Vec<Task>,
+    tasks: Vec<MeasuredGraph>,
     context_mib: u64,
     from: Vec<Fingerprint>,
 }
@@ -81,7 +81,7 @@ pub fn read(files: &[impl AsRef<Path>]) -> Result<Graphs, Error> {
             let row = cells.get(&sample.id).ok_or_else(|| Error::bad(&place, "rows without an id"))?;
             let graph =
                 graph(row).map_err(|e| Error::bad(format!("{place}, row {}", sample.id), e.to_string()))?;
-            tasks.push(Task {
+            tasks.push(MeasuredGraph {
                 file: at,
                 numbers: Numbers::of(&graph, &sample.task),
                 measured: sample.measured,

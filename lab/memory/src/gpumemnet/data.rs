@@ -1,7 +1,7 @@
 //! Measured tasks: carma's own data sets, and the authors' MLP sets.
 
-use carma_memory::gpumemnet::{Family, Fingerprint, Kind, Layer, Measured, Model, Sample};
-use carma_memory::{Attention, Error, Task};
+use carma_memory::gpumemnet::{Family, Fingerprint, Layer, LayerKind, Measured, ModelLayers, Sample};
+use carma_memory::{Attention, Error, ModelTask};
 use csv::StringRecord;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -159,14 +159,14 @@ fn authors_row(row: &Row<'_>) -> Result<Option<Sample>, Error> {
         let (Some(activations), Some(params)) = (number(), number()) else {
             return Err(row.bad("Activations-Params", "has an entry that is not (kind, activations, params)"));
         };
-        layers.push(Layer { kind: Kind::of(word), activations, params });
+        layers.push(Layer { kind: LayerKind::of(word), activations, params });
     }
     if layers.is_empty() || layers.len() > MAX_LAYERS {
         return Err(row.bad("Activations-Params", "lists no layers, or too many"));
     }
-    let mut model = Model::new(Family::Mlp, layers);
+    let mut model = ModelLayers::new(Family::Mlp, layers);
     model.params = row.required("Total Parameters")?;
-    let task = Task { batch_size: row.required("Batch Size")?, ..Task::default() };
+    let task = ModelTask { batch_size: row.required("Batch Size")?, ..ModelTask::default() };
     let measured = Measured::Peak(row.required("Max GPU Memory (MiB)")?);
     Ok(Some(Sample { id: row.cell("Filename").to_owned(), model, task, measured }))
 }
@@ -184,11 +184,11 @@ fn own_row(row: &Row<'_>, contexts: &mut Vec<u64>) -> Result<Option<Sample>, Err
     let family = Family::named(row.cell("family"))
         .ok_or_else(|| row.bad("family", "is none of mlp, cnn, transformer"))?;
     let layers = own_layers(row)?;
-    let mut model = Model::new(family, layers);
+    let mut model = ModelLayers::new(family, layers);
     if let Some(params) = row.number("params")? {
         model.params = params;
     }
-    let task = Task {
+    let task = ModelTask {
         batch_size: row.required("batch_size")?,
         seq_len: row.number("seq_len")?,
         samples: row.number("samples")?,
@@ -197,7 +197,7 @@ fn own_row(row: &Row<'_>, contexts: &mut Vec<u64>) -> Result<Option<Sample>, Err
         precision: row.word("precision")?,
         attention: row.word::<Attention>("attention")?,
         gradient_checkpointing: matches!(row.cell("gradient_checkpointing"), "true" | "True" | "1"),
-        ..Task::default()
+        ..ModelTask::default()
     };
     if let Some(context) = row.number("context_mib")? {
         contexts.push(context);
@@ -233,9 +233,9 @@ fn own_layers(row: &Row<'_>) -> Result<Vec<Layer>, Error> {
         if times > (MAX_LAYERS - layers.len()) as u64 {
             return Err(row.bad("layer_list", "lists too many layers"));
         }
-        let layer = Layer { kind: Kind::of(kind), activations, params };
+        let layer = Layer { kind: LayerKind::of(kind), activations, params };
         // Reshaping and the like: a summary does not tell them from containers.
-        if layer.kind == Kind::Other && params == 0 {
+        if layer.kind == LayerKind::Other && params == 0 {
             continue;
         }
         layers.extend(std::iter::repeat_n(layer, times as usize));

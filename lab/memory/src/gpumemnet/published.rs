@@ -8,8 +8,8 @@
 
 use super::checkpoint::{Tensor, Tensors};
 use carma_memory::gpumemnet::published::{extras, tokens, whole};
-use carma_memory::gpumemnet::{AuthorsNetworks, Ensemble, Family, Model};
-use carma_memory::{Error, Estimate, MiB, Task, Tier};
+use carma_memory::gpumemnet::{AuthorsNetworks, Ensemble, Family, ModelLayers};
+use carma_memory::{Error, Estimate, MiB, ModelTask, Tier};
 use carma_nn::{BatchNorm, Encoder, LayerNorm, Linear, Mat, Mlp, Segments, Weights, relu};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub struct Folder(
 );
 
 impl AuthorsNetworks for Folder {
-    fn estimate(&self, ensemble: Ensemble, model: &Model, task: &Task) -> Result<Estimate, Error> {
+    fn estimate(&self, ensemble: Ensemble, model: &ModelLayers, task: &ModelTask) -> Result<Estimate, Error> {
         Ok(Published::read(&self.0, model.family, ensemble)?.estimate(model, task))
     }
 }
@@ -87,7 +87,7 @@ impl Published {
 
     /// Class of a task, from 0.
     #[must_use]
-    pub fn class(&self, model: &Model, task: &Task) -> usize {
+    pub fn class(&self, model: &ModelLayers, task: &ModelTask) -> usize {
         let logits = match &self.net {
             Net::Mlp(mlps) => ensemble(mlps, &column(&whole(self.family, model, task))),
             Net::Transformer(two) => {
@@ -118,7 +118,7 @@ impl Published {
 
     /// Its answer: the upper edge of the class, which is what the authors' manager reserves.
     #[must_use]
-    pub fn estimate(&self, model: &Model, task: &Task) -> Estimate {
+    pub fn estimate(&self, model: &ModelLayers, task: &ModelTask) -> Estimate {
         let class = self.class(model, task);
         let (low, high) = self.edges(class);
         let ensemble = match self.net {

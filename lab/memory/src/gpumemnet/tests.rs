@@ -2,9 +2,9 @@
 
 use super::*;
 use carma_memory::gpumemnet::{
-    Bundle, Ensemble, Family, Head, Kind, Layer, Measured, Model, Sample, network, shipped,
+    Bundle, Ensemble, Family, Head, Layer, LayerKind, Measured, ModelLayers, Sample, network, shipped,
 };
-use carma_memory::{Gpu, MiB, Optimizer, Platform, Task};
+use carma_memory::{Gpu, MiB, ModelTask, Optimizer, Platform};
 use std::num::NonZeroUsize;
 
 /// Tasks whose memory follows a rule: 400 MiB of context, 20 bytes a parameter, 8 an activation. Every
@@ -13,11 +13,11 @@ pub(super) fn made_up(n: usize) -> Data {
     let samples = (0..n)
         .map(|i| {
             let (width, depth) = (64 << (i % 5), 2 + i % 4);
-            let linear = Layer { kind: Kind::Linear, activations: width, params: width * width + width };
-            let relu = Layer { kind: Kind::of("ReLU"), activations: width, params: 0 };
+            let linear = Layer { kind: LayerKind::Linear, activations: width, params: width * width + width };
+            let relu = Layer { kind: LayerKind::of("ReLU"), activations: width, params: 0 };
             let layers = (0..depth).flat_map(|_| [linear, relu]).collect();
-            let model = Model::new(Family::Mlp, layers);
-            let task = Task { batch_size: 64 * (1 + (i as u64 * 7) % 61), ..Task::default() };
+            let model = ModelLayers::new(Family::Mlp, layers);
+            let task = ModelTask { batch_size: 64 * (1 + (i as u64 * 7) % 61), ..ModelTask::default() };
             let bytes = 20 * model.params + 8 * task.batch_size * model.activations(|_| true);
             let mib = 400 + (bytes >> 20) + 2;
             let measured = if i % 7 == 3 { Measured::AtLeast(mib * 4 / 5) } else { Measured::Peak(mib) };
@@ -112,7 +112,7 @@ fn answers_are_ordered_grow_with_coverage_and_beyond_the_training_data() {
     assert!(low.need_mib <= low.use_mib && low.use_mib <= low.upper_mib);
     assert!(low.upper_mib <= high.upper_mib);
     let largest = &data.samples[199 / 5 * 5 - 1];
-    let task = Task { batch_size: 64 * 61 * 40, ..Task::default() };
+    let task = ModelTask { batch_size: 64 * 61 * 40, ..ModelTask::default() };
     let far = network.estimate(&largest.model, &task, &platform(), 0.95);
     let near = network.estimate(&largest.model, &largest.task, &platform(), 0.95);
     assert!(
@@ -216,7 +216,7 @@ fn the_operators_of_a_graph_stand_for_modules() {
             .step_by(37)
             .map(|s| {
                 let graph = crate::dnnperf::graph(&rows[&s.id]).unwrap();
-                let model = Model::of_graph(&graph, &s.task).unwrap();
+                let model = ModelLayers::of_graph(&graph, &s.task).unwrap();
                 assert_eq!(model.family, family, "{}", s.id);
                 assert_eq!(model.params, s.model.params, "{}", s.id);
                 network.outlook(&model, &s.task).at(0.0) / network.outlook(&s.model, &s.task).at(0.0)

@@ -12,7 +12,7 @@ use carma_core::model::SharingMode;
 use carma_interference::group::{Forecast, GpuType, Group, Member, Mode, Objective};
 use carma_interference::kace::trained::Trained;
 use carma_interference::measured::Measured;
-use carma_interference::online::Model;
+use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::mode;
 use carma_interference::predict::best_split;
 use carma_interference::predict::policy::{Lacks, Policy};
@@ -74,7 +74,7 @@ fn bad(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 
 /// The files beside the profiles.
 struct Known {
-    model: Model,
+    model: SlowdownModel,
     kace: Option<Trained>,
     measured: Option<Measured>,
 }
@@ -82,8 +82,8 @@ struct Known {
 impl Known {
     fn load(args: &PredictArgs) -> Result<Self, Failure> {
         let model = match &args.model {
-            Some(path) => Model::read(&read(path)?).map_err(|e| bad(path, &e))?,
-            None => Model::shipped(),
+            Some(path) => SlowdownModel::read(&read(path)?).map_err(|e| bad(path, &e))?,
+            None => SlowdownModel::shipped(),
         };
         let kace = match &args.kace_model {
             Some(path) => {
@@ -128,7 +128,7 @@ impl Known {
         let wrong = |e: String| Failure::new(format!("the daemon's answer is not understood: {e}"));
         let profiles = Profiles::read(&reply.profiles.to_string()).map_err(|e| wrong(e.to_string()))?;
         if args.model.is_none() {
-            self.model = Model::read(&reply.model.to_string()).map_err(|e| wrong(e.to_string()))?;
+            self.model = SlowdownModel::read(&reply.model.to_string()).map_err(|e| wrong(e.to_string()))?;
         }
         Ok((profiles, mode(reply.sharing.unwrap_or(SharingMode::TimeSlice))))
     }

@@ -6,7 +6,7 @@ use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Lock, clean, print, print_json, replace};
 use carma_interference::group::{GpuType, Group, Member};
 use carma_interference::measured::Measured;
-use carma_interference::online::{Model, Observed};
+use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::profile::Profile;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -22,8 +22,11 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
     let lock = Lock::hold(path).map_err(|e| {
         Failure::new(format!("{}: cannot be locked while it is changed: {e}", path.display()))
     })?;
-    let mut model =
-        if path.exists() { Model::read(&read(path)?).map_err(|e| bad(path, &e))? } else { Model::new() };
+    let mut model = if path.exists() {
+        SlowdownModel::read(&read(path)?).map_err(|e| bad(path, &e))?
+    } else {
+        SlowdownModel::new()
+    };
     let gpu = GpuType::named(args.gpu.as_deref().unwrap_or(&measured.machine.gpu));
     let (mut learned, mut known, mut skipped) = (0_u32, 0_u32, Vec::new());
     let windows = measured.combinations.iter().zip(measured.fingerprints(&gpu.name));

@@ -9,7 +9,7 @@ use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print;
 use carma_core::model::{Estimates, Forecasts};
 use carma_core::units::{MiB, Millis};
-use carma_sim::trace::{Activity, Catalogue, Task, Trace, TraceJob};
+use carma_sim::trace::{Activity, Catalogue, CatalogueTask, Trace, TraceJob};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
     let mut skipped: BTreeMap<&str, u64> = BTreeMap::new();
     let mut unread = 0_u64;
     let mut jobs = Vec::new();
-    let mut tasks: BTreeMap<Arc<str>, Task> = BTreeMap::new();
+    let mut tasks: BTreeMap<Arc<str>, CatalogueTask> = BTreeMap::new();
     let mut modes = BTreeSet::new();
     let since = last.map_or(Millis::ZERO, |last| Millis(reply.now_ms).since(last));
     for job in reply.jobs.iter().filter(|job| job.submitted_ms >= since.0) {
@@ -79,12 +79,12 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
         let name: Arc<str> = task_name(job, detail, &mut unread).into();
         let gpus = job.gpus_requested.max(1);
         let peak = job.memory_peak_mib.map(MiB);
-        let task = tasks.entry(Arc::clone(&name)).or_insert_with(|| Task {
+        let task = tasks.entry(Arc::clone(&name)).or_insert_with(|| CatalogueTask {
             name: Arc::clone(&name),
             model: detail.map(|d| short(&d.command.join(" "))).unwrap_or_default(),
             gpus,
             forecasts: detail.map(forecasts).unwrap_or_default(),
-            ..Task::default()
+            ..CatalogueTask::default()
         });
         let alone = detail.into_iter().flat_map(|d| &d.attempts).filter_map(|a| a.alone_bp).next_back();
         if let Some(alone) = alone {

@@ -1,7 +1,7 @@
 //! The backward pass: nodes in reverse, gradients that add up, kept tensors that go.
 
 use super::player::{Player, named};
-use super::store::{Kind, Storage};
+use super::store::{Storage, StorageKind};
 use crate::Error;
 use crate::graph::{Node, Norm, Op, ParamId, TensorId};
 use std::ops::Range;
@@ -398,7 +398,7 @@ impl Player<'_, '_> {
         match target {
             Target::Tensor(t) => self.grads[t.0 as usize] = Some(storage),
             Target::Param(p) => {
-                self.store.turn_into(storage, Kind::Gradients);
+                self.store.turn_into(storage, StorageKind::Gradients);
                 self.param_grads[p.0 as usize] = Some(storage);
                 self.gradient_ready(p)?;
             }

@@ -17,11 +17,11 @@ mod plan;
 mod player;
 mod store;
 
-pub use store::{Holdings, Kind};
+pub use store::{Holdings, StorageKind};
 
 use super::Graph;
 use crate::alloc::{Caching, Event, Peak};
-use crate::{Error, MIB, Platform, Task};
+use crate::{Error, MIB, ModelTask, Platform};
 use player::Player;
 
 /// Takes the events of a run.
@@ -50,7 +50,7 @@ impl Default for Script {
 
 impl Script {
     /// Batch sizes of the steps that are played.
-    fn batches(&self, task: &Task) -> Vec<u64> {
+    fn batches(&self, task: &ModelTask) -> Vec<u64> {
         let batch = task.batch_size.max(1);
         let mut batches = vec![batch; self.steps as usize];
         if let Some(samples) = task.samples.filter(|samples| *samples > 0) {
@@ -110,18 +110,18 @@ impl Replay {
 ///
 /// # Errors
 /// See [`replay_script`].
-pub fn replay(graph: &Graph, task: &Task, platform: &Platform) -> Result<Replay, Error> {
+pub fn replay(graph: &Graph, task: &ModelTask, platform: &Platform) -> Result<Replay, Error> {
     replay_script(graph, task, platform, &Script::default())
 }
 
 /// Plays a script through the allocator's model. The graph's tensors have the batch of
-/// [`Task::batch_size`] in their first dimension; with [`crate::Parallel::DataParallel`] that of all GPUs.
+/// [`ModelTask::batch_size`] in their first dimension; with [`crate::Parallel::DataParallel`] that of all GPUs.
 ///
 /// # Errors
 /// A graph that reads what was not made, or a size that no GPU holds (with the layer's name).
 pub fn replay_script(
     graph: &Graph,
-    task: &Task,
+    task: &ModelTask,
     platform: &Platform,
     script: &Script,
 ) -> Result<Replay, Error> {
@@ -161,7 +161,7 @@ pub fn replay_script(
 /// As for [`replay_script`], and what the sink returns.
 pub fn events(
     graph: &Graph,
-    task: &Task,
+    task: &ModelTask,
     platform: &Platform,
     script: &Script,
     sink: &mut Sink<'_>,

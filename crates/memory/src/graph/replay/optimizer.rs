@@ -3,7 +3,7 @@
 //! Source: `torch/optim/*.py` (`_multi_tensor_*`, the default on GPUs), bitsandbytes' 8-bit Adam.
 
 use super::player::Player;
-use super::store::{Kind, Storage};
+use super::store::{Storage, StorageKind};
 use crate::graph::ParamId;
 use crate::{Error, Optimizer};
 
@@ -35,7 +35,7 @@ impl Player<'_, '_> {
                     Optimizer::Adam | Optimizer::Adamw => self.state_of(*param, 2)?,
                     Optimizer::AdamFused => {
                         // The step count lies on the GPU.
-                        let step = self.new_storage(4, Kind::Optimizer)?;
+                        let step = self.new_storage(4, StorageKind::Optimizer)?;
                         self.state.push(step);
                         self.state_of(*param, 2)?;
                     }
@@ -52,7 +52,7 @@ impl Player<'_, '_> {
         for _ in 0..lists {
             for param in &params {
                 let bytes = self.optimised_bytes(*param);
-                temporary.push(self.new_storage(bytes, Kind::Optimizer)?);
+                temporary.push(self.new_storage(bytes, StorageKind::Optimizer)?);
             }
         }
         self.store.release_all(temporary)
@@ -71,7 +71,7 @@ impl Player<'_, '_> {
 
     fn state_of(&mut self, param: ParamId, count: usize) -> Result<(), Error> {
         for _ in 0..count {
-            let state = self.new_storage(self.optimised_bytes(param), Kind::Optimizer)?;
+            let state = self.new_storage(self.optimised_bytes(param), StorageKind::Optimizer)?;
             self.state.push(state);
         }
         Ok(())
@@ -86,7 +86,7 @@ impl Player<'_, '_> {
                 [elements, 4 * elements.div_ceil(BLOCK_OF_8_BITS)]
             };
             for bytes in sizes {
-                let state = self.new_storage(bytes, Kind::Optimizer)?;
+                let state = self.new_storage(bytes, StorageKind::Optimizer)?;
                 self.state.push(state);
             }
         }

@@ -2,9 +2,9 @@
 //! buckets (`DistributedDataParallel`), shards (ZeRO, FSDP).
 
 use super::player::Player;
-use super::store::{Kind, Storage};
+use super::store::{Storage, StorageKind};
 use crate::graph::{Graph, ParamId};
-use crate::{Error, MIB, Parallel, Task};
+use crate::{Error, MIB, ModelTask, Parallel};
 
 /// First bucket of `DistributedDataParallel`, bytes (`kDefaultFirstBucketBytes`).
 const FIRST_BUCKET: u64 = MIB;
@@ -32,7 +32,7 @@ struct Group {
 }
 
 impl Shards {
-    pub(super) fn new(graph: &Graph, task: &Task) -> Self {
+    pub(super) fn new(graph: &Graph, task: &ModelTask) -> Self {
         let gpus = u64::from(task.gpus.max(1));
         Self {
             strategy: if gpus > 1 { task.parallel } else { Parallel::None },
@@ -90,7 +90,7 @@ impl Player<'_, '_> {
                 filled += self.param_bytes(param);
             }
             if filled > 0 && (filled >= capacity || at == 0) {
-                let bucket = self.new_storage(filled, Kind::Communication)?;
+                let bucket = self.new_storage(filled, StorageKind::Communication)?;
                 self.parallel.stays.push(bucket);
                 (filled, capacity) = (0, BUCKET);
             }
@@ -125,7 +125,7 @@ impl Player<'_, '_> {
             for param in &params {
                 let bytes = self.param_bytes(*param);
                 self.parallel.gathered[param.0 as usize] =
-                    Some(self.new_storage(bytes, Kind::Communication)?);
+                    Some(self.new_storage(bytes, StorageKind::Communication)?);
             }
         }
         if self.parallel.groups.len() > 1 {
@@ -168,10 +168,10 @@ impl Player<'_, '_> {
             return Ok(());
         }
         let all = pending.iter().map(|p| self.param_bytes(*p)).sum();
-        let flat = self.new_storage(all, Kind::Communication)?;
+        let flat = self.new_storage(all, StorageKind::Communication)?;
         for param in pending {
             let part = self.parallel.part(self.param_bytes(param));
-            let part = self.new_storage(part, Kind::Gradients)?;
+            let part = self.new_storage(part, StorageKind::Gradients)?;
             if let Some(whole) = self.param_grads[param.0 as usize].replace(part) {
                 self.store.release(whole)?;
             }
@@ -192,7 +192,7 @@ impl Player<'_, '_> {
             if let Some(grad) = self.param_grads[at] {
                 own.push(grad);
                 let bytes = self.param_bytes(ParamId(at as u32));
-                self.param_grads[at] = Some(self.new_storage(bytes, Kind::Gradients)?);
+                self.param_grads[at] = Some(self.new_storage(bytes, StorageKind::Gradients)?);
             }
         }
         self.store.release_all(own)

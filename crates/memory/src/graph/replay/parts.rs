@@ -2,7 +2,7 @@
 
 use super::plan::Types;
 use super::player::Player;
-use super::store::{Kind, Storage};
+use super::store::{Storage, StorageKind};
 use crate::Error;
 use crate::graph::{Node, Norm, ParamId, TensorId};
 
@@ -52,7 +52,7 @@ impl Player<'_, '_> {
     }
 
     pub(super) fn bytes_new(&mut self, bytes: u64) -> Result<Storage, Error> {
-        self.new_storage(bytes, if self.backward { Kind::Backward } else { Kind::Activations })
+        self.new_storage(bytes, if self.backward { StorageKind::Backward } else { StorageKind::Activations })
     }
 
     /// Parameters (not buffers) of a node for a matrix product in so many bytes; to be released.

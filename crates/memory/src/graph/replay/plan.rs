@@ -1,7 +1,7 @@
 //! What is known before the run: types, who needs a gradient, how the batch scales.
 
 use crate::graph::{Graph, Number, Op, ParamId, Tensor, TensorId};
-use crate::{Error, Mode, Precision, Task};
+use crate::{Error, Mode, ModelTask, Precision};
 
 /// Elements of the largest tensor that is believed, as in the builder.
 const MOST_ELEMENTS: u64 = 1 << 44;
@@ -62,7 +62,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(graph: &Graph, task: &Task) -> Result<Self, Error> {
+    pub(super) fn new(graph: &Graph, task: &ModelTask) -> Result<Self, Error> {
         let types = Types::of(task.precision);
         let needs = needs(graph, task);
         let mut readers = vec![0_u32; graph.tensors.len()];
@@ -132,7 +132,7 @@ pub(super) fn scaled(tensor: &Tensor, base: u64, batch: u64) -> u64 {
     }
 }
 
-fn needs(graph: &Graph, task: &Task) -> Vec<bool> {
+fn needs(graph: &Graph, task: &ModelTask) -> Vec<bool> {
     let mut needs = vec![false; graph.tensors.len()];
     if task.mode == Mode::Infer {
         return needs;

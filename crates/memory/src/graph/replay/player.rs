@@ -1,11 +1,11 @@
 //! The run of a script: the model comes to the GPU, then step after step.
 
 use super::plan::{Plan, Types, scaled};
-use super::store::{Holdings, Kind, Storage, Store};
+use super::store::{Holdings, Storage, StorageKind, Store};
 use super::{Script, Sink};
 use crate::alloc::Event;
 use crate::graph::{Graph, Op, ParamId, TensorId};
-use crate::{Error, Mode, Platform, Task};
+use crate::{Error, Mode, ModelTask, Platform};
 
 /// More than any GPU holds: a run that needs more is refused.
 const MOST_BYTES: u64 = 1 << 50;
@@ -13,7 +13,7 @@ const MOST_BYTES: u64 = 1 << 50;
 /// State of a run. Vectors are indexed by tensor, parameter or node.
 pub(super) struct Player<'a, 's> {
     pub(super) graph: &'a Graph,
-    pub(super) task: &'a Task,
+    pub(super) task: &'a ModelTask,
     pub(super) plan: Plan,
     pub(super) store: Store<'a, 's>,
     pub(super) params: Vec<Storage>,
@@ -49,7 +49,7 @@ pub(super) struct Player<'a, 's> {
 impl<'a, 's> Player<'a, 's> {
     pub(super) fn new(
         graph: &'a Graph,
-        task: &'a Task,
+        task: &'a ModelTask,
         platform: &Platform,
         script: &Script,
         sink: &'a mut Sink<'s>,
@@ -113,7 +113,7 @@ impl<'a, 's> Player<'a, 's> {
         for at in 0..self.graph.params.len() {
             let bytes = self.plan.param_bytes(self.graph, ParamId(at as u32));
             let bytes = self.parallel.shard(bytes);
-            let storage = self.new_storage(bytes, Kind::Parameters)?;
+            let storage = self.new_storage(bytes, StorageKind::Parameters)?;
             self.params.push(storage);
         }
         self.buckets_made()
@@ -163,7 +163,7 @@ impl<'a, 's> Player<'a, 's> {
                 let tensor = self.graph.tensor(*out);
                 let width = Types::fixed(tensor.number).unwrap_or(self.plan.types.weight);
                 let elements = scaled(tensor, self.task.batch_size, batch);
-                let storage = self.new_storage(elements.saturating_mul(width), Kind::Inputs)?;
+                let storage = self.new_storage(elements.saturating_mul(width), StorageKind::Inputs)?;
                 self.width[out.0 as usize] = width;
                 self.inputs.push(storage);
                 self.value[out.0 as usize] = Some(self.store.hold(storage));
@@ -240,7 +240,7 @@ impl<'a, 's> Player<'a, 's> {
                 let width = Types::fixed(number).unwrap_or(self.plan.types.weight);
                 self.width[out.0 as usize] = width;
                 let bytes = self.elements[out.0 as usize].saturating_mul(width);
-                self.value[out.0 as usize] = Some(self.new_storage(bytes, Kind::Inputs)?);
+                self.value[out.0 as usize] = Some(self.new_storage(bytes, StorageKind::Inputs)?);
             }
         }
         self.end_of_autocast()?;
@@ -313,7 +313,7 @@ impl<'a, 's> Player<'a, 's> {
         Ok(())
     }
 
-    pub(super) fn new_storage(&mut self, bytes: u64, kind: Kind) -> Result<Storage, Error> {
+    pub(super) fn new_storage(&mut self, bytes: u64, kind: StorageKind) -> Result<Storage, Error> {
         if bytes > MOST_BYTES || self.store.total() > MOST_BYTES {
             return Err(Error::Absurd {
                 layer: kind.as_str().to_owned(),

@@ -10,7 +10,7 @@ pub(super) struct Storage(u32);
 
 /// What a storage is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum StorageKind {
     /// Parameters and buffers.
     Parameters,
     /// Gradients of parameters.
@@ -27,7 +27,7 @@ pub enum Kind {
     Communication,
 }
 
-impl Kind {
+impl StorageKind {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Parameters,
@@ -54,14 +54,14 @@ impl Kind {
     }
 }
 
-/// Bytes by [`Kind`], in the order of [`Kind::ALL`].
+/// Bytes by [`StorageKind`], in the order of [`StorageKind::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Holdings([u64; Kind::ALL.len()]);
+pub struct Holdings([u64; StorageKind::ALL.len()]);
 
 impl Holdings {
     /// Bytes of a kind.
     #[must_use]
-    pub const fn of(&self, kind: Kind) -> u64 {
+    pub const fn of(&self, kind: StorageKind) -> u64 {
         self.0[kind as usize]
     }
 
@@ -74,7 +74,7 @@ impl Holdings {
     /// The kinds with the most bytes, largest first: `activations 1,204 MiB, gradients 400 MiB`.
     #[must_use]
     pub fn describe(&self) -> String {
-        let mut kinds = Kind::ALL.map(|kind| (self.of(kind), kind.as_str()));
+        let mut kinds = StorageKind::ALL.map(|kind| (self.of(kind), kind.as_str()));
         kinds.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let parts: Vec<String> = kinds
             .iter()
@@ -89,7 +89,7 @@ impl Holdings {
 struct Slot {
     bytes: u64,
     references: u32,
-    kind: Kind,
+    kind: StorageKind,
 }
 
 /// All storages; every change of them goes to the sink as an event.
@@ -132,7 +132,7 @@ impl<'a, 's> Store<'a, 's> {
     }
 
     /// A new storage, with one reference.
-    pub(super) fn new_storage(&mut self, bytes: u64, kind: Kind) -> Result<Storage, Error> {
+    pub(super) fn new_storage(&mut self, bytes: u64, kind: StorageKind) -> Result<Storage, Error> {
         let slot = Slot { bytes, references: 1, kind };
         let at = match self.vacant.pop() {
             Some(at) => {
@@ -191,7 +191,7 @@ impl<'a, 's> Store<'a, 's> {
     }
 
     /// It is for something else from now on: a gradient becomes that of a parameter.
-    pub(super) fn turn_into(&mut self, storage: Storage, kind: Kind) {
+    pub(super) fn turn_into(&mut self, storage: Storage, kind: StorageKind) {
         let slot = &mut self.slots[storage.0 as usize];
         self.now.0[slot.kind as usize] -= slot.bytes;
         self.now.0[kind as usize] += slot.bytes;

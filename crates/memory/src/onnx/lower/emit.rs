@@ -2,7 +2,7 @@
 
 use super::{Lower, Source, is_param_name, union};
 use crate::graph::{Keeps, Norm, Op, ParamId, TensorId};
-use crate::onnx::model::{Id, Kind, Node};
+use crate::onnx::model::{Id, Node, NumberKind};
 use crate::onnx::shape::elements;
 use crate::{Error, Mode};
 
@@ -90,116 +90,113 @@ impl Lower<'_> {
         let Some(x) = o.tensors.first().copied() else { return Ok(()) };
         let (xs, first) = (o.tensors.as_slice(), node.input(0));
         let activation = |keeps| Op::Activation { keeps, inplace: false };
-        let op =
-            match node.op.as_str() {
-                "Conv" | "ConvTranspose" => return self.conv(node, out, x),
-                "Gemm" | "MatMul" => return self.product(node, out, &o),
-                "BatchNormalization" => return self.batch_norm(node, out, x),
-                "Gather" => return self.gather(node, out, &o),
-                "Dropout" => return self.dropout(node, out, x),
-                "LSTM" | "GRU" | "RNN" => return self.recurrent(node, out, x),
-                "Cast" | "CastLike" if first.is_some_and(|id| self.kind(id) == self.kind(out)) => {
-                    self.alias(out, x);
-                    return Ok(());
+        let op = match node.op.as_str() {
+            "Conv" | "ConvTranspose" => return self.conv(node, out, x),
+            "Gemm" | "MatMul" => return self.product(node, out, &o),
+            "BatchNormalization" => return self.batch_norm(node, out, x),
+            "Gather" => return self.gather(node, out, &o),
+            "Dropout" => return self.dropout(node, out, x),
+            "LSTM" | "GRU" | "RNN" => return self.recurrent(node, out, x),
+            "Cast" | "CastLike" if first.is_some_and(|id| self.kind(id) == self.kind(out)) => {
+                self.alias(out, x);
+                return Ok(());
+            }
+            "Identity" => {
+                self.alias(out, x);
+                return Ok(());
+            }
+            "Transpose" => {
+                self.permuted.insert(out);
+                Op::View
+            }
+            "Reshape" | "Flatten" => {
+                // Merging what lies apart copies: the output of attention written out.
+                let permuted = first.is_some_and(|id| self.permuted.contains(&id) && self.merges(id, out));
+                if permuted { Op::Copy } else { Op::View }
+            }
+            "Split" => {
+                for id in &node.outputs {
+                    if self.values.get(*id).is_some() {
+                        self.put(name, Op::View, &[x], &[], *id)?;
+                    }
                 }
-                "Identity" => {
-                    self.alias(out, x);
-                    return Ok(());
-                }
-                "Transpose" => {
+                return Ok(());
+            }
+            "Squeeze" | "Unsqueeze" | "Expand" | "Slice" => {
+                if first.is_some_and(|id| self.permuted.contains(&id)) {
                     self.permuted.insert(out);
-                    Op::View
                 }
-                "Reshape" | "Flatten" => {
-                    // Merging what lies apart copies: the output of attention written out.
-                    let permuted =
-                        first.is_some_and(|id| self.permuted.contains(&id) && self.merges(id, out));
-                    if permuted { Op::Copy } else { Op::View }
+                Op::View
+            }
+            "Pad" if first.is_some_and(|id| self.shape(id) == self.shape(out)) => {
+                self.alias(out, x);
+                return Ok(());
+            }
+            "Concat" => Op::Cat,
+            "MaxPool" | "GlobalMaxPool" => {
+                self.put(name, Op::MaxPool, &[x], &[], out)?;
+                return Ok(());
+            }
+            "AveragePool" | "LpPool" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL2"
+            | "ReduceLogSumExp" => Op::AvgPool,
+            "Softmax" | "LogSoftmax" => Op::Softmax,
+            "LayerNormalization" => Op::Norm(Norm::Layer),
+            "RMSNormalization" => Op::Norm(Norm::Rms),
+            "InstanceNormalization" | "GroupNormalization" => Op::Norm(Norm::Group),
+            "Attention" => return self.attention(node, out, &o),
+            "Einsum" => Op::MatMul,
+            "Add" | "Sub" | "Sum" | "Mean" if self.kind(out) == NumberKind::Float => {
+                // A constant is added in place of nothing: a new tensor, nothing kept.
+                if xs.len() + o.weights.len() > 1 {
+                    Op::Add { inplace: first.is_some_and(|id| self.residual(node, id, out)) }
+                } else {
+                    activation(Keeps::Nothing)
                 }
-                "Split" => {
-                    for id in &node.outputs {
-                        if self.values.get(*id).is_some() {
-                            self.put(name, Op::View, &[x], &[], *id)?;
-                        }
-                    }
-                    return Ok(());
+            }
+            "Mul" | "Div" if self.kind(out) == NumberKind::Float => {
+                let divides_constant = node.op == "Div" && first.is_some_and(|id| self.tensor(id).is_none());
+                if xs.len() + o.weights.len() > 1 {
+                    Op::Mul
+                } else if divides_constant {
+                    activation(Keeps::Output)
+                } else {
+                    activation(Keeps::Nothing)
                 }
-                "Squeeze" | "Unsqueeze" | "Expand" | "Slice" => {
-                    if first.is_some_and(|id| self.permuted.contains(&id)) {
-                        self.permuted.insert(out);
-                    }
-                    Op::View
-                }
-                "Pad" if first.is_some_and(|id| self.shape(id) == self.shape(out)) => {
-                    self.alias(out, x);
-                    return Ok(());
-                }
-                "Concat" => Op::Cat,
-                "MaxPool" | "GlobalMaxPool" => {
-                    self.put(name, Op::MaxPool, &[x], &[], out)?;
-                    return Ok(());
-                }
-                "AveragePool" | "LpPool" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL2"
-                | "ReduceLogSumExp" => Op::AvgPool,
-                "Softmax" | "LogSoftmax" => Op::Softmax,
-                "LayerNormalization" => Op::Norm(Norm::Layer),
-                "RMSNormalization" => Op::Norm(Norm::Rms),
-                "InstanceNormalization" | "GroupNormalization" => Op::Norm(Norm::Group),
-                "Attention" => return self.attention(node, out, &o),
-                "Einsum" => Op::MatMul,
-                "Add" | "Sub" | "Sum" | "Mean" if self.kind(out) == Kind::Float => {
-                    // A constant is added in place of nothing: a new tensor, nothing kept.
-                    if xs.len() + o.weights.len() > 1 {
-                        Op::Add { inplace: first.is_some_and(|id| self.residual(node, id, out)) }
-                    } else {
-                        activation(Keeps::Nothing)
-                    }
-                }
-                "Mul" | "Div" if self.kind(out) == Kind::Float => {
-                    let divides_constant =
-                        node.op == "Div" && first.is_some_and(|id| self.tensor(id).is_none());
-                    if xs.len() + o.weights.len() > 1 {
-                        Op::Mul
-                    } else if divides_constant {
-                        activation(Keeps::Output)
-                    } else {
-                        activation(Keeps::Nothing)
-                    }
-                }
-                "Pow" if first.is_some_and(|id| self.tensor(id).is_some()) => activation(Keeps::Input),
-                "PRelu" | "Max" | "Min" if self.kind(out) == Kind::Float => {
-                    if xs.len() + o.weights.len() > 1 { Op::Mul } else { activation(Keeps::Input) }
-                }
-                "Relu" => {
-                    let inplace = first.is_some_and(|id| self.overwritable.contains(&id));
-                    Op::Activation { keeps: Keeps::Output, inplace }
-                }
-                "Sigmoid" | "Tanh" | "Exp" | "Sqrt" | "Reciprocal" => activation(Keeps::Output),
-                "Neg" | "Floor" | "Ceil" | "Round" | "Sign" => activation(Keeps::Nothing),
-                "Erf"
-                | "Log"
-                | "Abs"
-                | "Sin"
-                | "Cos"
-                | "Clip"
-                | "LeakyRelu"
-                | "Elu"
-                | "Selu"
-                | "Celu"
-                | "Gelu"
-                | "Mish"
-                | "Swish"
-                | "Softplus"
-                | "Softsign"
-                | "HardSigmoid"
-                | "HardSwish"
-                | "ThresholdedRelu"
-                | "com.microsoft::QuickGelu"
-                | "com.microsoft::FastGelu"
-                | "com.microsoft::Gelu" => activation(Keeps::Input),
-                // Means and sums know the gradient from the shape alone; the others move or compare elements.
-                _ => Op::Copy,
-            };
+            }
+            "Pow" if first.is_some_and(|id| self.tensor(id).is_some()) => activation(Keeps::Input),
+            "PRelu" | "Max" | "Min" if self.kind(out) == NumberKind::Float => {
+                if xs.len() + o.weights.len() > 1 { Op::Mul } else { activation(Keeps::Input) }
+            }
+            "Relu" => {
+                let inplace = first.is_some_and(|id| self.overwritable.contains(&id));
+                Op::Activation { keeps: Keeps::Output, inplace }
+            }
+            "Sigmoid" | "Tanh" | "Exp" | "Sqrt" | "Reciprocal" => activation(Keeps::Output),
+            "Neg" | "Floor" | "Ceil" | "Round" | "Sign" => activation(Keeps::Nothing),
+            "Erf"
+            | "Log"
+            | "Abs"
+            | "Sin"
+            | "Cos"
+            | "Clip"
+            | "LeakyRelu"
+            | "Elu"
+            | "Selu"
+            | "Celu"
+            | "Gelu"
+            | "Mish"
+            | "Swish"
+            | "Softplus"
+            | "Softsign"
+            | "HardSigmoid"
+            | "HardSwish"
+            | "ThresholdedRelu"
+            | "com.microsoft::QuickGelu"
+            | "com.microsoft::FastGelu"
+            | "com.microsoft::Gelu" => activation(Keeps::Input),
+            // Means and sums know the gradient from the shape alone; the others move or compare elements.
+            _ => Op::Copy,
+        };
         let params = match op {
             Op::View | Op::Copy => Vec::new(),
             _ => self.weights(o.weights)?,
@@ -317,7 +314,7 @@ impl Lower<'_> {
     fn gather(&mut self, node: &Node, out: Id, o: &Operands) -> Result<(), Error> {
         let (Some(data), Some(indices)) = (node.input(0), node.input(1)) else { return Ok(()) };
         let rows = self.tensor(data).is_none();
-        if rows && self.kind(data) == Kind::Float {
+        if rows && self.kind(data) == NumberKind::Float {
             let ids = match self.source(data) {
                 Source::Weights(ids) => ids,
                 _ => vec![data],

@@ -2,11 +2,11 @@
 
 mod emit;
 
-use super::model::{Id, Kind, Model};
+use super::model::{Id, NumberKind, OnnxModel};
 use super::pattern::{self, Fused, Group, Groups};
 use super::shape::{Values, elements};
 use crate::graph::{Builder, Graph, Norm, Number, Op, ParamId, TensorId};
-use crate::{Attention, Error, Mode, Task};
+use crate::{Attention, Error, Mode, ModelTask};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a value comes from.
@@ -21,9 +21,9 @@ enum Source {
 }
 
 struct Lower<'m> {
-    model: &'m Model,
+    model: &'m OnnxModel,
     values: &'m Values,
-    task: &'m Task,
+    task: &'m ModelTask,
     b: Builder,
     sources: BTreeMap<Id, Source>,
     params: BTreeMap<Id, ParamId>,
@@ -45,7 +45,7 @@ struct Lower<'m> {
 }
 
 /// The graph.
-pub(super) fn lower(model: &Model, values: &Values, task: &Task) -> Result<Graph, Error> {
+pub(super) fn lower(model: &OnnxModel, values: &Values, task: &ModelTask) -> Result<Graph, Error> {
     let groups = pattern::find(model, values, task.attention == Attention::Sdpa);
     let b = Builder::new(family(model));
     let mut lower = Lower {
@@ -75,7 +75,7 @@ pub(super) fn lower(model: &Model, values: &Values, task: &Task) -> Result<Graph
 
 /// Values that PyTorch's own models and timm let a ReLU write over: what a convolution, a normalisation or a
 /// sum makes and nobody else reads.
-fn overwritable(model: &Model) -> BTreeSet<Id> {
+fn overwritable(model: &OnnxModel) -> BTreeSet<Id> {
     let mut readers: BTreeMap<Id, usize> = BTreeMap::new();
     for id in model.nodes.iter().flat_map(|n| n.inputs.iter().flatten()) {
         *readers.entry(*id).or_default() += 1;
@@ -86,7 +86,7 @@ fn overwritable(model: &Model) -> BTreeSet<Id> {
 }
 
 /// The kind of model, from names and operators.
-fn family(model: &Model) -> &'static str {
+fn family(model: &OnnxModel) -> &'static str {
     let named = |words: &[&str]| model.names.iter().any(|n| words.iter().any(|w| n.contains(w)));
     let has = |ops: &[&str]| model.nodes.iter().any(|n| ops.contains(&n.op.as_str()));
     if named(&["bert.", "bert/"]) {
@@ -112,11 +112,11 @@ fn is_param_name(name: &str) -> bool {
     !made.iter().any(|m| name.starts_with(m)) && !name.chars().all(|c| c.is_ascii_digit())
 }
 
-const fn number(kind: Kind) -> Number {
+const fn number(kind: NumberKind) -> Number {
     match kind {
-        Kind::Float => Number::Float,
-        Kind::Int => Number::Int64,
-        Kind::Bool => Number::Bool,
+        NumberKind::Float => Number::Float,
+        NumberKind::Int => Number::Int64,
+        NumberKind::Bool => Number::Bool,
     }
 }
 
@@ -125,8 +125,8 @@ impl Lower<'_> {
         self.values.get(id).map_or(&[], |v| &v.shape)
     }
 
-    fn kind(&self, id: Id) -> Kind {
-        self.values.get(id).map_or(Kind::Float, |v| v.kind)
+    fn kind(&self, id: Id) -> NumberKind {
+        self.values.get(id).map_or(NumberKind::Float, |v| v.kind)
     }
 
     fn inputs(&mut self) -> Result<(), Error> {
@@ -144,7 +144,7 @@ impl Lower<'_> {
             return source.clone();
         }
         match self.model.constants.get(&id) {
-            Some(c) if c.kind == Kind::Float && elements(&c.shape) > 1 => {
+            Some(c) if c.kind == NumberKind::Float && elements(&c.shape) > 1 => {
                 if is_param_name(self.model.name(id)) { Source::Weights(vec![id]) } else { Source::Constant }
             }
             _ => Source::Constant,
@@ -280,7 +280,7 @@ impl Lower<'_> {
         if returned.is_empty() {
             return Err(Error::bad("ONNX file", "no output depends on an input"));
         }
-        let scores = returned.iter().find(|(id, _)| self.kind(*id) == Kind::Float);
+        let scores = returned.iter().find(|(id, _)| self.kind(*id) == NumberKind::Float);
         if let Some((id, tensor)) = scores.copied().filter(|_| self.task.mode == Mode::Train) {
             self.loss(id, tensor)?;
         }
@@ -293,7 +293,7 @@ impl Lower<'_> {
             // The file has its loss in it.
             return Ok(());
         }
-        let tokens = self.model.inputs.iter().any(|(_, s)| s.kind == Kind::Int);
+        let tokens = self.model.inputs.iter().any(|(_, s)| s.kind == NumberKind::Int);
         let rank = shape.len();
         let classes_last = rank == 2 || (rank == 3 && tokens);
         let classes = if classes_last { shape.last() } else { shape.get(1) }.copied().unwrap_or(1);

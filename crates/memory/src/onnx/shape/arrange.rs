@@ -1,7 +1,7 @@
 //! Shapes of operators that arrange: reshapes, slices, gathers, concatenations, reductions.
 
 use super::{Call, Value, few};
-use crate::onnx::model::{Kind, MOST_KNOWN};
+use crate::onnx::model::{MOST_KNOWN, NumberKind};
 
 impl Call<'_> {
     pub(super) fn arrange(&self) -> Option<Vec<Value>> {
@@ -26,7 +26,7 @@ impl Call<'_> {
             "Pad" => one(self.pad()?),
             "ArgMax" | "ArgMin" => {
                 let v = self.reduce(Some(vec![self.node.int("axis").unwrap_or(0)]))?;
-                one(Value::new(v.shape, Kind::Int))
+                one(Value::new(v.shape, NumberKind::Int))
             }
             "TopK" => self.top_k(),
             "OneHot" => {
@@ -39,7 +39,7 @@ impl Call<'_> {
             }
             "ConstantOfShape" => {
                 let shape = lengths(&self.input(0)?.ints()?)?;
-                let kind = self.node.tensor("value").map_or(Kind::Float, |c| c.kind);
+                let kind = self.node.tensor("value").map_or(NumberKind::Float, |c| c.kind);
                 one(Value::new(shape, kind))
             }
             "RandomNormalLike" | "RandomUniformLike" | "Bernoulli" | "EyeLike" => {
@@ -317,7 +317,7 @@ impl Call<'_> {
         let axis = Self::axis(self.node.int("axis").unwrap_or(-1), x.shape.len())?;
         let mut shape = x.shape.clone();
         *shape.get_mut(axis)? = u64::try_from(k).ok()?;
-        Some(vec![Value::new(shape.clone(), x.kind), Value::new(shape, Kind::Int)])
+        Some(vec![Value::new(shape.clone(), x.kind), Value::new(shape, NumberKind::Int)])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Arithmetic on known values.
 
 use super::Value;
-use crate::onnx::model::Kind;
+use crate::onnx::model::NumberKind;
 
 /// Functions of one number.
 pub(super) fn unary(op: &str) -> Option<fn(f64) -> f64> {
@@ -24,12 +24,12 @@ pub(super) fn unary(op: &str) -> Option<fn(f64) -> f64> {
 type Binary = fn(f64, f64) -> f64;
 
 /// Functions of two numbers, and whether they compare.
-pub(super) fn binary(op: &str, kind: Option<Kind>) -> Option<(Binary, bool)> {
+pub(super) fn binary(op: &str, kind: Option<NumberKind>) -> Option<(Binary, bool)> {
     let number: Binary = match op {
         "Add" => |a, b| a + b,
         "Sub" => |a, b| a - b,
         "Mul" => |a, b| a * b,
-        "Div" if kind == Some(Kind::Int) => |a, b| (a / b).trunc(),
+        "Div" if kind == Some(NumberKind::Int) => |a, b| (a / b).trunc(),
         "Div" => |a, b| a / b,
         "Mod" => |a, b| a - b * (a / b).floor(),
         "Pow" => f64::powf,

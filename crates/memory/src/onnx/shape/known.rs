@@ -1,7 +1,7 @@
 //! Operators that are computed, as all that they read is known.
 
 use super::{Call, Value, broadcast, few, fold};
-use crate::onnx::model::Kind;
+use crate::onnx::model::NumberKind;
 
 impl Call<'_> {
     /// What the node makes, with its values; `None` where something is not known or too large.
@@ -19,18 +19,18 @@ impl Call<'_> {
                 let (start, end) =
                     (at(self.node.int("start").unwrap_or(0)), at(self.node.int("end").unwrap_or(rank)));
                 let part: Vec<f64> = shape.get(start..end.max(start))?.iter().map(|d| *d as f64).collect();
-                one(Value::known(vec![part.len() as u64], Kind::Int, part))
+                one(Value::known(vec![part.len() as u64], NumberKind::Int, part))
             }
-            "Size" => one(Value::known(Vec::new(), Kind::Int, vec![self.input(0)?.elements() as f64])),
+            "Size" => one(Value::known(Vec::new(), NumberKind::Int, vec![self.input(0)?.elements() as f64])),
             "Identity" => one(self.whole(0)?.clone()),
             "Cast" | "CastLike" => {
                 let x = self.whole(0)?;
                 let kind = self.cast_kind()?;
                 let known = x.known.as_ref()?;
                 let values = known.iter().map(|v| match kind {
-                    Kind::Float => *v,
-                    Kind::Int => v.trunc(),
-                    Kind::Bool => f64::from(*v != 0.0),
+                    NumberKind::Float => *v,
+                    NumberKind::Int => v.trunc(),
+                    NumberKind::Bool => f64::from(*v != 0.0),
                 });
                 one(Value::known(x.shape.clone(), kind, values.collect()))
             }
@@ -56,7 +56,7 @@ impl Call<'_> {
                 let (shape, fill) = (shape?, self.node.tensor("value"));
                 let n = few(&shape)?;
                 let value = fill.as_ref().and_then(|c| c.values.as_ref()?.first().copied()).unwrap_or(0.0);
-                one(Value::known(shape, fill.map_or(Kind::Float, |c| c.kind), vec![value; n]))
+                one(Value::known(shape, fill.map_or(NumberKind::Float, |c| c.kind), vec![value; n]))
             }
             "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => {
                 let x = self.whole(0)?;
@@ -101,7 +101,7 @@ impl Call<'_> {
                 let n = few(&shape)?;
                 let (x, y) = (fold::spread(a, &shape, n)?, fold::spread(b, &shape, n)?);
                 let values = x.iter().zip(y).map(|(x, y)| f(*x, y)).collect();
-                one(Value::known(shape, if compares { Kind::Bool } else { a.kind }, values))
+                one(Value::known(shape, if compares { NumberKind::Bool } else { a.kind }, values))
             }
         }
     }

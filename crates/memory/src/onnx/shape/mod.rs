@@ -13,8 +13,8 @@ mod rebatch;
 mod sizes;
 mod window;
 
-use super::model::{Dim, Id, Kind, MOST_DIMENSIONS, MOST_KNOWN, Model, Node};
-use crate::{Error, Task};
+use super::model::{Dim, Id, MOST_DIMENSIONS, MOST_KNOWN, Node, NumberKind, OnnxModel};
+use crate::{Error, ModelTask};
 use sizes::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Value {
     pub(super) shape: Vec<u64>,
-    pub(super) kind: Kind,
+    pub(super) kind: NumberKind,
     /// Its elements, where they are few and do not depend on the data.
     pub(super) known: Option<Vec<f64>>,
     /// Whether it depends on the model's inputs' data.
@@ -30,11 +30,11 @@ pub(super) struct Value {
 }
 
 impl Value {
-    fn new(shape: Vec<u64>, kind: Kind) -> Self {
+    fn new(shape: Vec<u64>, kind: NumberKind) -> Self {
         Self { shape, kind, known: None, varies: true }
     }
 
-    fn known(shape: Vec<u64>, kind: Kind, values: Vec<f64>) -> Self {
+    fn known(shape: Vec<u64>, kind: NumberKind, values: Vec<f64>) -> Self {
         Self { shape, kind, known: Some(values), varies: false }
     }
 
@@ -95,7 +95,7 @@ impl Values {
 ///
 /// # Errors
 /// Inputs of absurd sizes.
-pub(super) fn infer(model: &Model, task: &Task) -> Result<Values, Error> {
+pub(super) fn infer(model: &OnnxModel, task: &ModelTask) -> Result<Values, Error> {
     let batch = task.batch_size.max(1);
     // Where the first input's first dimension is a number, that is the batch of the export.
     let fixed = model.inputs.iter().find_map(|(_, s)| match (s.dims.len() > 1, s.dims.first()) {
@@ -116,7 +116,7 @@ pub(super) fn infer(model: &Model, task: &Task) -> Result<Values, Error> {
     let mut values = pass(model, &mut sizes, first.as_ref())?;
     if let Some(tokens) = task.seq_len {
         let fixed_tokens = model.inputs.iter().find_map(|(_, s)| match (s.kind, s.dims.get(1)) {
-            (Kind::Int, Some(Dim::Number(n))) if *n != tokens => Some(*n),
+            (NumberKind::Int, Some(Dim::Number(n))) if *n != tokens => Some(*n),
             _ => None,
         });
         if let Some(n) = fixed_tokens {
@@ -129,7 +129,7 @@ pub(super) fn infer(model: &Model, task: &Task) -> Result<Values, Error> {
     Ok(values)
 }
 
-fn pass(model: &Model, sizes: &mut Sizes<'_>, first: Option<&Values>) -> Result<Values, Error> {
+fn pass(model: &OnnxModel, sizes: &mut Sizes<'_>, first: Option<&Values>) -> Result<Values, Error> {
     let mut values = Values::default();
     for (id, constant) in &model.constants {
         let known = constant.values.clone();
@@ -172,7 +172,7 @@ fn pass(model: &Model, sizes: &mut Sizes<'_>, first: Option<&Values>) -> Result<
 
 /// What a node makes, and whether that depends on the data.
 fn infer_node(
-    model: &Model,
+    model: &OnnxModel,
     node: &Node,
     values: &Values,
     sizes: &Sizes<'_>,
@@ -190,7 +190,7 @@ fn infer_node(
 }
 
 /// Without a rule: as the file states, else as the largest input, which is right for most of what has none.
-fn guess(model: &Model, node: &Node, id: Id, values: &Values, sizes: &Sizes<'_>) -> Option<Value> {
+fn guess(model: &OnnxModel, node: &Node, id: Id, values: &Values, sizes: &Sizes<'_>) -> Option<Value> {
     let stated = || {
         let stated = model.stated.get(&id)?;
         Some(Value::new(sizes.stated(stated)?, stated.kind))
@@ -286,11 +286,11 @@ impl Call<'_> {
             | "com.microsoft::FastGelu"
             | "com.microsoft::Gelu"
             | "RotaryEmbedding" => one(like(x()?)),
-            "Not" | "IsNaN" | "IsInf" => one(Value::new(x()?.shape.clone(), Kind::Bool)),
+            "Not" | "IsNaN" | "IsInf" => one(Value::new(x()?.shape.clone(), NumberKind::Bool)),
             "Cast" | "CastLike" => one(Value::new(x()?.shape.clone(), self.cast_kind()?)),
-            "Dropout" => Some(vec![like(x()?), Value::new(x()?.shape.clone(), Kind::Bool)]),
+            "Dropout" => Some(vec![like(x()?), Value::new(x()?.shape.clone(), NumberKind::Bool)]),
             "BatchNormalization" => {
-                let channel = Value::new(self.input(1)?.shape.clone(), Kind::Float);
+                let channel = Value::new(self.input(1)?.shape.clone(), NumberKind::Float);
                 let mut made = vec![like(x()?)];
                 made.resize(self.node.outputs.len().max(1), channel);
                 Some(made)
@@ -300,14 +300,18 @@ impl Call<'_> {
                 let axis = Self::axis(self.node.int("axis").unwrap_or(-1), v.shape.len())?;
                 let mut rows = v.shape.clone();
                 rows.iter_mut().skip(axis).for_each(|d| *d = 1);
-                Some(vec![like(v), Value::new(rows.clone(), Kind::Float), Value::new(rows, Kind::Float)])
+                Some(vec![
+                    like(v),
+                    Value::new(rows.clone(), NumberKind::Float),
+                    Value::new(rows, NumberKind::Float),
+                ])
             }
             "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Mod" | "Min" | "Max" | "Sum" | "Mean" | "PRelu"
             | "BitShift" | "And" | "Or" | "Xor" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => {
                 one(Value::new(self.broadcast(0)?, x()?.kind))
             }
             "Equal" | "Less" | "Greater" | "LessOrEqual" | "GreaterOrEqual" => {
-                one(Value::new(self.broadcast(0)?, Kind::Bool))
+                one(Value::new(self.broadcast(0)?, NumberKind::Bool))
             }
             "Where" => one(Value::new(self.broadcast(0)?, self.input(1)?.kind)),
             "MatMul" | "MatMulInteger" | "com.microsoft::FusedMatMul" => {
@@ -326,11 +330,11 @@ impl Call<'_> {
     }
 
     /// `TensorProto.DataType` of a cast's target.
-    fn cast_kind(&self) -> Option<Kind> {
+    fn cast_kind(&self) -> Option<NumberKind> {
         Some(match self.node.int("to") {
-            Some(2..=7 | 12 | 13) => Kind::Int,
-            Some(9) => Kind::Bool,
-            Some(_) => Kind::Float,
+            Some(2..=7 | 12 | 13) => NumberKind::Int,
+            Some(9) => NumberKind::Bool,
+            Some(_) => NumberKind::Float,
             None => self.input(1)?.kind,
         })
     }

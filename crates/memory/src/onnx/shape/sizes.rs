@@ -1,12 +1,12 @@
 //! Sizes of open dimensions: batch, tokens, and what can only be assumed.
 
-use crate::Task;
-use crate::onnx::model::{Dim, Kind, Stated};
+use crate::ModelTask;
+use crate::onnx::model::{Dim, NumberKind, Stated};
 use std::collections::BTreeMap;
 
 /// Batches and names of dimensions.
 pub(super) struct Sizes<'t> {
-    pub(super) task: &'t Task,
+    pub(super) task: &'t ModelTask,
     pub(super) names: BTreeMap<String, u64>,
     /// Batch in the file, where it is a number.
     pub(super) fixed: Option<u64>,
@@ -20,7 +20,7 @@ const USUAL_SIDE: u64 = 224;
 const USUAL_TOKENS: u64 = 128;
 
 impl Sizes<'_> {
-    fn named(&mut self, name: &str, input: &str, axis: usize, rank: usize, kind: Kind) -> u64 {
+    fn named(&mut self, name: &str, input: &str, axis: usize, rank: usize, kind: NumberKind) -> u64 {
         if let Some(size) = self.names.get(name) {
             return *size;
         }
@@ -29,7 +29,7 @@ impl Sizes<'_> {
         let sequence = is(&["seq", "len", "token", "time", "ctx"]);
         let size = if is(&["batch"]) || (axis == 0 && !sequence) {
             self.batch
-        } else if sequence || (axis == 1 && (kind != Kind::Float || rank == 3)) {
+        } else if sequence || (axis == 1 && (kind != NumberKind::Float || rank == 3)) {
             self.task.seq_len.unwrap_or_else(|| {
                 self.doubts.push(format!(
                     "input {input}: dimension {name} is taken for {USUAL_TOKENS} tokens; --seq-len says it"

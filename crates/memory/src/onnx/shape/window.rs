@@ -1,7 +1,7 @@
 //! Shapes of convolutions, pooling, resizing and recurrent layers.
 
 use super::{Call, Value};
-use crate::onnx::model::Kind;
+use crate::onnx::model::NumberKind;
 
 /// Size of a dimension after a window of `kernel` goes over it.
 fn slide(size: u64, kernel: u64, stride: u64, dilation: u64, pads: u64, ceil: bool) -> Option<u64> {
@@ -61,7 +61,7 @@ impl Call<'_> {
         };
         let value = Value::new(shape, x.kind);
         if self.node.op == "MaxPool" {
-            let indices = Value::new(value.shape.clone(), Kind::Int);
+            let indices = Value::new(value.shape.clone(), NumberKind::Int);
             return Some(vec![value, indices]);
         }
         Some(vec![value])

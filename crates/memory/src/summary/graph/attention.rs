@@ -1,17 +1,17 @@
 //! Attention in its printed forms: one layer, windows, products side by side or apart.
 
 use super::flow::Flow;
-use super::row::Row;
+use super::row::LayerRow;
 use crate::Error;
 use crate::graph::{Number, Op, TensorId};
 
 impl Flow<'_> {
-    pub(super) fn multi_head(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn multi_head(&mut self, row: &LayerRow) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let at = self.input_of(row, Some(&out))?;
         let width = out.last().copied().unwrap_or(1);
         // torchsummary does not count the projections (they are not called weight).
-        let counted = Row {
+        let counted = LayerRow {
             params: row.params.max(width.saturating_mul(width).saturating_mul(4) + 4 * width),
             ..row.clone()
         };
@@ -52,7 +52,7 @@ impl Flow<'_> {
 
     /// torchvision's attention in shifted windows, which calls functions only: windows are cut out, query,
     /// key and value made, probabilities kept, and all is put back.
-    pub(super) fn windows(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn windows(&mut self, row: &LayerRow) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let at = self.input_of(row, Some(&out))?;
         let shape = self.shape(at).to_vec();
@@ -68,7 +68,7 @@ impl Flow<'_> {
         let weights = channels.saturating_mul(channels);
         let table = (2 * side - 1).pow(2) * heads;
         let all = weights.saturating_mul(4).saturating_add(4 * channels).saturating_add(table);
-        let counted = Row { params: row.params.max(all), ..row.clone() };
+        let counted = LayerRow { params: row.params.max(all), ..row.clone() };
         let params = self.params(
             &counted,
             &[
@@ -116,7 +116,7 @@ impl Flow<'_> {
 
     /// Query, key and value as three products that nobody read: the next linear layer reads what attention
     /// makes of them.
-    pub(super) fn separate(&mut self, row: &Row, at: usize) -> Result<usize, Error> {
+    pub(super) fn separate(&mut self, row: &LayerRow, at: usize) -> Result<usize, Error> {
         let shape = self.shape(at).to_vec();
         if shape.len() != 3 || !self.seen[at].product || self.seen[at].uses > 0 {
             return Ok(at);
@@ -157,7 +157,7 @@ impl Flow<'_> {
     }
 
     /// `[batch, heads, tokens, width]` tells the heads.
-    pub(super) fn note_heads(&mut self, row: &Row) {
+    pub(super) fn note_heads(&mut self, row: &LayerRow) {
         if let Some([_, heads, _, width]) = row.output.as_deref()
             && let Some(last) = self.shape(self.cur).last()
             && heads.checked_mul(*width).is_some_and(|all| all == *last || all.checked_mul(3) == Some(*last))

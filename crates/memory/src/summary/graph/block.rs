@@ -3,7 +3,7 @@
 use super::flow::{Flow, REACH, elements};
 use super::plan::Plan;
 use super::role::Role;
-use super::row::Row;
+use super::row::LayerRow;
 use crate::Error;
 use crate::graph::{Keeps, Number, Op, TensorId};
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ fn adds_in_place(kind: &str) -> bool {
 }
 
 impl Blocks {
-    pub(super) fn enter(&mut self, flow: &mut Flow<'_>, row: &Row) -> Result<(), Error> {
+    pub(super) fn enter(&mut self, flow: &mut Flow<'_>, row: &LayerRow) -> Result<(), Error> {
         flow.step += 1;
         // The printed input tells a branch from the main way.
         if let Some(want) = row.input.as_deref()
@@ -72,7 +72,7 @@ impl Blocks {
         Ok(())
     }
 
-    pub(super) fn exit(&mut self, flow: &mut Flow<'_>, row: &Row, tree: bool) -> Result<(), Error> {
+    pub(super) fn exit(&mut self, flow: &mut Flow<'_>, row: &LayerRow, tree: bool) -> Result<(), Error> {
         flow.step += 1;
         let entry = if tree { self.open.pop() } else { self.last.get(&row.kind).copied() };
         self.end(flow, row, entry, tree)?;
@@ -87,7 +87,13 @@ impl Blocks {
         Ok(())
     }
 
-    fn end(&self, flow: &mut Flow<'_>, row: &Row, entry: Option<Entry>, tree: bool) -> Result<(), Error> {
+    fn end(
+        &self,
+        flow: &mut Flow<'_>,
+        row: &LayerRow,
+        entry: Option<Entry>,
+        tree: bool,
+    ) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return Ok(()) };
         if flow.seen.is_empty() || row.role == Role::Holder {
             return Ok(());
@@ -152,7 +158,7 @@ impl Blocks {
 
 /// A factor a channel before the sum, which torchsummary does not count and torchinfo counts as the
 /// container's own.
-fn scaled(flow: &mut Flow<'_>, row: &Row, tree: bool) -> Result<(), Error> {
+fn scaled(flow: &mut Flow<'_>, row: &LayerRow, tree: bool) -> Result<(), Error> {
     let shape = flow.shape(flow.cur).to_vec();
     let channels_first = shape.get(1).copied().unwrap_or(0);
     let last = shape.last().copied().unwrap_or(0);
@@ -171,7 +177,7 @@ fn scaled(flow: &mut Flow<'_>, row: &Row, tree: bool) -> Result<(), Error> {
 }
 
 /// gMLP's unit: one half, turned by a layer over the tokens, times the other.
-fn gating(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<(), Error> {
+fn gating(flow: &mut Flow<'_>, row: &LayerRow, out: &[u64]) -> Result<(), Error> {
     if !row.kind.contains("GatingUnit") || elements(flow.shape(flow.cur)) != elements(out) {
         return Ok(());
     }
@@ -189,7 +195,7 @@ fn gating(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<(), Error> {
 }
 
 /// Convolution and norm in one class, as in torchvision's Inception: the ReLU is a function.
-fn functional_activation(flow: &mut Flow<'_>, row: &Row) -> Result<(), Error> {
+fn functional_activation(flow: &mut Flow<'_>, row: &LayerRow) -> Result<(), Error> {
     if matches!(row.kind.as_str(), "BasicConv2d" | "BasicConv") && flow.after_norm {
         let x = flow.read(flow.cur);
         let id = flow.b.activation(&format!("{} (relu)", row.name), Keeps::Output, true, x)?;
@@ -199,7 +205,7 @@ fn functional_activation(flow: &mut Flow<'_>, row: &Row) -> Result<(), Error> {
 }
 
 /// A gate for each channel: squeeze and excitation.
-fn gate(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<bool, Error> {
+fn gate(flow: &mut Flow<'_>, row: &LayerRow, out: &[u64]) -> Result<bool, Error> {
     let cur = flow.shape(flow.cur);
     let channels = out.get(1).copied().unwrap_or(0);
     let each = out.first().copied().unwrap_or(0).saturating_mul(channels);
@@ -225,7 +231,7 @@ fn gate(flow: &mut Flow<'_>, row: &Row, out: &[u64]) -> Result<bool, Error> {
 /// Branches side by side: Inception, Fire, dense layers, ShuffleNet.
 fn concatenation(
     flow: &mut Flow<'_>,
-    row: &Row,
+    row: &LayerRow,
     out: &[u64],
     open: &[usize],
     entry: Option<Entry>,

@@ -3,12 +3,12 @@
 use super::fit::{self, Fit};
 use super::flow::{Flow, elements};
 use super::plan::Plan;
-use super::row::{Dims, Row};
+use super::row::{Dims, LayerRow};
 use crate::Error;
 use crate::graph::{Number, Op};
 
 impl Flow<'_> {
-    pub(super) fn conv(&mut self, row: &Row, transposed: bool) -> Result<(), Error> {
+    pub(super) fn conv(&mut self, row: &LayerRow, transposed: bool) -> Result<(), Error> {
         let Some(out) = row.output.clone().filter(|out| out.len() >= 3) else { return self.unknown(row) };
         let outer = out[1].max(1);
         let branch = self.branch(row);
@@ -57,7 +57,7 @@ impl Flow<'_> {
     }
 
     /// How well a tensor fits as input of a convolution; the second cost is that of its sides.
-    pub(super) fn fit(&self, row: &Row, at: usize, out: &[u64], transposed: bool) -> Option<(Fit, f64)> {
+    pub(super) fn fit(&self, row: &LayerRow, at: usize, out: &[u64], transposed: bool) -> Option<(Fit, f64)> {
         let shape = self.shape(at);
         if shape.len() != out.len() || shape.len() < 3 {
             return None;
@@ -77,7 +77,12 @@ impl Flow<'_> {
         Some((fit, cost))
     }
 
-    pub(super) fn conv_input(&mut self, row: &Row, out: &[u64], transposed: bool) -> Result<usize, Error> {
+    pub(super) fn conv_input(
+        &mut self,
+        row: &LayerRow,
+        out: &[u64],
+        transposed: bool,
+    ) -> Result<usize, Error> {
         let mut best: Option<(f64, usize)> = None;
         let mut offer = |cost: f64, at: usize| {
             if best.is_none_or(|(c, _)| cost < c) {
@@ -130,7 +135,7 @@ impl Flow<'_> {
     }
 
     /// Tokens or a map with the channels last, as the map that a convolution to `out` reads.
-    pub(super) fn as_map(&self, row: &Row, out: &[u64]) -> Option<Dims> {
+    pub(super) fn as_map(&self, row: &LayerRow, out: &[u64]) -> Option<Dims> {
         let cur = self.shape(self.cur);
         if out.len() != 4 || cur.len() < 3 {
             return None;
@@ -158,7 +163,7 @@ impl Flow<'_> {
     }
 
     /// The shape of half of the last tensor's channels, if that fits.
-    pub(super) fn half_of(&self, row: &Row, out: &[u64]) -> Option<Dims> {
+    pub(super) fn half_of(&self, row: &LayerRow, out: &[u64]) -> Option<Dims> {
         let mut half = self.shape(self.cur).to_vec();
         *half.get_mut(1)? /= 2;
         let fit = fit::channels(half[1], *out.get(1)?, row.params, true)?;
@@ -166,7 +171,7 @@ impl Flow<'_> {
     }
 
     /// Shapes of inputs that would fit, likeliest first.
-    pub(super) fn conv_wants(&self, row: &Row, out: &[u64]) -> Vec<Dims> {
+    pub(super) fn conv_wants(&self, row: &LayerRow, out: &[u64]) -> Vec<Dims> {
         let outer = out.get(1).copied().unwrap_or(1).max(1);
         let mut wants = Vec::new();
         let cur = self.shape(self.cur);
@@ -203,7 +208,7 @@ impl Flow<'_> {
     }
 
     /// What a block came with, for the first layer of one of its branches side by side.
-    pub(super) fn branch(&self, row: &Row) -> Option<usize> {
+    pub(super) fn branch(&self, row: &LayerRow) -> Option<usize> {
         let entry = self.seen.iter().rposition(|s| s.block_end).unwrap_or(0);
         let fits = match (&row.input, &row.output) {
             (Some(want), _) => self.shape(entry) == want,

@@ -4,9 +4,9 @@
 //! (channels, sizes and the number of weights do not agree), others that fit are, and what a functional
 //! operator could have made of them: a concatenation, a pool, a view, an attention.
 
-use super::row::{Dims, Row};
+use super::row::{Dims, LayerRow};
 use crate::graph::{Builder, Graph, ParamId, TensorId};
-use crate::{Error, Task};
+use crate::{Error, ModelTask};
 use std::collections::HashMap;
 
 /// Tensors that are looked at, back from the last.
@@ -33,7 +33,7 @@ pub(super) struct Seen {
 
 pub(super) struct Flow<'a> {
     pub(super) b: Builder,
-    pub(super) task: &'a Task,
+    pub(super) task: &'a ModelTask,
     pub(super) seen: Vec<Seen>,
     /// The last tensor.
     pub(super) cur: usize,
@@ -55,7 +55,7 @@ pub(super) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(family: &str, task: &'a Task) -> Self {
+    pub(super) fn new(family: &str, task: &'a ModelTask) -> Self {
         Self {
             b: Builder::new(family),
             task,
@@ -133,7 +133,11 @@ impl<'a> Flow<'a> {
     // --- parameters ---
 
     /// Parameters of a layer: `pieces` are shapes; the rest of the printed number is one more.
-    pub(super) fn params(&mut self, row: &Row, pieces: &[(&str, Vec<u64>)]) -> Result<Vec<ParamId>, Error> {
+    pub(super) fn params(
+        &mut self,
+        row: &LayerRow,
+        pieces: &[(&str, Vec<u64>)],
+    ) -> Result<Vec<ParamId>, Error> {
         if row.recursive
             && let Some(ids) = self.shared.get(&row.name)
         {

@@ -3,7 +3,7 @@
 use super::fit;
 use super::flow::Flow;
 use super::role::Role;
-use super::row::{Dims, Row, Step};
+use super::row::{Dims, LayerRow, Step};
 use crate::Error;
 use crate::graph::Number;
 use crate::summary::{Dialect, Summary};
@@ -39,7 +39,7 @@ fn printed_elements(summary: &Summary, samples: u64) -> Option<(f64, f64)> {
     Some(((mb - 0.005) * per, (mb + 0.005) * per))
 }
 
-fn guess(flow: &mut Flow<'_>, summary: &Summary, row: &Row) -> Result<Dims, Error> {
+fn guess(flow: &mut Flow<'_>, summary: &Summary, row: &LayerRow) -> Result<Dims, Error> {
     let Some(out) = row.output.clone() else {
         return Err(Error::bad(row.name.clone(), "no shape is printed; the input cannot be told"));
     };

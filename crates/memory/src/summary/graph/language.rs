@@ -7,7 +7,7 @@
 use super::role::{Role, role};
 use crate::graph::Graph;
 use crate::summary::{Layer, Summary};
-use crate::{Error, Parallel, Task, hf};
+use crate::{Error, ModelTask, Parallel, hf};
 use serde_json::{Map, Value, json};
 
 /// Beginnings of class names, longer before shorter, and `model_type`.
@@ -71,7 +71,7 @@ const FAMILIES: &[(&str, &str)] = &[
 const ENDS: &[&str] = &["For", "Model", "LMHead", "DoubleHeads", "MTModel", "WithLMHead", "EncoderModel"];
 
 /// The graph, if the summary is one of a Hugging Face model.
-pub(super) fn graph(summary: &Summary, task: &Task) -> Option<Result<Graph, Error>> {
+pub(super) fn graph(summary: &Summary, task: &ModelTask) -> Option<Result<Graph, Error>> {
     let (at, model_type) = summary.layers.iter().enumerate().take(8).find_map(|(i, l)| {
         let (front, model_type) = FAMILIES.iter().find(|(front, _)| l.kind.starts_with(front))?;
         let rest = &l.kind[front.len()..];
@@ -80,7 +80,7 @@ pub(super) fn graph(summary: &Summary, task: &Task) -> Option<Result<Graph, Erro
     Some(build(summary, at, model_type, task))
 }
 
-fn build(summary: &Summary, at: usize, model_type: &str, task: &Task) -> Result<Graph, Error> {
+fn build(summary: &Summary, at: usize, model_type: &str, task: &ModelTask) -> Result<Graph, Error> {
     let view = View { layers: &summary.layers[at..] };
     let class = summary.layers[at].kind.clone();
     let mut doubts = Vec::new();

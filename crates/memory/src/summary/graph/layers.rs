@@ -3,7 +3,7 @@
 use super::flow::{Flow, elements};
 use super::plan::Plan;
 use super::role::Role;
-use super::row::{Dims, Row};
+use super::row::{Dims, LayerRow};
 use crate::graph::{Keeps, Norm, Number, Op, TensorId};
 use crate::{Error, Mode};
 
@@ -13,7 +13,7 @@ const MAX_INSIDE: u64 = 64;
 impl Flow<'_> {
     // --- layers ---
 
-    pub(super) fn leaf(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn leaf(&mut self, row: &LayerRow) -> Result<(), Error> {
         self.step += 1;
         if row.role != Role::Identity {
             self.after_norm = matches!(row.role, Role::Norm(_));
@@ -66,7 +66,7 @@ impl Flow<'_> {
         }
     }
 
-    pub(super) fn input_of(&mut self, row: &Row, otherwise: Option<&[u64]>) -> Result<usize, Error> {
+    pub(super) fn input_of(&mut self, row: &LayerRow, otherwise: Option<&[u64]>) -> Result<usize, Error> {
         match (row.input.as_deref(), otherwise) {
             (Some(want), _) if !want.is_empty() => self.obtain(&row.name, want),
             (_, Some(want)) => self.obtain(&row.name, want),
@@ -74,7 +74,7 @@ impl Flow<'_> {
         }
     }
 
-    pub(super) fn elementwise(&mut self, row: &Row, op: Op) -> Result<(), Error> {
+    pub(super) fn elementwise(&mut self, row: &LayerRow, op: Op) -> Result<(), Error> {
         let at = self.input_of(row, row.output.as_deref())?;
         let params = self.params(row, &[])?;
         let x = self.read(at);
@@ -84,7 +84,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    pub(super) fn norm(&mut self, row: &Row, norm: Norm) -> Result<(), Error> {
+    pub(super) fn norm(&mut self, row: &LayerRow, norm: Norm) -> Result<(), Error> {
         let at = match self.branch(row).filter(|at| Some(self.shape(*at)) == row.output.as_deref()) {
             Some(at) => at,
             None => self.input_of(row, row.output.as_deref())?,
@@ -109,7 +109,7 @@ impl Flow<'_> {
     }
 
     /// A factor a channel: the product keeps its input, since the factor is trained.
-    pub(super) fn scale(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn scale(&mut self, row: &LayerRow) -> Result<(), Error> {
         let at = self.input_of(row, row.output.as_deref())?;
         let params = if row.params > 0 {
             self.params(row, &[])?
@@ -125,7 +125,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    pub(super) fn pool(&mut self, row: &Row, op: Op) -> Result<(), Error> {
+    pub(super) fn pool(&mut self, row: &LayerRow, op: Op) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let at = match row.input.as_deref() {
             Some(want) => self.obtain(&row.name, want)?,
@@ -155,7 +155,7 @@ impl Flow<'_> {
         self.recent().find(|i| fits(&self.seen[*i].shape)).unwrap_or(self.cur)
     }
 
-    pub(super) fn reshape(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn reshape(&mut self, row: &LayerRow) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return Ok(()) };
         if let Some(want) = row.input.as_deref() {
             self.cur = self.obtain(&row.name, want)?;
@@ -175,7 +175,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    pub(super) fn linear(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn linear(&mut self, row: &LayerRow) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let width = out.last().copied().unwrap_or(1).max(1);
         if row.attends && self.shape(self.cur) == out {
@@ -231,7 +231,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    pub(super) fn embedding(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn embedding(&mut self, row: &LayerRow) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let width = out.last().copied().unwrap_or(1).max(1);
         let ids_shape = &out[..out.len().saturating_sub(1)];
@@ -242,7 +242,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    pub(super) fn recurrent(&mut self, row: &Row, gates: u64) -> Result<(), Error> {
+    pub(super) fn recurrent(&mut self, row: &LayerRow, gates: u64) -> Result<(), Error> {
         let Some(out) = row.output.clone() else { return self.unknown(row) };
         let at = self.input_of(row, None)?;
         let hidden = out.last().copied().unwrap_or(1).max(1);
@@ -261,7 +261,7 @@ impl Flow<'_> {
     }
 
     /// Layers inside that are not printed: as many unknown ones as make their numbers.
-    pub(super) fn inside(&mut self, row: &Row, out: &[u64]) -> Result<(), Error> {
+    pub(super) fn inside(&mut self, row: &LayerRow, out: &[u64]) -> Result<(), Error> {
         let Some(hidden) = row.hidden else { return Ok(()) };
         let batch = self.task.batch_size.max(1);
         let own = elements(out) / batch;
@@ -279,7 +279,7 @@ impl Flow<'_> {
     }
 
     /// A layer of which nothing is known: it keeps what it reads and what it makes.
-    pub(super) fn unknown(&mut self, row: &Row) -> Result<(), Error> {
+    pub(super) fn unknown(&mut self, row: &LayerRow) -> Result<(), Error> {
         let out = row.output.clone().unwrap_or_else(|| self.shape(self.cur).to_vec());
         if self.seen.is_empty() {
             let id = self.b.input("input", &out, Number::Float)?;

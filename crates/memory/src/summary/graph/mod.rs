@@ -17,7 +17,7 @@ mod shapes;
 
 use super::{Dialect, Summary};
 use crate::graph::Graph;
-use crate::{Error, Task};
+use crate::{Error, ModelTask};
 use block::Blocks;
 use flow::Flow;
 use role::Role;
@@ -28,7 +28,7 @@ use row::Step;
 ///
 /// # Errors
 /// Absurd shapes, with the layer's name; nothing to build from.
-pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
+pub fn graph(summary: &Summary, task: &ModelTask) -> Result<Graph, Error> {
     if task.batch_size == 0 {
         return Err(Error::bad("batch size", "0; give at least 1"));
     }
@@ -46,7 +46,7 @@ pub fn graph(summary: &Summary, task: &Task) -> Result<Graph, Error> {
     vision(summary, task)
 }
 
-fn vision(summary: &Summary, task: &Task) -> Result<Graph, Error> {
+fn vision(summary: &Summary, task: &ModelTask) -> Result<Graph, Error> {
     let steps = resolve::resolve(summary, row::steps(summary, task.batch_size)?, task.batch_size);
     let mut flow = Flow::new(&family(summary), task);
     flow.dropout = !transformer(summary);

@@ -7,7 +7,7 @@
 use super::expand::expand;
 use super::flow::elements;
 use super::role::{Role, role};
-use super::row::{Dims, Row, Step, printed_batch};
+use super::row::{Dims, LayerRow, Step, printed_batch};
 use crate::summary::{Dialect, Summary};
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ fn take(step: Step, act: &str, depth: u8, last: &mut Dims, out: &mut Vec<Step>) 
                 return;
             };
             // The parameters are those of what is inside.
-            let row = Row { params: 0, input: row.input.clone().or(Some(input)), ..row };
+            let row = LayerRow { params: 0, input: row.input.clone().or(Some(input)), ..row };
             out.push(Step::Enter(row.clone()));
             for step in inside {
                 take(step, act, depth + 1, last, out);
@@ -147,7 +147,7 @@ fn share(summary: &Summary, steps: &mut [Step], batch: u64, kept: f64) {
 
 /// Activations grow with the parameters, with the places and against the width: a layer of width `c` has
 /// `c^2` weights and `c` numbers a place.
-fn weight(row: &Row) -> f64 {
+fn weight(row: &LayerRow) -> f64 {
     let Some(out) = row.output.as_deref() else { return 0.0 };
     let input = row.input.as_deref().unwrap_or(out);
     let width = |s: &[u64]| if s.len() == 4 { s[1] } else { s.last().copied().unwrap_or(1) }.max(1) as f64;

@@ -10,7 +10,7 @@ pub(super) type Dims = Vec<u64>;
 
 /// A layer as the flow takes it.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct LayerRow {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) role: Role,
@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub(super) hidden: Option<u64>,
 }
 
-impl Row {
+impl LayerRow {
     /// Parameters of a convolution without those that scale its output (timm's `ScaledStdConv2d`).
     pub(super) fn weights(&self, outer: u64) -> u64 {
         if self.kind.starts_with("ScaledStd") { self.params.saturating_sub(outer) } else { self.params }
@@ -45,11 +45,11 @@ impl Row {
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     /// What follows lies inside.
-    Enter(Row),
-    Leaf(Row),
+    Enter(LayerRow),
+    Leaf(LayerRow),
     /// A container whose inside is hidden.
-    Hidden(Row),
-    Exit(Row),
+    Hidden(LayerRow),
+    Exit(LayerRow),
 }
 
 /// The batch in the text: what most layers have as first dimension.
@@ -107,7 +107,7 @@ impl Batch {
         if self.tree_of_modules { super::shapes::parameters(layer).unwrap_or(0) } else { layer.params }
     }
 
-    fn row(&self, layer: &Layer) -> Result<Row, Error> {
+    fn row(&self, layer: &Layer) -> Result<LayerRow, Error> {
         if layer.params > MOST_ELEMENTS {
             return Err(Error::Absurd {
                 layer: layer.name.clone(),
@@ -115,7 +115,7 @@ impl Batch {
             });
         }
         let first = |shapes: &[Vec<i64>]| shapes.first().map(|s| self.dims(&layer.name, s)).transpose();
-        Ok(Row {
+        Ok(LayerRow {
             name: layer.name.clone(),
             kind: layer.kind.clone(),
             role: role(&layer.kind),
@@ -155,7 +155,7 @@ pub(super) fn steps(summary: &Summary, batch: u64) -> Result<Vec<Step>, Error> {
         marks(&mut steps);
         return Ok(steps);
     }
-    let mut open: Vec<(usize, Row)> = Vec::new();
+    let mut open: Vec<(usize, LayerRow)> = Vec::new();
     for (i, layer) in summary.layers.iter().enumerate() {
         while let Some((depth, _)) = open.last()
             && *depth >= layer.depth

@@ -56,7 +56,7 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), BaselineError> {
 
 /// A kind of instance.
 #[derive(Debug, Clone, Copy)]
-struct Kind {
+struct InstanceKind {
     compute: u8,
     slices: u8,
     most: u8,
@@ -68,15 +68,16 @@ struct Kind {
 #[derive(Debug)]
 struct Cuts {
     name: std::sync::Arc<str>,
-    kinds: Vec<Kind>,
+    kinds: Vec<InstanceKind>,
     /// At `k - 1`: layouts of k instances, kinds ascending.
     layouts: Vec<Vec<Vec<usize>>>,
 }
 
 impl Cuts {
     fn of(gpu: &GpuType) -> Self {
-        let whole = Kind { compute: COMPUTE, slices: MEMORY, most: 1, memory: gpu.memory_mib, part: None };
-        let instance = |profile: &MigProfile| Kind {
+        let whole =
+            InstanceKind { compute: COMPUTE, slices: MEMORY, most: 1, memory: gpu.memory_mib, part: None };
+        let instance = |profile: &MigProfile| InstanceKind {
             compute: profile.compute,
             slices: profile.memory_slices,
             most: profile.most,
@@ -88,7 +89,7 @@ impl Cuts {
             }),
         };
         let smaller = gpu.mig.iter().filter(|profile| profile.compute < COMPUTE);
-        let kinds: Vec<Kind> = std::iter::once(whole).chain(smaller.map(instance)).collect();
+        let kinds: Vec<InstanceKind> = std::iter::once(whole).chain(smaller.map(instance)).collect();
         let mut layouts = vec![Vec::new(); MOST];
         grow(&kinds, &mut Vec::new(), &mut layouts);
         Self { name: std::sync::Arc::clone(&gpu.name), kinds, layouts }
@@ -96,14 +97,14 @@ impl Cuts {
 }
 
 /// Adds all legal layouts that continue this one.
-fn grow(kinds: &[Kind], layout: &mut Vec<usize>, layouts: &mut [Vec<Vec<usize>>]) {
+fn grow(kinds: &[InstanceKind], layout: &mut Vec<usize>, layouts: &mut [Vec<Vec<usize>>]) {
     if let Some(at) = layout.len().checked_sub(1) {
         match layouts.get_mut(at) {
             Some(of_this_many) => of_this_many.push(layout.clone()),
             None => return,
         }
     }
-    let sum = |of: fn(&Kind) -> u8| layout.iter().map(|kind| of(&kinds[*kind])).sum::<u8>();
+    let sum = |of: fn(&InstanceKind) -> u8| layout.iter().map(|kind| of(&kinds[*kind])).sum::<u8>();
     let (compute, slices) = (sum(|kind| kind.compute), sum(|kind| kind.slices));
     for next in layout.last().copied().unwrap_or(WHOLE)..kinds.len() {
         let kind = &kinds[next];
@@ -123,7 +124,8 @@ fn grow(kinds: &[Kind], layout: &mut Vec<usize>, layouts: &mut [Vec<Vec<usize>>]
 type Speeds = Vec<Option<f64>>;
 
 fn speeds(cuts: &Cuts, demand: &Demand, need: u64) -> Speeds {
-    let speed = |kind: &Kind| (need <= kind.memory).then(|| kind.part.map_or(1.0, |part| part.speed(demand)));
+    let speed =
+        |kind: &InstanceKind| (need <= kind.memory).then(|| kind.part.map_or(1.0, |part| part.speed(demand)));
     cuts.kinds.iter().map(speed).collect()
 }
 

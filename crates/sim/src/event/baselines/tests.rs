@@ -4,7 +4,7 @@ use super::*;
 use crate::event::engine::Engine;
 use crate::event::outcome::{End, RunResult};
 use crate::event::{self, simulate};
-use crate::trace::{self, Activity, Catalogue, Task, WorkJob};
+use crate::trace::{self, Activity, Catalogue, CatalogueTask, WorkJob};
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
 use carma_hardware::GpuTypes;
@@ -13,28 +13,29 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A kind of job that has no start-up: its memory in MiB, GRACT and SMACT.
-pub(super) fn task(name: &str, memory: u64, gract: f64, smact: f64) -> Arc<Task> {
-    Arc::new(Task {
+pub(super) fn task(name: &str, memory: u64, gract: f64, smact: f64) -> Arc<CatalogueTask> {
+    Arc::new(CatalogueTask {
         name: name.into(),
         memory: vec![MiB(memory)],
         activity: Activity { gract: Some(gract), smact: Some(smact), ..Activity::default() },
         startup: Some(Millis::ZERO),
-        ..Task::default()
+        ..CatalogueTask::default()
     })
 }
 
 /// Jobs by arrival and duration, in seconds, and their tasks.
-pub(super) fn workload(jobs: &[(u64, u64, u32, &Arc<Task>)]) -> Workload {
-    let job = |(line, (arrival, duration, gpus, task)): (usize, &(u64, u64, u32, &Arc<Task>))| WorkJob {
-        threads: None,
-        line: line as u64,
-        id: line.to_string().into(),
-        arrival: Millis::secs(*arrival),
-        duration: Millis::secs(*duration),
-        gpus: *gpus,
-        user: 0,
-        task: Arc::clone(task),
-    };
+pub(super) fn workload(jobs: &[(u64, u64, u32, &Arc<CatalogueTask>)]) -> Workload {
+    let job =
+        |(line, (arrival, duration, gpus, task)): (usize, &(u64, u64, u32, &Arc<CatalogueTask>))| WorkJob {
+            threads: None,
+            line: line as u64,
+            id: line.to_string().into(),
+            arrival: Millis::secs(*arrival),
+            duration: Millis::secs(*duration),
+            gpus: *gpus,
+            user: 0,
+            task: Arc::clone(task),
+        };
     Workload {
         name: "test".into(),
         users: vec!["-".into()],
@@ -238,14 +239,14 @@ fn check(result: &RunResult, jobs: &Workload) {
     }
 }
 
-fn any_job() -> impl Strategy<Value = (u64, u64, u32, Arc<Task>)> {
+fn any_job() -> impl Strategy<Value = (u64, u64, u32, Arc<CatalogueTask>)> {
     let gib = prop_oneof![3 => 0_u64..12, 1 => 12_u64..50];
     let shares = (0.01..=1.0_f64, 0.0..=1.0_f64, 0.0..=0.7_f64, 0.0..=1.0_f64);
     let startup = prop_oneof![Just(None), Just(Some(0)), (1_u64..600).prop_map(Some)];
     let gpus = prop_oneof![4 => Just(1_u32), 1 => 2_u32..=4];
     (0_u64..4000, 1_u64..4000, gpus, gib, shares, startup, any::<bool>()).prop_map(
         |(arrival, duration, gpus, gib, (gract, smact, drama, tensor), startup, steps)| {
-            let task = Task {
+            let task = CatalogueTask {
                 name: format!("t{}", gib % 5).into(),
                 memory: vec![MiB::gib(gib)],
                 memory_over_time: if steps { vec![(0.0, 0.3), (0.5, 1.0)] } else { Vec::new() },
@@ -257,7 +258,7 @@ fn any_job() -> impl Strategy<Value = (u64, u64, u32, Arc<Task>)> {
                     ..Activity::default()
                 },
                 startup: startup.map(Millis::secs),
-                ..Task::default()
+                ..CatalogueTask::default()
             };
             (arrival, duration, gpus, Arc::new(task))
         },

@@ -9,7 +9,7 @@ use crate::trace::error::{TraceError, shown};
 use crate::trace::lines::{open, unzipped};
 use crate::trace::resolve::counted;
 use crate::trace::table::{Separator, Shape, Table};
-use crate::trace::{Catalogue, Task};
+use crate::trace::{Catalogue, CatalogueTask};
 use carma_core::units::Millis;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +101,11 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
         }
         if !catalogue.tasks.contains_key(kind_name) {
             let name: Arc<str> = kind_name.into();
-            let task = Task { name: Arc::clone(&name), model: kind_name.to_owned(), ..Task::default() };
+            let task = CatalogueTask {
+                name: Arc::clone(&name),
+                model: kind_name.to_owned(),
+                ..CatalogueTask::default()
+            };
             catalogue.tasks.insert(name, Arc::new(task));
         }
         let draft = Draft {

@@ -5,8 +5,8 @@
 use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
 use crate::trace::error::TraceError;
 use crate::trace::read::Words;
-use crate::trace::table::{Column, Row, Separator, Table};
-use crate::trace::{Activity, Catalogue, Task};
+use crate::trace::table::{Column, Separator, Table, TableRow};
+use crate::trace::{Activity, Catalogue, CatalogueTask};
 use carma_core::units::Millis;
 use std::io::Read;
 use std::path::Path;
@@ -50,11 +50,11 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
         let activity = Activity { gract: busy, ..Activity::default() };
         let name = words.get(&name);
         let task = catalogue.tasks.entry(Arc::clone(&name)).or_insert_with(|| {
-            Arc::new(Task {
+            Arc::new(CatalogueTask {
                 name: Arc::clone(&name),
                 memory: used.into_iter().collect(),
                 activity,
-                ..Task::default()
+                ..CatalogueTask::default()
             })
         });
         // A profile that differs from its task's first one stays with the job.
@@ -80,7 +80,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
 }
 
 /// A point in time, or seconds since the beginning, as the logs of Lucid's physical runs have it.
-fn submitted(row: &Row<'_>, column: Column) -> Result<Option<i64>, TraceError> {
+fn submitted(row: &TableRow<'_>, column: Column) -> Result<Option<i64>, TraceError> {
     match row.text(column).map(str::parse::<f64>) {
         Some(Ok(_)) => Ok(row.seconds(column)?.and_then(|t| i64::try_from(t.0).ok())),
         _ => time(row, column),

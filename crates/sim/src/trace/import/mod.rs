@@ -15,7 +15,7 @@ use super::error::TraceError;
 use super::lines::open;
 use super::read::{Words, stem};
 use super::resolve::counted;
-use super::table::{Column, Row};
+use super::table::{Column, TableRow};
 use super::{Activity, Catalogue, Trace, TraceJob};
 use carma_core::units::{MiB, Millis};
 use jiff::civil::DateTime;
@@ -130,7 +130,7 @@ impl Jobs {
     }
 
     /// Takes a job; one without GPU or run time is left out and counted.
-    fn add(&mut self, row: &Row<'_>, draft: &Draft<'_>) {
+    fn add(&mut self, row: &TableRow<'_>, draft: &Draft<'_>) {
         if draft.gpus == 0 {
             return self.skip("uses no GPU");
         }
@@ -185,7 +185,7 @@ impl Jobs {
 
 /// A point in time, `2017-10-09 07:01:55` with a blank or a `T`, in milliseconds. The clock's zone is
 /// taken for UTC: only differences matter, and no source says its zone.
-fn time(row: &Row<'_>, column: Column) -> Result<Option<i64>, TraceError> {
+fn time(row: &TableRow<'_>, column: Column) -> Result<Option<i64>, TraceError> {
     let Some(text) = row.text(column) else { return Ok(None) };
     // What Slurm and pandas write where there is no time.
     if ["unknown", "none", "null", "nat"].iter().any(|none| text.eq_ignore_ascii_case(none)) {
@@ -197,7 +197,7 @@ fn time(row: &Row<'_>, column: Column) -> Result<Option<i64>, TraceError> {
 }
 
 /// What must be there.
-fn given<T>(row: &Row<'_>, column: Column, value: Option<T>, expected: &str) -> Result<T, TraceError> {
+fn given<T>(row: &TableRow<'_>, column: Column, value: Option<T>, expected: &str) -> Result<T, TraceError> {
     value.ok_or_else(|| row.bad(column, expected))
 }
 

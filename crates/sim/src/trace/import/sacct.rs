@@ -4,7 +4,7 @@
 
 use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
 use crate::trace::error::TraceError;
-use crate::trace::table::{Column, Row, Separator, Table};
+use crate::trace::table::{Column, Separator, Table, TableRow};
 use carma_core::units::Millis;
 use std::io::Read;
 use std::path::Path;
@@ -78,7 +78,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
 
 /// GPUs in a list of trackable resources: `cpu=8,gres/gpu=2,gres/gpu:a100=2,mem=64G`. The untyped entry
 /// is the sum of the typed ones, where Slurm is set up to count both.
-fn tres(row: &Row<'_>, column: Option<Column>) -> Result<u32, TraceError> {
+fn tres(row: &TableRow<'_>, column: Option<Column>) -> Result<u32, TraceError> {
     let (Some(text), Some(column)) = (row.text(column), column) else { return Ok(0) };
     let bad = || row.bad(column, "resources like cpu=8,gres/gpu=2");
     let (mut untyped, mut typed) = (0, 0_u32);
@@ -99,7 +99,7 @@ fn tres(row: &Row<'_>, column: Option<Column>) -> Result<u32, TraceError> {
 }
 
 /// A span as Slurm spells it: `[DD-]HH:MM:SS`, `MM:SS`, with or without a fraction.
-fn spell(row: &Row<'_>, column: Option<Column>) -> Result<Option<Millis>, TraceError> {
+fn spell(row: &TableRow<'_>, column: Option<Column>) -> Result<Option<Millis>, TraceError> {
     let (Some(text), Some(column)) = (row.text(column), column) else { return Ok(None) };
     if ["unknown", "none", "invalid"].iter().any(|none| text.eq_ignore_ascii_case(none)) {
         return Ok(None);

@@ -98,7 +98,7 @@ pub(super) fn partners(artifact: &Artifact, power: &Power, table: &Table) -> Res
     let (solo, busy) = (table.feature(SOLO)?, table.feature(SM_BUSY)?);
     let known = table.without(|w| !activity.contains_key(w));
     let protocol = protocol::unseen("energy", &known)?;
-    let worth = |row: &super::Row| work_per_joule(power, &activity, solo, row).unwrap_or(0.0);
+    let worth = |row: &super::Collocation| work_per_joule(power, &activity, solo, row).unwrap_or(0.0);
     let predicted = score::per_case(|_, case| {
         Ok(case.test.iter().map(|row| at_fair_share(power, &activity, solo, busy, &row.members)).collect())
     });
@@ -111,7 +111,7 @@ pub(super) fn partners(artifact: &Artifact, power: &Power, table: &Table) -> Res
         choice,
         pct: percent(scored.iter().map(|s| (s.target.as_str(), s.ratio))),
     };
-    let kace = super::Kace::new(&known.features, super::Options::honest(super::Kind::Lr));
+    let kace = super::Kace::new(&known.features, super::Options::honest(super::RegressionKind::Lr));
     Ok(EnergyPartner {
         modelled_power: true,
         pairs: known.rows.len(),
@@ -142,5 +142,5 @@ fn at_fair_share(
     let shares = fair_shares(busy, members);
     let expected =
         members.iter().zip(shares).map(|(m, p)| Member { throughput: p * m.features[solo], ..m.clone() });
-    work_per_joule(power, activity, solo, &super::Row { members: expected.collect() }).unwrap_or(0.0)
+    work_per_joule(power, activity, solo, &super::Collocation { members: expected.collect() }).unwrap_or(0.0)
 }

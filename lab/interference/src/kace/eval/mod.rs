@@ -10,8 +10,8 @@ pub use interval::{Percent, percent};
 use super::protocol::{self, Protocol};
 use super::rules::{RULES, Rule};
 use super::score::{self, Scored};
-use super::table::{Row, Table};
-use super::trainer::{Kace, Kind, Options};
+use super::table::{Collocation, Table};
+use super::trainer::{Kace, Options, RegressionKind};
 use super::xu::XuOffline;
 use super::{Artifact, Error, Reported};
 use carma_interference::kace::features::{Aggregation, Normalisation};
@@ -134,7 +134,7 @@ pub fn run(request: &Request<'_>, progress: Progress<'_>) -> Result<Report, Erro
     let gpt2 = artifact.pairs_gpt2()?;
     let sound = |table: &Table| table.without(|w| !protocol::is_sound(w));
     let (pairs_sound, triples_sound, quadruples_sound) = (sound(&pairs), sound(&triples), sound(&quadruples));
-    let xu = |seed| XuOffline::new(artifact, Options { seed, ..Options::artifact(Kind::Rf) });
+    let xu = |seed| XuOffline::new(artifact, Options { seed, ..Options::artifact(RegressionKind::Rf) });
     let xu = SEEDS.into_iter().map(xu).collect::<Result<_, _>>()?;
     let runner = Runner { request, logs: &logs, xu };
     let done = std::cell::Cell::new(0);
@@ -258,21 +258,22 @@ impl Runner<'_> {
             |options: Options| score::evaluate(&Kace::new(&table.features, options), protocol, threads);
         let mut all: Vec<Named> = Vec::new();
         if self.request.as_artifact {
-            all.push(Named::new("KACE LR", kace(Options::artifact(Kind::Lr))?));
+            all.push(Named::new("KACE LR", kace(Options::artifact(RegressionKind::Lr))?));
             if models.learned {
-                let forest = |seed| kace(Options { seed, ..Options::artifact(Kind::Rf) });
+                let forest = |seed| kace(Options { seed, ..Options::artifact(RegressionKind::Rf) });
                 let forests = SEEDS.into_iter().take(seeds(table)).map(forest).collect::<Result<_, _>>()?;
                 all.push(Named::drawn("KACE RF", forests));
-                all.push(Named::drawn("KACE NN", vec![kace(Options::artifact(Kind::Nn))?]));
+                all.push(Named::drawn("KACE NN", vec![kace(Options::artifact(RegressionKind::Nn))?]));
             }
         }
         if self.request.honest {
-            let own = Options { normalisation: Normalisation::Honest, ..Options::artifact(Kind::Lr) };
+            let own =
+                Options { normalisation: Normalisation::Honest, ..Options::artifact(RegressionKind::Lr) };
             all.push(Named::new("KACE LR, honest z-score", kace(own)?));
-            all.push(Named::new("KACE LR, honest, all rows", kace(Options::honest(Kind::Lr))?));
+            all.push(Named::new("KACE LR, honest, all rows", kace(Options::honest(RegressionKind::Lr))?));
             if models.sizes_differ {
                 let aggregation = Aggregation::PercentagesAveraged;
-                let averaged = kace(Options { aggregation, ..Options::honest(Kind::Lr) })?;
+                let averaged = kace(Options { aggregation, ..Options::honest(RegressionKind::Lr) })?;
                 all.push(Named::new("KACE LR, honest, all rows, all percentages averaged", averaged));
             }
         }
@@ -381,14 +382,14 @@ impl Runner<'_> {
         protocol: impl for<'h> Fn(&'h Table) -> Result<Protocol<'h>, Error> + Sync,
     ) -> Result<Halves, Error> {
         const HALVES: usize = 200;
-        let kace = Kace::new(&table.features, Options::artifact(Kind::Lr));
+        let kace = Kace::new(&table.features, Options::artifact(RegressionKind::Lr));
         let seeds: Vec<u64> = (0..HALVES as u64).collect();
         let one = |seed: &u64| {
             let mut at: Vec<usize> = (0..table.rows.len()).collect();
             Rng::new(*seed, 4).shuffle(&mut at);
             at.truncate(table.rows.len() / 2);
             at.sort_unstable();
-            let rows: Vec<Row> = at.iter().map(|i| table.rows[*i].clone()).collect();
+            let rows: Vec<Collocation> = at.iter().map(|i| table.rows[*i].clone()).collect();
             let half = Table { rows, ..table.clone() };
             Ok(score::mean_of(&score::evaluate(&kace, &protocol(&half)?, 1)?))
         };

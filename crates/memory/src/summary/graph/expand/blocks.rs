@@ -3,10 +3,10 @@
 use super::Writer;
 use crate::summary::graph::fit;
 use crate::summary::graph::role::Role;
-use crate::summary::graph::row::{Dims, Row, Step};
+use crate::summary::graph::row::{Dims, LayerRow, Step};
 
 /// One convolution, with or without norm.
-pub(super) fn conv_norm(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn conv_norm(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let known = row.input.is_some();
     for norm in [true, false] {
@@ -46,7 +46,7 @@ pub(super) fn conv_norm(row: &Row, input: &[u64], out: &[u64], act: &str) -> Opt
 }
 
 /// Squeeze and excitation alone.
-pub(super) fn squeeze_alone(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn squeeze_alone(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let c = input[1];
     if input != out || !(row.kind.contains("SE") || row.kind.contains("Squeeze")) {
         return None;
@@ -61,7 +61,7 @@ pub(super) fn squeeze_alone(row: &Row, input: &[u64], out: &[u64], act: &str) ->
 }
 
 /// Depthwise, then pointwise; with norms, with squeeze and excitation, or bare.
-pub(super) fn separable(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn separable(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     for kernel in [3, 5, 7] {
         let bare = ci * kernel * kernel + ci * co;
@@ -119,7 +119,7 @@ fn squeeze_params(channels: u64, inner: u64) -> u64 {
 }
 
 /// MobileNet's and EfficientNet's block: widen, depthwise, squeeze and excitation, narrow.
-pub(super) fn inverted_residual(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn inverted_residual(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let widths = [6, 4, 3, 1, 2, 5, 8].into_iter().map(|e| ci * e);
     let others = (1..=(ci * 8 / 4).min(2048)).map(|n| n * 4);
@@ -148,7 +148,7 @@ pub(super) fn inverted_residual(row: &Row, input: &[u64], out: &[u64], act: &str
 }
 
 /// EfficientNetV2's block: a full convolution widens, another narrows.
-pub(super) fn fused(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn fused(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     for e in [4, 6, 1, 2, 3, 5, 8] {
         let hidden = ci * e;
@@ -173,7 +173,7 @@ fn shortcuts(input: &[u64], out: &[u64]) -> impl Iterator<Item = (bool, u64)> {
 }
 
 /// ResNet's block of two convolutions.
-pub(super) fn basic(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn basic(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let main = 9 * ci * co + 9 * co * co + 4 * co;
     for (shortcut, cost) in shortcuts(input, out) {
@@ -190,7 +190,7 @@ pub(super) fn basic(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<
 }
 
 /// ResNet's block of three convolutions, ResNeXt's groups, RegNet's widths, squeeze and excitation.
-pub(super) fn bottleneck(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn bottleneck(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     for (shortcut, cost) in shortcuts(input, out) {
         for width in [co / 4, co / 2, co, ci / 4, ci / 2, co * 2, co * 3 / 8] {
@@ -227,7 +227,7 @@ pub(super) fn bottleneck(row: &Row, input: &[u64], out: &[u64], act: &str) -> Op
 }
 
 /// ResNet v2: norms before convolutions.
-pub(super) fn preactivated(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn preactivated(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let width = co / 4;
     let main = 2 * ci + ci * width + 2 * width + 9 * width * width + 2 * width + width * co;
@@ -249,7 +249,7 @@ pub(super) fn preactivated(row: &Row, input: &[u64], out: &[u64], act: &str) -> 
 }
 
 /// DenseNet's layer; its input is a concatenation, whose width follows from the parameters.
-pub(super) fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn dense_layer(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     if !row.kind.contains("Dense") {
         return None;
     }
@@ -266,7 +266,7 @@ pub(super) fn dense_layer(row: &Row, input: &[u64], out: &[u64], act: &str) -> O
 }
 
 /// SqueezeNet's Fire module.
-pub(super) fn fire(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn fire(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, expand) = (input[1], out[1] / 2);
     let squeeze = row.params.checked_sub(2 * expand)? / (ci + 1 + 10 * expand);
     if squeeze == 0 || squeeze > ci || squeeze * (ci + 1 + 10 * expand) + 2 * expand != row.params {
@@ -282,7 +282,7 @@ pub(super) fn fire(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<V
 }
 
 /// Two convolutions with norms (U-Net); the input may have been joined with a skip.
-pub(super) fn double(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn double(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let co = out[1];
     for (bias, norm) in [(false, true), (true, true), (true, false)] {
         let extra = (if bias { 2 * co } else { 0 }) + if norm { 4 * co } else { 0 };
@@ -305,7 +305,7 @@ pub(super) fn double(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option
 }
 
 /// ConvNeXt's block: depthwise 7 x 7, norm, two linear layers over the channels, a factor for each.
-pub(super) fn convnext(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
+pub(super) fn convnext(row: &LayerRow, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
     let c = input[1];
     let block = 49 * c + c + 2 * c + 8 * c * c + 5 * c;
     let scaled = row.params == block + c;
@@ -324,7 +324,7 @@ pub(super) fn convnext(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Opt
 }
 
 /// A row of equal blocks after a first one that changes the shape.
-pub(super) fn several(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn several(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let (ci, co) = (input[1], out[1]);
     let first = |main: u64, own: u64| if input == out { own } else { main };
     let short = ci * co + 2 * co;

@@ -5,7 +5,7 @@ mod blocks;
 mod tokens;
 
 use super::role::role;
-use super::row::{Dims, Row, Step};
+use super::row::{Dims, LayerRow, Step};
 use blocks::{
     basic, bottleneck, conv_norm, convnext, dense_layer, double, fire, fused, inverted_residual,
     preactivated, separable, several, squeeze_alone,
@@ -23,13 +23,13 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(row: &'a Row, shape: Dims, act: &'a str) -> Self {
+    fn new(row: &'a LayerRow, shape: Dims, act: &'a str) -> Self {
         Self { name: &row.name, frozen: row.frozen, steps: Vec::new(), shape, act, count: 0 }
     }
 
-    fn row(&mut self, kind: &str, input: Dims, output: Dims, params: u64, groups: u64) -> Row {
+    fn row(&mut self, kind: &str, input: Dims, output: Dims, params: u64, groups: u64) -> LayerRow {
         self.count += 1;
-        Row {
+        LayerRow {
             name: format!("{}/{kind}-{}", self.name, self.count),
             kind: kind.to_owned(),
             role: role(kind),
@@ -144,7 +144,7 @@ impl<'a> Writer<'a> {
 }
 
 /// The inside of a hidden container, without its end. `act` is the model's usual activation.
-pub(super) fn expand(row: &Row, input: &[u64], act: &str) -> Option<Vec<Step>> {
+pub(super) fn expand(row: &LayerRow, input: &[u64], act: &str) -> Option<Vec<Step>> {
     let out = row.output.clone()?;
     let small = |s: &[u64]| s.iter().all(|d| *d > 0 && *d < 1 << 24);
     if row.params == 0 || row.params > 1 << 40 || !small(&out) || !small(input) {
@@ -165,9 +165,9 @@ pub(super) fn expand(row: &Row, input: &[u64], act: &str) -> Option<Vec<Step>> {
 }
 
 /// A template: the steps, if shapes and parameters are those of its block.
-type Template = fn(&Row, &[u64], &[u64], &str) -> Option<Vec<Step>>;
+type Template = fn(&LayerRow, &[u64], &[u64], &str) -> Option<Vec<Step>>;
 
-fn convolutional(row: &Row, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
+fn convolutional(row: &LayerRow, input: &[u64], out: &[u64], act: &str) -> Option<Vec<Step>> {
     let kind = row.kind.as_str();
     let dense = kind.contains("DenseLayer");
     let inverted =

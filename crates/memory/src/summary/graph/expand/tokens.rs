@@ -2,10 +2,10 @@
 
 use super::Writer;
 use crate::summary::graph::flow::elements;
-use crate::summary::graph::row::{Row, Step};
+use crate::summary::graph::row::{LayerRow, Step};
 
 /// Swin's block on maps with the channels last: norm, attention in windows, norm, MLP.
-pub(super) fn windows(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
+pub(super) fn windows(row: &LayerRow, input: &[u64], out: &[u64], _act: &str) -> Option<Vec<Step>> {
     let c = *input.last()?;
     if input != out {
         return None;
@@ -28,7 +28,7 @@ pub(super) fn windows(row: &Row, input: &[u64], out: &[u64], _act: &str) -> Opti
 }
 
 /// Blocks over tokens `[batch, tokens, width]`: attention, MLP, both.
-pub(super) fn tokens(row: &Row, input: &[u64], out: &[u64]) -> Option<Vec<Step>> {
+pub(super) fn tokens(row: &LayerRow, input: &[u64], out: &[u64]) -> Option<Vec<Step>> {
     let (ci, co) = (*input.last()?, *out.last()?);
     let p = row.params;
     let w = || Writer::new(row, input.to_vec(), "GELU");
