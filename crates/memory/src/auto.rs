@@ -109,7 +109,8 @@ fn from_runs(told: &Told, best: Option<&Estimate>, context: MiB) -> Estimate {
 fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: MiB, coverage: f64) -> Estimate {
     let mut new = estimate.clone();
     // Without parts, context and tensors cannot be told apart: the ratio is one of totals.
-    let (old_base, base) = estimate.parts.map_or_else(Default::default, |parts| (parts.context_mib, context));
+    let (old_base, base) =
+        estimate.parts.map_or((MiB::ZERO, MiB::ZERO), |parts| (parts.context_mib, context));
     if let Some(parts) = &mut new.parts
         && parts.context_mib != context
     {

@@ -120,7 +120,6 @@ impl<N: Stored> Bundle<N> {
         if header.folds > MAX_FOLDS || header.networks.len() < header.folds {
             return Err(format!("{} folds, {} networks", header.folds, header.networks.len()));
         }
-        let (tasks, seed) = header.networks.first().map(N::dealt).unwrap_or_default();
         let mut rest = numbers;
         let mut networks = Vec::with_capacity(header.networks.len());
         for card in header.networks {
@@ -137,7 +136,7 @@ impl<N: Stored> Bundle<N> {
             return Err(format!("{} numbers, {} of them belong to no network", numbers.len(), rest.len()));
         }
         let whole = networks.split_off(header.folds).into_iter().next();
-        // Every card was found sound by now: there are not too many tasks to deal.
+        let (tasks, seed) = networks.first().map(|network| N::dealt(network.parts().0)).unwrap_or_default();
         let tests = folds(tasks, header.folds, seed).into_iter();
         let folds = tests.zip(networks).map(|(test, network)| Fold { test, network }).collect();
         Ok(Self { whole, folds })
