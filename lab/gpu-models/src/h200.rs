@@ -3,7 +3,7 @@
 use super::data::{self, Powered, Repeat, Together};
 use super::search::{Key, Problem, RESAMPLES, SEED};
 use super::{
-    Error, Errors, Fitted, Fitting, Held, HeldOut, Part, Places, FittedRow, fit_rows, light, progress, set,
+    Error, Errors, Fitted, FittedRow, Fitting, Held, HeldOut, Part, Places, fit_rows, light, progress, set,
     sharing, total, with, write,
 };
 use carma_hardware::GpuType;

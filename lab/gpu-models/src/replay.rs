@@ -6,7 +6,7 @@
 //! all that one would like to predict is held out.
 
 use super::data::{self, Together};
-use super::{Error, Errors, Fitted, Fitting, HeldOut, Part, Places, FittedRow, light, total};
+use super::{Error, Errors, Fitted, FittedRow, Fitting, HeldOut, Part, Places, light, total};
 use crate::traces::{self, CLUSTER, H60, T1, T2, Traces};
 use carma_hardware::{GpuType, GpuTypes};
 use carma_sim::event::Cluster;
