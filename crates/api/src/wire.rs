@@ -710,8 +710,7 @@ pub struct DoneReply {
 pub struct ErrorReply {
     /// Wire version.
     pub version: u32,
-    /// Stable word: `not_found`, `not_allowed`, `bad_request`, `conflict`, `internal`, `no_capacity`,
-    /// `limit`, `busy`, `too_many_connections`.
+    /// Stable word; docs/reference/exit-codes-and-reasons.md has them all.
     pub code: String,
     /// What, where, why, what to do.
     pub error: String,

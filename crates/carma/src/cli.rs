@@ -5,6 +5,8 @@ pub(crate) mod journal;
 pub(crate) mod memory;
 pub(crate) mod predict;
 pub(crate) mod profile;
+#[cfg(test)]
+mod reference;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
@@ -143,18 +145,9 @@ pub(crate) struct EstimateArgs {
     /// Which estimator, or `all` side by side
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) estimator: String,
-    /// The model.
-    #[command(flatten)]
-    pub(crate) model: memory::ModelArgs,
-    /// How it is run.
-    #[command(flatten)]
-    pub(crate) task: memory::TaskArgs,
     /// Number of GPUs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: u32,
-    /// Where it runs.
-    #[command(flatten)]
-    pub(crate) platform: memory::PlatformArgs,
     /// Memory that you would ask for yourself
     #[arg(long, value_name = "SIZE", value_parser = parse::memory)]
     pub(crate) gpu_memory: Option<MiB>,
@@ -167,6 +160,15 @@ pub(crate) struct EstimateArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// The model.
+    #[command(flatten)]
+    pub(crate) model: memory::ModelArgs,
+    /// How it is run.
+    #[command(flatten)]
+    pub(crate) task: memory::TaskArgs,
+    /// Where it runs.
+    #[command(flatten)]
+    pub(crate) platform: memory::PlatformArgs,
 }
 
 /// `carma lab`.
@@ -258,9 +260,6 @@ pub(crate) struct JobArgs {
     override_usage = "carma submit [OPTIONS] -- CMD [ARGS]...\n       carma submit [OPTIONS] --wrap LINE | --file JOB.toml | --rad FILE..."
 )]
 pub(crate) struct SubmitArgs {
-    /// The job.
-    #[command(flatten)]
-    pub(crate) job: JobArgs,
     /// Read the job from a .rad file of the original CARMA; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) rad: Vec<PathBuf>,
@@ -276,6 +275,9 @@ pub(crate) struct SubmitArgs {
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// The job.
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
 }
 
 /// `carma run`.
@@ -285,12 +287,12 @@ pub(crate) struct SubmitArgs {
     after_help = "Ctrl-C cancels the job and waits for its end; a second one leaves at once. Closing the terminal leaves the job alone: `carma logs -f` finds it again."
 )]
 pub(crate) struct RunArgs {
-    /// The job.
-    #[command(flatten)]
-    pub(crate) job: JobArgs,
     /// Read the job from a .rad file of the original CARMA
     #[arg(long, value_name = "FILE")]
     pub(crate) rad: Option<PathBuf>,
+    /// The job.
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
 }
 
 /// `carma queue`.
@@ -641,6 +643,18 @@ mod tests {
                 shown.clone().chain(&ALSO).any(|named| *named == verb),
                 "{verb} is named nowhere:\n{help}"
             );
+        }
+    }
+
+    #[test]
+    fn a_job_file_has_the_words_of_the_options() {
+        let file = std::path::Path::new("j.toml");
+        let known = carma_api::job_file::toml::parse(file, "no-such-key = 1").unwrap_err().what;
+        // What is about files or the call, and `--shared`, which takes back what a file says.
+        let others = ["file", "rad", "shared", "repeat", "parsable", "json"];
+        let submit = Cli::command().find_subcommand("submit").unwrap().clone();
+        for option in submit.get_arguments().filter_map(clap::Arg::get_long) {
+            assert!(known.contains(&format!("`{option}`")) != others.contains(&option), "{option}: {known}");
         }
     }
 

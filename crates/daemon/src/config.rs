@@ -1,5 +1,6 @@
 //! The configuration file: TOML, unknown keys refused by name and place.
 
+pub mod keys;
 pub mod limits;
 
 use carma_api::parse;
@@ -8,6 +9,7 @@ use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, pre
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use carma_files::Why;
+use keys::{Key, Kind, Section, Value, section};
 use limits::LimitsConfig;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -48,165 +50,180 @@ impl TryFrom<String> for Span {
     }
 }
 
-/// The file. Every key is optional.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct Config {
-    /// Unix socket that clients use.
-    pub socket: Option<PathBuf>,
-    /// Directory of the journal, the logs and everything else that carma keeps.
-    pub state_dir: Option<PathBuf>,
-    /// `auto`, `nvml` or `virtual:...`.
-    pub gpus: Option<String>,
-    /// Name of a policy preset.
-    pub policy: Option<String>,
-    /// Sharing mode of jobs that do not ask for one.
-    pub sharing: Option<SharingMode>,
-    /// Group whose members may do what root may: a name or a number; `carma-operators` where there is such a group.
-    pub operators: Option<String>,
-    /// Changes to the preset's gate.
-    pub gate: GateConfig,
-    /// Forecasts of memory: `[memory]`.
-    pub memory: MemoryConfig,
-    /// Sampling and windows.
-    pub sampling: SamplingConfig,
-    /// The queue.
-    pub queue: QueueConfig,
+section! {
+    /// The file. Every key is optional.
+    pub struct Config "" {
+        /// The Unix socket that clients use. Default: `/run/carma/carma.sock` of root's daemon, of a user's own
+        /// `$XDG_RUNTIME_DIR/carma/carma.sock`, else `~/.local/state/carma/carma.sock`.
+        pub socket: PathBuf = Example("\"/run/carma/carma.sock\""),
+        /// Directory of the journal, of the logs of jobs that name none, and of everything else that carma keeps. It
+        /// must be on a local disk. Default: `/var/lib/carma` of root's daemon, `~/.local/state/carma` of a user's own.
+        pub state_dir: PathBuf = Example("\"/var/lib/carma\""),
+        /// The GPUs: `auto` and `nvml` are those of the machine, `virtual:4xA100-40GB` is a model.
+        pub gpus: String = Is("\"auto\""),
+        /// The policy: a name of docs/policies.md.
+        pub policy: String = Is("\"carma\""),
+        /// How jobs share a GPU that do not say.
+        pub sharing: SharingMode = Is("\"time-slice\""),
+        /// Group (name or number) whose members may do what root may. Default: `carma-operators`, if there is such a
+        /// group. A daemon of a user's own has no operators.
+        pub operators: String = Example("\"carma-operators\""),
+    } and {
+        /// Changes to the gate of the policy.
+        pub gate: GateConfig,
+        /// Memory.
+        pub memory: MemoryConfig,
+        /// Sampling and windows.
+        pub sampling: SamplingConfig,
+        /// The queue.
+        pub queue: QueueConfig,
+        /// Out-of-memory and faults.
+        pub recovery: RecoveryConfig,
+        /// MPS.
+        pub mps: MpsConfig,
+        /// Running jobs.
+        pub jobs: JobsConfig,
+        /// What one user may have.
+        pub limits: LimitsConfig,
+        /// The journal.
+        pub journal: JournalConfig,
+    }
+}
+
+section! {
+    /// Changes to the gate of the policy: a GPU is not shared where SMACT reaches its limit and SMOCC or DRAMA does too.
+    /// The defaults are those of the policy; shown are those of `carma`. A policy without a gate (`or-rr`) takes none of
+    /// these keys but `enabled`.
+    #[derive(Copy)]
+    pub struct GateConfig "gate" {
+        /// `false`: no gate, so that GPUs whose activity is not known are shared too.
+        pub enabled: bool = Is("true"),
+        /// How a window of samples becomes one number.
+        pub risk: Risk = Is("\"carma\""),
+        /// Limit of SMACT, 0 to 1.
+        pub smact: f64 = Is("0.65"),
+        /// Limit of SMOCC, 0 to 1.
+        pub smocc: f64 = Is("0.35"),
+        /// Limit of DRAMA, 0 to 1.
+        pub drama: f64 = Is("0.50"),
+    }
+}
+
+section! {
+    /// GPU memory.
+    pub struct MemoryConfig "memory" {
+        /// Kept free on each GPU.
+        pub reserve: Size = Is("\"512M\""),
+        /// Added to a forecast. The default is that of the policy; shown is that of `carma`.
+        pub guard: Size = Is("\"512M\""),
+        /// A settled job keeps its peak plus this, percent, ...
+        pub margin_percent: u64 = Is("10"),
+        /// ... but at least plus this.
+        pub margin_min: Size = Is("\"512M\""),
+        /// Estimators whose answers count beside earlier runs, of those that clients send (docs/memory.md). `[]`: earlier
+        /// runs and the users' numbers only.
+        pub estimators: Vec<String> = Is("[\"allocator\"]"),
+        /// How often a bound should hold, where enough runs tell; above 0.5, below 1.
+        pub coverage: f64 = Is("0.95"),
+        /// Added to the largest peak of the same command, percent; at most 2 from the third run on.
+        pub exact_margin_percent: u64 = Is("5"),
+        /// Added to what is scaled from other runs of the same program, percent.
+        pub scaled_margin_percent: u64 = Is("15"),
+        /// Added where memory went on growing, percent.
+        pub growing_margin_percent: u64 = Is("40"),
+    }
+}
+
+section! {
+    /// Looking at the GPUs.
+    #[derive(Copy)]
+    pub struct SamplingConfig "sampling" {
+        /// Samples a second, 1 to 50.
+        pub hz: u32 = Is("10"),
+        /// How far the windows of activity reach back, and how long a start-up is watched.
+        pub window: Span = Is("\"30s\""),
+        /// A job that shows no GPU activity for this long no longer keeps its GPU closed to others.
+        pub startup_patience: Span = Is("\"5m\""),
+        /// An older reading is no reading.
+        pub stale_after: Span = Is("\"5s\""),
+    }
+}
+
+section! {
+    /// The queue. The defaults are those of the policy; shown are those of `carma`.
+    #[derive(Copy)]
+    pub struct QueueConfig "queue" {
+        /// `true`: no job overtakes one that waits.
+        pub strict_fifo: bool = Is("false"),
+        /// How long a waiting job may be overtaken.
+        pub overtake_for: Span = Is("\"30m\""),
+        /// The most jobs on one GPU; 0: no limit.
+        pub most_jobs: u32 = Is("4"),
+        /// `false`: the policy's order decides among idle GPUs too.
+        pub idle_first: bool = Is("true"),
+        /// Which of the GPUs that would do is taken. `speedup` takes the one on which the job adds most to the predicted
+        /// sum of progress.
+        pub order: Order = Is("\"magm\""),
+    }
+}
+
+section! {
     /// Out-of-memory and faults.
-    pub recovery: RecoveryConfig,
-    /// The MPS daemons: `[mps]`.
-    pub mps: MpsConfig,
+    #[derive(Copy)]
+    pub struct RecoveryConfig "recovery" {
+        /// `graded` raises the memory of the next attempt step by step; `exclusive` gives it a GPU alone at once.
+        pub method: RecoveryMethod = Is("\"graded\""),
+        /// How often running out of GPU memory is retried, for jobs that do not say.
+        pub max_retries: u32 = Is("5"),
+        /// Faults under MPS within this time belong together.
+        pub fault_window: Span = Is("\"20s\""),
+    }
+}
+
+section! {
+    /// MPS.
+    pub struct MpsConfig "mps" {
+        /// Hard limits of GPU memory from forecasts.
+        pub caps: bool = Is("true"),
+        /// One server for all users; docs/sharing.md says what that gives up.
+        pub multi_user: bool = Is("false"),
+        /// NVIDIA's control program: a name on `PATH`, or a path.
+        pub control: PathBuf = Is("\"nvidia-cuda-mps-control\""),
+        /// After a fault a GPU gets no new MPS client for this long.
+        pub cooldown: Span = Is("\"5s\""),
+    }
+}
+
+section! {
     /// Running jobs.
-    pub jobs: JobsConfig,
-    /// What one user may have.
-    pub limits: LimitsConfig,
+    #[derive(Copy)]
+    pub struct JobsConfig "jobs" {
+        /// From SIGTERM to SIGKILL.
+        pub kill_grace: Span = Is("\"10s\""),
+        /// How much neighbours may slow down jobs that do not say, 1 to 1000: 1.5 is one and a half times their time
+        /// alone. Default: no limit.
+        pub max_slowdown: f64 = Example("1.5"),
+        /// How long the progress of a job is measured before its limit counts as broken.
+        pub slowdown_window: Span = Is("\"15s\""),
+    }
+}
+
+section! {
     /// The journal.
-    pub journal: JournalConfig,
-}
-
-/// Changes to the preset's gate.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct GateConfig {
-    /// Risk formula.
-    pub risk: Option<Risk>,
-    /// Limit of SMACT, 0 to 1.
-    pub smact: Option<f64>,
-    /// Limit of SMOCC, 0 to 1.
-    pub smocc: Option<f64>,
-    /// Limit of DRAMA, 0 to 1.
-    pub drama: Option<f64>,
-    /// `false`: no gate.
-    pub enabled: Option<bool>,
-}
-
-/// Forecasts of memory: `[memory]`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct MemoryConfig {
-    /// Kept free on each GPU.
-    pub reserve: Option<Size>,
-    /// Added to a forecast.
-    pub guard: Option<Size>,
-    /// Added to a settled job's peak, percent.
-    pub margin_percent: Option<u64>,
-    /// Added at least.
-    pub margin_min: Option<Size>,
-    /// Estimators whose answers count, of those that clients send; which of them is best is told by
-    /// what each rests on. `[]`: runs and the users' numbers only.
-    pub estimators: Option<Vec<String>>,
-    /// Probability with which a bound should hold, where enough runs tell; above 0.5, below 1.
-    pub coverage: Option<f64>,
-    /// On top of the largest peak of the same command, percent; from the third run on at most 2.
-    pub exact_margin_percent: Option<u64>,
-    /// On top of what is scaled from other runs of the same program, percent.
-    pub scaled_margin_percent: Option<u64>,
-    /// On top where memory goes on growing, percent.
-    pub growing_margin_percent: Option<u64>,
-}
-
-/// Sampling and windows.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct SamplingConfig {
-    /// Samples a second; 10 by default.
-    pub hz: Option<u32>,
-    /// How far the windows reach back.
-    pub window: Option<Span>,
-    /// When a tenant without GPU activity no longer keeps its GPU closed.
-    pub startup_patience: Option<Span>,
-    /// A reading older than this is no reading.
-    pub stale_after: Option<Span>,
-}
-
-/// The queue.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct QueueConfig {
-    /// `true`: nobody overtakes a job that waits.
-    pub strict_fifo: Option<bool>,
-    /// How long a waiting job may be overtaken.
-    pub overtake_for: Option<Span>,
-    /// The most jobs on one GPU; 0: no limit.
-    pub most_jobs: Option<u32>,
-    /// `false`: the policy's order decides among idle GPUs too.
-    pub idle_first: Option<bool>,
-    /// Another order among the GPUs that would do, e.g. `speedup`.
-    pub order: Option<Order>,
-}
-
-/// Out-of-memory and faults.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct RecoveryConfig {
-    /// `graded` or `exclusive`.
-    pub method: Option<RecoveryMethod>,
-    /// Retries of jobs that do not say.
-    pub max_retries: Option<u32>,
-    /// Faults within this time belong together.
-    pub fault_window: Option<Span>,
-}
-
-/// The MPS daemons: `[mps]`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct MpsConfig {
-    /// `false`: no hard memory limits.
-    pub caps: Option<bool>,
-    /// `true`: one server for all users.
-    pub multi_user: Option<bool>,
-    /// The control program.
-    pub control: Option<PathBuf>,
-    /// After a fault, no new client for this long.
-    pub cooldown: Option<Span>,
-}
-
-/// Running jobs.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct JobsConfig {
-    /// From SIGTERM to SIGKILL.
-    pub kill_grace: Option<Span>,
-    /// How much neighbours may slow down jobs that do not say: 1.5 is one and a half times their time alone.
-    pub max_slowdown: Option<f64>,
-    /// How long a job's progress is measured before a limit counts as exceeded.
-    pub slowdown_window: Option<Span>,
-}
-
-/// The journal.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct JournalConfig {
-    /// `full`: a job that was accepted survives a power cut. `normal`: it survives anything but that.
-    pub sync: Option<Sync>,
-    /// Inputs kept after they are folded into a snapshot.
-    pub keep_inputs: Option<u64>,
-    /// Finished jobs kept in the history.
-    pub keep_jobs: Option<u64>,
-    /// Finished jobs of which the environment is kept, for `carma requeue`.
-    pub keep_environments: Option<usize>,
-    /// Space on its disk that is kept for it alone, so that a full disk does not stop it.
-    pub reserve: Option<Size>,
+    #[derive(Copy)]
+    pub struct JournalConfig "journal" {
+        /// `full`: a job that was accepted survives a power cut. `normal`: it survives everything but that.
+        pub sync: Sync = Is("\"full\""),
+        /// Inputs kept after they are folded into a snapshot.
+        pub keep_inputs: u64 = Is("100000"),
+        /// Finished jobs kept in the history.
+        pub keep_jobs: u64 = Is("100000"),
+        /// Finished jobs whose environment is kept: `carma requeue` of one needs it.
+        pub keep_environments: usize = Is("1000"),
+        /// Space on the disk that is kept for the journal alone, so that a full disk does not stop it; at most a sixteenth
+        /// of the disk.
+        pub reserve: Size = Is("\"32M\""),
+    }
 }
 
 /// When the journal waits for the disk.
@@ -385,6 +402,9 @@ impl Config {
 }
 
 #[cfg(test)]
+mod reference;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -411,61 +431,6 @@ mod tests {
             error("[memory]\nscaled-margin-percent = 900\n").starts_with("2: scaled-margin-percent = 900")
         );
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
-    }
-
-    /// Every key that the program knows, as `[section] key`, found by asking it: an unknown key is answered with those
-    /// that are expected.
-    fn keys() -> Vec<(String, String)> {
-        fn expected(text: &str) -> Vec<String> {
-            let error = toml::from_str::<Config>(text).unwrap_err().to_string();
-            let list = error.split_once("expected ").unwrap_or_else(|| panic!("{text}: {error}")).1;
-            list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-        }
-        let mut keys = Vec::new();
-        for key in expected("no-such-key = 1") {
-            // A section has keys of its own; anything else refuses a table.
-            let inner = toml::from_str::<Config>(&format!("[{key}]"))
-                .map(|_| expected(&format!("[{key}]\nno-such-key = 1")))
-                .unwrap_or_default();
-            match inner.is_empty() {
-                true => keys.push((String::new(), key)),
-                false => keys.extend(inner.into_iter().map(|inner| (key.clone(), inner))),
-            }
-        }
-        keys
-    }
-
-    #[test]
-    fn the_packaged_file_has_every_key_and_its_values_are_understood() {
-        let text = include_str!("../../../packaging/carma.toml");
-        let keys = keys();
-        assert!(keys.len() > 50 && keys.contains(&("limits".into(), "gpus".into())), "{keys:?}");
-        let mut missing = Vec::new();
-        for (section, key) in &keys {
-            let header = format!("# [{section}");
-            let body = match section.as_str() {
-                "" => text.split("\n# [").next().unwrap(),
-                _ => text
-                    .split(&format!("\n{header}"))
-                    .skip(1)
-                    .find(|rest| rest.starts_with(']'))
-                    .unwrap_or(""),
-            };
-            let body = if section.is_empty() { body } else { body.split("\n# [").next().unwrap() };
-            let table = text.contains(&format!("\n# [{section}.{key}."));
-            if !table && !body.lines().any(|line| line.starts_with(&format!("# {key} = "))) {
-                missing.push(format!("[{section}] {key}"));
-            }
-        }
-        assert!(missing.is_empty(), "packaging/carma.toml does not name {missing:?}");
-        // With the comment signs gone it is a configuration.
-        let is_line = |line: &&str| {
-            line.starts_with("[") || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
-        };
-        let live: Vec<&str> =
-            text.lines().filter_map(|line| line.strip_prefix("# ")).filter(is_line).collect();
-        let config: Config = toml::from_str(&live.join("\n")).unwrap();
-        config.options(0).unwrap();
     }
 
     #[test]

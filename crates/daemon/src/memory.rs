@@ -54,7 +54,7 @@ impl Memory {
             settings: settings(config),
             programs: HashMap::new(),
             jobs: HashMap::new(),
-            chain: config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()]),
+            chain: chain(config),
         };
         memory.restore(rows);
         memory
@@ -237,7 +237,12 @@ impl Memory {
     }
 }
 
-fn settings(config: &MemoryConfig) -> Settings {
+/// The estimators whose answers count.
+pub(crate) fn chain(config: &MemoryConfig) -> Vec<String> {
+    config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()])
+}
+
+pub(crate) fn settings(config: &MemoryConfig) -> Settings {
     let default = Settings::default();
     let share = |percent: Option<u64>, otherwise: f64| percent.map_or(otherwise, |p| p as f64 / 100.0);
     let margins = default.margins;

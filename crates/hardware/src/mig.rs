@@ -64,6 +64,32 @@ impl GpuType {
             ..self.clone()
         })
     }
+
+    /// Whether a GPU can be cut into these instances (how many of each, named as [`Self::slice`] names them): at most 7
+    /// compute and 8 memory slices, and of each profile as many as the driver allows. That some orders of instances
+    /// leave gaps is not modelled.
+    ///
+    /// # Errors
+    /// What there is too much of.
+    pub fn holds<'a>(&self, instances: impl Iterator<Item = (usize, &'a str)> + Clone) -> Result<(), String> {
+        let (mut compute, mut memory) = (0, 0);
+        for profile in &self.mig {
+            let name = format!("{}/{}", self.name, profile.name);
+            let n: usize = instances.clone().filter(|(_, of)| **of == *name).map(|(n, _)| n).sum();
+            if n > usize::from(profile.most) {
+                return Err(format!("one {} holds at most {} of {}", self.name, profile.most, profile.name));
+            }
+            compute += n * usize::from(profile.compute);
+            memory += n * usize::from(profile.memory_slices);
+        }
+        if compute > 7 || memory > 8 {
+            return Err(format!(
+                "the instances need {compute} compute and {memory} memory slices of one {}, which has 7 and 8",
+                self.name
+            ));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

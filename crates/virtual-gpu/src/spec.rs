@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub const MOST_GPUS: usize = 4096;
 
 /// A list of virtual GPUs in order. Parsed from `virtual:<count>x<type>[+<count>x<type>...]`; a type
-/// alone means one. Prints back in that form.
+/// alone means one. MIG instances stand after a `/`: `1xA100-40GB/7x1g.5gb`. Prints back in a form that reads the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VirtualSpec {
     parts: Vec<(usize, GpuType)>,
@@ -17,7 +17,7 @@ pub struct VirtualSpec {
 /// What is wrong with a specification, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "virtual GPUs `{spec}`: {why}. Write virtual:<count>x<type>, several joined by `+`; types: {}",
+    "virtual GPUs `{spec}`: {why}. Write virtual:<count>x<type>, several joined by `+`, MIG instances after `/` (1xA100-40GB/7x1g.5gb); types: {}",
     known_types()
 )]
 pub struct SpecError {
@@ -60,31 +60,53 @@ impl FromStr for VirtualSpec {
         let mut parts = Vec::new();
         let mut total = 0_usize;
         for part in list.split('+') {
-            let part = part.trim();
-            if part.is_empty() {
-                return Err(wrong("a part is empty".to_owned()));
-            }
-            let (count, name) = match part.split_once(['x', 'X']) {
-                // A type alone; none of them contains an x.
-                None if part.starts_with(|c: char| c.is_ascii_digit()) => {
-                    return Err(wrong(format!("`{part}` lacks an `x` between count and type")));
-                }
-                None => (1, part),
-                Some((count, name)) => {
-                    let count = count.trim().parse::<usize>().ok().filter(|n| (1..=MOST_GPUS).contains(n));
-                    let count = count.ok_or_else(|| {
-                        wrong(format!("in `{part}` the count is no whole number from 1 to {MOST_GPUS}"))
-                    })?;
-                    (count, name.trim())
-                }
+            let (whole, slices) = match part.split_once('/') {
+                Some((whole, slices)) => (whole, Some(slices)),
+                None => (part, None),
             };
-            total += count;
+            let (count, name) = counted(whole).map_err(wrong)?;
+            let gpu = types.find(name).map_err(wrong)?;
+            let mut devices = vec![(1, gpu.clone())];
+            if let Some(slices) = slices {
+                devices.clear();
+                for slice in slices.split(',') {
+                    let (n, profile) = counted(slice).map_err(wrong)?;
+                    devices.push((n, types.find(&format!("{name}/{profile}")).map_err(wrong)?));
+                }
+                gpu.holds(devices.iter().map(|(n, slice)| (*n, &*slice.name))).map_err(wrong)?;
+            }
+            total += count * devices.iter().map(|(n, _)| n).sum::<usize>();
             if total > MOST_GPUS {
                 return Err(wrong(format!("more than {MOST_GPUS} GPUs")));
             }
-            parts.push((count, types.find(name).map_err(wrong)?));
+            match &mut devices[..] {
+                [(n, _)] => {
+                    *n *= count;
+                    parts.append(&mut devices);
+                }
+                _ => parts.extend(std::iter::repeat_n(devices, count).flatten()),
+            }
         }
         Ok(Self { parts })
+    }
+}
+
+/// `4xA100-40GB`, `7x1g.5gb`; a name alone means one.
+fn counted(part: &str) -> Result<(usize, &str), String> {
+    let part = part.trim();
+    match part.split_once(['x', 'X']) {
+        None if part.is_empty() => Err("a part is empty".to_owned()),
+        // No name contains an x, and only those of MIG profiles begin with a digit: 1g.5gb.
+        None if part.starts_with(|c: char| c.is_ascii_digit()) && !part.contains('.') => {
+            Err(format!("`{part}` lacks an `x` between count and type"))
+        }
+        None => Ok((1, part)),
+        Some((count, name)) => {
+            let count = count.trim().parse::<usize>().ok().filter(|n| (1..=MOST_GPUS).contains(n));
+            let count = count
+                .ok_or_else(|| format!("in `{part}` the count is no whole number from 1 to {MOST_GPUS}"))?;
+            Ok((count, name.trim()))
+        }
     }
 }
 
@@ -124,6 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_can_be_cut_into_instances() {
+        let names = |text: &str| -> Vec<String> {
+            parse(text).unwrap().types().iter().map(|gpu| gpu.name.to_string()).collect()
+        };
+        assert_eq!(names("virtual:1xA100-40GB/7x1g.5gb"), ["A100-40GB/1g.5gb"; 7]);
+        assert_eq!(names("virtual:A100-40GB/1G.5GB"), ["A100-40GB/1g.5gb"]);
+        let mixed =
+            ["A100-40GB/3g.20gb", "A100-40GB/2g.10gb", "A100-40GB/3g.20gb", "A100-40GB/2g.10gb", "T4"];
+        assert_eq!(names("virtual:2xA100-40GB/1x3g.20gb, 2g.10gb+T4"), mixed);
+        for text in ["virtual:2xA100-40GB/3g.20gb,2g.10gb+T4", "virtual:1xA100-40GB/7x1g.5gb"] {
+            let spec = text.parse::<VirtualSpec>().unwrap();
+            assert_eq!(spec.to_string().parse::<VirtualSpec>().unwrap().types(), spec.types());
+        }
+    }
+
+    #[test]
     fn errors_name_the_bad_part_and_list_the_types() {
         for (text, part) in [
             ("4xA100-40GB", "virtual:"),
@@ -138,6 +176,11 @@ mod tests {
             ("virtual:4A100-40GB", "`4A100-40GB`"),
             ("virtual:1xCUSTOM-0GB", "CUSTOM-0GB"),
             ("virtual:1xCUSTOM-1025GB", "CUSTOM-1025GB"),
+            ("virtual:1xA100-40GB/8x1g.5gb", "holds at most 7 of 1g.5gb"),
+            ("virtual:1xA100-40GB/5g.5gb", "has no such MIG profile"),
+            ("virtual:1xA100-40GB/", "empty"),
+            ("virtual:1xT4/1g.5gb", "it has: none"),
+            ("virtual:700xA100-40GB/7x1g.5gb", "more than 4096"),
         ] {
             let why = parse(text).expect_err(text);
             assert!(why.contains(part), "{text}: {why}");

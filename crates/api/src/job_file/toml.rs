@@ -21,11 +21,13 @@ use std::path::{Path, PathBuf};
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct JobFile {
-    command: Vec<String>,
+    command: Option<Vec<String>>,
+    wrap: Option<String>,
     #[serde(alias = "chdir")]
     cwd: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    #[serde(alias = "job-name")]
     name: Option<String>,
     gpus: Option<u32>,
     gpu_memory: Option<Size>,
@@ -125,10 +127,11 @@ impl TryFrom<String> for Span {
 /// # Errors
 /// File, line and what was expected; unknown keys are refused by name.
 pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
+    let error = |line, what: &str| FileError { file: file.to_owned(), line, what: what.to_owned() };
     let job: JobFile = ::toml::from_str(text).map_err(|e| {
         let at = e.span().map_or(0, |s| s.start.min(text.len()));
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        FileError { file: file.to_owned(), line, what: e.message().to_owned() }
+        error(line, e.message())
     })?;
     let model = ModelOptions {
         summary: job.summary,
@@ -152,11 +155,22 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         parallel: job.parallel,
         dataset: job.dataset,
     };
+    let (command, name) = match (job.command, job.wrap) {
+        (Some(command), None) => (command, job.name),
+        // Slurm's name for it; "sh" would say less.
+        (None, Some(line)) => {
+            (vec!["/bin/sh".into(), "-c".into(), line], job.name.or_else(|| Some("wrap".into())))
+        }
+        (None, None) => return Err(error(1, "there is neither `command` nor `wrap`")),
+        (Some(_), Some(_)) => {
+            return Err(error(1, "`command` and `wrap` are both there; a job has one of them"));
+        }
+    };
     let request = SubmitRequest {
-        command: job.command,
+        command,
         cwd: job.cwd.unwrap_or_default(),
         env: job.env,
-        name: job.name,
+        name,
         gpus: job.gpus,
         gpu_memory_mib: job.gpu_memory.map(|s| s.0),
         exclusive: job.exclusive,
@@ -192,6 +206,18 @@ mod tests {
         assert_eq!(job.gpu_memory_mib, Some(20_480));
         assert_eq!(job.time_limit_ms, Some(7_200_000));
         assert_eq!(job.sharing, Some(SharingMode::Mps));
+    }
+
+    #[test]
+    fn a_line_for_the_shell_takes_the_place_of_a_command() {
+        let read = |text: &str| parse(Path::new("j.toml"), text);
+        let job = read("wrap = 'a | b'\nchdir = '/x'\nmps-threads = 30\n").unwrap().request;
+        assert_eq!(job.command, ["/bin/sh", "-c", "a | b"]);
+        assert_eq!((job.name.as_deref(), job.cwd.as_str(), job.thread_pct), (Some("wrap"), "/x", Some(30)));
+        let named = read("wrap = 'a'\njob-name = 'b'\n").unwrap().request;
+        assert_eq!(named.name.as_deref(), Some("b"));
+        assert!(read("gpus = 1\n").unwrap_err().what.contains("neither"));
+        assert!(read("command = ['x']\nwrap = 'y'\n").unwrap_err().what.contains("both"));
     }
 
     #[test]

@@ -144,6 +144,9 @@ pub(crate) struct TraceModelArgs {
     /// Shape of one sample, for a model that comes alone: 3,224,224
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) shape: Vec<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The run.
     #[command(flatten)]
     pub(crate) tracer: TracerArgs,
@@ -153,9 +156,6 @@ pub(crate) struct TraceModelArgs {
     /// Where it runs.
     #[command(flatten)]
     pub(crate) platform: PlatformArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// `carma dry-run`.
@@ -164,6 +164,12 @@ pub(crate) struct DryRunArgs {
     /// The command as you would submit it, after `--`: python train.py --epochs 3
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_parser = clap::value_parser!(OsString))]
     pub(crate) command: Vec<OsString>,
+    /// Number of GPUs that the program sees
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) gpus: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The run.
     #[command(flatten)]
     pub(crate) tracer: TracerArgs,
@@ -173,15 +179,9 @@ pub(crate) struct DryRunArgs {
     /// How it is run: used if the run fails.
     #[command(flatten)]
     pub(crate) task: TaskArgs,
-    /// Number of GPUs that the program sees
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) gpus: u32,
     /// Where it runs.
     #[command(flatten)]
     pub(crate) platform: PlatformArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 fn version(text: &str) -> Result<(u32, u32), String> {

@@ -1,6 +1,7 @@
 //! `[limits]`: what one user may have, with overrides for users and groups.
 
 use super::Size;
+use super::keys::{Key, Kind, Section, Value, section};
 use carma_core::policy::Allowance;
 use carma_core::units::MiB;
 use serde::{Deserialize, Deserializer, de};
@@ -75,52 +76,50 @@ impl<'de> Deserialize<'de> for Most<MiB> {
     }
 }
 
-/// Changes to the limits of whom the section is about.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct LimitSet {
-    /// Jobs that wait or are held.
-    pub pending_jobs: Option<Most<u32>>,
-    /// Jobs that run at once.
-    pub running_jobs: Option<Most<u32>>,
-    /// GPUs of all of them.
-    pub gpus: Option<Most<u32>>,
-    /// Environment of one job.
-    pub environment: Option<Most<MiB>>,
-    /// Environments of all jobs that are not over.
-    pub environment_total: Option<Most<MiB>>,
-    /// Log of one job.
-    pub log_size: Option<Most<MiB>>,
-    /// Lowest priority.
-    pub priority_min: Option<i32>,
-    /// Highest priority.
-    pub priority_max: Option<i32>,
+/// The keys of `[limits]`, of `[limits.user.NAME]` and of `[limits.group.NAME]`, with their meaning, once.
+macro_rules! limits {
+    ($(#[$($attribute:tt)+])* pub struct $name:ident $section:literal $($rest:tt)*) => {
+        section! {
+            $(#[$($attribute)+])*
+            pub struct $name $section {
+                /// Jobs that wait or are held.
+                pub pending_jobs: Most<u32> = Is("10000"),
+                /// Jobs that run at once: more wait.
+                pub running_jobs: Most<u32> = Is("\"none\""),
+                /// GPUs of all of them, one that two of them share counted twice: more wait.
+                pub gpus: Most<u32> = Is("\"none\""),
+                /// Environment of one job.
+                pub environment: Most<MiB> = Is("\"1M\""),
+                /// Environments of all jobs that are not over, equal ones counted once.
+                pub environment_total: Most<MiB> = Is("\"64M\""),
+                /// Log of one job: beyond, the middle is cut out.
+                pub log_size: Most<MiB> = Is("\"1G\""),
+                /// The lowest that `--priority` may say.
+                pub priority_min: i32 = Is("-1000"),
+                /// The highest that `--priority` may say; above 0 a job goes before those of all others.
+                pub priority_max: i32 = Is("0"),
+            } $($rest)*
+        }
+    };
 }
 
-/// The section, with `[limits.user.NAME]` and `[limits.group.NAME]` in it.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct LimitsConfig {
-    /// Jobs that wait or are held.
-    pub pending_jobs: Option<Most<u32>>,
-    /// Jobs that run at once.
-    pub running_jobs: Option<Most<u32>>,
-    /// GPUs of all of them.
-    pub gpus: Option<Most<u32>>,
-    /// Environment of one job.
-    pub environment: Option<Most<MiB>>,
-    /// Environments of all jobs that are not over.
-    pub environment_total: Option<Most<MiB>>,
-    /// Log of one job.
-    pub log_size: Option<Most<MiB>>,
-    /// Lowest priority.
-    pub priority_min: Option<i32>,
-    /// Highest priority.
-    pub priority_max: Option<i32>,
-    /// Overrides for users, by name.
-    pub user: BTreeMap<String, LimitSet>,
-    /// Overrides for members of groups, by name.
-    pub group: BTreeMap<String, LimitSet>,
+limits! {
+    /// Changes to the limits of whom the section is about.
+    #[derive(Copy, PartialEq, Eq)]
+    pub struct LimitSet "limits"
+}
+
+limits! {
+    /// What one user may have; `"none"`: no limit. `[limits.user.NAME]` has the same keys for one user,
+    /// `[limits.group.NAME]` for the members of a group: what is said of a user goes before what is said of a group, and
+    /// of several groups the more generous number counts. Root, operators and the user whom the daemon runs as have no
+    /// limits but those of their own `[limits.user.NAME]`.
+    pub struct LimitsConfig "limits" and {
+        /// Overrides for users, by name.
+        pub user: BTreeMap<String, LimitSet>,
+        /// Overrides for members of groups, by name.
+        pub group: BTreeMap<String, LimitSet>,
+    }
 }
 
 /// What one user may have. `None`: no limit.

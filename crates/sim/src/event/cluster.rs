@@ -61,7 +61,7 @@ impl Cluster {
                 let (n, profile) = counted(slice).map_err(wrong)?;
                 let slice = types.find(&format!("{name}/{profile}")).map_err(wrong)?;
                 layout.extend(std::iter::repeat_n((Arc::new(slice), profile.into()), n));
-                check_layout(&gpu, &layout).map_err(wrong)?;
+                gpu.holds(layout.iter().map(|(slice, _)| (1, &*slice.name))).map_err(wrong)?;
             }
             let gpu = Arc::new(gpu);
             for _ in 0..count {
@@ -121,28 +121,6 @@ impl Cluster {
         };
         (0..).zip(&self.devices).map(info).collect()
     }
-}
-
-/// Whether a GPU can be cut so: at most 7 compute and 8 memory slices, and of each profile as many as
-/// the driver allows. (That some orders of instances leave gaps is not modelled.)
-fn check_layout(gpu: &GpuType, layout: &[(Arc<GpuType>, Arc<str>)]) -> Result<(), String> {
-    let (mut compute, mut memory) = (0_u32, 0_u32);
-    for profile in &gpu.mig {
-        let n = layout.iter().filter(|(_, name)| name.eq_ignore_ascii_case(&profile.name)).count();
-        if n > usize::from(profile.most) {
-            return Err(format!("one {} holds at most {} of {}", gpu.name, profile.most, profile.name));
-        }
-        let n = u32::try_from(n).unwrap_or(u32::MAX);
-        compute += n * u32::from(profile.compute);
-        memory += n * u32::from(profile.memory_slices);
-    }
-    if compute > 7 || memory > 8 {
-        return Err(format!(
-            "the instances need {compute} compute and {memory} memory slices of one {}, which has 7 and 8",
-            gpu.name
-        ));
-    }
-    Ok(())
 }
 
 /// Parts joined by `+`; slices of a GPU are joined by `,`.
