@@ -33,13 +33,14 @@ const ORDER: [&str; 22] = [
 ];
 
 /// What a crate may not depend on, nor anything that it depends on.
-const CLOSED: [(&str, &[&str]); 7] = [
+const CLOSED: [(&str, &[&str]); 8] = [
     ("carma-core", &["carma-"]),
     ("carma-hardware", &["carma-"]),
     ("carma-files", &["carma-"]),
     ("carma-stats", &["carma-"]),
     ("carma-daemon", &["carma-sim", "carma-lab", "carma-cli"]),
     ("carma-sim", &["carma-virtual-gpu", "carma-daemon"]),
+    ("carma-measure", &["carma-cli"]),
     ("carma-lab", &["carma-daemon"]),
 ];
 

@@ -1,21 +1,15 @@
-//! What carma's command lines share: how answers look (tables and blocks for people, JSON for programs), how commands
-//! fail, and files that are replaced whole.
+//! What carma's command lines share: how answers look (tables and blocks for people, JSON for programs), and how
+//! commands fail.
 //!
 //! What renders is a function from a reply and a [`Screen`] to a text, so that tests read what users
 //! read.
 
 pub mod failure;
-mod file;
-mod folder;
 mod json;
-mod lock;
 mod table;
 mod time;
 
-pub use file::replace;
-pub use folder::Folder;
 pub use json::print_json;
-pub use lock::Lock;
 pub use table::{Column, Table};
 pub use time::{span, stamp};
 

@@ -1,6 +1,6 @@
-//! Reading files that a user names.
+//! Files that a user names.
 //!
-//! A name may lead anywhere: to a device that never ends, to a pipe that nobody writes to, to a file
+//! **Reading.** A name may lead anywhere: to a device that never ends, to a pipe that nobody writes to, to a file
 //! larger than the memory, to a few kilobytes of gzip that unpack to as much. Every reader of carma
 //! opens its files here: only regular files are opened, nothing waits, and no more is read than the
 //! caller allows. [`MOST`] is the usual limit; a reader with a larger one says in its documentation
@@ -8,10 +8,19 @@
 //!
 //! What is read from a pipe on purpose (`carma report -`) goes through [`read_stream`], which has the
 //! same limit.
+//!
+//! **Writing.** [`replace`] writes a file whole or not at all, [`Lock`] lets one program at a time bring one up to date,
+//! and a [`Folder`] is a temporary one that goes with the process.
 
 mod error;
+mod folder;
+mod lock;
+mod replace;
 
 pub use error::{FileError, Why};
+pub use folder::Folder;
+pub use lock::Lock;
+pub use replace::replace;
 
 use flate2::read::MultiGzDecoder;
 use std::borrow::Cow;

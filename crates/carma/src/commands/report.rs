@@ -2,8 +2,8 @@
 
 use crate::cli::ReportArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{clean, replace, shell_line};
-use carma_files::Why;
+use carma_cli::{clean, shell_line};
+use carma_files::{Why, replace};
 use carma_sim::report::html::{PageInput, page};
 use carma_sim::report::json::SimulateReply;
 use jiff::Zoned;

@@ -3,8 +3,8 @@
 use super::estimate;
 use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
-use carma_cli::{Folder, Screen, print, print_json};
-use carma_files::MOST;
+use carma_cli::{Screen, print, print_json};
+use carma_files::{Folder, MOST};
 use carma_memory::estimators::Answer;
 use carma_memory::trace::{self, Replay, Status, TRACER};
 use carma_memory::{ModelTask, Platform};
@@ -38,7 +38,7 @@ pub(crate) struct Launch {
 /// # Errors
 /// No Python, no PyTorch, or a program that fails; with the reason.
 pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> Result<Replay, Failure> {
-    let folder = Folder::with(&TRACER)?;
+    let folder = Folder::with(&TRACER).map_err(|e| Failure::new(e.to_string()))?;
     let log = args.output.clone().unwrap_or_else(|| folder.0.join("log"));
     // What lay there is not taken for this run's.
     File::create(&log).map_err(|e| Failure::usage(format!("cannot write {}: {e}", log.display())))?;

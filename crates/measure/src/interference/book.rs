@@ -2,7 +2,7 @@
 
 use super::plan::Key;
 use crate::Error;
-use carma_cli::replace;
+use carma_files::replace;
 use carma_interference::measured::{
     Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
 };

@@ -1,7 +1,7 @@
 //! The file of profiles: checked before a run, added to after it.
 
 use crate::Error;
-use carma_cli::{Lock, replace};
+use carma_files::{Lock, replace};
 use carma_interference::profile::{Profile, Profiles, VERSION};
 use std::io::ErrorKind;
 use std::path::Path;

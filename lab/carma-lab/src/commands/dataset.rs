@@ -2,7 +2,8 @@
 
 use crate::cli::dataset::{DatasetCleanArgs, DatasetGenerateArgs, DatasetMeasureArgs, DatasetVerb};
 use carma_cli::failure::{Failure, GENERAL, Outcome};
-use carma_cli::{Column, Folder, Screen, Table as Listing, print, print_json, replace};
+use carma_cli::{Column, Screen, Table as Listing, print, print_json};
+use carma_files::{Folder, replace};
 use carma_lab_memory::dataset::{self, Description, Dropped, SCRIPTS, Table};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -43,7 +44,7 @@ fn measure(args: &DatasetMeasureArgs) -> Outcome {
         let what = format!("{}: rows of the family `model`", args.rows.display());
         return Err(Failure::usage(what).hint("--models names the Python file that builds them"));
     }
-    let folder = Folder::with(&SCRIPTS)?;
+    let folder = Folder::with(&SCRIPTS).map_err(|e| Failure::new(e.to_string()))?;
     // Python reads plain text; a compressed file of rows is as good to the user.
     let rows = folder.0.join("rows.csv");
     table.write(&rows).map_err(failure)?;

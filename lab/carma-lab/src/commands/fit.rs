@@ -2,7 +2,8 @@
 
 use crate::cli::FitArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, print, print_json, replace};
+use carma_cli::{Column, Screen, Table, print, print_json};
+use carma_files::replace;
 use carma_lab_gpu_models::{Errors, Fit, Part, Places, Target, fit};
 use std::fmt::Write as _;
 use std::path::Path;

@@ -2,7 +2,8 @@
 
 use crate::cli::InterferenceBenchArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, print, print_json, replace};
+use carma_cli::{Column, Screen, Table, print, print_json};
+use carma_files::replace;
 use carma_lab_interference::bench::{self, Data, Line};
 use std::fmt::Write as _;
 

@@ -2,7 +2,8 @@
 
 use crate::cli::kace::{KaceEvalArgs, KacePredictArgs, KaceTrainArgs, KaceVerb, Splits};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, print, print_json, replace};
+use carma_cli::{Column, Screen, Table, print, print_json};
+use carma_files::replace;
 use carma_hardware::GpuType;
 use carma_interference::kace::features::Target;
 use carma_interference::kace::trained::Trained;

@@ -5,7 +5,8 @@ mod render;
 use super::unmeasured;
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
 use carma_cli::failure::{Failure, GENERAL, Outcome};
-use carma_cli::{Folder, Screen, print, print_json};
+use carma_cli::{Screen, print, print_json};
+use carma_files::Folder;
 use carma_measure::interference::{HELPER, Measurement, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ pub(crate) fn run(verb: &BenchVerb) -> Outcome {
 fn interference(args: &InterferenceArgs) -> Outcome {
     let measurement = Measurement::plan(options(args)).map_err(unmeasured)?;
     let stopped = watch_signals()?;
-    let folder = Folder::with(&[HELPER])?;
+    let folder = Folder::with(&[HELPER]).map_err(|e| Failure::new(e.to_string()))?;
     let measured = measurement.run(&folder.0, &stopped, &|line| eprintln!("{line}")).map_err(unmeasured)?;
     if args.json {
         let value = serde_json::to_value(&measured).map_err(|e| Failure::new(e.to_string()))?;

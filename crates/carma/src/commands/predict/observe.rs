@@ -3,7 +3,8 @@
 use super::{bad, read};
 use crate::cli::predict::PredictArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Lock, clean, print, print_json, replace};
+use carma_cli::{clean, print, print_json};
+use carma_files::{Lock, replace};
 use carma_interference::group::{GpuType, Group, Member};
 use carma_interference::measured::Measured;
 use carma_interference::online::{Observed, SlowdownModel};

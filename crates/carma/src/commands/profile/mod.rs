@@ -6,7 +6,8 @@ use super::stream::{Event, Events};
 use super::{Context, unmeasured};
 use crate::cli::profile::ProfileArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Folder, Screen, print, print_json};
+use carma_cli::{Screen, print, print_json};
+use carma_files::Folder;
 use carma_interference::profile::{Profiles, VERSION};
 use carma_measure::profile::{self, Interrupts, Kernels, Options, Outlets, Profiler};
 use std::io::{self, Write as _};
@@ -24,7 +25,7 @@ pub(crate) fn run(context: &Context, args: &ProfileArgs) -> Outcome {
         profile::check(file, args.append).map_err(unmeasured)?;
     }
     let options = options(context, args, name)?;
-    let dir = Folder::in_memory("carma-profile")?;
+    let dir = Folder::in_memory("carma-profile").map_err(|e| Failure::new(e.to_string()))?;
     let mut profiler = Profiler::open(&options, &dir.0, &say).map_err(unmeasured)?;
     let interrupts = Interrupts::new().map_err(|e| Failure::new(format!("no event descriptor: {e}")))?;
     catch_signals(&interrupts)?;

@@ -8,8 +8,8 @@ mod synthesize;
 use super::Context;
 use crate::cli::TraceVerb;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::replace;
 use carma_core::units::Millis;
+use carma_files::replace;
 use carma_sim::trace::{Catalogue, Trace, TraceError, write};
 use std::fmt::Write as _;
 

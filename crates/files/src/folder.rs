@@ -1,8 +1,8 @@
 //! A temporary folder for what another program is to read.
 
-use crate::failure::Failure;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -19,13 +19,13 @@ impl Folder {
     /// Makes one in the temporary folder, with files of these names and texts.
     ///
     /// # Errors
-    /// It cannot be made or written.
-    pub fn with(files: &[(&str, &str)]) -> Result<Self, Failure> {
+    /// It cannot be made or written; the error names the place.
+    pub fn with(files: &[(&str, &str)]) -> io::Result<Self> {
         let folder = Self::new("carma-trace", &std::env::temp_dir())?;
         for (name, text) in files {
             let file = folder.0.join(name);
             std::fs::write(&file, text)
-                .map_err(|e| Failure::new(format!("cannot write {}: {e}", file.display())))?;
+                .map_err(|e| io::Error::new(e.kind(), format!("cannot write {}: {e}", file.display())))?;
         }
         Ok(folder)
     }
@@ -33,16 +33,16 @@ impl Folder {
     /// Makes an empty one in memory where there is such a place, for small files that change often.
     ///
     /// # Errors
-    /// It can be made nowhere.
-    pub fn in_memory(name: &str) -> Result<Self, Failure> {
+    /// It can be made nowhere; the error names the place.
+    pub fn in_memory(name: &str) -> io::Result<Self> {
         let (memory, temporary) = (Path::new("/dev/shm"), std::env::temp_dir());
         sweep(name, memory);
         sweep(name, &temporary);
         Self::new(name, memory).or_else(|_| Self::new(name, &temporary))
     }
 
-    fn new(name: &str, base: &Path) -> Result<Self, Failure> {
-        let mut last = None;
+    fn new(name: &str, base: &Path) -> io::Result<Self> {
+        let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for attempt in 0..100 {
             let path = base.join(format!("{name}-{}-{attempt}", std::process::id()));
             // Fails if the name exists: another user could have prepared the folder.
@@ -54,11 +54,10 @@ impl Folder {
                     }
                     return Ok(Self(path, lock));
                 }
-                Err(e) => last = Some(e),
+                Err(e) => last = e,
             }
         }
-        let why = last.map(|e| e.to_string()).unwrap_or_default();
-        Err(Failure::new(format!("cannot make a folder in {}: {why}", base.display())))
+        Err(io::Error::new(last.kind(), format!("cannot make a folder in {}: {last}", base.display())))
     }
 }
 
