@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// From bottom to top.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "carma-core",
     "carma-hardware",
     "carma-files",
@@ -16,6 +16,7 @@ const ORDER: [&str; 22] = [
     "carma-api",
     "carma-cli",
     "carma-interference",
+    "carma-process",
     "carma-memory",
     "fake-nvml",
     "carma-gpu",
@@ -33,14 +34,15 @@ const ORDER: [&str; 22] = [
 ];
 
 /// What a crate may not depend on, nor anything that it depends on.
-const CLOSED: [(&str, &[&str]); 8] = [
+const CLOSED: [(&str, &[&str]); 9] = [
     ("carma-core", &["carma-"]),
     ("carma-hardware", &["carma-"]),
     ("carma-files", &["carma-"]),
     ("carma-stats", &["carma-"]),
+    ("carma-process", &["carma-gpu", "carma-virtual-gpu"]),
     ("carma-daemon", &["carma-sim", "carma-lab", "carma-cli"]),
     ("carma-sim", &["carma-virtual-gpu", "carma-daemon"]),
-    ("carma-measure", &["carma-cli"]),
+    ("carma-measure", &["carma-daemon", "carma-cli"]),
     ("carma-lab", &["carma-daemon"]),
 ];
 

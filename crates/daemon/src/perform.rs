@@ -6,13 +6,13 @@ use crate::journal::Journal;
 use crate::run::cgroup::Hierarchy;
 use crate::run::launch::{Launch, Launcher, Outcome, Report};
 use crate::run::lives::Lives;
-use crate::run::process;
 use crate::run::record::Claim;
 use crate::run::watch::signal;
 use carma_core::input::Action;
 use carma_core::model::{EndLevel, JobId, Phase, Placement, SharingMode};
 use carma_core::state::State;
 use carma_gpu::Sharing;
+use carma_process::process;
 use std::sync::Arc;
 
 /// Carries actions out.

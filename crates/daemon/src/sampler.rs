@@ -2,13 +2,13 @@
 
 use crate::clock::Clock;
 use crate::run::cgroup::Hierarchy;
-use crate::run::process;
 use carma_core::input::{Foreign, Observation};
 use carma_core::model::{JobId, ProcessRef};
 use carma_core::reading::{GpuReading, ProcessReading};
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::{GpuWindows, WindowSummary};
 use carma_gpu::{Probe, Sharing};
+use carma_process::process;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

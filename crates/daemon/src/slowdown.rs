@@ -13,7 +13,6 @@ use carma_api::wire::{RateView, SlowdownsReply};
 use carma_core::input::Input;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase};
-use carma_core::reading::GpuReading;
 use carma_core::slowdown::{Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
@@ -508,31 +507,6 @@ impl Company {
     }
 }
 
-/// A reading as metrics of a profile.
-#[must_use]
-pub fn metrics_of(reading: &GpuReading) -> Metrics {
-    let share = |value: Option<Fraction>| value.map(|value| Stat::of(f64::from(value.0) / 100.0));
-    let number = |value: Option<u32>, unit: f64| value.map(|value| Stat::of(f64::from(value) / unit));
-    let activity = &reading.activity;
-    Metrics {
-        gract_pct: share(activity.gract),
-        smact_pct: share(activity.smact),
-        smocc_pct: share(activity.smocc),
-        drama_pct: share(activity.drama),
-        tensor_pct: share(activity.tensor),
-        fp64_pct: share(activity.fp64),
-        fp32_pct: share(activity.fp32),
-        fp16_pct: share(activity.fp16),
-        pcie_rx_mib_s: number(activity.pcie_rx_mib_s, 1.0),
-        pcie_tx_mib_s: number(activity.pcie_tx_mib_s, 1.0),
-        power_w: number(reading.power_mw, 1000.0),
-        sm_clock_mhz: number(reading.sm_clock_mhz, 1.0),
-        gpu_util_pct: share(activity.gpu_util),
-        mem_util_pct: share(activity.mem_util),
-        ..Metrics::default()
-    }
-}
-
 impl Samples {
     /// One sample of the GPUs, their mean; once a second of the daemon's clock at most.
     fn take(&mut self, gpus: &[&Gpu], looks: &[Look], host: Option<HostLook>) {
@@ -546,7 +520,7 @@ impl Samples {
         if self.values.len() >= MOST_SAMPLES {
             self.values.pop_front();
         }
-        let all: Vec<Metrics> = mine.iter().map(|look| metrics_of(&look.reading)).collect();
+        let all: Vec<Metrics> = mine.iter().map(|look| Metrics::from(&look.reading)).collect();
         let mut metrics = Metrics::mean_of_all(&all);
         if let Some(HostLook { at, host }) = host.filter(|look| self.host != Some(look.at)) {
             self.host = Some(at);

@@ -14,6 +14,8 @@
 
 mod wrong;
 
+use carma_core::reading::GpuReading;
+use carma_core::units::Fraction;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -267,6 +269,32 @@ metrics! {
     cpu_pct ..= 1e6,
     /// Host memory of the task.
     host_memory_mib ..= 1e9,
+}
+
+/// A reading as a sample.
+impl From<&GpuReading> for Metrics {
+    fn from(reading: &GpuReading) -> Self {
+        let share = |value: Option<Fraction>| value.map(|value| Stat::of(f64::from(value.0) / 100.0));
+        let number = |value: Option<u32>, unit: f64| value.map(|value| Stat::of(f64::from(value) / unit));
+        let activity = &reading.activity;
+        Self {
+            gract_pct: share(activity.gract),
+            smact_pct: share(activity.smact),
+            smocc_pct: share(activity.smocc),
+            drama_pct: share(activity.drama),
+            tensor_pct: share(activity.tensor),
+            fp64_pct: share(activity.fp64),
+            fp32_pct: share(activity.fp32),
+            fp16_pct: share(activity.fp16),
+            pcie_rx_mib_s: number(activity.pcie_rx_mib_s, 1.0),
+            pcie_tx_mib_s: number(activity.pcie_tx_mib_s, 1.0),
+            power_w: number(reading.power_mw, 1000.0),
+            sm_clock_mhz: number(reading.sm_clock_mhz, 1.0),
+            gpu_util_pct: share(activity.gpu_util),
+            mem_util_pct: share(activity.mem_util),
+            ..Self::default()
+        }
+    }
 }
 
 /// What Nsight Compute saw: means over kernels, weighted by their duration. KACE's feature set (SoCC 2024).

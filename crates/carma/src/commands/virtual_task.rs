@@ -3,7 +3,7 @@
 use crate::cli::VirtualTaskArgs;
 use carma_cli::failure::{GENERAL, Outcome};
 use carma_core::units::Millis;
-use carma_daemon::run::progress::{ENV_FILE, ENV_SOCKET};
+use carma_process::progress::{ENV_FILE, ENV_SOCKET};
 use carma_virtual_gpu::task::{Growth, Progress, TaskEnv, TaskSpec, run as run_task};
 use std::ffi::OsString;
 use std::io::{self, Write};

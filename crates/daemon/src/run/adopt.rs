@@ -1,9 +1,9 @@
 //! What became of an attempt whose supervisor this daemon has not seen end, or has.
 
 use super::identity::Life;
-use super::process;
 use super::record::{Claim, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
+use carma_process::process;
 use rustix::fd::OwnedFd;
 use std::io;
 

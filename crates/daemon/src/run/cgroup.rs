@@ -5,10 +5,10 @@
 //! ancestry, as far as that goes, and there are no limits.
 
 use super::identity::AttemptId;
-use super::process;
 use carma_api::wire::HostLimitsView;
 use carma_core::model::{HostUse, JobId};
 use carma_core::units::{MiB, Millis};
+use carma_process::process;
 use nix::unistd::{ForkResult, Pid};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

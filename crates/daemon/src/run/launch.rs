@@ -2,7 +2,7 @@
 
 use super::cgroup::Hierarchy;
 use super::identity::{AttemptId, Life};
-use super::order::{Log, Order, Owner};
+use super::order::{Log, Order};
 use super::pace::Paces;
 use super::record::{Claim, Records};
 use super::watch::{Attempt, Watcher};
@@ -12,6 +12,7 @@ use carma_api::wire::ResourceLimit;
 use carma_core::model::{JobId, SharingMode};
 use carma_core::units::MiB;
 use carma_gpu::{Sharing, SharingRequest};
+use carma_process::progress::Owner;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{self, Seek, Write};

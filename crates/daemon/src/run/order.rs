@@ -4,6 +4,7 @@ use super::cgroup::HostLimits;
 use super::identity::AttemptId;
 use carma_api::wire::Session;
 use carma_core::model::ProcessRef;
+use carma_process::progress::Owner;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ pub struct Order {
     pub id: AttemptId,
     /// Directory of the records of its life.
     pub records: PathBuf,
-    /// Directory of the sockets and heartbeat files of all attempts; see [`super::progress`].
+    /// Directory of the sockets and heartbeat files of all attempts; see [`carma_process::progress`].
     pub pace: PathBuf,
     /// Directory of the cgroups of all attempts; `None`: there are none.
     pub groups: Option<PathBuf>,
@@ -35,15 +36,6 @@ pub struct Order {
     pub log: Log,
     /// Between two looks at the log, milliseconds in life.
     pub look_ms: u64,
-}
-
-/// A user to become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// User id that the command runs under.
-    pub uid: u32,
-    /// Primary group.
-    pub gid: u32,
 }
 
 /// Where the output of a job goes.

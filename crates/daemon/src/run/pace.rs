@@ -1,13 +1,13 @@
 //! How fast running jobs go, by what their supervisors hear of them: one thread that takes in their messages, and one
 //! that looks at what the jobs take of the host. Neither touches anything of a user's.
 
-use super::process;
-use super::progress::Event;
-use super::usage::{Host, Usage};
 use crate::clock::Clock;
 use carma_core::model::JobId;
 use carma_core::units::Millis;
 use carma_interference::rate::tally::{Measured, Tally};
+use carma_process::process;
+use carma_process::progress::Event;
+use carma_process::usage::{Host, Usage};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use rustix::fd::AsRawFd;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use super::protocol::{ENV_BENCH, News, Order, listen};
 use super::stop::{Go, Stopped};
 use super::tasks::Hold;
 use super::words::last_words;
-use carma_daemon::run::progress::Meter;
+use carma_process::progress::Meter;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::Write;

@@ -6,8 +6,8 @@
 use super::count::Counted;
 use super::protocol::News;
 use super::window::monotonic;
-use carma_daemon::run::progress::{Meter, Output};
 use carma_interference::profile::RateSource;
+use carma_process::progress::{Meter, Output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;

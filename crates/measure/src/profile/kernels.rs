@@ -3,9 +3,9 @@
 use super::task::Task;
 use super::{Interrupts, Options};
 use crate::Error;
-use carma_daemon::run::process;
 use carma_files::{FileError, Why};
 use carma_interference::kernels::{Summary, Unreadable, read};
+use carma_process::process;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use std::collections::BTreeSet;

@@ -5,9 +5,9 @@ use carma_api::Client;
 use carma_api::wire::GpusReply;
 use carma_core::reading::{GpuInfo, GpuReading, Health};
 use carma_core::units::Millis;
-use carma_daemon::run::process;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
+use carma_process::process;
 use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::path::Path;
 

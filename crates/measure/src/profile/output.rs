@@ -1,7 +1,7 @@
 //! What a command prints: passed on as it comes, and read for its progress.
 
 use super::interrupts::Bell;
-use carma_daemon::run::progress::Output;
+use carma_process::progress::Output;
 use std::io::{self, Read, Write};
 use std::process::Child;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use super::interrupts::Bell;
 use super::output::{Outlets, Passed, Piece};
 use crate::Error;
-use carma_daemon::run::process;
+use carma_process::process;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use std::ffi::OsString;

@@ -8,13 +8,12 @@ use super::task::Task;
 use crate::Error;
 use carma_core::reading::{GpuReading, Health, ProcessReading};
 use carma_core::units::Millis;
-use carma_daemon::run::process;
-use carma_daemon::run::progress::Meter;
-use carma_daemon::run::usage::{Host, Usage};
-use carma_daemon::slowdown::metrics_of;
 use carma_gpu::Probe;
-use carma_interference::profile::Stat;
+use carma_interference::profile::{Metrics, Stat};
 use carma_interference::solo::{Look, Options, Phase, Recorder};
+use carma_process::process;
+use carma_process::progress::Meter;
+use carma_process::usage::{Host, Usage};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -288,7 +287,7 @@ impl Watcher<'_> {
             Health::Ok => None,
             Health::Lost(why) | Health::Unreadable(why) => Some(why.clone()),
         };
-        let mut metrics = metrics_of(reading);
+        let mut metrics = Metrics::from(reading);
         metrics.memory_mib = self.memory(reading).map(Stat::of);
         if let Some(host) = self.host.take() {
             metrics.cpu_pct = host.cpu_pct.map(Stat::of);

@@ -7,8 +7,8 @@ use super::user::User;
 
 use crate::run::order::Order;
 use crate::run::pace::{News, SOCKET};
-use crate::run::progress::{Ears, Event, Output};
 use carma_core::recovery::{Evidence, scan};
+use carma_process::progress::{Ears, Event, Output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{ClockId, clock_gettime};

@@ -14,9 +14,9 @@ mod user;
 
 use super::cgroup::Group;
 use super::order::{Hello, Log, Order};
-use super::process;
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
+use carma_process::process;
 use command::{NotStarted, Started};
 use listen::Listener;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};

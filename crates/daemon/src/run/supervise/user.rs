@@ -1,6 +1,6 @@
 //! The user whose job it is: becoming one for a while, in this thread alone, or for good.
 
-use crate::run::order::Owner;
+use carma_process::progress::Owner;
 use nix::unistd::{Gid, Uid, getgrouplist};
 use std::ffi::CString;
 use std::io;

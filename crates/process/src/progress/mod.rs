@@ -11,12 +11,12 @@ mod event;
 mod file;
 mod socket;
 
-pub use super::order::Owner;
 use carma_interference::rate::printed::{Printed, Report};
 use carma_interference::rate::tally::Tally;
 pub use event::Event;
 use file::HeartbeatFile;
 use rustix::fd::{AsFd, BorrowedFd};
+use serde::{Deserialize, Serialize};
 use socket::ProgressSocket;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,15 @@ pub enum MeterError {
         /// What happened.
         why: io::Error,
     },
+}
+
+/// A user to whom a task belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
 }
 
 /// Which of a task's streams a text is from. Where both go to one file, take [`Output::Standard`] for all.

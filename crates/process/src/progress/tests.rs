@@ -168,7 +168,7 @@ fn a_path_that_no_socket_can_have() {
 /// The lines of the manual, as Python runs them.
 #[test]
 fn the_lines_of_the_manual() {
-    let manual = include_str!("../../../../../docs/profiling.md");
+    let manual = include_str!("../../../../docs/profiling.md");
     let python = std::env::var("CARMA_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     for kind in ["file", "socket"] {
         let (_, rest) = manual.split_once(&format!("<!-- heartbeat: {kind} -->\n```python\n")).unwrap();

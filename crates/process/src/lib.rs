@@ -1,0 +1,6 @@
+//! What a running job does, for who runs it: which processes it has ([`process`]), how it gets on ([`progress`]), and what
+//! it takes of the host ([`usage`]).
+
+pub mod process;
+pub mod progress;
+pub mod usage;
