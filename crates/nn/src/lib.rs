@@ -8,7 +8,8 @@
 //!
 //! A [`Mat`] holds one feature a row and one sample (or one layer of a model, a *token*) a column: the
 //! loops over samples are then over neighbouring numbers, which compilers vectorise. Nothing here depends on
-//! the number of threads: a network is trained by one thread, and draws from its own seed.
+//! the number of threads: a network is trained by one thread, and draws from its own seed;
+//! [`parallel`] trains several at once.
 
 mod adam;
 mod attention;
@@ -19,6 +20,7 @@ mod loss;
 mod mat;
 mod mlp;
 mod norm;
+mod parallel;
 mod rng;
 
 pub use adam::Adam;
@@ -29,6 +31,7 @@ pub use loss::{Logistic, Seen, softmax_class, softmax_loss};
 pub use mat::Mat;
 pub use mlp::{Hidden, Mlp, MlpCache};
 pub use norm::{BatchNorm, LayerNorm, NormCache};
+pub use parallel::parallel;
 pub use rng::Rng;
 
 /// Numbers that are trained, with their gradient.

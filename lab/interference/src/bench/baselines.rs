@@ -3,7 +3,6 @@
 
 use super::set::{Set, Together};
 use super::stats::Clustered;
-use crate::kace::score::parallel;
 use crate::kace::table::{Collocation, MEM_BUSY, MEMCAP, SM_BUSY, SOLO};
 use crate::kace::trainer::{Kace, Options, RegressionKind};
 use carma_interference::group::{Group, Objective};
@@ -11,6 +10,7 @@ use carma_interference::kace::features::Target;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::predict::policy::{Policy, kace_row, share_progress};
+use carma_nn::parallel;
 
 fn with_group<T>(set: &Set, row: &Together, f: impl FnOnce(&Group<'_>) -> T) -> T {
     let members = set.members(row);

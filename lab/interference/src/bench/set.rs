@@ -2,10 +2,10 @@
 
 use super::stats::{Clustered, Dice};
 use crate::kace::Error;
-use crate::kace::score::parallel;
 use carma_interference::group::{GpuType, Group, Member, Mode};
 use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::profile::Profile;
+use carma_nn::parallel;
 use std::collections::BTreeMap;
 
 /// Measured combinations of tasks on one type of GPU.

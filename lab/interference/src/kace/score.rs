@@ -3,6 +3,7 @@
 use super::Error;
 use super::protocol::{Case, Protocol, Split};
 use super::table::Collocation;
+use carma_nn::parallel;
 
 /// Learns from rows.
 pub trait Scorer: Sync {
@@ -198,32 +199,6 @@ pub fn mean_of(scored: &[Scored]) -> f64 {
     scored.iter().map(|s| s.ratio).sum::<f64>() / scored.len().max(1) as f64
 }
 
-/// Applies `f` to every item on so many threads; results in the order of the items.
-pub fn parallel<T: Sync, R: Send>(items: &[T], threads: usize, f: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let work = || {
-        let mut own = Vec::new();
-        loop {
-            let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let Some(item) = items.get(i) else { return own };
-            own.push((i, f(item)));
-        }
-    };
-    let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.clamp(1, items.len().max(1))).map(|_| scope.spawn(work)).collect();
-        let mut all = work();
-        for other in others {
-            match other.join() {
-                Ok(part) => all.extend(part),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    });
-    all.sort_by_key(|(i, _)| *i);
-    all.into_iter().map(|(_, r)| r).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,14 +241,5 @@ mod tests {
         assert!(evaluate(&nan, &protocol, 1).unwrap_err().to_string().contains("not a number"));
         let few = per_case(|_, _| Ok(vec![]));
         assert!(evaluate(&few, &protocol, 1).unwrap_err().to_string().contains("0 scores for 2 rows"));
-    }
-
-    #[test]
-    fn results_keep_their_order_on_any_number_of_threads() {
-        let items: Vec<u64> = (0..100).collect();
-        for threads in [0, 1, 2, 7, 1000] {
-            assert_eq!(parallel(&items, threads, |i| i * i), items.iter().map(|i| i * i).collect::<Vec<_>>());
-        }
-        assert!(parallel(&[] as &[u8], 3, |i| *i).is_empty());
     }
 }

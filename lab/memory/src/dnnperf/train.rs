@@ -2,7 +2,7 @@
 
 use super::build::{Cells, graph};
 use crate::gpumemnet::score::{Said, Score, summary};
-use crate::gpumemnet::{Data, parallel};
+use crate::gpumemnet::{self, Data};
 use carma_memory::Error;
 use carma_memory::dnnperf::net::{GraphNet, Shape};
 use carma_memory::dnnperf::nodes::Numbers;
@@ -11,7 +11,7 @@ use carma_memory::gpumemnet::net::Scaling;
 use carma_memory::gpumemnet::outlook::{Coverage, Target};
 use carma_memory::gpumemnet::{Fingerprint, Measured, Outlook, class_of};
 use carma_memory::weights::{Fold, folds};
-use carma_nn::{Logistic, Pace, Rng, Seen, descend};
+use carma_nn::{Logistic, Pace, Rng, Seen, descend, parallel};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -176,7 +176,8 @@ fn run(
         let validation = rows.split_off(rows.len() - rows.len() / VALIDATION);
         made.push((card(graphs, &rows, seed), rows, validation));
     }
-    let mut members = parallel(made.len() * MEMBERS, threads, |job| {
+    let jobs: Vec<usize> = (0..made.len() * MEMBERS).collect();
+    let mut members = parallel(&jobs, gpumemnet::threads(threads), |job| {
         let (card, rows, validation) = &made[job / MEMBERS];
         let mut rng = Rng::new(seed, 2000 + (job % MEMBERS) as u64);
         let mut net = GraphNet::new(card.shape, &mut rng);

@@ -10,7 +10,7 @@ mod train;
 pub use data::Data;
 pub use published::{Folder, Published};
 pub use score::{Score, score, score_published};
-pub(crate) use train::parallel;
+pub(crate) use train::threads;
 pub use train::{Options, cross_validate, cross_validate_with, train};
 
 #[cfg(test)]

@@ -8,10 +8,8 @@ use carma_memory::gpumemnet::network::Card;
 use carma_memory::gpumemnet::outlook::{Coverage, Target};
 use carma_memory::gpumemnet::{Ensemble, FeatureSet, Head, Measured, Network, Sample, class_of};
 use carma_memory::weights::{Fold, folds};
-use carma_nn::{Logistic, Mat, Pace, Rng, Seen, descend, softmax_loss};
+use carma_nn::{Logistic, Mat, Pace, Rng, Seen, descend, parallel, softmax_loss};
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Fewer tasks than this are not learned from.
 const FEWEST: usize = 60;
@@ -200,8 +198,7 @@ fn run(data: &Data, options: &Options, plans: &[Plan], tick: &(dyn Fn() + Sync))
         .enumerate()
         .flat_map(|(p, plan)| (0..plan.card.members.len()).map(move |m| (p, m)))
         .collect();
-    let mut members = parallel(jobs.len(), options.threads, |job| {
-        let (p, m) = jobs[job];
+    let mut members = parallel(&jobs, threads(options.threads), |&(p, m)| {
         let member = train_member(data, options, &plans[p], &tables[p], m);
         tick();
         member
@@ -218,32 +215,9 @@ fn run(data: &Data, options: &Options, plans: &[Plan], tick: &(dyn Fn() + Sync))
     networks
 }
 
-/// Results of `n` jobs in their order, computed by several threads.
-pub(crate) fn parallel<T: Send>(
-    n: usize,
-    threads: Option<NonZeroUsize>,
-    job: impl Fn(usize) -> T + Sync,
-) -> Vec<T> {
-    let threads = threads.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(n));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(n) {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= n {
-                        break;
-                    }
-                    let result = job(i);
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((i, result));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(i, _)| *i);
-    done.into_iter().map(|(_, result)| result).collect()
+/// Threads that train: as many as were asked for, or as there are processors.
+pub(crate) fn threads(asked: Option<NonZeroUsize>) -> usize {
+    asked.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get)
 }
 
 /// Loss and gradient of the outputs for some tasks.

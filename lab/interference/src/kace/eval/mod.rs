@@ -16,7 +16,7 @@ use super::xu::XuOffline;
 use super::{Artifact, Error, Reported};
 use carma_interference::kace::features::{Aggregation, Normalisation};
 use carma_interference::power::Power;
-use carma_nn::Rng;
+use carma_nn::{Rng, parallel};
 use serde::Serialize;
 
 /// What to compute.
@@ -393,7 +393,7 @@ impl Runner<'_> {
             let half = Table { rows, ..table.clone() };
             Ok(score::mean_of(&score::evaluate(&kace, &protocol(&half)?, 1)?))
         };
-        let means = score::parallel(&seeds, self.request.threads, one);
+        let means = parallel(&seeds, self.request.threads, one);
         let mut means: Vec<f64> = means.into_iter().collect::<Result<_, Error>>()?;
         means.sort_by(f64::total_cmp);
         let at = |q: f64| 100.0 * means[((HALVES - 1) as f64 * q).round() as usize];
