@@ -5,7 +5,6 @@
 
 use crate::Error;
 use carma_nn::{Module, Rng};
-use flate2::Crc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -166,7 +165,7 @@ impl Format {
         for number in numbers {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        let sum = checksum(&bytes);
+        let sum = crc32fast::hash(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -196,7 +195,7 @@ impl Format {
             )));
         }
         let (body, sum) = bytes.split_last_chunk().ok_or_else(cut)?;
-        if checksum(body) != u32::from_le_bytes(*sum) {
+        if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
             return Err(bad("damaged or cut off: its checksum is wrong".to_owned()));
         }
         let body = body.get(self.magic.len() + 4..).ok_or_else(cut)?;
@@ -210,11 +209,4 @@ impl Format {
         }
         Ok((header, numbers))
     }
-}
-
-/// CRC-32.
-fn checksum(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }

@@ -8,8 +8,6 @@
 mod pickle;
 mod zip;
 
-pub(crate) use zip::crc32;
-
 use carma_memory::Error;
 use std::collections::BTreeMap;
 

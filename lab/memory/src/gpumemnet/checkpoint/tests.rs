@@ -8,7 +8,7 @@ fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     for (name, data) in files {
         let at = out.len() as u32;
         let size = (data.len() as u32).to_le_bytes();
-        let crc = crc32(data).to_le_bytes();
+        let crc = crc32fast::hash(data).to_le_bytes();
         let len = (name.len() as u16).to_le_bytes();
         out.extend_from_slice(b"PK\x03\x04\0\0\0\0\0\0\0\0\0\0");
         for part in [&crc[..], &size, &size, &len, &[0, 0], name.as_bytes(), data] {

@@ -65,7 +65,7 @@ impl<'a> Archive<'a> {
             if total > bytes.len() {
                 return Err(bad(format!("`{name}` shares bytes with another file")));
             }
-            if crc32(&bytes[range.clone()]) != crc {
+            if crc32fast::hash(&bytes[range.clone()]) != crc {
                 return Err(bad(format!("`{name}` is damaged: its checksum is wrong")));
             }
             if files.insert(name.to_owned(), range).is_some() {
@@ -93,11 +93,4 @@ fn data(bytes: &[u8], local: usize, size: usize) -> Option<Range<usize>> {
     let from = local + 30 + u16_at(head, 26)? + u16_at(head, 28)?;
     let to = from.checked_add(size)?;
     (to <= bytes.len()).then_some(from..to)
-}
-
-/// CRC-32 as in zip.
-pub(crate) fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = flate2::Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }
