@@ -68,6 +68,14 @@ impl Daemon {
     fn paths(&self) -> Vec<String> {
         self.asked().into_iter().map(|(path, _)| path).collect()
     }
+
+    fn until_asked(&self, what: &str) {
+        let start = Instant::now();
+        while !self.paths().iter().any(|path| path == what) {
+            assert!(start.elapsed() < Duration::from_secs(20), "never asked: {what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// One connection, as many requests as the client makes.
@@ -354,7 +362,8 @@ fn run_shows_the_output_and_returns_the_code() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    // The log comes later than the job.
+    daemon.until_asked(&wait_path(7));
     fs::write(&log, "step 1\nlast words\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(out(&output), "step 1\nlast words\n");
@@ -375,20 +384,13 @@ fn an_interrupt_cancels_and_a_second_one_leaves() {
     ]);
     let mut child =
         carma(&daemon.socket(), &["run", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let until_asked = |what: &str| {
-        let start = Instant::now();
-        while !daemon.paths().iter().any(|p| p == what) {
-            assert!(start.elapsed() < Duration::from_secs(20), "never asked: {what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
     let interrupt = || {
         let done = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         assert!(done.success());
     };
-    until_asked(&wait_path(7));
+    daemon.until_asked(&wait_path(7));
     interrupt();
-    until_asked("POST /v1/jobs/7/cancel");
+    daemon.until_asked("POST /v1/jobs/7/cancel");
     interrupt();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let mut said = String::new();

@@ -302,6 +302,7 @@ fn a_new_host_finds_the_tasks_of_the_old_one() {
     wait_for_memory(&mut rig.gpus().probe(), 0, MiB::gib(7));
     wait_for("activity", || read(&mut rig.gpus().probe(), 0).activity.smact.filter(|s| s.0 == 5000));
     rig.gpus = None;
+    // Time in which it could stand still.
     std::thread::sleep(Duration::from_secs(2));
     rig.gpus = Some(host("virtual:1xA100-40GB", &rig.socket(), 10.0));
     let mut probe = rig.gpus().probe();

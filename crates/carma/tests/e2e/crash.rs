@@ -11,12 +11,15 @@ fn a_running_job_is_adopted_with_its_exit_code() {
     let go = daemon.dir.path().join("go");
     let wait = format!("while ! [ -e {} ]; do sleep 0.05; done; echo adopted; exit 5", go.display());
     let running = daemon.shell(&wait);
-    let ended_meanwhile = daemon.shell("sleep 0.3; exit 6");
+    let end = daemon.dir.path().join("end");
+    let ended_meanwhile =
+        daemon.shell(&format!("while ! [ -e {} ]; do sleep 0.05; done; exit 6", end.display()));
     let waiting = daemon.shell("exit 0");
     daemon.in_state(running, "RUNNING");
-    daemon.in_state(ended_meanwhile, "RUNNING");
+    let pid = until("its pid", || daemon.in_state(ended_meanwhile, "RUNNING").pid);
     daemon.kill();
-    std::thread::sleep(std::time::Duration::from_millis(600));
+    std::fs::write(&end, "").unwrap();
+    until("it to end", || (!lives(pid)).then_some(()));
     daemon.restart(&[]);
     assert_eq!(daemon.show(running).job.state, "RUNNING");
     let over = daemon.end_of(ended_meanwhile);
@@ -62,6 +65,7 @@ fn dies_at(point: &str) {
             daemon.wait_dead();
             // A second death at the same point, during recovery or soon after.
             daemon.spawn_again(&[("CARMA_FAULT", point)]);
+            // Or none, where it does not come that far in this time.
             std::thread::sleep(std::time::Duration::from_millis(700));
             daemon.kill();
             daemon.restart(&[]);
@@ -174,6 +178,7 @@ fn a_cancel_that_comes_while_a_job_is_launched_wins() {
     daemon.carma(&["cancel", &id.to_string()]);
     let over = daemon.end_of(id);
     assert_eq!(over.job.state, "CANCELLED");
+    // Nothing tells of a launch that does not come: longer than it is held up.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(!mark.exists(), "it started after it was cancelled");
 }

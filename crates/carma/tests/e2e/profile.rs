@@ -237,6 +237,7 @@ fn a_command_that_prints_without_end() {
     assert!((measured.metrics.smact_pct.unwrap().mean - 50.0).abs() < 5.0, "{measured:?}");
     // Until the user has had enough, of a command that never begins.
     let mut carma = start("--seconds=1", &format!("exec {flood}"));
+    // All the while it reads: nothing that could be waited for.
     std::thread::sleep(Duration::from_secs(1));
     interrupt(&carma);
     assert_eq!(end_of(&mut carma).and_then(|status| status.code()), Some(130));
@@ -439,6 +440,7 @@ fn a_driver_that_hangs_leaves_a_gap_that_is_said() {
         let hang = Fault { hang_ms: Some(60_000), ..Fault::default() };
         state.faults.insert("nvmlDeviceGetMemoryInfo".into(), hang);
     });
+    // The length of the gap.
     std::thread::sleep(Duration::from_millis(2500));
     machine.set(|state| state.faults.clear());
     let profile = only(&carma.wait_with_output().unwrap());
