@@ -3,6 +3,8 @@
 CARGO   ?= cargo
 VENV    := target/venv
 NEXTEST := $(VENV)/bin/cargo-nextest nextest
+# Two to a core: tests with a daemon mostly wait (.config/nextest.toml).
+SLOTS   := $(shell expr 2 '*' $$(nproc))
 
 .PHONY: all demo test setup lint check bench clean
 # Cargo itself uses all cores; set-ups side by side would meet in one environment.
@@ -26,7 +28,7 @@ test: setup lint
 	@echo "not run here, since they need an NVIDIA GPU (cargo test -p carma-gpu -- --ignored):"
 	@grep -rh -A2 '^#\[ignore' crates/*/tests lab/*/tests | grep -oE 'fn [a-z_0-9]+' | sed 's/^fn /  /'
 	CARMA_TEST_PYTHON=$(CURDIR)/$(VENV)/bin/python3 \
-	CARMA_TEST_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 $(NEXTEST) run --workspace
+	CARMA_TEST_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 $(NEXTEST) run --workspace --test-threads $(SLOTS)
 	@.ci/skipped target/nextest/default/junit.xml
 
 ## Links, spelling, licences and advisories of dependencies, format, clippy.
