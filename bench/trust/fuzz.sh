@@ -4,6 +4,7 @@
 # that unpacks to 16 times the size. Prints a table; exit code 1 after a panic, a hang or a blow-up.
 #
 #   CARMA_FUZZ_SECONDS  for the damaged samples of each reader, 60 unless told
+#   CARMA_FUZZ_SEED     of the damage, random unless told; with the seed of a table the same inputs come again
 #   CARMA_FUZZ_MIB      size of the large inputs, 64 unless told
 #   CARMA_FUZZ_RSS_MIB  the most memory that a reader may take, 4096 unless told
 #   CARMA_FUZZ_HANG_S   the longest that all large inputs of a reader together may take, 600 unless told
@@ -13,6 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 export CARMA_FUZZ_SECONDS=${CARMA_FUZZ_SECONDS:-60}
+export CARMA_FUZZ_SEED=${CARMA_FUZZ_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
 export CARMA_FUZZ_MIB=${CARMA_FUZZ_MIB:-64}
 export CARMA_FUZZ_RSS_MIB=${CARMA_FUZZ_RSS_MIB:-4096}
 hang=${CARMA_FUZZ_HANG_S:-600}
@@ -28,7 +30,7 @@ out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 echo "$(date -u +%F), $(nproc) x ${cpu:-$(uname -m)}, Linux $(uname -r), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
-echo "$CARMA_FUZZ_SECONDS s of damaged samples and inputs of $CARMA_FUZZ_MIB MiB for each of ${#readers[@]} readers, at most $CARMA_FUZZ_RSS_MIB MiB of memory"
+echo "$CARMA_FUZZ_SECONDS s of damaged samples and inputs of $CARMA_FUZZ_MIB MiB for each of ${#readers[@]} readers, at most $CARMA_FUZZ_RSS_MIB MiB of memory, seed $CARMA_FUZZ_SEED"
 echo
 echo '| reader | runs | max RSS, MiB | slowest, s | on | verdict |'
 echo '|---|---:|---:|---:|---|---|'

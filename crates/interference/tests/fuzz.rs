@@ -1,7 +1,8 @@
-//! Whatever a task prints or sends, reading it ends and never in a panic. Runs as tests on random input, and under
+//! Whatever a task prints or sends, reading it ends and never in a panic. Runs as tests on random input from a seed, and under
 //! libFuzzer with `cargo bolero test`.
 
-use bolero::{TypeGenerator, check};
+use bolero::TypeGenerator;
+use carma_fuzz::check;
 use carma_interference::kernels;
 use carma_interference::measured::{Line, Measured, read_log};
 use carma_interference::profile::Profiles;
@@ -86,38 +87,36 @@ fn text(pieces: &[Piece]) -> Vec<u8> {
 
 #[test]
 fn printed_progress() {
-    check!().with_type::<(Vec<Piece>, u8, Vec<u16>)>().with_iterations(ITERATIONS).for_each(
-        |(pieces, cut, times)| {
-            let bytes = text(pieces);
-            let (a, b) = bytes.split_at(usize::from(*cut).min(bytes.len()));
-            let (mut cut_up, mut whole, mut tally) = (Vec::new(), Vec::new(), Tally::new());
-            let mut printed = Printed::new();
-            printed.feed(0.0, a, &mut cut_up);
-            printed.feed(0.05, b, &mut cut_up);
-            printed.finish(&mut cut_up);
-            let mut printed = Printed::new();
-            printed.feed(0.0, &bytes, &mut whole);
-            printed.finish(&mut whole);
-            let said = |reports: &[carma_interference::rate::printed::Report]| -> Vec<_> {
-                reports.iter().map(|report| report.said.clone()).collect()
-            };
-            assert_eq!(said(&cut_up), said(&whole), "it matters where the output was cut");
-            for (mut report, time) in whole.into_iter().zip(times.iter().chain(std::iter::repeat(&7))) {
-                report.at_s = f64::from(*time);
-                tally.printed(&report);
+    check!(ITERATIONS).with_type::<(Vec<Piece>, u8, Vec<u16>)>().for_each(|(pieces, cut, times)| {
+        let bytes = text(pieces);
+        let (a, b) = bytes.split_at(usize::from(*cut).min(bytes.len()));
+        let (mut cut_up, mut whole, mut tally) = (Vec::new(), Vec::new(), Tally::new());
+        let mut printed = Printed::new();
+        printed.feed(0.0, a, &mut cut_up);
+        printed.feed(0.05, b, &mut cut_up);
+        printed.finish(&mut cut_up);
+        let mut printed = Printed::new();
+        printed.feed(0.0, &bytes, &mut whole);
+        printed.finish(&mut whole);
+        let said = |reports: &[carma_interference::rate::printed::Report]| -> Vec<_> {
+            reports.iter().map(|report| report.said.clone()).collect()
+        };
+        assert_eq!(said(&cut_up), said(&whole), "it matters where the output was cut");
+        for (mut report, time) in whole.into_iter().zip(times.iter().chain(std::iter::repeat(&7))) {
+            report.at_s = f64::from(*time);
+            tally.printed(&report);
+        }
+        for (from, to) in [(0.0, 100.0), (100.0, 0.0), (f64::NAN, 1.0)] {
+            if let Some(rate) = tally.best(from, to) {
+                assert!(rate.rate.per_s.is_finite() && rate.rate.per_s > 0.0, "{rate:?}");
             }
-            for (from, to) in [(0.0, 100.0), (100.0, 0.0), (f64::NAN, 1.0)] {
-                if let Some(rate) = tally.best(from, to) {
-                    assert!(rate.rate.per_s.is_finite() && rate.rate.per_s > 0.0, "{rate:?}");
-                }
-            }
-        },
-    );
+        }
+    });
 }
 
 #[test]
 fn heartbeats() {
-    check!().with_type::<(Vec<Piece>, bool)>().with_iterations(ITERATIONS).for_each(|(pieces, is_start)| {
+    check!(ITERATIONS).with_type::<(Vec<Piece>, bool)>().for_each(|(pieces, is_start)| {
         let bytes = text(pieces);
         let mut tally = Tally::new();
         if let Some(beat) = beat::datagram(&bytes) {
@@ -155,7 +154,7 @@ fn tables_of_nsight_compute() {
         "ID",
         "Metric Name",
     ];
-    check!().with_type::<Vec<(u8, u8, u8, u8, u8)>>().with_iterations(ITERATIONS).for_each(|rows| {
+    check!(ITERATIONS).with_type::<Vec<(u8, u8, u8, u8, u8)>>().for_each(|rows| {
         let cell = |at: u8| CELLS[usize::from(at) % CELLS.len()];
         let mut log = "\"ID\",\"Grid Size\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n".to_owned();
         for (a, b, c, d, e) in rows {
@@ -171,7 +170,7 @@ fn tables_of_nsight_compute() {
 
 #[test]
 fn files_of_profiles() {
-    check!().with_type::<Vec<u8>>().with_iterations(ITERATIONS).for_each(|bytes| {
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
         let _ = Profiles::read(&String::from_utf8_lossy(bytes));
     });
 }
@@ -203,7 +202,7 @@ fn profiles_of_wrong_values_are_read_or_refused() {
         "é",
         "\u{feff}",
     ];
-    check!().with_type::<Vec<u8>>().with_iterations(ITERATIONS).for_each(|picks| {
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|picks| {
         let parts: String = picks.iter().map(|pick| PARTS[usize::from(*pick) % PARTS.len()]).collect();
         for text in [
             format!("{{\"version\":1,\"tasks\":[{{\"name\":\"a\",{parts}}}]}}"),
@@ -229,7 +228,7 @@ fn a_log_of_measurements_is_read_or_refused() {
         "\n",
         "nonsense\n",
     ];
-    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|picks| {
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|picks| {
         let text: String = picks.iter().map(|pick| LINES[usize::from(*pick) % LINES.len()]).collect();
         if let Ok(Some(log)) = read_log(&text) {
             assert!(log.whole <= text.len());
@@ -239,7 +238,7 @@ fn a_log_of_measurements_is_read_or_refused() {
         }
         let _ = serde_json::from_str::<Line>(&text);
     });
-    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
         let text = String::from_utf8_lossy(bytes);
         let _ = (read_log(&text), Measured::is_meant(&text), Measured::read(&text));
     });

@@ -1,10 +1,10 @@
 //! Whatever a model, a file of profiles or one of measurements holds, reading it ends and never in a panic, and
-//! what was read can be predicted with. Runs as tests on random input, and under libFuzzer with
+//! what was read can be predicted with. Runs as tests on random input from a seed, and under libFuzzer with
 //! `cargo bolero test`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use bolero::check;
+use carma_fuzz::check;
 use carma_interference::group::{GpuType, Group, Member, Mode, Objective};
 use carma_interference::measured::Measured;
 use carma_interference::online::{Observed, SlowdownModel};
@@ -65,7 +65,7 @@ fn exercise(model: &SlowdownModel, profiles: &Profiles) {
 
 #[test]
 fn profiles() {
-    check!().with_type::<Vec<(u16, u8)>>().with_iterations(ITERATIONS).for_each(|changes| {
+    check!(ITERATIONS).with_type::<Vec<(u16, u8)>>().for_each(|changes| {
         if let Ok(profiles) = Profiles::read(&broken(PROFILES, changes)) {
             exercise(&SlowdownModel::shipped(), &profiles);
         }
@@ -81,19 +81,19 @@ fn models() {
     let mut model = SlowdownModel::new();
     model.observe(&group, &Observed::Rates(vec![Some(20.0), Some(200.0), Some(1.0)])).unwrap();
     let text = model.to_json().unwrap();
-    check!().with_type::<Vec<(u16, u8)>>().with_iterations(ITERATIONS).for_each(|changes| {
+    check!(ITERATIONS).with_type::<Vec<(u16, u8)>>().for_each(|changes| {
         if let Ok(model) = SlowdownModel::read(&broken(&text, changes)) {
             exercise(&model, &profiles);
         }
     });
-    check!().with_type::<Vec<u8>>().with_iterations(ITERATIONS).for_each(|bytes| {
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
         let _ = SlowdownModel::read(&String::from_utf8_lossy(bytes));
     });
 }
 
 #[test]
 fn measurements() {
-    check!().with_type::<Vec<(u16, u8)>>().with_iterations(ITERATIONS).for_each(|changes| {
+    check!(ITERATIONS).with_type::<Vec<(u16, u8)>>().for_each(|changes| {
         let _ = Measured::read(&broken(MEASURED, changes)).map(|measured| measured.fingerprints("H200"));
     });
     assert!(Measured::read(MEASURED).is_ok());

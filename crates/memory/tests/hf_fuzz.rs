@@ -1,10 +1,11 @@
 //! Whatever a configuration, a header or an index holds, reading it ends in a value or in an error that
-//! says what is wrong: never in a panic. Runs as tests on random input, and under libFuzzer with
+//! says what is wrong: never in a panic. Runs as tests on random input from a seed, and under libFuzzer with
 //! `cargo bolero test`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use bolero::{TypeGenerator, check};
+use bolero::TypeGenerator;
+use carma_fuzz::check;
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::hf::{self, Config};
 use carma_memory::{Error, ModelTask, Precision};
@@ -238,11 +239,8 @@ fn used(text: &str, task: &ModelTask) {
 
 #[test]
 fn configurations() {
-    check!()
-        .with_iterations(ITERATIONS)
-        .with_type::<File>()
-        .for_each(|file| used(&file.text(), &file.task()));
-    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
+    check!(ITERATIONS).with_type::<File>().for_each(|file| used(&file.text(), &file.task()));
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| {
         used(&String::from_utf8_lossy(bytes), &ModelTask::default());
     });
 }
@@ -348,38 +346,34 @@ fn weights(bytes: &[u8]) {
 
 #[test]
 fn headers() {
-    check!().with_iterations(ITERATIONS).with_type::<Header>().for_each(|header| weights(&header.bytes()));
-    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| weights(bytes));
+    check!(ITERATIONS).with_type::<Header>().for_each(|header| weights(&header.bytes()));
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| weights(bytes));
 }
 
 #[test]
 fn indices() {
-    check!().with_iterations(ITERATIONS).with_type::<(Vec<(u8, u8)>, u8, u8)>().for_each(
-        |(entries, total, cut)| {
-            let pick = |list: &[&'static str], at: u8| list[usize::from(at) % list.len()];
-            let map: Vec<String> = entries
-                .iter()
-                .take(24)
-                .map(|(name, file)| {
-                    // A file's name, or something else altogether.
-                    let file = if *file < 200 { "\"a.safetensors\"" } else { pick(VALUES, *file) };
-                    format!("\"{}\": {file}", pick(NAMES, *name))
-                })
-                .collect();
-            let total = if *total < 128 { "123456" } else { pick(VALUES, *total) };
-            let text = format!(
-                "{{\"metadata\": {{\"total_size\": {total}}}, \"weight_map\": {{{}}}}}",
-                map.join(",")
-            );
-            let keep = text.len().saturating_sub(usize::from(*cut % 3));
-            weights(&text.as_bytes()[..keep]);
-        },
-    );
+    check!(ITERATIONS).with_type::<(Vec<(u8, u8)>, u8, u8)>().for_each(|(entries, total, cut)| {
+        let pick = |list: &[&'static str], at: u8| list[usize::from(at) % list.len()];
+        let map: Vec<String> = entries
+            .iter()
+            .take(24)
+            .map(|(name, file)| {
+                // A file's name, or something else altogether.
+                let file = if *file < 200 { "\"a.safetensors\"" } else { pick(VALUES, *file) };
+                format!("\"{}\": {file}", pick(NAMES, *name))
+            })
+            .collect();
+        let total = if *total < 128 { "123456" } else { pick(VALUES, *total) };
+        let text =
+            format!("{{\"metadata\": {{\"total_size\": {total}}}, \"weight_map\": {{{}}}}}", map.join(","));
+        let keep = text.len().saturating_sub(usize::from(*cut % 3));
+        weights(&text.as_bytes()[..keep]);
+    });
 }
 
 #[test]
 fn adapters() {
-    check!().with_iterations(ITERATIONS).with_type::<Vec<(u8, u8)>>().for_each(|fields| {
+    check!(ITERATIONS).with_type::<Vec<(u8, u8)>>().for_each(|fields| {
         let names = ["peft_type", "r", "target_modules", "lora_alpha"];
         let fields: Vec<String> = fields
             .iter()

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use bolero::{TypeGenerator, check};
+use bolero::TypeGenerator;
+use carma_fuzz::check;
 use carma_memory::alloc::Settings;
 use carma_memory::graph::replay;
 use carma_memory::{Error, Gpu, MiB, ModelTask, Platform, summary};
@@ -93,7 +94,7 @@ fn shape(dims: [u8; 4], rank: u8) -> String {
 
 #[test]
 fn whatever_the_layers_a_graph_or_an_error() {
-    check!().with_iterations(3000).with_type::<(bool, Vec<Row>)>().for_each(|(tree, rows)| {
+    check!(3000).with_type::<(bool, Vec<Row>)>().for_each(|(tree, rows)| {
         let mut text = String::new();
         if *tree {
             text.push_str("Layer (type:depth-idx)  Input Shape  Output Shape  Param #\n");
@@ -176,7 +177,7 @@ fn damaged_texts_of_real_models() {
         context_source: String::new(),
         alloc: Settings::default(),
     };
-    check!().with_iterations(1000).with_type::<(u8, Vec<(u16, u8, u8)>)>().for_each(|(which, changes)| {
+    check!(1000).with_type::<(u8, Vec<(u16, u8, u8)>)>().for_each(|(which, changes)| {
         let mut lines: Vec<String> =
             texts[usize::from(*which) % texts.len()].lines().map(str::to_owned).collect();
         for (at, what, with) in changes {

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use bolero::{TypeGenerator, check};
+use bolero::TypeGenerator;
+use carma_fuzz::check;
 use carma_memory::summary::{Dialect, MAX_BYTES, parse, parse_bytes};
 use std::path::{Path, PathBuf};
 
@@ -196,7 +197,7 @@ enum Piece {
 
 #[test]
 fn whatever_the_bytes_reading_ends() {
-    check!().with_iterations(3000).with_type::<Vec<Piece>>().for_each(|pieces| {
+    check!(3000).with_type::<Vec<Piece>>().for_each(|pieces| {
         let mut bytes = Vec::new();
         for piece in pieces {
             match piece {

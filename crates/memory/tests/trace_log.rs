@@ -134,11 +134,11 @@ fn empty_cache_gives_free_segments_back() {
 
 mod hostile {
     use super::*;
-    use bolero::check;
+    use carma_fuzz::check;
 
     #[test]
     fn no_bytes_make_it_panic() {
-        check!().with_iterations(5000).for_each(|bytes: &[u8]| {
+        check!(5000).for_each(|bytes: &[u8]| {
             let _ = estimate(bytes, &ModelTask::default(), &platform());
             let mut after = HEAD.as_bytes().to_vec();
             after.push(b'\n');
@@ -152,7 +152,7 @@ mod hostile {
 
     #[test]
     fn no_sequence_of_events_makes_it_panic() {
-        check!().with_iterations(2000).with_type::<Vec<(u8, u8, u64)>>().for_each(|events| {
+        check!(2000).with_type::<Vec<(u8, u8, u64)>>().for_each(|events| {
             let mut text = format!("{HEAD}\n");
             for (kind, id, size) in events {
                 match kind % 6 {

@@ -1,9 +1,10 @@
 //! Whatever a file holds, reading it ends in a value or in an error that names the file: never in a
-//! panic. Runs as tests on random input, and under libFuzzer with `cargo bolero test`.
+//! panic. Runs as tests on random input from a seed, and under libFuzzer with `cargo bolero test`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use bolero::{TypeGenerator, check};
+use bolero::TypeGenerator;
+use carma_fuzz::check;
 use carma_sim::trace::draw::Mix;
 use carma_sim::trace::import::{Format, import};
 use carma_sim::trace::{Catalogue, Trace, TraceError, Workload, read, write};
@@ -155,11 +156,8 @@ fn fuzz(
             assert!(!said.is_empty() && !said.chars().any(char::is_control), "{said:?}");
         }
     };
-    check!()
-        .with_iterations(ITERATIONS)
-        .with_type::<File>()
-        .for_each(|file| judge(&file.bytes(columns, separator)));
-    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| judge(bytes));
+    check!(ITERATIONS).with_type::<File>().for_each(|file| judge(&file.bytes(columns, separator)));
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|bytes| judge(bytes));
 }
 
 /// What was read can be resolved or not, and what is written of it is read again.
@@ -278,7 +276,7 @@ fn sacct() {
 
 #[test]
 fn mixes() {
-    check!().with_iterations(ITERATIONS).with_type::<String>().for_each(|text| {
+    check!(ITERATIONS).with_type::<String>().for_each(|text| {
         let _ = Mix::parse(text);
     });
 }

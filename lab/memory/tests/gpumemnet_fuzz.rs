@@ -1,9 +1,9 @@
 //! Whatever a file holds, reading it ends in a value or in an error: never in a panic, never in a call of
-//! what it asks for. Runs as tests on random input, and under libFuzzer with `cargo bolero test`.
+//! what it asks for. Runs as tests on random input from a seed, and under libFuzzer with `cargo bolero test`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use bolero::check;
+use carma_fuzz::check;
 use carma_lab_memory::dnnperf as lab_dnnperf;
 use carma_lab_memory::gpumemnet::{Data, Options, checkpoint, train};
 use carma_memory::gpumemnet::{
@@ -104,7 +104,7 @@ const PIECES: &[&[u8]] = &[
 
 #[test]
 fn any_bytes_as_a_checkpoint() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!(ITERATIONS).for_each(|bytes: &[u8]| {
         let _ = checkpoint::read(bytes);
         let _ = checkpoint::read(&archive(bytes));
     });
@@ -112,7 +112,7 @@ fn any_bytes_as_a_checkpoint() {
 
 #[test]
 fn any_pieces_as_a_pickle() {
-    check!().with_iterations(ITERATIONS).with_type::<Vec<u8>>().for_each(|choices| {
+    check!(ITERATIONS).with_type::<Vec<u8>>().for_each(|choices| {
         let pickle: Vec<u8> =
             choices.iter().flat_map(|c| PIECES[usize::from(*c) % PIECES.len()]).copied().collect();
         // A foreign name that is reached ends the reading; nothing after it counts.
@@ -165,7 +165,7 @@ fn any_change_of_weights() {
         Bundle::read("w", &resealed(weights().to_vec())).is_ok(),
         "the checksum is computed as it should"
     );
-    check!().with_iterations(ITERATIONS / 3).with_type::<Vec<(u16, u8)>>().for_each(|changes| {
+    check!(ITERATIONS / 3).with_type::<Vec<(u16, u8)>>().for_each(|changes| {
         let mut bytes = weights().to_vec();
         let len = bytes.len();
         for (at, to) in changes.iter().take(6) {
@@ -186,7 +186,7 @@ fn any_change_of_weights() {
 
 #[test]
 fn any_bytes_as_weights_and_as_data() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!(ITERATIONS).for_each(|bytes: &[u8]| {
         let _ = Bundle::read("w", bytes);
         let _ = Data::parse("d.csv", bytes);
         for columns in [
@@ -254,7 +254,7 @@ const COLUMNS: &[&str] = &[
 
 #[test]
 fn any_row_as_a_graph() {
-    check!().with_iterations(ITERATIONS).with_type::<(u8, Vec<u8>)>().for_each(|(family, choices)| {
+    check!(ITERATIONS).with_type::<(u8, Vec<u8>)>().for_each(|(family, choices)| {
         let mut cells: lab_dnnperf::Cells = COLUMNS
             .iter()
             .zip(choices)
@@ -319,7 +319,7 @@ fn sizes_at_their_limits_in_a_good_row() {
 
 #[test]
 fn any_bytes_as_a_graph_model() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!(ITERATIONS).for_each(|bytes: &[u8]| {
         let _ = dnnperf::Bundle::read("w", bytes);
         let sealed =
             [b"carma-dnnperf-g\n\x01\0\0\0", &(bytes.len() as u32).to_le_bytes()[..], bytes, &[0; 4]]

@@ -1,11 +1,12 @@
 //! Whatever a table or a model file holds, reading it ends in a value or in an error that names the file; what was read
-//! can be used. Runs as tests on random input, and under libFuzzer with `cargo bolero test`.
+//! can be used. Runs as tests on random input from a seed, and under libFuzzer with `cargo bolero test`.
 
 use super::cells::Cells;
 use super::table::{Collocation, Table};
 use super::trainer::{Kace, Options, RegressionKind};
 use super::{Error, artifact, partition, protocol, score};
-use bolero::{TypeGenerator, check};
+use bolero::TypeGenerator;
+use carma_fuzz::check;
 use carma_interference::kace::trained::Trained;
 
 const ITERATIONS: usize = 2000;
@@ -85,7 +86,7 @@ fn named(error: &Error) {
 
 #[test]
 fn any_table_is_read_or_refused() {
-    check!().with_type::<File>().with_iterations(ITERATIONS).for_each(|file| {
+    check!(ITERATIONS).with_type::<File>().for_each(|file| {
         let text = file.text();
         let pairs = Table::parse(
             "pairs",
@@ -116,7 +117,7 @@ fn any_table_is_read_or_refused() {
 
 #[test]
 fn any_bytes_are_read_or_refused() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!(ITERATIONS).for_each(|bytes: &[u8]| {
         let _ = Table::parse("f.csv", bytes);
         let mut packed = vec![0x1f, 0x8b];
         packed.extend_from_slice(bytes);
@@ -139,16 +140,14 @@ fn any_change_of_a_model_file_is_refused_or_answers() {
         .filter_map(|o| Kace::new(&table.features, o).train(&rows).ok()?.write("t").ok())
         .collect();
     assert_eq!(whole.len(), 2);
-    check!().with_type::<(bool, u16, u8, u16, u8)>().with_iterations(ITERATIONS).for_each(
-        |(which, at, byte, more, other)| {
-            let mut bytes = whole[usize::from(*which)].clone().into_bytes();
-            let length = bytes.len();
-            bytes[usize::from(*at) % length] = *byte;
-            bytes[usize::from(*more) % length] = b'0' + other % 10;
-            let Ok(text) = String::from_utf8(bytes) else { return };
-            if let Ok(trained) = Trained::read("m.json", &text) {
-                let _ = trained.predict(&table.rows[0]);
-            }
-        },
-    );
+    check!(ITERATIONS).with_type::<(bool, u16, u8, u16, u8)>().for_each(|(which, at, byte, more, other)| {
+        let mut bytes = whole[usize::from(*which)].clone().into_bytes();
+        let length = bytes.len();
+        bytes[usize::from(*at) % length] = *byte;
+        bytes[usize::from(*more) % length] = b'0' + other % 10;
+        let Ok(text) = String::from_utf8(bytes) else { return };
+        if let Ok(trained) = Trained::read("m.json", &text) {
+            let _ = trained.predict(&table.rows[0]);
+        }
+    });
 }
