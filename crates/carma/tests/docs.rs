@@ -198,8 +198,13 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
-            let _ = self.shell("carma cancel $(seq -s, 1 50)").output();
-            let _ = daemon.kill();
+            // Jobs would go on without their daemon.
+            let until = Instant::now() + Duration::from_secs(30);
+            while !self.output("carma queue").contains("No jobs") && Instant::now() < until {
+                self.output("carma cancel 1-50");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            self.output(&format!("kill {}", daemon.id()));
             let _ = daemon.wait();
         }
     }

@@ -38,6 +38,14 @@ fn wrapped(text: &str, before: &str, width: usize) -> String {
     lines
 }
 
+/// A word of the page: one that names another page leads there.
+fn linked(word: &str) -> String {
+    match word.split_once("docs/").and_then(|(before, rest)| Some((before, rest.split_once(".md")?))) {
+        Some((before, (name, after))) => format!("{before}[{name}](../{name}.md){after}"),
+        None => word.to_owned(),
+    }
+}
+
 fn page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
@@ -66,7 +74,7 @@ fn page() -> String {
                 Value::Is(value) => format!("`{value}`"),
                 Value::Example(_) => "see there".to_owned(),
             };
-            let meaning: Vec<&str> = key.meaning.split_whitespace().collect();
+            let meaning: Vec<String> = key.meaning.split_whitespace().map(linked).collect();
             let _ = writeln!(page, "| `{}` | {} | {default} | {} |", key.name(), key.kind, meaning.join(" "));
         }
     }
