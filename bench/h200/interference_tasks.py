@@ -20,13 +20,14 @@ Task = collections.namedtuple("Task", "build ahead warm")
 TASKS = {}
 
 
-def task(ahead=2, warm=0):
-    """Registers a function that returns a function which does one step. ahead: steps in flight, 0 for inference.
-    warm: steps that are unlike the later ones, e.g. the first answer of a decoder, whose shapes are all new.
+def task(ahead=2, warm=0, into=TASKS):
+    """Registers a function that returns a function which does one step. ahead: steps in flight, 0 for inference,
+    None where the step itself waits for the GPU. warm: steps that are unlike the later ones, e.g. the first answer of
+    a decoder, whose shapes are all new.
     """
 
     def add(build):
-        TASKS[build.__name__] = Task(build, ahead, warm)
+        into[build.__name__] = Task(build, ahead, warm)
         return build
 
     return add
@@ -49,8 +50,8 @@ class Scale:
         return self.torch.autocast(self.device, dtype=self.torch.bfloat16)
 
 
-def classifier(x, name, batch, size, mixed, channels_last=False, **options):
-    """Training of an image classifier of timm's."""
+def classifier(x, name, batch, size, mixed, channels_last=False, read=False, **options):
+    """Training of an image classifier of timm's; `read`: it reads its loss, and so waits for the GPU."""
     import timm
 
     torch = x.torch
@@ -69,6 +70,8 @@ def classifier(x, name, batch, size, mixed, channels_last=False, **options):
             loss = criterion(model(images), labels)
         loss.backward()
         optimizer.step()
+        if read:
+            loss.item()
 
     return step
 
@@ -402,15 +405,15 @@ def gemm(x):
     return step
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", nargs="?", choices=list(TASKS))
+def main(tasks=TASKS, about=__doc__):
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", nargs="?", choices=list(tasks))
     parser.add_argument("--rehearse", action="store_true", help="tiny, on the CPU")
     parser.add_argument("--steps", type=int, help="end after so many; without carma's helper they are timed")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(TASKS))
+        print("\n".join(tasks))
         return
     if not options.task:
         parser.error("which task?")
@@ -419,7 +422,7 @@ def main():
 
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
-    chosen = TASKS[options.task]
+    chosen = tasks[options.task]
     step = chosen.build(Scale(options.rehearse))
     for _ in range(0 if options.rehearse else chosen.warm):
         step()
@@ -428,7 +431,8 @@ def main():
     except ImportError:
         pace = None
     else:
-        pace = carma_bench.Pace(ahead=chosen.ahead)
+        waited = {"done": lambda: lambda: None} if chosen.ahead is None else {}
+        pace = carma_bench.Pace(ahead=chosen.ahead or 0, **waited)
     heartbeat = os.environ.get("CARMA_HEARTBEAT")
     done, began = 0, time.monotonic()
     while options.steps is None or done < options.steps:
@@ -438,7 +442,7 @@ def main():
             pace.step()
         elif heartbeat:
             # Under carma profile: a step counts when the GPU has finished it, as under carma bench interference.
-            if done % 8 == 0 or chosen.ahead == 0:
+            if done % 8 == 0 or not chosen.ahead:
                 torch.cuda.synchronize() if torch.cuda.is_available() else None
             open(heartbeat, "w").write(str(done))
     if torch.cuda.is_available():
