@@ -54,7 +54,8 @@ fn bad_rows_are_refused() {
         ("family=gan", "gan"),
         ("family=mlp batch_size=4 inputs=10 widths=20-x outputs=5", "widths"),
         ("family=cnn batch_size=2 image=32 blocks=z9 classes=2", "z9"),
-        ("family=mlp batch_size=9999999999999 inputs=99999999999 widths=20 outputs=5", "no GPU"),
+        ("family=mlp batch_size=9999999999999 inputs=10 widths=20 outputs=5", "2^32"),
+        ("family=mlp batch_size=4000000000 inputs=4000000000 widths=20 outputs=5", "no GPU"),
         ("family=transformer batch_size=2 seq_len=4 vocab=10 embedding=8 heads=1 layers=99999 ff=8", "1000"),
     ] {
         let error = graph(&cells(row)).unwrap_err().to_string();
