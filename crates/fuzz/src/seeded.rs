@@ -43,6 +43,7 @@ where
 {
     type Output = ();
 
+    #[allow(clippy::panic, reason = "a test fails by panicking")]
     fn run(self, mut test: T, options: Options) {
         panic::set_hook();
         let began = Instant::now();

@@ -121,7 +121,7 @@ impl Daemon {
     fn spawn(setup: &Setup, dir: &Path) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(dir.join("daemon.log")).unwrap();
         let mut command = match setup.user {
-            Some(user) => as_other(user, &binary_for_all(dir)),
+            Some(user) => as_other(user, binary_for_all(dir)),
             None => match &setup.wrapper[..] {
                 [] => Command::new(CARMA),
                 [program, args @ ..] => {
@@ -222,7 +222,7 @@ impl Daemon {
 
     /// What [`Daemon::carma_as`] runs.
     pub(crate) fn command_as(&self, user: &str, args: &[&str]) -> Command {
-        let mut command = as_other(user, &self.binary_for_all());
+        let mut command = as_other(user, self.binary_for_all());
         command.arg("--socket").arg(self.socket()).args(args).current_dir("/");
         command
     }
