@@ -6,7 +6,7 @@
     python3 new_tasks.py swin_train              # runs for ever; under carma it is started and paused
     python3 new_tasks.py swin_train --rehearse   # on the CPU, in tiny shapes: numbers mean nothing
 
-Synthetic inputs, random weights. A step is an optimiser step, one answer, one denoising step of a batch of images, or,
+Synthetic inputs, random weights. A step is an optimizer step, one answer, one denoising step of a batch of images, or,
 of the two servers, one request answered: requests arrive by a Poisson process, the same one in each window.
 NEW_TASKS_DATA.md says what each task is. Nothing is downloaded. Needs PyTorch, NumPy, timm and transformers.
 """
