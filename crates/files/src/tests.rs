@@ -95,7 +95,7 @@ fn gzip_is_unpacked_to_the_limit() {
 
 #[test]
 fn a_bounded_reader_passes_on_what_it_may_and_no_more() {
-    carma_fuzz::check!(3000).with_type::<(Vec<u8>, u8)>().for_each(|(bytes, limit)| {
+    carma_seeded::check!(3000).with_type::<(Vec<u8>, u8)>().for_each(|(bytes, limit)| {
         let mut out = Vec::new();
         let read = Bounded::new(bytes.as_slice(), u64::from(*limit)).read_to_end(&mut out);
         let fits = bytes.len() <= usize::from(*limit);
@@ -106,7 +106,7 @@ fn a_bounded_reader_passes_on_what_it_may_and_no_more() {
 
 #[test]
 fn any_bytes_unpack_or_are_refused() {
-    carma_fuzz::check!(3000).with_type::<(bool, Vec<u8>)>().for_each(|(head, bytes)| {
+    carma_seeded::check!(3000).with_type::<(bool, Vec<u8>)>().for_each(|(head, bytes)| {
         let mut all = if *head { packed(b"x")[..10].to_vec() } else { Vec::new() };
         all.extend_from_slice(bytes);
         if let Ok(out) = unpack(all, 4096) {

@@ -3,39 +3,14 @@
 //! `tests/readers.rs` lists every reader of carma. As a test each gets 3,000 damaged samples, the same each time, and inputs of a
 //! mebibyte; `bench/trust/fuzz.sh` gives it a minute of others and 64 MiB and makes a table of what it took. What decides are the
 //! variables `CARMA_FUZZ_SECONDS`, `CARMA_FUZZ_SEED`, `CARMA_FUZZ_MIB` and `CARMA_FUZZ_RSS_MIB`.
-//!
-//! [`check!`] is bolero's, with a seed: all tests with random bytes use it.
-
-mod seeded;
-
-pub use bolero;
-pub use seeded::Seeded;
 
 use bolero::TypeGenerator;
+use carma_seeded::Seeded;
 use flate2::{Compression, write::GzEncoder};
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::panic::RefUnwindSafe;
 use std::time::{Duration, Instant};
-
-/// A test with so many random inputs; used as `bolero::check!`. Under libFuzzer (`cargo bolero test`) the fuzzer draws them.
-#[cfg(not(fuzzing))]
-#[macro_export]
-macro_rules! check {
-    ($runs:expr) => {
-        $crate::bolero::TestTarget::new($crate::Seeded::runs($runs))
-    };
-}
-
-/// A test of the fuzzer's.
-#[cfg(fuzzing)]
-#[macro_export]
-macro_rules! check {
-    ($runs:expr) => {{
-        let _ = $runs;
-        $crate::bolero::check!()
-    }};
-}
 
 /// Damage to a sample.
 #[derive(Debug, Clone, TypeGenerator)]

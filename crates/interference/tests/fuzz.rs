@@ -2,13 +2,13 @@
 //! libFuzzer with `cargo bolero test`.
 
 use bolero::TypeGenerator;
-use carma_fuzz::check;
 use carma_interference::kernels;
 use carma_interference::measured::{Line, Measured, read_log};
 use carma_interference::profile::Profiles;
 use carma_interference::rate::beat;
 use carma_interference::rate::printed::Printed;
 use carma_interference::rate::tally::Tally;
+use carma_seeded::check;
 
 const ITERATIONS: usize = 3000;
 

@@ -4,12 +4,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use carma_fuzz::check;
 use carma_interference::group::{GpuType, Group, Member, Mode, Objective};
 use carma_interference::measured::Measured;
 use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::predict::policy::{Policy, kace_row};
 use carma_interference::profile::Profiles;
+use carma_seeded::check;
 
 const ITERATIONS: usize = 1000;
 

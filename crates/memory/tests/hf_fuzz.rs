@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bolero::TypeGenerator;
-use carma_fuzz::check;
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::hf::{self, Config};
 use carma_memory::{Error, ModelTask, Precision};
+use carma_seeded::check;
 
 const ITERATIONS: usize = 3000;
 

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bolero::TypeGenerator;
-use carma_fuzz::check;
 use carma_memory::alloc::Settings;
 use carma_memory::graph::replay;
 use carma_memory::{Error, Gpu, MiB, ModelTask, Platform, summary};
+use carma_seeded::check;
 use std::time::{Duration, Instant};
 
 const KINDS: &[&str] = &[

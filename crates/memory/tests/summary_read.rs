@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bolero::TypeGenerator;
-use carma_fuzz::check;
 use carma_memory::summary::{Dialect, MAX_BYTES, parse, parse_bytes};
+use carma_seeded::check;
 use std::path::{Path, PathBuf};
 
 fn shared(folder: &str) -> Option<PathBuf> {

@@ -134,7 +134,7 @@ fn empty_cache_gives_free_segments_back() {
 
 mod hostile {
     use super::*;
-    use carma_fuzz::check;
+    use carma_seeded::check;
 
     #[test]
     fn no_bytes_make_it_panic() {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bolero::TypeGenerator;
-use carma_fuzz::check;
+use carma_seeded::check;
 use carma_sim::trace::draw::Mix;
 use carma_sim::trace::import::{Format, import};
 use carma_sim::trace::{Catalogue, Trace, TraceError, Workload, read, write};

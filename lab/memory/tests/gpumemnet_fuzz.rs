@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use carma_fuzz::check;
 use carma_lab_memory::dnnperf as lab_dnnperf;
 use carma_lab_memory::gpumemnet::{Data, Options, checkpoint, train};
 use carma_memory::gpumemnet::{
     Bundle, Ensemble, Family, Head, Layer, LayerKind, Measured, ModelLayers, Sample,
 };
 use carma_memory::{Error, ModelTask, dnnperf};
+use carma_seeded::check;
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 

@@ -495,7 +495,7 @@ fn a_node_that_reads_itself_is_refused() {
 fn hostile_bytes_never_panic() {
     let seeds =
         [perceptron().bytes(), attention().bytes(), convolutions(["getitem", "y"], ["p", "q"]).bytes()];
-    carma_fuzz::check!(3000).with_type::<(u8, u64, Vec<(u16, u8)>)>().for_each(|(seed, batch, changes)| {
+    carma_seeded::check!(3000).with_type::<(u8, u64, Vec<(u16, u8)>)>().for_each(|(seed, batch, changes)| {
         let mut bytes = seeds[usize::from(*seed) % seeds.len()].clone();
         for (at, byte) in changes.iter().take(6) {
             let at = usize::from(*at) % bytes.len();
@@ -504,7 +504,7 @@ fn hostile_bytes_never_panic() {
         let task = ModelTask { batch_size: *batch, seq_len: Some(u64::from(*seed)), ..ModelTask::default() };
         let _ = graph(&bytes, &task);
     });
-    carma_fuzz::check!(3000).with_type::<Vec<u8>>().for_each(|bytes| {
+    carma_seeded::check!(3000).with_type::<Vec<u8>>().for_each(|bytes| {
         let _ = graph(bytes, &ModelTask::default());
     });
 }

@@ -6,8 +6,8 @@ use super::table::{Collocation, Table};
 use super::trainer::{Kace, Options, RegressionKind};
 use super::{Error, artifact, partition, protocol, score};
 use bolero::TypeGenerator;
-use carma_fuzz::check;
 use carma_interference::kace::trained::Trained;
+use carma_seeded::check;
 
 const ITERATIONS: usize = 2000;
 

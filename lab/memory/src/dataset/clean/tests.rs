@@ -180,7 +180,7 @@ fn other_files_are_refused() {
 /// Whatever a file holds: no panic, and every row is kept or dropped.
 #[test]
 fn any_bytes() {
-    carma_fuzz::check!(3000).with_type::<Vec<u8>>().for_each(|bytes| {
+    carma_seeded::check!(3000).with_type::<Vec<u8>>().for_each(|bytes| {
         let mut text = COLUMNS.join(",").into_bytes();
         text.push(b'\n');
         text.extend(bytes);

@@ -27,7 +27,8 @@ impl Seeded {
     /// So many inputs.
     #[must_use]
     pub fn runs(runs: usize) -> Self {
-        Self { seed: crate::variable("CARMA_FUZZ_SEED", 1), limit: Limit::Runs(runs) }
+        let seed = std::env::var("CARMA_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        Self { seed, limit: Limit::Runs(runs) }
     }
 
     /// As many as there is time for.
