@@ -322,6 +322,30 @@ fn names_do_not_reach_the_terminal_raw() {
 }
 
 #[test]
+fn a_new_model_begins_with_what_comes_with_carma_and_cold_windows_teach_nothing() {
+    let files = Files::new();
+    let solo = |at: f64, rate: f64| {
+        format!(r#"{{"members":["light"],"sharing":"mps","rates":[{rate}],"at_s":{at},"window_s":1.5}}"#)
+    };
+    let cold = [solo(0.0, 20.0), solo(30.0, 480.0), solo(40.0, 490.0)].join(",");
+    let text = MEASURED.replace("\"combinations\":[", &format!("\"combinations\":[{cold},"));
+    std::fs::write(files.path("cold.json"), text).unwrap();
+    let said = files.json("--observe cold.json --model cold.model");
+    assert_eq!(said["learned"], 0, "{said}");
+    assert!(said["skipped"].to_string().contains("light had not warmed up"), "{said}");
+
+    // With nothing learned from the file, it is the model that `predict` goes by without one, or none.
+    let expected = |model: &str| {
+        let reply = files.json(&format!("--profiles p.json --group heavy,light {model}"));
+        reply["tasks"][0]["progress"]["expected"].as_f64().unwrap()
+    };
+    let usual = expected("");
+    assert!((expected("--model cold.model") - usual).abs() < 1e-12);
+    files.json("--observe cold.json --model bare.model --from-nothing");
+    assert!((expected("--model bare.model") - usual).abs() > 1e-3);
+}
+
+#[test]
 fn two_that_learn_at_once_lose_nothing() {
     let files = Files::new();
     for n in 0..8 {

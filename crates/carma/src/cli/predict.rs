@@ -55,6 +55,9 @@ pub(crate) struct PredictArgs {
     /// learned twice
     #[arg(long, value_name = "FILE", requires = "model")]
     pub(crate) observe: Option<PathBuf>,
+    /// With --observe: a new model begins with nothing learned, not with what comes with carma
+    #[arg(long, requires = "observe")]
+    pub(crate) from_nothing: bool,
     /// With --observe: keep what holds for every task of the GPU type, and no task
     #[arg(long, requires = "observe")]
     pub(crate) no_classes: bool,

@@ -25,9 +25,11 @@
 mod assemble;
 mod fingerprint;
 mod log;
+mod warm;
 
 pub use assemble::{Drift, Solos, median};
 pub use log::{Line, Log, read_log};
+pub use warm::Warm;
 
 use crate::profile::{Metrics, Profiles, RateSource};
 use crate::share::Mode;

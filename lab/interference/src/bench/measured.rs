@@ -4,7 +4,7 @@
 use super::set::{Set, Together};
 use crate::kace::{Error, unread};
 use carma_interference::group::{GpuType, Mode};
-use carma_interference::measured::{Combination, Measured, median};
+use carma_interference::measured::{Combination, Measured, Warm, median};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,20 +50,6 @@ impl<'a> Alone<'a> {
         here(true).or_else(|| here(false))
     }
 
-    /// Whether a task had warmed up when a window began: where solo windows of a session are slower than half its
-    /// median, it had not before the first that is not. (Decoders that had yet to give their first whole answer ran at
-    /// a tenth of their speed.)
-    fn was_warm(&self, task: &str, window: &Combination) -> bool {
-        let here = self.windows(task).filter(|w| w.sharing == window.sharing && w.session == window.session);
-        let Some(usual) = median(here.clone().filter_map(|w| w.rates.first().copied()).collect()) else {
-            return true;
-        };
-        let slow = |w: &&Combination| w.rates.first().is_some_and(|rate| *rate < 0.5 * usual);
-        let cold_at = here.clone().filter(slow).map(|w| w.at_s).fold(f64::INFINITY, f64::min);
-        let warm_at = here.filter(|w| !slow(w)).map(|w| w.at_s).fold(f64::INFINITY, f64::min);
-        cold_at > warm_at || window.at_s >= warm_at
-    }
-
     /// The file's profile with the medians of all plain solo windows: alone it does not matter how one would share.
     fn profile(&self, file: &Profile) -> Profile {
         let windows = self.windows(&file.name);
@@ -100,7 +86,7 @@ pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
 pub(crate) fn of_measured(measured: &Measured) -> Set {
     let at: BTreeMap<&str, usize> =
         measured.tasks.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
-    let alone = Alone::of(measured);
+    let (alone, warm) = (Alone::of(measured), Warm::of(measured));
     let bare = |name: &str| Profile { name: name.to_owned(), ..Profile::default() };
     let tasks: Vec<Profile> = measured
         .tasks
@@ -119,7 +105,7 @@ pub(crate) fn of_measured(measured: &Measured) -> Set {
         }
         let indices: Option<Vec<usize>> =
             window.members.iter().map(|m| at.get(m.as_str()).copied()).collect();
-        if !window.members.iter().all(|m| alone.was_warm(m, window)) {
+        if !warm.all(window) {
             continue;
         }
         let of = |(at, (m, r)): (usize, (&String, &f64))| {

@@ -6,7 +6,7 @@ use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{clean, print, print_json};
 use carma_files::{Lock, replace};
 use carma_interference::group::{GpuType, Group, Member};
-use carma_interference::measured::Measured;
+use carma_interference::measured::{Measured, Warm};
 use carma_interference::online::{Observed, SlowdownModel};
 use carma_interference::profile::Profile;
 use serde_json::json;
@@ -25,9 +25,13 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
     })?;
     let mut model = if path.exists() {
         SlowdownModel::read(&read(path)?).map_err(|e| bad(path, &e))?
-    } else {
+    } else if args.from_nothing {
         SlowdownModel::new()
+    } else {
+        // As the daemon begins.
+        SlowdownModel::shipped()
     };
+    let warm = Warm::of(&measured);
     let gpu = GpuType::named(args.gpu.as_deref().unwrap_or(&measured.machine.gpu));
     let (mut learned, mut known, mut skipped) = (0_u32, 0_u32, Vec::new());
     let windows = measured.combinations.iter().zip(measured.fingerprints(&gpu.name));
@@ -39,6 +43,10 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
         let named = window.members.join(" + ");
         if let Some(why) = &window.failed {
             skipped.push(format!("{named}: {why}"));
+            continue;
+        }
+        if let Some(task) = warm.cold(window).next() {
+            skipped.push(format!("{named}: {task} had not warmed up"));
             continue;
         }
         let profiles: Result<Vec<&Profile>, _> =
