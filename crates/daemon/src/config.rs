@@ -71,7 +71,7 @@ section! {
     } and {
         /// Changes to the gate of the policy.
         pub gate: GateConfig,
-        /// Memory.
+        /// Forecasts of GPU memory.
         pub memory: MemoryConfig,
         /// Sampling and windows.
         pub sampling: SamplingConfig,
@@ -79,7 +79,7 @@ section! {
         pub queue: QueueConfig,
         /// Out-of-memory and faults.
         pub recovery: RecoveryConfig,
-        /// MPS.
+        /// The MPS daemons.
         pub mps: MpsConfig,
         /// Running jobs.
         pub jobs: JobsConfig,
@@ -181,7 +181,7 @@ section! {
 }
 
 section! {
-    /// MPS.
+    /// The MPS daemons.
     pub struct MpsConfig "mps" {
         /// Hard limits of GPU memory from forecasts.
         pub caps: bool = Is("true"),

@@ -26,7 +26,7 @@ impl Default for Settings {
 pub struct Question<'a> {
     /// What will run.
     pub signature: &'a Signature,
-    /// Where.
+    /// GPU and framework that it is asked for.
     pub place: &'a Place,
     /// Answers of the front ends that could give one.
     pub estimates: &'a [Estimate],

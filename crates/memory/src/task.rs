@@ -115,7 +115,7 @@ pub struct ModelTask {
     pub seq_len: Option<u64>,
     /// Samples of the data set, where known: the last batch of an epoch may be partial.
     pub samples: Option<u64>,
-    /// Optimizer.
+    /// Optimizer of a training.
     pub optimizer: Optimizer,
     /// Types of numbers.
     pub precision: Precision,

@@ -155,14 +155,14 @@ fn a_command_that_never_uses_the_gpu() {
         stderr(&output)
     );
     assert_eq!(stdout(&output), "working\n");
-    let args = [&VIRTUAL[..], &["--patience=0.5", "--", "sleep", "606"]].concat();
+    let args = [&VIRTUAL[..], &["--patience=0.5", "--", "sleep", "60616"]].concat();
     let output = profile(&args).output().unwrap();
     assert!(
         stderr(&output).contains("CUDA_VISIBLE_DEVICES") && stderr(&output).contains("--patience"),
         "{}",
         stderr(&output)
     );
-    assert!(!alive("606"));
+    assert!(!alive("60616"));
     let output = profile(&[&VIRTUAL[..], &["--", "/nonexistent/program"]].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("cannot start '/nonexistent/program'"), "{}", stderr(&output));

@@ -85,7 +85,7 @@ pub enum NeedSource {
     Horus,
     /// Fake tensors.
     Faketensor,
-    /// GPUMemNet.
+    /// The trained networks of GPUMemNet.
     Gpumemnet,
     /// Computed by carma: a bound.
     Computed {

@@ -88,7 +88,7 @@ impl Group<'_> {
 /// A number with its 90 % bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bounded {
-    /// Median.
+    /// Median of what is predicted.
     pub expected: f64,
     /// The true value is below this in 5 % of cases.
     pub lower: f64,

@@ -57,7 +57,7 @@ impl Aggregation {
 /// Mean and standard deviation of each column.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Scale {
-    /// Means.
+    /// Mean of each feature in training.
     pub mean: Vec<f64>,
     /// Standard deviations (n - 1); 0 for a column that does not vary: it becomes 0.
     pub deviation: Vec<f64>,

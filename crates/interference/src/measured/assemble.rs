@@ -15,7 +15,7 @@ pub struct Solos {
 /// How far the solo rates of one task in one session lie apart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drift {
-    /// Which.
+    /// Name of the task.
     pub task: String,
     /// Under which sharing.
     pub sharing: Mode,

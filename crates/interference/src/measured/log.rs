@@ -22,7 +22,7 @@ pub enum Line {
     Header {
         /// Version of the format, [`VERSION`].
         version: u32,
-        /// Where.
+        /// The machine that was measured on.
         machine: Machine,
         /// The tasks.
         tasks: Vec<TaskNote>,

@@ -56,7 +56,7 @@ pub(crate) struct Class {
     pub(super) cov: [[f64; CLASS]; CLASS],
     /// Log of the solo rate of its tasks that have none in their profile; `None`: nothing is known.
     pub(crate) solo: Option<f64>,
-    /// Observations.
+    /// Number of observations.
     pub(crate) seen: u32,
     /// Errors in a row that contradict, with their sign.
     pub(super) against: i8,

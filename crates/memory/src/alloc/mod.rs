@@ -48,7 +48,7 @@ pub enum Event {
     EmptyCache,
     /// A point in the run, for people and for peaks by phase: `model`, `forward`, `backward`, `step`.
     Mark {
-        /// Name.
+        /// The phase that begins.
         name: String,
     },
 }

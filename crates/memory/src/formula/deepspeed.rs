@@ -31,7 +31,7 @@ pub enum Stage {
 /// What ZeRO-3 keeps in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
-    /// Nothing.
+    /// Nothing: all of it stays on the GPU.
     None,
     /// Optimizer states.
     Optimizer,
@@ -48,7 +48,7 @@ pub struct Setup {
     pub largest_layer: u64,
     /// GPUs of one node.
     pub gpus_per_node: u64,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
 }
 

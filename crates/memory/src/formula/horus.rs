@@ -22,7 +22,7 @@ const UPPER: f64 = 2.75;
 /// What is added to the formula.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
-    /// Nothing.
+    /// Nothing is added.
     Plain,
     /// 800 MiB.
     #[default]

@@ -39,7 +39,7 @@ pub struct Decoder {
     pub hidden: u64,
     /// Embeddings and decoder blocks: each keeps one output.
     pub blocks: u64,
-    /// Vocabulary.
+    /// Size of the vocabulary, tokens.
     pub vocabulary: u64,
     /// Bytes of a logit: 4 where the head runs in 32 bits.
     pub logit_bytes: u64,
@@ -48,7 +48,7 @@ pub struct Decoder {
 /// How the model is spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strategy {
-    /// GPUs.
+    /// Number of GPUs.
     pub gpus: u64,
     /// GPUs among which each tensor is split; 1: data parallel only.
     pub tensor_parallel: u64,
@@ -65,7 +65,7 @@ pub struct Peak {
     pub input: u64,
     /// One output a block.
     pub output: u64,
-    /// Logits.
+    /// Bytes of the logits.
     pub head: u64,
     /// Gathered gradients of tensor parallelism.
     pub tensor: u64,

@@ -14,7 +14,7 @@ pub enum Ensemble {
 }
 
 impl Ensemble {
-    /// Both.
+    /// All designs.
     pub const ALL: [Self; 2] = [Self::Mlp, Self::Transformer];
 
     /// Networks of an ensemble of ours.

@@ -41,7 +41,7 @@ pub struct Sample {
 pub struct Fingerprint {
     /// File, without folders.
     pub name: String,
-    /// Tasks.
+    /// Number of tasks.
     pub rows: usize,
     /// Those of them that are lower bounds.
     pub lower_bounds: usize,

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 pub enum Family {
     /// Fully connected layers.
     Mlp,
-    /// Convolutions.
+    /// Convolutional networks.
     Cnn,
-    /// Attention.
+    /// Networks of attention.
     Transformer,
 }
 
@@ -50,13 +50,13 @@ pub enum LayerKind {
     Linear,
     /// The output projection inside PyTorch's `MultiheadAttention`, or that module as a whole.
     Attention,
-    /// Convolution.
+    /// A convolution.
     Conv,
     /// Batch normalisation.
     BatchNorm,
     /// Layer, group or RMS normalisation.
     LayerNorm,
-    /// Dropout.
+    /// A dropout.
     Dropout,
     /// An elementwise function, by its place in [`FUNCTIONS`]; `None`: another one.
     Function(Option<usize>),
@@ -64,7 +64,7 @@ pub enum LayerKind {
     AdaptivePool,
     /// Other pooling.
     Pool,
-    /// Embedding.
+    /// An embedding.
     Embedding,
     /// Anything else.
     Other,

@@ -171,7 +171,7 @@ pub struct Shape {
     pub depths: Vec<usize>,
     /// Width of a perceptron's first hidden layer; halved from layer to layer, down to 4.
     pub first: usize,
-    /// Outputs.
+    /// Number of outputs.
     pub out: usize,
 }
 

@@ -36,9 +36,9 @@ pub enum Number {
 /// An activation, input or label; its shape includes the batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Dimensions.
+    /// Its dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Type.
+    /// Type of its elements.
     pub number: Number,
 }
 
@@ -111,7 +111,7 @@ pub enum Op {
     },
     /// Product of two activations (attention written out).
     MatMul,
-    /// Normalisation.
+    /// A normalisation.
     Norm(Norm),
     /// Elementwise function of one tensor.
     Activation {
@@ -196,7 +196,7 @@ pub struct Node {
 pub struct Graph {
     /// Family: `resnet`, `bert`, `mlp`, `cnn`, `unknown`.
     pub family: String,
-    /// Tensors.
+    /// All tensors, by number.
     pub tensors: Vec<Tensor>,
     /// Parameters and buffers, in the order of the model's construction.
     pub params: Vec<Param>,

@@ -161,7 +161,7 @@ pub struct Image {
     pub size: u64,
     /// Height and width of a patch, pixels.
     pub patch: u64,
-    /// Colours.
+    /// Number of colours.
     pub channels: u64,
     /// Tokens in front of the patches: class, distillation, registers.
     pub prefix: u64,
@@ -225,7 +225,7 @@ pub struct Config {
     pub shared_positions: bool,
     /// There is a table of positions beside those of the attention (DeBERTa's `position_biased_input`).
     pub position_table: bool,
-    /// Normalisation.
+    /// Kind of normalisation.
     pub norm: NormKind,
     /// Function of the MLP.
     pub act: Act,
@@ -249,7 +249,7 @@ pub struct Config {
     pub mlp_bias: bool,
     /// Normalisation before attention and MLP; else after the sum.
     pub pre_norm: bool,
-    /// Dropout.
+    /// Where dropout is applied, and how much.
     pub dropout: Dropout,
     /// The table of tokens is also the output matrix.
     pub tied: bool,

@@ -28,7 +28,7 @@ pub struct Weight {
     pub name: String,
     /// `F32`, `BF16`, ...
     pub dtype: String,
-    /// Dimensions.
+    /// Its dimensions, outermost first.
     pub shape: Vec<u64>,
     /// Bytes in the file.
     pub bytes: u64,

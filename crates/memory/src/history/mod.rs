@@ -75,7 +75,7 @@ pub struct HistoryRow {
 pub struct Run<'a> {
     /// What ran.
     pub signature: &'a Signature,
-    /// Where.
+    /// GPU and framework that it ran on.
     pub place: &'a Place,
     /// What was seen of it.
     pub outcome: Outcome,
@@ -90,7 +90,7 @@ pub struct Run<'a> {
 pub struct Ask<'a> {
     /// What will run.
     pub signature: &'a Signature,
-    /// Where.
+    /// GPU and framework that it is asked for.
     pub place: &'a Place,
     /// What front ends say of it, best first.
     pub estimates: &'a [Estimate],

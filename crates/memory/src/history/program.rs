@@ -25,7 +25,7 @@ pub struct Anchor {
     /// Samples a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u64>,
-    /// Where.
+    /// GPU and framework that it ran on.
     pub place: Place,
     /// What a front end said of it, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -104,7 +104,7 @@ impl Layer {
 /// What stands below the table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
-    /// Parameters.
+    /// Number of parameters.
     pub params: Option<u64>,
     /// Those that are trained.
     pub trainable: Option<u64>,

@@ -48,7 +48,7 @@ pub enum MeterError {
 /// A user to whom a task belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// User.
+    /// User id that the command runs under.
     pub uid: u32,
     /// Primary group.
     pub gid: u32,

@@ -411,7 +411,7 @@ pub struct Normalised {
     pub drama: Option<f64>,
     /// Memory in use.
     pub memory: Option<f64>,
-    /// Power.
+    /// Mean power.
     pub power: Option<f64>,
     /// Jobs on a GPU that has any.
     pub jobs_per_gpu: Option<f64>,

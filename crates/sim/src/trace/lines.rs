@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Limits {
     /// Bytes in one line.
     pub(crate) line: usize,
-    /// Lines.
+    /// Number of lines read.
     pub(crate) lines: u64,
     /// Bytes in all, uncompressed.
     pub(crate) bytes: u64,

@@ -24,7 +24,7 @@ pub(crate) enum Splits {
     Artifact,
     /// Without a look at test rows.
     Honest,
-    /// Both.
+    /// Both of them.
     Both,
 }
 

@@ -40,7 +40,7 @@ pub struct Mean {
     pub low: f64,
     /// 97.5th percentile.
     pub high: f64,
-    /// Values.
+    /// Number of values.
     pub n: usize,
     /// Clusters that are drawn whole.
     pub clusters: usize,

@@ -84,7 +84,7 @@ impl Kace {
         Self { features: features.to_vec(), options }
     }
 
-    /// Learns.
+    /// Trains on these rows.
     ///
     /// # Errors
     /// Too few rows (fewer than 2 in the four fifths), or progress is to be predicted without a throughput alone.

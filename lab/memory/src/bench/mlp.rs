@@ -23,7 +23,7 @@ pub struct Run {
     pub name: String,
     /// Layers, as listed.
     pub layers: Vec<Layer>,
-    /// Network.
+    /// Graph of the network.
     pub graph: Graph,
     /// How it was trained.
     pub task: ModelTask,
@@ -119,7 +119,7 @@ pub struct Layer {
     pub name: String,
     /// Width of its output.
     pub outputs: u64,
-    /// Parameters.
+    /// Number of parameters.
     pub params: u64,
 }
 

@@ -73,7 +73,7 @@ impl Pair {
 /// How good an estimator is on a set of tasks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Score {
-    /// Tasks.
+    /// Number of tasks.
     pub n: usize,
     /// Mean relative error, absolute.
     pub mre: f64,
@@ -151,7 +151,7 @@ pub enum Outcome {
     },
     /// Not run, and why: data that is not there.
     Skipped {
-        /// Why.
+        /// Why it was left out.
         reason: String,
     },
 }

@@ -12,9 +12,9 @@ use std::path::Path;
 /// fold to fold, so only the first fold is a clean test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AuthorsFolds {
-    /// Family.
+    /// Family of the networks.
     pub family: Family,
-    /// Design.
+    /// Design of the estimator.
     pub ensemble: Ensemble,
     /// Accuracy over their folds.
     pub accuracy: Spread,

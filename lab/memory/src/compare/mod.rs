@@ -41,7 +41,7 @@ pub enum Weights {
 /// Mean over folds, and deviation between them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Mean.
+    /// Mean over the folds.
     pub mean: f64,
     /// Sample deviation; 0 for one fold.
     pub sd: f64,

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Dropped {
     /// Its id.
     pub id: String,
-    /// Why.
+    /// Why it was dropped.
     pub reason: String,
 }
 

@@ -16,7 +16,7 @@ pub struct Class {
 /// What a data set holds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Description {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
     /// Rows by family.
     pub families: BTreeMap<String, usize>,

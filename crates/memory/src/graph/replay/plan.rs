@@ -53,7 +53,7 @@ pub(super) struct Plan {
     pub(super) loss: Vec<bool>,
     /// What the run keeps until the next step: the model's outputs.
     pub(super) outputs: Vec<TensorId>,
-    /// Losses.
+    /// Tensors that hold losses.
     pub(super) losses: Vec<TensorId>,
     /// The node after which the model's outputs are all there.
     pub(super) last_output: usize,

@@ -83,9 +83,9 @@ pub(super) fn divisions(artifact: &Artifact, power: &Power) -> Result<Vec<Divide
 pub struct EnergyPartner {
     /// Power is modelled, always.
     pub modelled_power: bool,
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: usize,
-    /// Targets.
+    /// Number of targets.
     pub targets: usize,
     /// Ways to choose.
     pub choices: Vec<Choice>,

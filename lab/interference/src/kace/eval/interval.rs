@@ -4,7 +4,7 @@ use carma_nn::Rng;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Draws.
+/// Draws of the bootstrap.
 const DRAWS: usize = 2000;
 
 /// A mean with its 95 % interval, percent.

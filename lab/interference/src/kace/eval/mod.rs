@@ -62,7 +62,7 @@ pub struct Experiment {
     pub rows: usize,
     /// Mean number of collocations to learn from.
     pub learned_from: f64,
-    /// Targets.
+    /// Number of targets.
     pub targets: usize,
     /// Choices: targets times splits.
     pub cases: usize,
@@ -108,7 +108,7 @@ pub struct Halves {
     pub halves: usize,
     /// 2.5th, 50th and 97.5th percentile.
     pub percentiles_pct: (f64, f64, f64),
-    /// Published.
+    /// What was published, percent.
     pub published_pct: Option<f64>,
 }
 

@@ -21,9 +21,9 @@ pub struct Tensors(BTreeMap<String, Tensor>);
 /// A tensor of 32-bit floats, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// Dimensions.
+    /// Its dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Numbers.
+    /// Its elements, row by row.
     pub data: Vec<f32>,
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Spec {
     pub(super) storage: String,
     /// Elements before the first.
     pub(super) offset: usize,
-    /// Dimensions.
+    /// Its dimensions, outermost first.
     pub(super) shape: Vec<usize>,
     /// Elements between neighbours of each dimension.
     pub(super) stride: Vec<usize>,
