@@ -3,6 +3,7 @@
 use bolero::bolero_engine::{Failure, Input, panic, rng::Recommended, shrink};
 use bolero::generator::bolero_generator::driver::{self, Options};
 use bolero::{Engine, Test, TypeGenerator};
+use rand_xoshiro::rand_core::impls::{next_u32_via_fill, next_u64_via_fill};
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use std::time::{Duration, Instant};
 
@@ -113,15 +114,11 @@ struct Recorder<'a> {
 
 impl RngCore for Recorder<'_> {
     fn next_u32(&mut self) -> u32 {
-        let mut bytes = [0; 4];
-        self.fill_bytes(&mut bytes);
-        u32::from_le_bytes(bytes)
+        next_u32_via_fill(self)
     }
 
     fn next_u64(&mut self) -> u64 {
-        let mut bytes = [0; 8];
-        self.fill_bytes(&mut bytes);
-        u64::from_le_bytes(bytes)
+        next_u64_via_fill(self)
     }
 
     fn fill_bytes(&mut self, bytes: &mut [u8]) {
@@ -137,15 +134,11 @@ struct Replayed<'a>(&'a [u8]);
 
 impl RngCore for Replayed<'_> {
     fn next_u32(&mut self) -> u32 {
-        let mut bytes = [0; 4];
-        self.fill_bytes(&mut bytes);
-        u32::from_le_bytes(bytes)
+        next_u32_via_fill(self)
     }
 
     fn next_u64(&mut self) -> u64 {
-        let mut bytes = [0; 8];
-        self.fill_bytes(&mut bytes);
-        u64::from_le_bytes(bytes)
+        next_u64_via_fill(self)
     }
 
     fn fill_bytes(&mut self, bytes: &mut [u8]) {
