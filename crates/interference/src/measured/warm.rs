@@ -32,7 +32,8 @@ impl<'a> Warm<'a> {
                 let here = windows.iter().filter(|(_, rate)| (*rate < 0.5 * usual) == slow);
                 here.map(|(at, _)| *at).fold(f64::INFINITY, f64::min)
             };
-            (first(true) < first(false)).then_some((key, first(false)))
+            let warm = first(false);
+            (first(true) < warm).then_some((key, warm))
         });
         Self { since: since.collect() }
     }
