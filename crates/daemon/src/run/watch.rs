@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -256,7 +256,7 @@ impl Watcher {
         let _ = epoll::delete(&self.epoll, pipe.as_fd());
         rustix::io::ioctl_fionbio(&pipe, true).ok()?;
         let mut line = [0; Hello::MOST];
-        let read = std::fs::File::from(pipe).read(&mut line).ok()?;
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&pipe, &mut line)).ok()?;
         serde_json::from_slice(line.get(..read)?).ok()
     }
 
@@ -398,7 +398,7 @@ mod tests {
     use super::*;
     use crate::run::identity::AttemptId;
     use carma_core::units::Millis;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::process::Command;
     use std::sync::mpsc;
     use std::time::Duration;
