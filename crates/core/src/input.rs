@@ -26,7 +26,7 @@ pub enum Input {
     Submitted(Box<NewJob>),
     /// A GPU was looked at.
     Observed {
-        /// The GPU that is meant.
+        /// Number of the GPU.
         gpu: GpuId,
         /// What was seen.
         seen: Box<Observation>,
@@ -135,14 +135,14 @@ pub enum Input {
     },
     /// The administrator takes a GPU out of use: running jobs stay, no new ones come.
     Drain {
-        /// The GPU that is meant.
+        /// Number of the GPU.
         gpu: GpuId,
         /// Who asks.
         by: User,
     },
     /// The administrator gives a GPU back.
     Resume {
-        /// The GPU that is meant.
+        /// Number of the GPU.
         gpu: GpuId,
         /// Who asks.
         by: User,

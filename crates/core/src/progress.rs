@@ -1,6 +1,7 @@
 //! How fast jobs go beside each other, predicted and measured, in integers.
 //!
-//! What slowdown is allowed, and what follows from that, is in [`crate::slowdown`], which is also the public path of these types.
+//! What slowdown is allowed, and what follows from that, is in [`crate::slowdown`], which is also the public path of these
+//! types.
 
 use crate::spec::{GpuId, JobId, SharingMode};
 use crate::units::{Fraction, Millis};

@@ -1,6 +1,6 @@
 //! Files that a user names.
 //!
-//! **Reading.** A name may lead anywhere: to a device that never ends, to a pipe that nobody writes to, to a file
+//! **Reading.** A name may lead anywhere: to a device that never ends, to a pipe without a writer, to a file
 //! larger than the memory, to a few kilobytes of gzip that unpack to as much. Every reader of carma
 //! opens its files here: only regular files are opened, nothing waits, and no more is read than the
 //! caller allows. [`MOST`] is the usual limit; a reader with a larger one says in its documentation

@@ -1,4 +1,4 @@
-//! Options that name a file, given names that lead to no file: a device that never ends, a pipe that nobody writes to, a
+//! Options that name a file, given names that lead to no file: a device that never ends, a pipe without a writer, a
 //! file larger than any memory. The tests of `carma` and of `carma-lab` each list their own options.
 
 use std::path::Path;

@@ -85,7 +85,7 @@ pub enum Reason {
     },
     /// Waits behind another job.
     Behind {
-        /// The job that is meant.
+        /// Number of the job.
         job: JobId,
         /// How long that one may be overtaken; `None`: strict first in, first out.
         overtaken_for: Option<Millis>,

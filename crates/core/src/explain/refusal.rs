@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub enum Holder {
     /// One of our jobs: what is reserved for it or what it takes, whichever is more.
     Job {
-        /// The job that is meant.
+        /// Number of the job.
         job: JobId,
         /// How much.
         memory: MiB,
@@ -77,7 +77,7 @@ pub enum Refusal {
     },
     /// A job that wants no neighbours is on it.
     Exclusive {
-        /// The job that is meant.
+        /// Number of the job.
         job: JobId,
     },
     /// It has less memory in all than the job needs.
@@ -94,7 +94,7 @@ pub enum Refusal {
     },
     /// A job on it is still starting, and for it or for the newcomer there is no forecast.
     Starting {
-        /// The job that is meant.
+        /// Number of the job.
         job: JobId,
         /// Since when its activity was seen; `None`: not yet.
         active_for: Option<Millis>,
@@ -103,7 +103,7 @@ pub enum Refusal {
     },
     /// A job on it took more than was expected, and may go on to.
     Rising {
-        /// The job that is meant.
+        /// Number of the job.
         job: JobId,
         /// What it holds.
         holds: MiB,

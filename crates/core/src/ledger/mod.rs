@@ -184,8 +184,8 @@ impl Gpu {
         self.seen = Some(seen);
     }
 
-    /// Raises reservations that were too small, as far as the others' leave room. Nobody is admitted for a
-    /// window after that (see the plan): a job that has exceeded its forecast may go on to.
+    /// Raises reservations that were too small, as far as the others' leave room. For a window after
+    /// that no job is placed on the GPU (see the plan): a job that has exceeded its forecast may take still more.
     fn raise(&mut self, now: Millis, options: &Options) {
         for at in 0..self.tenants.len() {
             let tenant = &self.tenants[at];

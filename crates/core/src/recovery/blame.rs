@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(blame(&alone), Blame::WholeGpu { capacity: CAPACITY });
         let capped = OomFacts { cap: Some(MiB(11_000)), ..alone.clone() };
         assert!(matches!(blame(&capped), Blame::OwnCap { .. }));
-        // Nobody was seen, and its own numbers say that another was there.
+        // No other process was seen, but the memory that its error message counts means that there was one.
         let odd = OomFacts { said: said(CAPACITY, 100, 9_000), ..alone };
         assert!(matches!(blame(&odd), Blame::Unknown { .. }));
     }

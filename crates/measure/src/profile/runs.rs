@@ -28,7 +28,8 @@ impl<'a> Profiler<'a> {
     /// user should know meanwhile.
     ///
     /// # Errors
-    /// GPUs that cannot be read; a name that fits none or several of them; a GPU that others use ([`FailureKind::Busy`](crate::Kind)).
+    /// GPUs that cannot be read; a name that fits none or several of them; a GPU that others use
+    /// ([`FailureKind::Busy`](crate::FailureKind)).
     pub fn open(options: &'a Options, dir: &'a Path, say: Say<'a>) -> Result<Self, Error> {
         let mut machine = Machine::open(&options.gpus, dir)?;
         if options.kernels.is_some() && machine.is_virtual() {
