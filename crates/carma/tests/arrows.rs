@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// From bottom to top.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
+    "carma-bless",
     "carma-seeded",
     "carma-core",
     "carma-hardware",
@@ -35,7 +36,8 @@ const ORDER: [&str; 24] = [
 ];
 
 /// What a crate may not depend on, nor anything that it depends on.
-const CLOSED: [(&str, &[&str]); 10] = [
+const CLOSED: [(&str, &[&str]); 11] = [
+    ("carma-bless", &["carma-"]),
     ("carma-seeded", &["carma-"]),
     ("carma-core", &["carma-"]),
     ("carma-hardware", &["carma-"]),

@@ -27,13 +27,9 @@ fn scripts() -> Vec<PathBuf> {
     found
 }
 
-fn is_set(name: &str) -> bool {
-    std::env::var(name).is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"))
-}
-
 #[test]
 fn every_scenario_prints_what_was_reviewed() {
-    let bless = is_set("CARMA_BLESS") && !is_set("CI");
+    let bless = carma_bless::wanted();
     let scripts = scripts();
     assert!(!scripts.is_empty(), "no scenario was found");
     let mut failures = Vec::new();

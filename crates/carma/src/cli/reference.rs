@@ -1,29 +1,13 @@
 //! `docs/reference/commands.md`, as the parser says it. `CARMA_BLESS=1` writes it.
 
 use super::{ALSO, Cli, GROUPS};
+use carma_bless::{agrees, wrapped};
 use clap::{Arg, Command, CommandFactory};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// Width of the page's lines.
 const WIDTH: usize = 120;
-
-/// Text as an item of a list, or as a paragraph.
-fn wrapped(first: &str, text: &str) -> String {
-    let indent = " ".repeat(first.len());
-    let (mut lines, mut line, mut empty) = (String::new(), first.to_owned(), true);
-    for word in text.split_whitespace() {
-        if !empty && line.len() + 1 + word.len() > WIDTH {
-            let _ = writeln!(lines, "{line}");
-            (line, empty) = (indent.clone(), true);
-        }
-        let _ = write!(line, "{}{word}", if empty { "" } else { " " });
-        empty = false;
-    }
-    let _ = writeln!(lines, "{line}");
-    lines
-}
 
 /// An argument or option: how it is written, and what its help says.
 fn item(arg: &Arg) -> String {
@@ -50,7 +34,7 @@ fn item(arg: &Arg) -> String {
     if let Some(variable) = arg.get_env() {
         let _ = write!(text, " [environment: `{}`]", variable.to_string_lossy());
     }
-    wrapped("- ", &text)
+    wrapped("- ", "  ", &text, WIDTH)
 }
 
 /// The groups of a verb's options by their headings, in the order of the help. Those of every verb are left out.
@@ -109,10 +93,12 @@ fn page() -> String {
     page.push_str("- `-h, --help`: Print help\n\n");
     page.push_str(&wrapped(
         "",
+        "",
         &format!(
             "{} The [list of exit codes](exit-codes-and-reasons.md) has them all.",
             carma.get_after_help().map(ToString::to_string).unwrap_or_default()
         ),
+        WIDTH,
     ));
     page.push_str("\n| for | verbs |\n|---|---|\n");
     for (heading, verbs) in GROUPS.into_iter().chain([("Also", &ALSO[..])]) {
@@ -133,7 +119,7 @@ fn page() -> String {
             }
         }
         if let Some(after) = verb.get_after_help() {
-            let _ = write!(page, "\n{}", wrapped("", &after.to_string()));
+            let _ = write!(page, "\n{}", wrapped("", "", &after.to_string(), WIDTH));
         }
     }
     page.push_str("\n## Options of several verbs\n");
@@ -145,12 +131,5 @@ fn page() -> String {
 
 #[test]
 fn the_page_is_what_the_parser_says() {
-    let set = |name: &str| std::env::var(name).is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/commands.md");
-    let page = page();
-    if set("CARMA_BLESS") && !set("CI") {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == page, "docs/reference/commands.md is not what the code says: CARMA_BLESS=1 writes it");
+    agrees("docs/reference/commands.md", &page());
 }

@@ -2,6 +2,7 @@
 
 use super::keys::{Key, Section, Value};
 use super::*;
+use carma_bless::{agrees, wrapped};
 use std::fmt::Write as _;
 
 const SECTIONS: [Section; 10] = [
@@ -21,21 +22,6 @@ impl Key {
     fn name(&self) -> String {
         self.field.replace('_', "-")
     }
-}
-
-/// Words in lines of at most `width`, each with something before it.
-fn wrapped(text: &str, before: &str, width: usize) -> String {
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in text.split_whitespace() {
-        if !line.is_empty() && before.len() + line.len() + 1 + word.len() > width {
-            let _ = writeln!(lines, "{before}{line}");
-            line.clear();
-        }
-        let blank = if line.is_empty() { "" } else { " " };
-        let _ = write!(line, "{blank}{word}");
-    }
-    let _ = writeln!(lines, "{before}{line}");
-    lines
 }
 
 /// A word of the page: one that names another page leads there.
@@ -66,7 +52,7 @@ fn page() -> String {
         };
         let _ = write!(page, "\n## {title}\n\n");
         if !section.name.is_empty() {
-            let _ = writeln!(page, "{}", wrapped(section.about, "", 120));
+            let _ = writeln!(page, "{}", wrapped("", "", section.about, 120));
         }
         page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
         for key in section.keys {
@@ -89,11 +75,11 @@ fn packaged() -> String {
     );
     for section in SECTIONS {
         if !section.name.is_empty() {
-            let _ = write!(file, "\n\n{}[{}]\n", wrapped(section.about, "# ", 108), section.name);
+            let _ = write!(file, "\n\n{}[{}]\n", wrapped("# ", "# ", section.about, 108), section.name);
         }
         for key in section.keys {
             let (Value::Is(value) | Value::Example(value)) = key.value;
-            let _ = write!(file, "\n{}#{} = {value}\n", wrapped(key.meaning, "# ", 108), key.name());
+            let _ = write!(file, "\n{}#{} = {value}\n", wrapped("# ", "# ", key.meaning, 108), key.name());
         }
         if section.name == "limits" {
             file.push_str(
@@ -102,17 +88,6 @@ fn packaged() -> String {
         }
     }
     file
-}
-
-/// Compares with the file in the repository, or writes it.
-fn agrees(name: &str, text: &str) {
-    let set = |name: &str| std::env::var(name).is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
-    if set("CARMA_BLESS") && !set("CI") {
-        std::fs::write(&path, text).unwrap();
-    }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == text, "{name} is not what the code says: CARMA_BLESS=1 writes it");
 }
 
 #[test]
