@@ -139,6 +139,7 @@ impl Bench {
                 },
                 // Some declared, some measured, some both, some unknown.
                 profile: carma_core::model::Profile::default(),
+                run_time: None,
                 forecasts: Forecasts {
                     declared: (r.below(2) == 0).then_some(memory),
                     estimates: Estimates::default()

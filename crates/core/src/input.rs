@@ -4,8 +4,8 @@ pub use crate::look::{Foreign, Observation};
 
 use crate::explain::Reason;
 use crate::model::{
-    Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, SharingMode,
-    User,
+    Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, RunTime,
+    SharingMode, User,
 };
 use crate::policy::Options;
 use crate::progress::Outlook;
@@ -90,6 +90,13 @@ pub enum Input {
         job: JobId,
         /// What is computed now.
         computed: Computed,
+    },
+    /// More is known of how long a job that waits will run: a run of the same program is over.
+    RunTime {
+        /// Number of the job.
+        job: JobId,
+        /// What is expected now.
+        run_time: RunTime,
     },
     /// What is predicted if jobs that wait join others: see [`crate::slowdown::questions`].
     #[serde(rename = "foreseen")]

@@ -224,6 +224,7 @@ impl<'a> World<'a> {
                     max_slowdown: None,
                 },
                 profile: Profile::default(),
+                run_time: None,
                 forecasts: Forecasts { declared: forecast.map(MiB), ..Forecasts::default() },
                 hold: false,
             })),

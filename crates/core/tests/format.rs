@@ -4,7 +4,9 @@
 use carma_core::Input;
 use carma_core::explain::{Reason, Refusal};
 use carma_core::ledger::{Reservation, Tenant};
-use carma_core::model::{Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId};
+use carma_core::model::{
+    Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId, NewJob, RunTime, RunsOf,
+};
 use carma_core::units::{Fraction, MiB};
 
 #[test]
@@ -89,4 +91,23 @@ fn predictions_and_reservations_are_written_as_they_were() {
     let tenant: Tenant = serde_json::from_str(written).unwrap();
     assert_eq!(tenant.reservation, Reservation::Memory(MiB(1024)));
     assert_eq!(serde_json::to_string(&tenant).unwrap(), written);
+}
+
+/// A job that an earlier carma accepted has no forecast of its run time; where nothing is known, none is written.
+#[test]
+fn jobs_without_a_run_time_read_and_write_as_they_did() {
+    let written = concat!(
+        r#"{"id":1,"user":{"uid":1,"name":"a"},"name":"j","command_key":7,"request":{"gpus":1,"priority":0},"#,
+        r#""forecasts":{}}"#
+    );
+    let mut job: NewJob = serde_json::from_str(written).unwrap();
+    assert_eq!((job.run_time, serde_json::to_string(&job).unwrap().as_str()), (None, written));
+    let run_time = RunTime { low_s: 1, median_s: 2, high_s: 3, basis: RunsOf::Program, runs: 4 };
+    job.run_time = Some(run_time);
+    let with = r#""run_time":{"low_s":1,"median_s":2,"high_s":3,"basis":"program","runs":4}"#;
+    let text = serde_json::to_string(&job).unwrap();
+    assert!(text.contains(with), "{text}");
+    assert_eq!(serde_json::from_str::<NewJob>(&text).unwrap(), job);
+    let text = serde_json::to_string(&Input::RunTime { job: JobId(1), run_time }).unwrap();
+    assert_eq!(text, format!(r#"{{"run_time":{{"job":1,{with}}}}}"#));
 }

@@ -9,7 +9,8 @@ use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::Reservation;
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, HostUse,
-    Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
+    SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{
@@ -74,6 +75,7 @@ enum Op {
     /// All tenants of a GPU die of a fatal fault, one after the other.
     Crash(u32),
     Forecast(Pick, Computed),
+    RunTime(Pick, RunTime),
     /// What the next plan asks is answered: with this progress, or that a job is unknown.
     Predict(bool, u32),
     /// What was not asked for is predicted.
@@ -188,6 +190,17 @@ fn computed() -> impl Strategy<Value = Computed> {
     })
 }
 
+fn run_time() -> impl Strategy<Value = RunTime> {
+    let basis = prop_oneof![Just(RunsOf::Command), Just(RunsOf::User)];
+    (basis, 0u32..40, 0u64..10_000).prop_map(|(basis, runs, low_s)| RunTime {
+        low_s,
+        median_s: low_s * 2,
+        high_s: low_s * 5,
+        basis,
+        runs,
+    })
+}
+
 fn new_job() -> impl Strategy<Value = NewJob> {
     let maybe = || proptest::option::weighted(0.3, memory());
     let computed = proptest::option::weighted(0.3, computed());
@@ -224,8 +237,9 @@ fn new_job() -> impl Strategy<Value = NewJob> {
                 }
             },
         );
-    (forecasts, request, 1000u32..1003, 0u64..4, proptest::bool::weighted(0.1)).prop_map(
-        |(forecasts, request, uid, command_key, hold)| NewJob {
+    let run_time = proptest::option::weighted(0.5, run_time());
+    (forecasts, request, 1000u32..1003, 0u64..4, run_time, proptest::bool::weighted(0.1)).prop_map(
+        |(forecasts, request, uid, command_key, run_time, hold)| NewJob {
             id: JobId(0),
             user: user(uid),
             name: "job".into(),
@@ -236,6 +250,7 @@ fn new_job() -> impl Strategy<Value = NewJob> {
                 gpu_util: (command_key != 3).then(|| Fraction::percent(35 * command_key as u32)),
                 score: u8::try_from(command_key).ok().filter(|score| *score < 3),
             },
+            run_time,
             hold,
         },
     )
@@ -363,6 +378,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => Just(Op::StartAll),
         2 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
+        1 => (pick(), run_time()).prop_map(|(job, run_time)| Op::RunTime(job, run_time)),
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
         6 => Just(Op::Slow),
@@ -680,6 +696,7 @@ impl World {
                 Input::LaunchFailed { job, attempt, error: "no".into(), transient: *transient }
             }
             Op::Forecast(job, computed) => Input::Forecast { job: self.id(*job), computed: *computed },
+            Op::RunTime(job, run_time) => Input::RunTime { job: self.id(*job), run_time: *run_time },
             Op::Predict(unknown, progress) => Input::Predicted(
                 questions(&self.state).into_iter().map(|q| self.outlook(q, *unknown, *progress)).collect(),
             ),
@@ -927,13 +944,22 @@ impl World {
             plans.entry(*at).or_default().push(made);
         }
         let mut state = State::default();
+        // The same without any forecast of run time: no policy here goes by it.
+        let mut untimed = State::default();
         let mut clock = Millis::ZERO;
         for (index, (at, input)) in journal.iter().enumerate() {
             clock = *at;
             state.apply(*at, input).unwrap();
+            let input = match input.clone() {
+                Input::Submitted(new) => Input::Submitted(Box::new(NewJob { run_time: None, ..*new })),
+                Input::RunTime { .. } => Input::Tick,
+                input => input,
+            };
+            untimed.apply(*at, &input).unwrap();
             // Plans made after a refused input that moved the clock are not repeatable from here.
             for made in plans.get(&(index + 1)).into_iter().flatten() {
                 prop_assert_eq!(&plan(&state, clock), *made);
+                prop_assert_eq!(&plan(&untimed, clock), *made);
             }
         }
         prop_assert_eq!(&state, &self.state);

@@ -68,6 +68,7 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: 
             max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
         },
         profile: carma_core::model::Profile::default(),
+        run_time: None,
         forecasts: Forecasts {
             declared: request.gpu_memory_mib.map(MiB),
             estimates: Estimates::by(|estimator| {

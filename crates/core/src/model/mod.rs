@@ -9,8 +9,8 @@ mod job;
 pub use crate::ledger::SeenMemory;
 pub use crate::recovery::Floor;
 pub use crate::spec::{
-    Basis, Computed, Estimates, Estimator, Forecasts, GpuId, JobId, NewJob, Profile, Request, SharingMode,
-    User,
+    Basis, Computed, Estimates, Estimator, Forecasts, GpuId, JobId, NewJob, Profile, Request, RunTime,
+    RunsOf, SharingMode, User,
 };
 pub use attempt::{Attempt, EndCause, EndLevel, Ending, Placement, ProcessRef};
 pub use exit::{Exit, ExitStatus, HostUse};

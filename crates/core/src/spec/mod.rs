@@ -1,11 +1,13 @@
 //! What a job is before carma has done anything with it: its number, its user, what is asked and what is known of it.
 //!
-//! Nothing here changes once a job is accepted, but for the computed forecast. What becomes of a job is in
+//! Nothing here changes once a job is accepted, but for what is computed of its memory and run time. What becomes of a job is in
 //! [`crate::model`], which is also the public path of these types.
 
 mod forecasts;
+mod run_time;
 
 pub use forecasts::{Basis, Computed, Estimates, Estimator, Forecasts};
+pub use run_time::{RunTime, RunsOf};
 
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
@@ -136,6 +138,9 @@ pub struct NewJob {
     /// What is known of its activity.
     #[serde(default, skip_serializing_if = "Profile::is_unknown")]
     pub profile: Profile,
+    /// How long it is expected to run; `None`: nothing is known. No preset orders by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_time: Option<RunTime>,
     /// Accepted, but not to be started before it is released.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,

@@ -241,7 +241,10 @@ impl State {
                 self.launch_failed(*job, *attempt, error, *transient, applied)
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
-            Input::Forecast { job, computed } => self.forecast(*job, *computed),
+            Input::Forecast { job, computed } => {
+                self.expect(*job, |job| job.spec.forecasts.computed = Some(*computed))
+            }
+            Input::RunTime { job, run_time } => self.expect(*job, |job| job.spec.run_time = Some(*run_time)),
             Input::Predicted(outlooks) => self.predicted(outlooks),
             Input::Measured { job, attempt, progress, over } => {
                 self.measured(*job, *attempt, *progress, *over)

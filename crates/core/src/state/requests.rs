@@ -5,7 +5,7 @@
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
-use crate::model::{Computed, EndCause, Ending, Job, JobId, JobState, NewJob, Phase, User};
+use crate::model::{EndCause, Ending, Job, JobId, JobState, NewJob, Phase, User};
 use std::sync::Arc;
 
 impl State {
@@ -64,8 +64,8 @@ impl State {
         Ok(())
     }
 
-    /// Where a job runs already, its reservation follows what is seen of it.
-    pub(super) fn forecast(&mut self, id: JobId, computed: Computed) -> Result<(), Rejected> {
+    /// Changes what is expected of a job that waits. Where it runs already, what is seen of it counts.
+    pub(super) fn expect(&mut self, id: JobId, change: impl FnOnce(&mut Job)) -> Result<(), Rejected> {
         let job = self.get(id)?;
         if !matches!(job.phase, Phase::Pending | Phase::Held { .. }) {
             return Err(Rejected::WrongState {
@@ -74,7 +74,7 @@ impl State {
                 hint: "forecasts change while a job waits",
             });
         }
-        self.update(id, |job| job.spec.forecasts.computed = Some(computed))
+        self.update(id, change)
     }
 
     pub(super) fn cancel(&mut self, id: JobId, by: &User, applied: &mut Applied) -> Result<(), Rejected> {

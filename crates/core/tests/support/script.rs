@@ -545,6 +545,7 @@ impl Stage {
                 gpu_util: words.take_as("util", share)?,
                 score: words.take_as("score", number)?,
             },
+            run_time: None,
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
                 estimates,

@@ -27,6 +27,7 @@ pub(super) fn submitted(id: u64) -> Input {
         },
         forecasts: Forecasts::default(),
         profile: carma_core::model::Profile::default(),
+        run_time: None,
         hold: false,
     }))
 }

@@ -231,6 +231,7 @@ impl Scheduler for CoreScheduler<'_> {
             },
             forecasts: it.task.forecasts,
             profile: profile(&it.task),
+            run_time: None,
             hold: false,
         };
         // A job that the cluster can't hold is refused at submission, as in life.

@@ -1,0 +1,47 @@
+//! How long a job is expected to run.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How long a job is expected to run alone on its GPUs, seconds, from what earlier runs took. Floats went into it somewhere;
+/// what is kept and replayed are these integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunTime {
+    /// With 10 % probability it is over by then.
+    pub low_s: u64,
+    /// Half of such runs are over by then.
+    pub median_s: u64,
+    /// With 90 % probability it is over by then.
+    pub high_s: u64,
+    /// Whose runs these are.
+    pub basis: RunsOf,
+    /// How many of those came to their end.
+    pub runs: u32,
+}
+
+/// Whose runs a forecast of run time rests on, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunsOf {
+    /// The same command of the same user.
+    Command,
+    /// The same program of the same user, with other arguments.
+    Program,
+    /// The same user.
+    User,
+    /// All users.
+    All,
+}
+
+impl fmt::Display for RunTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = if self.runs == 1 { "run" } else { "runs" };
+        let whose = match self.basis {
+            RunsOf::Command => "this command",
+            RunsOf::Program => "this program with other arguments",
+            RunsOf::User => "other programs of this user",
+            RunsOf::All => "jobs of all users",
+        };
+        write!(f, "{} {runs} of {whose}", self.runs)
+    }
+}
