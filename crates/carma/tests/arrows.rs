@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// From bottom to top.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 27] = [
     "carma-bless",
     "carma-seeded",
     "carma-core",
     "carma-hardware",
     "carma-files",
     "carma-stats",
+    "carma-run-time",
     "carma-nn",
     "carma-api",
     "carma-cli",
@@ -31,18 +32,20 @@ const ORDER: [&str; 25] = [
     "carma-lab-memory",
     "carma-lab-interference",
     "carma-lab-gpu-models",
+    "carma-lab-run-time",
     "carma-lab",
     "carma-fuzz",
 ];
 
 /// What a crate may not depend on, nor anything that it depends on.
-const CLOSED: [(&str, &[&str]); 11] = [
+const CLOSED: [(&str, &[&str]); 12] = [
     ("carma-bless", &["carma-"]),
     ("carma-seeded", &["carma-"]),
     ("carma-core", &["carma-"]),
     ("carma-hardware", &["carma-"]),
     ("carma-files", &["carma-"]),
     ("carma-stats", &["carma-"]),
+    ("carma-run-time", &["carma-"]),
     ("carma-process", &["carma-gpu", "carma-virtual-gpu"]),
     ("carma-daemon", &["carma-sim", "carma-lab", "carma-cli"]),
     ("carma-sim", &["carma-virtual-gpu", "carma-daemon"]),

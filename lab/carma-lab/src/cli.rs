@@ -7,6 +7,7 @@ pub(crate) mod kace;
 use carma_lab_gpu_models::reproduce::TABLES;
 use carma_lab_interference::bench::PARTS;
 use carma_memory::gpumemnet::Family;
+use carma_sim::trace::import::Format;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -43,6 +44,8 @@ pub(crate) enum Verb {
     /// Train KACE, which predicts the throughput of collocations, or compare it and its baselines with what was published
     #[command(subcommand)]
     Kace(kace::KaceVerb),
+    /// Compare forecasts of run time and their baselines on public traces
+    RuntimeBench(RuntimeBenchArgs),
     /// Fit the model of a GPU type to measurements, and say how far off it is
     Fit(FitArgs),
     /// Replay published tables through the simulator, and print both in Markdown
@@ -86,6 +89,29 @@ pub(crate) struct InterferenceBenchArgs {
     pub(crate) markdown: bool,
 }
 
+/// `carma lab runtime-bench`.
+#[derive(Debug, Args)]
+pub(crate) struct RuntimeBenchArgs {
+    /// Folder with the data of others [default: ../shared/data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Instead, a job trace of yours: as `carma trace` writes it, or in the format of --format
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Format of --trace, one that `carma trace import` takes
+    #[arg(long, value_name = "FORMAT", requires = "trace", value_parser = format())]
+    pub(crate) format: Option<Format>,
+    /// Exit with 1 where a baseline has a smaller loss on the later half
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print the page in Markdown: docs/research/runtime.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
 /// `carma lab fit`.
 #[derive(Debug, Args)]
 pub(crate) struct FitArgs {
@@ -115,6 +141,12 @@ pub(crate) struct ReproduceArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A format of job traces.
+fn format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::as_str))
+        .try_map(|word| Format::parse(&word).ok_or_else(|| format!("no format `{word}`")))
 }
 
 /// A family of models.

@@ -7,6 +7,7 @@ mod gpumemnet;
 mod interference_bench;
 mod kace;
 mod reproduce;
+mod runtime_bench;
 
 use crate::cli::{Cli, Verb};
 use carma_cli::failure::Outcome;
@@ -22,6 +23,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Dataset(verb) => dataset::run(&verb),
         Verb::InterferenceBench(args) => interference_bench::run(&args),
         Verb::Kace(verb) => kace::run(&verb),
+        Verb::RuntimeBench(args) => runtime_bench::run(&args),
         Verb::Fit(args) => fit::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
     };

@@ -1,0 +1,294 @@
+//! How long a job will run, from what earlier runs took: pure, without a file or a clock.
+//!
+//! A job belongs to a class on each of four levels, from narrow to wide: its very command, its program, its user, all jobs
+//! of the machine. A class keeps the time of its latest runs, alone on their GPUs. A forecast is three quantiles of all of
+//! them together, in which a narrow class outweighs the wider ones as soon as it has a few runs.
+//!
+//! A run that was cut off (cancelled, failed, out of memory, at its time limit, put back into the queue) says that the job
+//! takes *at least* so long: it is censored, as in Kaplan and Meier (JASA 53, 1958), and moves its weight to the runs that
+//! took longer.
+//!
+//! What the numbers below were chosen on, and how good the forecasts are: docs/research/runtime.md.
+
+mod forecast;
+mod quantile;
+
+pub use forecast::{Forecast, left_s};
+
+use fnv::FnvHasher;
+use quantile::{Weighted, quantiles};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::hash::Hasher as _;
+
+/// Runs of a class that are kept.
+const KEPT: usize = 32;
+/// Runs of all jobs that are kept: no narrow class stands in for these.
+const KEPT_OF_ALL: usize = 512;
+/// A run that is so many runs old in its class has half the weight of the latest.
+const HALF_LIFE: f64 = 8.0;
+/// Classes that are remembered at most; the one that was used least lately is forgotten.
+const CLASSES: usize = 8192;
+/// Where the bounds are read from the weighted runs: further out than the 10 and 90 % that they are to hold, since the next
+/// run is less like the latest ones than they are like each other.
+const TAIL: f64 = 0.05;
+/// No run is longer, seconds: a hundred years.
+const LONGEST_S: u64 = 3_155_760_000;
+
+/// How wide a class is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// The same command of the same user, with the same number of steps.
+    Command,
+    /// The same program of the same user.
+    Program,
+    /// Jobs of the same user.
+    User,
+    /// All jobs of the machine.
+    All,
+}
+
+impl Level {
+    /// From narrow to wide.
+    pub const ALL: [Self; 4] = [Self::Command, Self::Program, Self::User, Self::All];
+
+    /// The name where it is stored.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Program => "program",
+            Self::User => "user",
+            Self::All => "all",
+        }
+    }
+
+    /// How many runs the wider levels together count for beside this one's own. One run of the very command says more
+    /// than all else that is known.
+    const fn wider(self) -> f64 {
+        match self {
+            Self::Command => 0.5,
+            Self::Program | Self::User | Self::All => 3.0,
+        }
+    }
+
+    const fn kept(self) -> usize {
+        match self {
+            Self::All => KEPT_OF_ALL,
+            Self::Command | Self::Program | Self::User => KEPT,
+        }
+    }
+
+    /// Weight of a run by how many of its class came after it.
+    fn weight(self, age: usize) -> f64 {
+        match self {
+            // Whoever ran last says nothing of a job that nothing else is known of.
+            Self::All => 1.0,
+            Self::Command | Self::Program | Self::User => 0.5_f64.powf(age as f64 / HALF_LIFE),
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Command => "this command",
+            Self::Program => "this program",
+            Self::User => "this user",
+            Self::All => "all jobs here",
+        })
+    }
+}
+
+/// The classes of a job: a key for each level but the widest. A level that says nothing new bears the key of the wider one
+/// and then counts once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Class {
+    /// Of user, program and all words that change how long it runs.
+    pub command: u64,
+    /// Of user and program.
+    pub program: u64,
+    /// Of the user.
+    pub user: u64,
+}
+
+impl Class {
+    /// The class of a user's program and its command, by anything that names them. Where there is no name for the program
+    /// or the command, `""`, the level is that of the wider one. Keys are stored: they are the same in every version.
+    #[must_use]
+    pub fn of(user: &str, program: &str, command: &str) -> Self {
+        let mut hash = FnvHasher::default();
+        let mut next = |word: &str, wider: Option<u64>| match wider {
+            Some(wider) if word.is_empty() => wider,
+            _ => {
+                hash.write(word.as_bytes());
+                hash.write(&[0]);
+                hash.finish()
+            }
+        };
+        let user = next(user, None);
+        let program = next(program, Some(user));
+        Self { user, program, command: next(command, Some(program)) }
+    }
+
+    const fn key(&self, level: Level) -> u64 {
+        match level {
+            Level::Command => self.command,
+            Level::Program => self.program,
+            Level::User => self.user,
+            Level::All => 0,
+        }
+    }
+}
+
+/// How long one run took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Time alone on its GPUs, seconds; what was shared counts as much as it got done.
+    #[serde(rename = "s")]
+    pub seconds: u64,
+    /// It was cut off: the job takes at least so long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+}
+
+/// The latest runs of a class, the newest last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Runs {
+    runs: VecDeque<Run>,
+    /// When it was last used, in updates.
+    used: u64,
+}
+
+/// What is learned of run times.
+#[derive(Debug, Clone, Default)]
+pub struct RunTimes {
+    classes: BTreeMap<(Level, u64), Runs>,
+    by_use: BTreeSet<(u64, (Level, u64))>,
+    updates: u64,
+    changed: BTreeSet<(Level, u64)>,
+}
+
+impl RunTimes {
+    /// Puts a stored row back.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn load(&mut self, key: &str, body: &str) -> Result<(), String> {
+        let key = parse(key).ok_or_else(|| format!("'{key}' is no class"))?;
+        let mut runs: Runs = serde_json::from_str(body).map_err(|e| e.to_string())?;
+        runs.runs.retain(|run| run.seconds <= LONGEST_S);
+        let spare = runs.runs.len().saturating_sub(key.0.kept());
+        runs.runs.drain(..spare);
+        self.updates = self.updates.max(runs.used);
+        if let Some(old) = self.classes.insert(key, runs) {
+            self.by_use.remove(&(old.used, key));
+        }
+        self.by_use.insert((self.classes[&key].used, key));
+        self.make_room();
+        Ok(())
+    }
+
+    /// Rows that changed since the last time: key, and JSON or nothing where the row goes.
+    ///
+    /// # Errors
+    /// What cannot be written as JSON, which nothing here should be.
+    pub fn changes(&mut self) -> Result<Vec<(String, Option<String>)>, String> {
+        let changed = std::mem::take(&mut self.changed);
+        let row = |key: (Level, u64)| {
+            let body = self.classes.get(&key).map(serde_json::to_string).transpose();
+            Ok((name(key), body.map_err(|e| e.to_string())?))
+        };
+        changed.into_iter().map(row).collect()
+    }
+
+    /// Learns from a run that is over. One of no time at all says nothing.
+    pub fn learn(&mut self, class: &Class, run: Run) {
+        let run = Run { seconds: run.seconds.min(LONGEST_S), ..run };
+        if run.seconds == 0 {
+            return;
+        }
+        self.updates += 1;
+        for key in levels(class) {
+            let runs = self.classes.entry(key).or_default();
+            self.by_use.remove(&(runs.used, key));
+            if runs.runs.len() >= key.0.kept() {
+                runs.runs.pop_front();
+            }
+            runs.runs.push_back(run);
+            runs.used = self.updates;
+            self.by_use.insert((runs.used, key));
+            self.changed.insert(key);
+        }
+        self.make_room();
+    }
+
+    /// What is expected of a job's next run; `None` where no run is known that came to its end.
+    #[must_use]
+    pub fn forecast(&self, class: &Class) -> Option<Forecast> {
+        let mut weighted: Vec<Weighted> = Vec::new();
+        let mut basis = None;
+        // What all narrower levels leave to the wider ones.
+        let mut left = 1.0;
+        for (level, key) in levels(class) {
+            let Some(runs) = self.classes.get(&(level, key)).filter(|runs| !runs.runs.is_empty()) else {
+                continue;
+            };
+            let weights = || (0..runs.runs.len()).rev().map(|age| level.weight(age));
+            let own: f64 = weights().sum();
+            // The widest level takes what is left.
+            let share = if level == Level::All { 1.0 } else { own / (own + level.wider()) };
+            weighted.extend(runs.runs.iter().zip(weights()).map(|(run, weight)| Weighted {
+                seconds: run.seconds,
+                cut: run.cut,
+                weight: left * share * weight / own,
+            }));
+            // The narrowest level with a run that came to its end gives the forecast its name.
+            let ended = runs.runs.iter().filter(|run| !run.cut).count();
+            basis = basis.or((ended > 0).then_some((level, ended)));
+            left *= 1.0 - share;
+        }
+        let (level, runs) = basis?;
+        let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;
+        Some(Forecast { low_s, median_s, high_s, level, runs: u32::try_from(runs).unwrap_or(u32::MAX) })
+    }
+
+    fn make_room(&mut self) {
+        while self.classes.len() > CLASSES
+            && let Some((_, key)) = self.by_use.pop_first()
+        {
+            self.classes.remove(&key);
+            self.changed.insert(key);
+        }
+    }
+}
+
+/// The classes of a job from narrow to wide, each once.
+fn levels(class: &Class) -> impl Iterator<Item = (Level, u64)> {
+    let mut last = None;
+    Level::ALL
+        .into_iter()
+        .rev()
+        .filter_map(move |level| {
+            let key = class.key(level);
+            (last.replace(key) != Some(key)).then_some((level, key))
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+}
+
+fn name((level, key): (Level, u64)) -> String {
+    format!("{}/{key:016x}", level.as_str())
+}
+
+fn parse(name: &str) -> Option<(Level, u64)> {
+    let (level, key) = name.split_once('/')?;
+    let level = Level::ALL.into_iter().find(|known| known.as_str() == level)?;
+    Some((level, u64::from_str_radix(key, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests;

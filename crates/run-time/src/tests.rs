@@ -1,0 +1,150 @@
+use super::*;
+use proptest::prelude::*;
+
+fn class(user: u64, program: u64, command: u64) -> Class {
+    Class {
+        user: user << 32,
+        program: user << 32 | program << 16,
+        command: user << 32 | program << 16 | command,
+    }
+}
+
+fn ran(seconds: u64) -> Run {
+    Run { seconds, cut: false }
+}
+
+fn cut(seconds: u64) -> Run {
+    Run { seconds, cut: true }
+}
+
+fn median(times: &RunTimes, class: Class) -> Option<(u64, Level, u32)> {
+    times.forecast(&class).map(|f| (f.median_s, f.level, f.runs))
+}
+
+#[test]
+fn from_the_very_command_to_all_jobs() {
+    let mut times = RunTimes::default();
+    assert_eq!(times.forecast(&class(1, 1, 1)), None);
+    for _ in 0..20 {
+        times.learn(&class(1, 1, 1), ran(600));
+        times.learn(&class(1, 2, 1), ran(30));
+        times.learn(&class(2, 1, 1), ran(5));
+    }
+    assert_eq!(median(&times, class(1, 1, 1)), Some((600, Level::Command, 20)));
+    assert_eq!(median(&times, class(1, 1, 9)), Some((600, Level::Program, 20)));
+    assert_eq!(median(&times, class(1, 9, 1)).map(|(_, level, runs)| (level, runs)), Some((Level::User, 32)));
+    assert_eq!(median(&times, class(9, 1, 1)), Some((30, Level::All, 60)));
+}
+
+#[test]
+fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_not() {
+    let mut times = RunTimes::default();
+    for _ in 0..30 {
+        times.learn(&class(1, 1, 1), ran(10));
+    }
+    times.learn(&class(1, 1, 2), ran(5000));
+    assert_eq!(median(&times, class(1, 1, 2)), Some((5000, Level::Command, 1)));
+    times.learn(&class(1, 3, 1), ran(5000));
+    assert_eq!(median(&times, class(1, 3, 2)), Some((10, Level::Program, 1)));
+}
+
+#[test]
+fn what_was_cut_off_is_a_lower_bound() {
+    let mut times = RunTimes::default();
+    times.learn(&class(1, 1, 1), cut(50));
+    // It is known that it takes longer than that, and no more.
+    assert_eq!(times.forecast(&class(1, 1, 1)), None);
+    for _ in 0..4 {
+        times.learn(&class(1, 1, 1), ran(100));
+    }
+    let before = times.forecast(&class(1, 1, 1)).unwrap();
+    assert_eq!((before.low_s, before.median_s, before.runs), (100, 100, 4));
+    // Taken for ends, these would halve the forecast.
+    for _ in 0..12 {
+        times.learn(&class(1, 1, 1), cut(40));
+    }
+    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap().median_s, 100);
+    for _ in 0..12 {
+        times.learn(&class(1, 1, 1), cut(400));
+    }
+    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap().median_s, 400);
+}
+
+#[test]
+fn the_latest_runs_count_most() {
+    let mut times = RunTimes::default();
+    (0..20).for_each(|_| times.learn(&class(1, 1, 1), ran(100)));
+    (0..12).for_each(|_| times.learn(&class(1, 1, 1), ran(900)));
+    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap().median_s, 900);
+}
+
+#[test]
+fn what_is_stored_comes_back_and_what_is_not_understood_is_refused() {
+    let mut times = RunTimes::default();
+    for n in 1..50 {
+        times.learn(&class(n % 3, n % 5, n), if n % 7 == 0 { cut(n) } else { ran(n * n) });
+    }
+    times.learn(&class(1, 1, 1), ran(0));
+    let rows = times.changes().unwrap();
+    assert!(times.changes().unwrap().is_empty());
+    let mut again = RunTimes::default();
+    for (key, body) in &rows {
+        again.load(key, body.as_deref().unwrap()).unwrap();
+    }
+    assert_eq!(again.classes, times.classes);
+    assert_eq!(again.by_use, times.by_use);
+    for (key, body) in [("user/1", "["), ("other/1", "{}"), ("user/x", "{}"), ("user", "{}")] {
+        assert!(again.load(key, body).is_err(), "{key} {body}");
+    }
+    // Twice the same row, and a class with more runs than are kept.
+    let many: Vec<String> = (1..100).map(|s| format!("{{\"s\":{s}}}")).collect();
+    let body = format!("{{\"runs\":[{}],\"used\":7}}", many.join(","));
+    again.load("user/0000000000000007", &body).unwrap();
+    again.load("user/0000000000000007", &body).unwrap();
+    let runs = &again.classes[&(Level::User, 7)].runs;
+    assert_eq!((runs.len(), runs[0].seconds), (KEPT, 68));
+    assert_eq!(again.by_use.len(), again.classes.len());
+}
+
+#[test]
+fn the_classes_are_bounded() {
+    let mut times = RunTimes::default();
+    for n in 0..CLASSES as u64 {
+        times.learn(&class(1, n, 1), ran(5));
+    }
+    assert_eq!((times.classes.len(), times.by_use.len()), (CLASSES, CLASSES));
+    assert!(times.classes.contains_key(&(Level::User, 1 << 32)), "a class in use is kept");
+    assert!(!times.classes.contains_key(&(Level::Program, class(1, 0, 1).program)));
+    let gone = times.changes().unwrap().into_iter().filter(|(_, body)| body.is_none()).count();
+    assert!(gone > 0);
+}
+
+#[test]
+fn levels_that_say_the_same_count_once() {
+    let of = |class: Class| levels(&class).map(|(level, _)| level).collect::<Vec<_>>();
+    assert_eq!(of(Class::of("alice", "train.py", "--epochs 3")), Level::ALL);
+    assert_eq!(of(Class::of("alice", "train.py", "")), [Level::Program, Level::User, Level::All]);
+    assert_eq!(of(Class::of("", "", "")), [Level::User, Level::All]);
+    assert_ne!(Class::of("a", "bc", ""), Class::of("ab", "c", ""));
+}
+
+proptest! {
+    #[test]
+    fn quantiles_are_in_order_and_among_the_runs(
+        runs in proptest::collection::vec((0_u64..4, 0_u64..3, 1_u64..100_000, any::<bool>()), 1..200),
+        asked in (0_u64..4, 0_u64..3),
+    ) {
+        let mut times = RunTimes::default();
+        for (user, program, seconds, cut) in &runs {
+            times.learn(&class(*user, *program, 1), Run { seconds: *seconds, cut: *cut });
+        }
+        if let Some(forecast) = times.forecast(&class(asked.0, asked.1, 1)) {
+            prop_assert!(forecast.low_s <= forecast.median_s && forecast.median_s <= forecast.high_s);
+            for quantile in [forecast.low_s, forecast.median_s, forecast.high_s] {
+                prop_assert!(runs.iter().any(|run| run.2 == quantile));
+            }
+        } else {
+            prop_assert!(runs.iter().all(|run| run.3));
+        }
+    }
+}
