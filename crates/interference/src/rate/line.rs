@@ -12,10 +12,10 @@ const MOST_REPORTS: usize = 4;
 /// Reads a line without colours and line end.
 pub(super) fn read(line: &str) -> Vec<Said> {
     if let Bar::Found(said) = tqdm(line) {
-        return said.into_iter().collect();
+        return of_epochs(line).into_iter().chain(said).collect();
     }
     if let Some(said) = keras(line).or_else(|| rich(line)) {
-        return vec![said];
+        return of_epochs(line).into_iter().chain([said]).collect();
     }
     if is_result(line) {
         return Vec::new();
@@ -32,6 +32,12 @@ pub(super) fn read(line: &str) -> Vec<Said> {
     }
     found.truncate(MOST_REPORTS);
     found
+}
+
+/// Which epoch of how many a bar is of, by the words before it: `Epoch 3/10:  45%|###`.
+fn of_epochs(line: &str) -> Option<Said> {
+    let words = words(line.split('|').next()?.split(is_line).next()?);
+    words.into_iter().find(|said| said.unit == "epochs" && said.total.is_some())
 }
 
 /// The Hugging Face Trainer's closing dictionaries: of an evaluation, or averages of the whole run.

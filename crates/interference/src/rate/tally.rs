@@ -12,6 +12,10 @@
 //! between two steps of training) is left out too. Time in which nothing went on is not. A count that falls and is then
 //! back above where it was did not start anew: two counters share a name, and the lower one is left out.
 
+mod done;
+
+pub use done::Done;
+
 use super::Said;
 use super::beat::Beat;
 use super::printed::Report;
