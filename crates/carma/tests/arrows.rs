@@ -38,14 +38,13 @@ const ORDER: [&str; 27] = [
 ];
 
 /// What a crate may not depend on, nor anything that it depends on.
-const CLOSED: [(&str, &[&str]); 12] = [
+const CLOSED: [(&str, &[&str]); 11] = [
     ("carma-bless", &["carma-"]),
     ("carma-seeded", &["carma-"]),
     ("carma-core", &["carma-"]),
     ("carma-hardware", &["carma-"]),
     ("carma-files", &["carma-"]),
     ("carma-stats", &["carma-"]),
-    ("carma-run-time", &["carma-"]),
     ("carma-process", &["carma-gpu", "carma-virtual-gpu"]),
     ("carma-daemon", &["carma-sim", "carma-lab", "carma-cli"]),
     ("carma-sim", &["carma-virtual-gpu", "carma-daemon"]),

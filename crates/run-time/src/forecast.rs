@@ -1,21 +1,4 @@
-//! What is expected of a run, and what is left of one that has run for a while.
-
-use crate::Level;
-
-/// What is expected of a run alone on its GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forecast {
-    /// With 10 % probability it is over by then, seconds.
-    pub low_s: u64,
-    /// Half of such runs are over by then, seconds.
-    pub median_s: u64,
-    /// With 90 % probability it is over by then, seconds.
-    pub high_s: u64,
-    /// The narrowest class with a run that came to its end.
-    pub level: Level,
-    /// How many such runs are known there.
-    pub runs: u32,
-}
+//! What is left of a run that has gone on for a while.
 
 /// Shares of runs that are over at the three times.
 const OVER: [f64; 3] = [0.1, 0.5, 0.9];
@@ -53,28 +36,6 @@ fn between(x: f64, [x0, x1]: [f64; 2], [y0, y1]: [f64; 2]) -> f64 {
     if x1 > x0 { y0 + (y1 - y0) * ((x - x0) / (x1 - x0)).clamp(0.0, 1.0) } else { y1 }
 }
 
-impl Forecast {
-    /// What is left after a time, see [`left_s`].
-    #[must_use]
-    pub fn left_s(&self, elapsed_s: u64) -> u64 {
-        left_s([self.low_s, self.median_s, self.high_s], elapsed_s)
-    }
-
-    /// The same for a run that is ended at a limit.
-    #[must_use]
-    pub fn within(self, limit_s: Option<u64>) -> Self {
-        let most = |seconds: u64| limit_s.map_or(seconds, |limit| seconds.min(limit.max(1)));
-        Self { low_s: most(self.low_s), median_s: most(self.median_s), high_s: most(self.high_s), ..self }
-    }
-
-    /// What it rests on, for people.
-    #[must_use]
-    pub fn source(&self) -> String {
-        let runs = if self.runs == 1 { "run" } else { "runs" };
-        format!("{} {runs} of {}", self.runs, self.level)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,14 +54,5 @@ mod tests {
         assert_eq!(left_s([0, 0, 0], 0), 1);
         assert_eq!(left_s([9, 3, 1], 5), 4);
         assert!(left_s([1, u64::MAX, u64::MAX], u64::MAX) < u64::MAX);
-    }
-
-    #[test]
-    fn a_limit_cuts_the_quantiles() {
-        let forecast = Forecast { low_s: 10, median_s: 100, high_s: 1000, level: Level::User, runs: 1 };
-        let within = forecast.within(Some(60));
-        assert_eq!((within.low_s, within.median_s, within.high_s), (10, 60, 60));
-        assert_eq!(forecast.within(None), forecast);
-        assert_eq!(forecast.source(), "1 run of this user");
     }
 }

@@ -13,19 +13,19 @@
 mod forecast;
 mod quantile;
 
-pub use forecast::{Forecast, left_s};
+pub use forecast::left_s;
 
+use carma_core::model::{RunTime, RunsOf};
 use fnv::FnvHasher;
 use quantile::{Weighted, quantiles};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::hash::Hasher as _;
 
 /// Runs of a class that are kept.
 const KEPT: usize = 32;
 /// Runs of all jobs that are kept: no narrow class stands in for these.
-const KEPT_OF_ALL: usize = 512;
+const KEPT_OF_ALL: usize = 64;
 /// A run that is so many runs old in its class has half the weight of the latest.
 const HALF_LIFE: f64 = 8.0;
 /// Classes that are remembered at most; the one that was used least lately is forgotten.
@@ -36,69 +36,41 @@ const TAIL: f64 = 0.05;
 /// No run is longer, seconds: a hundred years.
 const LONGEST_S: u64 = 3_155_760_000;
 
-/// How wide a class is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Level {
-    /// The same command of the same user, with the same number of steps.
-    Command,
-    /// The same program of the same user.
-    Program,
-    /// Jobs of the same user.
-    User,
-    /// All jobs of the machine.
-    All,
-}
+/// From narrow to wide.
+const LEVELS: [RunsOf; 4] = [RunsOf::Command, RunsOf::Program, RunsOf::User, RunsOf::All];
 
-impl Level {
-    /// From narrow to wide.
-    pub const ALL: [Self; 4] = [Self::Command, Self::Program, Self::User, Self::All];
-
-    /// The name where it is stored.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Program => "program",
-            Self::User => "user",
-            Self::All => "all",
-        }
-    }
-
-    /// How many runs the wider levels together count for beside this one's own. One run of the very command says more
-    /// than all else that is known.
-    const fn wider(self) -> f64 {
-        match self {
-            Self::Command => 0.5,
-            Self::Program | Self::User | Self::All => 3.0,
-        }
-    }
-
-    const fn kept(self) -> usize {
-        match self {
-            Self::All => KEPT_OF_ALL,
-            Self::Command | Self::Program | Self::User => KEPT,
-        }
-    }
-
-    /// Weight of a run by how many of its class came after it.
-    fn weight(self, age: usize) -> f64 {
-        match self {
-            // Whoever ran last says nothing of a job that nothing else is known of.
-            Self::All => 1.0,
-            Self::Command | Self::Program | Self::User => 0.5_f64.powf(age as f64 / HALF_LIFE),
-        }
+/// The name of a level where its classes are stored.
+const fn word(level: RunsOf) -> &'static str {
+    match level {
+        RunsOf::Command => "command",
+        RunsOf::Program => "program",
+        RunsOf::User => "user",
+        RunsOf::All => "all",
     }
 }
 
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Command => "this command",
-            Self::Program => "this program",
-            Self::User => "this user",
-            Self::All => "all jobs here",
-        })
+/// How many runs the wider levels together count for beside a level's own. One run of the very command says more than all
+/// else that is known.
+const fn wider(level: RunsOf) -> f64 {
+    match level {
+        RunsOf::Command => 0.5,
+        RunsOf::Program | RunsOf::User | RunsOf::All => 3.0,
+    }
+}
+
+const fn kept(level: RunsOf) -> usize {
+    match level {
+        RunsOf::All => KEPT_OF_ALL,
+        RunsOf::Command | RunsOf::Program | RunsOf::User => KEPT,
+    }
+}
+
+/// Weight of a run by how many of its class came after it.
+fn weight(level: RunsOf, age: usize) -> f64 {
+    match level {
+        // Which job ran last says nothing of one that nothing else is known of.
+        RunsOf::All => 1.0,
+        RunsOf::Command | RunsOf::Program | RunsOf::User => 0.5_f64.powf(age as f64 / HALF_LIFE),
     }
 }
 
@@ -133,12 +105,12 @@ impl Class {
         Self { user, program, command: next(command, Some(program)) }
     }
 
-    const fn key(&self, level: Level) -> u64 {
+    const fn key(&self, level: RunsOf) -> u64 {
         match level {
-            Level::Command => self.command,
-            Level::Program => self.program,
-            Level::User => self.user,
-            Level::All => 0,
+            RunsOf::Command => self.command,
+            RunsOf::Program => self.program,
+            RunsOf::User => self.user,
+            RunsOf::All => 0,
         }
     }
 }
@@ -165,10 +137,10 @@ struct Runs {
 /// What is learned of run times.
 #[derive(Debug, Clone, Default)]
 pub struct RunTimes {
-    classes: BTreeMap<(Level, u64), Runs>,
-    by_use: BTreeSet<(u64, (Level, u64))>,
+    classes: BTreeMap<(RunsOf, u64), Runs>,
+    by_use: BTreeSet<(u64, (RunsOf, u64))>,
     updates: u64,
-    changed: BTreeSet<(Level, u64)>,
+    changed: BTreeSet<(RunsOf, u64)>,
 }
 
 impl RunTimes {
@@ -180,7 +152,7 @@ impl RunTimes {
         let key = parse(key).ok_or_else(|| format!("'{key}' is no class"))?;
         let mut runs: Runs = serde_json::from_str(body).map_err(|e| e.to_string())?;
         runs.runs.retain(|run| run.seconds <= LONGEST_S);
-        let spare = runs.runs.len().saturating_sub(key.0.kept());
+        let spare = runs.runs.len().saturating_sub(kept(key.0));
         runs.runs.drain(..spare);
         self.updates = self.updates.max(runs.used);
         if let Some(old) = self.classes.insert(key, runs) {
@@ -197,7 +169,7 @@ impl RunTimes {
     /// What cannot be written as JSON, which nothing here should be.
     pub fn changes(&mut self) -> Result<Vec<(String, Option<String>)>, String> {
         let changed = std::mem::take(&mut self.changed);
-        let row = |key: (Level, u64)| {
+        let row = |key: (RunsOf, u64)| {
             let body = self.classes.get(&key).map(serde_json::to_string).transpose();
             Ok((name(key), body.map_err(|e| e.to_string())?))
         };
@@ -214,7 +186,7 @@ impl RunTimes {
         for key in levels(class) {
             let runs = self.classes.entry(key).or_default();
             self.by_use.remove(&(runs.used, key));
-            if runs.runs.len() >= key.0.kept() {
+            if runs.runs.len() >= kept(key.0) {
                 runs.runs.pop_front();
             }
             runs.runs.push_back(run);
@@ -227,7 +199,7 @@ impl RunTimes {
 
     /// What is expected of a job's next run; `None` where no run is known that came to its end.
     #[must_use]
-    pub fn forecast(&self, class: &Class) -> Option<Forecast> {
+    pub fn forecast(&self, class: &Class) -> Option<RunTime> {
         let mut weighted: Vec<Weighted> = Vec::new();
         let mut basis = None;
         // What all narrower levels leave to the wider ones.
@@ -236,10 +208,10 @@ impl RunTimes {
             let Some(runs) = self.classes.get(&(level, key)).filter(|runs| !runs.runs.is_empty()) else {
                 continue;
             };
-            let weights = || (0..runs.runs.len()).rev().map(|age| level.weight(age));
+            let weights = || (0..runs.runs.len()).rev().map(|age| weight(level, age));
             let own: f64 = weights().sum();
             // The widest level takes what is left.
-            let share = if level == Level::All { 1.0 } else { own / (own + level.wider()) };
+            let share = if level == RunsOf::All { 1.0 } else { own / (own + wider(level)) };
             weighted.extend(runs.runs.iter().zip(weights()).map(|(run, weight)| Weighted {
                 seconds: run.seconds,
                 cut: run.cut,
@@ -250,9 +222,9 @@ impl RunTimes {
             basis = basis.or((ended > 0).then_some((level, ended)));
             left *= 1.0 - share;
         }
-        let (level, runs) = basis?;
+        let (basis, runs) = basis?;
         let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;
-        Some(Forecast { low_s, median_s, high_s, level, runs: u32::try_from(runs).unwrap_or(u32::MAX) })
+        Some(RunTime { low_s, median_s, high_s, basis, runs: u32::try_from(runs).unwrap_or(u32::MAX) })
     }
 
     fn make_room(&mut self) {
@@ -266,9 +238,9 @@ impl RunTimes {
 }
 
 /// The classes of a job from narrow to wide, each once.
-fn levels(class: &Class) -> impl Iterator<Item = (Level, u64)> {
+fn levels(class: &Class) -> impl Iterator<Item = (RunsOf, u64)> {
     let mut last = None;
-    Level::ALL
+    LEVELS
         .into_iter()
         .rev()
         .filter_map(move |level| {
@@ -280,13 +252,13 @@ fn levels(class: &Class) -> impl Iterator<Item = (Level, u64)> {
         .rev()
 }
 
-fn name((level, key): (Level, u64)) -> String {
-    format!("{}/{key:016x}", level.as_str())
+fn name((level, key): (RunsOf, u64)) -> String {
+    format!("{}/{key:016x}", word(level))
 }
 
-fn parse(name: &str) -> Option<(Level, u64)> {
+fn parse(name: &str) -> Option<(RunsOf, u64)> {
     let (level, key) = name.split_once('/')?;
-    let level = Level::ALL.into_iter().find(|known| known.as_str() == level)?;
+    let level = LEVELS.into_iter().find(|known| word(*known) == level)?;
     Some((level, u64::from_str_radix(key, 16).ok()?))
 }
 

@@ -17,8 +17,8 @@ fn cut(seconds: u64) -> Run {
     Run { seconds, cut: true }
 }
 
-fn median(times: &RunTimes, class: Class) -> Option<(u64, Level, u32)> {
-    times.forecast(&class).map(|f| (f.median_s, f.level, f.runs))
+fn median(times: &RunTimes, class: Class) -> Option<(u64, RunsOf, u32)> {
+    times.forecast(&class).map(|f| (f.median_s, f.basis, f.runs))
 }
 
 #[test]
@@ -30,10 +30,13 @@ fn from_the_very_command_to_all_jobs() {
         times.learn(&class(1, 2, 1), ran(30));
         times.learn(&class(2, 1, 1), ran(5));
     }
-    assert_eq!(median(&times, class(1, 1, 1)), Some((600, Level::Command, 20)));
-    assert_eq!(median(&times, class(1, 1, 9)), Some((600, Level::Program, 20)));
-    assert_eq!(median(&times, class(1, 9, 1)).map(|(_, level, runs)| (level, runs)), Some((Level::User, 32)));
-    assert_eq!(median(&times, class(9, 1, 1)), Some((30, Level::All, 60)));
+    assert_eq!(median(&times, class(1, 1, 1)), Some((600, RunsOf::Command, 20)));
+    assert_eq!(median(&times, class(1, 1, 9)), Some((600, RunsOf::Program, 20)));
+    assert_eq!(
+        median(&times, class(1, 9, 1)).map(|(_, level, runs)| (level, runs)),
+        Some((RunsOf::User, 32))
+    );
+    assert_eq!(median(&times, class(9, 1, 1)), Some((30, RunsOf::All, 60)));
 }
 
 #[test]
@@ -43,9 +46,9 @@ fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_
         times.learn(&class(1, 1, 1), ran(10));
     }
     times.learn(&class(1, 1, 2), ran(5000));
-    assert_eq!(median(&times, class(1, 1, 2)), Some((5000, Level::Command, 1)));
+    assert_eq!(median(&times, class(1, 1, 2)), Some((5000, RunsOf::Command, 1)));
     times.learn(&class(1, 3, 1), ran(5000));
-    assert_eq!(median(&times, class(1, 3, 2)), Some((10, Level::Program, 1)));
+    assert_eq!(median(&times, class(1, 3, 2)), Some((10, RunsOf::Program, 1)));
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn what_is_stored_comes_back_and_what_is_not_understood_is_refused() {
     let body = format!("{{\"runs\":[{}],\"used\":7}}", many.join(","));
     again.load("user/0000000000000007", &body).unwrap();
     again.load("user/0000000000000007", &body).unwrap();
-    let runs = &again.classes[&(Level::User, 7)].runs;
+    let runs = &again.classes[&(RunsOf::User, 7)].runs;
     assert_eq!((runs.len(), runs[0].seconds), (KEPT, 68));
     assert_eq!(again.by_use.len(), again.classes.len());
 }
@@ -113,8 +116,8 @@ fn the_classes_are_bounded() {
         times.learn(&class(1, n, 1), ran(5));
     }
     assert_eq!((times.classes.len(), times.by_use.len()), (CLASSES, CLASSES));
-    assert!(times.classes.contains_key(&(Level::User, 1 << 32)), "a class in use is kept");
-    assert!(!times.classes.contains_key(&(Level::Program, class(1, 0, 1).program)));
+    assert!(times.classes.contains_key(&(RunsOf::User, 1 << 32)), "a class in use is kept");
+    assert!(!times.classes.contains_key(&(RunsOf::Program, class(1, 0, 1).program)));
     let gone = times.changes().unwrap().into_iter().filter(|(_, body)| body.is_none()).count();
     assert!(gone > 0);
 }
@@ -122,9 +125,9 @@ fn the_classes_are_bounded() {
 #[test]
 fn levels_that_say_the_same_count_once() {
     let of = |class: Class| levels(&class).map(|(level, _)| level).collect::<Vec<_>>();
-    assert_eq!(of(Class::of("alice", "train.py", "--epochs 3")), Level::ALL);
-    assert_eq!(of(Class::of("alice", "train.py", "")), [Level::Program, Level::User, Level::All]);
-    assert_eq!(of(Class::of("", "", "")), [Level::User, Level::All]);
+    assert_eq!(of(Class::of("alice", "train.py", "--epochs 3")), LEVELS);
+    assert_eq!(of(Class::of("alice", "train.py", "")), [RunsOf::Program, RunsOf::User, RunsOf::All]);
+    assert_eq!(of(Class::of("", "", "")), [RunsOf::User, RunsOf::All]);
     assert_ne!(Class::of("a", "bc", ""), Class::of("ab", "c", ""));
 }
 
