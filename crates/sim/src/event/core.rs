@@ -19,6 +19,7 @@ use carma_core::recovery::{Evidence, EvidenceKind, Said};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::WindowSummary;
 use carma_core::{Action, Input, State};
+use carma_run_time::{Class, Run, RunTimes};
 use std::sync::Arc;
 
 pub(crate) struct CoreScheduler<'a> {
@@ -32,6 +33,8 @@ pub(crate) struct CoreScheduler<'a> {
     verdicts: Vec<GateVerdict>,
     moving: Vec<GpuIndex>,
     wake: Option<Millis>,
+    /// What the trace's own jobs that are over teach of those that come.
+    run_times: RunTimes,
     /// Where slowdown is limited, or the order goes by it.
     outlooks: Option<Outlooks>,
     /// Inputs that the core refused: a bug, reported with the result.
@@ -56,6 +59,7 @@ impl<'a> CoreScheduler<'a> {
             verdicts: vec![GateVerdict::Open; gpus],
             moving: Vec::new(),
             wake: None,
+            run_times: RunTimes::default(),
             outlooks,
             refused: Vec::new(),
         };
@@ -71,6 +75,17 @@ impl<'a> CoreScheduler<'a> {
                 self.refused.push(format!("at {now}: {error}"));
                 None
             }
+        }
+    }
+
+    /// The class of a job in forecasts of run time: its task is its command. Tasks without a name are told apart by their
+    /// GPUs alone.
+    fn class(&self, job: JobIndex) -> Class {
+        let it = &self.workload.jobs[job as usize];
+        let (user, gpus) = (&self.workload.users[it.user as usize], it.gpus.to_string());
+        match it.task.name.is_empty() {
+            true => Class::of(user, &gpus, ""),
+            false => Class::of(user, &it.task.name, &gpus),
         }
     }
 
@@ -231,7 +246,7 @@ impl Scheduler for CoreScheduler<'_> {
             },
             forecasts: it.task.forecasts,
             profile: profile(&it.task),
-            run_time: None,
+            run_time: self.run_times.forecast(&self.class(job)),
             hold: false,
         };
         // A job that the cluster can't hold is refused at submission, as in life.
@@ -259,6 +274,11 @@ impl Scheduler for CoreScheduler<'_> {
             },
         };
         let applied = self.apply(now, &Input::Exited { job: id(job), attempt, exit });
+        if how == Left::Completed {
+            // As the daemon measures it: what was lost to neighbours is taken out.
+            let seconds = world.jobs[job as usize].solo.div_ceil(1000);
+            self.run_times.learn(&self.class(job), Run { seconds, cut: false });
+        }
         let over = applied.is_none_or(|applied| !applied.finished.is_empty());
         match how {
             Left::OutOfMemory(_) if over => Fate::Lost,
@@ -337,3 +357,76 @@ const MOST_CHECKED: usize = 128;
 
 /// What PyTorch's allocator asks the driver for at a time, about; large tensors take more.
 const BLOCK_MIB: u64 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::engine::{Engine, complete};
+    use crate::event::{Cluster, Setup};
+    use crate::trace::WorkJob;
+    use carma_core::model::{RunTime, RunsOf, SharingMode};
+    use carma_core::policy::presets;
+    use carma_hardware::GpuTypes;
+
+    /// The core, and what it was told of each job's run time.
+    struct Watched<'a> {
+        core: CoreScheduler<'a>,
+        told: Vec<Option<RunTime>>,
+    }
+
+    impl Scheduler for Watched<'_> {
+        fn came(&mut self, now: Millis, job: JobIndex, world: &World) -> Fate {
+            let fate = self.core.came(now, job, world);
+            self.told.push(self.core.state.job(id(job)).unwrap().spec.run_time);
+            fate
+        }
+
+        fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
+            self.core.left(now, job, how, world)
+        }
+
+        fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+            self.core.changed(now, gpu, world);
+        }
+
+        fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
+            self.core.decide(now, world)
+        }
+
+        fn wake(&self) -> Option<Millis> {
+            self.core.wake()
+        }
+    }
+
+    #[test]
+    fn a_job_is_forecast_from_those_of_its_task_that_are_over() {
+        let task = Arc::new(CatalogueTask { name: "a".into(), ..CatalogueTask::default() });
+        let job = |arrival, duration| WorkJob {
+            line: 0,
+            id: "x".into(),
+            arrival: Millis::secs(arrival),
+            duration: Millis::secs(duration),
+            gpus: 1,
+            user: 0,
+            threads: None,
+            task: Arc::clone(&task),
+        };
+        let workload = Workload {
+            users: vec!["u".into()],
+            jobs: vec![job(0, 100), job(50, 100), job(1000, 9999)],
+            ..Workload::default()
+        };
+        let cluster = Cluster::parse("1xA100-40GB", &GpuTypes::built_in()).unwrap();
+        let policy = presets::by_name("exclusive").unwrap();
+        let setup = Setup::new(policy, SharingMode::Exclusive, None, 1);
+        let workload = complete(&workload, &cluster, SharingMode::Exclusive);
+        let core = CoreScheduler::new(&workload, cluster.inventory(), setup.options.clone());
+        let mut watched = Watched { core, told: Vec::new() };
+        Engine::new(&workload, &cluster, &setup, &mut watched).run(&|_| ());
+        // Neither of the first two was over when they came, and the third does not know its own time.
+        let [None, None, Some(third)] = watched.told[..] else { panic!("{:?}", watched.told) };
+        let median = f64::from(u32::try_from(third.median_s).unwrap());
+        assert!((100.0..=101.0).contains(&median), "{third:?}");
+        assert_eq!((third.high_s, third.basis, third.runs), (third.median_s, RunsOf::Command, 2));
+    }
+}
