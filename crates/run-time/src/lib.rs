@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hasher as _;
 
-/// Runs of a class that are kept.
+/// Runs of a class that are kept: so many that came to their end, and half as many that were cut off.
 const KEPT: usize = 32;
 /// Runs of all jobs that are kept: no narrow class stands in for these.
 const KEPT_OF_ALL: usize = 64;
-/// A run that is so many runs old in its class has half the weight of the latest.
+/// A run has half the weight of one of its class that so many ends are later.
 const HALF_LIFE: f64 = 8.0;
 /// Classes that are remembered at most; the one that was used least lately is forgotten.
 const CLASSES: usize = 8192;
@@ -65,7 +65,7 @@ const fn kept(level: RunsOf) -> usize {
     }
 }
 
-/// Weight of a run by how many of its class came after it.
+/// Weight of a run by how many of its class came to their end after it.
 fn weight(level: RunsOf, age: usize) -> f64 {
     match level {
         // Which job ran last says nothing of one that nothing else is known of.
@@ -134,6 +134,33 @@ struct Runs {
     used: u64,
 }
 
+impl Runs {
+    /// Drops the oldest. Runs that were cut off, however many, drop none that came to their end.
+    fn bound(&mut self, level: RunsOf) {
+        for (cut, most) in [(false, kept(level)), (true, kept(level) / 2)] {
+            let mut spare = self.runs.iter().filter(|run| run.cut == cut).count().saturating_sub(most);
+            self.runs.retain(|run| {
+                let drop = run.cut == cut && spare > 0;
+                spare -= usize::from(drop);
+                !drop
+            });
+        }
+    }
+
+    /// The weight of each run. Only ends make earlier runs older: what was cut off says too little to stand in their place.
+    fn weights(&self, level: RunsOf) -> Vec<f64> {
+        let mut age = 0;
+        let latest_first = self.runs.iter().rev().map(|run| {
+            let weight = weight(level, age);
+            age += usize::from(!run.cut);
+            weight
+        });
+        let mut weights: Vec<f64> = latest_first.collect();
+        weights.reverse();
+        weights
+    }
+}
+
 /// What is learned of run times.
 #[derive(Debug, Clone, Default)]
 pub struct RunTimes {
@@ -152,8 +179,7 @@ impl RunTimes {
         let key = parse(key).ok_or_else(|| format!("'{key}' is no class"))?;
         let mut runs: Runs = serde_json::from_str(body).map_err(|e| e.to_string())?;
         runs.runs.retain(|run| run.seconds <= LONGEST_S);
-        let spare = runs.runs.len().saturating_sub(kept(key.0));
-        runs.runs.drain(..spare);
+        runs.bound(key.0);
         self.updates = self.updates.max(runs.used);
         if let Some(old) = self.classes.insert(key, runs) {
             self.by_use.remove(&(old.used, key));
@@ -186,10 +212,8 @@ impl RunTimes {
         for key in levels(class) {
             let runs = self.classes.entry(key).or_default();
             self.by_use.remove(&(runs.used, key));
-            if runs.runs.len() >= kept(key.0) {
-                runs.runs.pop_front();
-            }
             runs.runs.push_back(run);
+            runs.bound(key.0);
             runs.used = self.updates;
             self.by_use.insert((runs.used, key));
             self.changed.insert(key);
@@ -208,19 +232,24 @@ impl RunTimes {
             let Some(runs) = self.classes.get(&(level, key)).filter(|runs| !runs.runs.is_empty()) else {
                 continue;
             };
-            let weights = || (0..runs.runs.len()).rev().map(|age| weight(level, age));
-            let own: f64 = weights().sum();
+            let weights = runs.weights(level);
+            let both = || runs.runs.iter().zip(&weights);
+            // By the ends alone: however many runs were cut off, they move no weight from one level to another.
+            let own: f64 = both().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
             // The widest level takes what is left.
-            let share = if level == RunsOf::All { 1.0 } else { own / (own + wider(level)) };
-            weighted.extend(runs.runs.iter().zip(weights()).map(|(run, weight)| Weighted {
+            let all = if level == RunsOf::All { own } else { own + wider(level) };
+            if all == 0.0 {
+                continue;
+            }
+            weighted.extend(both().map(|(run, weight)| Weighted {
                 seconds: run.seconds,
                 cut: run.cut,
-                weight: left * share * weight / own,
+                weight: left * weight / all,
             }));
             // The narrowest level with a run that came to its end gives the forecast its name.
             let ended = runs.runs.iter().filter(|run| !run.cut).count();
             basis = basis.or((ended > 0).then_some((level, ended)));
-            left *= 1.0 - share;
+            left *= 1.0 - own / all;
         }
         let (basis, runs) = basis?;
         let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;

@@ -74,6 +74,18 @@ fn what_was_cut_off_is_a_lower_bound() {
 }
 
 #[test]
+fn failures_at_once_change_nothing() {
+    let mut times = RunTimes::default();
+    (0..20).for_each(|_| times.learn(&class(1, 2, 1), ran(7)));
+    times.learn(&class(1, 1, 1), ran(300));
+    let before = times.forecast(&class(1, 1, 1)).unwrap();
+    (0..100).for_each(|_| times.learn(&class(1, 1, 1), cut(1)));
+    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap(), before);
+    let runs = &times.classes[&(RunsOf::Command, class(1, 1, 1).command)].runs;
+    assert_eq!((runs.len(), runs[0]), (KEPT / 2 + 1, ran(300)));
+}
+
+#[test]
 fn the_latest_runs_count_most() {
     let mut times = RunTimes::default();
     (0..20).for_each(|_| times.learn(&class(1, 1, 1), ran(100)));
@@ -99,6 +111,12 @@ fn what_is_stored_comes_back_and_what_is_not_understood_is_refused() {
     for (key, body) in [("user/1", "["), ("other/1", "{}"), ("user/x", "{}"), ("user", "{}")] {
         assert!(again.load(key, body).is_err(), "{key} {body}");
     }
+    // A class whose wider one was lost, and one of all jobs in which none came to its end.
+    let mut part = RunTimes::default();
+    let own = class(1, 1, 1);
+    part.load(&name((RunsOf::Command, own.command)), "{\"runs\":[{\"s\":9}],\"used\":1}").unwrap();
+    part.load("all/0", "{\"runs\":[{\"s\":50,\"cut\":true}],\"used\":1}").unwrap();
+    assert_eq!(median(&part, own), Some((9, RunsOf::Command, 1)));
     // Twice the same row, and a class with more runs than are kept.
     let many: Vec<String> = (1..100).map(|s| format!("{{\"s\":{s}}}")).collect();
     let body = format!("{{\"runs\":[{}],\"used\":7}}", many.join(","));

@@ -331,6 +331,7 @@ impl<'a> Engine<'a> {
                     let gpus = self.close(now, job, End::Preempted);
                     self.show(now, &gpus);
                 }
+                Decision::HoldBack { job, pace } => self.world.hold_back(now, job, pace),
                 Decision::Evict { job } => {
                     let gpus = self.close(now, job, End::Evicted);
                     let account = &mut self.ledger[job as usize];

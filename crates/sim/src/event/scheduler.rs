@@ -28,6 +28,8 @@ pub(crate) enum Decision {
     Start { job: JobIndex, gpus: Vec<GpuIndex>, terms: Terms },
     /// Take a job off its GPUs; it will go on where it was, after loading again.
     Preempt { job: JobIndex },
+    /// Hold the kernels of a running job back to a share of its pace alone.
+    HoldBack { job: JobIndex, pace: f64 },
     /// End a job that slows another down beyond that one's limit; it begins anew elsewhere.
     Evict { job: JobIndex },
 }

@@ -61,12 +61,14 @@ pub(crate) struct Terms {
     pub(crate) threads: Option<u8>,
     /// Weight in the division of what is scarce.
     pub(crate) weight: f64,
+    /// Its kernels are launched at this share of the pace that it has alone, at most: 1 where nothing holds them back.
+    pub(crate) pace: f64,
     pub(crate) part: Option<Part>,
 }
 
 impl Terms {
     pub(crate) const fn plain(mode: SharingMode) -> Self {
-        Self { mode, cap: None, threads: None, weight: 1.0, part: None }
+        Self { mode, cap: None, threads: None, weight: 1.0, pace: 1.0, part: None }
     }
 }
 
@@ -180,6 +182,20 @@ pub(crate) struct World {
     tenants: Vec<Tenant>,
     progress: Vec<f64>,
     touched: Vec<GpuIndex>,
+}
+
+/// A tenant whose kernels are launched at a share of its pace: it asks for so much less of everything, and its progress is
+/// that of what it asks for.
+fn held_back(tenant: Tenant, pace: f64) -> Tenant {
+    let Demand { gract, sm, dram, tensor, pcie } = tenant.demand;
+    let demand = Demand {
+        gract: gract * pace,
+        sm: sm * pace,
+        dram: dram * pace,
+        tensor: tensor * pace,
+        pcie: pcie * pace,
+    };
+    if pace < 1.0 { Tenant { demand, ..tenant } } else { tenant }
 }
 
 impl World {
@@ -387,6 +403,14 @@ impl World {
         Ok(Reached::Memory)
     }
 
+    /// Holds the kernels of a running job back to a share of its pace alone.
+    pub(crate) fn hold_back(&mut self, now: u64, job: JobIndex, pace: f64) {
+        let it = &mut self.jobs[job as usize];
+        it.terms.pace = pace.clamp(0.0, 1.0);
+        let gpus = it.gpus.clone();
+        self.refresh(now, &gpus);
+    }
+
     /// Takes a job off its GPUs, its memory with it.
     pub(crate) fn stop(&mut self, now: u64, job: JobIndex) {
         self.settle(now, job);
@@ -478,7 +502,7 @@ impl World {
                     if it.terms.mode == SharingMode::TimeSlice {
                         mode = Mode::TimeSlice;
                     }
-                    self.tenants.push(it.tenant);
+                    self.tenants.push(held_back(it.tenant, it.terms.pace));
                     f64::NAN // until the shares are known
                 }
             };
@@ -489,9 +513,10 @@ impl World {
         }
         let law = &shared.device.law;
         shared.clock = law.run(mode, &self.tenants, &mut self.scratch, &mut self.progress).clock;
-        let unknown = shared.allowed.iter_mut().filter(|allowed| allowed.is_nan());
-        for (allowed, progress) in unknown.zip(&self.progress) {
-            *allowed = *progress;
+        let shares = shared.tenants.iter().zip(&mut shared.allowed);
+        let unknown = shares.filter(|(_, allowed)| allowed.is_nan());
+        for ((job, allowed), progress) in unknown.zip(&self.progress) {
+            *allowed = *progress * self.jobs[*job as usize].terms.pace;
         }
     }
 

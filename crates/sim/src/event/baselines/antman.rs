@@ -7,10 +7,12 @@
 //! Our reading:
 //!  - "Not busy" is less than [`BUSY`] of GPU utilisation, of the jobs alone, summed; the paper leaves
 //!    the bound to the operator.
-//!  - Its local coordinator is a weight: opportunistic jobs get what guaranteed ones leave.
-//!  - An opportunistic job that shrinks to the host stands still and may go on elsewhere: it is taken
-//!    off, the last to come first. That happens when a guaranteed job comes; memory that one grows
-//!    into later is spoken for from its start (its profiled peak), so that nobody is surprised.
+//!  - Its local coordinator has found the idle time between the guaranteed jobs' operators: a weight gives
+//!    opportunistic jobs what those leave. How it gets there, by their mini-batch times, takes no time here.
+//!  - Left out: tensors that move to host memory while their job goes on, slower. How much slower depends on
+//!    which tensors a step touches, which no catalogue says. An opportunistic job whose memory a guaranteed one
+//!    needs is taken off instead, the last to come first, and may go on elsewhere. That happens when a
+//!    guaranteed job comes; memory that one grows into later is spoken for from its start (its profiled peak).
 //!  - Guaranteed jobs never ride as opportunistic ones while they wait for their GPUs.
 
 use super::desk::Desk;
@@ -19,6 +21,10 @@ use super::opportunistic::{Rules, Tiers};
 /// GPU utilisation from which on a GPU takes no further opportunistic job.
 const BUSY: f64 = 0.8;
 
+/// Weight of an opportunistic job beside guaranteed ones of weight 1: water-filling then gives it what they leave, and next
+/// to nothing of what they need.
+const LEFTOVERS: f64 = 1e-3;
+
 pub(super) fn scheduler(desk: Desk, seed: u64) -> Tiers {
-    Tiers::new(desk, Rules { utilisation: BUSY, most: usize::MAX }, seed)
+    Tiers::new(desk, Rules { utilisation: BUSY, most: usize::MAX, weight: LEFTOVERS }, seed)
 }

@@ -5,15 +5,12 @@
 //! No trace says which jobs are opportunistic: half of them are, drawn by the seed.
 
 use super::desk::{Desk, LOOKAHEAD};
+use super::tgs::RateControl;
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
 use crate::event::world::{GpuIndex, JobIndex, World};
 use carma_core::units::Millis;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
-
-/// Weight of an opportunistic job beside guaranteed ones of weight 1: water-filling then gives it what
-/// they leave, and next to nothing of what they need.
-const LEFTOVERS: f64 = 1e-3;
 
 /// What tells the two systems apart.
 #[derive(Debug, Clone, Copy)]
@@ -22,11 +19,15 @@ pub(super) struct Rules {
     pub(super) utilisation: f64,
     /// Opportunistic jobs on a GPU at most.
     pub(super) most: usize,
+    /// Weight of an opportunistic job beside guaranteed ones of weight 1.
+    pub(super) weight: f64,
 }
 
 pub(super) struct Tiers {
     desk: Desk,
     rules: Rules,
+    /// Who holds opportunistic jobs back, if the GPU's weights do not.
+    control: Option<RateControl>,
     opportunistic: Vec<bool>,
     /// Whether jobs came or went since the last decision.
     news: bool,
@@ -35,7 +36,11 @@ pub(super) struct Tiers {
 impl Tiers {
     pub(super) fn new(desk: Desk, rules: Rules, seed: u64) -> Self {
         let opportunistic = half(desk.profiles.len(), seed);
-        Self { desk, rules, opportunistic, news: false }
+        Self { desk, rules, control: None, opportunistic, news: false }
+    }
+
+    pub(super) fn controlled(self, control: RateControl) -> Self {
+        Self { control: Some(control), ..self }
     }
 
     fn is_opportunistic(&self, job: JobIndex) -> bool {
@@ -94,7 +99,7 @@ impl Tiers {
                             && self.guests(*gpu) < self.rules.most)
             };
             let Some(gpus) = desk.pick_least_utilised(job, desk.gpus().filter(will_do)) else { continue };
-            let terms = desk.terms(LEFTOVERS);
+            let terms = desk.terms(self.rules.weight);
             decisions.push(self.desk.start(job, gpus, terms));
         }
     }
@@ -113,17 +118,20 @@ impl Scheduler for Tiers {
 
     fn changed(&mut self, _now: Millis, _gpu: GpuIndex, _world: &World) {}
 
-    fn decide(&mut self, _now: Millis, _world: &World) -> Vec<Decision> {
+    fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let mut decisions = Vec::new();
         if std::mem::take(&mut self.news) {
             self.guaranteed(&mut decisions);
             self.fill(&mut decisions);
         }
+        if let Some(control) = &mut self.control {
+            decisions.extend(control.step(now, &self.desk, &self.opportunistic, world));
+        }
         decisions
     }
 
     fn wake(&self) -> Option<Millis> {
-        None
+        self.control.as_ref()?.wake()
     }
 }
 
