@@ -241,6 +241,30 @@ pub struct ReasonView {
     pub text: String,
 }
 
+/// How long a job is expected to run alone on its GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunTimeView {
+    /// With 10 % probability it is over by then.
+    pub low_s: u64,
+    /// Half of such runs are over by then.
+    pub median_s: u64,
+    /// With 90 % probability it is over by then.
+    pub high_s: u64,
+    /// What it rests on, in words.
+    pub source: String,
+}
+
+/// How long a job still has to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftView {
+    /// Seconds; of a job that waits, from its start.
+    pub left_s: u64,
+    /// Whether the job itself counts what is left; else earlier runs say it.
+    pub counted: bool,
+    /// What it rests on, in words.
+    pub source: String,
+}
+
 /// A job in a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
@@ -278,6 +302,15 @@ pub struct JobView {
     /// Its speed beside its neighbours over its speed alone, percent, as measured last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u32>,
+    /// How long it was expected to run when it was submitted, or when it last waited; absent where nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_time: Option<RunTimeView>,
+    /// How much of its work is done by its own count, percent, while it runs and says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_pct: Option<u32>,
+    /// How long it still has to run, while it is not over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<LeftView>,
     /// Acceptance, Unix time.
     pub submitted_ms: u64,
     /// Start of the current or last attempt, Unix time.

@@ -21,6 +21,7 @@ use crate::run::launch::Outcome;
 use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
+use crate::run_time::{self, Durations};
 use crate::sampler::{Board, Roster};
 use crate::slowdown::Slowdowns;
 use crate::submission::{check_request, new_job};
@@ -28,7 +29,7 @@ use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
-use carma_core::model::{Exit, GpuId, JobId, Phase};
+use carma_core::model::{Exit, GpuId, JobId, NewJob, Phase};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -59,6 +60,8 @@ pub struct Parts {
     pub journal: Journal,
     /// What is known of memory.
     pub memory: Memory,
+    /// What is known of run times.
+    pub durations: Durations,
     /// How fast jobs go, and what is known of slowdowns.
     pub slowdowns: Slowdowns,
     /// The clock.
@@ -358,7 +361,7 @@ impl Engine {
         let over = || self.batch.finished.iter().rev().map(|f| &f.job).find(|job| job.spec.id == id);
         let job = self.state.job(id).or_else(over);
         let attempt = job.and_then(|job| job.past.iter().rev().find(|a| a.placement.attempt == number));
-        let Some(attempt) = attempt.filter(|attempt| memory::teaches(attempt)) else { return };
+        let Some(attempt) = attempt.filter(|attempt| attempt.started.is_some()) else { return };
         let stored = match self.parts.journal.job(id) {
             Ok(Some(stored)) => stored,
             Ok(None) => return,
@@ -366,8 +369,12 @@ impl Engine {
         };
         let gpus: Vec<_> =
             attempt.placement.gpus.iter().filter_map(|gpu| Some(&self.state.gpu(*gpu)?.info)).collect();
-        self.parts.memory.learn(&stored, attempt, &gpus);
-        self.batch.learned.extend(self.parts.memory.changes());
+        if memory::teaches(attempt) {
+            self.parts.memory.learn(&stored, attempt, &gpus);
+            self.batch.learned.extend(self.parts.memory.changes());
+        }
+        self.parts.durations.learn(&stored, attempt, self.parts.slowdowns.lost(id, number));
+        self.batch.run_times.extend(self.parts.durations.changes());
         self.spread(id);
     }
 
@@ -377,7 +384,8 @@ impl Engine {
         let waits =
             |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
         for id in self.parts.memory.news_to(over, waits) {
-            let before = self.state.job(id).and_then(|job| job.spec.forecasts.computed);
+            let Some(spec) = self.state.job(id).map(|job| &job.spec) else { continue };
+            let (before, run_time_before) = (spec.forecasts.computed, spec.run_time);
             let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
             let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
@@ -386,6 +394,11 @@ impl Engine {
                 && self.apply(Input::Forecast { job: id, computed })
             {
                 self.batch.expected.push((id, estimate));
+            }
+            if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid)
+                && run_time::is_news(run_time_before.as_ref(), &run_time)
+            {
+                self.apply(Input::RunTime { job: id, run_time });
             }
         }
     }
@@ -460,7 +473,8 @@ impl Engine {
         };
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
         let (computed, estimate) = self.parts.memory.expect(&request, peer.user.uid, gpus).unzip();
-        let new = new_job(id, &request, peer.user.clone(), computed);
+        let run_time = self.parts.durations.expect(&request, uid);
+        let new = NewJob { run_time, ..new_job(id, &request, peer.user.clone(), computed) };
         self.try_apply(Input::Submitted(Box::new(new)))?;
         self.parts.memory.await_news(id, &request, peer.user.uid);
         self.environments.add(id, uid, &request.env);
@@ -848,12 +862,14 @@ impl Engine {
             )
         }));
         let journal = &mut self.parts.journal;
-        let recovered =
-            journal.recover().and_then(|state| Ok((state, journal.learned()?, journal.slowdowns()?)));
+        let recovered = journal
+            .recover()
+            .and_then(|state| Ok((state, journal.learned()?, journal.run_times()?, journal.slowdowns()?)));
         match recovered {
-            Ok((state, learned, slowdowns)) => {
+            Ok((state, learned, run_times, slowdowns)) => {
                 self.state = state;
                 self.parts.memory.restore(&learned);
+                self.parts.durations = Durations::new(&run_times);
                 self.parts.slowdowns.restore(&slowdowns);
                 self.count_environments();
             }

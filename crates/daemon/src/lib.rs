@@ -28,6 +28,7 @@ pub mod people;
 pub mod perform;
 pub mod quota;
 pub mod run;
+pub mod run_time;
 pub mod sampler;
 pub mod serve;
 pub mod slowdown;

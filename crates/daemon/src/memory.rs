@@ -258,7 +258,7 @@ pub(crate) fn settings(config: &MemoryConfig) -> Settings {
     }
 }
 
-fn signature(request: &SubmitRequest, uid: u32) -> Signature {
+pub(crate) fn signature(request: &SubmitRequest, uid: u32) -> Signature {
     let settings: Vec<(&str, &str)> =
         SETTINGS.iter().filter_map(|key| Some((*key, request.env.get(*key)?.as_str()))).collect();
     Signature::of(&Facts {

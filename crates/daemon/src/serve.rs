@@ -19,6 +19,7 @@ use crate::run::launch::{Context, Launcher, Report};
 use crate::run::lives::Lives;
 use crate::run::pace::{Paces, SOCKET};
 use crate::run::watch::Watcher;
+use crate::run_time::Durations;
 use crate::sampler::{self, Board, Pace};
 use crate::slowdown::Slowdowns;
 use carma_api::wire::CgroupsView;
@@ -198,6 +199,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     layout.has_records_of(&state)?;
     let gpus = Gpus::open(options, &layout)?;
     let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
+    let durations = Durations::new(&journal.run_times()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
     let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
     let life = Life::begin(clock.now()).map_err(system("cannot begin"))?;
@@ -267,6 +269,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let parts = Parts {
         journal,
         memory,
+        durations,
         slowdowns,
         clock,
         board: board.clone(),
@@ -300,6 +303,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         engine: engine.clone(),
         board,
         rates,
+        paces,
         clock,
         readers: Arc::new(Readers::new(layout.journal.clone(), descriptors.readers)),
         people,

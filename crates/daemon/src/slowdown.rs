@@ -77,6 +77,8 @@ struct Watch {
     gap_s: Option<f64>,
     /// Up to when its progress was measured.
     measured: Millis,
+    /// Time that it is known to have lost to neighbours.
+    lost: Millis,
 }
 
 struct Alone {
@@ -237,6 +239,13 @@ impl Slowdowns {
         self.profiles.insert(key, (profile, now));
     }
 
+    /// Time that an attempt is known to have lost to neighbours: where its progress beside them was measured.
+    #[must_use]
+    pub fn lost(&self, job: JobId, attempt: u32) -> Millis {
+        let watch = self.watched.get(&job).filter(|watch| watch.attempt == attempt);
+        watch.map_or(Millis::ZERO, |watch| watch.lost)
+    }
+
     /// An attempt is over.
     pub fn ended(&mut self, job: JobId, attempt: u32) {
         self.paces.close(job, attempt);
@@ -380,7 +389,9 @@ impl Slowdowns {
         self.publish(id, Some(rate_view(together.as_ref(), alone.as_ref(), progress)));
         // Slow steps want a longer window.
         let progress = progress?;
-        self.watched.get_mut(&id)?.measured = now;
+        let watch = self.watched.get_mut(&id)?;
+        watch.measured = now;
+        watch.lost = watch.lost + Millis((over.0 as f64 * (1.0 - progress.clamp(0.0, 1.0))) as u64);
         Some((progress, over))
     }
 
@@ -466,7 +477,7 @@ fn known_alone(profiles: &BTreeMap<(u64, String), (Profile, Millis)>) -> impl ou
 
 impl Watch {
     const fn new(attempt: u32, now: Millis) -> Self {
-        Self { attempt, began: now, alone: None, rate: None, gap_s: None, measured: now }
+        Self { attempt, began: now, alone: None, rate: None, gap_s: None, measured: now, lost: Millis::ZERO }
     }
 }
 

@@ -1,6 +1,7 @@
 //! From the state to what clients see. Pure: runs on any thread, over a published state.
 
 use crate::journal::StoredJob;
+use crate::run_time;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
@@ -13,6 +14,7 @@ use carma_core::model::{Attempt, Finished, GpuId, HostUse, Job, JobId, Phase, Pl
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
+use carma_interference::rate::tally::Done;
 use std::collections::BTreeMap;
 
 /// What stands where a name is private.
@@ -71,6 +73,9 @@ fn strangers_row(row: JobView) -> JobView {
         priority,
         max_slowdown_pct,
         progress_pct,
+        run_time,
+        done_pct,
+        left,
         submitted_ms,
         started_ms,
         ended_ms,
@@ -92,6 +97,9 @@ fn strangers_row(row: JobView) -> JobView {
         priority,
         max_slowdown_pct,
         progress_pct,
+        run_time,
+        done_pct,
+        left,
         submitted_ms,
         started_ms,
         ended_ms,
@@ -150,15 +158,36 @@ fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
     gpus.iter().filter_map(|id| state.gpu(*id)).map(|g| g.info.index).collect()
 }
 
+/// A live job's row with how far it is. `done`: by its own count.
+fn live_view(
+    asker: Asker,
+    state: &State,
+    now: Millis,
+    job: &Job,
+    waiting: Option<&Reason>,
+    done: Option<&Done>,
+) -> JobView {
+    JobView {
+        // Whole percents that are done: all is done when it has ended.
+        done_pct: done.map(|done| (done.share * 100.0) as u32),
+        left: run_time::left(job, done, now),
+        ..job_view(asker, state, job, waiting)
+    }
+}
+
 /// All live jobs: running first, then pending in queue order, then held.
 #[must_use]
-pub fn jobs(asker: Asker, state: &State, now: Millis) -> JobsReply {
+pub fn jobs(asker: Asker, state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> JobsReply {
     let waiting: BTreeMap<JobId, Reason> = carma_core::plan(state, now).waiting.into_iter().collect();
     let active = state.active().iter().copied();
     let queued = state.queue().iter().map(|key| key.id);
     let held = state.jobs().values().filter(|j| matches!(j.phase, Phase::Held { .. })).map(|j| j.spec.id);
     let jobs = active.chain(queued).chain(held).filter_map(|id| state.job(id));
-    let rows = jobs.map(|job| job_view(asker, state, job, waiting.get(&job.spec.id))).collect();
+    let row = |job: &Job| {
+        let id = &job.spec.id;
+        live_view(asker, state, now, job, waiting.get(id), done.get(id))
+    };
+    let rows = jobs.map(row).collect();
     JobsReply { version: VERSION, now_ms: now.0, jobs: rows }
 }
 
@@ -209,6 +238,9 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         priority: job.spec.request.priority,
         max_slowdown_pct: job.spec.request.max_slowdown.or(state.options().max_slowdown).map(|f| f.0 / 100),
         progress_pct: job.measured.map(|m| m.progress.0 / 100),
+        run_time: job.spec.run_time.as_ref().map(run_time::to_view),
+        done_pct: None,
+        left: None,
         submitted_ms: job.submitted.0,
         started_ms: started,
         ended_ms: None,
@@ -307,12 +339,12 @@ impl Subject<'_> {
         }
     }
 
-    fn row(&self, asker: Asker, state: &State, now: Millis) -> JobView {
+    fn row(&self, asker: Asker, state: &State, now: Millis, done: Option<&Done>) -> JobView {
         match self {
             Self::Live(job) => {
                 let plan = carma_core::plan(state, now);
                 let waiting = plan.waiting.iter().find(|(id, _)| *id == job.spec.id).map(|(_, r)| r);
-                job_view(asker, state, job, waiting)
+                live_view(asker, state, now, job, waiting, done)
             }
             Self::Over(finished) => finished_view(asker, state, finished),
         }
@@ -328,9 +360,10 @@ pub fn detail(
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
     rate: Option<RateView>,
+    done: Option<&Done>,
 ) -> JobDetail {
     let job = subject.job();
-    let row = subject.row(asker, state, now);
+    let row = subject.row(asker, state, now, done);
     let f = &job.spec.forecasts;
     let estimates = f.estimates.iter().map(|(estimator, says)| (estimator.name(), Some(says)));
     let forecasts = [("declared", f.declared), ("computed", f.computed.map(|c| c.upper))];
@@ -364,9 +397,10 @@ pub fn explain(
     now: Millis,
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
+    done: Option<&Done>,
 ) -> ExplainReply {
     let job = subject.job();
-    let row = subject.row(asker, state, now);
+    let row = subject.row(asker, state, now, done);
     let mut gpus = Vec::new();
     if let (Subject::Live(job), Phase::Pending) = (subject, &job.phase) {
         gpus = verdicts(state, now, job);

@@ -18,6 +18,8 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     block.line("job", format!("{} ({}) of {}", job.id, job.name, job.user));
     block.line("state", &job.state).line("reason", &job.reason.text).line("policy", &reply.policy);
     block.line_if("expected", reply.estimate.as_ref().map(show::expected));
+    block.line_if("run time", job.run_time.as_ref().map(show::run_time));
+    block.line_if("left", show::left(job));
     let mut text = block.render(screen);
     if let Some(estimate) = &reply.estimate {
         text.push_str(&show::reasons(estimate, screen));

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::cli::QueueArgs;
-use carma_api::wire::{JobView, JobsReply};
+use carma_api::wire::{JobView, JobsReply, LeftView};
 use carma_cli::failure::Outcome;
 use carma_cli::{Column, Screen, Table, print, print_json, span};
 use carma_core::units::Millis;
@@ -65,30 +65,39 @@ fn render(mut reply: JobsReply, total: usize, screen: &Screen) -> String {
     // Stable: within a rank the daemon's order says who is next.
     reply.jobs.sort_by_key(|job| rank(&job.state));
     use Column::{Left, Right, State};
-    let columns = vec![
-        Right("ID"),
-        Left("NAME"),
-        Left("USER"),
-        State("STATE"),
-        Left("GPU"),
-        Right("TIME"),
-        Left("REASON"),
-    ];
+    let mut columns =
+        vec![Right("ID"), Left("NAME"), Left("USER"), State("STATE"), Left("GPU"), Right("TIME")];
+    // Where nothing is known of any job, nothing stands there.
+    let counts = reply.jobs.iter().any(|job| job.done_pct.is_some());
+    let ends = reply.jobs.iter().any(|job| job.left.is_some());
+    columns.extend(counts.then_some(Right("DONE")));
+    columns.extend(ends.then_some(Right("LEFT")));
+    columns.push(Left("REASON"));
     let mut table = Table::new(columns, screen).at_most_lines(REASON_LINES);
     for job in &reply.jobs {
-        table.row([
+        let mut cells = vec![
             job.id.to_string(),
             job.name.clone(),
             job.user.clone(),
             job.state.clone(),
             gpu_list(&job.gpus),
             span(time_in_state(job, reply.now_ms)),
-            job.reason.text.clone(),
-        ]);
+        ];
+        let dash = || "-".to_owned();
+        cells.extend(counts.then(|| job.done_pct.map_or_else(dash, |pct| format!("{pct} %"))));
+        cells.extend(ends.then(|| job.left.as_ref().map_or_else(dash, left_of)));
+        cells.push(job.reason.text.clone());
+        table.row(cells);
     }
     let mut text = table.render();
     text.push_str(&footer(&reply.jobs));
     text
+}
+
+/// What is left of it: `~` where earlier runs say it and not the job itself.
+fn left_of(left: &LeftView) -> String {
+    let about = if left.counted { "" } else { "~" };
+    format!("{about}{}", span(Millis::secs(left.left_s)))
 }
 
 /// How long it has run, waited, or ran.
@@ -146,6 +155,9 @@ pub(crate) mod tests {
             attempts: 0,
             max_slowdown_pct: None,
             progress_pct: None,
+            run_time: None,
+            done_pct: None,
+            left: None,
             priority: 0,
             submitted_ms: 1_760_000_000_000,
             started_ms: running.then_some(1_760_000_060_000),
@@ -182,6 +194,23 @@ pub(crate) mod tests {
         12  train12  alice  PENDING  -    3m20s  GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)
          3  train3   alice  PENDING  -    3m20s  Held(by alice; `carma release` lets it go)
          1  train1   alice  FAILED   0      40s  the command failed: exit code 3
+        1 running, 2 pending (1 held), 1 finished
+        ");
+    }
+
+    #[test]
+    fn how_far_jobs_are() {
+        let mut reply = reply();
+        let left = |left_s, counted| Some(LeftView { left_s, counted, source: "that".into() });
+        reply.jobs[0].left = left(5400, false);
+        reply.jobs[2].left = left(200, true);
+        reply.jobs[2].done_pct = Some(41);
+        insta::assert_snapshot!(render(reply, 4, &Screen::of_width(None)), @r"
+        ID  NAME     USER   STATE    GPU   TIME  DONE    LEFT  REASON
+         9  train9   alice  RUNNING  0,1  2m20s  41 %   3m20s  GPU 0 was idle; 10.0 GiB reserved
+        12  train12  alice  PENDING  -    3m20s     -  ~1h30m  GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)
+         3  train3   alice  PENDING  -    3m20s     -       -  Held(by alice; `carma release` lets it go)
+         1  train1   alice  FAILED   0      40s     -       -  the command failed: exit code 3
         1 running, 2 pending (1 held), 1 finished
         ");
     }

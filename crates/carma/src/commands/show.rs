@@ -3,7 +3,9 @@
 use super::Context;
 use super::queue::gpu_list;
 use crate::cli::ShowArgs;
-use carma_api::wire::{AttemptView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView};
+use carma_api::wire::{
+    AttemptView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView, RunTimeView,
+};
 use carma_cli::failure::Outcome;
 use carma_cli::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
 use carma_core::units::{MiB, Millis};
@@ -35,6 +37,8 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("expected", detail.estimate.as_ref().map(expected));
     block.line_if("rate", detail.rate.as_ref().map(rate));
     block.line_if("slowdown", slowdown(job));
+    block.line_if("run time", job.run_time.as_ref().map(run_time));
+    block.line_if("left", left(job));
     block.line_if("time limit", detail.time_limit_ms.map(|t| Millis(t).to_string()));
     block.line("priority", job.priority.to_string());
     block.line("submitted", stamp(job.submitted_ms, screen));
@@ -109,6 +113,25 @@ fn rate(rate: &RateView) -> String {
         let _ = write!(words, "; {progress:.2} of the {} alone", number(alone));
     }
     words
+}
+
+/// How long it is expected to run.
+pub(crate) fn run_time(view: &RunTimeView) -> String {
+    let time = |seconds: u64| Millis::secs(seconds).to_string();
+    format!(
+        "about {} alone on its GPUs, 80 % between {} and {} ({})",
+        time(view.median_s),
+        time(view.low_s),
+        time(view.high_s),
+        view.source
+    )
+}
+
+/// How far it is.
+pub(crate) fn left(job: &JobView) -> Option<String> {
+    let left = job.left.as_ref()?;
+    let done = job.done_pct.map_or_else(String::new, |pct| format!(", {pct} % done"));
+    Some(format!("about {}{done} (by {})", Millis::secs(left.left_s), left.source))
 }
 
 /// Its limit, and what was measured.

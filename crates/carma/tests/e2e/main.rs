@@ -15,6 +15,7 @@ mod privacy;
 mod profile;
 mod recovery;
 mod replay;
+mod run_time;
 mod service;
 mod sharing;
 mod simulated;

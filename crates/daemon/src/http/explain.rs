@@ -17,10 +17,12 @@ pub(super) async fn explain(
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
+    let paces = app.paces.clone();
     let reply = app.readers.read(move |reader| {
         let over = show::find(reader, &state, id)?;
         let subject = show::subject(&state, over.as_ref(), id)?;
-        Ok(view::explain(asker, &state, now, &subject, reader.job(id)?.as_ref()))
+        let stored = reader.job(id)?;
+        Ok(view::explain(asker, &state, now, &subject, stored.as_ref(), paces.done().get(&id)))
     });
     Ok(Json(reply.await?))
 }

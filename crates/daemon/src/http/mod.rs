@@ -23,6 +23,7 @@ use crate::journal::JournalError;
 use crate::limits::Descriptors;
 use crate::messages::{Message, Peer, Refused};
 use crate::people::{People, Person};
+use crate::run::pace::Paces;
 use crate::sampler::Board;
 use crate::slowdown::Rates;
 use crate::view::Asker;
@@ -53,6 +54,8 @@ pub struct App {
     pub board: Arc<Board>,
     /// How fast running jobs go.
     pub rates: Rates,
+    /// What running jobs count.
+    pub paces: Arc<Paces>,
     /// The clock.
     pub clock: Clock,
     /// Readers of the journal.

@@ -29,8 +29,8 @@ pub(super) async fn queue(
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
-    let of_state = state.clone();
-    let task = tokio::task::spawn_blocking(move || view::jobs(asker, &of_state, now));
+    let (of_state, paces) = (state.clone(), app.paces.clone());
+    let task = tokio::task::spawn_blocking(move || view::jobs(asker, &of_state, now, &paces.done()));
     let mut reply = task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
     if options.all {
         let _turn = app.readers.listing(&turns).await?;

@@ -40,8 +40,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Kind of the rows about slowdowns, beside those about memory.
+/// Kinds of rows beside those about memory.
 const SLOWDOWNS: &str = "slowdown";
+const RUN_TIMES: &str = "run-time";
 
 fn sql(doing: &'static str) -> impl Fn(rusqlite::Error) -> JournalError {
     move |source| JournalError::Sqlite { doing, source }
@@ -75,6 +76,8 @@ pub struct Batch {
     pub learned: Vec<HistoryRow>,
     /// What was learned of slowdowns: key, and JSON or nothing where the row goes.
     pub slowdowns: Vec<(String, Option<String>)>,
+    /// What was learned of run times, likewise.
+    pub run_times: Vec<(String, Option<String>)>,
     /// What is expected now of jobs that wait.
     pub expected: Vec<(JobId, EstimateView)>,
 }
@@ -88,6 +91,7 @@ impl Batch {
             && self.finished.is_empty()
             && self.learned.is_empty()
             && self.slowdowns.is_empty()
+            && self.run_times.is_empty()
             && self.expected.is_empty()
     }
 }

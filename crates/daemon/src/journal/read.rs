@@ -1,7 +1,7 @@
 //! What is read from the journal.
 
 use super::environments::Environments;
-use super::{Journal, JournalError, Life, SLOWDOWNS, StoredJob, check, sql, sums};
+use super::{Journal, JournalError, Life, RUN_TIMES, SLOWDOWNS, StoredJob, check, sql, sums};
 use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
@@ -85,10 +85,22 @@ impl Journal {
     /// # Errors
     /// When the file cannot be read.
     pub fn slowdowns(&self) -> Result<Vec<(String, String)>, JournalError> {
+        self.rows_of(SLOWDOWNS)
+    }
+
+    /// What was learned of run times, by key.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn run_times(&self) -> Result<Vec<(String, String)>, JournalError> {
+        self.rows_of(RUN_TIMES)
+    }
+
+    fn rows_of(&self, kind: &str) -> Result<Vec<(String, String)>, JournalError> {
         let failed = sql("read");
         let mut query =
             self.db.prepare("SELECT key, body FROM memory WHERE kind = ?1 ORDER BY key").map_err(&failed)?;
-        let rows = query.query_map([SLOWDOWNS], |row| Ok((row.get(0)?, row.get(1)?))).map_err(&failed)?;
+        let rows = query.query_map([kind], |row| Ok((row.get(0)?, row.get(1)?))).map_err(&failed)?;
         rows.collect::<Result<_, _>>().map_err(&failed)
     }
 

@@ -1,7 +1,7 @@
 //! What is written to the journal.
 
 use super::schema::{Meta, Tally};
-use super::{Batch, Journal, JournalError, SLOWDOWNS, StoredJob, head, sql, sums, to_json};
+use super::{Batch, Journal, JournalError, RUN_TIMES, SLOWDOWNS, StoredJob, head, sql, sums, to_json};
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State;
@@ -82,8 +82,10 @@ impl Journal {
         for row in &batch.learned {
             write_learned(&tx, row.table.as_str(), &row.key, row.body.as_deref()).map_err(&failed)?;
         }
-        for (key, body) in &batch.slowdowns {
-            write_learned(&tx, SLOWDOWNS, key, body.as_deref()).map_err(&failed)?;
+        for (kind, rows) in [(SLOWDOWNS, &batch.slowdowns), (RUN_TIMES, &batch.run_times)] {
+            for (key, body) in rows {
+                write_learned(&tx, kind, key, body.as_deref()).map_err(&failed)?;
+            }
         }
         meta.write(&tx).map_err(&failed)?;
         tx.commit().map_err(&failed)?;

@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use carma_core::model::JobId;
 use carma_core::units::Millis;
-use carma_interference::rate::tally::{Measured, Tally};
+use carma_interference::rate::tally::{Done, Measured, Tally};
 use carma_process::process;
 use carma_process::progress::Event;
 use carma_process::usage::{Host, Usage};
@@ -137,6 +137,14 @@ impl Paces {
             return None;
         }
         paced.tally.best(seconds(from), seconds(to))
+    }
+
+    /// How far the running jobs are by their own counts, those that say.
+    #[must_use]
+    pub fn done(&self) -> BTreeMap<JobId, Done> {
+        let paced = self.lock();
+        let heard = paced.values().filter(|paced| paced.heard.elapsed() <= SILENCE);
+        heard.filter_map(|paced| Some((paced.job, paced.tally.done()?))).collect()
     }
 
     /// Tells which jobs run, with the pids of their supervisors.

@@ -65,6 +65,10 @@ pub struct Signature {
     pub user: u32,
     /// The command as it was compared, for people.
     pub label: String,
+    /// Options of the command that change how long it runs and not what it takes, with their values: `epochs 3`.
+    pub length: String,
+    /// What runs, whatever its arguments: `python train.py`.
+    pub script: String,
 }
 
 /// Options that take a value and do not change memory: how long, how fast, at random from where,
@@ -147,6 +151,31 @@ const NEUTRAL: &[&str] = &[
     "workers",
 ];
 
+/// Those of [`NEUTRAL`] that change how long a task runs. Not among them: how often it evaluates or saves, which is a small
+/// part of the time as a rule.
+const LENGTH: &[&str] = &[
+    "ep",
+    "epoch",
+    "epochs",
+    "iterations",
+    "iters",
+    "max-epochs",
+    "max-iter",
+    "max-iters",
+    "max-steps",
+    "n-epochs",
+    "num-epochs",
+    "num-iters",
+    "num-steps",
+    "num-train-epochs",
+    "num-workers",
+    "patience",
+    "steps",
+    "total-steps",
+    "train-steps",
+    "workers",
+];
+
 /// Options that give the batch size.
 const BATCH: &[&str] = &[
     "b",
@@ -177,7 +206,9 @@ impl Signature {
             }
             words => words,
         };
-        let (kept, batch) = normalise(words);
+        let Words { kept, batch, mut length } = normalise(words);
+        // In whatever order they stand.
+        length.sort();
         let mut program = Hash::default();
         program.number(u64::from(facts.user)).number(u64::from(facts.gpus)).text(facts.cwd);
         for word in &kept {
@@ -199,14 +230,39 @@ impl Signature {
             batch: facts.batch_size.or(batch),
             user: facts.user,
             label,
+            length: length.join(" "),
+            script: script(words),
         }
     }
 }
 
-/// Words that count, and the batch size if the command gives it.
-fn normalise(words: &[String]) -> (Vec<String>, Option<u64>) {
+/// A command taken apart.
+struct Words {
+    /// Words that count.
+    kept: Vec<String>,
+    /// The batch size, if the command gives it.
+    batch: Option<u64>,
+    /// Options of [`LENGTH`] with their values.
+    length: Vec<String>,
+}
+
+/// The program and the script that it is given: the first word that is one by its name, or what follows `-m`.
+fn script(words: &[String]) -> String {
+    let Some((program, rest)) = words.split_first() else { return String::new() };
+    let is_script = |word: &&String| {
+        let end = Path::new(word).extension().and_then(|end| end.to_str());
+        matches!(end, Some("py" | "sh" | "bash" | "jl" | "R" | "lua" | "pl" | "rb" | "js"))
+    };
+    let module = rest.iter().skip_while(|word| *word != "-m").nth(1);
+    match module.or_else(|| rest.iter().find(is_script)) {
+        Some(script) => format!("{} {script}", stem(program)),
+        None => stem(program).to_owned(),
+    }
+}
+
+fn normalise(words: &[String]) -> Words {
     let mut kept = Vec::with_capacity(words.len());
-    let mut batch = None;
+    let (mut batch, mut length) = (None, Vec::new());
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         let Some((name, value)) = option(word) else {
@@ -221,6 +277,11 @@ fn normalise(words: &[String]) -> (Vec<String>, Option<u64>) {
         let size = given.as_deref().filter(|_| sizes).and_then(|v| v.parse::<u64>().ok()).filter(|n| *n > 0);
         if size.is_some() || (neutral && given.is_some()) {
             batch = size.or(batch);
+            if LENGTH.binary_search(&name.as_str()).is_ok()
+                && let Some(given) = &given
+            {
+                length.push(format!("{name} {given}"));
+            }
             if value.is_none() {
                 let _ = rest.next();
             }
@@ -228,7 +289,7 @@ fn normalise(words: &[String]) -> (Vec<String>, Option<u64>) {
         }
         kept.push(word.clone());
     }
-    (kept, batch)
+    Words { kept, batch, length }
 }
 
 /// Name of an option in one spelling, and the value that stands in the same word.
@@ -292,7 +353,11 @@ mod tests {
 
     #[test]
     fn the_lists_are_sorted_for_the_search() {
-        assert!(NEUTRAL.is_sorted() && BATCH.is_sorted());
+        assert!(NEUTRAL.is_sorted() && BATCH.is_sorted() && LENGTH.is_sorted());
+        assert!(
+            LENGTH.iter().all(|name| NEUTRAL.contains(name)),
+            "what counts for memory counts for time anyway"
+        );
     }
 
     #[test]
@@ -303,9 +368,24 @@ mod tests {
             "python train.py --model r50 --lr 0.1 --batch-size=32 --run-name x",
             "python train.py --model r50 --bs 32 trainer.max_epochs=4 +seed=3",
         ] {
-            assert_eq!(of(same), one, "{same}");
+            // All but how long it runs.
+            assert_eq!(Signature { length: one.length.clone(), ..of(same) }, one, "{same}");
         }
         assert_eq!((one.batch, one.label.as_str()), (Some(32), "python train.py --model r50"));
+    }
+
+    #[test]
+    fn what_changes_how_long_it_runs_is_kept_apart() {
+        let one = of("python -u train.py --epochs 3 --seed=7 --num_workers=4 -b 32 --lr 0.1");
+        assert_eq!((one.length.as_str(), one.script.as_str()), ("epochs 3 num-workers 4", "python train.py"));
+        let other = of("python -u train.py --num-workers 4 --seed=9 trainer.epochs=3 -b 32 --out /x");
+        assert_eq!((other.length, other.program), (one.length, one.program));
+        assert_eq!(of("/usr/bin/python3 -m pkg.train --epochs 3").script, "python3 pkg.train");
+        assert_eq!(of("torchrun --nproc 2 run.py x.py").script, "torchrun run.py");
+        assert_eq!(
+            (of("./train 3").script, Signature::of(&Facts::default()).script),
+            ("train".into(), String::new())
+        );
     }
 
     #[test]
@@ -324,7 +404,8 @@ mod tests {
             let command = ["/bin/sh", "-c", text].map(str::to_owned);
             Signature::of(&Facts { command: &command, gpus: 1, ..Facts::default() })
         };
-        assert_eq!(line("python t.py --epochs 2 --bs 8"), line("python t.py --bs 8 --epochs 30"));
+        let (one, other) = (line("python t.py --epochs 2 --bs 8"), line("python t.py --bs 8 --epochs 30"));
+        assert_eq!(Signature { length: one.length.clone(), ..other }, one);
     }
 
     #[test]

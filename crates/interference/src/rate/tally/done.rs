@@ -28,7 +28,7 @@ impl Done {
 impl Tally {
     /// How far the task is, where it says how much there is to do: heartbeats before what it prints. A bar that starts
     /// anew is one pass of many, and counts where the task also says which pass of how many it is (`Epoch 3/10`). `None`:
-    /// it gives no total, or nobody can tell of what.
+    /// it gives no total, or does not say of what.
     #[must_use]
     pub fn done(&self) -> Option<Done> {
         [RateSource::Heartbeat, RateSource::Printed].into_iter().find_map(|source| {
@@ -72,7 +72,7 @@ struct Whole<'a> {
 
 impl<'a> Whole<'a> {
     fn of(stream: &'a Stream) -> Option<Self> {
-        let (count, total) = (stream.top?, stream.total.filter(|total| *total > 0.0)?);
+        let (count, total) = (stream.top?, stream.total.filter(|total| total.is_finite() && *total > 0.0)?);
         let (first, last) = (*stream.marks.front()?, *stream.marks.back()?);
         Some(Self { stream, count: count.min(total), total, first, last })
     }

@@ -1,0 +1,67 @@
+//! How long jobs are expected to run, and how far they are.
+
+use crate::support::{Setup, stdout, task, until};
+use carma_api::wire::SubmitRequest;
+
+const ONE: &str = "virtual:1xA100-40GB";
+
+#[test]
+fn earlier_runs_say_how_long_the_next_will_take_and_a_restart_keeps_it() {
+    let mut daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let run = |work: &str| task(&["--memory=2G", "--sm=0.3", work], None);
+    let first = daemon.submit(run("--work=40s"));
+    assert_eq!((daemon.show(first).job.run_time, daemon.show(first).job.left), (None, None));
+    daemon.end_of(first);
+    let held = |work: &str| SubmitRequest { hold: true, ..run(work) };
+    let second = daemon.submit(held("--work=40s"));
+    let job = daemon.show(second).job;
+    let expected = job.run_time.unwrap();
+    assert!(expected.median_s >= 40 && expected.source == "1 run of this command", "{expected:?}");
+    let left = job.left.unwrap();
+    assert_eq!((left.left_s, left.counted, &left.source), (expected.median_s, false, &expected.source));
+    // Another argument is another command of the same program; a limit ends it whatever was expected.
+    let limited = SubmitRequest { time_limit_ms: Some(15_000), ..held("--work=41s") };
+    let other = daemon.show(daemon.submit(limited)).job.run_time.unwrap();
+    assert_eq!((other.median_s, other.high_s), (15, 15));
+    assert_eq!(other.source, "1 run of this program with other arguments");
+
+    // A run that is cut off does not make the next one shorter.
+    daemon.carma(&["release", &second.to_string()]);
+    daemon.in_state(second, "RUNNING");
+    daemon.carma(&["cancel", &second.to_string()]);
+    daemon.end_of(second);
+    let third = daemon.submit(held("--work=40s"));
+    let after = daemon.show(third).job.run_time.unwrap();
+    assert_eq!((after.median_s, &after.source), (expected.median_s, &expected.source));
+
+    daemon.kill();
+    daemon.restart(&[]);
+    let again = daemon.submit(held("--work=40s"));
+    assert_eq!(daemon.show(again).job.run_time.unwrap(), after);
+    let explained = stdout(&daemon.carma(&["explain", &again.to_string()]));
+    assert!(explained.contains("alone on its GPUs, 80 % between"), "{explained}");
+    // What another run teaches is told to those that wait.
+    daemon.end_of(daemon.submit(run("--work=40s")));
+    until("the news of a second run", || {
+        let source = daemon.show(again).job.run_time?.source;
+        (source == "2 runs of this command").then_some(())
+    });
+}
+
+#[test]
+fn a_job_that_counts_says_how_far_it_is() {
+    let daemon = Setup::new(ONE).start();
+    let line = "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo \"step $i/1000\"; sleep 0.05; done";
+    let id = daemon.shell(line);
+    let job = until("its count to be heard", || {
+        let job = daemon.show(id).job;
+        let left = job.left.clone().filter(|left| left.counted)?;
+        assert_eq!(left.source, "its own count");
+        Some(job)
+    });
+    assert!(job.done_pct.unwrap() < 100, "{job:?}");
+    let listed = stdout(&daemon.carma(&["queue"]));
+    assert!(listed.contains("DONE") && listed.contains("LEFT") && listed.contains(" %"), "{listed}");
+    let shown = stdout(&daemon.carma(&["show", &id.to_string()]));
+    assert!(shown.contains("% done (by its own count)"), "{shown}");
+}

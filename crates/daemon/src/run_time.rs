@@ -1,0 +1,232 @@
+//! How long jobs are expected to run, and what their ends teach of it.
+
+use crate::journal::StoredJob;
+use crate::memory::signature;
+use carma_api::wire::{LeftView, RunTimeView, SubmitRequest};
+use carma_core::model::{Attempt, ExitStatus, Job, Phase, RunTime};
+use carma_core::units::{Fraction, Millis};
+use carma_interference::rate::tally::Done;
+use carma_run_time::{Class, Run, RunTimes, left_s};
+
+/// Nothing takes longer, seconds: a hundred years.
+const LONGEST_S: u64 = 3_155_760_000;
+
+/// Expects and learns.
+#[derive(Default)]
+pub struct Durations {
+    times: RunTimes,
+}
+
+impl Durations {
+    /// With what was stored. Rows that are not understood are left out, and the log says so: what was learned must never
+    /// keep the daemon from running.
+    #[must_use]
+    pub fn new(rows: &[(String, String)]) -> Self {
+        let mut times = RunTimes::default();
+        for (key, body) in rows {
+            if let Err(e) = times.load(key, body) {
+                tracing::warn!("what was learned of run times as '{key}' is left out: {e}");
+            }
+        }
+        Self { times }
+    }
+
+    /// Rows that changed since the last time.
+    pub fn changes(&mut self) -> Vec<(String, Option<String>)> {
+        self.times.changes().unwrap_or_else(|e| {
+            tracing::warn!("what was learned of run times cannot be stored: {e}");
+            Vec::new()
+        })
+    }
+
+    /// What is expected of a job. `None`: nothing is known.
+    #[must_use]
+    pub fn expect(&self, request: &SubmitRequest, uid: u32) -> Option<RunTime> {
+        let run_time = self.times.forecast(&class(request, uid))?;
+        // No run is longer than its limit.
+        let limit_s = request.time_limit_ms.map_or(u64::MAX, |limit| limit.div_ceil(1000));
+        let RunTime { low_s, median_s, high_s, .. } = run_time;
+        let [low_s, median_s, high_s] = [low_s, median_s, high_s].map(|seconds| seconds.min(limit_s));
+        Some(RunTime { low_s, median_s, high_s, ..run_time })
+    }
+
+    /// Learns from an attempt that is over; `lost` is the time that it is known to have lost to neighbours.
+    pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt, lost: Millis) {
+        let Some(run) = run(attempt, lost) else { return };
+        self.times.learn(&class(&stored.request, stored.uid), run);
+    }
+}
+
+/// Whether a forecast says so much else than before that a job that waits is told: each end of an array's jobs moves those of
+/// all others a little.
+#[must_use]
+pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
+    let Some(before) = before else { return true };
+    let moved = |before: u64, now: u64| before.abs_diff(now) > before / 10;
+    before.basis != now.basis
+        || now.runs >= before.runs.saturating_mul(2)
+        || moved(before.low_s, now.low_s)
+        || moved(before.median_s, now.median_s)
+        || moved(before.high_s, now.high_s)
+}
+
+/// What an attempt says of its job's run time. `None`: it never ran.
+fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
+    let ran = attempt.ended.since(attempt.started?);
+    let exit = attempt.exit.as_ref().filter(|exit| exit.not_started.is_none())?;
+    // Whatever else ended it, it had not come to its end.
+    let cut = exit.status != ExitStatus::Code(0);
+    Some(Run { seconds: ran.since(lost).0.div_ceil(1000), cut })
+}
+
+/// The classes of a job. Users do not learn from each other's commands, and of each other no more than how long jobs take
+/// here.
+fn class(request: &SubmitRequest, uid: u32) -> Class {
+    let signature = signature(request, uid);
+    let program = format!("{} {}", request.cwd, signature.script);
+    let batch = signature.batch.map_or_else(String::new, |batch| batch.to_string());
+    let command = format!("{:016x} {batch} {}", signature.program, signature.length);
+    Class::of(&uid.to_string(), &program, &command)
+}
+
+/// A forecast as it travels.
+#[must_use]
+pub fn to_view(run_time: &RunTime) -> RunTimeView {
+    let RunTime { low_s, median_s, high_s, .. } = *run_time;
+    RunTimeView { low_s, median_s, high_s, source: run_time.to_string() }
+}
+
+/// How long a job still has to run, and by what that is known. `done`: how far it is by its own count.
+#[must_use]
+pub fn left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
+    let started = match &job.phase {
+        Phase::Running { started, .. } => Some(*started),
+        // It runs for all of its time from when it starts.
+        Phase::Pending | Phase::Held { .. } | Phase::Launching { .. } => None,
+        Phase::Judging { .. } => return None,
+    };
+    let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
+    let by_count = started.and(done).and_then(|done| done.left_s(seconds(now)));
+    let (left_s, source) = match (by_count, &job.spec.run_time) {
+        (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
+        (None, Some(forecast)) => {
+            let quantiles = [forecast.low_s, forecast.median_s, forecast.high_s];
+            let left = left_s(quantiles, elapsed.0 / 1000);
+            (beside(left, job.measured.map(|measured| measured.progress)), forecast.to_string())
+        }
+        (None, None) => return None,
+    };
+    let limit = job.spec.request.time_limit.map(|limit| limit.since(elapsed).0.div_ceil(1000));
+    // A job may count whatever it likes.
+    let left_s = left_s.min(limit.unwrap_or(LONGEST_S)).min(LONGEST_S);
+    Some(LeftView { left_s, counted: by_count.is_some(), source })
+}
+
+/// The time that work takes beside neighbours. What stands still is not counted on to do so for ever.
+fn beside(alone_s: u64, progress: Option<Fraction>) -> u64 {
+    let progress =
+        progress.map_or(Fraction::ONE, |progress| progress.clamp(Fraction::percent(10), Fraction::ONE));
+    alone_s.saturating_mul(u64::from(Fraction::ONE.0)) / u64::from(progress.0)
+}
+
+/// Seconds on the daemon's clock.
+fn seconds(at: Millis) -> f64 {
+    at.0 as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::explain::Reason;
+    use carma_core::model::{Exit, GpuId, Placement, RunsOf, SharingMode};
+
+    fn request(line: &str) -> SubmitRequest {
+        let command = line.split_whitespace().map(str::to_owned).collect();
+        SubmitRequest { command, cwd: "/w".into(), ..SubmitRequest::default() }
+    }
+
+    #[test]
+    fn arguments_that_matter() {
+        let of = |line: &str| class(&request(line), 7);
+        let one = of("python train.py --model a --epochs 3 -b 32 --seed 1");
+        assert_eq!(of("python train.py --model a --seed 2 --epochs 3 -b 32 --lr 0.1"), one);
+        for other in ["--epochs 4 -b 32", "--epochs 3 -b 64", "--epochs 3 -b 32 --amp"] {
+            let other = of(&format!("python train.py --model a {other}"));
+            assert_eq!((other.program, other.user), (one.program, one.user));
+            assert_ne!(other.command, one.command);
+        }
+        let elsewhere = class(&SubmitRequest { cwd: "/x".into(), ..request("python train.py") }, 7);
+        assert_ne!(elsewhere.program, one.program);
+        let others = class(&request("python train.py --model a --epochs 3 -b 32 --seed 1"), 8);
+        assert!(others.user != one.user && others.program != one.program && others.command != one.command);
+    }
+
+    #[test]
+    fn what_ends_say() {
+        let attempt = |status, started| Attempt {
+            placement: Placement {
+                attempt: 1,
+                gpus: vec![GpuId(0)],
+                sharing: SharingMode::Exclusive,
+                cap: None,
+                thread_percent: None,
+                at: Millis(0),
+                reason: Reason::NotPlannedYet,
+            },
+            started,
+            ended: Millis::secs(100),
+            exit: Some(Exit::of(status)),
+            peak: None,
+            alone: None,
+            seen: None,
+            verdict: Reason::NotPlannedYet,
+        };
+        let began = Some(Millis::secs(10));
+        let done = attempt(ExitStatus::Code(0), began);
+        assert_eq!(run(&done, Millis(0)), Some(Run { seconds: 90, cut: false }));
+        assert_eq!(run(&done, Millis(30_500)), Some(Run { seconds: 60, cut: false }));
+        assert_eq!(run(&done, Millis::secs(999)), Some(Run { seconds: 0, cut: false }));
+        for cut in [ExitStatus::Code(1), ExitStatus::Signal(15), ExitStatus::Unknown] {
+            assert_eq!(run(&attempt(cut, began), Millis(0)), Some(Run { seconds: 90, cut: true }));
+        }
+        assert_eq!(run(&attempt(ExitStatus::Code(0), None), Millis(0)), None);
+        let mut never = attempt(ExitStatus::Code(127), began);
+        never.exit.as_mut().unwrap().not_started = Some("no such file".into());
+        assert_eq!(run(&never, Millis(0)), None);
+    }
+
+    #[test]
+    fn a_little_more_is_no_news() {
+        let one = RunTime { low_s: 100, median_s: 200, high_s: 300, basis: RunsOf::Command, runs: 4 };
+        assert!(is_news(None, &one) && !is_news(Some(&one), &one));
+        assert!(!is_news(Some(&one), &RunTime { median_s: 210, runs: 5, ..one }));
+        for news in [
+            RunTime { median_s: 230, ..one },
+            RunTime { low_s: 80, ..one },
+            RunTime { high_s: 400, ..one },
+            RunTime { runs: 8, ..one },
+            RunTime { basis: RunsOf::User, ..one },
+        ] {
+            assert!(is_news(Some(&one), &news), "{news:?}");
+        }
+    }
+
+    #[test]
+    fn neighbours_make_it_longer() {
+        assert_eq!(beside(600, None), 600);
+        assert_eq!(beside(600, Some(Fraction::percent(50))), 1200);
+        assert_eq!(beside(600, Some(Fraction(0))), 6000);
+        assert_eq!(beside(u64::MAX, Some(Fraction(0))), u64::MAX / 1000);
+    }
+
+    #[test]
+    fn rows_that_make_no_sense_are_left_out() {
+        let rows = [("user/1", "{"), ("x", "{}"), ("all/0", "{\"runs\":[{\"s\":50}],\"used\":1}")];
+        let rows = rows.map(|(key, body)| (key.to_owned(), body.to_owned()));
+        let durations = Durations::new(&rows);
+        let expected = durations.expect(&request("a"), 3).unwrap();
+        assert_eq!((expected.median_s, expected.basis, expected.runs), (50, RunsOf::All, 1));
+        let limited = SubmitRequest { time_limit_ms: Some(20_000), ..request("a") };
+        assert_eq!(durations.expect(&limited, 3).unwrap().high_s, 20);
+    }
+}
