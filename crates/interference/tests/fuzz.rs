@@ -111,6 +111,10 @@ fn printed_progress() {
                 assert!(rate.rate.per_s.is_finite() && rate.rate.per_s > 0.0, "{rate:?}");
             }
         }
+        if let Some(done) = tally.done() {
+            assert!((0.0..=1.0).contains(&done.share), "{done:?}");
+            assert!(done.left_s(1e9).is_none_or(|left| left.is_finite() && left >= 0.0), "{done:?}");
+        }
     });
 }
 

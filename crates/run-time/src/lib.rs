@@ -208,7 +208,7 @@ impl RunTimes {
         if run.seconds == 0 {
             return;
         }
-        self.updates += 1;
+        self.updates = self.updates.saturating_add(1);
         for key in levels(class) {
             let runs = self.classes.entry(key).or_default();
             self.by_use.remove(&(runs.used, key));

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 fn class(user: u64, program: u64, command: u64) -> Class {
     Class {
@@ -150,6 +151,31 @@ fn levels_that_say_the_same_count_once() {
 }
 
 proptest! {
+    /// Rows of a database that something else wrote, or damaged.
+    #[test]
+    fn whatever_is_stored_is_read_or_refused(
+        rows in proptest::collection::vec(
+            (select(vec!["command/1", "program/1", "user/1", "all/0", "all/1", ""]), any::<[u64; 4]>(), any::<bool>(), ".{0,8}"),
+            0..8,
+        ),
+    ) {
+        let mut times = RunTimes::default();
+        for (key, [a, b, c, used], cut, text) in rows {
+            let body = format!("{{\"runs\":[{{\"s\":{a},\"cut\":{cut}}},{{\"s\":{}}},{{\"s\":{}}}],\"used\":{used}}}", b % 100, c % 9);
+            let _ = times.load(key, &body);
+            let _ = times.load(key, &text);
+            let _ = times.load(&text, &body);
+        }
+        let class = Class { command: 1, program: 1, user: 1 };
+        if let Some(forecast) = times.forecast(&class) {
+            prop_assert!(forecast.low_s <= forecast.median_s && forecast.median_s <= forecast.high_s);
+            prop_assert!(forecast.high_s <= LONGEST_S);
+        }
+        times.learn(&class, ran(5));
+        prop_assert!(times.forecast(&class).is_some());
+        times.changes().unwrap();
+    }
+
     #[test]
     fn quantiles_are_in_order_and_among_the_runs(
         runs in proptest::collection::vec((0_u64..4, 0_u64..3, 1_u64..100_000, any::<bool>()), 1..200),
