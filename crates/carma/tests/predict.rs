@@ -132,6 +132,7 @@ fn partners_are_ranked_by_every_policy_that_can() {
     assert_eq!(order("--candidates smi,light,heavy")[0], "light");
     assert_eq!(order("--candidates smi,light --policy share")[0], "light");
     assert_eq!(order("--candidates smi,light --policy memcap")[0], "light");
+    assert_eq!(order("--candidates smi,light --policy kace")[0], "light");
     assert_eq!(order("--candidates light,smi --policy sm")[0], "smi");
     assert_eq!(order("--candidates smi,light --policy random"), ["smi", "light"]);
     assert_eq!(order("--candidates light --policy oracle --measured m.json"), ["light"]);
@@ -144,8 +145,35 @@ fn partners_are_ranked_by_every_policy_that_can() {
             .contains("needs memory (`memory_mib`) of every task; the profile of `bare` has none")
     );
     assert!(missing("oracle").contains("--measured FILE"));
-    assert!(missing("kace").contains("carma lab kace train"));
+    assert!(
+        missing("kace").contains("policy kace needs `sm%` of every task; the profile of `bare` has none")
+    );
     assert!(missing("xu").contains("carma lab kace eval"));
+}
+
+#[test]
+fn each_task_is_told_of_by_every_policy_that_knows_it() {
+    let files = Files::new();
+    for policy in ["online", "share", "oracle --measured m.json"] {
+        let asked = format!("--profiles p.json --group light,heavy --policy {policy}");
+        let reply = files.json(&asked);
+        let tasks = reply["tasks"].as_array().unwrap();
+        let names: Vec<&str> = tasks.iter().map(|task| task["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["light", "heavy"], "{reply}");
+        let progress: Vec<f64> =
+            tasks.iter().map(|task| task["progress"]["expected"].as_f64().unwrap()).collect();
+        assert!((reply["sum"].as_f64().unwrap() - progress[0] - progress[1]).abs() < 1e-9, "{reply}");
+        assert!((reply["min"].as_f64().unwrap() - progress[0].min(progress[1])).abs() < 1e-9, "{reply}");
+        // The same in another order.
+        let turned = files.json(&format!("--profiles p.json --group heavy,light --policy {policy}"));
+        let again = turned["tasks"][0]["progress"]["expected"].as_f64().unwrap();
+        assert!((again - progress[1]).abs() < 1e-3, "{turned} {reply}");
+        let text = String::from_utf8(files.run(&asked).stdout).unwrap();
+        assert!(text.contains("PROGRESS") && text.contains(&format!("{:.2}", progress[1])), "{text}");
+    }
+    let text =
+        String::from_utf8(files.run("--profiles p.json --group heavy,smi --policy kace").stdout).unwrap();
+    assert!(text.starts_with("kace of this group: "), "{text}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ pub use crate::look::{Foreign, Observation};
 
 use crate::explain::Reason;
 use crate::model::{
-    Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, RunTime,
+    Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, Profile,
+    RunTime,
     SharingMode, User,
 };
 use crate::policy::Options;
@@ -90,6 +91,16 @@ pub enum Input {
         job: JobId,
         /// What is computed now.
         computed: Computed,
+        /// What runs of the same command took at most on the same kind of GPU. `None`: none was measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        measured: Option<MiB>,
+    },
+    /// More is known of what a job does alone: it, or another run of the same command, was watched.
+    Profiled {
+        /// Number of the job.
+        job: JobId,
+        /// What is known now.
+        profile: Profile,
     },
     /// More is known of how long a job that waits will run: a run of the same program is over.
     RunTime {

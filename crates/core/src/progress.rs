@@ -35,6 +35,10 @@ pub struct Outlook {
     pub unknown: Vec<JobId>,
     /// Sum of the expected progress of those that are there, without the newcomer.
     pub before: Fraction,
+    /// What all of them get done together, as KACE predicts it, for a policy that goes by that: thousandths of the unit
+    /// that its model was trained in, comparable between GPUs. A regression may say less than 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<i64>,
 }
 
 impl Outlook {

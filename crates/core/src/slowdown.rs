@@ -12,7 +12,6 @@ pub use crate::progress::{Measured, Outlook, Predicted, least_progress, slowdown
 use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, SharingMode};
-use crate::policy::Order;
 use crate::state::State;
 use crate::units::Fraction;
 
@@ -38,6 +37,9 @@ pub(crate) enum Objection {
     Foreign,
     /// They were together before, and one of them had to be evicted.
     Apart(JobId),
+    /// The policy goes by what jobs get done together, and too little is known of this one; `None`: nothing is predicted
+    /// yet.
+    Unprofiled(Option<JobId>),
 }
 
 /// A job's limit of slowdown.
@@ -92,6 +94,21 @@ pub(crate) fn objection(
     })
 }
 
+/// Whether a job may join a GPU under a policy that only puts together what it has a prediction of.
+pub(crate) fn unprofiled(
+    state: &State,
+    job: JobId,
+    id: GpuId,
+    gpu: &Gpu,
+    sharing: SharingMode,
+) -> Option<Objection> {
+    match outlook(state, job, id, gpu, sharing) {
+        None => Some(Objection::Unprofiled(None)),
+        Some(Outlook { throughput: Some(_), .. }) => None,
+        Some(outlook) => Some(Objection::Unprofiled(Some(outlook.unknown.first().copied().unwrap_or(job)))),
+    }
+}
+
 /// What is predicted of a job on a GPU as it is now.
 pub(crate) fn outlook<'a>(
     state: &'a State,
@@ -124,14 +141,14 @@ const LOOKED_AT: usize = 4096;
 /// the next.
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
-    let by_gain = state.options().policy.order == Order::Speedup;
+    let predicted = state.options().policy.order.is_predicted();
     let limited: Vec<bool> = state.gpus().iter().map(|gpu| is_limited(state, gpu)).collect();
     let mut asked = Vec::new();
     let mut jobs = 0;
     for (_, job) in state.queue().jobs().take(LOOKED_AT) {
         let before = asked.len();
         let Some(sharing) = state.sharing_for(job) else { continue };
-        let of_job = by_gain || limit(state, job).is_some();
+        let of_job = predicted || limit(state, job).is_some();
         for ((id, gpu), limited) in (0..).map(GpuId).zip(state.gpus()).zip(&limited) {
             let wanted = (of_job || *limited)
                 && gpu.present

@@ -7,6 +7,7 @@ use carma_core::ledger::{Reservation, Tenant};
 use carma_core::model::{
     Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId, NewJob, RunTime, RunsOf,
 };
+use carma_core::policy::{ForecastSource, NeedSource};
 use carma_core::units::{Fraction, MiB};
 
 #[test]
@@ -33,9 +34,10 @@ fn forecasts_read_and_write_as_they_did_by_field() {
         elastic: false,
     };
     let number = |estimator: Estimator| MiB(10 + estimator as u64);
+    let then = |estimator: &Estimator| *estimator <= Estimator::Gpumemnet;
     let all = Forecasts {
         declared: Some(MiB(9)),
-        estimates: Estimates::by(|estimator| Some(number(estimator))),
+        estimates: Estimates::by(|estimator| then(&estimator).then(|| number(estimator))),
         computed: Some(computed),
     };
     let written = concat!(
@@ -110,4 +112,51 @@ fn jobs_without_a_run_time_read_and_write_as_they_did() {
     assert_eq!(serde_json::from_str::<NewJob>(&text).unwrap(), job);
     let text = serde_json::to_string(&Input::RunTime { job: JobId(1), run_time }).unwrap();
     assert_eq!(text, format!(r#"{{"run_time":{{"job":1,{with}}}}}"#));
+}
+
+/// Sources of forecasts had names of their own before any estimator could be one.
+#[test]
+fn policies_and_reasons_name_estimators_as_they_did() {
+    for (source, written) in [
+        (ForecastSource::Best, "best"),
+        (ForecastSource::By(Estimator::Measured), "measured"),
+        (ForecastSource::By(Estimator::Horus), "horus"),
+        (ForecastSource::By(Estimator::Faketensor), "faketensor"),
+        (ForecastSource::By(Estimator::Gpumemnet), "gpumemnet"),
+        (ForecastSource::By(Estimator::Allocator), "allocator"),
+        (ForecastSource::By(Estimator::GpumemnetTransformer), "gpumemnet-transformer"),
+    ] {
+        assert_eq!(serde_json::to_string(&source).unwrap(), format!("\"{written}\""));
+        assert_eq!(serde_json::from_str::<ForecastSource>(&format!("\"{written}\"")).unwrap(), source);
+    }
+    serde_json::from_str::<ForecastSource>("\"oracle\"").unwrap_err();
+    for (source, written) in [
+        (NeedSource::Declared, r#""declared""#),
+        (NeedSource::By(Estimator::Measured), r#""measured""#),
+        (NeedSource::By(Estimator::Horus), r#""horus""#),
+        (NeedSource::By(Estimator::Faketensor), r#""faketensor""#),
+        (NeedSource::By(Estimator::Gpumemnet), r#""gpumemnet""#),
+        (NeedSource::By(Estimator::Allocator), r#""allocator""#),
+        (
+            NeedSource::Computed { basis: Basis::Exact, coverage: 95 },
+            r#"{"computed":{"basis":"exact","coverage":95}}"#,
+        ),
+        (NeedSource::OutOfMemory, r#""out_of_memory""#),
+        (NeedSource::PolicyFloor, r#""policy_floor""#),
+    ] {
+        assert_eq!(serde_json::to_string(&source).unwrap(), written);
+        assert_eq!(serde_json::from_str::<NeedSource>(written).unwrap(), source);
+    }
+}
+
+/// Before carma told the policies named `oracle` what it had measured.
+#[test]
+fn forecasts_from_runs_are_read_as_they_were() {
+    let written = concat!(
+        r#"{"forecast":{"job":1,"computed":{"need":1,"likely":2,"upper":3,"basis":"exact","#,
+        r#""coverage":95}}}"#
+    );
+    let input: Input = serde_json::from_str(written).unwrap();
+    assert!(matches!(&input, Input::Forecast { measured: None, .. }), "{input:?}");
+    assert_eq!(serde_json::to_string(&input).unwrap(), written);
 }

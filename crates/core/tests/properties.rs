@@ -76,6 +76,7 @@ enum Op {
     Crash(u32),
     Forecast(Pick, Computed),
     RunTime(Pick, RunTime),
+    Profiled(Pick, Profile),
     /// What the next plan asks is answered: with this progress, or that a job is unknown.
     Predict(bool, u32),
     /// What was not asked for is predicted.
@@ -168,7 +169,8 @@ fn options() -> impl Strategy<Value = Options> {
         options.allowances.set(1002, allow(None));
         options.slowdown_window = Millis(times.2.0.min(4_000));
         if rest.7 {
-            options.policy.order = Order::Speedup;
+            let by_both = options.policy.most_jobs.is_some();
+            options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
         }
         // Often the default: with a tiny age nothing would ever start.
         if times.2.0 > 50_000 {
@@ -201,6 +203,13 @@ fn run_time() -> impl Strategy<Value = RunTime> {
     })
 }
 
+fn profile(key: u64) -> Profile {
+    Profile {
+        gpu_util: (key != 3).then(|| Fraction::percent(35 * key as u32)),
+        score: u8::try_from(key).ok().filter(|score| *score < 3),
+    }
+}
+
 fn new_job() -> impl Strategy<Value = NewJob> {
     let maybe = || proptest::option::weighted(0.3, memory());
     let computed = proptest::option::weighted(0.3, computed());
@@ -209,7 +218,8 @@ fn new_job() -> impl Strategy<Value = NewJob> {
         estimates: Estimates::by(|estimator| match estimator {
             Estimator::Measured => m,
             Estimator::Horus | Estimator::Faketensor => h,
-            Estimator::Gpumemnet => g,
+            Estimator::Gpumemnet | Estimator::Allocator => g,
+            _ => None,
         }),
         computed: c,
     });
@@ -246,10 +256,7 @@ fn new_job() -> impl Strategy<Value = NewJob> {
             command_key,
             request,
             forecasts,
-            profile: Profile {
-                gpu_util: (command_key != 3).then(|| Fraction::percent(35 * command_key as u32)),
-                score: u8::try_from(command_key).ok().filter(|score| *score < 3),
-            },
+            profile: profile(command_key),
             run_time,
             hold,
         },
@@ -379,6 +386,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
         1 => (pick(), run_time()).prop_map(|(job, run_time)| Op::RunTime(job, run_time)),
+        2 => (pick(), 0u64..4).prop_map(|(job, key)| Op::Profiled(job, profile(key))),
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
         6 => Just(Op::Slow),
@@ -505,6 +513,7 @@ impl World {
             tasks: if unknown { vec![] } else { group.map(predicted).collect() },
             unknown: if unknown { vec![asked.newcomer] } else { vec![] },
             before: Fraction::ONE,
+            throughput: (!unknown).then_some(i64::from(progress) - 3000),
         }
     }
 
@@ -695,8 +704,13 @@ impl World {
                 let (job, attempt) = self.attempt(*pick, true);
                 Input::LaunchFailed { job, attempt, error: "no".into(), transient: *transient }
             }
-            Op::Forecast(job, computed) => Input::Forecast { job: self.id(*job), computed: *computed },
+            Op::Forecast(job, computed) => Input::Forecast {
+                job: self.id(*job),
+                computed: *computed,
+                measured: computed.basis.is_measured().then_some(computed.likely),
+            },
             Op::RunTime(job, run_time) => Input::RunTime { job: self.id(*job), run_time: *run_time },
+            Op::Profiled(job, profile) => Input::Profiled { job: self.id(*job), profile: *profile },
             Op::Predict(unknown, progress) => Input::Predicted(
                 questions(&self.state).into_iter().map(|q| self.outlook(q, *unknown, *progress)).collect(),
             ),

@@ -63,6 +63,9 @@ section! {
         pub gpus: String = Is("\"auto\""),
         /// The policy: a name of docs/policies.md.
         pub policy: String = Is("\"carma\""),
+        /// For the policy `kace`: the model by which it predicts, a file that `carma lab kace train` wrote. Default: the one
+        /// that carma ships (docs/research/kace.md).
+        pub kace_model: PathBuf = Example("\"/etc/carma/kace.json\""),
         /// How jobs share a GPU that do not say.
         pub sharing: SharingMode = Is("\"time-slice\""),
         /// Group (name or number) whose members may do what root may. Default: `carma-operators`, if there is such a
@@ -162,7 +165,7 @@ section! {
         /// `false`: the policy's order decides among idle GPUs too.
         pub idle_first: bool = Is("true"),
         /// Which of the GPUs that would do is taken. `speedup` takes the one on which the job adds most to the predicted
-        /// sum of progress.
+        /// sum of progress; `throughput` the one whose jobs get most done together by KACE's prediction.
         pub order: Order = Is("\"magm\""),
     }
 }

@@ -9,7 +9,7 @@ use crate::config::limits::UserLimits;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::logs;
-use crate::memory::{self, Memory};
+use crate::memory::{self, Expected, Memory};
 use crate::messages::{Answer, Message, Order, Peer, Refused};
 use crate::notify::Watchdog;
 use crate::perform::Performer;
@@ -29,7 +29,7 @@ use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
-use carma_core::model::{Exit, GpuId, JobId, NewJob, Phase};
+use carma_core::model::{Estimator, Exit, GpuId, JobId, Phase};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -384,16 +384,19 @@ impl Engine {
         let waits =
             |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
         for id in self.parts.memory.news_to(over, waits) {
-            let Some(spec) = self.state.job(id).map(|job| &job.spec) else { continue };
-            let (before, run_time_before) = (spec.forecasts.computed, spec.run_time);
+            let spec = self.state.job(id).map(|job| &job.spec);
+            let (before, run_time_before) = (spec.map(|s| s.forecasts), spec.and_then(|s| s.run_time));
             let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
             let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
-            if let Some((computed, estimate)) = expected
-                && Some(computed) != before
-                && self.apply(Input::Forecast { job: id, computed })
-            {
-                self.batch.expected.push((id, estimate));
+            if let Some(Expected { computed, view, measured }) = expected {
+                let known = before.is_some_and(|before| {
+                    before.computed == Some(computed)
+                        && (measured.is_none() || before.estimates.of(Estimator::Measured) == measured)
+                });
+                if !known && self.apply(Input::Forecast { job: id, computed, measured }) {
+                    self.batch.expected.push((id, view));
+                }
             }
             if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid)
                 && run_time::is_news(run_time_before.as_ref(), &run_time)
@@ -472,9 +475,12 @@ impl Engine {
             None => self.parts.log_dir.join(format!("{id}.log")).display().to_string(),
         };
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
-        let (computed, estimate) = self.parts.memory.expect(&request, peer.user.uid, gpus).unzip();
-        let run_time = self.parts.durations.expect(&request, uid);
-        let new = NewJob { run_time, ..new_job(id, &request, peer.user.clone(), computed) };
+        let expected = self.parts.memory.expect(&request, uid, gpus);
+        let forecasts = memory::forecasts(&request, expected.as_ref());
+        let estimate = expected.map(|expected| expected.view);
+        let mut new = new_job(id, &request, peer.user.clone(), forecasts);
+        new.profile = self.parts.slowdowns.known(&self.state, new.command_key);
+        new.run_time = self.parts.durations.expect(&request, uid);
         self.try_apply(Input::Submitted(Box::new(new)))?;
         self.parts.memory.await_news(id, &request, peer.user.uid);
         self.environments.add(id, uid, &request.env);
@@ -754,6 +760,9 @@ impl Engine {
     fn predict(&mut self, now: Millis) {
         let looks = self.parts.board.looks();
         for input in self.parts.slowdowns.look(now, &self.state, &looks) {
+            self.apply(input);
+        }
+        for input in self.parts.slowdowns.told(&self.state) {
             self.apply(input);
         }
         let outlooks = self.parts.slowdowns.answers(&self.state);

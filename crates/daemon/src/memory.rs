@@ -8,7 +8,7 @@ use carma_api::wire::{
     EstimateView, LearnedContext, LearnedRatio, LearnedRuns, MemoryReply, PartsView, SubmitRequest,
 };
 use carma_core::explain::Reason;
-use carma_core::model::{Attempt, Basis, Computed, ExitStatus, JobId};
+use carma_core::model::{Attempt, Basis, Computed, Estimates, Estimator, ExitStatus, Forecasts, JobId};
 use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
@@ -30,6 +30,17 @@ const MOST_TOLD: usize = 256;
 const MOST_MIB: u64 = 1 << 30;
 /// Where a version is not known.
 const UNKNOWN: &str = "unknown";
+
+/// What is expected of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    /// For the core.
+    pub computed: Computed,
+    /// The same with what it rests on, for people.
+    pub view: EstimateView,
+    /// The largest peak of runs of the very command, of all types of GPU on which it ran. `None`: it never ran.
+    pub measured: Option<MiB>,
+}
 
 /// Expects and learns.
 pub struct Memory {
@@ -112,10 +123,11 @@ impl Memory {
         request: &SubmitRequest,
         uid: u32,
         gpus: impl Iterator<Item = &'a GpuInfo>,
-    ) -> Option<(Computed, EstimateView)> {
+    ) -> Option<Expected> {
         let signature = signature(request, uid);
         let estimates = self.estimates(request);
         let places: BTreeSet<Place> = gpus.map(|gpu| self.place(request, gpu)).collect();
+        let mut measured = None;
         let answers = places.iter().filter_map(|place| {
             let question = Question {
                 signature: &signature,
@@ -125,13 +137,18 @@ impl Memory {
                 // Several GPUs gather and reduce in buffers that no front end sees.
                 elastic: request.task.elastic || request.gpus > Some(1),
             };
-            auto::answer(&self.history, &question, &self.settings)
+            let answer = auto::answer(&self.history, &question, &self.settings)?;
+            if answer.estimate.tier == Tier::Exact {
+                measured = measured.max(Some(answer.estimate.use_mib));
+            }
+            Some(answer)
         });
         let answer = answers.max_by_key(|a| a.estimate.upper_mib)?;
         let basis = basis(answer.estimate.tier)?;
         // A share between 0 and 1 by the configuration.
         let coverage = (self.settings.coverage * 100.0).round() as u8;
         let mib = |mib: MiB| mib.clamp(MiB(1), MiB(MOST_MIB));
+        let measured = measured.map(mib);
         let computed = Computed {
             need: mib(answer.estimate.need_mib),
             likely: mib(answer.estimate.use_mib),
@@ -145,7 +162,7 @@ impl Memory {
             elastic: answer.elastic,
             ..to_view(&answer.estimate)
         };
-        Some((computed, view))
+        Some(Expected { computed, view, measured })
     }
 
     /// Learns from an attempt that is over.
@@ -235,6 +252,44 @@ impl Memory {
         let sent = request.estimates.iter().take(MOST_ESTIMATES).filter(|e| counts(&e.source));
         sent.filter_map(from_view).collect()
     }
+}
+
+/// What is known of a job's memory by source: what runs of the command took, what the client's front ends say, and
+/// numbers typed into its job file, which go before those of the front ends.
+pub(crate) fn forecasts(request: &SubmitRequest, expected: Option<&Expected>) -> Forecasts {
+    let sent: Vec<(Estimator, MiB)> =
+        request.estimates.iter().take(MOST_ESTIMATES).filter_map(from_view).filter_map(number).collect();
+    let estimates = Estimates::by(|estimator| {
+        let typed = match estimator {
+            Estimator::Measured => return measured(request, expected),
+            Estimator::Horus => request.horus_mib,
+            Estimator::Faketensor => request.faketensor_mib,
+            Estimator::Gpumemnet => request.gpumemnet_mib,
+            _ => None,
+        };
+        typed.map(MiB).or_else(|| Some(sent.iter().find(|(by, _)| *by == estimator)?.1))
+    });
+    Forecasts {
+        declared: request.gpu_memory_mib.map(MiB),
+        estimates,
+        computed: expected.map(|expected| expected.computed),
+    }
+}
+
+/// What carma saw a command take goes before what the user says that it took.
+fn measured(request: &SubmitRequest, expected: Option<&Expected>) -> Option<MiB> {
+    expected.and_then(|expected| expected.measured).or(request.measured_mib.map(MiB))
+}
+
+/// The estimator of an answer, and the one number that a policy gets of it: of the allocator model its bound, of all
+/// others what their authors' policies went by, the estimate. A policy has a guard of its own.
+fn number(estimate: Estimate) -> Option<(Estimator, MiB)> {
+    let Estimate { source, use_mib, upper_mib, .. } = estimate;
+    // `allocator/summary` is the allocator by a front end; `faketensor/raw` is an estimator of its own.
+    let name = source.split('/').next().unwrap_or_default();
+    let estimator = Estimator::named(&source.replace('/', "-")).or_else(|| Estimator::named(name))?;
+    let mib = if estimator == Estimator::Allocator { upper_mib } else { use_mib };
+    (estimator != Estimator::Measured).then_some((estimator, mib))
 }
 
 /// The estimators whose answers count.
@@ -435,20 +490,73 @@ mod tests {
         let rows = memory.changes();
         memory.restore(&rows);
         let again = request("python t.py --epochs 90");
-        let (computed, view) = memory.expect(&again, 7, [&a100].into_iter()).unwrap();
+        let Expected { computed, view, measured } = memory.expect(&again, 7, [&a100].into_iter()).unwrap();
+        assert_eq!(measured, Some(MiB(4000)));
         assert_eq!((computed.basis, computed.upper, computed.coverage), (Basis::Exact, MiB(4200), 95));
         assert_eq!((view.tier.as_str(), view.source.as_str()), ("exact", "history"));
         // On several types the widest; other users learn nothing.
-        let (wider, _) = memory.expect(&again, 7, [&a100, &h200].into_iter()).unwrap();
-        assert_eq!(wider.basis, Basis::Scaled);
+        let wider = memory.expect(&again, 7, [&a100, &h200].into_iter()).unwrap();
+        assert_eq!((wider.computed.basis, wider.measured), (Basis::Scaled, Some(MiB(4000))));
         assert!(memory.expect(&again, 8, [&a100].into_iter()).is_none());
         // Virtual GPUs have names of their own.
         let model = gpu("Virtual A100", GpuKind::Virtual);
-        let (of_model, _) = memory.expect(&again, 7, [&model].into_iter()).unwrap();
-        assert_eq!(of_model.basis, Basis::Scaled);
+        let of_model = memory.expect(&again, 7, [&model].into_iter()).unwrap();
+        assert_eq!((of_model.computed.basis, of_model.measured), (Basis::Scaled, None));
         assert_eq!(memory.learned(Some(7)).runs.len(), 1);
         assert_eq!(memory.learned(Some(8)).runs.len(), 0);
         assert_eq!(memory.learned(None).runs[0].command, "python t.py");
+    }
+
+    #[test]
+    fn every_source_has_its_number() {
+        let sent = |source: &str, use_mib: u64| EstimateView {
+            need_mib: use_mib,
+            use_mib,
+            upper_mib: 2 * use_mib,
+            tier: "formula".into(),
+            source: source.into(),
+            ..EstimateView::default()
+        };
+        let mut job = request("t.py");
+        job.estimates = vec![
+            sent("allocator/summary", 100),
+            sent("faketensor/raw", 200),
+            sent("faketensor", 300),
+            sent("gpumemnet-transformer/hf-config", 400),
+            sent("horus", 500),
+            // Only carma measures, and nothing is kept of an estimator that it does not know.
+            sent("measured", 600),
+            sent("oracle", 700),
+        ];
+        job.horus_mib = Some(50);
+        job.gpu_memory_mib = Some(10);
+        job.measured_mib = Some(60);
+        let known = forecasts(&job, None);
+        let expected = [
+            (Estimator::Measured, 60),
+            (Estimator::Horus, 50),
+            (Estimator::Faketensor, 300),
+            (Estimator::Allocator, 200),
+            (Estimator::FaketensorRaw, 200),
+            (Estimator::GpumemnetTransformer, 400),
+        ];
+        assert!(known.estimates.iter().eq(expected.map(|(by, mib)| (by, MiB(mib)))), "{known:?}");
+        assert_eq!((known.declared, known.computed), (Some(MiB(10)), None));
+        let mut memory = memory();
+        let a100 = gpu("A100", GpuKind::Whole);
+        memory.learn(&stored(&job), &attempt(4000, Reason::Completed), &[&a100]);
+        let known = forecasts(&job, memory.expect(&job, 7, [&a100].into_iter()).as_ref());
+        assert_eq!(known.estimates.of(Estimator::Measured), Some(MiB(4000)));
+    }
+
+    #[test]
+    fn what_clients_send_has_a_place_among_the_forecasts() {
+        let others = ["auto", "declared"];
+        let known = |name: &&str| !others.contains(name) && !name.contains('/');
+        let names = carma_memory::estimators::names().filter(known);
+        let ours = Estimator::ALL.into_iter().filter(|e| *e != Estimator::Measured).map(Estimator::name);
+        let (names, ours): (BTreeSet<&str>, BTreeSet<&str>) = (names.collect(), ours.collect());
+        assert_eq!(names, ours);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
+use carma_interference::kace::trained::Trained;
 use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -142,6 +143,19 @@ fn pace(config: &Config, speed: u32, window: Millis) -> (Pace, Millis) {
     (Pace { sample, summarise, window }, Millis(cadence.max(1000)))
 }
 
+/// What the policy `kace` predicts with.
+fn kace(config: &Config) -> Result<Option<Trained>, ServeError> {
+    let Some(file) = &config.kace_model else { return Ok(Trained::shipped()) };
+    let text = carma_files::read_text(file, LARGEST_MODEL);
+    let trained = text
+        .map_err(|e| e.to_string())
+        .and_then(|text| Trained::read(&file.display().to_string(), &text).map_err(|e| e.to_string()));
+    trained.map(Some).map_err(|why| ServeError::Config(format!("kace-model: {why}")))
+}
+
+/// The largest model of KACE that is read, bytes: as much as `carma lab kace train` writes.
+const LARGEST_MODEL: u64 = 256 << 20;
+
 /// Has the allocator give large blocks back when they are freed. With a long queue each plan and each
 /// listing takes megabytes for a moment; glibc by itself soon keeps blocks of that size.
 #[cfg(target_env = "gnu")]
@@ -248,7 +262,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let report: Report =
         Arc::new(move |job, attempt, outcome| drop(to_engine.send(Message::Launched(job, attempt, outcome))));
     let paces = Paces::start(layout.pace.clone(), clock).map_err(system("cannot count progress"))?;
-    let slowdowns = Slowdowns::new(paces.clone(), &journal.slowdowns()?);
+    let slowdowns = Slowdowns::new(paces.clone(), kace(&options.config)?, &journal.slowdowns()?);
     let launcher = Launcher::start(Context {
         life,
         records: lives.present_dir(),

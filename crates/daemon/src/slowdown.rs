@@ -12,13 +12,17 @@ use carma_api::VERSION;
 use carma_api::wire::{RateView, SlowdownsReply};
 use carma_core::input::Input;
 use carma_core::ledger::Gpu;
-use carma_core::model::{Job, JobId, Phase};
+use carma_core::model::{self as spec, Job, JobId, Phase, SharingMode};
+use carma_core::policy::Pack;
 use carma_core::slowdown::{Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
+use carma_interference::group::GpuType;
+use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook;
+use carma_interference::outlook::Models;
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
+use carma_interference::{lucid, outlook};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -51,6 +55,8 @@ pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
 pub struct Slowdowns {
     paces: Arc<Paces>,
     model: SlowdownModel,
+    /// For a policy that goes by what jobs get done together.
+    kace: Option<Trained>,
     /// By command and product name of the GPU, with when it was last used.
     profiles: BTreeMap<(u64, String), (Profile, Millis)>,
     watched: BTreeMap<JobId, Watch>,
@@ -62,6 +68,10 @@ pub struct Slowdowns {
     model_stored: Millis,
     /// Something was learned since the last answers.
     news: bool,
+    /// Sharing scores by command and product name of the GPU, and of how many profiles each was made.
+    scores: BTreeMap<(u64, String), (u8, usize)>,
+    /// Profiles changed since the core was told.
+    untold: bool,
 }
 
 /// One running attempt.
@@ -100,10 +110,11 @@ struct Samples {
 impl Slowdowns {
     /// With what was stored. Rows that are not understood are left out, and the log says so.
     #[must_use]
-    pub fn new(paces: Arc<Paces>, rows: &[(String, String)]) -> Self {
+    pub fn new(paces: Arc<Paces>, kace: Option<Trained>, rows: &[(String, String)]) -> Self {
         let mut slowdowns = Self {
             paces,
             model: SlowdownModel::shipped(),
+            kace,
             profiles: BTreeMap::new(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
@@ -112,6 +123,8 @@ impl Slowdowns {
             model_changed: false,
             model_stored: Millis::ZERO,
             news: true,
+            scores: BTreeMap::new(),
+            untold: true,
         };
         slowdowns.restore(rows);
         slowdowns
@@ -134,6 +147,8 @@ impl Slowdowns {
         self.changed.clear();
         self.forgotten.clear();
         self.model_changed = false;
+        self.scores.clear();
+        self.untold = true;
     }
 
     fn restore_profile(&mut self, key: &str, body: &str) -> Result<(), String> {
@@ -230,11 +245,13 @@ impl Slowdowns {
             if let Some(oldest) = oldest {
                 self.model.forget(&class(oldest.0));
                 self.profiles.remove(&oldest);
+                self.scores.remove(&oldest);
                 self.changed.remove(&oldest);
                 self.forgotten.push(oldest);
             }
         }
-        self.news = true;
+        (self.news, self.untold) = (true, true);
+        self.scores.remove(&key);
         self.changed.insert(key.clone());
         self.profiles.insert(key, (profile, now));
     }
@@ -446,6 +463,62 @@ impl Slowdowns {
         }
     }
 
+    // --- what the core is told of jobs alone ----------------------------------------------------
+
+    /// What is known of a command alone, in the core's words: of several types of GPU the larger numbers.
+    #[must_use]
+    pub fn known(&mut self, state: &State, command_key: u64) -> spec::Profile {
+        let types: BTreeSet<&str> =
+            state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.name.as_str()).collect();
+        let mut known = spec::Profile::default();
+        for gpu in types {
+            let Some(profile) = self.profile(command_key, gpu) else { continue };
+            let busy = profile.metrics.gpu_util_pct.or(profile.metrics.gract_pct);
+            let gpu_util = busy.and_then(|busy| Fraction::from_f64(busy.mean / 100.0));
+            known.gpu_util = known.gpu_util.max(gpu_util);
+            if matches!(state.options().policy.pack, Pack::Scores { .. }) {
+                known.score = known.score.max(self.score(command_key, gpu, state.options().sharing));
+            }
+        }
+        known
+    }
+
+    /// Lucid's score of a command. Made again when there are twice as many commands to pair it with, and no sooner: a
+    /// turn of the daemon is short.
+    fn score(&mut self, command_key: u64, gpu: &str, sharing: SharingMode) -> Option<u8> {
+        let key = (command_key, gpu.to_owned());
+        let all: Vec<&Profile> = self
+            .profiles
+            .iter()
+            .filter(|((_, name), _)| name == gpu)
+            .map(|(_, (profile, _))| profile)
+            .collect();
+        if let Some((score, of)) = self.scores.get(&key)
+            && all.len() < 2 * of
+        {
+            return Some(*score);
+        }
+        let task = self.profile(command_key, gpu)?;
+        let score = lucid::score(&self.model, &GpuType::named(gpu), outlook::mode(sharing), task, &all)?;
+        let made = (score, all.len());
+        self.scores.insert(key, made);
+        Some(score)
+    }
+
+    /// News of what jobs do alone, where the policy goes by that.
+    pub fn told(&mut self, state: &State) -> Vec<Input> {
+        if state.options().policy.pack == Pack::Any || !std::mem::take(&mut self.untold) {
+            return Vec::new();
+        }
+        let jobs = state.jobs().values();
+        let news = jobs.filter_map(|job| {
+            let profile = self.known(state, job.spec.command_key);
+            let news = profile != job.spec.profile && profile != spec::Profile::default();
+            news.then_some(Input::Profiled { job: job.spec.id, profile })
+        });
+        news.collect()
+    }
+
     /// Answers to what the core asks, and to what it was told before where the answer is another one now.
     pub fn answers(&mut self, state: &State) -> Vec<Outlook> {
         let mut outlooks: Vec<Outlook> = carma_core::slowdown::questions(state)
@@ -463,7 +536,8 @@ impl Slowdowns {
     }
 
     fn outlook(&self, state: &State, asked: &Question) -> Option<Outlook> {
-        outlook::answer(&self.model, state, asked, known_alone(&self.profiles))
+        let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
+        outlook::answer(models, state, asked, known_alone(&self.profiles))
     }
 }
 

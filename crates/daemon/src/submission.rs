@@ -2,8 +2,8 @@
 
 use crate::messages::Refused;
 use carma_api::wire::SubmitRequest;
-use carma_core::model::{Computed, Estimates, Estimator, Forecasts, JobId, NewJob, Request, User};
-use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
+use carma_core::units::{Fraction, Millis};
 use fnv::FnvHasher;
 use std::hash::Hasher as _;
 
@@ -42,8 +42,8 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The job of a submission; `computed` is what was forecast of its memory.
-pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: Option<Computed>) -> NewJob {
+/// The job of a submission; `forecasts` is what is known of its memory.
+pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts: Forecasts) -> NewJob {
     let program = || {
         let path = request.command.first().map(String::as_str).unwrap_or_default();
         path.rsplit('/').next().unwrap_or(path).to_owned()
@@ -69,19 +69,7 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, computed: 
         },
         profile: carma_core::model::Profile::default(),
         run_time: None,
-        forecasts: Forecasts {
-            declared: request.gpu_memory_mib.map(MiB),
-            estimates: Estimates::by(|estimator| {
-                let mib = match estimator {
-                    Estimator::Measured => request.measured_mib,
-                    Estimator::Horus => request.horus_mib,
-                    Estimator::Faketensor => request.faketensor_mib,
-                    Estimator::Gpumemnet => request.gpumemnet_mib,
-                };
-                mib.map(MiB)
-            }),
-            computed,
-        },
+        forecasts,
         hold: request.hold,
     }
 }

@@ -3,10 +3,13 @@
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
 use crate::group::{BadGroup, GpuType, Group, Member, Mode};
+use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
+use crate::predict::policy::kace_row;
 use crate::profile::Profile;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, SharingMode};
+use carma_core::policy::Order;
 use carma_core::slowdown::{Outlook, Predicted, Question};
 use carma_core::state::State;
 use carma_core::units::Fraction;
@@ -45,9 +48,18 @@ fn members<'a>(profiles: &'a [Profile], jobs: &[&Job]) -> Vec<Member<'a>> {
     profiles.iter().zip(threads).map(|(profile, threads_pct)| Member { profile, threads_pct }).collect()
 }
 
+/// The models that are asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Models<'a> {
+    /// Of each job's progress.
+    pub slowdowns: &'a SlowdownModel,
+    /// Of what a group gets done, for a policy that goes by that.
+    pub kace: Option<&'a Trained>,
+}
+
 /// What is predicted if the newcomer joins the jobs that are on the GPU now. `None`: there is no such job or GPU.
 #[must_use]
-pub fn answer(model: &SlowdownModel, state: &State, asked: &Question, alone: impl Alone) -> Option<Outlook> {
+pub fn answer(models: Models<'_>, state: &State, asked: &Question, alone: impl Alone) -> Option<Outlook> {
     let gpu = state.gpu(asked.gpu)?;
     let newcomer = state.job(asked.newcomer)?;
     let there: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
@@ -59,6 +71,7 @@ pub fn answer(model: &SlowdownModel, state: &State, asked: &Question, alone: imp
         tasks: Vec::new(),
         unknown: Vec::new(),
         before: Fraction(0),
+        throughput: None,
     };
     let profiles = match profiles(&all, gpu, alone) {
         Ok(profiles) => profiles,
@@ -66,8 +79,18 @@ pub fn answer(model: &SlowdownModel, state: &State, asked: &Question, alone: imp
     };
     let kind = GpuType::named(&gpu.info.name);
     let members = members(&profiles, &all);
-    let predict =
-        |members: &[Member<'_>]| model.predict(&Group { gpu: &kind, sharing: mode(asked.sharing), members });
+    if state.options().policy.order == Order::Throughput {
+        match throughput(models.kace, &kind, mode(asked.sharing), &members) {
+            Ok(sum) => outlook.throughput = Some(sum),
+            Err(at) => {
+                let unknown = at.into_iter().filter_map(|at| Some(all.get(at)?.spec.id)).collect();
+                return Some(Outlook { unknown, ..outlook });
+            }
+        }
+    }
+    let predict = |members: &[Member<'_>]| {
+        models.slowdowns.predict(&Group { gpu: &kind, sharing: mode(asked.sharing), members })
+    };
     let (Ok(forecast), Ok(before)) = (predict(&members), predict(&members[..there.len()])) else {
         // More than the model takes together: nothing is predicted.
         return Some(Outlook { unknown: vec![asked.newcomer], ..outlook });
@@ -82,6 +105,27 @@ pub fn answer(model: &SlowdownModel, state: &State, asked: &Question, alone: imp
     outlook.tasks.sort_by_key(|task| task.job);
     outlook.before = fraction(before.sum);
     Some(outlook)
+}
+
+/// What KACE says that they get done together, in thousandths.
+///
+/// # Errors
+/// Positions of those whose profiles lack a feature that the model wants; of the newcomer, who is last, where the model's
+/// answer is no number.
+fn throughput(
+    kace: Option<&Trained>,
+    gpu: &GpuType,
+    sharing: Mode,
+    members: &[Member<'_>],
+) -> Result<i64, Vec<usize>> {
+    let last = || vec![members.len().saturating_sub(1)];
+    let kace = kace.ok_or_else(last)?;
+    let row = |members: &[Member<'_>]| kace_row(&kace.features, &Group { gpu, sharing, members });
+    let lacking: Vec<usize> = (0..members.len()).filter(|at| row(&members[*at..=*at]).is_err()).collect();
+    let row = row(members).map_err(|_| if lacking.is_empty() { last() } else { lacking })?;
+    let sum = kace.forecast(&row).map_err(|_| last())?;
+    // Far beyond any rate, and far from the ends of the integers.
+    Ok((sum * 1000.0).clamp(-1e18, 1e18) as i64)
 }
 
 /// Learns from jobs that share a GPU; `progress` of each, where it was measured. `None`: what one of them does alone

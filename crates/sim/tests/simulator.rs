@@ -114,7 +114,7 @@ fn tasks() -> impl Strategy<Value = CatalogueTask> {
             };
             let task = CatalogueTask { name: "task".into(), lucid_score, mps_curve, ..task };
             let truth = peak(&task);
-            let guesses = [0; 4].map(|_| forecast(truth));
+            let guesses = prop::collection::vec(forecast(truth), Estimator::ALL.len());
             // Nobody declares more than a job takes: then it is refused where it would have run.
             let declared = prop_oneof![3 => Just(None), 1 => Just(Some(truth))];
             (declared, guesses).prop_map(move |(declared, guesses)| CatalogueTask {
@@ -544,6 +544,45 @@ fn the_order_by_predicted_speedup_is_one_of_its_own() {
     assert!(ordered.stretches != plain.stretches);
     assert_eq!(ordered.summary.completed, workload.jobs.len() as u64);
     assert_eq!(ordered, play(&workload, &cluster, &setup));
+}
+
+/// KACE's rule: a newcomer goes where most gets done, by what the catalogue says of each task; one of which it says too
+/// little waits for an idle GPU.
+#[test]
+fn kace_puts_a_job_beside_the_one_that_is_least_in_its_way() {
+    let job = |n: u64, busy: f64, memory: Option<u64>| WorkJob {
+        line: n + 1,
+        id: n.to_string().into(),
+        arrival: Millis(n * 100_000),
+        duration: Millis(2_000_000),
+        gpus: 1,
+        user: 0,
+        threads: None,
+        task: Arc::new(CatalogueTask {
+            name: format!("task {n}").into(),
+            memory: memory.map(MiB).into_iter().collect(),
+            activity: Activity {
+                gract: Some(busy),
+                smact: Some(busy),
+                drama: Some(busy / 2.0),
+                ..Activity::default()
+            },
+            forecasts: Forecasts { declared: Some(MiB(4_000)), ..Forecasts::default() },
+            ..CatalogueTask::default()
+        }),
+    };
+    let place = |last: WorkJob| {
+        let jobs = vec![job(0, 0.95, Some(4_000)), job(1, 0.15, Some(4_000)), last];
+        let workload = Workload { name: "three".into(), users: vec!["ann".into()], jobs, notes: Vec::new() };
+        let run = play(&workload, &cluster("2xH200"), &setup("kace", SharingMode::Mps));
+        let of = |n: u32| run.stretches.iter().find(|stretch| stretch.job == n).unwrap().clone();
+        assert_eq!((of(0).gpus, of(1).gpus, run.summary.completed), (vec![0], vec![1], 3));
+        (of(2).gpus, of(2).start)
+    };
+    assert_eq!(place(job(2, 0.3, Some(4_000))), (vec![1], Millis(200_000)));
+    // `memcap` is one of the features of the model that is shipped.
+    let (gpus, start) = place(job(2, 0.3, None));
+    assert!(gpus == [0] && start >= Millis(2_000_000), "{gpus:?} {start}");
 }
 
 // --- the same again ------------------------------------------------------------------------------

@@ -315,15 +315,20 @@ fn faults_of_catalogues() {
 fn what_is_written_is_read_again() {
     let catalogue = tasks(
         "task,model,class,gpus,duration_s,memory_mib,gract,smact,smocc,drama,tensor,pcie,cpu,startup_s,\
-         memory_over_time,mps_curve,lucid_score,measured_mib,horus_mib,faketensor_mib,gpumemnet_mib,declared_mib\n\
+         memory_over_time,mps_curve,lucid_score,measured_mib,horus_mib,faketensor_mib,gpumemnet_mib,declared_mib,\
+         allocator_mib,gpumemnet_published_transformer_mib\n\
          \"a,b\",\"Model \"\"x\"\"\",medium,2,10.5,900;400,1,0.123456789,.2,.3,.4,.5,.6,2.25,\
-         0:0.3;0.02:1,10:0.2;50:0.8;100:1,2,1,2,3,4,5\n\
-         plain,,,,,,,,,,,,,,,,,,,,,\n",
+         0:0.3;0.02:1,10:0.2;50:0.8;100:1,2,1,2,3,4,5,6,7\n\
+         plain,,,,,,,,,,,,,,,,,,,,,,,\n",
     );
     let task = &catalogue.tasks["a,b"];
     assert_eq!(task.weight, Some(Weight::Medium));
     assert_eq!(task.memory_over_time, [(0.0, 0.3), (0.02, 1.0)]);
-    assert_eq!(task.forecasts.declared, Some(MiB(5)));
+    let sources = task.forecasts.estimates.iter().map(|(_, mib)| mib.0);
+    assert_eq!(
+        (task.forecasts.declared, sources.collect::<Vec<_>>()),
+        (Some(MiB(5)), vec![1, 2, 3, 4, 6, 7])
+    );
     let mut text = Vec::new();
     write::catalogue(&catalogue, &mut text).unwrap();
     assert_eq!(Catalogue::read(text.as_slice(), Path::new("c.csv")).unwrap(), catalogue);

@@ -45,7 +45,7 @@ pub(crate) struct PredictArgs {
     /// What the predictor has learned; with --observe it is made or brought up to date
     #[arg(long, value_name = "FILE")]
     pub(crate) model: Option<PathBuf>,
-    /// For --policy kace: what `carma lab kace train` wrote
+    /// For --policy kace: what `carma lab kace train` wrote [default: the model that carma ships]
     #[arg(long, value_name = "FILE")]
     pub(crate) kace_model: Option<PathBuf>,
     /// For --policy oracle: what `carma bench interference` measured

@@ -1,5 +1,6 @@
 //! `carma simulate`: a trace under one or more policies.
 
+use super::predict::kace_model;
 use super::report::{now, write_page};
 use super::trace::catalogue_of;
 use crate::cli::SimulateArgs;
@@ -19,6 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::num::NonZero;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
@@ -95,7 +97,7 @@ fn decider(name: &str) -> Result<Decider, Failure> {
     Err(match baselines::not_task_level(name) {
         Some(error) => Failure::usage(error.to_string()),
         None => Failure::usage(format!("there is no policy `{name}`")).hint(format!(
-            "policies of carma: {}; est-magm, est-lug and aegis-est take :gpumemnet, :horus or :faketensor. \
+            "policies of carma: {}; est-magm, est-lug and aegis-est take an estimator (est-magm:allocator). \
              For comparison: {}",
             presets::NAMES.join(", "),
             baselines::NAMES.join(", ")
@@ -119,6 +121,11 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
     };
     let order = args.order.as_ref().map(|name| serde_json::from_value(name.as_str().into()));
     let order: Option<Order> = order.transpose().map_err(|e| Failure::usage(format!("--order: {e}")))?;
+    let kace = args.kace_model.as_deref().map(kace_model).transpose()?.map(Arc::new);
+    let new = |policy: Policy| Setup {
+        kace: kace.clone(),
+        ..Setup::new(policy, args.sharing, recovery, args.seed)
+    };
     let mut groups = Vec::new();
     for name in &args.policy {
         let mut policy = match decider(name)? {
@@ -136,7 +143,7 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
         let mut varied = false;
         let mut refused = None;
         for point in &points {
-            let mut setup = Setup::new(policy.clone(), args.sharing, recovery, args.seed);
+            let mut setup = new(policy.clone());
             if let (Some(_), Some(name)) = (order, &args.order) {
                 let _ = write!(setup.label, " order={name}");
             }
@@ -159,7 +166,7 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
                 return Err(Failure::usage(why));
             }
             Some(_) if !varied => {
-                groups.push(seeded(args, &Setup::new(policy, args.sharing, recovery, args.seed)));
+                groups.push(seeded(args, &new(policy)));
             }
             _ => {}
         }

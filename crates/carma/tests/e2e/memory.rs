@@ -287,7 +287,7 @@ fn a_rad_file_without_numbers_is_estimated_from_its_summary() {
     let of_batch = |batch| {
         let rad = rad_without_numbers(&daemon, &format!("{batch}.rad"), "small.model", text, batch);
         let detail = submit(&rad);
-        assert_eq!(detail.forecasts_mib.keys().collect::<Vec<_>>(), ["computed"]);
+        assert!(!detail.forecasts_mib.contains_key("measured"), "{:?}", detail.forecasts_mib);
         detail.estimate.unwrap()
     };
     let (small, large) = (of_batch(32), of_batch(512));
@@ -311,4 +311,60 @@ fn a_rad_file_without_numbers_is_estimated_from_its_summary() {
     let estimate = submit(&rad).estimate.unwrap();
     let off = estimate.use_mib as f64 / measured as f64;
     assert!((0.7..1.4).contains(&off) && estimate.upper_mib >= measured, "{measured} {estimate:?}");
+}
+
+#[test]
+fn a_policy_goes_by_the_estimator_that_it_names() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20", "--policy", "est-magm:allocator"]).start();
+    let summary = daemon.dir.path().join("small.model");
+    std::fs::write(&summary, include_str!("data/small_cnn.model")).unwrap();
+    let submit = |described: bool| {
+        let mut line = vec!["submit", "--json"];
+        if described {
+            line.extend(["--batch-size", "32", "--summary", summary.to_str().unwrap()]);
+        }
+        line.extend(["--", CARMA, "virtual-task", "--memory=1G", "--sm=0.2", "--work=60s", "--startup=1s"]);
+        let output = daemon.carma(&line);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice::<carma_api::wire::SubmitReply>(&output.stdout).unwrap().id
+    };
+    let first = submit(true);
+    daemon.in_state(first, "RUNNING");
+    let second = submit(true);
+    let unknown = submit(false);
+    let detail = daemon.end_of(second);
+    let known = &detail.forecasts_mib;
+    for estimator in ["allocator", "horus", "gpumemnet", "faketensor", "faketensor-raw", "dnnperf", "quick"] {
+        assert!(known.contains_key(estimator), "{estimator}: {known:?}");
+    }
+    let bound = detail.estimate.as_ref().unwrap().upper_mib;
+    assert_eq!((detail.job.state.as_str(), known["allocator"]), ("COMPLETED", bound));
+    let placed = &detail.attempts[0].placed.text;
+    assert!(placed.contains("shared") && placed.contains("estimated by the allocator model"), "{placed}");
+    // What it says nothing of gets a GPU alone, until a run has been measured: for the oracle.
+    let alone = daemon.end_of(unknown);
+    assert!(alone.attempts[0].placed.text.contains("idle"), "{}", alone.attempts[0].placed.text);
+}
+
+#[test]
+fn the_oracle_goes_by_what_was_measured_of_the_command() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20", "--policy", "oracle-magm"]).start();
+    let run = |declared| {
+        let mut request = task(&["--memory=6G", "--sm=0.2", "--work=40s", "--startup=1s"], None);
+        request.gpu_memory_mib = declared;
+        daemon.submit(request)
+    };
+    // Declared too large: beside another there is no room for it.
+    let first = run(Some(37 * 1024));
+    assert!(!daemon.show(first).forecasts_mib.contains_key("measured"));
+    // It waits, and hears of it.
+    let waits = run(Some(37 * 1024));
+    let over = daemon.end_of(waits);
+    assert_eq!(over.forecasts_mib["measured"], 6144);
+    let (one, other) = (run(Some(37 * 1024)), run(None));
+    for id in [one, other] {
+        assert_eq!(daemon.end_of(id).forecasts_mib["measured"], 6144);
+    }
+    let placed = &daemon.show(other).attempts[0].placed.text;
+    assert!(placed.contains("shared") && placed.contains("6.0 GiB (measured)"), "{placed}");
 }

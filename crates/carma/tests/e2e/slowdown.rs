@@ -176,3 +176,55 @@ fn what_was_learned_survives_a_restart() {
     assert!((7.0..=13.0).contains(&task["rate"]["per_s"].as_f64().unwrap()), "{task}");
     assert!((80.0..=100.0).contains(&task["metrics"]["smact_pct"]["mean"].as_f64().unwrap()), "{task}");
 }
+
+/// As a user types it: a first run to be known by, then two more at once.
+#[test]
+fn a_second_run_of_a_command_shares_where_profiles_decide() {
+    let play = |policy: &'static str, why: &'static str| {
+        let daemon = Setup::new("virtual:1xA100-40GB").args(&["--speed", "20", "--policy", policy]).start();
+        let run = || {
+            let line =
+                ["submit", "--json", "--", CARMA, "virtual-task", "--memory=4G", "--sm=0.2", "--gract=0.25"];
+            let output = daemon.carma(&[&line[..], &["--work=60s", "--startup=1s"]].concat());
+            assert!(output.status.success(), "{}", stderr(&output));
+            serde_json::from_slice::<carma_api::wire::SubmitReply>(&output.stdout).unwrap().id
+        };
+        let first = run();
+        let alone = daemon.end_of(first).attempts[0].placed.text.clone();
+        assert!(alone.contains("idle"), "{policy}: {alone}");
+        let (second, third) = (run(), run());
+        assert!(daemon.end_of(second).attempts[0].placed.text.contains("idle"), "{policy}");
+        let shared = &daemon.end_of(third).attempts[0].placed.text;
+        assert!(shared.contains("shared") && shared.contains(why), "{policy}: {shared}");
+    };
+    std::thread::scope(|scope| {
+        let runs =
+            [("lucid", "(measured)"), ("horus", "(measured)"), ("kace", "earlier runs of the same command")];
+        let runs = runs.map(|(policy, why)| scope.spawn(move || play(policy, why)));
+        assert_eq!(runs.map(|run| run.join().is_err()), [false; 3]);
+    });
+}
+
+#[test]
+fn a_run_that_goes_on_is_known_while_it_runs() {
+    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--speed", "20", "--policy", "horus"]).start();
+    let run = |work: &str, sm: &str| {
+        let gract = sm.replace("--sm", "--gract");
+        daemon.submit(task(&["--memory=4G", sm, &gract, work, "--startup=1s"], Some(5)))
+    };
+    let known = run("--work=30s", "--sm=0.2");
+    daemon.end_of(known);
+    // Nothing is known of the first, which has the GPU alone until it has been watched.
+    let first = run("--work=400s", "--sm=0.5");
+    daemon.in_state(first, "RUNNING");
+    let second = run("--work=30s", "--sm=0.2");
+    let reason = until("a reason", || {
+        let reason = daemon.show(second).job.reason;
+        (reason.code != "NotPlannedYet").then_some(reason)
+    });
+    assert!(["GpuBusy", "StartingNeighbour"].contains(&reason.code.as_str()), "{}", reason.text);
+    let over = daemon.end_of(second);
+    assert!(over.attempts[0].placed.text.contains("shared"), "{}", over.attempts[0].placed.text);
+    assert_eq!(daemon.show(first).job.state, "RUNNING");
+    daemon.carma(&["cancel", &first.to_string()]);
+}

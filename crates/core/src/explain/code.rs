@@ -13,7 +13,13 @@ impl Reason {
             Self::NoGpu { detail, .. } => match detail.closest() {
                 Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
-                Some((_, Refusal::Gate(_) | Refusal::Full { .. } | Refusal::Pack { .. })) => "GpuBusy",
+                Some((
+                    _,
+                    Refusal::Gate(_)
+                    | Refusal::Full { .. }
+                    | Refusal::Pack { .. }
+                    | Refusal::Unprofiled { .. },
+                )) => "GpuBusy",
                 Some((
                     _,
                     Refusal::Slowdown { .. }

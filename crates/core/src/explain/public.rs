@@ -110,6 +110,7 @@ impl Refusal {
             | Self::Pack { rule: _, load: _, newcomer: _ }
             | Self::Slowdown { job: _, expected: _, upper: _, limit: _ }
             | Self::Unpredicted { job: _ }
+            | Self::Unprofiled { job: _ }
             | Self::Uncontrolled
             | Self::Apart { job: _ }
             | Self::MpsCooldown { left: _ } => self.clone(),

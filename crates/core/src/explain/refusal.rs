@@ -145,6 +145,11 @@ pub enum Refusal {
         /// The job of which too little is known; `None`: the forecast is not there yet.
         job: Option<JobId>,
     },
+    /// The policy puts jobs together by what they are predicted to get done.
+    Unprofiled {
+        /// The job of which too little is known; `None`: nothing is predicted yet.
+        job: Option<JobId>,
+    },
     /// The job has a limit of slowdown, and processes that are not ours are there.
     Uncontrolled,
     /// They were together before, and one was evicted.
@@ -173,7 +178,7 @@ impl Refusal {
             Self::Memory { .. } => 7,
             Self::Gate(_) => 8,
             Self::Full { .. } => 9,
-            Self::Pack { .. } | Self::Apart { .. } | Self::Uncontrolled => 10,
+            Self::Pack { .. } | Self::Apart { .. } | Self::Uncontrolled | Self::Unprofiled { .. } => 10,
             Self::Slowdown { .. } | Self::Unpredicted { .. } => 11,
             Self::Starting { .. } | Self::Rising { .. } => 12,
             Self::MpsCooldown { .. } => 13,
@@ -259,6 +264,15 @@ impl fmt::Display for Refusal {
             }
             Self::Unpredicted { job: None } => {
                 f.write_str("a job limits its slowdown, and none is predicted yet")
+            }
+            Self::Unprofiled { job: Some(job) } => {
+                write!(
+                    f,
+                    "too little is known of what job {job} does alone, and the policy predicts from that"
+                )
+            }
+            Self::Unprofiled { job: None } => {
+                f.write_str("what would get done together is not predicted yet")
             }
             Self::Uncontrolled => {
                 f.write_str("the job limits its slowdown, and processes that are not ours are on it")

@@ -35,6 +35,7 @@ fn all() -> Vec<Reason> {
         Refusal::Pack { rule: Pack::Any, load: None, newcomer: None },
         Refusal::Slowdown { job, expected: Fraction(1), upper: Fraction(2), limit: Fraction(3) },
         Refusal::Unpredicted { job: None },
+        Refusal::Unprofiled { job: None },
         Refusal::Uncontrolled,
         Refusal::Apart { job },
         Refusal::MpsCooldown { left: Millis(1) },

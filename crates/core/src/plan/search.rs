@@ -161,11 +161,16 @@ impl<'a> Slots<'a> {
             Order::Magm => u64::MAX - free,
             // Unknown activity counts as full.
             Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
-            Order::Speedup if slot.idle => 0,
+            Order::Speedup | Order::Throughput if slot.idle => 0,
             // Where nothing is predicted, nothing is gained.
             Order::Speedup => {
                 let gain = slot.outlook(want).map_or(0, |outlook| outlook.gain().0);
                 u64::from(u32::MAX - gain)
+            }
+            Order::Throughput => {
+                let all = slot.outlook(want).and_then(|outlook| outlook.throughput).unwrap_or(i64::MIN);
+                // Ascending, as least comes first.
+                i64::MAX.abs_diff(all)
             }
             // Less than 2^44 MiB is free on any GPU.
             Order::LeastLoad => {

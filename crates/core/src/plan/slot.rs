@@ -7,7 +7,7 @@ use super::want::Want;
 use crate::explain::{Holder, Refusal};
 use crate::ledger::{Gpu, Reservation};
 use crate::model::{GpuId, JobId, SharingMode};
-use crate::policy::{GateVerdict, Options, Pack};
+use crate::policy::{GateVerdict, Options, Order, Pack};
 use crate::reading::Health;
 use crate::slowdown::{self, Objection, Outlook};
 use crate::state::State;
@@ -186,12 +186,20 @@ impl<'a> Slot<'a> {
         if let Some(apart) = slowdown::kept_apart(self.state, job, self.gpu) {
             return Some(Objection::Apart(apart));
         }
-        if !self.limited && !want.limited {
-            return None;
-        }
+        let by_throughput = self.state.options().policy.order == Order::Throughput && !self.idle;
+        let limited = self.limited || want.limited;
         // Jobs that this plan has placed here change what was predicted: the next plan knows.
-        if !self.added.is_empty() {
-            return Some(Objection::NotYet);
+        if !self.added.is_empty() && (limited || by_throughput) {
+            return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
+        }
+        if by_throughput
+            && let Some(objection) =
+                slowdown::unprofiled(self.state, want.job, self.id, self.gpu, want.sharing)
+        {
+            return Some(objection);
+        }
+        if !limited {
+            return None;
         }
         slowdown::objection(self.state, job, self.id, self.gpu, want.sharing)
     }
@@ -236,6 +244,7 @@ impl<'a> Slot<'a> {
                 Objection::NotYet => Refusal::Unpredicted { job: None },
                 Objection::Foreign => Refusal::Uncontrolled,
                 Objection::Apart(job) => Refusal::Apart { job },
+                Objection::Unprofiled(job) => Refusal::Unprofiled { job },
             },
         }
     }

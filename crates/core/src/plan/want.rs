@@ -5,7 +5,7 @@
 use crate::explain::{NoGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{Attempt, Floor, Job, JobId, SharingMode};
-use crate::policy::{MemoryScreen, NeedSource, Options, Order};
+use crate::policy::{MemoryScreen, NeedSource, Options};
 use crate::slowdown;
 use crate::state::State;
 use crate::units::MiB;
@@ -95,7 +95,7 @@ impl Want {
             alone,
             load: policy.pack.load(job.spec.profile),
             limited,
-            particular: limited || policy.order == Order::Speedup || job.past.iter().any(evicted),
+            particular: limited || policy.order.is_predicted() || job.past.iter().any(evicted),
         }
     }
 

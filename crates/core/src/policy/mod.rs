@@ -37,9 +37,18 @@ pub enum Order {
     LeastLoad,
     /// The one where the job adds most to the sum of progress, as predicted ([`crate::slowdown`]).
     Speedup,
+    /// The one whose jobs, the newcomer among them, are predicted to get most done together: KACE's rule. Where nothing is
+    /// predicted no job joins.
+    Throughput,
 }
 
 impl Order {
+    /// Whether it goes by what is predicted of jobs beside each other.
+    #[must_use]
+    pub const fn is_predicted(self) -> bool {
+        matches!(self, Self::Speedup | Self::Throughput)
+    }
+
     /// What the order prefers, for people.
     #[must_use]
     pub const fn describe(self) -> &'static str {
@@ -52,6 +61,7 @@ impl Order {
             Self::Lug => "lowest SM activity",
             Self::LeastLoad => "lowest profiled load",
             Self::Speedup => "most progress gained, as predicted",
+            Self::Throughput => "most work done together, as predicted",
         }
     }
 }
@@ -109,6 +119,9 @@ impl Policy {
             Pack::Any => {}
             Pack::Scores { sum } => parts.push(format!("{} up to {sum}", self.pack.describe())),
             Pack::Utilisation { sum } => parts.push(format!("{} up to {sum}", self.pack.describe())),
+        }
+        if self.order == Order::Throughput {
+            parts.push("a prediction".to_owned());
         }
         if let Some(most) = self.most_jobs {
             parts.push(format!("at most {most} jobs"));

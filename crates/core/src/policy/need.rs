@@ -7,53 +7,35 @@ use crate::units::MiB;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which of a job's forecasts a policy believes.
+/// Which of a job's forecasts a policy believes. In journals it is `best`, or the estimator's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ForecastSource {
-    /// Measured in an earlier run, else declared: the papers' oracle.
-    Measured,
     /// Runs of the same program; else declared by the user or computed by carma, whichever is more;
     /// else measured, else GPUMemNet's.
     Best,
-    /// The Horus formula, else declared.
-    Horus,
-    /// Fake tensors, else declared.
-    Faketensor,
-    /// GPUMemNet, else declared.
-    Gpumemnet,
+    /// One estimator's, else declared. Of [`Estimator::Measured`]: the papers' oracle.
+    #[serde(untagged)]
+    By(Estimator),
 }
 
 impl ForecastSource {
     /// Whose word is taken, for people.
     #[must_use]
-    pub const fn describe(self) -> &'static str {
+    pub fn describe(self) -> String {
         match self {
-            Self::Measured => "measured peak",
-            Self::Best => "best forecast",
-            Self::Horus => "Horus' estimate",
-            Self::Faketensor => "FakeTensor's estimate",
-            Self::Gpumemnet => "GPUMemNet's estimate",
+            Self::Best => "best forecast".to_owned(),
+            Self::By(Estimator::Measured) => "measured peak".to_owned(),
+            Self::By(estimator) => format!("estimate by {}", estimator.describe()),
         }
-    }
-
-    /// The estimator whose word is taken, if it is one's alone.
-    const fn estimator(self) -> Option<Estimator> {
-        Some(match self {
-            Self::Best => return None,
-            Self::Measured => Estimator::Measured,
-            Self::Horus => Estimator::Horus,
-            Self::Faketensor => Estimator::Faketensor,
-            Self::Gpumemnet => Estimator::Gpumemnet,
-        })
     }
 
     /// The forecast for one GPU and where it comes from.
     #[must_use]
     pub fn pick(self, f: &Forecasts) -> Option<(MiB, NeedSource)> {
         let declared = || f.declared.map(|m| (m, NeedSource::Declared));
-        let said_by = |estimator| f.estimates.of(estimator).map(|m| (m, NeedSource::from(estimator)));
-        if let Some(estimator) = self.estimator() {
+        let said_by = |estimator| f.estimates.of(estimator).map(|m| (m, NeedSource::By(estimator)));
+        if let Self::By(estimator) = self {
             return said_by(estimator).or_else(declared);
         }
         let computed =
@@ -79,14 +61,6 @@ impl ForecastSource {
 pub enum NeedSource {
     /// The user said so.
     Declared,
-    /// Measured in an earlier run.
-    Measured,
-    /// The Horus formula.
-    Horus,
-    /// Fake tensors.
-    Faketensor,
-    /// The trained networks of GPUMemNet.
-    Gpumemnet,
     /// Computed by carma: a bound.
     Computed {
         /// From what.
@@ -98,17 +72,9 @@ pub enum NeedSource {
     OutOfMemory,
     /// The policy asks the same of every job.
     PolicyFloor,
-}
-
-impl From<Estimator> for NeedSource {
-    fn from(estimator: Estimator) -> Self {
-        match estimator {
-            Estimator::Measured => Self::Measured,
-            Estimator::Horus => Self::Horus,
-            Estimator::Faketensor => Self::Faketensor,
-            Estimator::Gpumemnet => Self::Gpumemnet,
-        }
-    }
+    /// An estimator; in journals its name alone.
+    #[serde(untagged)]
+    By(Estimator),
 }
 
 impl fmt::Display for NeedSource {
@@ -117,11 +83,9 @@ impl fmt::Display for NeedSource {
             Self::Computed { basis, coverage } => {
                 return write!(f, "{basis}, upper bound at {coverage} %");
             }
+            Self::By(Estimator::Measured) => "measured",
+            Self::By(estimator) => return write!(f, "estimated by {}", estimator.describe()),
             Self::Declared => "declared",
-            Self::Measured => "measured",
-            Self::Horus => "estimated by Horus",
-            Self::Faketensor => "estimated by fake tensors",
-            Self::Gpumemnet => "estimated by GPUMemNet",
             Self::OutOfMemory => "raised after out-of-memory",
             Self::PolicyFloor => "the policy's floor",
         })

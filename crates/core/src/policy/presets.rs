@@ -4,6 +4,7 @@
 //! of each GPU free.
 
 use super::{ForecastSource, Gate, MemoryScreen, Order, Pack, Policy, RecoveryMethod};
+use crate::spec::Estimator;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
 
@@ -58,6 +59,7 @@ pub const NAMES: &[&str] = &[
     "lug",
     "lucid",
     "horus",
+    "kace",
 ];
 
 /// carma's own default: believe the best forecast, share behind the successor's gate with a few others
@@ -77,7 +79,7 @@ pub fn default_policy() -> Policy {
     }
 }
 
-/// A policy by name. The estimating ones take an estimator after a colon (`est-magm:horus`;
+/// A policy by name. The estimating ones take any [`Estimator`] after a colon (`est-magm:horus`;
 /// `gpumemnet` when none is named). `None` when there is no such policy or estimator.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Policy> {
@@ -88,17 +90,18 @@ pub fn by_name(name: &str) -> Option<Policy> {
     if estimator.is_some() && !matches!(base, "est-magm" | "est-lug" | "aegis-est") {
         return None;
     }
-    let estimate = match estimator {
-        None | Some("gpumemnet") => ForecastSource::Gpumemnet,
-        Some("horus") => ForecastSource::Horus,
-        Some("faketensor") => ForecastSource::Faketensor,
-        Some(_) => return None,
+    // What was measured is the oracle's, under the oracle's name.
+    let estimator = match estimator {
+        None => Estimator::Gpumemnet,
+        Some(name) => Estimator::named(name).filter(|named| *named != Estimator::Measured)?,
     };
+    let estimate = ForecastSource::By(estimator);
+    let measured = ForecastSource::By(Estimator::Measured);
     let forecast = |source, guard| MemoryScreen::Forecast { source, guard };
-    let oracle = forecast(ForecastSource::Measured, GUARD);
+    let oracle = forecast(measured, GUARD);
     let mut pack = Pack::Any;
     let mut most_jobs = None;
-    let profiled = forecast(ForecastSource::Measured, MiB::ZERO);
+    let profiled = forecast(measured, MiB::ZERO);
     let (order, memory, gate) = match base {
         "carma" => return Some(default_policy()),
         "exclusive" => (Order::Exclusive, MemoryScreen::None, Gate::None),
@@ -112,7 +115,7 @@ pub fn by_name(name: &str) -> Option<Policy> {
         "est-magm" => (Order::Magm, forecast(estimate, GUARD), CARMA_GATE),
         "est-lug" => (Order::Lug, forecast(estimate, GUARD), CARMA_GATE),
         "aegis" => (Order::Magm, MemoryScreen::Floor(FLOOR), AEGIS_GATE),
-        "aegis-oracle" => (Order::Magm, forecast(ForecastSource::Measured, AEGIS_GUARD), AEGIS_GATE),
+        "aegis-oracle" => (Order::Magm, forecast(measured, AEGIS_GUARD), AEGIS_GATE),
         "aegis-est" => (Order::Magm, forecast(estimate, AEGIS_GUARD), AEGIS_GATE),
         // The successor's two without their gate.
         "magm" => (Order::Magm, MemoryScreen::Floor(FLOOR), Gate::None),
@@ -126,6 +129,11 @@ pub fn by_name(name: &str) -> Option<Policy> {
         "horus" => {
             pack = Pack::Utilisation { sum: Fraction::ONE };
             (Order::LeastLoad, profiled, Gate::None)
+        }
+        // KACE names partners and no conditions: memory and the number of jobs, up to which it was published, are ours.
+        "kace" => {
+            most_jobs = Some(MOST_JOBS);
+            (Order::Throughput, forecast(ForecastSource::Best, AEGIS_GUARD), Gate::None)
         }
         _ => return None,
     };
@@ -163,12 +171,17 @@ mod tests {
         for name in NAMES {
             assert_eq!(by_name(name).unwrap().name, *name);
         }
-        assert_eq!(by_name("est-lug:horus").unwrap().name, "est-lug:horus");
+        for estimator in Estimator::ALL.into_iter().filter(|e| *e != Estimator::Measured) {
+            let name = format!("est-lug:{}", estimator.name());
+            let policy = by_name(&name).unwrap();
+            let source = ForecastSource::By(estimator);
+            assert_eq!((policy.name, policy.memory), (name, MemoryScreen::Forecast { source, guard: GUARD }));
+        }
     }
 
     #[test]
     fn a_misspelt_name_is_not_silently_exclusive() {
-        for name in ["oracle-rr", "or-magm:horus", "est-magm:oracle", "", "MAGM"] {
+        for name in ["oracle-rr", "or-magm:horus", "est-magm:oracle", "est-magm:measured", "", "MAGM"] {
             assert!(by_name(name).is_none(), "{name}");
         }
     }

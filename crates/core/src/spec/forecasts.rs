@@ -20,24 +20,64 @@ pub struct Forecasts {
     pub computed: Option<Computed>,
 }
 
-/// Who estimated a job's memory before it was submitted, in one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Who estimated a job's memory before it was submitted, in one number. Beside [`Estimator::Measured`], these are the
+/// estimators of `carma estimate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Estimator {
-    /// Measured in an earlier solo run (line 8 of a `.rad` file).
+    /// Measured in an earlier solo run: by carma, else line 8 of a `.rad` file.
     Measured,
     /// The Horus formula.
     Horus,
     /// PyTorch's fake tensors.
     Faketensor,
-    /// GPUMemNet's class, upper edge.
+    /// GPUMemNet: its networks of carma's, else what a `.rad` file says (its class, upper edge).
     Gpumemnet,
+    /// carma's allocator model, by the best front end that there is; its upper bound.
+    Allocator,
+    /// A few sums over the layers.
+    Quick,
+    /// The peak under PyTorch's fake tensors without correction.
+    FaketensorRaw,
+    /// DeepSpeed's formula of model states.
+    Deepspeed,
+    /// `LLMem`'s formula.
+    Llmem,
+    /// Accelerate's formula.
+    Accelerate,
+    /// `DNNMem`'s way, over an ONNX graph.
+    Dnnmem,
+    /// GPUMemNet's transformer networks.
+    GpumemnetTransformer,
+    /// The networks of GPUMemNet's authors.
+    GpumemnetPublished,
+    /// The transformer networks of GPUMemNet's authors.
+    GpumemnetPublishedTransformer,
+    /// `DNNPerf`'s graph model.
+    Dnnperf,
 }
 
 impl Estimator {
     /// All, in the order of listings and journals.
-    pub const ALL: [Self; 4] = [Self::Measured, Self::Horus, Self::Faketensor, Self::Gpumemnet];
+    pub const ALL: [Self; 15] = [
+        Self::Measured,
+        Self::Horus,
+        Self::Faketensor,
+        Self::Gpumemnet,
+        Self::Allocator,
+        Self::Quick,
+        Self::FaketensorRaw,
+        Self::Deepspeed,
+        Self::Llmem,
+        Self::Accelerate,
+        Self::Dnnmem,
+        Self::GpumemnetTransformer,
+        Self::GpumemnetPublished,
+        Self::GpumemnetPublishedTransformer,
+        Self::Dnnperf,
+    ];
 
-    /// The name in journals, on the wire and in listings. It never changes.
+    /// The name in journals, on the wire, in listings and after a policy's colon. It never changes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,41 +85,103 @@ impl Estimator {
             Self::Horus => "horus",
             Self::Faketensor => "faketensor",
             Self::Gpumemnet => "gpumemnet",
+            Self::Allocator => "allocator",
+            Self::Quick => "quick",
+            Self::FaketensorRaw => "faketensor-raw",
+            Self::Deepspeed => "deepspeed",
+            Self::Llmem => "llmem",
+            Self::Accelerate => "accelerate",
+            Self::Dnnmem => "dnnmem",
+            Self::GpumemnetTransformer => "gpumemnet-transformer",
+            Self::GpumemnetPublished => "gpumemnet-published",
+            Self::GpumemnetPublishedTransformer => "gpumemnet-published-transformer",
+            Self::Dnnperf => "dnnperf",
         }
     }
 
-    fn named(name: &str) -> Option<Self> {
+    /// The estimator of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|estimator| estimator.name() == name)
+    }
+
+    /// Who it is, in a sentence for people.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Measured => "an earlier run",
+            Self::Horus => "Horus",
+            Self::Faketensor => "fake tensors",
+            Self::Gpumemnet => "GPUMemNet",
+            Self::Allocator => "the allocator model",
+            Self::Quick => "the quick formula",
+            Self::FaketensorRaw => "fake tensors, uncorrected",
+            Self::Deepspeed => "DeepSpeed",
+            Self::Llmem => "LLMem",
+            Self::Accelerate => "Accelerate",
+            Self::Dnnmem => "DNNMem",
+            Self::GpumemnetTransformer => "GPUMemNet, transformer",
+            Self::GpumemnetPublished => "GPUMemNet as published",
+            Self::GpumemnetPublishedTransformer => "GPUMemNet as published, transformer",
+            Self::Dnnperf => "DNNPerf",
+        }
     }
 }
 
-/// One number of each estimator that gave one. A map of fixed size, since a plan reads it for every job in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Estimates([Option<MiB>; Estimator::ALL.len()]);
+/// One number of each estimator that gave one. A map of fixed size without a pointer, since a plan reads it for every job
+/// in the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Estimates([u32; Estimator::ALL.len()]);
+
+/// No number. More MiB than that is kept as one less: no GPU has so much.
+const SILENT: u32 = u32::MAX;
+
+fn packed(says: Option<MiB>) -> u32 {
+    says.map_or(SILENT, |mib| u32::try_from(mib.0).unwrap_or(SILENT).min(SILENT - 1))
+}
+
+const fn unpacked(kept: u32) -> Option<MiB> {
+    if kept == SILENT { None } else { Some(MiB(kept as u64)) }
+}
+
+impl Default for Estimates {
+    fn default() -> Self {
+        Self([SILENT; Estimator::ALL.len()])
+    }
+}
+
+impl fmt::Debug for Estimates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
 
 impl Estimates {
     /// What each estimator says.
     #[must_use]
-    pub fn by(says: impl FnMut(Estimator) -> Option<MiB>) -> Self {
-        Self(Estimator::ALL.map(says))
+    pub fn by(mut says: impl FnMut(Estimator) -> Option<MiB>) -> Self {
+        Self(Estimator::ALL.map(|estimator| packed(says(estimator))))
     }
 
     /// What an estimator said.
     #[must_use]
     pub const fn of(&self, estimator: Estimator) -> Option<MiB> {
-        self.0[estimator as usize]
+        unpacked(self.0[estimator as usize])
     }
 
     /// The same with another word of one estimator.
     #[must_use]
-    pub const fn with(mut self, estimator: Estimator, says: Option<MiB>) -> Self {
-        self.0[estimator as usize] = says;
+    pub fn with(mut self, estimator: Estimator, says: Option<MiB>) -> Self {
+        self.0[estimator as usize] = packed(says);
         self
     }
 
     /// Those that said something, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Estimator, MiB)> {
-        Estimator::ALL.into_iter().zip(self.0).filter_map(|(estimator, says)| Some((estimator, says?)))
+        Estimator::ALL
+            .into_iter()
+            .zip(self.0)
+            .filter_map(|(estimator, kept)| Some((estimator, unpacked(kept)?)))
     }
 }
 
@@ -117,7 +219,7 @@ impl<'de> Visitor<'de> for ByName {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Forecasts, A::Error> {
         let (mut declared, mut computed) = (None, None);
-        let mut says = [None; Estimator::ALL.len()];
+        let mut says: [Option<Option<MiB>>; Estimator::ALL.len()] = [None; Estimator::ALL.len()];
         while let Some(name) = map.next_key::<String>()? {
             match (name.as_str(), Estimator::named(&name)) {
                 (_, Some(estimator)) => {
@@ -128,7 +230,7 @@ impl<'de> Visitor<'de> for ByName {
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        let estimates = Estimates(says.map(Option::flatten));
+        let estimates = Estimates::by(|estimator| says[estimator as usize].flatten());
         Ok(Forecasts { declared: declared.flatten(), estimates, computed: computed.flatten() })
     }
 }

@@ -1,6 +1,7 @@
 //! What a job is before carma has done anything with it: its number, its user, what is asked and what is known of it.
 //!
-//! Nothing here changes once a job is accepted, but for what is computed of its memory and run time. What becomes of a job is in
+//! Nothing here changes once a job is accepted, but for what earlier runs tell: forecasts of memory and run time, and the
+//! profile. What becomes of a job is in
 //! [`crate::model`], which is also the public path of these types.
 
 mod forecasts;

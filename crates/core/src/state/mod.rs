@@ -241,10 +241,9 @@ impl State {
                 self.launch_failed(*job, *attempt, error, *transient, applied)
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
-            Input::Forecast { job, computed } => {
-                self.expect(*job, |job| job.spec.forecasts.computed = Some(*computed))
-            }
+            Input::Forecast { job, computed, measured } => self.forecast(*job, *computed, *measured),
             Input::RunTime { job, run_time } => self.expect(*job, |job| job.spec.run_time = Some(*run_time)),
+            Input::Profiled { job, profile } => self.profiled(*job, *profile),
             Input::Predicted(outlooks) => self.predicted(outlooks),
             Input::Measured { job, attempt, progress, over } => {
                 self.measured(*job, *attempt, *progress, *over)

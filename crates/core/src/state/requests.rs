@@ -5,7 +5,10 @@
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
-use crate::model::{EndCause, Ending, Job, JobId, JobState, NewJob, Phase, User};
+use crate::model::{
+    Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, User,
+};
+use crate::units::MiB;
 use std::sync::Arc;
 
 impl State {
@@ -62,6 +65,28 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// What is computed of a job's memory. Where it runs already, its reservation follows what is seen of it.
+    pub(super) fn forecast(
+        &mut self,
+        id: JobId,
+        computed: Computed,
+        measured: Option<MiB>,
+    ) -> Result<(), Rejected> {
+        self.expect(id, |job| {
+            let forecasts = &mut job.spec.forecasts;
+            forecasts.computed = Some(computed);
+            if measured.is_some() {
+                forecasts.estimates = forecasts.estimates.with(Estimator::Measured, measured);
+            }
+        })
+    }
+
+    /// While it runs, too: those who wait to join it depend on what it does.
+    pub(super) fn profiled(&mut self, id: JobId, profile: Profile) -> Result<(), Rejected> {
+        self.get(id)?;
+        self.update(id, |job| job.spec.profile = profile)
     }
 
     /// Changes what is expected of a job that waits. Where it runs already, what is seen of it counts.

@@ -9,12 +9,14 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3]
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3]; every estimator is a key
+//! learn ID [computed=..] [measured=..] [score=N] [util=.5]
+//!                              what earlier runs tell of a job: of its memory, of what it does alone
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
-//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [as=MODE]
-//!                              progress of each if job ID joined that GPU: expected and lower bound
+//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [all=1500] [as=MODE]
+//!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done
 //! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
 //! explain ID                   what each GPU says to a pending job
@@ -175,6 +177,10 @@ fn memory(text: &str) -> Outcome<MiB> {
 }
 
 /// `BASIS:NEED:UPPER`, and a fourth word `elastic`.
+fn profile(words: &mut Words) -> Outcome<Profile> {
+    Ok(Profile { gpu_util: words.take_as("util", share)?, score: words.take_as("score", number)? })
+}
+
 fn computed(text: &str) -> Outcome<Computed> {
     let words: Vec<&str> = text.split(':').collect();
     let [basis, need, upper, rest @ ..] = &words[..] else {
@@ -337,6 +343,7 @@ impl Stage {
             "submit" => self.submit(&mut words)?,
             "observe" => self.observe(&mut words)?,
             "plan" => self.plan()?,
+            "learn" => self.learn(&mut words)?,
             "predict" => self.predict(&mut words)?,
             "asked" => self.asked(),
             "measure" => self.measure(&mut words)?,
@@ -421,6 +428,7 @@ impl Stage {
                 "caps" => o.caps = yes(v)?,
                 "max_slowdown" => o.max_slowdown = Some(share(v)?),
                 "slowdown_window" => o.slowdown_window = span(v)?,
+                "order" if v == "throughput" => o.policy.order = Order::Throughput,
                 "order" if v == "speedup" => o.policy.order = Order::Speedup,
                 "startup_patience" => o.startup_patience = span(v)?,
                 "stale_after" => o.stale_after = span(v)?,
@@ -541,10 +549,7 @@ impl Stage {
                 max_retries: words.take_as("retries", number)?,
                 max_slowdown: words.take_as("slowdown", share)?,
             },
-            profile: Profile {
-                gpu_util: words.take_as("util", share)?,
-                score: words.take_as("score", number)?,
-            },
+            profile: profile(words)?,
             run_time: None,
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
@@ -556,12 +561,27 @@ impl Stage {
         self.apply(&Input::Submitted(Box::new(new))).map(drop)
     }
 
+    fn learn(&mut self, words: &mut Words) -> Outcome<()> {
+        let job = words.job()?;
+        if let Some(computed) = words.take_as("computed", computed)? {
+            let measured = words.take_as("measured", memory)?;
+            self.apply(&Input::Forecast { job, computed, measured })?;
+        }
+        match profile(words)? {
+            known if known != Profile::default() => {
+                self.apply(&Input::Profiled { job, profile: known }).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn predict(&mut self, words: &mut Words) -> Outcome<()> {
         let (newcomer, gpu) = (words.job()?, words.gpu()?);
         let mut unknown = Vec::new();
         while let Some(id) = words.take("unknown") {
             unknown.push(JobId(number(&id)?));
         }
+        let throughput = words.take_as("all", number)?;
         let before = words.take_as("before", share)?.unwrap_or(Fraction::ONE);
         let sharing = words.take_as("as", sharing)?.unwrap_or(self.options.sharing);
         let mut tasks = Vec::new();
@@ -573,8 +593,16 @@ impl Stage {
                 lower: share(lower)?,
             });
         }
-        self.apply(&Input::Predicted(vec![Outlook { newcomer, gpu, sharing, tasks, unknown, before }]))
-            .map(drop)
+        self.apply(&Input::Predicted(vec![Outlook {
+            newcomer,
+            gpu,
+            sharing,
+            tasks,
+            unknown,
+            before,
+            throughput,
+        }]))
+        .map(drop)
     }
 
     fn asked(&mut self) {

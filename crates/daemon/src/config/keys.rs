@@ -72,7 +72,7 @@ kinds! {
     Most<MiB>: "size or `\"none\"`",
     SharingMode: "`\"exclusive\"`, `\"time-slice\"` or `\"mps\"`",
     Risk: "`\"carma\"`, `\"mean\"`, `\"ema\"` or `\"pattern\"`",
-    Order: "`\"exclusive\"`, `\"round-robin\"`, `\"first-fit\"`, `\"best-fit\"`, `\"magm\"`, `\"lug\"`, `\"least-load\"` or `\"speedup\"`",
+    Order: "`\"exclusive\"`, `\"round-robin\"`, `\"first-fit\"`, `\"best-fit\"`, `\"magm\"`, `\"lug\"`, `\"least-load\"`, `\"speedup\"` or `\"throughput\"`",
     RecoveryMethod: "`\"graded\"` or `\"exclusive\"`",
     Sync: "`\"full\"` or `\"normal\"`",
 }

@@ -75,7 +75,16 @@ struct File<T> {
     trained: T,
 }
 
+/// What carma ships: learned from our own measurements by what `nvidia-smi` tells, `docs/research/kace.md`.
+const SHIPPED: &str = include_str!("../../models/kace.json");
+
 impl Trained {
+    /// The model that carma ships. A test keeps it readable.
+    #[must_use]
+    pub fn shipped() -> Option<Self> {
+        Self::read("the KACE model that carma ships", SHIPPED).ok()
+    }
+
     /// What is predicted for one collocation, by the statistics of training: items/s, or summed progress. Not finite
     /// where the numbers of the model or of the row are too large: see [`Trained::forecast`].
     #[must_use]
@@ -169,7 +178,7 @@ impl Trained {
 mod tests {
     use super::super::forest::{Node, Settings, Tree};
     use super::super::network::WIDTHS;
-    use super::super::row::Member;
+    use super::super::row::{Member, SM_BUSY};
     use super::*;
 
     /// One of each kind, for a table of one feature; all answer 1 in the units of training.
@@ -210,6 +219,19 @@ mod tests {
     fn row() -> Collocation {
         let member = |name: &str| Member { workload: name.into(), throughput: 0.0, features: vec![40.0] };
         Collocation { members: vec![member("a"), member("b")] }
+    }
+
+    #[test]
+    fn what_is_shipped_prefers_the_idle_to_the_busy() {
+        let shipped = Trained::shipped().unwrap();
+        let at = shipped.features.iter().position(|name| name == SM_BUSY).unwrap();
+        let pair = |busy: f64| {
+            let mut features = shipped.scale.mean.clone();
+            features[at] = busy;
+            let member = Member { workload: "a".into(), throughput: 0.0, features };
+            shipped.predict(&Collocation { members: vec![member.clone(), member] })
+        };
+        assert!(pair(10.0) > pair(50.0) && pair(50.0) > pair(95.0));
     }
 
     #[test]

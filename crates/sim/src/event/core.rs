@@ -4,6 +4,7 @@
 //! from life: a launch takes no time beyond the task's own start-up, a GPU is looked at exactly when
 //! something changes on it, and readings never go stale.
 
+use super::Setup;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
@@ -13,7 +14,7 @@ use carma_core::model::{
     Exit, ExitStatus, GpuId, JobId, NewJob, Placement, ProcessRef, Profile, Request, User,
 };
 use carma_core::plan::{Detail, plan_in};
-use carma_core::policy::{Gate, GateVerdict, Options, Order};
+use carma_core::policy::{Gate, GateVerdict, Order};
 use carma_core::reading::{GpuInfo, Health};
 use carma_core::recovery::{Evidence, EvidenceKind, Said};
 use carma_core::units::{Fraction, MiB, Millis};
@@ -42,13 +43,14 @@ pub(crate) struct CoreScheduler<'a> {
 }
 
 impl<'a> CoreScheduler<'a> {
-    pub(crate) fn new(workload: &'a Workload, inventory: Vec<GpuInfo>, mut options: Options) -> Self {
+    pub(crate) fn new(workload: &'a Workload, inventory: Vec<GpuInfo>, setup: &Setup) -> Self {
+        let mut options = setup.options.clone();
         // A GPU is looked at when something changes: a reading is as good as the day it was taken.
         options.stale_after = Millis(u64::MAX / 4);
         let gated = options.policy.gate != Gate::None;
         let ranks_windows = options.policy.order == Order::Lug;
         let gpus = inventory.len();
-        let outlooks = Outlooks::wanted(&options, gpus);
+        let outlooks = Outlooks::wanted(setup, gpus);
         let users = (0..).zip(&workload.users).map(|(uid, name)| User::new(1000 + uid, Arc::clone(name)));
         let mut it = Self {
             state: State::default(),

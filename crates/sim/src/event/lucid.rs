@@ -1,11 +1,9 @@
 //! Lucid's sharing score where a catalogue does not give it.
 
 use crate::gpu::Law;
+use carma_interference::lucid::label;
 use carma_interference::share::{Mode, Scratch, Tenant};
 
-/// Mean speed of pairs, over the speed alone, from which on a task is tiny, and medium: how Lucid
-/// labels the tasks that it has measured (ASPLOS 2023, packing analyse model).
-const CUTS: [f64; 2] = [0.95, 0.85];
 /// Tasks that a task is paired with, at most: of more, every so many-th.
 const MOST_PARTNERS: usize = 256;
 
@@ -21,8 +19,7 @@ pub(super) fn scores(tasks: &[Tenant], law: &Law, mode: Mode) -> Vec<u8> {
             sum += progress.iter().sum::<f64>() / 2.0;
             pairs += 1;
         }
-        let mean = sum / f64::from(pairs.max(1));
-        u8::from(mean < CUTS[0]) + u8::from(mean < CUTS[1])
+        label(sum / f64::from(pairs.max(1)))
     };
     tasks.iter().map(score).collect()
 }

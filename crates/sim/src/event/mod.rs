@@ -28,7 +28,9 @@ use crate::trace::Workload;
 use baselines::{Baseline, BaselineError};
 use carma_core::model::SharingMode;
 use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
+use carma_interference::kace::trained::Trained;
 use outcome::RunResult;
+use std::sync::Arc;
 
 pub use batch::simulate_all;
 pub use cluster::{Cluster, ClusterError, MOST_GPUS};
@@ -46,6 +48,8 @@ pub struct Setup {
     pub record: bool,
     /// Who decides, if it is not the core.
     pub baseline: Option<Baseline>,
+    /// What the policy `kace` predicts with; `None`: what carma ships.
+    pub kace: Option<Arc<Trained>>,
 }
 
 impl Setup {
@@ -58,7 +62,7 @@ impl Setup {
         let label = policy.name.clone();
         let caps = policy.name == "carma";
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
-        Self { label, options, seed, record: false, baseline: None }
+        Self { label, options, seed, record: false, baseline: None, kace: None }
     }
 
     /// A run of a baseline, for [`play`]. Of the options, only the window and the sharing mode
@@ -66,7 +70,8 @@ impl Setup {
     #[must_use]
     pub fn for_baseline(baseline: Baseline, sharing: SharingMode, seed: u64) -> Self {
         let options = Options { sharing, ..Options::default() };
-        Self { label: baseline.name().to_owned(), options, seed, record: false, baseline: Some(baseline) }
+        let label = baseline.name().to_owned();
+        Self { label, options, seed, record: false, baseline: Some(baseline), kace: None }
     }
 }
 
@@ -105,7 +110,7 @@ fn run(
 }
 
 fn run_core(workload: &Workload, cluster: &Cluster, setup: &Setup, report: &dyn Fn(u64)) -> RunResult {
-    let mut scheduler = core::CoreScheduler::new(workload, cluster.inventory(), setup.options.clone());
+    let mut scheduler = core::CoreScheduler::new(workload, cluster.inventory(), setup);
     let result = engine::Engine::new(workload, cluster, setup, &mut scheduler).run(report);
     debug_assert!(scheduler.refused.is_empty(), "the core refused: {:?}", scheduler.refused);
     result

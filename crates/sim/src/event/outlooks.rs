@@ -4,22 +4,25 @@
 //! start, from its activity in the catalogue; progress is measured exactly; and an answer holds until the jobs on the GPU
 //! change, also if the model learns meanwhile.
 
+use super::Setup;
 use super::core::index;
 use super::world::{GpuIndex, JobIndex, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
 use carma_core::ledger::Gpu;
 use carma_core::model::{GpuId, Job, JobId};
-use carma_core::policy::{Options, Order};
 use carma_core::slowdown::{Outlook, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
+use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook;
+use carma_interference::outlook::{self, Models};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub(crate) struct Outlooks {
     model: SlowdownModel,
+    kace: Option<Arc<Trained>>,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
@@ -30,10 +33,12 @@ pub(crate) struct Outlooks {
 
 impl Outlooks {
     /// `None`: nobody asks for it.
-    pub(crate) fn wanted(options: &Options, gpus: usize) -> Option<Self> {
-        let wanted = options.policy.order == Order::Speedup || options.max_slowdown.is_some();
+    pub(crate) fn wanted(setup: &Setup, gpus: usize) -> Option<Self> {
+        let options = &setup.options;
+        let wanted = options.policy.order.is_predicted() || options.max_slowdown.is_some();
         wanted.then(|| Self {
             model: SlowdownModel::shipped(),
+            kace: setup.kace.clone().or_else(|| Trained::shipped().map(Arc::new)),
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
             measured: BTreeMap::new(),
@@ -81,7 +86,8 @@ impl Outlooks {
     /// Answers to what the core asks now.
     pub(crate) fn answers(&self, state: &State, workload: &Workload) -> Vec<Outlook> {
         let questions = questions(state);
-        let answer = |question| outlook::answer(&self.model, state, question, alone(workload));
+        let models = Models { slowdowns: &self.model, kace: self.kace.as_deref() };
+        let answer = |question| outlook::answer(models, state, question, alone(workload));
         questions.iter().filter_map(answer).collect()
     }
 
@@ -136,6 +142,8 @@ fn alone(workload: &Workload) -> impl outlook::Alone + '_ {
     |job: &Job, _: &Gpu| workload.jobs.get(index(job.spec.id) as usize).map(|job| profile(&job.task))
 }
 
+/// What a profile of it alone would show. `nvidia-smi`'s two numbers are not in a catalogue: where KACE wants them, time
+/// with a kernel on the GPU stands for the one, and DRAM activity for the other.
 fn profile(task: &CatalogueTask) -> Profile {
     let share = |value: Option<f64>| value.map(|share| Stat::of(share * 100.0));
     let activity = &task.activity;
@@ -149,6 +157,7 @@ fn profile(task: &CatalogueTask) -> Profile {
             smocc_pct: share(activity.smocc),
             drama_pct: share(activity.drama),
             tensor_pct: share(activity.tensor),
+            memory_mib: task.memory.iter().max().map(|memory| Stat::of(memory.0 as f64)),
             ..Metrics::default()
         },
         ..Profile::default()

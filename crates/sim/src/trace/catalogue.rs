@@ -93,6 +93,11 @@ pub struct Catalogue {
     pub notes: Vec<String>,
 }
 
+/// Column of an estimator's forecast, MiB: `gpumemnet_mib`.
+pub(super) fn forecast_column(estimator: Estimator) -> String {
+    format!("{}_mib", estimator.name().replace('-', "_"))
+}
+
 impl Catalogue {
     /// Reads a catalogue from a file, gzipped or not.
     ///
@@ -124,13 +129,8 @@ impl Catalogue {
         let score = table.column(&["lucid_score"]);
         let mps_weight = table.column(&["mps_weight"]);
         let declared = table.column(&["declared_mib"]);
-        let estimates = [
-            (Estimator::Measured, "measured_mib"),
-            (Estimator::Horus, "horus_mib"),
-            (Estimator::Faketensor, "faketensor_mib"),
-            (Estimator::Gpumemnet, "gpumemnet_mib"),
-        ]
-        .map(|(estimator, name)| (estimator, table.column(&[name])));
+        let estimates =
+            Estimator::ALL.map(|estimator| (estimator, table.column(&[forecast_column(estimator).as_str()])));
 
         let mut catalogue = Self { tasks: BTreeMap::new(), notes: table.unused().into_iter().collect() };
         let (mut by_epochs, mut by_forecast) = (Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
 //! Writes traces and catalogues, as [`super::read`] and [`Catalogue::read`] read them.
 
+use super::catalogue::forecast_column;
 use super::{Activity, Catalogue, CatalogueTask, Trace};
 use carma_core::model::Estimator;
 use carma_core::units::{MiB, Millis};
@@ -11,7 +12,7 @@ use std::io::{self, Write};
 /// When `out` cannot be written to.
 pub fn trace(trace: &Trace, out: impl Write) -> io::Result<()> {
     let columns = ["job", "arrival_s", "task", "duration_s", "gpus", "user", "memory_mib", "thread_percent"];
-    let columns = columns.iter().chain(&Activity::NAMES);
+    let columns = columns.iter().chain(&Activity::NAMES).copied();
     let rows = trace.jobs.iter().map(|job| {
         let mut row = vec![
             line(&job.id),
@@ -35,19 +36,10 @@ pub fn trace(trace: &Trace, out: impl Write) -> io::Result<()> {
 /// When `out` cannot be written to.
 pub fn catalogue(catalogue: &Catalogue, out: impl Write) -> io::Result<()> {
     let before = ["task", "model", "class", "gpus", "duration_s", "memory_mib"];
-    let after = [
-        "startup_s",
-        "memory_over_time",
-        "mps_curve",
-        "lucid_score",
-        "mps_weight",
-        "declared_mib",
-        "measured_mib",
-        "horus_mib",
-        "faketensor_mib",
-        "gpumemnet_mib",
-    ];
-    let columns = before.iter().chain(&Activity::NAMES).chain(&after);
+    let after = ["startup_s", "memory_over_time", "mps_curve", "lucid_score", "mps_weight", "declared_mib"];
+    let estimates = Estimator::ALL.map(forecast_column);
+    let columns = before.iter().chain(&Activity::NAMES).chain(&after).copied();
+    let columns = columns.chain(estimates.iter().map(String::as_str));
     write(columns, catalogue.tasks.values().map(|task| task_row(task)), 1, out)
 }
 
@@ -76,12 +68,12 @@ fn task_row(task: &CatalogueTask) -> Vec<String> {
 
 /// Writes the columns that hold something, and the first `always` in any case.
 fn write<'a>(
-    columns: impl Iterator<Item = &'a &'a str>,
+    columns: impl Iterator<Item = &'a str>,
     rows: impl Iterator<Item = Vec<String>> + Clone,
     always: usize,
     out: impl Write,
 ) -> io::Result<()> {
-    let columns: Vec<&str> = columns.copied().collect();
+    let columns: Vec<&str> = columns.collect();
     let mut kept: Vec<bool> = (0..columns.len()).map(|i| i < always).collect();
     for row in rows.clone() {
         for (kept, field) in kept.iter_mut().zip(&row) {

@@ -3,6 +3,7 @@
 use super::{Bench, SEEDS, interval, mean};
 use crate::Error;
 use crate::traces::{H60, preset};
+use carma_core::model::Estimator;
 use carma_core::policy::{ForecastSource, Gate, MemoryScreen, Policy};
 use carma_core::units::{Fraction, MiB};
 use carma_core::windows::Risk;
@@ -56,7 +57,7 @@ pub(super) fn table(bench: &Bench) -> Result<Headline, Error> {
     // The first version: the estimate without a margin, and no gate.
     let first = Policy {
         name: "v1".into(),
-        memory: MemoryScreen::Forecast { source: ForecastSource::Gpumemnet, guard: MiB::ZERO },
+        memory: MemoryScreen::Forecast { source: ForecastSource::By(Estimator::Gpumemnet), guard: MiB::ZERO },
         gate: Gate::None,
         ..second.clone()
     };

@@ -15,7 +15,7 @@ use carma_interference::measured::Measured;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::mode;
 use carma_interference::predict::best_split;
-use carma_interference::predict::policy::{Lacks, Policy};
+use carma_interference::predict::policy::{Lacks, Policy, share_progress};
 use carma_interference::profile::{NOT_READ, Profile, Profiles};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -68,6 +68,15 @@ fn warn_of_unread(args: &PredictArgs, profiles: &Profiles) {
     }
 }
 
+/// A model of `carma lab kace train`.
+///
+/// # Errors
+/// The file cannot be read, or is none.
+pub(crate) fn kace_model(path: &Path) -> Result<Trained, Failure> {
+    let text = read(path)?;
+    Trained::read(&path.display().to_string(), &text).map_err(|e| Failure::usage(e.to_string()))
+}
+
 fn bad(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::usage(format!("{}: {error}", path.display()))
 }
@@ -86,14 +95,8 @@ impl Known {
             None => SlowdownModel::shipped(),
         };
         let kace = match &args.kace_model {
-            Some(path) => {
-                let text = read(path)?;
-                Some(
-                    Trained::read(&path.display().to_string(), &text)
-                        .map_err(|e| Failure::usage(e.to_string()))?,
-                )
-            }
-            None => None,
+            Some(path) => Some(kace_model(path)?),
+            None => Trained::shipped(),
         };
         let measured = match &args.measured {
             Some(path) => Some(Measured::read(&read(path)?).map_err(|e| bad(path, &e))?),
@@ -179,7 +182,7 @@ impl Asked<'_> {
             return Err(Failure::usage("--threads: only MPS knows thread percentages; take --sharing mps"));
         }
         if threads == "best" {
-            if !self.forecasts() {
+            if self.args.policy != "online" {
                 return Err(Failure::usage(format!(
                     "--threads best: only policy online looks for a split, not {}",
                     self.args.policy
@@ -213,8 +216,8 @@ impl Asked<'_> {
         Group { gpu: self.gpu, sharing: self.sharing, members }
     }
 
-    /// The policy's value of a group.
-    fn score(&self, group: &Group<'_>) -> Result<f64, Failure> {
+    /// The policy's value of a group, and what it says of each task.
+    fn judge(&self, group: &Group<'_>) -> Result<(f64, Said), Failure> {
         group.check().map_err(|e| Failure::usage(e.to_string()))?;
         let fail = |e: Lacks| Failure::usage(e.to_string());
         let policy = match self.args.policy.as_str() {
@@ -226,8 +229,8 @@ impl Asked<'_> {
             "kace" => match &self.known.kace {
                 Some(trained) => Policy::Kace(trained),
                 None => {
-                    return Err(Failure::usage("policy kace predicts with what it was trained to")
-                        .hint("train it with `carma lab kace train`, then give --kace-model FILE"));
+                    return Err(Failure::new("the KACE model that carma ships cannot be read")
+                        .hint("train one with `carma lab kace train`, then give --kace-model FILE"));
                 }
             },
             "xu" => {
@@ -240,11 +243,19 @@ impl Asked<'_> {
             "oracle" => return self.oracle(group),
             _ => Policy::Online(&self.known.model),
         };
-        policy.score(group, self.args.objective).map_err(fail)
+        let score = policy.score(group, self.args.objective).map_err(fail)?;
+        let said = match policy {
+            Policy::Online(model) => {
+                Said::Forecast(model.predict(group).map_err(|e| Failure::usage(e.to_string()))?)
+            }
+            Policy::Share => Said::Progress(share_progress(group).map_err(fail)?),
+            Policy::Kace(_) | Policy::Memcap | Policy::Sm | Policy::Mem | Policy::Random => Said::Score,
+        };
+        Ok((score, said))
     }
 
     /// What was measured of that very group.
-    fn oracle(&self, group: &Group<'_>) -> Result<f64, Failure> {
+    fn oracle(&self, group: &Group<'_>) -> Result<(f64, Said), Failure> {
         let Some(measured) = &self.known.measured else {
             return Err(Failure::usage(
                 "policy oracle is hindsight: it needs what was measured of every group",
@@ -252,18 +263,24 @@ impl Asked<'_> {
             .hint("give --measured FILE, as `carma bench interference` writes it"));
         };
         let pct = |member: &Member<'_>| member.threads_pct.unwrap_or(100.0).round() as u8;
-        let mut wanted: Vec<(&str, u8)> =
-            group.members.iter().map(|m| (m.profile.name.as_str(), pct(m))).collect();
+        // Each with its position, so that a task of one order is found in another.
+        let mut wanted: Vec<(&str, u8, usize)> =
+            (0..).zip(group.members).map(|(at, m)| (m.profile.name.as_str(), pct(m), at)).collect();
         wanted.sort_unstable();
+        let mut progress = vec![0.0; wanted.len()];
         let (mut sum, mut count) = (0.0, 0_u32);
         for window in
             measured.combinations.iter().filter(|w| w.sharing == group.sharing && !w.progress.is_empty())
         {
             let of = |i: usize| window.threads_pct.get(i).copied().unwrap_or(100);
-            let names = window.members.iter().enumerate().map(|(i, name)| (name.as_str(), of(i)));
-            let mut names: Vec<(&str, u8)> = names.collect();
+            let names = window.members.iter().enumerate().map(|(i, name)| (name.as_str(), of(i), i));
+            let mut names: Vec<(&str, u8, usize)> = names.collect();
             names.sort_unstable();
-            if names == wanted {
+            let pairs = || names.iter().zip(&wanted);
+            if names.len() == wanted.len() && pairs().all(|(a, b)| (a.0, a.1) == (b.0, b.1)) {
+                for ((.., from), (.., to)) in pairs() {
+                    progress[*to] += window.progress.get(*from).copied().unwrap_or_default();
+                }
                 sum += match self.args.objective {
                     Objective::WeightedSpeedup => window.progress.iter().sum::<f64>(),
                     Objective::MaxMin => window.progress.iter().copied().fold(f64::INFINITY, f64::min),
@@ -273,47 +290,41 @@ impl Asked<'_> {
             }
         }
         if count == 0 {
-            let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = wanted.iter().map(|(name, ..)| *name).collect();
             return Err(Failure::usage(format!(
                 "policy oracle: {} under {} was not measured",
                 names.join(" + "),
                 group.sharing
             )));
         }
-        Ok(sum / f64::from(count))
-    }
-
-    fn forecasts(&self) -> bool {
-        self.args.policy == "online"
-    }
-
-    /// The policy's value of a group, and the forecast of one that forecasts.
-    fn judge(&self, group: &Group<'_>) -> Result<(f64, Option<Forecast>), Failure> {
-        let score = self.score(group)?;
-        let forecast = self.forecasts().then(|| self.known.model.predict(group)).transpose();
-        Ok((score, forecast.map_err(|e| Failure::usage(e.to_string()))?))
+        progress.iter_mut().for_each(|progress| *progress /= f64::from(count));
+        Ok((sum / f64::from(count), Said::Progress(progress)))
     }
 
     fn group(&self) -> Outcome {
         let members = self.members()?;
         let group = self.of(&members);
-        let (score, forecast) = self.judge(&group)?;
+        let (score, said) = self.judge(&group)?;
         if self.args.json {
             let mut whole = self.head();
-            let mut answer = match &forecast {
-                Some(forecast) => forecast_json(forecast, &members),
-                None => json!({"score": score, "tasks": names_json(&members)}),
-            };
+            let mut answer = said.json(&members);
+            if !matches!(said, Said::Forecast(_)) {
+                answer["score"] = json!(score);
+            }
             if self.args.threads.is_some() {
                 add_threads(&mut answer, &members);
             }
             merge(&mut whole, answer);
             print_json(&whole)?;
-        } else if let Some(forecast) = &forecast {
-            print(&render::group(forecast, &members, &Screen::stdout()))?;
-        } else {
-            print(&format!("{} of this group: {}; higher is better\n", self.args.policy, figure(score)))?;
+            return Ok(0);
         }
+        let screen = Screen::stdout();
+        let scored = || format!("{} of this group: {}; higher is better\n", self.args.policy, figure(score));
+        print(&match &said {
+            Said::Forecast(forecast) => render::group(forecast, &members, &screen),
+            Said::Progress(progress) => render::progress(progress, &members, &screen) + &scored(),
+            Said::Score => scored(),
+        })?;
         Ok(0)
     }
 
@@ -336,18 +347,18 @@ impl Asked<'_> {
                 members.push(Member::of(self.profile(name)?));
             }
             let group = self.of(&members);
-            let (score, forecast) = self.judge(&group)?;
-            ranked.push((candidate, score, forecast, members));
+            let (score, said) = self.judge(&group)?;
+            ranked.push((candidate, score, said, members));
         }
         // Of equals the first named stays first.
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
         if self.args.json {
             let candidates: Vec<Value> = ranked
                 .iter()
-                .map(|(name, score, forecast, members)| {
+                .map(|(name, score, said, members)| {
                     let mut one = json!({"candidate": name, "score": score});
-                    if let Some(forecast) = forecast {
-                        merge(&mut one, forecast_json(forecast, members));
+                    if !matches!(said, Said::Score) {
+                        merge(&mut one, said.json(members));
                     }
                     one
                 })
@@ -365,18 +376,17 @@ impl Asked<'_> {
                 Column::Left("PROGRESS"),
             ];
             let mut table = Table::new(columns, &screen);
-            for (name, score, forecast, _) in &ranked {
-                let number = |f: fn(&Forecast) -> f64| {
-                    forecast.as_ref().map_or_else(|| "-".to_owned(), |forecast| format!("{:.2}", f(forecast)))
-                };
-                let each = forecast.iter().flat_map(|f| &f.tasks);
-                let each: Vec<String> =
-                    each.map(|t| format!("{} {:.2}", t.name, t.progress.expected)).collect();
+            for (name, score, said, members) in &ranked {
+                let progress = said.progress();
+                let figures = progress.as_ref().map(|progress| (sum(progress), least(progress)));
+                let number = |of: Option<f64>| of.map_or_else(|| "-".to_owned(), |of| format!("{of:.2}"));
+                let each = members.iter().zip(progress.iter().flatten());
+                let each: Vec<String> = each.map(|(m, p)| format!("{} {p:.2}", m.profile.name)).collect();
                 table.row([
                     (*name).clone(),
                     figure(*score),
-                    number(|f| f.sum),
-                    number(|f| f.min),
+                    number(figures.map(|(sum, _)| sum)),
+                    number(figures.map(|(_, least)| least)),
                     each.join(", "),
                 ]);
             }
@@ -392,8 +402,51 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-fn names_json(members: &[Member<'_>]) -> Vec<Value> {
-    members.iter().map(|m| json!({"name": m.profile.name})).collect()
+/// What a policy says of a group besides its value.
+enum Said {
+    /// Of each task how far it gets, with bounds.
+    Forecast(Forecast),
+    /// Of each task how far it gets, in the order of the members.
+    Progress(Vec<f64>),
+    /// Nothing of single tasks.
+    Score,
+}
+
+impl Said {
+    /// Progress of each member, if the policy says so much.
+    fn progress(&self) -> Option<Vec<f64>> {
+        match self {
+            Self::Forecast(forecast) => Some(forecast.tasks.iter().map(|t| t.progress.expected).collect()),
+            Self::Progress(progress) => Some(progress.clone()),
+            Self::Score => None,
+        }
+    }
+
+    fn json(&self, members: &[Member<'_>]) -> Value {
+        match self {
+            Self::Forecast(forecast) => forecast_json(forecast, members),
+            Self::Progress(progress) => {
+                let task = |(m, p): (&Member<'_>, &f64)| {
+                    let slowdown = (*p > 0.0).then(|| 1.0 / p);
+                    json!({"name": m.profile.name, "progress": {"expected": p}, "slowdown": slowdown})
+                };
+                let tasks: Vec<Value> = members.iter().zip(progress).map(task).collect();
+                json!({"tasks": tasks, "sum": sum(progress), "min": least(progress)})
+            }
+            Self::Score => {
+                let tasks: Vec<Value> = members.iter().map(|m| json!({"name": m.profile.name})).collect();
+                json!({ "tasks": tasks })
+            }
+        }
+    }
+}
+
+fn sum(progress: &[f64]) -> f64 {
+    progress.iter().sum()
+}
+
+fn least(progress: &[f64]) -> f64 {
+    progress.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 /// With the units of rates, which the learner does not know.

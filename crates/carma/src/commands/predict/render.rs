@@ -47,6 +47,17 @@ pub(super) fn group(forecast: &Forecast, members: &[Member<'_>], screen: &Screen
     text
 }
 
+/// A group, task by task, of which nothing but progress is said.
+pub(super) fn progress(progress: &[f64], members: &[Member<'_>], screen: &Screen) -> String {
+    let columns = vec![Column::Left("TASK"), Column::Right("PROGRESS"), Column::Right("SLOWDOWN")];
+    let mut table = Table::new(columns, screen);
+    for (member, progress) in members.iter().zip(progress) {
+        let slowdown = if *progress > 0.0 { format!("{:.2}", 1.0 / progress) } else { "-".to_owned() };
+        table.row([member.profile.name.clone(), format!("{progress:.2}"), slowdown]);
+    }
+    format!("{}\n", table.render())
+}
+
 /// What the rate of a task counts, where its profile says it.
 pub(super) fn unit<'a>(member: &Member<'a>) -> Option<&'a str> {
     member.profile.rate.as_ref()?.unit.as_deref().filter(|unit| !unit.trim().is_empty())
