@@ -560,7 +560,34 @@ pub struct GpuView {
     pub drama: Option<f64>,
     /// Time with any kernel resident, last sample.
     pub gpu_util: Option<f64>,
-    /// Power, last sample.
+    /// Time in which device memory was read or written, last sample.
+    #[serde(default)]
+    pub mem_util: Option<f64>,
+    /// Graphics or compute engine active, last sample, as all that follow.
+    #[serde(default)]
+    pub gract: Option<f64>,
+    /// Any tensor pipe active.
+    #[serde(default)]
+    pub tensor: Option<f64>,
+    /// FP64 pipe active.
+    #[serde(default)]
+    pub fp64: Option<f64>,
+    /// FP32 pipe active.
+    #[serde(default)]
+    pub fp32: Option<f64>,
+    /// FP16 pipe active.
+    #[serde(default)]
+    pub fp16: Option<f64>,
+    /// PCIe traffic from the GPU.
+    #[serde(default)]
+    pub pcie_tx_mib_s: Option<u32>,
+    /// PCIe traffic to the GPU.
+    #[serde(default)]
+    pub pcie_rx_mib_s: Option<u32>,
+    /// Clock of the SMs.
+    #[serde(default)]
+    pub sm_clock_mhz: Option<u32>,
+    /// Power.
     pub power_w: Option<f64>,
     /// Energy counter; only differences mean anything.
     pub energy_j: Option<f64>,

@@ -463,6 +463,7 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
     let (status, status_text) = status(gpu, look);
     let window = look.map(|l| l.seen.window).unwrap_or_default();
     let reading = look.map(|l| &l.reading);
+    let activity = reading.map(|r| r.activity).unwrap_or_default();
     let mib = |m: Option<MiB>| m.map(|m| m.0);
     let seen_of =
         |job: JobId| look.and_then(|l| l.seen.jobs.iter().find(|(j, _)| *j == job)).and_then(|(_, m)| *m);
@@ -496,7 +497,16 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
         smact: f(window.smact.map(|s| s.mean)),
         smocc: f(window.smocc.map(|s| s.mean)),
         drama: f(window.drama.map(|s| s.mean)),
-        gpu_util: f(reading.and_then(|r| r.activity.gpu_util)),
+        gpu_util: f(activity.gpu_util),
+        mem_util: f(activity.mem_util),
+        gract: f(activity.gract),
+        tensor: f(activity.tensor),
+        fp64: f(activity.fp64),
+        fp32: f(activity.fp32),
+        fp16: f(activity.fp16),
+        pcie_tx_mib_s: activity.pcie_tx_mib_s,
+        pcie_rx_mib_s: activity.pcie_rx_mib_s,
+        sm_clock_mhz: reading.and_then(|r| r.sm_clock_mhz),
         power_w: reading.and_then(|r| r.power_mw).map(|mw| f64::from(mw) / 1000.0),
         energy_j: reading.and_then(|r| r.energy_mj).map(|mj| mj as f64 / 1000.0),
         tenants: gpu

@@ -206,3 +206,31 @@ fn mps_daemons_are_started_for_the_job_and_capped() {
         eprintln!("note: MPS daemons of other users were not tried, that needs root");
     }
 }
+
+#[test]
+fn every_metric_that_is_read_is_shown() {
+    let gpm = FakeGpm { fp64: None, ..FakeGpm::all(40.0) };
+    let read = FakeGpu {
+        gpm: Some(gpm),
+        power_mw: Some(412_000),
+        utilization: Some(97),
+        memory_utilization: 31,
+        ..h200("GPU-a")
+    };
+    let machine = Machine::start(vec![read], |s| s);
+    let gpu = until("a sample", || {
+        let reply: serde_json::Value =
+            serde_json::from_str(&stdout(&machine.daemon.carma(&["gpus", "--json"]))).unwrap();
+        let gpu = reply["gpus"][0].clone();
+        (gpu["gract"].is_number() && gpu["smact"].is_number()).then_some(gpu)
+    });
+    for key in ["gract", "smact", "smocc", "drama", "tensor", "fp32", "fp16"] {
+        assert!((gpu[key].as_f64().unwrap() - 0.4).abs() < 1e-6, "{key}: {gpu}");
+    }
+    for key in ["pcie_tx_mib_s", "pcie_rx_mib_s"] {
+        assert_eq!(gpu[key], 40, "{key}: {gpu}");
+    }
+    assert_eq!((&gpu["gpu_util"], &gpu["mem_util"]), (&0.97.into(), &0.31.into()), "{gpu}");
+    assert_eq!((&gpu["power_w"], &gpu["sm_clock_mhz"]), (&412.0.into(), &1980.into()), "{gpu}");
+    assert!(gpu["fp64"].is_null(), "what is not known is no 0: {gpu}");
+}
