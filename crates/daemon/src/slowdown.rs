@@ -483,8 +483,8 @@ impl Slowdowns {
         known
     }
 
-    /// Lucid's score of a command. Made again when there are twice as many commands to pair it with, and no sooner: a
-    /// turn of the daemon is short.
+    /// Lucid's score of a command. Made again when there are others to pair it with; once there are more than it is paired
+    /// with, when they are twice as many, and no sooner: a turn of the daemon is short.
     fn score(&mut self, command_key: u64, gpu: &str, sharing: SharingMode) -> Option<u8> {
         let key = (command_key, gpu.to_owned());
         let all: Vec<&Profile> = self
@@ -494,7 +494,7 @@ impl Slowdowns {
             .map(|(_, (profile, _))| profile)
             .collect();
         if let Some((score, of)) = self.scores.get(&key)
-            && all.len() < 2 * of
+            && (all.len() == *of || (*of >= lucid::MOST_PARTNERS && all.len() < 2 * of))
         {
             return Some(*score);
         }

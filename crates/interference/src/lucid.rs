@@ -10,7 +10,7 @@ use crate::profile::Profile;
 /// Mean speed of pairs, over the speed alone, from which on a task is tiny, and medium.
 const CUTS: [f64; 2] = [0.95, 0.85];
 /// Tasks that a task is paired with, at most: of more, every so many-th.
-const MOST_PARTNERS: usize = 32;
+pub const MOST_PARTNERS: usize = 32;
 
 /// The score for a mean speed of pairs, over the speed alone: 0 tiny, 1 medium, 2 jumbo.
 #[must_use]
