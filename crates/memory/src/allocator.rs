@@ -1,6 +1,7 @@
 //! The estimator *allocator*: what a replay through the allocator model says of the whole process.
 
 use crate::alloc::Peak;
+use crate::estimate::BOUND;
 use crate::margin::Margin;
 use crate::{Estimate, ModelTask, Parts, Platform, Tier};
 
@@ -46,7 +47,7 @@ pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) ->
         reasons.push(format!("the allocator is {backend}, for which this model does not hold"));
     }
     reasons.extend(footprint.notes.iter().cloned());
-    reasons.push(format!("bound: {}", margin.reason));
+    reasons.push(format!("{BOUND}{}", margin.reason));
     reasons.extend(footprint.doubts.iter().map(|doubt| format!("not understood: {doubt}")));
     Estimate {
         need_mib: parts.context_mib + parts.allocated_mib + parts.workspace_mib,

@@ -101,6 +101,25 @@ pub struct Estimate {
     pub reasons: Vec<String>,
 }
 
+/// How the reason of a bound begins.
+pub(crate) const BOUND: &str = "bound: ";
+
+impl Estimate {
+    /// Bounds it at least this share above what it takes beside the CUDA context, and says why.
+    pub fn widen(&mut self, share: f64, why: &str) {
+        let context = self.parts.map_or(MiB::ZERO, |parts| parts.context_mib);
+        let upper = self.use_mib + times(self.use_mib - context, share);
+        let reason = format!("{BOUND}{:.0} %: {why}", share * 100.0);
+        if upper > self.upper_mib {
+            self.upper_mib = upper;
+            self.reasons.retain(|reason| !reason.starts_with(BOUND));
+            self.reasons.push(reason);
+        } else {
+            self.reasons.push(format!("known, and within the bound: {why}"));
+        }
+    }
+}
+
 /// So many times as much, rounded up.
 pub(crate) fn times(mib: MiB, factor: f64) -> MiB {
     MiB((mib.0 as f64 * factor).ceil() as u64)

@@ -72,11 +72,46 @@ fn a_log_that_was_cut_off_says_so() {
     assert_eq!(cut.peak.allocated, 101 * MIB);
     let e = cut.estimate(&ModelTask::default(), &platform()).unwrap();
     assert!(e.reasons.iter().any(|r| r.contains("cut off")), "{:?}", e.reasons);
+    // Nothing but a part of the first forward pass: good for a lower bound.
+    assert!(e.upper_mib >= e.use_mib + MiB(101), "{e:?}");
+    assert!(e.reasons.iter().any(|r| r.contains("lower bound")), "{:?}", e.reasons);
+    assert!(e.reasons.iter().all(|r| !r.contains("inference")), "{:?}", e.reasons);
     let many: Vec<String> = (0..5000).map(|i| format!("a {i} {}", 512 + i * 37 % 9999)).collect();
     let lines: Vec<&str> = many.iter().map(String::as_str).collect();
     let packed = compress(&log(HEAD, &lines));
     let half = play(&packed[..packed.len() / 2]).unwrap();
     assert!(half.end.status == Status::Partial && half.events > 100, "{}", half.events);
+}
+
+#[test]
+fn a_log_without_an_end_says_what_it_is_good_for() {
+    let step = ["m forward", "a 209715200", "m backward", "a 104857600", "f 0", "f 1", "m step"];
+    let after = |steps: usize| {
+        let mut lines = vec!["a 104857600"];
+        (0..steps).for_each(|_| lines.extend(step));
+        lines.extend(["m forward", "a 1048576"]);
+        // The last line is cut: `f 1` of `f 164131`.
+        let text = log(COUNTED, &lines) + "f 1";
+        let run = play(text.as_bytes()).unwrap();
+        let estimate = run.estimate(&ModelTask::default(), &platform()).unwrap();
+        (run.end.steps, run.end.backwards, estimate)
+    };
+    let mut bounds = Vec::new();
+    for steps in [0, 1, 3] {
+        let (seen, backwards, estimate) = after(steps);
+        assert_eq!((seen, backwards), (steps as u64, steps as u64));
+        let said = format!("the log was cut off after {steps} optimizer steps");
+        assert!(estimate.reasons.iter().any(|r| r.contains(&said)), "{:?}", estimate.reasons);
+        assert_eq!(estimate.reasons.iter().filter(|r| r.starts_with("bound: ")).count(), 1);
+        let beside = estimate.use_mib - platform().context_mib;
+        bounds.push((estimate.upper_mib - platform().context_mib).0 * 100 / beside.0);
+    }
+    assert!(bounds[0] >= 200 && (125..135).contains(&bounds[1]) && (112..120).contains(&bounds[2]), "{bounds:?}");
+    // A server that was stopped: its memory had long stopped rising.
+    let mut lines = vec!["a 104857600"];
+    (0..50).for_each(|_| lines.extend(["a 1048576", "f 0"]));
+    let server = estimate(log(COUNTED, &lines).as_bytes(), &ModelTask::default(), &platform()).unwrap();
+    assert!(server.reasons.iter().any(|r| r.contains("had stopped rising")), "{:?}", server.reasons);
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub struct Replay {
     pub events: u64,
     /// The part of the run in which tensors took most: `backward`.
     pub peak_at: String,
+    /// Events after which tensors never took more.
+    pub risen_until: u64,
 }
 
 /// Replays all events of a log.
@@ -30,26 +32,32 @@ pub struct Replay {
 pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result<Replay, Error> {
     let mut allocator = Caching::new(platform.alloc.clone(), platform.gpu.compute_capability);
     let (mut now, mut peak_at) = (String::from("start"), String::from("start"));
-    let (mut highest, mut events) = (0, 0);
+    let (mut highest, mut events, mut risen_until) = (0, 0, 0);
+    let (mut steps, mut backwards) = (0, 0);
     while let Some(event) = reader.next_event()? {
         events += 1;
         if let Event::Mark { name } = event {
+            // A step is over when something else begins.
+            steps += u64::from(now == "step");
+            backwards += u64::from(name == "backward");
             now = name;
             continue;
         }
         allocator.apply(&event)?;
         let most = allocator.peak().max_allocated;
         if most > highest {
-            highest = most;
+            (highest, risen_until) = (most, events);
             if peak_at != now {
                 peak_at.clone_from(&now);
             }
         }
     }
-    let end = reader
-        .end()
-        .cloned()
-        .unwrap_or_else(|| End { reason: Some("the log was cut off".to_owned()), ..End::default() });
+    let end = reader.end().cloned().unwrap_or_else(|| End {
+        reason: Some(format!("the log was cut off after {steps} optimizer steps")),
+        steps,
+        backwards,
+        ..End::default()
+    });
     Ok(Replay {
         header: reader.header().clone(),
         end,
@@ -57,6 +65,7 @@ pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result
         convolution_bytes: allocator.largest_convolution(),
         events,
         peak_at,
+        risen_until,
     })
 }
 
@@ -73,13 +82,13 @@ impl Replay {
             end.steps,
             self.peak_at
         )];
-        if end.steps == 0 && end.backwards == 0 {
+        if end.steps == 0 && end.backwards == 0 && end.status == Status::Complete {
             notes.push("no backward pass was seen: this is inference".to_owned());
         }
         let mut doubts = Vec::new();
         if end.status == Status::Partial {
             let why = end.reason.as_deref().unwrap_or("no reason given");
-            doubts.push(format!("the trace is partial, memory may rise further: {why}"));
+            doubts.push(format!("the trace is incomplete, memory may rise further: {why}"));
         }
         doubts.extend(end.doubts.iter().cloned());
         Footprint {
@@ -109,6 +118,26 @@ impl Replay {
         }
         let task =
             ModelTask { cudnn_benchmark: task.cudnn_benchmark || self.end.cudnn_benchmark, ..task.clone() };
-        Ok(allocator::estimate(&self.footprint(), &task, platform))
+        let mut estimate = allocator::estimate(&self.footprint(), &task, platform);
+        if let Some((share, good_for)) = self.incomplete() {
+            estimate.widen(share, good_for);
+        }
+        Ok(estimate)
+    }
+
+    /// By how much a run that was stopped may still rise, and what its trace is good for.
+    fn incomplete(&self) -> Option<(f64, &'static str)> {
+        let end = &self.end;
+        if end.status != Status::Partial {
+            return None;
+        }
+        Some(match end.steps {
+            0 if end.backwards == 0 && self.risen_until < self.events / 2 => {
+                (0.30, "an incomplete trace without a backward pass, whose memory had stopped rising")
+            }
+            0 => (1.0, "an incomplete trace without an optimizer step is a lower bound: gradients and the optimizer's states may come"),
+            1 | 2 => (0.30, "an incomplete trace of one or two optimizer steps: later ones may take more"),
+            _ => (0.15, "an incomplete trace of three optimizer steps or more: an evaluation may come"),
+        })
     }
 }

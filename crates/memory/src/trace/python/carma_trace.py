@@ -77,10 +77,10 @@ class Run:
         if self.steps >= BATCHES and not self.loaders:
             self.enough()
 
-    def enough(self, *why):
+    def enough(self):
         self.stopped = True
         count_model()
-        raise Stop(*why)
+        raise Stop
 
     def before_backward(self):
         self.backwards += 1
@@ -272,27 +272,28 @@ def recorded(options, what, body):
     LOG.open(options.out, header(options, what))
     began, status, reason, code = time.time(), "complete", None, 0
 
-    def ended(*_):
-        RUN.enough("timeout")
+    reasons = {signal.SIGTERM: "ended", signal.SIGINT: "interrupted", signal.SIGALRM: "stopped at the time limit"}
 
-    for number in (signal.SIGTERM, signal.SIGALRM):
+    def ended(number, _frame):
+        LOG.asked_to_stop(reasons[number])
+
+    for number in reasons:
         signal.signal(number, ended)
-    if options.timeout:
-        signal.alarm(options.timeout)
+    # More than once: the program may have taken the first for an error of its own.
+    signal.setitimer(signal.ITIMER_REAL, options.timeout, 5)
     try:
-        with Record():
-            body()
-    except Stop as stop:
-        if stop.args:
-            status, reason = "partial", "stopped after %d s and %d optimizer steps" % (
-                time.time() - began, RUN.steps)
+        try:
+            with Record():
+                body()
+        finally:
+            LOG.busy = True  # the end is written, whatever else is asked
+    except Stop:
+        pass
     except SystemExit as leave:
         if leave.code not in (None, 0):
             status, reason = "failed", "the program left with exit code %s" % leave.code
-    except KeyboardInterrupt:
-        status, reason = "partial", "interrupted"
     except BaseException as error:
-        if RUN.stopped:
+        if RUN.stopped or LOG.stop:
             pass  # what the program says to being stopped
         elif RUN.steps >= BATCHES:
             # All of a training loop has been seen.
@@ -300,7 +301,9 @@ def recorded(options, what, body):
         else:
             status, reason = "failed", why(error)
             traceback.print_exc()
-    signal.alarm(0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if LOG.stop:
+        status, reason = "partial", "%s after %d s and %d optimizer steps" % (LOG.stop, time.time() - began, RUN.steps)
     if status == "complete" and LOG.next == 0:
         status, reason = "failed", "the program put nothing on a GPU"
     if "parameters" not in LOG.end:

@@ -25,11 +25,26 @@ class Stop(BaseException):
     """Enough was seen. Not an Exception, so that scripts don't swallow it."""
 
 
+def whole(f):
+    """A signal does not stop this in the middle: a line would be missing, and what is counted would be off by one."""
+    @functools.wraps(f)
+    def run(*args):
+        before, LOG.busy = LOG.busy, True
+        try:
+            return f(*args)
+        finally:
+            LOG.busy = before
+    return run
+
+
 class Log:
     """The events, and what `torch.cuda.memory_allocated` answers."""
 
+    FLUSH = 20000  # lines after which the next point in the run is on the disk, should the process be killed
+
     def __init__(self):
         self.file, self.next, self.live, self.peak = None, 0, 0, 0
+        self.busy, self.stop, self.unflushed = False, None, 0
         self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": []}
         self.threads = set()
 
@@ -45,11 +60,25 @@ class Log:
             self.file = types.SimpleNamespace(
                 write=lambda text: raw.write(text.encode()), close=raw.close, flush=raw.flush
             )
+            descriptor = raw.fileno()
+            # What a child process has in its copy of the buffer is not to be written twice.
+            os.register_at_fork(after_in_child=lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor))
         self.write(json.dumps(header))
 
+    @whole
     def write(self, line):
         if self.file:
             self.file.write(line + "\n")
+            self.unflushed += 1
+            if line[0] == "m" and self.unflushed > self.FLUSH:
+                self.unflushed = 0
+                self.file.flush()
+
+    def asked_to_stop(self, why):
+        """By a signal: at once, or before the next operator where something is being noted."""
+        self.stop = why
+        if not self.busy:
+            raise Stop(why)
 
     def alloc(self, size):
         self.next += 1
@@ -142,6 +171,7 @@ def device_of(t):
     return seen.device if seen else raw
 
 
+@whole
 def forget(key, _):
     seen = SEEN.pop(key, None)
     KNOWN.pop(key, None)
@@ -149,6 +179,7 @@ def forget(key, _):
         LOG.free(seen.number, seen.size)
 
 
+@whole
 def register(t, device):
     """Notes the storage of a tensor on meta; true if it is new."""
     try:
@@ -480,6 +511,8 @@ def without_kernel(func, args, kwargs, error):
 
 class Record(TorchDispatchMode):
     def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        if LOG.stop:
+            raise Stop(LOG.stop)  # asked for at a moment when it could not be, or swallowed by the program
         kwargs = kwargs or {}
         device = kwargs.get("device")
         given = tensors(args, list(kwargs.values()))
