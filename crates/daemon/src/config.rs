@@ -125,7 +125,7 @@ section! {
         pub margin_min: Size = Is("\"512M\""),
         /// Estimators whose answers count beside earlier runs, of those that clients send (docs/memory.md). `[]`: earlier
         /// runs and the users' numbers only.
-        pub estimators: Vec<String> = Is("[\"allocator\"]"),
+        pub estimators: Vec<String> = Is("[\"allocator\", \"share\"]"),
         /// How often a bound should hold, where enough runs tell; above 0.5, below 1.
         pub coverage: f64 = Is("0.95"),
         /// Added to the largest peak of the same command, percent; at most 2 from the third run on.

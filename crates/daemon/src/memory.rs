@@ -294,7 +294,7 @@ fn number(estimate: Estimate) -> Option<(Estimator, MiB)> {
 
 /// The estimators whose answers count.
 pub(crate) fn chain(config: &MemoryConfig) -> Vec<String> {
-    config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned()])
+    config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned(), "share".to_owned()])
 }
 
 pub(crate) fn settings(config: &MemoryConfig) -> Settings {
@@ -363,6 +363,7 @@ const fn basis(tier: Tier) -> Option<Basis> {
     Some(match tier {
         Tier::Exact => Basis::Exact,
         Tier::Scaled => Basis::Scaled,
+        Tier::Share => Basis::Share,
         Tier::Trace => Basis::Trace,
         Tier::Graph => Basis::Graph,
         Tier::Config => Basis::Config,
@@ -403,7 +404,7 @@ pub fn to_view(estimate: &Estimate) -> EstimateView {
 /// that is kept. `None`: a tier that a front end cannot have, or one of another version.
 #[must_use]
 pub fn from_view(view: &EstimateView) -> Option<Estimate> {
-    let tiers = [Tier::Trace, Tier::Graph, Tier::Config, Tier::Summary, Tier::Formula];
+    let tiers = [Tier::Share, Tier::Trace, Tier::Graph, Tier::Config, Tier::Summary, Tier::Formula];
     let tier = tiers.into_iter().find(|t| t.as_str() == view.tier)?;
     let mib = |mib: u64| MiB(mib.min(MOST_MIB));
     let use_mib = mib(view.use_mib).max(MiB(1));

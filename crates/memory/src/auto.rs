@@ -66,7 +66,9 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
     let best = question.estimates.iter().min_by_key(|e| e.tier);
     let context = history.context_for(question.place, question.estimates);
     let at_least = history.at_least(&ask);
-    let told = history.tell(&ask, &settings.margins);
+    // What takes a share of each GPU takes another amount on another type, which no scaling knows.
+    let shares = best.is_some_and(|e| e.tier == Tier::Share);
+    let told = history.tell(&ask, &settings.margins).filter(|told| !shares || told.tier == Tier::Exact);
     let elastic = question.elastic && told.is_none();
     let estimate = match (told, best, question.declared_mib) {
         (Some(told), ..) => from_runs(&told, best, context),
@@ -260,6 +262,33 @@ mod tests {
         assert_eq!(estimate.tier, Tier::Summary);
         assert!((10_500..10_900).contains(&estimate.upper_mib.0), "{estimate:?}");
         assert!(estimate.reasons.iter().any(|r| r.contains("bound at 95 %")), "{estimate:?}");
+    }
+
+    #[test]
+    fn a_share_of_the_gpu_goes_before_runs_on_another_type() {
+        let mut history = History::default();
+        let share = Estimate {
+            tier: Tier::Share,
+            source: "share/vllm".into(),
+            parts: None,
+            use_mib: MiB(60_000),
+            upper_mib: MiB(62_000),
+            ..summary(1000)
+        };
+        learn(&mut history, "vllm serve m", Outcome::Peak(MiB(36_000)), std::slice::from_ref(&share));
+        let on = |gpu: &str| {
+            let question = Question {
+                signature: &signature("vllm serve m"),
+                place: &Place { gpu: gpu.into(), ..place() },
+                // A configuration says less than it takes.
+                estimates: &[summary(4000), share.clone()],
+                declared_mib: None,
+                elastic: false,
+            };
+            answer(&history, &question, &Settings::default()).unwrap().estimate
+        };
+        assert_eq!((on("H200").tier, on("H200").use_mib), (Tier::Exact, MiB(36_000)));
+        assert_eq!(on("B200").tier, Tier::Share);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The answer of every estimator.
 
 use crate::alloc::Peak;
+use crate::margin::FLOOR;
 use crate::{MiB, Platform};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,6 +17,8 @@ pub enum Tier {
     Exact,
     /// The same program ran before, with another batch size or on another GPU.
     Scaled,
+    /// The program's own settings: it takes a share of the GPU, whatever its model.
+    Share,
     /// A recorded sequence of allocations.
     Trace,
     /// A graph of operators with shapes (ONNX).
@@ -37,6 +40,7 @@ impl Tier {
         match self {
             Self::Exact => "exact",
             Self::Scaled => "scaled",
+            Self::Share => "share",
             Self::Trace => "trace",
             Self::Graph => "graph",
             Self::Config => "config",
@@ -107,8 +111,11 @@ pub(crate) const BOUND: &str = "bound: ";
 impl Estimate {
     /// Bounds it at least this share above what it takes beside the CUDA context, and says why.
     pub fn widen(&mut self, share: f64, why: &str) {
+        if self.reasons.iter().any(|reason| reason.ends_with(why)) {
+            return;
+        }
         let context = self.parts.map_or(MiB::ZERO, |parts| parts.context_mib);
-        let upper = self.use_mib + times(self.use_mib - context, share);
+        let upper = self.use_mib + times(self.use_mib - context, share) + FLOOR;
         let reason = format!("{BOUND}{:.0} %: {why}", share * 100.0);
         if upper > self.upper_mib {
             self.upper_mib = upper;

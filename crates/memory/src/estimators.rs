@@ -3,6 +3,7 @@
 mod learned;
 
 use crate::allocator::{self, Footprint};
+use crate::command::Taker;
 use crate::formula::{self, Totals, faketensor};
 use crate::gpumemnet::{AuthorsNetworks, Ensemble};
 use crate::graph::{Graph, Replay, StorageKind, replay};
@@ -29,6 +30,14 @@ pub struct Known {
     pub faketensor_mib: Option<f64>,
     /// Networks of GPUMemNet's authors, where there are some to ask.
     pub authors: Option<Arc<dyn AuthorsNetworks>>,
+    /// The command's program takes memory by its settings.
+    pub taker: Option<Taker>,
+    /// What a trace is asked for.
+    pub asked: trace::Asked,
+    /// What the command says that no front end sees: by how much it widens a bound, and why.
+    pub caveats: Vec<(f64, String)>,
+    /// Processes of the command on one GPU; 0 and 1 are the same.
+    pub processes: u32,
 }
 
 impl Known {
@@ -40,6 +49,34 @@ impl Known {
             || self.safetensors.is_some()
             || self.onnx.is_some()
             || self.trace.is_some()
+    }
+
+    /// Leaves out what describes the model: without the size of a batch it is not to be used.
+    pub fn forget_model(&mut self) {
+        (self.summary, self.hf_config, self.safetensors) = (None, None, None);
+        (self.onnx, self.trace) = (None, None);
+    }
+
+    /// Whether anything can be said of its memory.
+    #[must_use]
+    pub fn says_something(&self) -> bool {
+        self.has_model() || self.taker.is_some()
+    }
+
+    /// What a front end says of one process, with what the command says beside it.
+    fn beside(&self, mut estimate: Estimate) -> Estimate {
+        for (share, why) in &self.caveats {
+            estimate.widen(*share, why);
+        }
+        let processes = u64::from(self.processes.max(1));
+        if processes > 1 {
+            let all = |mib: MiB| MiB(mib.0.saturating_mul(processes));
+            (estimate.need_mib, estimate.use_mib) = (all(estimate.need_mib), all(estimate.use_mib));
+            estimate.upper_mib = all(estimate.upper_mib);
+            estimate.parts = None;
+            estimate.reasons.push(format!("{processes} processes on one GPU take it so many times"));
+        }
+        estimate
     }
 }
 
@@ -121,7 +158,7 @@ impl<'a> View<'a> {
             doubts: source.graph.doubts.clone(),
             notes: source.replay.notes(),
         };
-        allocator::estimate(&footprint, self.task, self.platform)
+        self.known.beside(allocator::estimate(&footprint, self.task, self.platform))
     }
 
     /// Totals as a summary prints them, else as the graph has them.
@@ -155,11 +192,27 @@ fn hugging_face(known: &Known, task: &ModelTask) -> Option<Result<Graph, Error>>
     }))
 }
 
+/// What the program's settings say that it takes.
+fn by_share(view: &View<'_>) -> Result<Estimate, Error> {
+    let taker = view.known.taker.as_ref().ok_or_else(|| Error::Missing {
+        estimator: "share",
+        what: "a command whose program takes a share of the GPU: vLLM, SGLang, JAX, TensorFlow".into(),
+    })?;
+    taker
+        .estimate(view.platform)
+        .ok_or_else(|| Error::bad(taker.program, format!("{}; how far is not known beforehand", taker.why)))
+}
+
+fn by_trace(view: &View<'_>, log: &[u8]) -> Result<Estimate, Error> {
+    let estimate = trace::estimate_for(log, &view.known.asked, view.task, view.platform)?;
+    Ok(view.known.beside(estimate))
+}
+
 /// The main estimator, by the best front end that works; those that do not are among the reasons.
 fn by_allocator(view: &View<'_>) -> Result<Estimate, Error> {
     let mut failed = Vec::new();
     if let Some(log) = &view.known.trace {
-        match trace::estimate(log, view.task, view.platform) {
+        match by_trace(view, log) {
             Ok(estimate) => return Ok(estimate),
             Err(error) => failed.push(error),
         }
@@ -285,7 +338,12 @@ fn by_declared(view: &View<'_>) -> Result<Estimate, Error> {
 
 /// The best that is known without history: the daemon adds that.
 fn by_auto(view: &View<'_>) -> Result<Estimate, Error> {
-    let mut estimate = by_allocator(view).or_else(|error| by_declared(view).map_err(|_| error))?;
+    // What takes a share of the GPU does so whatever its model.
+    let mut estimate = by_share(view)
+        .or_else(|share| {
+            by_allocator(view).map_err(|error| if view.known.has_model() { error } else { share })
+        })
+        .or_else(|error| by_declared(view).map_err(|_| error))?;
     estimate
         .reasons
         .push("without earlier runs: the daemon adds what they teach when the job is submitted".into());
@@ -299,6 +357,7 @@ type Estimator = (&'static str, fn(&View<'_>) -> Result<Estimate, Error>);
 const ESTIMATORS: &[Estimator] = &[
     ("auto", by_auto),
     ("allocator", by_allocator),
+    ("share", by_share),
     ("horus", by_horus),
     ("quick", by_quick),
     ("faketensor-raw", by_faketensor_raw),
@@ -323,7 +382,7 @@ const FRONT_ENDS: &[Estimator] = &[
             .trace
             .as_deref()
             .ok_or_else(|| Error::Missing { estimator: "allocator/trace", what: "--trace".into() })?;
-        trace::estimate(log, view.task, view.platform)
+        by_trace(view, log)
     }),
     ("allocator/onnx", |view| by_front_end(view, "onnx")),
     ("allocator/hf-config", |view| by_front_end(view, "hf-config")),

@@ -11,6 +11,7 @@
 pub mod alloc;
 pub mod allocator;
 pub mod auto;
+pub mod command;
 pub mod dnnperf;
 mod estimate;
 pub mod estimators;

@@ -4,7 +4,7 @@ use crate::estimate::times;
 use crate::{MiB, ModelTask, Parallel, Tier};
 
 /// Always added to a bound: rounding of segments, a library's small buffers.
-const FLOOR: MiB = MiB(64);
+pub(crate) const FLOOR: MiB = MiB(64);
 
 /// A relative margin on top of what the allocator is expected to hold, and why it is as wide.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +56,7 @@ fn base(tier: Tier, convolutional: bool) -> (f64, String) {
     let (share, why) = match (tier, convolutional) {
         (Tier::Exact, _) => (0.05, "the same command ran before"),
         (Tier::Scaled, _) => (0.10, "the same program ran before, with other numbers"),
+        (Tier::Share, _) => (0.05, "a share of the GPU that the program takes"),
         (Tier::Trace, true) => (0.10, "a trace; convolution workspaces vary"),
         (Tier::Trace, false) => (0.03, "a trace of a model without convolutions"),
         (Tier::Graph, _) => (0.15, "a graph of operators"),

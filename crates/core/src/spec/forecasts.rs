@@ -271,6 +271,8 @@ pub enum Basis {
     Exact,
     /// The same program ran before, with another batch size or on another GPU.
     Scaled,
+    /// The program's own settings: it takes a share of the GPU, whatever its model.
+    Share,
     /// A recorded sequence of allocations.
     Trace,
     /// A graph of operators.
@@ -296,6 +298,7 @@ impl fmt::Display for Basis {
         f.write_str(match self {
             Self::Exact => "earlier runs of the same command",
             Self::Scaled => "earlier runs of the same program, scaled",
+            Self::Share => "the share of the GPU that the program takes",
             Self::Trace => "allocator model from a trace",
             Self::Graph => "allocator model from the graph",
             Self::Config => "allocator model from the configuration",

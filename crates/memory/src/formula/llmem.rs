@@ -120,7 +120,16 @@ impl Decoder {
         let out = head.outputs.first().map(|id| graph.tensor(*id));
         let vocabulary = out.and_then(|t| t.shape.last().copied()).unwrap_or(1);
         let hidden = head.inputs.first().and_then(|id| graph.tensor(*id).shape.last().copied()).unwrap_or(1);
-        let attentions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention { .. })).count();
+        // Written out, it is the softmax over a matrix of scores for each head.
+        let four = |node: &crate::graph::Node| {
+            node.outputs.first().is_some_and(|id| graph.tensor(*id).shape.len() == 4)
+        };
+        let is_attention = |node: &&crate::graph::Node| match node.op {
+            Op::Attention { .. } => true,
+            Op::Softmax => four(node),
+            _ => false,
+        };
+        let attentions = graph.nodes.iter().filter(is_attention).count();
         if attentions == 0 {
             return Err(missing("a decoder: this model has no attention"));
         }

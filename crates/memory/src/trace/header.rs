@@ -15,7 +15,7 @@ pub enum Ids {
 }
 
 /// First line: what wrote the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// Always `carma-trace`.
     pub format: String,
@@ -33,6 +33,20 @@ pub struct Header {
     /// What was run.
     #[serde(default)]
     pub what: String,
+    /// Script and arguments, word by word; empty where a function was run, and in logs from before it was noted.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// What the tracer was told.
+    #[serde(default)]
+    pub options: Told,
+}
+
+/// What the tracer was told, as far as it matters to what a trace is good for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Told {
+    /// Samples a step of a function's model.
+    #[serde(default)]
+    pub batch_size: Option<u64>,
 }
 
 /// How a traced run ended.
@@ -78,6 +92,12 @@ pub struct End {
     /// Whether `torch.backends.cudnn.benchmark` was on.
     #[serde(default)]
     pub cudnn_benchmark: bool,
+    /// Whether the program compiles (`torch.compile`), which is off in a trace.
+    #[serde(default)]
+    pub compiled: bool,
+    /// Whether it shares its weights out among processes (FSDP), of which a trace has one.
+    #[serde(default)]
+    pub sharded: bool,
     /// Numbers that the program asked for and that were answered plausibly, and the like.
     #[serde(default)]
     pub doubts: Vec<String>,

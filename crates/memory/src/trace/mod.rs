@@ -22,13 +22,15 @@
 //! A log without its last line was cut off. Versions of the format only grow: a reader refuses a version
 //! that it does not know.
 
+mod belief;
 mod header;
 mod read;
 mod replay;
 
-pub use header::{End, Header, Ids, Status};
+pub use belief::Asked;
+pub use header::{End, Header, Ids, Status, Told};
 pub use read::{Reader, read};
-pub use replay::{Replay, replay};
+pub use replay::{COMPILED, Replay, replay};
 
 use crate::{Error, Estimate, ModelTask, Platform};
 
@@ -45,7 +47,21 @@ pub const TRACER: [(&str, &str); 4] = [
 /// # Errors
 /// A log that is none, that the tracer gave up on, or with absurd sizes.
 pub fn estimate(log: &[u8], task: &ModelTask, platform: &Platform) -> Result<Estimate, Error> {
+    estimate_for(log, &Asked::default(), task, platform)
+}
+
+/// The same, as far as the log is believed for what is asked.
+///
+/// # Errors
+/// As [`estimate`], and a log of another program.
+pub fn estimate_for(
+    log: &[u8],
+    asked: &Asked,
+    task: &ModelTask,
+    platform: &Platform,
+) -> Result<Estimate, Error> {
     let mut reader = read(log)?;
     let replay = replay(&mut reader, platform)?;
-    replay.estimate(task, platform)
+    let estimate = replay.estimate(task, platform)?;
+    asked.of(estimate, &replay.header, &replay.end.batch_sizes)
 }

@@ -45,14 +45,7 @@ pub fn read<R: BufRead>(mut input: R) -> Result<Reader<R>, Error> {
     } else {
         Input::Plain(input)
     };
-    let header = Header {
-        format: String::new(),
-        version: 0,
-        ids: Ids::default(),
-        torch: String::new(),
-        python: String::new(),
-        what: String::new(),
-    };
+    let header = Header::default();
     let mut reader =
         Reader { input, header, end: None, line: Vec::new(), number: 0, bytes: 0, allocations: 0 };
     let none = || {

@@ -6,6 +6,12 @@ use crate::allocator::{self, Footprint};
 use crate::{Error, Estimate, MIB, ModelTask, Platform, Tier};
 use std::io::BufRead;
 
+/// Widening where the program does otherwise than the trace shows.
+const OTHERWISE: f64 = 0.40;
+/// Why a compiled program takes more or less than a trace says.
+pub const COMPILED: &str =
+    "the program is compiled (torch.compile): fused kernels keep less, CUDA graphs and autotuning more";
+
 /// What a log amounts to on a platform.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
@@ -122,6 +128,15 @@ impl Replay {
         if let Some((share, good_for)) = self.incomplete() {
             estimate.widen(share, good_for);
         }
+        if self.end.compiled {
+            estimate.widen(OTHERWISE, COMPILED);
+        }
+        if self.end.sharded {
+            estimate.widen(
+                OTHERWISE,
+                "weights are shared out among processes (FSDP); the trace is of one that keeps all",
+            );
+        }
         Ok(estimate)
     }
 
@@ -135,7 +150,10 @@ impl Replay {
             0 if end.backwards == 0 && self.risen_until < self.events / 2 => {
                 (0.30, "an incomplete trace without a backward pass, whose memory had stopped rising")
             }
-            0 => (1.0, "an incomplete trace without an optimizer step is a lower bound: gradients and the optimizer's states may come"),
+            0 => (
+                1.0,
+                "an incomplete trace without an optimizer step is a lower bound: gradients and the optimizer's states may come",
+            ),
             1 | 2 => (0.30, "an incomplete trace of one or two optimizer steps: later ones may take more"),
             _ => (0.15, "an incomplete trace of three optimizer steps or more: an evaluation may come"),
         })

@@ -53,7 +53,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_methods
+from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_methods, note_compilers
 from carma_trace_kernels import fake_kernels
 from carma_trace_record import LOG, NOW, Record, Stop, Tensor, answer, foreign, learn_references, map_tensors, patch
 
@@ -242,18 +242,19 @@ def install(options):
     fake_loader()
     hook_training()
     watch_models()
+    note_compilers()
     fake_parallel()
 
 
 TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "mode", "channels_last", "gpus")
 
 
-def header(options, what):
+def header(options, what, command):
     return {
         "format": "carma-trace", "version": 1, "ids": "counted", "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
         "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
-        "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")),
+        "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")), "command": list(command),
     }
 
 
@@ -267,9 +268,9 @@ def why(error):
     return "%s at %s" % (text, line) if line else text
 
 
-def recorded(options, what, body):
+def recorded(options, what, body, command=()):
     """Runs `body` under the mode and closes the log; returns the exit code."""
-    LOG.open(options.out, header(options, what))
+    LOG.open(options.out, header(options, what, command))
     began, status, reason, code = time.time(), "complete", None, 0
 
     reasons = {signal.SIGTERM: "ended", signal.SIGINT: "interrupted", signal.SIGALRM: "stopped at the time limit"}
@@ -328,7 +329,7 @@ def run_script(options, words):
             sys.argv = words
             sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
             runpy.run_path(words[0], run_name="__main__")
-    return recorded(options, " ".join(words), body)
+    return recorded(options, " ".join(words), body, list(words))
 
 
 # --- a model, a batch, an optimizer: no script ------------------------------------------------------

@@ -2,13 +2,15 @@
 
 import contextlib
 import functools
+import gc
+import sys
 import types
 import weakref
 
 import torch
 
 from carma_trace_record import (
-    CPU, LOG, META, NOW, RAW_DEVICE, RAW_META, Tensor, answer, device_of, map_tensors, patch, to_cpu,
+    CPU, LOG, META, NOW, RAW_DEVICE, RAW_META, Tensor, answer, device_of, foreign, map_tensors, patch, to_cpu,
 )
 
 def to(original):
@@ -94,6 +96,7 @@ def count_model():
     """Parameters on the GPU, and those of them with gradients."""
     alive = {id(p): p for p in (ref() for ref in LIVE_PARAMETERS) if p is not None}
     here = [p for p in alive.values() if device_of(p).type == "cuda"]
+    note_sharding()
     if here:
         LOG.end["parameters"] = sum(p.numel() for p in here)
         LOG.end["trainable"] = sum(p.numel() for p in here if p.requires_grad)
@@ -124,6 +127,30 @@ class Handle:
         if name.startswith("__"):
             raise AttributeError(name)
         return answer()
+
+
+def note_compilers():
+    """Compilation is off here; the log says that the program asks for it."""
+    def noted(original):
+        def compile(model=None, *args, **kwargs):
+            # Libraries compile functions of their own.
+            if isinstance(model, torch.nn.Module) or not foreign(sys._getframe(1).f_code.co_filename):
+                LOG.end["compiled"] = True
+            return original(model, *args, **kwargs)
+        return functools.wraps(original)(compile)
+
+    patch(torch, "compile", noted)
+    patch(torch.nn.Module, "compile", noted)
+
+
+def note_sharding():
+    """Whether FSDP wrapped a model: with one process it keeps everything."""
+    names = ("torch.distributed.fsdp.fully_sharded_data_parallel", "torch.distributed.fsdp._fully_shard._fully_shard")
+    found = (getattr(sys.modules.get(module), name, None)
+             for module, name in zip(names, ("FullyShardedDataParallel", "FSDPModule")))
+    classes = tuple(c for c in found if c is not None)
+    if classes and any(issubclass(type(o), classes) for o in gc.get_objects()):
+        LOG.end["sharded"] = True
 
 
 def fake_cuda(options):

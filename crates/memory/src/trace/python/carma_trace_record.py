@@ -76,9 +76,9 @@ class Log:
 
     def asked_to_stop(self, why):
         """By a signal: at once, or before the next operator where something is being noted."""
-        self.stop = why
+        self.stop = self.stop or why
         if not self.busy:
-            raise Stop(why)
+            raise Stop(self.stop)
 
     def alloc(self, size):
         self.next += 1

@@ -1,0 +1,233 @@
+//! What a command, its environment and its script's text say of memory before anything runs.
+//!
+//! Pure: who reads files hands their texts in. Nothing here understands Python: a script is searched for
+//! import lines and for settings that are written as literals, and what it decides otherwise is not seen.
+
+mod launcher;
+mod taker;
+
+pub use launcher::{Processes, Sharding};
+pub use taker::{Taken, Taker};
+
+use std::collections::BTreeMap;
+
+/// Longest text of a script that is searched, bytes.
+const MOST_TEXT: usize = 4 << 20;
+
+/// A command, taken apart.
+#[derive(Debug, Clone, Default)]
+pub struct Command {
+    /// Its words; those of a line for the shell, and without assignments before the program.
+    words: Vec<String>,
+    env: BTreeMap<String, String>,
+    /// Lines of the script, without indentation and comments.
+    script: Vec<String>,
+}
+
+impl Command {
+    /// Takes a command apart.
+    #[must_use]
+    pub fn new(command: &[String], env: &BTreeMap<String, String>, script: Option<&[u8]>) -> Self {
+        let mut env = env.clone();
+        let mut words = Vec::new();
+        // A line for the shell has words within words.
+        for word in command.iter().flat_map(|word| word.split_whitespace()) {
+            let word = word.trim_matches(['\'', '"']);
+            match word.split_once('=') {
+                Some((key, value)) if words.is_empty() && is_name(key) => {
+                    env.insert(key.to_owned(), value.trim_matches(['\'', '"']).to_owned());
+                }
+                _ if words.is_empty()
+                    && matches!(stem(word), "env" | "sh" | "bash" | "-c" | "exec" | "nohup") => {}
+                _ => words.push(word.to_owned()),
+            }
+        }
+        let text = script.map(|text| String::from_utf8_lossy(&text[..text.len().min(MOST_TEXT)]));
+        let lines = text.iter().flat_map(|text| text.lines());
+        let script = lines.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self { words, env, script: script.map(str::to_owned).collect() }
+    }
+
+    /// Name of the program without its folder: `torchrun`.
+    fn program(&self) -> &str {
+        self.words.first().map_or("", |word| stem(word))
+    }
+
+    /// What Python is told to run by `-m`.
+    fn module(&self) -> Option<&str> {
+        let at = self
+            .words
+            .iter()
+            .position(|word| word == "-m")
+            .filter(|_| self.program().starts_with("python"))?;
+        self.words.get(at + 1).map(String::as_str)
+    }
+
+    /// Where the program of a launcher begins among the words: a script, or what follows `-m`.
+    fn inner(&self) -> usize {
+        let words = self.words.iter().enumerate().skip(1);
+        let script = |(_, word): &(usize, &String)| word.ends_with(".py");
+        words.clone().find(script).map_or(self.words.len(), |(at, _)| at)
+    }
+
+    /// Value of the last option of one of these names, as in `--name value` and `--name=value`; `-` and `_` are the
+    /// same.
+    fn option<'a>(words: &'a [String], names: &[&str]) -> Option<&'a str> {
+        let mut found = None;
+        for (at, word) in words.iter().enumerate() {
+            let Some(bare) = word.strip_prefix('-') else { continue };
+            let (name, value) = match bare.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (bare, None),
+            };
+            let name = name.trim_start_matches('-').replace('_', "-");
+            if names.contains(&name.as_str()) {
+                found = value.or_else(|| words.get(at + 1).map(String::as_str)).or(found);
+            }
+        }
+        found
+    }
+
+    /// Whether one of these options is there, with a value or without.
+    fn has(words: &[String], names: &[&str]) -> bool {
+        words.iter().filter_map(|word| word.strip_prefix("--")).any(|word| {
+            let name = word.split('=').next().unwrap_or(word).replace('_', "-");
+            names.contains(&name.as_str())
+        })
+    }
+
+    /// A variable: as the script sets it by a literal (`os.environ["X"] = "y"`), else as it finds it.
+    fn variable(&self, name: &str) -> Option<&str> {
+        let of_script = self.script.iter().find_map(|line| {
+            if !line.contains("environ") && !line.contains("putenv") {
+                return None;
+            }
+            let after =
+                line.split_once(&format!("\"{name}\"")).or_else(|| line.split_once(&format!("'{name}'")))?.1;
+            let mut quoted = after.split(['"', '\'']);
+            let _between = quoted.next()?;
+            quoted.next()
+        });
+        of_script.or_else(|| self.env.get(name).map(String::as_str))
+    }
+
+    /// Whether the script imports a package, anywhere in it.
+    fn imports(&self, package: &str) -> bool {
+        let is = |path: &str| path.trim().split(['.', ' ']).next() == Some(package);
+        self.script.iter().any(|line| {
+            if let Some(rest) = line.strip_prefix("from ") {
+                return is(rest);
+            }
+            line.strip_prefix("import ").is_some_and(|rest| rest.split(',').any(is))
+        })
+    }
+
+    /// Whether a line of the script holds this.
+    fn mentions(&self, text: &str) -> bool {
+        self.script.iter().any(|line| line.contains(text))
+    }
+
+    /// The number that the script gives to a keyword, where it is a literal: `gpu_memory_utilization=0.5`.
+    fn keyword(&self, name: &str) -> Option<f64> {
+        self.script.iter().find_map(|line| {
+            let after = line.split_once(name)?.1.trim_start().strip_prefix('=')?.trim_start();
+            let end = after.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(after.len());
+            after[..end].parse().ok()
+        })
+    }
+
+    /// Whether the script compiles its model (`torch.compile`).
+    #[must_use]
+    pub fn compiles(&self) -> bool {
+        self.mentions("torch.compile(")
+            || self.mentions("@torch.compile")
+            || Self::has(&self.words, &["torch-compile"])
+            || self.script.iter().any(|line| line.ends_with(".compile()") && self.imports("torch"))
+    }
+
+    /// Rank of low-rank adapters, where the command says that it trains such (`--use_peft --lora_r 16`).
+    #[must_use]
+    pub fn lora(&self) -> Option<u32> {
+        let rank = Self::option(&self.words, &["lora-r", "lora-rank"])?.parse().ok()?;
+        // TRL has a rank by default, which counts with `--use_peft` only.
+        (rank > 0 && (Self::has(&self.words, &["use-peft", "use-lora", "lora"]) || self.imports("peft")))
+            .then_some(rank)
+    }
+
+    /// Whether the script imports PEFT, so that it may train adapters only.
+    #[must_use]
+    pub fn uses_peft(&self) -> bool {
+        self.imports("peft")
+    }
+}
+
+fn is_name(key: &str) -> bool {
+    !key.is_empty()
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !key.as_bytes()[0].is_ascii_digit()
+}
+
+fn stem(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// Whether a variable's text means yes.
+fn is_true(text: &str) -> bool {
+    matches!(text.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A command with variables before it, and a script.
+    pub(super) fn command(line: &str, script: &str) -> Command {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        Command::new(&words, &BTreeMap::new(), Some(script.as_bytes()))
+    }
+
+    #[test]
+    fn variables_before_the_program_and_in_the_script() {
+        let line =
+            ["/bin/sh".to_owned(), "-c".to_owned(), "A=1 B='x y' python t.py --a_b=3 --c 4".to_owned()];
+        let read = Command::new(&line, &[("C".to_owned(), "c".to_owned())].into(), None);
+        assert_eq!(
+            (read.variable("A"), read.variable("C"), read.variable("D")),
+            (Some("1"), Some("c"), None)
+        );
+        let read = command(
+            "env A=1 python t.py",
+            "import os\nos.environ['A'] = '2'\nos.environ.setdefault(\"B\", \"3\")",
+        );
+        assert_eq!(
+            (read.variable("A"), read.variable("B"), read.program()),
+            (Some("2"), Some("3"), "python")
+        );
+        let words: Vec<String> = ["--a_b=3", "--c", "4", "--d"].map(str::to_owned).to_vec();
+        assert_eq!(Command::option(&words, &["a-b"]), Some("3"));
+        assert_eq!((Command::option(&words, &["c"]), Command::option(&words, &["d"])), (Some("4"), None));
+        assert!(Command::has(&words, &["d"]) && !Command::has(&words, &["a"]));
+    }
+
+    #[test]
+    fn imports_are_those_of_the_top_level_package() {
+        let read = command(
+            "python t.py",
+            "import os, jax.numpy as jnp\n    from flax import linen\n# import vllm\n",
+        );
+        assert!(
+            read.imports("jax") && read.imports("flax") && !read.imports("vllm") && !read.imports("numpy")
+        );
+        assert!(!command("python t.py", "import jaxtyping\nfrom .jax import x").imports("jax"));
+    }
+
+    #[test]
+    fn compilers_and_adapters() {
+        assert!(command("python t.py", "model = torch.compile(model)").compiles());
+        assert!(command("python t.py --torch_compile", "").compiles());
+        assert!(!command("python t.py", "re.compile(x)\n# torch.compile(model)").compiles());
+        assert_eq!(command("python sft.py --use_peft --lora_r 16", "").lora(), Some(16));
+        assert_eq!(command("python sft.py --lora_r 16", "").lora(), None);
+        assert_eq!(command("python t.py --lora-rank=8", "from peft import LoraConfig").lora(), Some(8));
+    }
+}

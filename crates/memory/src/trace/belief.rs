@@ -1,0 +1,176 @@
+//! Whether a trace is of what is asked: the same program, arguments and batch.
+
+use super::Header;
+use crate::estimate::times;
+use crate::history::{Facts, Signature};
+use crate::{Error, Estimate, MiB};
+
+/// What a trace is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Script and arguments, or `-m`, module and arguments; empty: not known.
+    pub program: Vec<String>,
+    /// Samples a step, where they were said.
+    pub batch: Option<u64>,
+}
+
+/// Widening for the same program with other arguments.
+const OTHER_ARGUMENTS: f64 = 0.40;
+
+impl Asked {
+    /// The estimate of a trace, as far as it is believed for what is asked. `batches` are those that its data loaders
+    /// had.
+    ///
+    /// # Errors
+    /// A trace of another program.
+    pub fn of(&self, mut estimate: Estimate, header: &Header, batches: &[u64]) -> Result<Estimate, Error> {
+        let made = header.program();
+        let said = |words: &[String]| {
+            let mut words = words.to_vec();
+            if let Some(script) = words.first_mut() {
+                *script = stem(script).to_owned();
+            }
+            let name = words.iter().find(|word| *word != "-m").cloned().unwrap_or_default();
+            (name, Signature::of(&Facts { command: &words, ..Facts::default() }))
+        };
+        let mut its_batch = header.options.batch_size;
+        let mut asked_batch = self.batch;
+        if let (Some(made), false) = (&made, self.program.is_empty()) {
+            let ((name, its), (asked, wanted)) = (said(made), said(&self.program));
+            if name != asked {
+                return Err(Error::bad(
+                    "the trace",
+                    format!(
+                        "it is of `{}`, not of `{asked}`, so it says nothing here; \
+                         `carma dry-run -o LOG -- COMMAND` makes one",
+                        header.what
+                    ),
+                ));
+            }
+            if its.program != wanted.program {
+                estimate.widen(
+                    OTHER_ARGUMENTS,
+                    &format!("the trace is of the same program with other arguments, `{}`", header.what),
+                );
+                estimate.apart();
+            }
+            its_batch = its.batch.or(its_batch);
+            asked_batch = wanted.batch.or(asked_batch);
+        }
+        let Some(asked) = asked_batch else { return Ok(estimate) };
+        let known = its_batch.map_or_else(|| batches.to_vec(), |batch| vec![batch]);
+        match known.iter().max() {
+            Some(made) if !known.contains(&asked) => scale(&mut estimate, *made, asked),
+            _ => {}
+        }
+        Ok(estimate)
+    }
+}
+
+/// An estimate for another batch than the trace's: between nothing and everything grows with it.
+fn scale(estimate: &mut Estimate, made: u64, asked: u64) {
+    let context = estimate.parts.map_or(MiB::ZERO, |parts| parts.context_mib);
+    let factor = asked as f64 / made.max(1) as f64;
+    let scaled = |mib: MiB| context + times(mib - context, factor);
+    let how = if asked > made {
+        (estimate.use_mib, estimate.upper_mib) = (scaled(estimate.use_mib), scaled(estimate.upper_mib));
+        "as if all of it grew with the batch, which is too much rather than too little"
+    } else {
+        estimate.need_mib = scaled(estimate.need_mib);
+        "which takes no more"
+    };
+    estimate.reasons.push(format!("the trace is of a batch of {made}, not of {asked}, {how}"));
+    estimate.apart();
+}
+
+impl Estimate {
+    /// Not what the trace itself says: what runs teach of it is kept apart.
+    fn apart(&mut self) {
+        self.parts = None;
+        self.source = "allocator/trace-of-another-run".to_owned();
+    }
+}
+
+fn stem(script: &str) -> &str {
+    script.rsplit('/').next().unwrap_or(script)
+}
+
+impl Header {
+    /// Script and arguments that were traced; `None` where a function was.
+    fn program(&self) -> Option<Vec<String>> {
+        if !self.command.is_empty() {
+            return Some(self.command.clone());
+        }
+        // Logs from before there was a command: a function is `MODULE:NAME`.
+        let words: Vec<String> = self.what.split_whitespace().map(str::to_owned).collect();
+        let is_entry = words.len() == 1 && words[0].contains(':');
+        (!is_entry && !words.is_empty()).then_some(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Parts, Tier};
+
+    fn header(line: &str) -> Header {
+        Header {
+            command: line.split_whitespace().map(str::to_owned).collect(),
+            what: line.into(),
+            ..Header::default()
+        }
+    }
+
+    fn estimate() -> Estimate {
+        Estimate {
+            need_mib: MiB(900),
+            use_mib: MiB(1500),
+            upper_mib: MiB(1600),
+            tier: Tier::Trace,
+            source: "allocator/trace".into(),
+            family: "bert".into(),
+            parts: Some(Parts { context_mib: MiB(500), ..Parts::default() }),
+            reasons: vec!["bound: 3 %: a trace".into()],
+        }
+    }
+
+    fn ask(made: &Header, line: &str, batch: Option<u64>) -> Result<Estimate, Error> {
+        let program = line.split_whitespace().map(str::to_owned).collect();
+        Asked { program, batch }.of(estimate(), made, &[32])
+    }
+
+    #[test]
+    fn a_trace_is_believed_for_what_it_was_made_with() {
+        let made = header("train.py --model a --epochs 3");
+        for same in ["/w/train.py --epochs 90 --model a", "train.py --model a --lr 3", ""] {
+            assert_eq!(ask(&made, same, None).unwrap(), estimate(), "{same}");
+        }
+        assert_eq!(ask(&made, "train.py --model a", Some(32)).unwrap(), estimate());
+        let other = ask(&made, "other.py --model a", None).unwrap_err().to_string();
+        assert!(other.contains("`train.py --model a --epochs 3`, not of `other.py`"), "{other}");
+        let wide = ask(&made, "train.py --model b", None).unwrap();
+        assert_eq!((wide.use_mib, wide.upper_mib), (MiB(1500), MiB(1964)));
+        assert!(wide.reasons[0].contains("other arguments") && wide.parts.is_none(), "{wide:?}");
+    }
+
+    #[test]
+    fn another_batch_is_scaled() {
+        let made = header("train.py --bs 32");
+        let larger = ask(&made, "train.py --bs 128", None).unwrap();
+        assert_eq!((larger.need_mib, larger.use_mib, larger.upper_mib), (MiB(900), MiB(4500), MiB(4900)));
+        assert!(larger.reasons[1].contains("a batch of 32, not of 128"), "{larger:?}");
+        let smaller = ask(&made, "train.py --bs 16", None).unwrap();
+        assert_eq!((smaller.need_mib, smaller.use_mib, smaller.upper_mib), (MiB(700), MiB(1500), MiB(1600)));
+        // Where neither command says it, what the loaders had.
+        let silent = header("train.py");
+        assert_eq!(ask(&silent, "train.py", Some(64)).unwrap().use_mib, MiB(2500));
+        // A function has no command; its batch counts.
+        let entry = Header { what: "net.py:make".into(), ..Header::default() };
+        assert_eq!(ask(&entry, "other.py", None).unwrap(), estimate());
+        assert_eq!(ask(&entry, "other.py", Some(64)).unwrap().use_mib, MiB(2500));
+        // Logs of before have their words in one text.
+        let old = Header { what: "train.py --model a".into(), ..Header::default() };
+        assert!(ask(&old, "other.py", None).is_err() && ask(&old, "train.py --model a", None).is_ok());
+    }
+}
