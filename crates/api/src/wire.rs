@@ -230,6 +230,10 @@ pub struct SubmitReply {
     /// What carma expects of its memory, where it knows anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,
+    /// The policy in force has no bound of its memory to go by: it waits for a GPU without a job, and none joins it
+    /// there before its memory has settled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone_until_settled: bool,
 }
 
 /// Why something is as it is.

@@ -141,13 +141,20 @@ pub(crate) enum Verb {
 
 /// `carma estimate`.
 #[derive(Debug, Clone, Args)]
+#[command(
+    override_usage = "carma estimate [OPTIONS] --summary FILE | --hf-config FILE | ... --batch-size N\n       carma estimate [OPTIONS] -- CMD [ARGS]..."
+)]
 pub(crate) struct EstimateArgs {
+    /// A command as you would submit it, after `--`: python train.py. It is run for a few steps without a GPU, as
+    /// `carma dry-run` does
+    #[arg(value_name = "CMD", trailing_var_arg = true, value_parser = clap::value_parser!(OsString))]
+    pub(crate) command: Vec<OsString>,
     /// Which estimator, or `all` side by side
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) estimator: String,
-    /// Number of GPUs
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) gpus: u32,
+    /// Number of GPUs [default: 1, or one for each process that the command starts]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) gpus: Option<u32>,
     /// Memory that you would ask for yourself
     #[arg(long, value_name = "SIZE", value_parser = parse::memory)]
     pub(crate) gpu_memory: Option<MiB>,
@@ -169,6 +176,9 @@ pub(crate) struct EstimateArgs {
     /// Where it runs.
     #[command(flatten)]
     pub(crate) platform: memory::PlatformArgs,
+    /// The dry run of a command.
+    #[command(flatten)]
+    pub(crate) tracer: memory::TracerArgs,
 }
 
 /// `carma lab`.
@@ -246,6 +256,12 @@ pub(crate) struct JobArgs {
     /// Run it by your login shell, which reads your profile first (conda, modules)
     #[arg(long, help_heading = "The host")]
     pub(crate) login: bool,
+    /// First run the command for a few steps without a GPU (`carma dry-run`), here and now, and reserve what that
+    /// shows. A job whose dry run fails is not submitted; with `try` it is, without what a dry run would have shown
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "needed",
+        conflicts_with = "trace", help_heading = "The model",
+        value_parser = PossibleValuesParser::new(["needed", "try"]).map(|word| word == "try"))]
+    pub(crate) dry_run: Option<bool>,
     /// The model, for what is expected of its memory.
     #[command(flatten)]
     pub(crate) model: memory::ModelArgs,
@@ -651,7 +667,7 @@ mod tests {
         let file = std::path::Path::new("j.toml");
         let known = carma_api::job_file::toml::parse(file, "no-such-key = 1").unwrap_err().what;
         // What is about files or the call, and `--shared`, which takes back what a file says.
-        let others = ["file", "rad", "shared", "repeat", "parsable", "json"];
+        let others = ["file", "rad", "shared", "repeat", "parsable", "json", "dry-run"];
         let submit = Cli::command().find_subcommand("submit").unwrap().clone();
         for option in submit.get_arguments().filter_map(clap::Arg::get_long) {
             assert!(known.contains(&format!("`{option}`")) != others.contains(&option), "{option}: {known}");

@@ -157,7 +157,186 @@ fn a_program_without_end_is_stopped_and_its_estimate_is_partial() {
     let value = traced(python, "endless.py", &[], &["--timeout", "10"]);
     assert_eq!(value["trace"]["end"]["status"], "partial");
     let reasons = value["estimates"][0]["reasons"].to_string();
-    assert!(reasons.contains("partial") && reasons.contains("10 s"), "{reasons}");
+    assert!(reasons.contains("incomplete") && reasons.contains("10 s"), "{reasons}");
+}
+
+/// What is said of the bound.
+fn bound(value: &Value) -> String {
+    let reasons = value["estimates"][0]["reasons"].as_array().unwrap();
+    let bounds: Vec<&str> =
+        reasons.iter().filter_map(Value::as_str).filter(|r| r.starts_with("bound: ")).collect();
+    assert_eq!(bounds.len(), 1, "{value}");
+    bounds[0].to_owned()
+}
+
+#[test]
+fn an_estimate_of_a_command_is_a_dry_run() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = script("plain.py");
+    let out = carma(&["estimate", "--gpu", "H200", "--json", "--", python, &path], dir.path());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let value: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let by_name = traced(python, "plain.py", &[], &[]);
+    assert_eq!(value["estimates"], by_name["estimates"]);
+    assert_eq!(
+        (&value["estimates"][0]["estimator"], &value["trace"]["end"]["steps"]),
+        (&"auto".into(), &4.into())
+    );
+    // Beside it, any estimator that the trace or a description can answer.
+    let out = carma(&["estimate", "--gpu", "H200", "--estimator", "all", "--", python, &path], dir.path());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains("allocator/trace") && text.contains("gpumemnet"), "{text}");
+}
+
+#[test]
+fn compilers_and_sharding_widen_the_bound() {
+    let Some(python) = python() else { return };
+    let compiled = traced(python, "compiled.py", &[], &[]);
+    assert_eq!(compiled["trace"]["end"]["compiled"], true);
+    assert!(bound(&compiled).starts_with("bound: 40 %: the program is compiled"), "{}", bound(&compiled));
+    // As torchrun would start it.
+    let dir = tempfile::tempdir().unwrap();
+    let path = script("sharded.py");
+    let words = ["estimate", "--gpu", "H200", "--json", "--python", python, "--"];
+    let launcher = ["torchrun", "--nproc-per-node", "2", &path];
+    let out = carma(&[&words[..], &launcher].concat(), dir.path());
+    let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{stderr}");
+    let value: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&value["task"]["gpus"], &value["task"]["parallel"]), (&2.into(), &"zero3".into()));
+    assert_eq!(value["trace"]["end"]["sharded"], true);
+    assert!(bound(&value).starts_with("bound: 40 %: "), "{}", bound(&value));
+    let reasons = value["estimates"][0]["reasons"].to_string();
+    assert!(reasons.contains("FSDP FULL_SHARD over 2 processes of torchrun"), "{reasons}");
+    assert!(reasons.contains("the trace is of one that keeps all"), "{reasons}");
+}
+
+#[test]
+fn an_interrupted_run_says_what_it_saw_and_a_killed_one_leaves_a_log() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = script("endless.py");
+    let start = |log: &str| {
+        let words = ["dry-run", "--gpu", "H200", "--json", "-o", log, "--", python, &path];
+        let child = Command::new(env!("CARGO_BIN_EXE_carma"))
+            .args(words)
+            .current_dir(dir.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The log is written in pieces: once there is one, the program runs.
+        let log = dir.path().join(log);
+        while std::fs::metadata(&log).map_or(0, |m| m.len()) == 0 {
+            assert!(Path::new(&format!("/proc/{}", child.id())).exists());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        child
+    };
+    let signal = |pid: u32, name: &str| {
+        assert!(
+            Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success()
+        );
+    };
+    let child = start("interrupted.log");
+    signal(child.id(), "INT");
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130), "{}", String::from_utf8_lossy(&out.stderr));
+    let value: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(value["trace"]["end"]["status"], "partial");
+    assert!(value["estimates"][0]["reasons"].to_string().contains("the trace is incomplete"));
+
+    let child = start("killed.log");
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    signal(children.trim().parse().unwrap(), "KILL");
+    let out = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(0), "{stderr}");
+    let again = carma(&["estimate", "--gpu", "H200", "--trace", "killed.log"], dir.path());
+    let text = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(
+        text.contains("incomplete") && text.contains("cut off after 0 optimizer steps"),
+        "{text}{stderr}"
+    );
+}
+
+#[test]
+fn a_trace_is_believed_for_what_it_was_made_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = r#"{"format":"carma-trace","version":1,"ids":"counted","what":"train.py --bs 8","command":["train.py","--bs","8"]}"#;
+    let end = r#"{"end":{"status":"complete","steps":3,"backwards":3}}"#;
+    std::fs::write(dir.path().join("t.log"), format!("{head}\na 1073741824\na 1073741824\nf 0\n{end}\n"))
+        .unwrap();
+    let run = |command: &str| {
+        let words = ["estimate", "--gpu", "H200", "--json", "--trace", "t.log", "--"];
+        let out = carma(&[&words[..], &command.split(' ').collect::<Vec<_>>()].concat(), dir.path());
+        let value: Option<Value> = serde_json::from_slice(&out.stdout).ok();
+        (value, String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let upper = |value: &Value| value["estimates"][0]["upper_mib"].as_u64().unwrap();
+    let same = run("python train.py --bs 8 --epochs 9").0.unwrap();
+    assert_eq!(same["estimates"][0]["use_mib"], 758 + 2048);
+    let larger = run("python train.py --bs 16").0.unwrap();
+    assert_eq!(larger["estimates"][0]["use_mib"], 758 + 4096);
+    let other = run("python train.py --bs 8 --model big").0.unwrap();
+    assert!(upper(&other) > upper(&same) && bound(&other).contains("other arguments"), "{other}");
+    let (none, stderr) = run("python other.py");
+    assert!(none.is_none() && stderr.contains("it is of `train.py --bs 8`, not of `other.py`"), "{stderr}");
+}
+
+#[test]
+fn programs_that_take_a_share_are_named_without_being_run() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("jax_train.py"), "import jax\n").unwrap();
+    std::fs::write(dir.path().join("tf_train.py"), "import tensorflow as tf\n").unwrap();
+    let config = r#"{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 128}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let run = |words: &[&str]| {
+        let out = carma(&[&["estimate", "--gpu", "H200"], words].concat(), dir.path());
+        (String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    // 92 % of 143,771 MiB, whatever the configuration says of its weights.
+    let (vllm, _) = run(&["--hf-config", "config.json", "--batch-size", "1", "--", "vllm", "serve", "m"]);
+    assert!(vllm.contains("132270") && vllm.contains("share/vllm"), "{vllm}");
+    let (half, _) = run(&["--", "vllm", "serve", "m", "--gpu-memory-utilization", "0.5"]);
+    assert!(half.contains("71886"), "{half}");
+    let (jax, _) = run(&["--", "python", "jax_train.py"]);
+    assert!(jax.contains("share/jax") && jax.contains("JAX takes 75 % of each GPU"), "{jax}");
+    let (grows, stderr) =
+        run(&["--", "env", "XLA_PYTHON_CLIENT_PREALLOCATE=false", "python", "jax_train.py"]);
+    assert!(grows.is_empty() && stderr.contains("JAX allocates as it goes"), "{stderr}");
+    let (tf, _) = run(&["--", "python", "tf_train.py"]);
+    assert!(tf.contains("share/tensorflow") && tf.contains("143771"), "{tf}");
+}
+
+#[test]
+fn llmem_knows_the_attention_of_a_llama() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 128}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let run = |more: &[&str]| {
+        let words = [
+            "estimate",
+            "--gpu",
+            "H200",
+            "--estimator",
+            "llmem",
+            "--hf-config",
+            "config.json",
+            "--seq-len",
+            "64",
+        ];
+        let out = carma(&[&words[..], more].concat(), dir.path());
+        assert!(out.status.success(), "{more:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    // The kernel changes nothing: LLMem counts one output a block.
+    let fused = run(&["--precision", "bf16"]);
+    assert_eq!(run(&["--precision", "bf16", "--attention", "eager"]), fused);
+    assert!(run(&["--precision", "fp32"]).contains("llmem"));
 }
 
 #[test]

@@ -164,9 +164,9 @@ pub(crate) struct DryRunArgs {
     /// The command as you would submit it, after `--`: python train.py --epochs 3
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_parser = clap::value_parser!(OsString))]
     pub(crate) command: Vec<OsString>,
-    /// Number of GPUs that the program sees
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) gpus: u32,
+    /// Number of GPUs that the program sees [default: 1, or one for each process that the command starts]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) gpus: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

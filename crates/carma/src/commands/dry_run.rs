@@ -1,62 +1,39 @@
-//! `carma dry-run`: the user's unmodified script for a few steps, without a GPU.
+//! `carma dry-run`: the user's unmodified script for a few steps, without a GPU; and how a command is taken apart for it.
 
 use super::Context;
-use super::estimate::{self, platform};
-use super::tracer::{self, Launch, option};
+use super::estimate;
+use super::tracer::Launch;
+use crate::cli::EstimateArgs;
 use crate::cli::memory::DryRunArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Screen, print, print_json};
-use carma_memory::estimators::{self, Known};
-use carma_memory::{ModelTask, Platform};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Runs the verb.
+/// Runs the verb: `carma estimate -- COMMAND` by a name of its own.
 pub(crate) fn run(context: &Context, args: &DryRunArgs) -> Outcome {
-    let platform = platform(context, &args.platform)?;
-    let known = estimate::read(&args.model)?;
-    let task = args.task.task(args.gpus);
-    let mut launch = launch(&args.command, std::env::var_os("PATH").as_deref())?;
-    launch.words.insert(1, option("gpus", args.gpus.to_string()));
-    match tracer::trace(&launch, &args.tracer, &platform) {
-        Ok(replay) => {
-            tracer::tell(&replay, &task, &platform, args.json)?;
-            Ok(0)
-        }
-        Err(failure) => fall_back(failure, &known, &task, &platform, args.json),
-    }
-}
-
-/// With something else known of the model, that is estimated from; the trace's failure is told anyway.
-fn fall_back(failure: Failure, known: &Known, task: &ModelTask, platform: &Platform, json: bool) -> Outcome {
-    if !known.has_model() {
-        return Err(match failure.hint {
-            Some(_) => failure,
-            None => failure.hint("`carma estimate --help` says from what else an estimate can be made"),
-        });
-    }
-    failure.tell();
-    let answers = estimators::run("auto", known, task, platform).map_err(|e| Failure::new(e.to_string()))?;
-    if let Some(Err(error)) = answers.first().map(|answer| &answer.result) {
-        return Err(Failure::new(error.to_string()));
-    }
-    if json {
-        let mut value = estimate::json(&answers, task, platform);
-        value["trace_failed"] = failure.message.into();
-        print_json(&value)?;
-    } else {
-        print(&estimate::render(&answers, platform, &Screen::stdout()))?;
-    }
-    Ok(0)
+    let args = EstimateArgs {
+        command: args.command.clone(),
+        estimator: "auto".to_owned(),
+        gpus: args.gpus,
+        gpu_memory: None,
+        faketensor_peak: None,
+        gpumemnet_weights: None,
+        json: args.json,
+        model: args.model.clone(),
+        task: args.task.clone(),
+        platform: args.platform.clone(),
+        tracer: args.tracer.clone(),
+    };
+    estimate::run(context, &args)
 }
 
 /// Finds Python and the program in a command.
 ///
 /// # Errors
 /// A command that runs no Python program as far as can be told.
-fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launch, Failure> {
+pub(crate) fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launch, Failure> {
     let mut rest = command;
     let mut launch = Launch::default();
     if rest.first().is_some_and(|word| word == "env") {
@@ -92,7 +69,7 @@ fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launch, Failure>
             Ok(launch)
         }
         _ => Err(Failure::usage(format!("`{name}` is no Python program"))
-            .hint("a dry run needs the command that starts Python: carma dry-run -- python train.py")),
+            .hint("a dry run needs the command that starts Python, as in: -- python train.py")),
     }
 }
 
@@ -140,7 +117,7 @@ fn after_python(mut launch: Launch, mut words: &[OsString]) -> Result<Launch, Fa
 fn one_process(mut launch: Launch, words: &[OsString], launcher: &str) -> Result<Launch, Failure> {
     let script = words.iter().position(|word| word.as_bytes().ends_with(b".py")).ok_or_else(|| {
         Failure::usage(format!("no script in the command of {launcher}"))
-            .hint("name the script itself: carma dry-run -- python train.py")
+            .hint("name the script itself, as in: -- python train.py")
     })?;
     for (key, value) in [
         ("RANK", "0"),

@@ -1,6 +1,8 @@
 //! `carma estimate`: how much GPU memory a task will need.
 
-use super::Context;
+use super::spoken::Spoken;
+use super::tracer::{self, INTERRUPTED, Shows, Traced, option};
+use super::{Context, dry_run};
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
 use crate::lab::LabNetworks;
@@ -13,6 +15,7 @@ use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
 use carma_memory::hf::safetensors::Weights;
+use carma_memory::trace::Replay;
 use carma_memory::{Estimate, MiB, ModelTask, Platform, Precision};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,8 +30,13 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     known.declared_mib = args.gpu_memory;
     known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
     known.authors = args.gpumemnet_weights.clone().map(|weights| Arc::new(LabNetworks { weights }) as _);
-    let task = args.task.task(args.gpus);
+    known.asked.batch = args.task.batch_size;
     let platform = platform(context, &args.platform)?;
+    let (task, traced) = if args.command.is_empty() {
+        (args.task.task(args.gpus.unwrap_or(1)), None)
+    } else {
+        of_command(args, &mut known, &platform)?
+    };
     let mut answers = estimators::run(&args.estimator, &known, &task, &platform)
         .map_err(|e| Failure::usage(e.to_string()))?;
     if let Some(note) = other_type(&known, args.task.precision) {
@@ -39,11 +47,62 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
         return Err(Failure::new(error.to_string()));
     }
     if args.json {
-        print_json(&json(&answers, &task, &platform))?;
+        let mut value = json(&answers, &task, &platform);
+        match &traced {
+            Some(Ok(traced)) => value["trace"] = of_trace(&traced.replay),
+            Some(Err(failed)) => value["trace_failed"] = failed.message.clone().into(),
+            None => {}
+        }
+        print_json(&value)?;
     } else {
         print(&render(&answers, &platform, &Screen::stdout()))?;
     }
-    Ok(0)
+    let interrupted = matches!(traced, Some(Ok(Traced { interrupted: true, .. })));
+    Ok(if interrupted { INTERRUPTED } else { 0 })
+}
+
+/// What the command says, and a dry run of it: none where its program takes a share of the GPU whatever it runs, nor
+/// where a trace is given.
+type OfCommand = (ModelTask, Option<Result<Traced, Failure>>);
+
+fn of_command(args: &EstimateArgs, known: &mut Known, platform: &Platform) -> Result<OfCommand, Failure> {
+    let words: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
+    let env = std::env::vars_os().map(|(key, value)| (text(key), text(value))).collect();
+    let spoken = Spoken::of(&words, &env, Path::new(""));
+    let mut task = args.task.task(args.gpus.unwrap_or_else(|| spoken.gpus()));
+    spoken.lay_under(known, &mut task, &args.task);
+    if known.taker.is_some() || known.trace.is_some() {
+        return Ok((task, None));
+    }
+    let mut launch = dry_run::launch(&args.command, std::env::var_os("PATH").as_deref())?;
+    launch.words.insert(1, option("gpus", task.gpus.to_string()));
+    match tracer::trace(&launch, &args.tracer, platform, Shows::Output) {
+        Ok(traced) => {
+            known.trace = Some(traced.log.clone());
+            Ok((task, Some(Ok(traced))))
+        }
+        // With something else known of the model, that is estimated from; the failure is told anyway.
+        Err(failure) if known.has_model() && failure.code != INTERRUPTED => {
+            failure.tell();
+            Ok((task, Some(Err(failure))))
+        }
+        Err(failure) if failure.hint.is_some() => Err(failure),
+        Err(failure) => {
+            Err(failure.hint("`carma estimate --help` says from what else an estimate can be made"))
+        }
+    }
+}
+
+/// A replay as `--json` prints it.
+pub(crate) fn of_trace(replay: &Replay) -> serde_json::Value {
+    serde_json::json!({
+        "what": replay.header.what,
+        "torch": replay.header.torch,
+        "events": replay.events,
+        "peak_at": replay.peak_at,
+        "end": replay.end,
+    })
 }
 
 /// Reads the files that the options name, with the caller's rights.

@@ -3,6 +3,7 @@
 //! numbers, and lays what earlier runs taught over them.
 
 use super::estimate;
+use super::spoken::Spoken;
 use crate::cli::memory::{ModelArgs, TaskArgs};
 use carma_api::Client;
 use carma_api::job_file::ModelOptions;
@@ -10,6 +11,7 @@ use carma_api::wire::{EstimateView, GpusReply, SubmitRequest, TaskFacts};
 use carma_cli::failure::Failure;
 use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
+use carma_memory::command::Taker;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
 use carma_memory::{Estimate, Gpu, MiB, ModelTask, Platform};
@@ -17,8 +19,8 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Largest script whose text is looked at, bytes.
-const MOST_SCRIPT: u64 = 4 << 20;
+/// Largest file of PyTorch's version that is looked at, bytes.
+const MOST_VERSION: u64 = 4 << 20;
 /// Folder beside that of the `.rad` files in which the original keeps model summaries.
 const SUMMARIES: &str = "summaries";
 
@@ -27,6 +29,23 @@ const SUMMARIES: &str = "summaries";
 pub(crate) struct Modelled {
     known: Known,
     task: ModelTask,
+}
+
+impl Modelled {
+    /// With the log of a dry run of the job, which goes before whatever else is known of its model.
+    pub(crate) fn traced(&mut self, log: Vec<u8>) {
+        self.known.trace = Some(log);
+    }
+
+    /// GPUs of the job.
+    pub(crate) const fn gpus(&self) -> u32 {
+        self.task.gpus
+    }
+
+    /// The program that takes memory by its settings, whatever a dry run would show.
+    pub(crate) const fn taker(&self) -> Option<&Taker> {
+        self.known.taker.as_ref()
+    }
 }
 
 /// Where the words on a model come from besides the command line.
@@ -84,10 +103,15 @@ pub(crate) fn gather(
             dataset.clone_from(&said.dataset);
         }
     }
-    let known = estimate::read(&model)?;
-    let script = script(request);
-    let mut run = task.task(request.gpus.unwrap_or(1));
-    run.cudnn_benchmark |= script.as_deref().is_some_and(sets_benchmark);
+    let mut known = estimate::read(&model)?;
+    let spoken = Spoken::of(&request.command, &request.env, Path::new(&request.cwd));
+    let gpus = request.gpus.unwrap_or(1);
+    let mut run = task.task(gpus);
+    spoken.lay_under(&mut known, &mut run, &task);
+    if let Some(text) = spoken.warning(gpus) {
+        tell(text);
+    }
+    run.cudnn_benchmark |= spoken.script.as_deref().is_some_and(sets_benchmark);
     let batch = task.batch_size.or_else(|| {
         let facts = Facts { command: &request.command, ..Facts::default() };
         Signature::of(&facts).batch
@@ -95,18 +119,21 @@ pub(crate) fn gather(
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
-        script: script.as_deref().map(fingerprint),
+        script: spoken.script.as_deref().map(fingerprint),
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: framework(request),
-        elastic: run.cudnn_benchmark,
+        // Under MPS a hard limit is one of each process.
+        elastic: run.cudnn_benchmark || known.processes > 1,
     };
+    known.asked.batch = batch;
     let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
         if known.has_model() {
             // One sample would be a guess, and on the wrong side.
             tell("no estimate from the model, for the batch size is not known; give --batch-size".into());
         }
-        return Ok(Modelled::default());
+        known.forget_model();
+        return Ok(Modelled { known, task: run });
     };
     run.batch_size = batch;
     Ok(Modelled { known, task: run })
@@ -121,7 +148,7 @@ pub(crate) fn fill(
     request: &mut SubmitRequest,
     modelled: &Modelled,
 ) -> Result<(), Failure> {
-    if !modelled.known.has_model() {
+    if !modelled.known.says_something() {
         return Ok(());
     }
     let gpus: GpusReply = client.get("/v1/gpus")?;
@@ -153,8 +180,11 @@ pub(crate) fn fill(
             }
         }
     }
-    if let Some(why) = why_not.get("allocator").filter(|_| !best.contains_key("allocator")) {
+    if let Some(why) = why_not.get("allocator").filter(|_| modelled.known.has_model()) {
         tell(format!("no estimate from the model: {why}"));
+    }
+    if let Some(why) = why_not.get("share").filter(|_| modelled.known.taker.is_some()) {
+        tell(why.clone());
     }
     let mut sent: Vec<EstimateView> = best.values().map(to_view).collect();
     sent.sort_by(|a, b| a.source.cmp(&b.source));
@@ -253,13 +283,6 @@ fn words(request: &SubmitRequest) -> Vec<&str> {
     request.command.iter().flat_map(|word| word.split_whitespace()).collect()
 }
 
-/// Text of the script that the command runs, where it can be read.
-fn script(request: &SubmitRequest) -> Option<Vec<u8>> {
-    let path = words(request).into_iter().find(|word| word.ends_with(".py"))?;
-    let path = Path::new(&request.cwd).join(path);
-    carma_files::read(&path, MOST_SCRIPT).ok()
-}
-
 /// Whether a script turns cuDNN's search for algorithms on, as far as its text says.
 fn sets_benchmark(script: &[u8]) -> bool {
     let text = String::from_utf8_lossy(script);
@@ -298,7 +321,7 @@ fn framework(request: &SubmitRequest) -> Option<String> {
     pythons.sort();
     pythons.iter().find_map(|python| {
         let text =
-            carma_files::read_text(&python.join("site-packages/torch/version.py"), MOST_SCRIPT).ok()?;
+            carma_files::read_text(&python.join("site-packages/torch/version.py"), MOST_VERSION).ok()?;
         let line = text.lines().find(|line| line.starts_with("__version__"))?;
         let version = line.split('\'').nth(1)?;
         let (major, rest) = version.split_once('.')?;
@@ -314,6 +337,17 @@ pub(crate) fn platform_named(name: &str, total_mib: MiB, torch: (u32, u32)) -> P
         let gpu = Gpu { name: name.to_owned(), compute_capability: (9, 0), total_mib };
         Platform::unknown(gpu, torch)
     })
+}
+
+/// The platform of the daemon's largest type of GPU, for a dry run of a job.
+///
+/// # Errors
+/// When the daemon does not answer, or has no GPU.
+pub(crate) fn largest(client: &mut Client, request: &SubmitRequest) -> Result<Platform, Failure> {
+    let gpus: GpusReply = client.get("/v1/gpus")?;
+    let largest = gpus.gpus.iter().max_by_key(|gpu| gpu.memory_mib);
+    let largest = largest.ok_or_else(|| Failure::new("the daemon has no GPU to make a dry run for"))?;
+    Ok(platform(&largest.name, MiB(largest.memory_mib), request))
 }
 
 /// The platform of a type of GPU, with the framework and the settings that the job has.

@@ -29,6 +29,7 @@ mod run;
 mod serve;
 mod show;
 mod simulate;
+mod spoken;
 mod stream;
 mod submit;
 mod trace;

@@ -2,7 +2,8 @@
 
 use super::follow::Log;
 use super::stream::{self, Attendant, Ending, Events, say};
-use super::submit::{Surroundings, expected, requests, send};
+use super::submit::{Surroundings, dry_run, expected, requests, send};
+use super::tracer::Shows;
 use super::wait::{end_line, exit_code};
 use super::{Context, expect, order};
 use crate::cli::RunArgs;
@@ -17,9 +18,10 @@ const INTERRUPTED: u8 = 130;
 /// Runs the job. Standard output carries the job's output and nothing else.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut requests = requests(&args.job, args.rad.as_slice(), &Surroundings::of_caller()?)?;
-    let Some((mut request, modelled)) = requests.pop() else {
+    let Some((mut request, mut modelled)) = requests.pop() else {
         return Err(Failure::usage("there is nothing to run"));
     };
+    dry_run(context, &args.job, &request, &mut modelled, Shows::Progress)?;
     let mut client = context.client()?;
     expect::fill(&mut client, &mut request, &modelled)?;
     let threads = |e| Failure::new(format!("cannot follow a job: {e}"));
@@ -28,7 +30,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let accepted = send(&mut client, &request)?;
     let id = accepted.id;
     say(&format!("job {id} submitted; {}", super::submit::log_of(&accepted)));
-    if let Some(expected) = accepted.estimate.as_ref().map(expected) {
+    if let Some(expected) = expected(&accepted) {
         say(&expected);
     }
     events.wait_for(context.socket.clone(), id).map_err(threads)?;

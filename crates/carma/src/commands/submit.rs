@@ -1,10 +1,12 @@
 //! `carma submit`: a job from the command line or a file, with the caller's surroundings.
 
-use super::Context;
 use super::expect::{self, Modelled, Source};
+use super::tracer::{self, INTERRUPTED, Shows, Traced};
+use super::{Context, dry_run, stream};
+use crate::cli::memory::TracerArgs;
 use crate::cli::{JobArgs, SubmitArgs};
 use carma_api::job_file::{self, Described};
-use carma_api::wire::{EstimateView, ResourceLimit, Session, SubmitReply, SubmitRequest};
+use carma_api::wire::{ResourceLimit, Session, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print_json;
@@ -14,6 +16,9 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// Seconds after which the dry run of a job is stopped; what was seen until then counts.
+const DRY_RUN: u32 = 600;
+
 /// Submits a job, or those of a file.
 pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     let mut requests = requests(&args.job, &args.rad, &Surroundings::of_caller()?)?;
@@ -21,9 +26,13 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
         return Err(Failure::usage("--output names one file, and several jobs would write to it")
             .hint("leave it out: each job then gets a log of its own"));
     }
-    let mut client = context.client()?;
+    let shows = if args.parsable || args.json { Shows::Nothing } else { Shows::Progress };
     for (request, modelled) in &mut requests {
         request.hold |= args.hold;
+        dry_run(context, &args.job, request, modelled, shows)?;
+    }
+    let mut client = context.client()?;
+    for (request, modelled) in &mut requests {
         expect::fill(&mut client, request, modelled)?;
     }
     let mut accepted = Vec::new();
@@ -56,7 +65,73 @@ fn say(reply: &SubmitReply, parsable: bool) -> io::Result<()> {
         writeln!(out, "{}", reply.id)
     } else {
         writeln!(out, "job {} submitted; {}", reply.id, log_of(reply))?;
-        reply.estimate.as_ref().map_or(Ok(()), |estimate| writeln!(out, "{}", expected(estimate)))
+        expected(reply).map_or(Ok(()), |line| writeln!(out, "{line}"))
+    }
+}
+
+/// Runs a job for a few steps without a GPU first, where that is wanted: as this user, in the job's directory and
+/// environment. What it shows goes to what is known of the job.
+///
+/// # Errors
+/// A dry run that fails, unless the job is to be submitted all the same; one that the user stopped.
+pub(crate) fn dry_run(
+    context: &Context,
+    args: &JobArgs,
+    request: &SubmitRequest,
+    modelled: &mut Modelled,
+    shows: Shows,
+) -> Result<(), Failure> {
+    let Some(submit_anyway) = args.dry_run else { return Ok(()) };
+    let say = |text: String| {
+        if shows == Shows::Progress {
+            stream::say(&text);
+        }
+    };
+    if let Some(taker) = modelled.taker() {
+        say(format!("no dry run: {}", taker.why));
+        return Ok(());
+    }
+    let platform = expect::largest(&mut context.client()?, request)?;
+    let words: Vec<OsString> = request.command.iter().map(OsString::from).collect();
+    let path = request.env.get("PATH").map(OsStr::new);
+    let traced = dry_run::launch(&words, path).and_then(|mut launch| {
+        launch.words.insert(1, tracer::option("gpus", modelled.gpus().to_string()));
+        launch.job = Some((PathBuf::from(&request.cwd), request.env.clone()));
+        let limits = TracerArgs { timeout: DRY_RUN, ..TracerArgs::default() };
+        say(format!("dry run of `{}`, at most {DRY_RUN} s; Ctrl-C ends it", launch.program().join(" ")));
+        tracer::trace(&launch, &limits, &platform, shows)
+    });
+    match traced {
+        Ok(Traced { interrupted: true, .. }) => Err(Failure {
+            code: INTERRUPTED,
+            ..Failure::new("the dry run was interrupted, and nothing was submitted")
+                .hint("without --dry-run the job is submitted at once")
+        }),
+        Ok(Traced { log, replay, took, .. }) => {
+            let end = &replay.end;
+            let partial = end.reason.as_ref().map(|why| format!("; incomplete: {why}")).unwrap_or_default();
+            let tensors = MiB::from_bytes(replay.peak.max_allocated);
+            say(format!(
+                "dry run: {} optimizer steps in {} s; tensors take {tensors} at most, in {}{partial}",
+                end.steps,
+                took.as_secs(),
+                replay.peak_at
+            ));
+            modelled.traced(log);
+            Ok(())
+        }
+        Err(failure) if submit_anyway && failure.code != INTERRUPTED => {
+            failure.tell();
+            say("the dry run failed; the job is submitted without it".to_owned());
+            Ok(())
+        }
+        Err(failure) => Err(Failure {
+            message: failure.message.map(|text| format!("{text}; nothing was submitted")),
+            hint: Some(failure.hint.unwrap_or_else(|| {
+                "mend the command, or submit it without --dry-run; --dry-run=try submits whatever comes of it".to_owned()
+            })),
+            code: failure.code,
+        }),
     }
 }
 
@@ -65,15 +140,24 @@ pub(crate) fn log_of(reply: &SubmitReply) -> String {
     if reply.log_kept { format!("log: carma logs {}", reply.id) } else { format!("log: {}", reply.log) }
 }
 
-/// What is expected of a job's memory, in a line.
-pub(crate) fn expected(estimate: &EstimateView) -> String {
-    format!(
-        "memory: {} expected on each GPU, {} at most ({}, tier {})",
-        MiB(estimate.use_mib),
-        MiB(estimate.upper_mib),
-        estimate.source,
-        estimate.tier
-    )
+/// What is expected of a job's memory, in a line; and where that is nothing, what follows and how to know more.
+pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
+    let alone = "it waits for a GPU without other jobs and has it alone until its memory has settled";
+    match &reply.estimate {
+        Some(estimate) => {
+            let bound = if reply.alone_until_settled { format!("; without a bound, so {alone}") } else { String::new() };
+            Some(format!(
+                "memory: {} expected on each GPU, {} at most ({}, tier {}){bound}",
+                MiB(estimate.use_mib),
+                MiB(estimate.upper_mib),
+                estimate.source,
+                estimate.tier
+            ))
+        }
+        None => reply.alone_until_settled.then(|| {
+            format!("memory: not known, so {alone}; --dry-run or --gpu-memory SIZE tells beforehand (carma help submit)")
+        }),
+    }
 }
 
 /// Sends one job. When this returns, the job is on the daemon's disk.

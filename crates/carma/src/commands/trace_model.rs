@@ -1,10 +1,12 @@
 //! `carma trace-model`: a model from a function of the user's, traced without a GPU.
 
 use super::Context;
-use super::estimate::platform;
-use super::tracer::{self, Launch, option};
+use super::estimate::{self, platform};
+use super::tracer::{self, INTERRUPTED, Launch, Shows, option};
 use crate::cli::memory::TraceModelArgs;
 use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Screen, print, print_json};
+use carma_memory::estimators::Answer;
 use carma_memory::{Mode, Parallel};
 use std::ffi::OsString;
 
@@ -44,9 +46,17 @@ pub(crate) fn run(context: &Context, args: &TraceModelArgs) -> Outcome {
     }
     words.extend(["--".into(), args.entry.clone().into()]);
     let launch = Launch { python: "python3".into(), words, ..Launch::default() };
-    let replay = tracer::trace(&launch, &args.tracer, &platform)?;
-    tracer::tell(&replay, &task, &platform, args.json)?;
-    Ok(0)
+    let traced = tracer::trace(&launch, &args.tracer, &platform, Shows::Output)?;
+    let estimate = traced.replay.estimate(&task, &platform).map_err(|e| Failure::new(e.to_string()))?;
+    let answers = [Answer { estimator: "allocator", result: Ok(estimate) }];
+    if args.json {
+        let mut value = estimate::json(&answers, &task, &platform);
+        value["trace"] = estimate::of_trace(&traced.replay);
+        print_json(&value)?;
+    } else {
+        print(&estimate::render(&answers, &platform, &Screen::stdout()))?;
+    }
+    Ok(if traced.interrupted { INTERRUPTED } else { 0 })
 }
 
 /// A choice in the words of the command line, which are also the tracer's.

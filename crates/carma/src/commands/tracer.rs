@@ -1,24 +1,30 @@
 //! Runs the tracer: Python files inside this binary that record a program's allocations without a GPU.
 
-use super::estimate;
+use super::stream::Events;
 use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
-use carma_cli::{Screen, print, print_json};
 use carma_files::{Folder, MOST};
-use carma_memory::estimators::Answer;
+use carma_memory::Platform;
 use carma_memory::trace::{self, Replay, Status, TRACER};
-use carma_memory::{ModelTask, Platform};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufReader};
-use std::path::Path;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The tracer stops itself at its limit. Code that does not return to Python is ended so much later.
 const GRACE: Duration = Duration::from_secs(30);
+/// What a shell shows for a program that SIGINT ended.
+pub(crate) const INTERRUPTED: u8 = 130;
+/// Bytes of a program's output that are shown where it failed.
+const TAIL: usize = 4000;
 
 /// What the tracer is to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,27 +37,112 @@ pub(crate) struct Launch {
     pub(crate) words: Vec<OsString>,
     /// Variables on top of the environment.
     pub(crate) env: Vec<(OsString, OsString)>,
+    /// Directory and whole environment of a job; `None`: this process's.
+    pub(crate) job: Option<(PathBuf, BTreeMap<String, String>)>,
+}
+
+impl Launch {
+    /// Script and arguments, or `-m`, module and arguments.
+    pub(crate) fn program(&self) -> Vec<String> {
+        let after = self.words.iter().skip_while(|word| *word != "--").skip(1);
+        after.map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+}
+
+/// What a dry run shows while it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shows {
+    /// The program's output, on standard error.
+    Output,
+    /// How long it has taken, where somebody looks; the end of the program's output if it fails.
+    Progress,
+    /// Nothing but that.
+    Nothing,
+}
+
+/// What a traced run left.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    /// The log.
+    pub(crate) log: Vec<u8>,
+    /// What it amounts to.
+    pub(crate) replay: Replay,
+    /// The user stopped it.
+    pub(crate) interrupted: bool,
+    /// How long it took.
+    pub(crate) took: Duration,
 }
 
 /// Traces and replays.
 ///
 /// # Errors
 /// No Python, no PyTorch, or a program that fails; with the reason.
-pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> Result<Replay, Failure> {
+pub(crate) fn trace(
+    launch: &Launch,
+    args: &TracerArgs,
+    platform: &Platform,
+    shows: Shows,
+) -> Result<Traced, Failure> {
     let folder = Folder::with(&TRACER).map_err(|e| Failure::new(e.to_string()))?;
     let log = args.output.clone().unwrap_or_else(|| folder.0.join("log"));
     // What lay there is not taken for this run's.
     File::create(&log).map_err(|e| Failure::usage(format!("cannot write {}: {e}", log.display())))?;
-    let python = args.python.as_ref().unwrap_or(&launch.python);
+    // The run may have a directory of its own.
+    let log = std::path::absolute(&log).unwrap_or(log);
+    let output = folder.0.join("output");
+    let mut command = command(launch, args, platform, &folder.0, &log);
+    let quiet = shows != Shows::Output;
+    if quiet {
+        let file = File::create(&output)
+            .and_then(|file| Ok((file.try_clone()?, file)))
+            .map_err(|e| Failure::new(format!("cannot write {}: {e}", output.display())))?;
+        command.stdout(file.0).stderr(file.1);
+    } else {
+        // The program's own output is not ours.
+        command.stdout(io::stderr());
+    }
+    let python = command.get_program().to_owned();
+    let child = command.spawn().map_err(|e| {
+        Failure::new(format!("cannot start {}: {e}", python.display()))
+            .hint("--python names a Python that has PyTorch 2.1 or newer")
+    })?;
+    let limit = Duration::from_secs(args.timeout.into()) + GRACE;
+    let began = Instant::now();
+    let (status, interrupted) = wait(child, limit, shows == Shows::Progress)
+        .map_err(|e| Failure::new(format!("cannot wait for {}: {e}", python.display())))?;
+    let took = began.elapsed();
+    let read = read(&log, platform, status);
+    if quiet && read.is_err() && !interrupted {
+        show_tail(&output);
+    }
+    match read {
+        Ok((log, replay)) => Ok(Traced { log, replay, interrupted, took }),
+        Err(failure) if interrupted => Err(Failure { code: INTERRUPTED, ..failure }),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn command(launch: &Launch, args: &TracerArgs, platform: &Platform, tracer: &Path, log: &Path) -> Command {
+    let mut python = args.python.as_ref().unwrap_or(&launch.python).clone();
     let (major, minor) = platform.gpu.compute_capability;
     let (first, rest) =
         launch.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
-    let child = Command::new(python)
+    if let Some((cwd, _)) = &launch.job
+        && Path::new(&python).components().count() > 1
+    {
+        // A path, which means what it means in the job's directory.
+        python = cwd.join(&python).into_os_string();
+    }
+    let mut command = Command::new(python);
+    if let Some((cwd, env)) = &launch.job {
+        command.current_dir(cwd).env_clear().envs(env);
+    }
+    command
         .args(&launch.interpreter)
-        .arg(folder.0.join(TRACER[0].0))
+        .arg(tracer.join(TRACER[0].0))
         .args(first)
         .arg("-o")
-        .arg(&log)
+        .arg(log)
         .arg(format!("--timeout={}", args.timeout))
         .arg(format!("--gpu={}", platform.gpu.name))
         .arg(format!("--capability={major}.{minor}"))
@@ -59,29 +150,29 @@ pub(crate) fn trace(launch: &Launch, args: &TracerArgs, platform: &Platform) -> 
         .args(rest)
         .envs(launch.env.iter().map(|(key, value)| (key, value)))
         .env("CUDA_VISIBLE_DEVICES", "")
-        .stdin(Stdio::null())
-        // The program's own output is not ours.
-        .stdout(io::stderr())
-        .spawn()
-        .map_err(|e| {
-            Failure::new(format!("cannot start {}: {e}", python.display()))
-                .hint("--python names a Python that has PyTorch 2.1 or newer")
-        })?;
-    let status = wait(child, Duration::from_secs(args.timeout.into()) + GRACE)
-        .map_err(|e| Failure::new(format!("cannot wait for {}: {e}", python.display())))?;
-    read(&log, platform, status)
+        .stdin(Stdio::null());
+    command
 }
 
-fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<Replay, Failure> {
+/// The end of what the program printed.
+fn show_tail(output: &Path) {
+    let Ok(bytes) = carma_files::read(output, MOST) else { return };
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]).into_owned();
+    for line in text.lines() {
+        // What a program prints may move a terminal's text.
+        let _ = writeln!(io::stderr(), "| {}", carma_cli::clean(line));
+    }
+}
+
+fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<(Vec<u8>, Replay), Failure> {
     // The program that was traced can put anything in its place.
-    let file = carma_files::open_bounded(log, MOST).map_err(|e| Failure::new(e.to_string()))?;
+    let bytes = carma_files::read(log, MOST).map_err(|e| Failure::new(e.to_string()))?;
     let bad = |e: carma_memory::Error| Failure::new(format!("the log of the trace: {e}"));
-    if file.get_ref().metadata().is_ok_and(|m| m.len() == 0) {
+    if bytes.is_empty() {
         return Err(Failure::new(format!("the tracer wrote nothing ({status})"))
             .hint("what it printed is above; --python names a Python that has PyTorch 2.1 or newer"));
     }
-    let mut reader = trace::read(BufReader::new(file)).map_err(bad)?;
-    let replay = trace::replay(&mut reader, platform).map_err(bad)?;
+    let replay = trace::replay(&mut trace::read(&bytes[..]).map_err(bad)?, platform).map_err(bad)?;
     if replay.end.status == Status::Failed {
         let why = replay.end.reason.as_deref().unwrap_or("no reason given");
         return Err(Failure {
@@ -89,56 +180,72 @@ fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<Replay, F
             ..Failure::new(format!("the program failed in the dry run: {why}"))
         });
     }
-    Ok(replay)
+    Ok((bytes, replay))
 }
 
-/// Waits for the child; ends it after `limit`.
-fn wait(mut child: Child, limit: Duration) -> io::Result<ExitStatus> {
+/// Waits for the child; ends it after `limit`, or when the user wants out, who is told so: politely first, and the
+/// tracer then writes what it has seen. Says whether the user did.
+fn wait(mut child: Child, limit: Duration, progress: bool) -> io::Result<(ExitStatus, bool)> {
     // Signals go to a handle of the process: its id may be another's by then.
-    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let handle = Arc::new(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+    let interrupts = until_interrupted(Arc::clone(&handle))?;
     let (done, ended) = channel::<()>();
+    let progress = progress && rustix::termios::isatty(io::stderr());
     let watcher = std::thread::spawn(move || {
-        for signal in [Signal::TERM, Signal::KILL] {
-            let limit = if signal == Signal::TERM { limit } else { GRACE };
-            if ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
-                return;
+        let began = Instant::now();
+        let mut killed_at = [Some(limit), Some(limit + GRACE)];
+        while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            for (at, signal) in killed_at.iter_mut().zip([Signal::TERM, Signal::KILL]) {
+                if at.is_some_and(|at| began.elapsed() >= at) {
+                    *at = None;
+                    // It may have ended by itself just now.
+                    let _ = pidfd_send_signal(&*handle, signal);
+                }
             }
-            // It may have ended by itself just now.
-            let _ = pidfd_send_signal(&handle, signal);
+            if progress {
+                let _ = write!(io::stderr(), "\rdry run: {} s", began.elapsed().as_secs());
+            }
+        }
+        if progress {
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     });
     let status = child.wait();
     drop(done);
     let _ = watcher.join();
-    status
+    Ok((status?, interrupts.over()))
 }
 
-/// Prints the estimate of a replay.
-///
-/// # Errors
-/// A trace without an estimate.
-pub(crate) fn tell(
-    replay: &Replay,
-    task: &ModelTask,
-    platform: &Platform,
-    json: bool,
-) -> Result<(), Failure> {
-    let estimate = replay.estimate(task, platform).map_err(|e| Failure::new(e.to_string()))?;
-    let answers = [Answer { estimator: "allocator", result: Ok(estimate) }];
-    if json {
-        let mut value = estimate::json(&answers, task, platform);
-        value["trace"] = serde_json::json!({
-            "what": replay.header.what,
-            "torch": replay.header.torch,
-            "events": replay.events,
-            "peak_at": replay.peak_at,
-            "end": replay.end,
-        });
-        print_json(&value)?;
-    } else {
-        print(&estimate::render(&answers, platform, &Screen::stdout()))?;
+/// SIGINT and SIGTERM on their way to the traced program.
+struct Interrupts {
+    count: Arc<AtomicU32>,
+    over: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// The program is over; from now on a signal ends this process. Says whether there was one before.
+    fn over(self) -> bool {
+        self.over.store(true, Ordering::SeqCst);
+        self.count.load(Ordering::SeqCst) > 0
     }
-    Ok(())
+}
+
+/// The first signal is passed on as SIGTERM, the second as SIGKILL.
+fn until_interrupted(handle: Arc<OwnedFd>) -> io::Result<Interrupts> {
+    let events = Events::new();
+    events.catch_signals(&[])?;
+    let interrupts = Interrupts { count: Arc::default(), over: Arc::default() };
+    let (count, over) = (Arc::clone(&interrupts.count), Arc::clone(&interrupts.over));
+    std::thread::Builder::new().name("interrupts".into()).spawn(move || {
+        while events.next().is_some() {
+            if over.load(Ordering::SeqCst) {
+                std::process::exit(INTERRUPTED.into());
+            }
+            let first = count.fetch_add(1, Ordering::SeqCst) == 0;
+            let _ = pidfd_send_signal(&*handle, if first { Signal::TERM } else { Signal::KILL });
+        }
+    })?;
+    Ok(interrupts)
 }
 
 /// An option of the tracer.

@@ -32,7 +32,14 @@ impl State {
         self.reservation_from(forecast.map(|(m, _)| m), job.floor)
     }
 
-    /// The same from the forecast that the policy believes.
+    /// Whether a job gets a GPU without other jobs only since nothing bounds its memory: others may join it once it has
+    /// settled.
+    #[must_use]
+    pub fn waits_for_its_memory(&self, job: &Job) -> bool {
+        self.reservation_for(job).0 == Reservation::Whole && self.sharing_for(job).is_some()
+    }
+
+    /// The reservation from the forecast that the policy believes.
     pub(crate) fn reservation_from(
         &self,
         forecast: Option<MiB>,
