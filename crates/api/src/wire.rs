@@ -197,6 +197,9 @@ pub struct EstimateView {
     /// Nothing but a hard limit bounds what it may take; only in answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elastic: bool,
+    /// With tier `share`: memory of the GPU that the numbers are for; in proportion on another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_gpu_mib: Option<u64>,
     /// How the numbers came about; a sentence each.
     #[serde(default)]
     pub reasons: Vec<String>,

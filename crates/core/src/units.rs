@@ -43,6 +43,16 @@ impl MiB {
     pub const fn percent(self, percent: u64) -> Self {
         Self(self.0.saturating_mul(percent) / 100)
     }
+
+    /// As this is to `of`, so is the result to `to`; rounded up. Of nothing: this itself.
+    #[must_use]
+    pub fn in_proportion(self, to: Self, of: Self) -> Self {
+        if of.is_zero() {
+            return self;
+        }
+        let scaled = (u128::from(self.0) * u128::from(to.0)).div_ceil(u128::from(of.0));
+        Self(u64::try_from(scaled).unwrap_or(u64::MAX))
+    }
 }
 
 impl Add for MiB {

@@ -32,6 +32,7 @@ fn forecasts_read_and_write_as_they_did_by_field() {
         basis: Basis::Exact,
         coverage: 95,
         elastic: false,
+        of_gpu: None,
     };
     let number = |estimator: Estimator| MiB(10 + estimator as u64);
     let then = |estimator: &Estimator| *estimator <= Estimator::Gpumemnet;

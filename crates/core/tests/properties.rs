@@ -188,7 +188,7 @@ fn computed() -> impl Strategy<Value = Computed> {
     let basis = prop_oneof![Just(Basis::Exact), Just(Basis::Trace), Just(Basis::Summary)];
     (memory(), memory(), basis, any::<bool>()).prop_map(|(need, more, basis, elastic)| {
         let (need, more) = (MiB(need.0 % 45_000), MiB(more.0 % 45_000));
-        Computed { need, likely: need + more, upper: need + more, basis, coverage: 95, elastic }
+        Computed { need, likely: need + more, upper: need + more, basis, coverage: 95, elastic, of_gpu: None }
     })
 }
 

@@ -149,6 +149,9 @@ impl Memory {
         let coverage = (self.settings.coverage * 100.0).round() as u8;
         let mib = |mib: MiB| mib.clamp(MiB(1), MiB(MOST_MIB));
         let measured = measured.map(mib);
+        // A share is one of the GPU that the client computed it for.
+        let sent = request.estimates.iter().find(|e| e.source == answer.estimate.source);
+        let share = sent.filter(|_| basis == Basis::Share).and_then(|e| e.of_gpu_mib).map(MiB);
         let computed = Computed {
             need: mib(answer.estimate.need_mib),
             likely: mib(answer.estimate.use_mib),
@@ -156,10 +159,12 @@ impl Memory {
             basis,
             coverage,
             elastic: answer.elastic,
+            of_gpu: share.map(mib),
         };
         let view = EstimateView {
             coverage_pct: Some(coverage),
             elastic: answer.elastic,
+            of_gpu_mib: share.map(|mib| mib.0),
             ..to_view(&answer.estimate)
         };
         Some(Expected { computed, view, measured })
@@ -396,6 +401,7 @@ pub fn to_view(estimate: &Estimate) -> EstimateView {
         }),
         coverage_pct: None,
         elastic: false,
+        of_gpu_mib: None,
         reasons: estimate.reasons.clone(),
     }
 }

@@ -63,8 +63,11 @@ impl<'a> Places<'a> {
             return None;
         }
         let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
-        let reason = Reason::PlacedIdle { gpus: indices, need: want.reserved(), source: want.computed() };
+        let memory =
+            gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.memory)).max().unwrap_or_default();
+        let need = want.reserved_on(memory);
+        let reason = Reason::PlacedIdle { gpus: indices, need, source: want.computed() };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
-        Some(placement(options, job, want, gpus, self.now, reason))
+        Some(placement(options, job, want, gpus, memory, self.now, reason))
     }
 }

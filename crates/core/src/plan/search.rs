@@ -123,7 +123,7 @@ impl<'a> Slots<'a> {
         (slots.len() == wanted).then(|| Found {
             reason: Reason::PlacedIdle {
                 gpus: self.indices(&slots),
-                need: want.reserved(),
+                need: want.reserved_on(self.largest(&slots)),
                 source: want.computed(),
             },
             slots,
@@ -133,13 +133,14 @@ impl<'a> Slots<'a> {
     fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
         let gpus = self.indices(chosen);
         let first = &self.slots[chosen[0]];
+        let reserved = want.reserved_on(self.largest(chosen));
         if chosen.iter().all(|i| self.slots[*i].idle) {
-            return Reason::PlacedIdle { gpus, need: want.reserved(), source: want.computed() };
+            return Reason::PlacedIdle { gpus, need: reserved, source: want.computed() };
         }
         Reason::PlacedShared {
             gpus,
-            need: want.reserved(),
-            source: want.source.filter(|_| want.reserved().is_some()),
+            need: reserved,
+            source: want.source.filter(|_| reserved.is_some()),
             free: first.free.unwrap_or_default(),
             neighbours: first.tenants + u32::try_from(first.gpu.foreign().len()).unwrap_or(0),
             smact: first.smact,
@@ -180,6 +181,11 @@ impl<'a> Slots<'a> {
         }
     }
 
+    /// Memory of the largest of these.
+    fn largest(&self, chosen: &[usize]) -> MiB {
+        chosen.iter().map(|i| self.slots[*i].gpu.info.memory).max().unwrap_or_default()
+    }
+
     fn indices(&self, chosen: &[usize]) -> Vec<u32> {
         chosen.iter().map(|i| self.slots[*i].gpu.info.index).collect()
     }
@@ -187,6 +193,7 @@ impl<'a> Slots<'a> {
     /// Gives a job the GPUs that were found.
     pub(super) fn place(&mut self, job: &Job, want: &Want, found: Found) -> Placement {
         let mut gpus = Vec::with_capacity(found.slots.len());
+        let memory = self.largest(&found.slots);
         self.limited |= want.limited;
         for i in found.slots {
             self.slots[i].take(job.spec.id, want);
@@ -195,7 +202,7 @@ impl<'a> Slots<'a> {
         if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
             self.ring = last.0 + 1;
         }
-        placement(self.options, job, want, gpus, self.now, found.reason)
+        placement(self.options, job, want, gpus, memory, self.now, found.reason)
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.
@@ -213,11 +220,13 @@ impl<'a> Slots<'a> {
     }
 }
 
+/// The decision for a job; `memory` is that of the largest of its GPUs.
 pub(super) fn placement(
     options: &Options,
     job: &Job,
     want: &Want,
     gpus: Vec<GpuId>,
+    memory: MiB,
     at: Millis,
     reason: Reason,
 ) -> Placement {
@@ -225,7 +234,7 @@ pub(super) fn placement(
         attempt: job.attempts + 1,
         gpus,
         sharing: want.sharing,
-        cap: cap_for(options, job, want),
+        cap: cap_for(options, job, want, memory),
         thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
         at,
         reason,

@@ -150,7 +150,7 @@ impl<'a> Slot<'a> {
         if let Some(job) = self.rising {
             return Some(Bar::Rising(job));
         }
-        if want.need.is_some_and(|need| self.free.unwrap_or_default() < need) {
+        if want.need_on(self.gpu.info.memory).is_some_and(|need| self.free.unwrap_or_default() < need) {
             return Some(Bar::Memory);
         }
         self.bars_at_any_memory(want)
@@ -279,7 +279,7 @@ impl<'a> Slot<'a> {
     pub(super) fn take(&mut self, job: JobId, want: &Want) {
         let capacity = self.gpu.info.memory;
         let memory = match want.reservation {
-            Reservation::Memory(m) => Some(m.min(capacity)),
+            Reservation::Memory(_) => want.reserved_on(capacity).map(|m| m.min(capacity)),
             Reservation::Whole => Some(capacity),
             Reservation::None => None,
         };

@@ -7,7 +7,7 @@ use crate::ledger::Reservation;
 use crate::model::{Attempt, Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
 use crate::slowdown;
-use crate::state::State;
+use crate::state::{Share, State};
 use crate::units::MiB;
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub(super) struct Want {
     pub(super) guard: MiB,
     /// What is reserved.
     pub(super) reservation: Reservation,
+    /// All of this is for one GPU, and in proportion on others: its program takes a share.
+    pub(super) share: Option<Share>,
     pub(super) source: Option<NeedSource>,
     pub(super) sharing: SharingMode,
     /// Whether neighbours are refused afterwards.
@@ -34,8 +36,8 @@ pub(super) struct Want {
     pub(super) load: Option<u32>,
     /// It has a limit of slowdown.
     pub(super) limited: bool,
-    /// No other job stands for it: it has a limit of slowdown, was evicted before, or goes where it
-    /// gains most.
+    /// No other job stands for it: it has a limit of slowdown, was evicted before, takes a share of the GPU, or goes
+    /// where it gains most.
     pub(super) particular: bool,
 }
 
@@ -81,6 +83,7 @@ impl Want {
             MemoryScreen::Forecast { guard, .. } => (forecast.map(|m| m + guard), guard),
         };
         let limited = slowdown::limit(state, job).is_some();
+        let share = state.share_for(job);
         let evicted = |a: &Attempt| matches!(a.verdict, Reason::Evicted { .. });
         Self {
             job: job.spec.id,
@@ -90,12 +93,16 @@ impl Want {
             need,
             guard,
             reservation,
+            share,
             source,
             sharing: shares.unwrap_or(SharingMode::Exclusive),
             alone,
             load: policy.pack.load(job.spec.profile),
             limited,
-            particular: limited || policy.order.is_predicted() || job.past.iter().any(evicted),
+            particular: limited
+                || share.is_some()
+                || policy.order.is_predicted()
+                || job.past.iter().any(evicted),
         }
     }
 
@@ -109,7 +116,17 @@ impl Want {
         self.source.filter(|s| matches!(s, NeedSource::Computed { .. }) && self.reserved().is_some())
     }
 
-    pub(super) fn reserved(&self) -> Option<MiB> {
+    /// What is reserved on a GPU of this much memory.
+    pub(super) fn reserved_on(&self, memory: MiB) -> Option<MiB> {
+        self.reserved().map(|m| Share::on(self.share, m, memory))
+    }
+
+    /// What must be available on a GPU of this much memory for sharing it, guard included.
+    pub(super) fn need_on(&self, memory: MiB) -> Option<MiB> {
+        self.need.map(|need| Share::on(self.share, need - self.guard, memory) + self.guard)
+    }
+
+    fn reserved(&self) -> Option<MiB> {
         match self.reservation {
             Reservation::Memory(m) => Some(m),
             Reservation::Whole | Reservation::None => None,
@@ -117,13 +134,13 @@ impl Want {
     }
 }
 
-/// The hard memory limit of an MPS client: its forecast or floor, off where caps are off or nothing
-/// is known.
-pub(super) fn cap_for(options: &Options, job: &Job, want: &Want) -> Option<MiB> {
+/// The hard memory limit of an MPS client on GPUs of at most so much memory: its forecast or floor, off where caps are
+/// off or nothing is known.
+pub(super) fn cap_for(options: &Options, job: &Job, want: &Want, memory: MiB) -> Option<MiB> {
     if want.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
         return None;
     }
     // History may know better than the user how much to reserve, but a job may always take what was
     // asked for it.
-    want.reserved().map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
+    want.reserved_on(memory).map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
 }

@@ -143,6 +143,14 @@ impl Options {
         Some((if exact { need } else { need + self.margin(need) }, from))
     }
 
+    /// The memory of the GPU for which the forecast is a share, where it is one.
+    pub(crate) fn share_of(&self, job: &NewJob) -> Option<MiB> {
+        match self.forecast(job)? {
+            (_, NeedSource::Computed { .. }) => job.forecasts.computed?.of_gpu,
+            _ => None,
+        }
+    }
+
     /// What is added to a peak that was seen, to be safe.
     #[must_use]
     pub fn margin(&self, peak: MiB) -> MiB {

@@ -260,6 +260,9 @@ pub struct Computed {
     /// Nothing but a hard limit bounds what it may take: `cudnn.benchmark`, several GPUs never seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elastic: bool,
+    /// A share, computed for a GPU of so much memory: in proportion on another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_gpu: Option<MiB>,
 }
 
 /// What a computed forecast rests on, best first. `carma_memory::Tier` has the user's own number too, which is no

@@ -13,6 +13,7 @@ mod predictions;
 mod requests;
 
 pub use index::{Queue, Usage};
+pub(crate) use place::Share;
 
 use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;

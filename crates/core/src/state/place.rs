@@ -4,11 +4,37 @@
 
 use super::State;
 use crate::input::Rejected;
-use crate::ledger::{Growth, Reservation, Tenant};
+use crate::ledger::{Gpu, Growth, Reservation, Tenant};
 use crate::model::{Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, Order};
 use crate::units::MiB;
 use std::collections::BTreeSet;
+
+/// A forecast that is a share of the GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    /// Memory of the GPU that it was computed for.
+    of: MiB,
+    /// Raised by an out-of-memory: no less on any GPU.
+    least: MiB,
+}
+
+impl Share {
+    /// An amount for the GPU that it was computed for, on one of this much memory.
+    pub(crate) fn on(share: Option<Self>, amount: MiB, memory: MiB) -> MiB {
+        share.map_or(amount, |share| amount.in_proportion(memory, share.of).max(share.least))
+    }
+}
+
+impl Reservation {
+    /// What is reserved on a GPU of this much memory.
+    fn on(self, share: Option<Share>, memory: MiB) -> Self {
+        match self {
+            Self::Memory(m) => Self::Memory(Share::on(share, m, memory).min(memory)),
+            other => other,
+        }
+    }
+}
 
 impl State {
     /// How a job that waits would share a GPU; `None`: it would not.
@@ -30,6 +56,15 @@ impl State {
     pub fn reservation_for(&self, job: &Job) -> (Reservation, Option<MiB>) {
         let forecast = self.options.forecast(&job.spec);
         self.reservation_from(forecast.map(|(m, _)| m), job.floor)
+    }
+
+    /// How the forecast of a job turns on the GPU, where its program takes a share of that.
+    pub(crate) fn share_for(&self, job: &Job) -> Option<Share> {
+        let least = match job.floor {
+            Some(Floor::Memory(m)) => m,
+            Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
+        };
+        Some(Share { of: self.options.share_of(&job.spec)?, least })
     }
 
     /// Whether a job gets a GPU without other jobs only since nothing bounds its memory: others may join it once it has
@@ -72,12 +107,14 @@ impl State {
         }
         let (reservation, forecast) = self.reservation_for(job);
         let needs = job.spec.forecasts.computed.map(|c| c.need);
+        let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
         let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
         let as_asked = gpus.len() == placement.gpus.len()
             && gpus.len() == job.spec.request.gpus as usize
             && placement.attempt == job.attempts + 1;
-        let room = gpus.iter().filter_map(|g| self.gpu(*g)).all(|g| g.has_room(reservation, exclusive));
+        let has_room = |g: &Gpu| g.has_room(reservation.on(share, g.info.memory), exclusive);
+        let room = gpus.iter().filter_map(|g| self.gpu(*g)).all(has_room);
         if !as_asked || !room {
             return Err(Rejected::WrongState {
                 job: id,
@@ -87,14 +124,12 @@ impl State {
         }
         for id_of_gpu in &placement.gpus {
             self.change_gpu(*id_of_gpu, |gpu, _| {
-                let reservation = match reservation {
-                    Reservation::Memory(m) => Reservation::Memory(m.min(gpu.info.memory)),
-                    other => other,
-                };
+                let memory = gpu.info.memory;
+                let on = |amount: MiB| Share::on(share, amount, memory);
                 gpu.add(Tenant {
                     job: id,
-                    reservation,
-                    forecast,
+                    reservation: reservation.on(share, memory),
+                    forecast: forecast.map(on),
                     exclusive,
                     observed: None,
                     peak: None,
@@ -103,7 +138,7 @@ impl State {
                     settled: false,
                     shared: false,
                     alone: None,
-                    needs,
+                    needs: needs.map(on),
                     growth: Growth::default(),
                 });
             })?;

@@ -176,11 +176,11 @@ fn memory(text: &str) -> Outcome<MiB> {
     Ok(MiB(number(mib)?))
 }
 
-/// `BASIS:NEED:UPPER`, and a fourth word `elastic`.
 fn profile(words: &mut Words) -> Outcome<Profile> {
     Ok(Profile { gpu_util: words.take_as("util", share)?, score: words.take_as("score", number)? })
 }
 
+/// `BASIS:NEED:UPPER`, and a fourth word: `elastic`, or the memory of the GPU that a share is one of.
 fn computed(text: &str) -> Outcome<Computed> {
     let words: Vec<&str> = text.split(':').collect();
     let [basis, need, upper, rest @ ..] = &words[..] else {
@@ -189,12 +189,15 @@ fn computed(text: &str) -> Outcome<Computed> {
     let basis = match *basis {
         "exact" => Basis::Exact,
         "scaled" => Basis::Scaled,
+        "share" => Basis::Share,
         "trace" => Basis::Trace,
         "summary" => Basis::Summary,
         _ => return Err(format!("no basis: {basis}")),
     };
     let (need, upper) = (memory(need)?, memory(upper)?);
-    Ok(Computed { need, likely: upper, upper, basis, coverage: 95, elastic: rest == ["elastic"] })
+    let elastic = rest == ["elastic"];
+    let of_gpu = rest.first().filter(|_| basis == Basis::Share).map(|word| memory(word)).transpose()?;
+    Ok(Computed { need, likely: upper, upper, basis, coverage: 95, elastic, of_gpu })
 }
 
 fn span(text: &str) -> Outcome<Millis> {
