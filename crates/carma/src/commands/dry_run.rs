@@ -34,7 +34,15 @@ pub(crate) fn run(context: &Context, args: &DryRunArgs) -> Outcome {
 /// # Errors
 /// A command that runs no Python program as far as can be told.
 pub(crate) fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launch, Failure> {
-    let mut rest = command;
+    let plain;
+    let mut rest = match command {
+        // A line for the shell that is nothing but words.
+        [shell, c, line] if c == "-c" && is_shell(shell) && is_plain(line) => {
+            plain = line.to_string_lossy().split_whitespace().map(OsString::from).collect::<Vec<_>>();
+            &plain[..]
+        }
+        words => words,
+    };
     let mut launch = Launch::default();
     if rest.first().is_some_and(|word| word == "env") {
         rest = &rest[1..];
@@ -71,6 +79,18 @@ pub(crate) fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launc
         _ => Err(Failure::usage(format!("`{name}` is no Python program"))
             .hint("a dry run needs the command that starts Python, as in: -- python train.py")),
     }
+}
+
+fn is_shell(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name().and_then(OsStr::to_str);
+    matches!(name, Some("sh" | "bash" | "dash" | "zsh"))
+}
+
+/// Whether a shell would take a line word by word.
+fn is_plain(line: &OsStr) -> bool {
+    line.to_str().is_some_and(|line| {
+        !line.contains(|c| "|&;<>()$`\\\"'*?[]#~{}!\n".contains(c)) && !line.contains('=')
+    })
 }
 
 fn program_words(program: &OsStr, words: &[OsString]) -> Vec<OsString> {
@@ -179,6 +199,16 @@ mod tests {
         assert_eq!(spread.words, words("run -- train.py --a b"));
         assert!(spread.env.contains(&("WORLD_SIZE".into(), "1".into())));
         assert_eq!(of("python -m torch.distributed.run --x t.py 1").unwrap().words, words("run -- t.py 1"));
+        let line = |text: &str| launch(&["/bin/sh".into(), "-c".into(), text.into()], None);
+        assert_eq!(
+            line("python train.py --lr 1").unwrap(),
+            launch(&words("python train.py --lr 1"), None).unwrap()
+        );
+        for shell in
+            ["python a.py > out", "A=1 python a.py", "python a.py && b", "python '*.py'", "python $X.py"]
+        {
+            assert!(line(shell).unwrap_err().message.unwrap().contains("`sh`"), "{shell}");
+        }
         for bad in [
             "bash run.sh",
             "python",

@@ -14,7 +14,7 @@ use carma_memory::alloc::Settings;
 use carma_memory::command::Taker;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
-use carma_memory::{Estimate, Gpu, MiB, ModelTask, Platform};
+use carma_memory::{Gpu, MiB, ModelTask, Platform, Tier};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ pub(crate) fn fill(
         *memory = MiB(gpu.memory_mib).max(*memory);
     }
     // Of each estimator the answer for the type on which it expects the most.
-    let mut best: BTreeMap<&str, Estimate> = BTreeMap::new();
+    let mut best: BTreeMap<&str, EstimateView> = BTreeMap::new();
     let mut why_not: BTreeMap<&str, String> = BTreeMap::new();
     for (name, total_mib) in types {
         let platform = platform(name, total_mib, request);
@@ -169,9 +169,10 @@ pub(crate) fn fill(
         for answer in answers.into_iter().filter(|a| !matches!(a.estimator, "auto" | "declared")) {
             match answer.result {
                 Ok(estimate) => {
-                    let known = best.entry(answer.estimator).or_insert_with(|| estimate.clone());
-                    if estimate.upper_mib > known.upper_mib {
-                        *known = estimate;
+                    let known = best.get(answer.estimator);
+                    if known.is_none_or(|known: &EstimateView| estimate.upper_mib.0 > known.upper_mib) {
+                        let of_gpu_mib = (estimate.tier == Tier::Share).then_some(total_mib.0);
+                        best.insert(answer.estimator, EstimateView { of_gpu_mib, ..to_view(&estimate) });
                     }
                 }
                 Err(error) => {
@@ -186,7 +187,7 @@ pub(crate) fn fill(
     if let Some(why) = why_not.get("share").filter(|_| modelled.known.taker.is_some()) {
         tell(why.clone());
     }
-    let mut sent: Vec<EstimateView> = best.values().map(to_view).collect();
+    let mut sent: Vec<EstimateView> = best.into_values().collect();
     sent.sort_by(|a, b| a.source.cmp(&b.source));
     request.estimates = sent;
     Ok(())

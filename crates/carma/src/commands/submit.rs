@@ -145,7 +145,11 @@ pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
     let alone = "it waits for a GPU without other jobs and has it alone until its memory has settled";
     match &reply.estimate {
         Some(estimate) => {
-            let bound = if reply.alone_until_settled { format!("; without a bound, so {alone}") } else { String::new() };
+            let bound = if reply.alone_until_settled {
+                format!("; without a bound, so {alone}")
+            } else {
+                String::new()
+            };
             Some(format!(
                 "memory: {} expected on each GPU, {} at most ({}, tier {}){bound}",
                 MiB(estimate.use_mib),
@@ -155,7 +159,7 @@ pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
             ))
         }
         None => reply.alone_until_settled.then(|| {
-            format!("memory: not known, so {alone}; --dry-run or --gpu-memory SIZE tells beforehand (carma help submit)")
+            format!("memory: not known, so {alone}; --dry-run or --gpu-memory SIZE tells it beforehand")
         }),
     }
 }

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(30);
 /// What a shell shows for a program that SIGINT ended.
 pub(crate) const INTERRUPTED: u8 = 130;
-/// Bytes of a program's output that are shown where it failed.
-const TAIL: usize = 4000;
+/// Lines of a program's output that are shown where it failed.
+const TAIL: usize = 15;
 
 /// What the tracer is to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -157,8 +157,9 @@ fn command(launch: &Launch, args: &TracerArgs, platform: &Platform, tracer: &Pat
 /// The end of what the program printed.
 fn show_tail(output: &Path) {
     let Ok(bytes) = carma_files::read(output, MOST) else { return };
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]).into_owned();
-    for line in text.lines() {
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(TAIL)..] {
         // What a program prints may move a terminal's text.
         let _ = writeln!(io::stderr(), "| {}", carma_cli::clean(line));
     }

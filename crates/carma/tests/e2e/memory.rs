@@ -368,3 +368,147 @@ fn the_oracle_goes_by_what_was_measured_of_the_command() {
     let placed = &daemon.show(other).attempts[0].placed.text;
     assert!(placed.contains("shared") && placed.contains("6.0 GiB (measured)"), "{placed}");
 }
+
+#[test]
+fn a_task_of_two_gpus_is_not_estimated_as_if_on_one() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/carma");
+    let rad = folder.join("tasks/gpt2_large_2.rad");
+    if !rad.exists() {
+        eprintln!("SKIPPED: the original's .rad files are not at {}", folder.display());
+        return;
+    }
+    let daemon = Setup::new("virtual:2xA100-40GB").start();
+    let rad = rad.display().to_string();
+    let output = daemon.carma(&["submit", "--hold", "--json", "--seq-len", "512", "--rad", &rad]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let reply: carma_api::wire::SubmitReply = serde_json::from_slice(&output.stdout).unwrap();
+    let estimate = daemon.show(reply.id).estimate.unwrap();
+    let reasons = estimate.reasons.join("\n");
+    // The text is of DataParallel: each GPU has half of the batch, the first gathers.
+    assert!(reasons.contains("several GPUs") && !reasons.contains("the task one GPU"), "{reasons}");
+    let off = estimate.use_mib as f64 / 28_356.0;
+    assert!((0.8..1.25).contains(&off) && estimate.upper_mib >= 28_356, "{estimate:?}");
+}
+
+#[test]
+fn a_submission_that_knows_nothing_says_what_follows() {
+    let daemon = Setup::new(ONE).start();
+    let submit = |words: &[&str]| {
+        let output = daemon.carma(&[&["submit", "--hold"], words].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let (told, _) = submit(&["--", "true"]);
+    let line = told.lines().nth(1).unwrap_or_default();
+    assert!(line.starts_with("memory: not known, so it waits for a GPU without other jobs"), "{told}");
+    assert!(line.contains("--dry-run or --gpu-memory"), "{told}");
+    for (words, lines) in [
+        (&["--gpu-memory", "2G", "--", "true"][..], 1),
+        (&["--exclusive", "--", "true"], 1),
+        (&["--parsable", "--", "true"], 1),
+    ] {
+        let (told, errors) = submit(words);
+        assert_eq!((told.lines().count(), errors.as_str()), (lines, ""), "{words:?}: {told}");
+    }
+    // A policy that asks for no forecast: nothing follows.
+    let other = Setup::new(ONE).args(&["--policy", "or-magm"]).start();
+    let told = stdout(&other.carma(&["submit", "--hold", "--", "true"]));
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
+
+#[test]
+fn a_program_that_takes_a_share_gets_that_of_each_type() {
+    let daemon = Setup::new("virtual:1xA100-40GB+1xH200").start();
+    let config = daemon.dir.path().join("config.json");
+    let text = r#"{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 128}"#;
+    std::fs::write(&config, text).unwrap();
+    let submit = |words: &[&str]| {
+        let output = daemon.carma(&[&["submit", "--json"], words].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let reply: carma_api::wire::SubmitReply = serde_json::from_slice(&output.stdout).unwrap();
+        reply.id
+    };
+    let config = config.display().to_string();
+    let model = ["--hf-config", &config, "--batch-size", "1", "--hold", "--"];
+    let server = ["vllm", "serve", "m", "--gpu-memory-utilization", "0.5"];
+    let estimate = daemon.show(submit(&[&model[..], &server].concat())).estimate.unwrap();
+    // Not what the configuration says of a model of a few MiB.
+    assert_eq!((estimate.source.as_str(), estimate.tier.as_str()), ("share/vllm", "share"));
+    assert_eq!((estimate.use_mib, estimate.of_gpu_mib), (71_886, Some(143_771)));
+    // A script that takes three quarters of its GPU: of the first, the smaller one.
+    let script = daemon.dir.path().join("train.py");
+    std::fs::write(&script, "import jax\nimport time\ntime.sleep(600)\n").unwrap();
+    let line = format!("exec sleep 600; python {}", script.display());
+    let running = submit(&["--wrap", &line]);
+    until("the job runs", || (daemon.show(running).job.state == "RUNNING").then_some(()));
+    let reserved = daemon.show(running).job.memory_reserved_mib.unwrap();
+    // 77 % of 40,960 MiB and what a context takes; on the larger one it would be more than this GPU has.
+    assert!((31_000..33_000).contains(&reserved), "{reserved}");
+}
+
+#[test]
+fn a_trace_of_another_command_is_not_believed() {
+    let daemon = Setup::new(ONE).start();
+    let log = daemon.dir.path().join("t.log");
+    let head =
+        r#"{"format":"carma-trace","version":1,"ids":"counted","what":"train.py","command":["train.py"]}"#;
+    let end = r#"{"end":{"status":"complete","steps":3,"backwards":3,"batch_sizes":[8]}}"#;
+    std::fs::write(&log, format!("{head}\na 1073741824\n{end}\n")).unwrap();
+    let log = log.display().to_string();
+    let submit =
+        |words: &[&str]| daemon.carma(&[&["submit", "--hold", "--json", "--trace", &log], words].concat());
+    let estimate = |output: &std::process::Output| {
+        let reply: carma_api::wire::SubmitReply = serde_json::from_slice(&output.stdout).unwrap();
+        reply.estimate
+    };
+    let same = estimate(&submit(&["--", "python", "train.py"])).unwrap();
+    assert_eq!((same.tier.as_str(), same.use_mib), ("trace", 524 + 1024));
+    let other = submit(&["--batch-size", "256", "--", "python", "other.py"]);
+    assert_eq!(estimate(&other), None);
+    assert!(stderr(&other).contains("it is of `train.py`, not of `other.py`"), "{}", stderr(&other));
+    let larger = estimate(&submit(&["--batch-size", "16", "--", "python", "train.py"])).unwrap();
+    assert_eq!(larger.use_mib, 524 + 2048);
+    assert!(larger.reasons.iter().any(|r| r.contains("a batch of 8, not of 16")), "{:?}", larger.reasons);
+}
+
+#[test]
+fn a_dry_run_goes_before_a_submission() {
+    let python = std::env::var("CARMA_TEST_TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    let found = std::process::Command::new(&python).args(["-c", "import torch"]).output();
+    if !found.is_ok_and(|out| out.status.success()) {
+        eprintln!("SKIPPED: no Python with PyTorch; CARMA_TEST_TORCH_PYTHON names one");
+        return;
+    }
+    let daemon = Setup::new(ONE).start();
+    let dir = daemon.dir.path().join("work");
+    std::fs::create_dir(&dir).unwrap();
+    let text = "import os, torch\nassert os.environ['WIDTH']\nm = torch.nn.Linear(int(os.environ['WIDTH']), 4096).cuda()\n\
+                o = torch.optim.SGD(m.parameters(), lr=1)\nfor _ in range(5):\n    \
+                m(torch.randn(8, 4096, device='cuda')).sum().backward()\n    o.step()\n";
+    std::fs::write(dir.join("train.py"), text).unwrap();
+    let folder = dir.display().to_string();
+    // In the job's directory and environment.
+    let submit = |words: &[&str], width: &str| {
+        let width = format!("WIDTH={width}");
+        let start = ["submit", "--hold", "-D", &folder, "--env", &width];
+        daemon.carma(&[&start[..], words, &["--", &python, "train.py"]].concat())
+    };
+    let output = submit(&["--dry-run"], "4096");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = stdout(&output);
+    assert!(told.contains("(allocator/trace, tier trace)"), "{told}");
+    assert!(stderr(&output).contains("dry run: 3 optimizer steps in "), "{}", stderr(&output));
+    let quiet = submit(&["--dry-run", "--parsable"], "4096");
+    assert_eq!((stdout(&quiet).as_str(), stderr(&quiet).as_str()), ("2\n", ""));
+    // What fails is not submitted, unless it is to be.
+    let failed = submit(&["--dry-run"], "100");
+    assert_eq!((failed.status.code(), stdout(&failed).as_str()), (Some(1), ""));
+    let why = stderr(&failed);
+    assert!(
+        why.contains("at train.py:6; nothing was submitted") && why.contains("hint: mend the command"),
+        "{why}"
+    );
+    let tried = submit(&["--dry-run=try"], "100");
+    assert!(tried.status.success() && stdout(&tried).starts_with("job 3 submitted"), "{}", stderr(&tried));
+}
