@@ -185,10 +185,12 @@ fn user(uid: u32) -> User {
 }
 
 fn computed() -> impl Strategy<Value = Computed> {
-    let basis = prop_oneof![Just(Basis::Exact), Just(Basis::Trace), Just(Basis::Summary)];
-    (memory(), memory(), basis, any::<bool>()).prop_map(|(need, more, basis, elastic)| {
+    let basis = prop_oneof![Just(Basis::Exact), Just(Basis::Trace), Just(Basis::Summary), Just(Basis::Share)];
+    (memory(), memory(), basis, any::<bool>(), memory()).prop_map(|(need, more, basis, elastic, of)| {
         let (need, more) = (MiB(need.0 % 45_000), MiB(more.0 % 45_000));
-        Computed { need, likely: need + more, upper: need + more, basis, coverage: 95, elastic, of_gpu: None }
+        // A share is of some GPU, be it one of no memory.
+        let of_gpu = (basis == Basis::Share).then_some(of);
+        Computed { need, likely: need + more, upper: need + more, basis, coverage: 95, elastic, of_gpu }
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | where they come from | readers |
 //! |---|---|
-//! | files that a user names | `summary`, `hf_config`, `lora_adapter`, `safetensors`, `onnx`, `trace_log`, `job_toml`, `job_rad`, `profiles`, `measured`, `measured_log`, `learned_model`, `kace_model`, `kace_table`, `kernels`, `report`, `trace_csv`, `catalogue`, `trace_import_*`, `gpu_model`, `dataset`, `networks`, `dnnperf_networks`, `checkpoint`, `gzip` |
+//! | files that a user names | `summary`, `hf_config`, `lora_adapter`, `safetensors`, `onnx`, `trace_log`, `command`, `job_toml`, `job_rad`, `profiles`, `measured`, `measured_log`, `learned_model`, `kace_model`, `kace_table`, `kernels`, `report`, `trace_csv`, `catalogue`, `trace_import_*`, `gpu_model`, `dataset`, `networks`, `dnnperf_networks`, `checkpoint`, `gzip` |
 //! | files of the operator | `config`, `gpu_spec` |
 //! | the socket | `wire_submit`, `wire_replies`, `memory_sizes` |
 //! | tasks while they run | `heartbeat_datagram`, `heartbeat_file`, `output` |
@@ -19,9 +19,12 @@ use carma_api::wire::{
     StatusReply, SubmitReply, SubmitRequest,
 };
 use carma_fuzz::reader;
+use carma_memory::command::{Command, Processes, Taker};
+use carma_memory::trace::Asked;
 use carma_memory::{ModelTask, Platform};
 use carma_sim::trace::import::{Format, import};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const FILE: &str = "input";
@@ -103,9 +106,34 @@ fn trace_log() {
     // Its last row becomes many: small storages that nobody gives back.
     let leak = "{\"format\":\"carma-trace\",\"version\":1,\"ids\":\"counted\"}\na 1\n{\"end\":{\"status\":\"complete\"}}\n";
     let platform = platform();
+    // Asked for another command and batch than it may name.
+    let asked = Asked { program: vec!["train.py".into(), "--bs".into(), "64".into()], batch: Some(64) };
     reader("trace_log").sample(sample).sample(counted).sample(leak).unpacks().reads(move |bytes| {
+        let _ = carma_memory::trace::estimate_for(bytes, &asked, &ModelTask::default(), &platform);
         if let Ok(mut log) = carma_memory::trace::read(bytes) {
             let _ = carma_memory::trace::replay(&mut log, &platform);
+        }
+    });
+}
+
+/// A command's words, its script, and the files of settings that it names.
+#[test]
+fn command() {
+    let script = "import os, jax\nos.environ['XLA_CLIENT_MEM_FRACTION'] = '.5'\nllm = LLM(gpu_memory_utilization=0.4)\n";
+    let yaml =
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\nnum_processes: 4\n";
+    let line = "env A=1 accelerate launch --num_processes 2 --use_fsdp t.py --lora_r 8";
+    let sample = reader("command").sample(script).sample(yaml).sample(line);
+    sample.sample("{\"zero_optimization\": {\"stage\": 3}}").reads(|bytes| {
+        let said: Vec<String> = text(bytes).split(' ').map(str::to_owned).collect();
+        let named = ["accelerate launch --config_file a.yaml t.py --deepspeed d.json".to_owned()];
+        for words in [&said[..], &named] {
+            let command = Command::new(words, &BTreeMap::new(), Some(bytes));
+            let taker = Taker::of(&command).and_then(|taker| taker.estimate(&platform()));
+            assert!(taker.is_none_or(|e| e.need_mib <= e.use_mib && e.use_mib <= e.upper_mib));
+            let processes = Processes::of(&command, &|_| Some(text(bytes).into_owned()));
+            assert!(processes.on_one_gpu(1) >= 1);
+            let _ = (command.compiles(), command.lora(), command.uses_peft());
         }
     });
 }

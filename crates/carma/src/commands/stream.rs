@@ -8,6 +8,7 @@ use carma_api::{Client, ClientError};
 use carma_cli::failure::Failure;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -31,6 +32,14 @@ pub(crate) enum Event {
     Away(bool),
     /// The user wants out: SIGINT or SIGTERM.
     Interrupt,
+}
+
+/// How often signals were caught: whoever did so last decides what they mean.
+static CAUGHT: AtomicU32 = AtomicU32::new(0);
+
+/// Times that signals were caught so far.
+pub(crate) fn times_caught() -> u32 {
+    CAUGHT.load(Ordering::SeqCst)
 }
 
 /// How a stream ended.
@@ -69,6 +78,7 @@ impl Events {
             let kinds = [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(more);
             kinds.map(signal).collect::<io::Result<Vec<_>>>()?
         };
+        CAUGHT.fetch_add(1, Ordering::SeqCst);
         let events = self.sender.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             runtime.block_on(async {

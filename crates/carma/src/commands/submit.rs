@@ -35,13 +35,13 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     for (request, modelled) in &mut requests {
         expect::fill(&mut client, request, modelled)?;
     }
-    let mut accepted = Vec::new();
+    let (mut accepted, mut told) = (Vec::new(), None);
     let repeated = requests.iter().flat_map(|(r, _)| std::iter::repeat_n(r, args.repeat as usize));
     let mut outcome = Ok(0);
     for request in repeated {
         match send(&mut client, request) {
             Ok(reply) if args.json => accepted.push(reply),
-            Ok(reply) => say(&reply, args.parsable)?,
+            Ok(reply) => say(&reply, args.parsable, &mut told)?,
             Err(failure) => {
                 outcome = Err(failure);
                 break;
@@ -59,13 +59,19 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     outcome
 }
 
-fn say(reply: &SubmitReply, parsable: bool) -> io::Result<()> {
+/// Says that a job was accepted, and what is expected of its memory unless the job before was told the same.
+fn say(reply: &SubmitReply, parsable: bool, told: &mut Option<String>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if parsable {
         writeln!(out, "{}", reply.id)
     } else {
         writeln!(out, "job {} submitted; {}", reply.id, log_of(reply))?;
-        expected(reply).map_or(Ok(()), |line| writeln!(out, "{line}"))
+        let news = expected(reply).filter(|line| told.as_ref() != Some(line));
+        if let Some(line) = news {
+            writeln!(out, "{line}")?;
+            *told = Some(line);
+        }
+        Ok(())
     }
 }
 

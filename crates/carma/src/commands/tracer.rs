@@ -1,6 +1,6 @@
 //! Runs the tracer: Python files inside this binary that record a program's allocations without a GPU.
 
-use super::stream::Events;
+use super::stream::{Events, times_caught};
 use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
 use carma_files::{Folder, MOST};
@@ -224,7 +224,7 @@ struct Interrupts {
 }
 
 impl Interrupts {
-    /// The program is over; from now on a signal ends this process. Says whether there was one before.
+    /// The program is over; from now on a signal ends this process, as before. Says whether there was one before.
     fn over(self) -> bool {
         self.over.store(true, Ordering::SeqCst);
         self.count.load(Ordering::SeqCst) > 0
@@ -235,12 +235,17 @@ impl Interrupts {
 fn until_interrupted(handle: Arc<OwnedFd>) -> io::Result<Interrupts> {
     let events = Events::new();
     events.catch_signals(&[])?;
+    let mine = times_caught();
     let interrupts = Interrupts { count: Arc::default(), over: Arc::default() };
     let (count, over) = (Arc::clone(&interrupts.count), Arc::clone(&interrupts.over));
     std::thread::Builder::new().name("interrupts".into()).spawn(move || {
         while events.next().is_some() {
             if over.load(Ordering::SeqCst) {
-                std::process::exit(INTERRUPTED.into());
+                // Unless what came after has a meaning of its own for it.
+                if times_caught() == mine {
+                    std::process::exit(INTERRUPTED.into());
+                }
+                continue;
             }
             let first = count.fetch_add(1, Ordering::SeqCst) == 0;
             let _ = pidfd_send_signal(&*handle, if first { Signal::TERM } else { Signal::KILL });

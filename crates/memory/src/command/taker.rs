@@ -76,7 +76,10 @@ impl Taker {
             parts: None,
             reasons: vec![
                 self.why.clone(),
-                format!("of the {} MiB of a {}, whatever the model", total.0, platform.gpu.name),
+                format!(
+                    "one {} has {} MiB; which model it is makes no difference",
+                    platform.gpu.name, total.0
+                ),
             ],
         })
     }
