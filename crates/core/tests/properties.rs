@@ -773,11 +773,11 @@ impl World {
         else {
             return Ok(());
         };
-        let (reservation, _) = self.state.reservation_for(self.state.job(job).unwrap());
-        let Reservation::Memory(reserved) = reservation else {
-            return Err(TestCaseError::fail("shared without a forecast"));
-        };
+        let job = self.state.job(job).unwrap();
         for gpu in placement.gpus.iter().filter_map(|g| self.state.gpu(*g)) {
+            let Reservation::Memory(reserved) = self.state.reservation_on(job, gpu.info.memory) else {
+                return Err(TestCaseError::fail("shared without a forecast"));
+            };
             let free = gpu.free(policy.reserve);
             prop_assert!(free >= Some(reserved + guard), "{:?} < {}", free, reserved);
         }

@@ -58,6 +58,12 @@ impl State {
         self.reservation_from(forecast.map(|(m, _)| m), job.floor)
     }
 
+    /// What is reserved for a job on a GPU of this much memory.
+    #[must_use]
+    pub fn reservation_on(&self, job: &Job, memory: MiB) -> Reservation {
+        self.reservation_for(job).0.on(self.share_for(job), memory)
+    }
+
     /// How the forecast of a job turns on the GPU, where its program takes a share of that.
     pub(crate) fn share_for(&self, job: &Job) -> Option<Share> {
         let least = match job.floor {
