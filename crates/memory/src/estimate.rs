@@ -1,7 +1,6 @@
 //! The answer of every estimator.
 
 use crate::alloc::Peak;
-use crate::margin::FLOOR;
 use crate::{MiB, Platform};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -105,6 +104,8 @@ pub struct Estimate {
     pub reasons: Vec<String>,
 }
 
+/// Always added to a bound: rounding of segments, a library's small buffers.
+pub(crate) const FLOOR: MiB = MiB(64);
 /// How the reason of a bound begins.
 pub(crate) const BOUND: &str = "bound: ";
 

@@ -1,10 +1,7 @@
 //! How far above its `use` an estimate is bounded for admission.
 
-use crate::estimate::times;
+use crate::estimate::{FLOOR, times};
 use crate::{MiB, ModelTask, Parallel, Tier};
-
-/// Always added to a bound: rounding of segments, a library's small buffers.
-pub(crate) const FLOOR: MiB = MiB(64);
 
 /// A relative margin on top of what the allocator is expected to hold, and why it is as wide.
 #[derive(Debug, Clone, PartialEq)]
