@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""What cuDNN takes beside its tensors for single convolutions on a real GPU, forward and backward.
+
+    python3 conv_workspaces.py -o conv-workspaces.csv [--workers 14] [--seconds 100]
+
+Those of the vision models of memory_models.py (not of the test set), and random ones. For each the most bytes that were
+asked of PyTorch's allocator during the operator, less its outputs: forward, gradient of the input, gradient of the weight.
+"""
+
+import argparse
+import csv
+import os
+import random
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+COLUMNS = "source dtype layout transposed n c k input kernel stride padding dilation groups forward_b dgrad_b wgrad_b error".split()
+
+
+def of_models():
+    """Convolutions of the models, at the middle batch: geometries, each once."""
+    import memory_models as models
+    import torch
+
+    found = {}
+    for name, entry in models.MODELS.items():
+        if entry.kind != "image":
+            continue
+        factory, make_batch, _ = models.build(name, "sdpa", "infer", fast=True)
+        model, hooks = factory(), []
+
+        def note(module, inputs, name=name, batch=entry.batches[1]):
+            x = inputs[0]
+            key = (batch, x.size(1), module.out_channels, tuple(x.shape[2:]), module.kernel_size, module.stride,
+                   module.padding if not isinstance(module.padding, str) else module.padding, module.dilation, module.groups)  # fmt: skip
+            found.setdefault((False, *key), name)
+
+        for module in model.modules():
+            if isinstance(module, torch.nn.Conv2d):
+                hooks.append(module.register_forward_pre_hook(note))
+        with torch.inference_mode():
+            model(make_batch("cpu", 1)[0])
+    return [(source, *key) for key, source in found.items() if not isinstance(key[7], str)]
+
+
+def drawn(count, seed):
+    rng = random.Random(seed)
+    widths = [1, 3, 4, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024]
+    sides = [4, 7, 8, 10, 14, 16, 20, 28, 32, 40, 56, 64, 96, 112, 128, 160, 224, 256]
+    while count:
+        dims = rng.choices([2, 1, 3], [0.8, 0.1, 0.1])[0]
+        transposed = dims == 2 and rng.random() < 0.1
+        n = rng.choice([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128])
+        c, k = rng.choice(widths), rng.choice(widths)
+        kernel = (rng.choices([1, 3, 5, 7, 11], [0.2, 0.5, 0.12, 0.12, 0.06])[0],) * dims
+        if dims == 2 and rng.random() < 0.1:
+            kernel = rng.choice([(1, 3), (3, 1), (1, 7), (7, 1), (1, 5), (41, 11)])
+        stride = (rng.choices([1, 2, 4], [0.7, 0.25, 0.05])[0],) * dims
+        dilation = (rng.choices([1, 2, 4], [0.9, 0.07, 0.03])[0],) * dims
+        padding = tuple(d * (s - 1) // 2 if rng.random() < 0.9 else 0 for d, s in zip(dilation, kernel))
+        groups = 1
+        if rng.random() < 0.2:
+            groups = rng.choice([c, c, 2, 4, 8, 32])
+            k = c if groups == c else k
+        if c % groups or k % groups:
+            continue
+        size = tuple(rng.choice(sides) for _ in range(1)) * dims
+        if dims == 1:
+            size = (rng.choice([64, 128, 400, 1000, 4000, 16000, 64000]),)
+        if dims == 3:
+            size = (rng.choice([8, 16]), *(rng.choice([14, 28, 56, 112]),) * 2)
+        numbers = n * c
+        for s in size:
+            numbers *= s
+        if numbers * max(1, k / c / stride[0] ** dims) > 1.5e8 or any(s + 2 * p < d * (q - 1) + 1 for s, p, d, q in zip(size, padding, dilation, kernel)):
+            continue
+        count -= 1
+        yield ("random", transposed, n, c, k, size, kernel, stride, padding, dilation, groups)
+
+
+def measure(conv, dtype, layout):
+    import torch
+
+    _, transposed, n, c, k, size, kernel, stride, padding, dilation, groups = conv
+    kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    x = torch.randn(n, c, *size, device="cuda", dtype=kind)
+    w = torch.randn(*((c, k // groups) if transposed else (k, c // groups)), *kernel, device="cuda", dtype=kind)
+    if layout == "last":
+        x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
+    rest = [list(stride), list(padding), list(dilation), transposed, [0] * len(size), groups]
+
+    def beside(f):
+        stats = torch.cuda.memory_stats
+        torch.cuda.reset_peak_memory_stats()
+        before = stats()["requested_bytes.all.current"]
+        made = f()
+        after = stats()
+        kept = after["requested_bytes.all.current"] - before
+        return made, after["requested_bytes.all.peak"] - before - kept
+
+    with torch.no_grad():
+        y, forward = beside(lambda: torch.ops.aten.convolution(x, w, None, *rest))
+        grad = torch.randn_like(y)
+        backward = torch.ops.aten.convolution_backward
+        _, dgrad = beside(lambda: backward(grad, x, w, None, *rest, [True, False, False]))
+        _, wgrad = beside(lambda: backward(grad, x, w, None, *rest, [False, True, False]))
+    return forward, dgrad, wgrad
+
+
+def work(jobs, path, until):
+    import torch
+
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for conv, dtype, layout in jobs:
+            if time.monotonic() > until:
+                break
+            source, transposed, n, c, k, *geometry, groups = conv
+            words = ["x".join(map(str, part)) for part in geometry]
+            row = [source, dtype, layout, int(transposed), n, c, k, *words, groups]
+            try:
+                writer.writerow(row + [*measure(conv, dtype, layout), ""])
+            except Exception as error:  # noqa: BLE001: cuDNN does not take every geometry
+                writer.writerow(row + ["", "", "", f"{type(error).__name__}: {error}".split("\n")[0][:120]])
+            torch.cuda.empty_cache()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=100)
+    parser.add_argument("--count", type=int, default=1600)
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    sys.path.insert(0, HERE)
+    import torch
+
+    convs = of_models() + list(drawn(options.count, 1))
+    jobs = [(conv, dtype, "first") for conv in convs for dtype in ("fp32", "bf16")]
+    jobs += [(conv, dtype, "last") for conv in convs if len(conv[5]) == 2 for dtype in ("fp32", "bf16")]
+    random.Random(2).shuffle(jobs)
+    torch.set_num_threads(1)
+    children = []
+    for at in range(options.workers):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(jobs[at :: options.workers], f"{options.output}.{at}", until)
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    with open(options.output, "w") as out:
+        out.write(",".join(COLUMNS) + "\n")
+        for at in range(options.workers):
+            with open(f"{options.output}.{at}") as part:
+                out.write(part.read())
+            os.remove(f"{options.output}.{at}")
+    print(len(jobs), "asked for")
+
+
+if __name__ == "__main__":
+    main()
