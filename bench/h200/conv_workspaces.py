@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What cuDNN takes beside its tensors for single convolutions on a real GPU, forward and backward.
 
-    python3 conv_workspaces.py -o conv-workspaces.csv [--workers 14] [--seconds 100]
+    python3 conv_workspaces.py --geometries GEOMETRIES.json                   # without a GPU
+    python3 conv_workspaces.py -o conv-workspaces.csv --models GEOMETRIES.json [--workers 14] [--seconds 100]
 
 Those of the vision models of memory_models.py (not of the test set), and random ones. For each the most bytes that were
 asked of PyTorch's allocator during the operator, less its outputs: forward, gradient of the input, gradient of the weight.
@@ -9,6 +10,7 @@ asked of PyTorch's allocator during the operator, less its outputs: forward, gra
 
 import argparse
 import csv
+import json
 import os
 import random
 import sys
@@ -42,6 +44,11 @@ def of_models():
         with torch.inference_mode():
             model(make_batch("cpu", 1)[0])
     return [(source, *key) for key, source in found.items() if not isinstance(key[7], str)]
+
+
+def read(path):
+    with open(path) as file:
+        return [tuple(tuple(part) if isinstance(part, list) else part for part in conv) for conv in json.load(file)]
 
 
 def drawn(count, seed):
@@ -128,16 +135,23 @@ def work(jobs, path, until):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("-o", "--output")
+    parser.add_argument("--geometries", help="writes those of the models, which takes a minute on the CPU")
+    parser.add_argument("--models", help="what --geometries wrote")
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=100)
     parser.add_argument("--count", type=int, default=1600)
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    sys.path.insert(0, HERE)
+    if options.geometries:
+        sys.path.insert(0, HERE)
+        with open(options.geometries, "w") as file:
+            json.dump(of_models(), file)
+        return
+    # The parent of forks must not touch the GPU, which building models does.
     import torch
 
-    convs = of_models() + list(drawn(options.count, 1))
+    convs = read(options.models) + list(drawn(options.count, 1))
     jobs = [(conv, dtype, "first") for conv in convs for dtype in ("fp32", "bf16")]
     jobs += [(conv, dtype, "last") for conv in convs if len(conv[5]) == 2 for dtype in ("fp32", "bf16")]
     random.Random(2).shuffle(jobs)
@@ -159,7 +173,9 @@ def main():
             with open(f"{options.output}.{at}") as part:
                 out.write(part.read())
             os.remove(f"{options.output}.{at}")
-    print(len(jobs), "asked for")
+    with open(options.output) as file:
+        errors = [row["error"] for row in csv.DictReader(file)]
+    print(f"{len(jobs)} asked for, {len(errors)} answered, {sum(map(bool, errors))} failed; {next(filter(None, errors), '')}")
 
 
 if __name__ == "__main__":

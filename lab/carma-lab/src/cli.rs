@@ -64,6 +64,9 @@ pub(crate) struct EstimateBenchArgs {
     /// Print tables in Markdown, as in docs/research/memory-estimation.md
     #[arg(long)]
     pub(crate) markdown: bool,
+    /// Write every single estimate to this file, as CSV: what was measured, what was said
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
 }
 
 /// `carma lab interference-bench`.

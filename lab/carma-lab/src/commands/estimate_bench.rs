@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 /// Runs the verb.
 pub(crate) fn run(args: &EstimateBenchArgs) -> Outcome {
     let tests = bench::run(&Data::find(args.data.as_deref()));
+    if let Some(path) = &args.rows {
+        carma_files::replace(path, rows(&tests).as_bytes())?;
+    }
     if args.json {
         print_json(&serde_json::json!({"version": carma_api::VERSION, "tests": tests}))?;
     } else if args.markdown {
@@ -17,6 +20,19 @@ pub(crate) fn run(args: &EstimateBenchArgs) -> Outcome {
         print(&render(&tests, &Screen::stdout()))?;
     }
     Ok(u8::from(tests.iter().any(|t| t.targets.iter().any(|target| !target.holds))))
+}
+
+/// Every single estimate, as CSV. Names of tests have commas.
+fn rows(tests: &[Test]) -> String {
+    let mut text = String::from("test,estimator,task,measured_mib,use_mib,upper_mib\n");
+    for test in tests {
+        for pair in &test.pairs {
+            let upper = pair.upper_mib.map_or_else(String::new, |mib| mib.to_string());
+            let (measured, expected) = (pair.measured_mib, pair.estimated_mib);
+            let _ = writeln!(text, "\"{}\",{},\"{}\",{measured},{expected},{upper}", test.name, test.estimator, pair.label);
+        }
+    }
+    text
 }
 
 /// The cells of a test: test, estimator, n, MRE, median, worst, under, covered, upper/measured, target.

@@ -62,6 +62,7 @@ pub fn tests(data: &Data) -> Vec<Test> {
             estimator: if row.ensemble == "mlp" { "gpumemnet" } else { "gpumemnet-transformer" }.to_owned(),
             outcome: figures(row),
             targets,
+            pairs: Vec::new(),
         });
     }
     let missing = report.skipped.iter().filter(|why| why.contains(".csv"));

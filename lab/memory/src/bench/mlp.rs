@@ -254,6 +254,7 @@ fn one_set(data: &Data, set: u32) -> Vec<Test> {
                     Target::new("reserved equal on every row", all(reserved)),
                     Target::new("allocated within 0.1 MiB on every row", all(allocated)),
                 ],
+                pairs: Vec::new(),
             },
             Test::of(&names[1], "allocator", &pairs, |score| {
                 vec![

@@ -136,6 +136,9 @@ pub struct Test {
     pub outcome: Outcome,
     /// Limits, where there are any; none for baselines.
     pub targets: Vec<Target>,
+    /// The tasks behind a score, one by one.
+    #[serde(skip)]
+    pub pairs: Vec<Pair>,
 }
 
 /// What came of a test.
@@ -172,7 +175,8 @@ impl Test {
             }
             None => (Outcome::Skipped { reason: "no tasks".to_owned() }, Vec::new()),
         };
-        Self { name: name.to_owned(), estimator: estimator.to_owned(), outcome, targets }
+        let (name, estimator) = (name.to_owned(), estimator.to_owned());
+        Self { name, estimator, outcome, targets, pairs: pairs.to_vec() }
     }
 
     /// A test whose data is not there.
@@ -183,6 +187,7 @@ impl Test {
             estimator: estimator.to_owned(),
             outcome: Outcome::Skipped { reason: reason.into() },
             targets: Vec::new(),
+            pairs: Vec::new(),
         }
     }
 }

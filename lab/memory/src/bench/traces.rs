@@ -174,5 +174,6 @@ fn time(data: &Data) -> Result<Test, String> {
             ],
         },
         targets: vec![Target::new("22,000 events < 10 ms", per_22k < 10.0)],
+        pairs: Vec::new(),
     })
 }
