@@ -65,7 +65,9 @@ impl Known {
 
     /// What a front end says of one process, with what the command says beside it.
     fn beside(&self, mut estimate: Estimate) -> Estimate {
-        for (share, why) in &self.caveats {
+        // What widens nothing is about a description of the model, and a trace shows it.
+        let traced = estimate.tier == Tier::Trace;
+        for (share, why) in self.caveats.iter().filter(|(share, _)| !traced || *share > 0.0) {
             estimate.widen(*share, why);
         }
         let processes = u64::from(self.processes.max(1));

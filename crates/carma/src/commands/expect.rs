@@ -181,7 +181,8 @@ pub(crate) fn fill(
             }
         }
     }
-    if let Some(why) = why_not.get("allocator").filter(|_| modelled.known.has_model()) {
+    let unanswered = modelled.known.has_model() && !best.contains_key("allocator");
+    if let Some(why) = why_not.get("allocator").filter(|_| unanswered) {
         tell(format!("no estimate from the model: {why}"));
     }
     if let Some(why) = why_not.get("share").filter(|_| modelled.known.taker.is_some()) {

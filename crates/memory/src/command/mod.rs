@@ -42,6 +42,18 @@ impl Command {
                 _ => words.push(word.to_owned()),
             }
         }
+        // A program that starts another in an environment of packages.
+        let runs = matches!(
+            words.first().map(|word| stem(word)),
+            Some("conda" | "mamba" | "micromamba" | "uv" | "poetry" | "pdm")
+        );
+        if runs && words.get(1).is_some_and(|word| word == "run") {
+            words.drain(..2);
+            while let Some(option) = words.first().filter(|word| word.starts_with('-')) {
+                let takes = matches!(option.as_str(), "-n" | "-p" | "--name" | "--prefix");
+                words.drain(..words.len().min(if takes { 2 } else { 1 }));
+            }
+        }
         let text = script.map(|text| String::from_utf8_lossy(&text[..text.len().min(MOST_TEXT)]));
         let lines = text.iter().flat_map(|text| text.lines());
         let script = lines.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -203,6 +215,9 @@ pub(super) mod tests {
             (read.variable("A"), read.variable("B"), read.program()),
             (Some("2"), Some("3"), "python")
         );
+        let read = command("/opt/conda/bin/conda run --no-capture-output -n tf python -m vllm.x --y 1", "");
+        assert_eq!((read.program(), read.module()), ("python", Some("vllm.x")));
+        assert_eq!(command("conda run -n", "").program(), "");
         let words: Vec<String> = ["--a_b=3", "--c", "4", "--d"].map(str::to_owned).to_vec();
         assert_eq!(Command::option(&words, &["a-b"]), Some("3"));
         assert_eq!((Command::option(&words, &["c"]), Command::option(&words, &["d"])), (Some("4"), None));
