@@ -1,5 +1,6 @@
 //! Options of `carma lab kace`.
 
+use carma_interference::group::Mode;
 use carma_interference::kace::features::{Aggregation, Target};
 use carma_lab_interference::kace::trainer::RegressionKind;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -57,6 +58,13 @@ fn target() -> impl TypedValueParser<Value = Target> {
     })
 }
 
+fn sharing() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(["mps", "time-slice"]).map(|s| match s.as_str() {
+        "mps" => Mode::Mps,
+        _ => Mode::TimeSlice,
+    })
+}
+
 fn percentages() -> impl TypedValueParser<Value = Aggregation> {
     PossibleValuesParser::new(["artifact", "averaged"]).map(|s| match s.as_str() {
         "artifact" => Aggregation::Artifact,
@@ -67,9 +75,16 @@ fn percentages() -> impl TypedValueParser<Value = Aggregation> {
 /// `carma lab kace train`.
 #[derive(Debug, Args)]
 pub(crate) struct KaceTrainArgs {
-    /// Folder with KACE's artifact, or a CSV table of measured collocations in its format (docs/research/kace.md)
+    /// Folder with KACE's artifact, a CSV table of measured collocations in its format (docs/research/kace.md), or what
+    /// `carma bench interference` measured
     #[arg(long, value_name = "DIR|FILE")]
     pub(crate) data: PathBuf,
+    /// Learn from these features alone: `sm%,mem%,memcap` [default: all that the data have]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) features: Vec<String>,
+    /// Of what `carma bench interference` measured, the windows under this sharing
+    #[arg(long, value_name = "MODE", default_value = "mps", value_parser = sharing())]
+    pub(crate) sharing: Mode,
     /// Where to write the model
     #[arg(long, short, value_name = "MODEL.json")]
     pub(crate) out: PathBuf,

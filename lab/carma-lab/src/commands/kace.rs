@@ -9,6 +9,7 @@ use carma_interference::kace::features::Target;
 use carma_interference::kace::trained::Trained;
 use carma_lab_interference::kace::eval::{self, Percent, Report, Request};
 use carma_lab_interference::kace::features::measured;
+use carma_lab_interference::kace::own::{Chosen, Own};
 use carma_lab_interference::kace::table::{self, Collocation};
 use carma_lab_interference::kace::trainer::{Kace, Options};
 use carma_lab_interference::kace::{Artifact, Error};
@@ -40,7 +41,14 @@ fn failure(error: Error) -> Failure {
 
 fn run_train(args: &KaceTrainArgs) -> Outcome {
     let began = Instant::now();
-    let table = if args.data.is_dir() {
+    let own = if args.data.is_file() && Own::is_meant(&args.data).map_err(failure)? {
+        Some(Own::read(&args.data, args.sharing).map_err(failure)?)
+    } else {
+        None
+    };
+    let table = if let Some(own) = &own {
+        Ok(own.table.clone())
+    } else if args.data.is_dir() {
         let artifact = Artifact::new(&args.data);
         match args.members {
             2 => artifact.pairs(),
@@ -57,7 +65,10 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
     };
     let options = Options { aggregation: args.percentages, target: args.target, seed: args.seed, ..base };
     let rows: Vec<&Collocation> = table.rows.iter().collect();
-    let trained = Kace::new(&table.features, options).train(&rows).map_err(failure)?;
+    let learn = if args.features.is_empty() { &table.features } else { &args.features };
+    let kace = Kace::new(&table.features, options).learning(learn).map_err(failure)?;
+    let trained = kace.train(&rows).map_err(failure)?;
+    let choices = own.map_or(Ok(Vec::new()), |own| own.choices(learn, options)).map_err(failure)?;
     let name = table.source.rsplit('/').next().unwrap_or_default();
     let text = trained.write(name).map_err(failure)?;
     if text.len() as u64 > MOST_BYTES {
@@ -66,7 +77,7 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
     }
     // What was written is what will be read.
     Trained::read(&args.out.display().to_string(), &text).map_err(failure)?;
-    let explained = explained(&trained, &rows).map_err(failure)?;
+    let explained = explained(&kace, &trained, &rows).map_err(failure)?;
     replace(&args.out, text.as_bytes())
         .map_err(|e| Failure::new(format!("cannot write {}: {e}", args.out.display())))?;
     let took = began.elapsed().as_secs_f64();
@@ -81,22 +92,41 @@ fn run_train(args: &KaceTrainArgs) -> Outcome {
             "r2_on_its_own_rows": explained,
             "train_s": took,
             "bytes": text.len(),
+            "family_held_out_pct_of_best": choices,
         }))?;
         return Ok(0);
     }
     let unit = unit(args.target);
+    let sizes = if choices.is_empty() { table.k.to_string() } else { format!("up to {}", table.k) };
     print(&format!(
-        "{name}: {} collocations of {}, {} features\nlearned from {}; explains {:.1} % of the variance of summed \
+        "{name}: {} collocations of {sizes}, {} features\nlearned from {}; explains {:.1} % of the variance of summed \
          {unit} on the rows of the table (no test: it learned from them)\ntrained in {took:.1} s; {} has {} KiB\n",
         table.rows.len(),
-        table.k,
         trained.features.len(),
         trained.rows,
         100.0 * explained,
         args.out.display(),
         text.len().div_ceil(1024)
     ))?;
+    print_choices(&choices)?;
     Ok(0)
+}
+
+/// Choices of partners for tasks of families that it had not learned from.
+fn print_choices(choices: &[Chosen]) -> Result<(), Failure> {
+    let Some(first) = choices.first() else { return Ok(()) };
+    let mut columns = vec![Column::Right("TASKS"), Column::Left("BEST BY")];
+    columns.extend(first.percent.iter().map(|(name, _)| Column::Right(name)));
+    let screen = Screen::stdout();
+    let mut table = Table::new(columns, &screen);
+    for line in choices {
+        let mut row = vec![line.k.to_string(), line.objective.to_owned()];
+        row.extend(line.percent.iter().map(|(_, percent)| format!("{percent:.1}")));
+        table.row(row);
+    }
+    let head = "\npartners for a task whose family is in nothing that was learned from, percent of the best; power was measured\n";
+    print(&format!("{head}{}", table.render()))?;
+    Ok(())
 }
 
 const fn unit(target: Target) -> &'static str {
@@ -152,14 +182,13 @@ fn run_predict(args: &KacePredictArgs) -> Outcome {
 }
 
 /// R2 on the rows of the table.
-fn explained(trained: &Trained, rows: &[&Collocation]) -> Result<f64, Error> {
-    let targets = rows
-        .iter()
-        .map(|r| measured(trained.target, &trained.features, r))
-        .collect::<Result<Vec<f64>, _>>()?;
+fn explained(kace: &Kace, trained: &Trained, rows: &[&Collocation]) -> Result<f64, Error> {
+    let targets =
+        rows.iter().map(|r| measured(trained.target, &kace.features, r)).collect::<Result<Vec<f64>, _>>()?;
     let mean = targets.iter().sum::<f64>() / targets.len().max(1) as f64;
     let total: f64 = targets.iter().map(|t| (t - mean) * (t - mean)).sum();
-    let left: f64 = rows.iter().zip(&targets).map(|(r, t)| (trained.predict(r) - t).powi(2)).sum();
+    let left: f64 =
+        rows.iter().zip(&targets).map(|(r, t)| (trained.predict(&kace.shown(r)) - t).powi(2)).sum();
     if !left.is_finite() {
         let what = "what was learned predicts numbers that are not finite on the table's own rows; look for cells that \
                     are far from all others";
@@ -297,18 +326,6 @@ fn render(report: &Report, screen: &Screen) -> String {
                 range(&choice.pct),
             ]);
         }
-    }
-    text.push_str(&table.render());
-    let _ = writeln!(
-        text,
-        "\nPartners for energy: summed progress per joule, percent of the best partner's; power is modelled ({GPU}), \
-         {} pairs, {} targets",
-        report.energy.pairs, report.energy.targets
-    );
-    let mut table =
-        Table::new(vec![Column::Left("CHOICE"), Column::Right("WORTH"), Column::Right("95 %")], screen);
-    for choice in &report.energy.choices {
-        table.row([choice.choice.to_owned(), one(Some(choice.pct.mean_pct)), range(&choice.pct)]);
     }
     text.push_str(&table.render());
     text

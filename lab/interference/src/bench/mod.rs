@@ -13,6 +13,7 @@ mod tests_h200;
 mod tests_kace;
 mod tests_others;
 
+pub(crate) use measured::of_measured;
 pub use stats::Mean;
 
 use serde::Serialize;

@@ -36,6 +36,7 @@ pub mod forest;
 mod fuzz;
 pub mod linear;
 pub mod network;
+pub mod own;
 pub mod partition;
 pub mod protocol;
 pub mod rules;

@@ -6,7 +6,6 @@
 
 use super::Error;
 use super::cells::Cells;
-use super::table::Collocation;
 use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Demand, curve_at};
 use std::collections::BTreeMap;
@@ -57,24 +56,6 @@ fn modelled_w<'a>(power: &Power, tasks: impl Iterator<Item = (&'a Demand, f64)>)
         sum.dram += alone.dram * progress;
     }
     power.drawn_w(&sum)
-}
-
-/// Summed progress per modelled joule of a measured collocation; `None` where an activity is not known or power is 0.
-#[must_use]
-pub fn work_per_joule(
-    power: &Power,
-    activity: &BTreeMap<String, Demand>,
-    solo: usize,
-    row: &Collocation,
-) -> Option<f64> {
-    let mut tasks = Vec::with_capacity(row.members.len());
-    for member in &row.members {
-        let alone = member.features.get(solo).filter(|s| **s > 0.0)?;
-        tasks.push((activity.get(&member.workload)?, member.throughput / alone));
-    }
-    let work: f64 = tasks.iter().map(|(_, p)| p).sum();
-    let watts = modelled_w(power, tasks.into_iter());
-    (watts > 0.0).then(|| work / watts)
 }
 
 /// The best division of those offered by the solo curves, for an objective; `None` if one has no curve or nothing is

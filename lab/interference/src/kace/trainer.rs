@@ -73,6 +73,8 @@ const INNER_SEED: u32 = 30;
 pub struct Kace {
     /// Names of the features of the rows that it will be shown.
     pub features: Vec<String>,
+    /// Positions of those that it learns from.
+    learn: Vec<usize>,
     /// How it learns.
     pub options: Options,
 }
@@ -81,7 +83,32 @@ impl Kace {
     /// For rows of these features.
     #[must_use]
     pub fn new(features: &[String], options: Options) -> Self {
-        Self { features: features.to_vec(), options }
+        Self { features: features.to_vec(), learn: (0..features.len()).collect(), options }
+    }
+
+    /// The same that learns from these features alone.
+    ///
+    /// # Errors
+    /// One that the rows do not have.
+    pub fn learning(mut self, names: &[String]) -> Result<Self, Error> {
+        let at = |name: &String| {
+            self.features.iter().position(|known| known == name).ok_or_else(|| {
+                let what = format!("there is none of this name; there are: {}", self.features.join(", "));
+                Error::new(format!("feature `{name}`"), what)
+            })
+        };
+        self.learn = names.iter().map(at).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// A row with the features that it learns from, in their order: what its model is asked with.
+    #[must_use]
+    pub fn shown(&self, row: &Collocation) -> Collocation {
+        let mut row = row.clone();
+        for member in &mut row.members {
+            member.features = self.learn.iter().filter_map(|at| member.features.get(*at).copied()).collect();
+        }
+        row
     }
 
     /// Trains on these rows.
@@ -102,7 +129,8 @@ impl Kace {
             );
             return Err(Error::new("training", what));
         }
-        let x: Vec<Vec<f64>> = rows.iter().map(|r| o.aggregation.row(&self.features, r)).collect();
+        let names: Vec<String> = self.learn.iter().filter_map(|at| self.features.get(*at).cloned()).collect();
+        let x: Vec<Vec<f64>> = rows.iter().map(|r| o.aggregation.row(&names, &self.shown(r))).collect();
         let y: Vec<f64> =
             rows.iter().map(|r| measured(o.target, &self.features, r)).collect::<Result<_, _>>()?;
         let scale = scale_of(&x);
@@ -116,7 +144,7 @@ impl Kace {
             RegressionKind::Nn => Regression::Nn(network::train(&x, &y, &mut rng)),
         };
         Ok(Trained {
-            features: self.features.clone(),
+            features: names,
             aggregation: o.aggregation,
             target: o.target,
             normalisation: o.normalisation,
@@ -130,7 +158,20 @@ impl Kace {
 
 impl Scorer for Kace {
     fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
-        Ok(Box::new(self.train(train)?))
+        Ok(Box::new(Asked { kace: self, trained: self.train(train)? }))
+    }
+}
+
+/// What was learned, asked with rows of all features.
+struct Asked<'a> {
+    kace: &'a Kace,
+    trained: Trained,
+}
+
+impl Fitted for Asked<'_> {
+    fn scores(&self, case: &Case<'_>) -> Result<Vec<f64>, Error> {
+        let rows: Vec<Collocation> = case.test.iter().map(|row| self.kace.shown(row)).collect();
+        self.trained.scores(&Case { target: case.target, test: rows.iter().collect() })
     }
 }
 

@@ -1,16 +1,10 @@
-//! Divisions of threads, and partners for the sake of energy.
+//! Divisions of threads.
 
-use super::super::partition::{Objective, Worth, work_per_joule};
-use super::super::protocol;
-use super::super::rules::Rule;
-use super::super::score::{self, Scored};
-use super::super::table::{Member, SM_BUSY, SOLO, Table};
+use super::super::partition::{Objective, Worth};
 use super::super::{Artifact, Error};
 use super::interval::{Percent, percent};
 use carma_interference::power::Power;
-use carma_interference::share::Demand;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// How good choices of a division are for one objective.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -76,71 +70,4 @@ pub(super) fn divisions(artifact: &Artifact, power: &Power) -> Result<Vec<Divide
         }
     };
     Ok(["max-min", "max-sum", "work per joule"].into_iter().map(of).collect())
-}
-
-/// Partners for the sake of energy: summed progress per joule, percent of the best partner's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EnergyPartner {
-    /// Power is modelled, always.
-    pub modelled_power: bool,
-    /// Number of pairs.
-    pub pairs: usize,
-    /// Number of targets.
-    pub targets: usize,
-    /// Ways to choose.
-    pub choices: Vec<Choice>,
-}
-
-/// Chooses among the measured pairs of a target: by predicted work per joule, at the progress of an equal share of
-/// the SMs' busy time (no parameter, nothing learned); by its baselines.
-pub(super) fn partners(artifact: &Artifact, power: &Power, table: &Table) -> Result<EnergyPartner, Error> {
-    let activity = artifact.solo_activity()?;
-    let (solo, busy) = (table.feature(SOLO)?, table.feature(SM_BUSY)?);
-    let known = table.without(|w| !activity.contains_key(w));
-    let protocol = protocol::unseen("energy", &known)?;
-    let worth = |row: &super::Collocation| work_per_joule(power, &activity, solo, row).unwrap_or(0.0);
-    let predicted = score::per_case(|_, case| {
-        Ok(case.test.iter().map(|row| at_fair_share(power, &activity, solo, busy, &row.members)).collect())
-    });
-    let sum = score::per_case(|_, case| {
-        Ok(case.test.iter().map(|row| fair_shares(busy, &row.members).iter().sum()).collect())
-    });
-    let least_busy = Rule::new(&known.features, SM_BUSY, false)?;
-    let run = |scorer: &dyn score::Scorer| score::evaluate_by(scorer, &protocol, 1, &worth);
-    let choice = |choice, scored: Vec<Scored>| Choice {
-        choice,
-        pct: percent(scored.iter().map(|s| (s.target.as_str(), s.ratio))),
-    };
-    let kace = super::Kace::new(&known.features, super::Options::honest(super::RegressionKind::Lr));
-    Ok(EnergyPartner {
-        modelled_power: true,
-        pairs: known.rows.len(),
-        targets: protocol.cases(),
-        choices: vec![
-            choice("predicted work per joule", run(&predicted)?),
-            choice("predicted sum of progress", run(&sum)?),
-            choice("least busy SMs", run(&least_busy)?),
-            choice("KACE LR (sum of throughput), honest", run(&kace)?),
-            choice("random", score::random_by(&protocol, &worth)),
-        ],
-    })
-}
-
-/// Progress of each at an equal share of the SMs' busy time.
-fn fair_shares(busy: usize, members: &[Member]) -> Vec<f64> {
-    let total: f64 = members.iter().map(|m| m.features[busy] / 100.0).sum();
-    vec![1.0 / total.max(1.0); members.len()]
-}
-
-fn at_fair_share(
-    power: &Power,
-    activity: &BTreeMap<String, Demand>,
-    solo: usize,
-    busy: usize,
-    members: &[Member],
-) -> f64 {
-    let shares = fair_shares(busy, members);
-    let expected =
-        members.iter().zip(shares).map(|(m, p)| Member { throughput: p * m.features[solo], ..m.clone() });
-    work_per_joule(power, activity, solo, &super::Collocation { members: expected.collect() }).unwrap_or(0.0)
 }

@@ -4,7 +4,7 @@ mod divided;
 mod interval;
 mod published;
 
-pub use divided::{Choice, Divided, EnergyPartner};
+pub use divided::{Choice, Divided};
 pub use interval::{Percent, percent};
 
 use super::protocol::{self, Protocol};
@@ -45,8 +45,6 @@ pub struct Report {
     pub random_halves: Vec<Halves>,
     /// Divisions of threads between pairs under MPS.
     pub divided: Vec<Divided>,
-    /// Partners chosen for work per joule, modelled.
-    pub energy: EnergyPartner,
 }
 
 /// One protocol.
@@ -184,9 +182,8 @@ pub fn run(request: &Request<'_>, progress: Progress<'_>) -> Result<Report, Erro
     }
     step();
     let divided = divided::divisions(artifact, &request.power)?;
-    let energy = divided::partners(artifact, &request.power, &pairs_sound)?;
     step();
-    Ok(Report { experiments, by_training_pairs, random_halves, divided, energy })
+    Ok(Report { experiments, by_training_pairs, random_halves, divided })
 }
 
 /// Which models are asked beside linear regression and the rules.
