@@ -5,8 +5,7 @@ pub use crate::look::{Foreign, Observation};
 use crate::explain::Reason;
 use crate::model::{
     Computed, EndCause, EndLevel, Exit, GpuId, JobId, JobState, NewJob, Placement, ProcessRef, Profile,
-    RunTime,
-    SharingMode, User,
+    RunTime, SharingMode, User,
 };
 use crate::policy::Options;
 use crate::progress::Outlook;

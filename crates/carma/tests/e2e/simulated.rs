@@ -122,8 +122,15 @@ fn told(workload: &Workload, known: Known, sharing: SharingMode) -> Workload {
                 // One run: 5 % more.
                 let upper = MiB((memory.0 * 105).div_ceil(100));
                 let (basis, coverage) = (Basis::Exact, 95);
-                let computed =
-                    Computed { need: memory, likely: memory, upper, basis, coverage, elastic: false };
+                let computed = Computed {
+                    need: memory,
+                    likely: memory,
+                    upper,
+                    basis,
+                    coverage,
+                    elastic: false,
+                    of_gpu: None,
+                };
                 forecasts.computed = Some(computed);
                 task.lucid_score = lucid::score(&model, &gpu, mode(sharing), profile, &all);
             }

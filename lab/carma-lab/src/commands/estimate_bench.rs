@@ -29,7 +29,11 @@ fn rows(tests: &[Test]) -> String {
         for pair in &test.pairs {
             let upper = pair.upper_mib.map_or_else(String::new, |mib| mib.to_string());
             let (measured, expected) = (pair.measured_mib, pair.estimated_mib);
-            let _ = writeln!(text, "\"{}\",{},\"{}\",{measured},{expected},{upper}", test.name, test.estimator, pair.label);
+            let _ = writeln!(
+                text,
+                "\"{}\",{},\"{}\",{measured},{expected},{upper}",
+                test.name, test.estimator, pair.label
+            );
         }
     }
     text
