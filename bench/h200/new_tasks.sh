@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The measurement of NEW_TASKS_DATA.md, in parts of under ten minutes each. Every MODE:GPU is measured at the same time as the
-# others, on a share of the processors of its own.
+# The measurement of NEW_TASKS_DATA.md, in parts of under ten minutes each; with SET=heavier_tasks that of
+# HEAVIER_TASKS_DATA.md. Every MODE:GPU is measured at the same time as the others, on a share of the processors of its own.
 #
 #     bench/h200/new_tasks.sh smoke time-slice:0 mps:1     # 2 minutes: does every task start, alone and under MPS?
 #     bench/h200/new_tasks.sh sets time-slice:0 mps:1      # alone, all pairs, 100 larger sets: about 9 minutes
@@ -15,29 +15,36 @@
 # to be seen before the predictor that is tested on them is fixed. new_tasks_log.py says only whether the measurement worked.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+set_=${SET:-new_tasks}
 carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
 out=${OUT:-results}
-state=${STATE:-$here/../../target/new-tasks}
+state=${STATE:-$here/../../target/${set_//_/-}}
 budget=${BUDGET:-560}
 python=${PYTHON:-python3}
 mkdir -p "$out" "$state"
-tasks=$here/new_tasks.toml
+tasks=$here/$set_.toml
 options=()
 if [ -n "${REHEARSE:-}" ]; then
     tasks=$state/rehearse.toml
     # A small machine takes long to start sixteen times PyTorch.
-    sed -e "s|\"python3\", \"new_tasks.py\"|\"$python\", \"$here/new_tasks.py\", \"--rehearse\"|" \
-        -e 's/^startup_s = .*/startup_s = 900/' -e 's/^start_at_once = .*/start_at_once = 3/' "$here/new_tasks.toml" >"$tasks"
+    sed -E -e "s|\"python3\", \"([a-z_]+.py)\"|\"$python\", \"$here/\1\", \"--rehearse\"|" -e '/^processors_each/d' \
+        -e 's/^startup_s = .*/startup_s = 900/' -e 's/^start_at_once = .*/start_at_once = 3/' "$here/$set_.toml" >"$tasks"
     options=(--gpus virtual:2xH200)
 fi
-"$python" "$here/new_tasks.py" --groups >"$state/groups.txt"
+"$python" "$here/$set_.py" --groups >"$state/groups.txt"
+
+# The new tasks meet in all pairs; the pairs of the heavier ones stand among their sets.
+rounds=4 pairs=(--pairs)
+if [ "$set_" != new_tasks ]; then
+    rounds=3 pairs=()
+fi
 
 part=${1:?expected smoke, sets or again}
 shift
 case $part in
 smoke) name=smoke what=(--solo --window 0.4) budget=${BUDGET:-110} ;;
-sets) name=new-tasks what=(--solo-rounds 4 --pairs --groups "$state/groups.txt") ;;
-again) name=new-tasks what=(--solo-rounds 4 --pairs --groups "$state/groups.txt" --repeat "${REPEAT:-2}") ;;
+sets) name=${set_//_/-} what=(--solo-rounds "$rounds" "${pairs[@]}" --groups "$state/groups.txt") ;;
+again) name=${set_//_/-} what=(--solo-rounds "$rounds" "${pairs[@]}" --groups "$state/groups.txt" --repeat "${REPEAT:-2}") ;;
 *)
     echo "$part: expected smoke, sets or again" >&2
     exit 2

@@ -3,6 +3,7 @@
 pub mod group;
 pub mod kace;
 pub mod kernels;
+pub mod law;
 pub mod lucid;
 pub mod measured;
 pub mod online;

@@ -42,6 +42,12 @@ impl Scores {
         }
     }
 
+    /// These, with the other's of known classes; of new ones the other's where there are none here.
+    pub(crate) fn with_known_of(self, other: Self) -> Self {
+        let new = if self.new.is_empty() { other.new } else { self.new };
+        Self { new, by_members: other.by_members }
+    }
+
     /// Factor of the standard deviation for 90 % bounds, and how many scores it rests on.
     pub(crate) fn factor(&self, members: usize, seen: u32) -> (f64, usize) {
         let own = &self.by_members[slot(members)];

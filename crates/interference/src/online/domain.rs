@@ -1,12 +1,13 @@
 //! What is learned for one type of GPU and one way of sharing: a Gaussian over few global constants, and
-//! for each class a Gaussian given those.
+//! a Gaussian for each class.
 //!
 //! The model of a rate in a group is
 //!
 //! ```text
 //! log rate_i = log solo_i + s_class(i) + log p_i
-//! log p_i    = log law_i(C_k, w, g, o) + phi_i . beta + b_class(i)
-//! log w_j    = x_j . theta + u_class(j);  logit g_j = logit engine_j + d_class(j);  logit o_j = omega + v_class(j)
+//! log p_i    = log law_i(C_k, h, s, w, g, o) + b_class(i)
+//! log w_j    = x_j . theta + u_class(j);  logit g_j = logit engine_j + d_class(j)
+//! logit o_j  = omega + kappa (engine_j - 0.7) + v_class(j)
 //! ```
 //!
 //! so a class has five numbers: `u` how aggressive it is, `d` how much more it loads than its profile
@@ -14,21 +15,24 @@
 //! offset of the number of members goes with the capacity `C_k`. `s` is a latent of wide variance where the
 //! solo rate is not known, and becomes one when the rates seen contradict it time and again.
 //!
-//! An observation is a step of recursive least squares on the law linearised at what is known
-//! (an extended Kalman filter) with forgetting 0.99 that stops at the prior. Classes are kept conditional
-//! on the global constants and independent of each other given those, so that a step touches the
-//! members' classes only and a class costs less than 1 KiB however many there are.
+//! Classes are learned as observations come: a step of recursive least squares on the law linearised at what is known (an
+//! extended Kalman filter) with forgetting 0.99 that stops at the prior. What the global constants leave open counts as
+//! noise there, and they stay where they are, so that neither the order of observations nor a single task moves them.
+//! They are fitted in batch ([`Domain::fit`]), together with the numbers of all classes of the rows, whose priors bound
+//! what one task can do to them: to those rows that are given, and, as observations come, to the last of them.
 
 use super::conformal::Scores;
 use super::features::{Features, WEIGHTS};
-use super::law;
-use super::local::{Linear, Local, capacity};
+use super::local::{Linear, Local, capacity, constants};
 use super::matrix::Matrix;
-use super::prior::{BETA, CLASS, CLASS_SD, GLOBALS, SOLO, SPREAD_COUNTS, THETA, class_sd, prior};
-use crate::group::Mode;
+use super::prior::{
+    CAPACITY, CLASS, CLASS_SD, GLOBALS, SOLO, SPLIT, SPREAD_COUNTS, THETA, class_sd, fresh, prior,
+};
+use crate::group::{MOST_MEMBERS, Mode};
+use crate::law;
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Forgetting of one observation.
 const FORGET: f64 = 0.99;
@@ -43,16 +47,24 @@ const ROBUST: f64 = 4.0;
 const CONTRADICTED: f64 = 3.0;
 /// A number that is farther from 0 than this is nonsense: all are logarithms or factors of such.
 const FARTHEST: f64 = 50.0;
+/// How much less sure global constants are on a type of GPU on which they were not learned.
+const ELSEWHERE: f64 = 2.0;
 /// Standard deviation of the log of a solo rate from elsewhere.
 const FROM_ELSEWHERE: f64 = 0.15;
+/// Rows that are kept to fit the global constants to, and after how many observations that is done first; then after twice
+/// as many, and from a hundred on after each hundred.
+const KEPT: usize = 200;
+const FIRST_FIT: u64 = 10;
+/// Rounds of a fit in batch, and a change of all numbers that ends it.
+const FIT_ROUNDS: usize = 20;
+const SETTLED: f64 = 1e-3;
+
 /// What a class is known by.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Class {
-    /// Mean of its numbers where all global constants are 0.
-    pub(super) intercept: [f64; CLASS],
-    /// What they change with those.
-    pub(super) slope: [[f64; GLOBALS]; CLASS],
-    /// Covariance given those.
+    /// Mean of its numbers.
+    pub(super) mean: [f64; CLASS],
+    /// Their covariance given the global constants.
     pub(super) cov: [[f64; CLASS]; CLASS],
     /// Log of the solo rate of its tasks that have none in their profile; `None`: nothing is known.
     pub(crate) solo: Option<f64>,
@@ -64,21 +76,13 @@ pub(crate) struct Class {
     pub(crate) doubted: bool,
 }
 
-impl Class {
-    /// Means of its numbers where the global constants are these.
-    pub(super) fn at(&self, globals: &[f64; GLOBALS]) -> [f64; CLASS] {
-        let shift = |a: usize| -> f64 { self.slope[a].iter().zip(globals).map(|(k, g)| k * g).sum() };
-        std::array::from_fn(|a| self.intercept[a] + shift(a))
-    }
-}
-
 /// All that is learned for one type of GPU and way of sharing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Domain {
     pub(super) mean: [f64; GLOBALS],
     pub(super) cov: [[f64; GLOBALS]; GLOBALS],
     prior_mean: [f64; GLOBALS],
-    prior_var: [f64; GLOBALS],
+    prior_cov: [[f64; GLOBALS]; GLOBALS],
     pub(super) classes: BTreeMap<String, Class>,
     /// How much wider classes turned out to differ than the prior has it: factor of the first four standard
     /// deviations of a class that is new.
@@ -86,6 +90,40 @@ pub(crate) struct Domain {
     scores: Scores,
     /// Groups observed.
     pub(crate) seen: u64,
+    /// The last of them.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    rows: VecDeque<Row>,
+}
+
+/// An observation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Class and features of each member.
+    pub members: Vec<(String, Features)>,
+    /// Log of what the power limit leaves each of them.
+    pub clock: Vec<f64>,
+    /// What was measured of them.
+    pub labels: Vec<Option<Label>>,
+}
+
+impl Row {
+    /// Whether a row from a file can be worked with.
+    fn is_sound(&self) -> bool {
+        let k = self.members.len();
+        let label = |label: &Option<Label>| {
+            label.is_none_or(|(Label::Progress(log) | Label::Rate(log))| log.is_finite() && log.abs() < 500.0)
+        };
+        (1..=MOST_MEMBERS).contains(&k)
+            && self.clock.len() == k
+            && self.labels.len() == k
+            && self.clock.iter().all(|log| log.is_finite() && log.abs() < FARTHEST)
+            && self.labels.iter().all(label)
+            && self.members.iter().all(|(_, features)| features.is_sound())
+    }
+
+    fn seats(&self) -> Vec<Seat<'_>> {
+        self.members.iter().map(|(class, features)| Seat { class, features }).collect()
+    }
 }
 
 /// One member as the domain sees it.
@@ -109,7 +147,7 @@ pub(crate) struct Guess {
 }
 
 /// A measured value for one member, as a logarithm.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Label {
     Progress(f64),
     Rate(f64),
@@ -126,18 +164,47 @@ impl Domain {
             mean,
             cov,
             prior_mean: mean,
-            prior_var: sd.map(|sd| sd * sd),
+            prior_cov: cov,
             classes: BTreeMap::new(),
             spread: [1.0; SOLO],
             scores: Scores::default(),
             seen: 0,
+            rows: VecDeque::new(),
         }
+    }
+
+    /// As much of it as holds on another type of GPU, which has this capacity.
+    pub(crate) fn elsewhere(&self, capacity: f64) -> Self {
+        let mut cov = self.cov;
+        cov.as_flattened_mut().iter_mut().for_each(|value| *value *= ELSEWHERE * ELSEWHERE);
+        let mut mean = self.mean;
+        mean[CAPACITY] = capacity.ln();
+        cov[CAPACITY].fill(0.0);
+        cov.iter_mut().for_each(|row| row[CAPACITY] = 0.0);
+        cov[CAPACITY][CAPACITY] = 0.01;
+        Self {
+            mean,
+            cov,
+            prior_mean: mean,
+            prior_cov: cov,
+            classes: BTreeMap::new(),
+            rows: VecDeque::new(),
+            seen: 0,
+            ..self.clone()
+        }
+    }
+
+    /// Forgets every class and row; what holds for all tasks is where learning goes on from.
+    pub(crate) fn publish(&mut self) {
+        self.classes.clear();
+        self.rows.clear();
+        (self.prior_mean, self.prior_cov) = (self.mean, self.cov);
     }
 
     /// Exponents of the weight's features as learned, and the capacity.
     pub(crate) fn constants(&self, members: usize) -> (f64, [f64; WEIGHTS]) {
         let mut theta = [0.0; WEIGHTS];
-        theta.copy_from_slice(&self.mean[THETA..BETA]);
+        theta.copy_from_slice(&self.mean[THETA..SPLIT]);
         (capacity(&self.mean, members), theta)
     }
 
@@ -148,7 +215,7 @@ impl Domain {
         let through = linear.slope.times(&local.cov);
         let mut prior = vec![0.0; local.mean.len()];
         prior[..GLOBALS].copy_from_slice(&self.prior_mean);
-        let prior_law = law::progress(mode, &local.clients(&prior, seats), capacity(&prior, seats.len()));
+        let prior_law = law::progress(mode, &local.clients(&prior, seats), constants(&prior, seats.len()));
         let noise = if seats.len() > 1 { NOISE } else { 0.02 };
         (0..seats.len())
             .map(|i| {
@@ -181,14 +248,23 @@ impl Domain {
     }
 
     /// Learns from what was measured of the members; `None`: that one was not.
-    pub(crate) fn learn(
-        &mut self,
-        mode: Mode,
-        seats: &[Seat<'_>],
-        split: bool,
-        clock: &[f64],
-        labels: &[Option<Label>],
-    ) {
+    pub(crate) fn learn(&mut self, mode: Mode, split: bool, row: Row) {
+        self.step(mode, split, &row);
+        if split {
+            // Limits differ from row to row, and there are few of any one kind: such rows are not kept.
+            return;
+        }
+        self.keep_row(row);
+        let tens = self.seen / FIRST_FIT;
+        if self.seen % FIRST_FIT == 0 && (tens.is_power_of_two() || tens % 10 == 0) {
+            let rows: Vec<Row> = self.rows.iter().cloned().collect();
+            self.fit(mode, split, &rows);
+        }
+    }
+
+    /// One step for the classes of a row.
+    fn step(&mut self, mode: Mode, split: bool, row: &Row) {
+        let (seats, clock, labels) = (&row.seats()[..], &row.clock[..], &row.labels[..]);
         self.forget(seats);
         let mut local = Local::new(self, seats);
         let linear = local.linear(mode, seats, split, clock);
@@ -208,7 +284,7 @@ impl Domain {
                     rows.errors[r] - rows.slope.row(r).iter().zip(&back).map(|(s, b)| s * b).sum::<f64>()
                 })
                 .collect();
-            for (c, mean) in local.mean.iter_mut().enumerate() {
+            for (c, mean) in local.mean.iter_mut().enumerate().skip(GLOBALS) {
                 *mean = before[c] + gain.row(c).iter().zip(&errors).map(|(g, e)| g * e).sum::<f64>();
             }
             last = Some(gain.times(&through));
@@ -220,6 +296,181 @@ impl Domain {
         self.keep(seats, local, labels);
     }
 
+    /// Fits the global constants to these rows, and with them the numbers of all classes in them: the most likely ones, by
+    /// Gauss and Newton with errors that count less the farther they are. The order of rows means nothing. Classes without
+    /// an observation so far are begun; `false`: nothing came of it, and nothing has changed.
+    pub(crate) fn fit(&mut self, mode: Mode, split: bool, rows: &[Row]) -> bool {
+        let mut names: BTreeMap<&str, (usize, &Features)> = BTreeMap::new();
+        for (class, features) in rows.iter().flat_map(|row| &row.members) {
+            let next = names.len();
+            names.entry(class).or_insert((next, features));
+        }
+        let n = GLOBALS + CLASS * names.len();
+        let Some(prior_precision) = inverse(&square(&self.prior_cov)) else { return false };
+        let mut prior_mean = vec![0.0; n];
+        prior_mean[..GLOBALS].copy_from_slice(&self.prior_mean);
+        let mut around = Matrix::zero(n, n);
+        for i in 0..GLOBALS {
+            for j in 0..GLOBALS {
+                around.set(i, j, prior_precision.at(i, j));
+            }
+        }
+        let mut work = self.clone();
+        for (class, (at, features)) in &names {
+            for (a, sd) in class_sd(features, &self.spread).into_iter().enumerate() {
+                let place = GLOBALS + CLASS * at + a;
+                around.set(place, place, 1.0 / (sd * sd).max(1e-8));
+            }
+            let known = work.classes.entry((*class).to_owned());
+            let known = known.or_insert_with(|| fresh(features, &self.spread));
+            if known.doubted || known.solo.is_some() {
+                // What is not known of its solo rate is as wide as it was.
+                let place = GLOBALS + CLASS * at + SOLO;
+                around.set(place, place, 1.0);
+            }
+        }
+        let (mut mean, mut precision) = (prior_mean.clone(), around.clone());
+        mean[..GLOBALS].copy_from_slice(&self.mean);
+        for (class, (at, _)) in &names {
+            if let Some(class) = work.classes.get(*class) {
+                mean[GLOBALS + CLASS * at..][..CLASS].copy_from_slice(&class.mean);
+            }
+        }
+        // Where the last step began, the step, and what the errors cost there.
+        let mut from = (mean.clone(), vec![0.0; n], f64::INFINITY);
+        for _ in 0..FIT_ROUNDS {
+            precision.clone_from(&around);
+            let back: Vec<f64> = prior_mean.iter().zip(&mean).map(|(prior, now)| prior - now).collect();
+            let mut force: Vec<f64> =
+                (0..n).map(|i| around.row(i).iter().zip(&back).map(|(a, b)| a * b).sum()).collect();
+            let mut cost: f64 = back.iter().zip(&force).map(|(b, f)| b * f).sum();
+            for row in rows {
+                let seats = row.seats();
+                let local = Local::new(&work, &seats);
+                let linear = local.linear(mode, &seats, split, &row.clock);
+                let Some(rows) = Rows::of(&local, &linear, &seats, &row.labels) else { continue };
+                // Local numbers among all.
+                let place: Vec<usize> = (0..GLOBALS)
+                    .chain(local.names(&seats).into_iter().flat_map(|class| {
+                        let at = GLOBALS + CLASS * names.get(class).map_or(0, |(at, _)| *at);
+                        at..at + CLASS
+                    }))
+                    .collect();
+                for (r, error) in rows.errors.iter().enumerate() {
+                    let far = 1.0 + (error / (ROBUST * NOISE)).powi(2);
+                    cost += ROBUST * ROBUST * far.ln();
+                    let weight = 1.0 / (NOISE * NOISE * far);
+                    let slope = rows.slope.row(r);
+                    for (a, sa) in slope.iter().enumerate().filter(|(_, s)| **s != 0.0) {
+                        force[place[a]] += weight * sa * error;
+                        for (b, sb) in slope.iter().enumerate().filter(|(_, s)| **s != 0.0) {
+                            let at = place[a] * n + place[b];
+                            precision.data[at] += weight * sa * sb;
+                        }
+                    }
+                }
+            }
+            let mut moved = 0.0_f64;
+            if cost.is_finite() && cost <= from.2 {
+                let Some(factor) = precision.cholesky() else { return false };
+                let mut step = Matrix { rows: 1, cols: n, data: force };
+                factor.solve_rows(&mut step);
+                step.data.iter_mut().for_each(|s| *s = s.clamp(-0.5, 0.5));
+                from = (mean.clone(), step.data, cost);
+            } else {
+                // Too far: the law bends more than its slope says.
+                from.1.iter_mut().for_each(|s| *s *= 0.3);
+            }
+            for ((value, begun), step) in mean.iter_mut().zip(&from.0).zip(&from.1) {
+                *value = begun + step;
+                moved = moved.max(step.abs());
+            }
+            if !mean.iter().all(|v| v.is_finite() && v.abs() < FARTHEST) {
+                return false;
+            }
+            work.mean.copy_from_slice(&mean[..GLOBALS]);
+            for (class, (at, _)) in &names {
+                if let Some(class) = work.classes.get_mut(*class) {
+                    class.mean.copy_from_slice(&mean[GLOBALS + CLASS * at..][..CLASS]);
+                }
+            }
+            if moved < SETTLED {
+                break;
+            }
+        }
+        let Some(cov) = inverse(&precision) else { return false };
+        // Of classes given the global constants: what is left of the precision without these.
+        let given = Matrix {
+            rows: n - GLOBALS,
+            cols: n - GLOBALS,
+            data: (GLOBALS..n).flat_map(|i| precision.row(i)[GLOBALS..].to_vec()).collect(),
+        };
+        let Some(given) = inverse(&given) else { return false };
+        for i in 0..GLOBALS {
+            work.cov[i].copy_from_slice(&cov.row(i)[..GLOBALS]);
+        }
+        for (class, (at, _)) in &names {
+            if let Some(class) = work.classes.get_mut(*class) {
+                for a in 0..CLASS {
+                    class.cov[a].copy_from_slice(&given.row(CLASS * at + a)[CLASS * at..][..CLASS]);
+                }
+            }
+        }
+        work.widen();
+        *self = work;
+        true
+    }
+
+    /// Fits to these rows and those that were kept ([`Domain::fit`]), and keeps the last of them. How far off predictions of
+    /// known classes are is what one step after the other says, with the constants that were fitted.
+    pub(crate) fn teach(&mut self, mode: Mode, split: bool, new: Vec<Row>) {
+        if split && !self.classes.is_empty() {
+            new.into_iter().for_each(|row| self.learn(mode, split, row));
+            return;
+        }
+        let count = new.len() as u64;
+        let rows: Vec<Row> = std::mem::take(&mut self.rows).into_iter().chain(new).collect();
+        if self.fit(mode, split, &rows) {
+            let scores = std::mem::take(&mut self.scores);
+            let mut again = Self { classes: BTreeMap::new(), scores: Scores::default(), ..self.clone() };
+            rows.iter().for_each(|row| again.step(mode, split, row));
+            self.scores = scores.with_known_of(again.scores);
+            self.seen += count;
+            for (class, learned) in &mut self.classes {
+                learned.seen = again.classes.get(class).map_or(learned.seen, |again| again.seen);
+            }
+        }
+        if !split {
+            rows.into_iter().for_each(|row| self.keep_row(row));
+        }
+    }
+
+    fn keep_row(&mut self, row: Row) {
+        self.rows.push_back(row);
+        if self.rows.len() > KEPT {
+            self.rows.pop_front();
+        }
+    }
+
+    /// What the errors of a prediction of this observation are in standard deviations, and whether the class was new.
+    pub(crate) fn errors(&self, mode: Mode, split: bool, row: &Row) -> Vec<(u32, f64)> {
+        let seats = row.seats();
+        let local = Local::new(self, &seats);
+        let linear = local.linear(mode, &seats, split, &row.clock);
+        let Some(rows) = Rows::of(&local, &linear, &seats, &row.labels) else { return Vec::new() };
+        let scores = rows.scores(&local.cov);
+        rows.members
+            .iter()
+            .zip(scores)
+            .map(|(&i, score)| (local.classes[local.seat[i]].seen, score))
+            .collect()
+    }
+
+    /// Takes errors of predictions in standard deviations, of so many members and classes seen so often.
+    pub(crate) fn calibrate(&mut self, members: usize, errors: &[(u32, f64)]) {
+        errors.iter().for_each(|(seen, score)| self.scores.add(members, *seen, *score));
+    }
+
     /// Scores of predictions that have not seen this observation, and what contradicts solo rates. Returns how
     /// much each measured value counts.
     fn judge(
@@ -229,11 +480,9 @@ impl Domain {
         seats: &[Seat<'_>],
         labels: &[Option<Label>],
     ) -> Vec<f64> {
-        let through = rows.slope.times(&local.cov);
+        let scores = rows.scores(&local.cov);
         let mut weights = Vec::with_capacity(rows.errors.len());
-        for (r, (&i, error)) in rows.members.iter().zip(&rows.errors).enumerate() {
-            let variance: f64 = through.row(r).iter().zip(rows.slope.row(r)).map(|(a, b)| a * b).sum();
-            let score = error / (variance.max(0.0) + NOISE * NOISE).sqrt();
+        for (&i, score) in rows.members.iter().zip(scores) {
             let solo = local.at(i) + SOLO;
             let class = &mut local.classes[local.seat[i]];
             self.scores.add(seats.len(), class.seen, score);
@@ -261,14 +510,6 @@ impl Domain {
 
     fn forget(&mut self, seats: &[Seat<'_>]) {
         // Each number forgets up to its prior and no further.
-        for i in 0..GLOBALS {
-            let room = self.prior_var[i] / self.cov[i][i].max(1e-12);
-            let root = (1.0 / FORGET).min(room).max(1.0).sqrt();
-            for j in 0..GLOBALS {
-                self.cov[i][j] *= root;
-                self.cov[j][i] *= root;
-            }
-        }
         for seat in seats {
             if let Some(class) = self.classes.get_mut(seat.class) {
                 let sd = class_sd(seat.features, &self.spread);
@@ -285,39 +526,21 @@ impl Domain {
         }
     }
 
-    /// Takes the local state back: globals, and each class given them.
+    /// Takes the classes back.
     fn keep(&mut self, seats: &[Seat<'_>], local: Local, labels: &[Option<Label>]) {
         let n = local.mean.len();
-        let sound = local.mean.iter().all(|v| v.is_finite() && v.abs() < FARTHEST)
-            && (0..n).all(|i| local.cov.at(i, i).is_finite() && local.cov.at(i, i) > 0.0);
-        let mut global = Matrix::zero(GLOBALS, GLOBALS);
-        for i in 0..GLOBALS {
-            for j in 0..GLOBALS {
-                global.set(i, j, 0.5 * (local.cov.at(i, j) + local.cov.at(j, i)));
-            }
-        }
         // An update that left nonsense is dropped whole: the state stays what it was.
-        let (true, Some(factor)) = (sound, global.cholesky()) else { return };
-        for i in 0..GLOBALS {
-            self.mean[i] = local.mean[i];
-            self.cov[i].copy_from_slice(global.row(i));
+        let sound = local.mean.iter().all(|v| v.is_finite() && v.abs() < FARTHEST)
+            && (GLOBALS..n).all(|i| local.cov.at(i, i).is_finite() && local.cov.at(i, i) > 0.0);
+        if !sound {
+            return;
         }
         for (c, mut class) in local.classes.into_iter().enumerate() {
             let at = GLOBALS + CLASS * c;
-            let mut slope = Matrix::zero(CLASS, GLOBALS);
+            class.mean.copy_from_slice(&local.mean[at..][..CLASS]);
             for a in 0..CLASS {
-                slope.data[a * GLOBALS..][..GLOBALS].copy_from_slice(&local.cov.row(at + a)[..GLOBALS]);
-            }
-            let cross = slope.clone();
-            factor.solve_rows(&mut slope);
-            let explained = slope.times_transposed(&cross);
-            for a in 0..CLASS {
-                class.slope[a].copy_from_slice(slope.row(a));
-                let shift: f64 = slope.row(a).iter().zip(&self.mean).map(|(k, g)| k * g).sum();
-                class.intercept[a] = local.mean[at + a] - shift;
                 for b in 0..CLASS {
-                    let half = |a: usize, b: usize| local.cov.at(at + a, at + b) - explained.at(a, b);
-                    class.cov[a][b] = 0.5 * (half(a, b) + half(b, a));
+                    class.cov[a][b] = 0.5 * (local.cov.at(at + a, at + b) + local.cov.at(at + b, at + a));
                 }
                 class.cov[a][a] = class.cov[a][a].max(1e-9);
             }
@@ -336,7 +559,7 @@ impl Domain {
         for (a, sd) in CLASS_SD.into_iter().enumerate() {
             let (mut sum, mut count) = (SPREAD_COUNTS, SPREAD_COUNTS);
             for class in self.classes.values() {
-                let mean = class.at(&self.mean)[a];
+                let mean = class.mean[a];
                 sum += (mean * mean + class.cov[a][a]) / (sd * sd);
                 count += 1.0;
             }
@@ -347,33 +570,41 @@ impl Domain {
     /// Whether numbers from a file can be worked with.
     pub(crate) fn is_sound(&self) -> bool {
         let finite = |v: &[f64]| v.iter().all(|x| x.is_finite() && x.abs() < 1e6);
-        let positive = |cov: &[&[f64]]| {
-            let n = cov.len();
-            let data = cov.iter().flat_map(|row| row.iter().copied()).collect();
-            Matrix { rows: n, cols: n, data }.cholesky().is_some()
-        };
-        let rows: Vec<&[f64]> = self.cov.iter().map(<[f64; GLOBALS]>::as_slice).collect();
+        let positive = |cov: &[[f64; GLOBALS]; GLOBALS]| square(cov).cholesky().is_some();
         let near = |v: &[f64]| v.iter().all(|x| x.abs() < FARTHEST);
         finite(&self.mean)
             && near(&self.mean)
             && near(&self.prior_mean)
             && finite(&self.prior_mean)
-            && finite(&self.prior_var)
             && self.spread.iter().all(|v| (0.01..=100.0).contains(v))
-            && self.prior_var.iter().all(|v| *v > 0.0)
             && finite(self.cov.as_flattened())
-            && positive(&rows)
+            && finite(self.prior_cov.as_flattened())
+            && positive(&self.cov)
+            && positive(&self.prior_cov)
             && self.scores.is_sound()
+            && self.rows.len() <= KEPT
+            && self.rows.iter().all(Row::is_sound)
             && self.classes.values().all(|class| {
-                finite(&class.intercept)
-                    && finite(class.slope.as_flattened())
+                near(&class.mean)
+                    && finite(&class.mean)
                     && finite(class.cov.as_flattened())
-                    // A class that was seen long ago moves with the constants.
-                    && class.at(&self.mean).iter().all(|v| v.abs() < 20.0 * FARTHEST)
                     && (0..CLASS).all(|a| class.cov[a][a] >= 0.0)
                     && class.solo.is_none_or(|log| log.is_finite() && log.abs() < 500.0)
             })
     }
+}
+
+fn square(data: &[[f64; GLOBALS]; GLOBALS]) -> Matrix {
+    Matrix { rows: GLOBALS, cols: GLOBALS, data: data.as_flattened().to_vec() }
+}
+
+/// `None`: it is not positive definite.
+fn inverse(of: &Matrix) -> Option<Matrix> {
+    let factor = of.cholesky()?;
+    let mut out = Matrix::zero(of.rows, of.rows);
+    (0..of.rows).for_each(|i| out.set(i, i, 1.0));
+    factor.solve_rows(&mut out);
+    Some(out)
 }
 
 /// The measured values: whose, how far off the prediction, and the slopes there.
@@ -411,6 +642,16 @@ impl Rows {
             errors.push(measured - predicted);
         }
         (!members.is_empty()).then_some(Self { members, errors, slope })
+    }
+
+    /// Errors in the standard deviations that they were predicted with.
+    fn scores(&self, cov: &Matrix) -> Vec<f64> {
+        let through = self.slope.times(cov);
+        let of = |(r, error): (usize, &f64)| {
+            let variance: f64 = through.row(r).iter().zip(self.slope.row(r)).map(|(a, b)| a * b).sum();
+            error / (variance.max(0.0) + NOISE * NOISE).sqrt()
+        };
+        self.errors.iter().enumerate().map(of).collect()
     }
 
     /// The Kalman gain, a row for each number, and `slope * cov`.

@@ -2,12 +2,13 @@
 //! known of how they go together; and the model linearised there.
 
 use super::domain::{Class, Domain, Seat};
-use super::law::{self, Client, Scratch};
 use super::matrix::Matrix;
 use super::prior::{
-    BETA, CAPACITY, CLASS, GLOBALS, OVERLAP, RESIDUALS, SPLIT, THETA, fresh, logistic, logit,
+    CAPACITY, CLASS, CROWDING, GLOBALS, MIDDLE_ENGINE, OVERLAP, OVERLAP_ENGINE, SPLIT, THETA, WAIT, fresh,
+    logistic, logit,
 };
 use crate::group::Mode;
+use crate::law::{self, Client, Constants, Scratch};
 
 /// Step of the slopes, which are taken by differences.
 const STEP: f64 = 1e-3;
@@ -46,33 +47,15 @@ impl Local {
         let n = GLOBALS + CLASS * classes.len();
         let mut mean = vec![0.0; n];
         mean[..GLOBALS].copy_from_slice(&domain.mean);
-        let global = Matrix { rows: GLOBALS, cols: GLOBALS, data: domain.cov.as_flattened().to_vec() };
-        let mut slopes = Matrix::zero(CLASS * classes.len(), GLOBALS);
-        for (c, class) in classes.iter().enumerate() {
-            mean[GLOBALS + CLASS * c..][..CLASS].copy_from_slice(&class.at(&domain.mean));
-            for (a, row) in class.slope.iter().enumerate() {
-                slopes.data[(CLASS * c + a) * GLOBALS..][..GLOBALS].copy_from_slice(row);
-            }
-        }
-        let cross = slopes.times(&global);
-        let between = cross.times_transposed(&slopes);
         let mut cov = Matrix::zero(n, n);
-        for i in 0..GLOBALS {
-            for j in 0..GLOBALS {
-                cov.set(i, j, global.at(i, j));
-            }
+        for (i, row) in domain.cov.iter().enumerate() {
+            cov.data[i * n..][..GLOBALS].copy_from_slice(row);
         }
-        for i in 0..cross.rows {
-            for j in 0..GLOBALS {
-                cov.set(GLOBALS + i, j, cross.at(i, j));
-                cov.set(j, GLOBALS + i, cross.at(i, j));
-            }
-            for j in 0..cross.rows {
-                let mut value = between.at(i, j);
-                if i / CLASS == j / CLASS {
-                    value += classes[i / CLASS].cov[i % CLASS][j % CLASS];
-                }
-                cov.set(GLOBALS + i, GLOBALS + j, value);
+        for (c, class) in classes.iter().enumerate() {
+            let at = GLOBALS + CLASS * c;
+            mean[at..][..CLASS].copy_from_slice(&class.mean);
+            for (a, row) in class.cov.iter().enumerate() {
+                cov.data[(at + a) * n + at..][..CLASS].copy_from_slice(row);
             }
         }
         Self { classes, seat, mean, cov }
@@ -83,6 +66,12 @@ impl Local {
         GLOBALS + CLASS * self.seat[seat]
     }
 
+    /// Names of the classes, in their order here.
+    pub(super) fn names<'s>(&self, seats: &[Seat<'s>]) -> Vec<&'s str> {
+        let first = |c: usize| self.seat.iter().position(|s| *s == c).map_or("", |at| seats[at].class);
+        (0..self.classes.len()).map(first).collect()
+    }
+
     /// Log of the solo rate of a seat: its profile's, else what its class is known by.
     pub(super) fn solo(&self, seat: &Seat<'_>, at: usize) -> Option<f64> {
         seat.features.rate.map(|(log, _)| log).or(self.classes[self.seat[at]].solo)
@@ -90,35 +79,26 @@ impl Local {
 
     /// The members in the law's terms, with these numbers.
     pub(super) fn clients(&self, mean: &[f64], seats: &[Seat<'_>]) -> Vec<Client> {
-        let mut logs: Vec<f64> = seats
-            .iter()
-            .enumerate()
-            .map(|(i, s)| {
-                let x: f64 = s.features.weight.iter().zip(&mean[THETA..BETA]).map(|(x, t)| x * t).sum();
-                x + mean[self.at(i)]
-            })
-            .collect();
-        let middle = logs.iter().sum::<f64>() / logs.len().max(1) as f64;
-        logs.iter_mut().for_each(|l| *l = (*l - middle).clamp(-12.0, 12.0));
-        seats
-            .iter()
-            .enumerate()
-            .map(|(i, s)| {
-                let at = self.at(i);
-                let f = s.features;
-                Client {
-                    engine: logistic(logit(f.engine) + mean[at + 1]),
-                    fill: f.fill,
-                    dram: f.dram,
-                    tensor: f.tensor,
-                    pcie: f.pcie,
-                    weight: logs[i].exp(),
-                    overlap: logistic(mean[OVERLAP] + mean[at + 2]),
-                    limit: f.limit,
-                    cap: f.cap,
-                }
-            })
-            .collect()
+        let of = |(i, s): (usize, &Seat<'_>)| {
+            let at = self.at(i);
+            let f = s.features;
+            let weight: f64 = f.weight.iter().zip(&mean[THETA..SPLIT]).map(|(x, t)| x * t).sum();
+            let engine = logistic(logit(f.engine) + mean[at + 1]);
+            let overlap = mean[OVERLAP] + mean[OVERLAP_ENGINE] * (f.engine - MIDDLE_ENGINE) + mean[at + 2];
+            Client {
+                engine,
+                fill: f.fill,
+                dram: f.dram,
+                tensor: f.tensor,
+                pcie: f.pcie,
+                log_weight: weight + mean[at],
+                overlap: logistic(overlap),
+                steps_per_s: f.steps_per_s,
+                limit: f.limit,
+                cap: f.cap,
+            }
+        };
+        seats.iter().enumerate().map(of).collect()
     }
 
     /// The model and its slopes at what is known. `clock`: log of what the power limit leaves each.
@@ -126,14 +106,18 @@ impl Local {
         let k = seats.len();
         let mut scratch = Scratch::default();
         let mut clients = self.clients(&self.mean, seats);
-        let capacity = capacity(&self.mean, k);
-        let mut run = |clients: &[Client], capacity: f64| {
+        let constants = constants(&self.mean, k);
+        let mut base = Vec::with_capacity(k);
+        law::progress_into(mode, &clients, constants, &mut scratch, &mut base);
+        base.iter_mut().for_each(|p| *p = p.ln());
+        let settled = scratch.clone();
+        let mut run = |clients: &[Client], constants: Constants| {
+            scratch.clone_from(&settled);
             let mut out = Vec::with_capacity(k);
-            law::progress_into(mode, clients, capacity, &mut scratch, &mut out);
+            law::settle(mode, clients, constants, &mut scratch, &mut out);
             out.iter_mut().for_each(|p| *p = p.ln());
             out
         };
-        let base = run(&clients, capacity);
         let mut slope = Matrix::zero(k, self.mean.len());
         let add = |column: usize, moved: &[f64], factor: f64, slope: &mut Matrix| {
             for (i, (m, b)) in moved.iter().zip(&base).enumerate() {
@@ -142,29 +126,38 @@ impl Local {
             }
         };
         if k > 1 {
-            let moved = run(&clients, capacity * STEP.exp());
-            add(CAPACITY, &moved, 1.0, &mut slope);
-            for column in 1..=offsets(k) {
+            let more = STEP.exp();
+            let moved = run(&clients, Constants { capacity: constants.capacity * more, ..constants });
+            for column in CAPACITY..=offsets(k) {
                 add(column, &moved, 1.0, &mut slope);
+            }
+            if clients.iter().any(|c| c.steps_per_s > 0.0) {
+                let moved = run(&clients, Constants { wait_s: constants.wait_s * more, ..constants });
+                add(WAIT, &moved, 1.0, &mut slope);
+            }
+            if mode == Mode::Mps && k > 2 {
+                let moved = run(&clients, Constants { crowding: constants.crowding * more, ..constants });
+                add(CROWDING, &moved, 1.0, &mut slope);
             }
             for j in 0..k {
                 let at = self.at(j);
                 let client = clients[j];
-                clients[j].weight = client.weight * STEP.exp();
-                let moved = run(&clients, capacity);
+                clients[j].log_weight += STEP;
+                let moved = run(&clients, constants);
                 add(at, &moved, 1.0, &mut slope);
-                for (x, column) in seats[j].features.weight.iter().zip(THETA..BETA) {
+                for (x, column) in seats[j].features.weight.iter().zip(THETA..SPLIT) {
                     if *x != 0.0 {
                         add(column, &moved, *x, &mut slope);
                     }
                 }
                 clients[j] = Client { engine: logistic(logit(client.engine) + STEP), ..client };
-                let moved = run(&clients, capacity);
+                let moved = run(&clients, constants);
                 add(at + 1, &moved, 1.0, &mut slope);
                 clients[j] = Client { overlap: logistic(logit(client.overlap) + STEP), ..client };
-                let moved = run(&clients, capacity);
+                let moved = run(&clients, constants);
                 add(at + 2, &moved, 1.0, &mut slope);
                 add(OVERLAP, &moved, 1.0, &mut slope);
+                add(OVERLAP_ENGINE, &moved, seats[j].features.engine - MIDDLE_ENGINE, &mut slope);
                 clients[j] = client;
             }
         }
@@ -174,12 +167,7 @@ impl Local {
             if k < 2 {
                 continue;
             }
-            let phi = residual_features(&clients, &value, i);
-            for (column, phi) in (BETA..SPLIT).zip(phi) {
-                slope.set(i, column, phi);
-            }
             let at = self.at(i);
-            value[i] += phi.iter().zip(&self.mean[BETA..SPLIT]).map(|(x, b)| x * b).sum::<f64>();
             slope.set(i, at + 3, slope.at(i, at + 3) + 1.0);
             value[i] += self.mean[at + 3];
             if split {
@@ -201,18 +189,11 @@ pub(super) fn capacity(mean: &[f64], members: usize) -> f64 {
     mean[..=offsets(members)].iter().sum::<f64>().clamp(-2.5, 2.5).exp()
 }
 
-/// What the residual sees of member `i`: what it and the others ask together of DRAM, of the tensor pipes,
-/// and of SMs while both run.
-fn residual_features(clients: &[Client], log_progress: &[f64], i: usize) -> [f64; RESIDUALS] {
-    let own = &clients[i];
-    let (mut dram, mut tensor, mut sm) = (0.0, 0.0, 0.0);
-    for (j, other) in clients.iter().enumerate() {
-        if j != i {
-            let busy = other.engine * log_progress[j].exp().min(1.0);
-            dram += busy * other.dram;
-            tensor += busy * other.tensor;
-            sm += busy * other.fill;
-        }
+/// The law's constants for so many members.
+pub(super) fn constants(mean: &[f64], members: usize) -> Constants {
+    Constants {
+        capacity: capacity(mean, members),
+        crowding: mean[CROWDING].clamp(-7.0, 1.0).exp(),
+        wait_s: mean[WAIT].clamp(-14.0, -1.0).exp(),
     }
-    [own.engine * own.dram * dram, own.engine * own.tensor * tensor, own.engine * own.fill * sm]
 }

@@ -25,7 +25,6 @@
 mod conformal;
 mod domain;
 mod features;
-pub mod law;
 mod local;
 mod matrix;
 mod prior;
@@ -34,7 +33,7 @@ mod seen;
 use crate::group::{BadGroup, Bounded, Forecast, Group, Mode, TaskForecast};
 use crate::power::{Power, PowerLaw as _};
 use crate::share::Demand;
-use domain::{Domain, Label, Seat};
+use domain::{Domain, Label, Row, Seat};
 use features::{Features, WEIGHT_NAMES};
 use seen::Seen;
 use serde::{Deserialize, Serialize};
@@ -42,7 +41,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Version of the model file that this program writes and reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The predictor: the prior of every GPU type, and what was learned of tasks on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -170,7 +169,7 @@ impl SlowdownModel {
         let domain = match self.domains.get(&ready.key) {
             Some(domain) => domain,
             None => {
-                fresh = domain_for(group);
+                fresh = self.begun(group);
                 &fresh
             }
         };
@@ -227,42 +226,69 @@ impl SlowdownModel {
     /// # Errors
     /// As [`Group::check`], or as many values as there are not members.
     pub fn observe(&mut self, group: &Group<'_>, observed: &Observed) -> Result<Learned, BadGroup> {
-        group.check()?;
-        let (Observed::Rates(values) | Observed::Progress(values)) = observed;
-        if values.len() != group.members.len() {
-            return Err(BadGroup(format!(
-                "{} values were observed of {} members; expected one each, in their order",
-                values.len(),
-                group.members.len()
-            )));
-        }
-        let mut learned = Learned::default();
-        let mut labels = Vec::with_capacity(values.len());
-        for (value, member) in values.iter().zip(group.members) {
-            let name = &member.profile.name;
-            let label = match (value, observed) {
-                (None, _) => None,
-                (Some(v), Observed::Rates(_)) if RATES.contains(v) => Some(Label::Rate(v.ln())),
-                (Some(v), Observed::Progress(_)) if PROGRESS.contains(v) => Some(Label::Progress(v.ln())),
-                (Some(v), Observed::Rates(_)) => {
-                    learned.skipped.push(format!("{name}: a rate of {v} is no rate"));
-                    None
-                }
-                (Some(v), Observed::Progress(_)) => {
-                    learned.skipped.push(format!("{name}: a progress of {v} is no progress"));
-                    None
-                }
-            };
-            learned.used += usize::from(label.is_some());
-            labels.push(label);
-        }
+        checked(group, observed)?;
+        let (labels, learned) = labels(group, observed);
         if learned.used > 0 {
-            let ready = ready(group);
-            let domain = self.domains.entry(ready.key.clone()).or_insert_with(|| domain_for(group));
-            let seats = seats(group, &ready.features);
-            domain.learn(group.sharing, &seats, group.is_split(), &ready.clock, &labels);
+            let (key, row) = row(group, labels);
+            let mut domain = self.domains.remove(&key).unwrap_or_else(|| self.begun(group));
+            domain.learn(group.sharing, group.is_split(), row);
+            self.domains.insert(key, domain);
         }
         Ok(learned)
+    }
+
+    /// Learns from many observations at once, in no order: for each GPU type and way of sharing the constants are fitted
+    /// that hold for all tasks, with the numbers of the classes among them. What was learned before counts as the prior.
+    /// Takes time in proportion to the observations and to the square of the classes; a second for a thousand of thirty.
+    ///
+    /// # Errors
+    /// As [`SlowdownModel::observe`], of the first observation that has one; then nothing was learned.
+    pub fn teach(&mut self, observations: &[(Group<'_>, Observed)]) -> Result<Vec<Learned>, BadGroup> {
+        let mut all = Vec::with_capacity(observations.len());
+        let mut rows: BTreeMap<String, (usize, Vec<Row>)> = BTreeMap::new();
+        for (at, (group, observed)) in observations.iter().enumerate() {
+            checked(group, observed)?;
+            let (labels, learned) = labels(group, observed);
+            if learned.used > 0 {
+                let (key, row) = row(group, labels);
+                rows.entry(key).or_insert((at, Vec::new())).1.push(row);
+            }
+            all.push(learned);
+        }
+        for (key, (first, rows)) in rows {
+            let group = &observations[first].0;
+            let mut domain = self.domains.remove(&key).unwrap_or_else(|| self.begun(group));
+            domain.teach(group.sharing, group.is_split(), rows);
+            self.domains.insert(key, domain);
+        }
+        Ok(all)
+    }
+
+    /// Takes the errors of another model's prediction of this observation for how far off predictions of new tasks are:
+    /// one that has not learned from these tasks, nor from their like.
+    ///
+    /// # Errors
+    /// As [`SlowdownModel::observe`].
+    pub fn calibrate(&mut self, by: &Self, group: &Group<'_>, observed: &Observed) -> Result<(), BadGroup> {
+        checked(group, observed)?;
+        let (key, row) = row(group, labels(group, observed).0);
+        if let Some(domain) = self.domains.get_mut(&key) {
+            let other = by.domains.get(&key).cloned().unwrap_or_else(|| by.begun(group));
+            domain.calibrate(group.members.len(), &other.errors(group.sharing, group.is_split(), &row));
+        }
+        Ok(())
+    }
+
+    /// Where learning of this GPU type and way of sharing begins: with what holds on another type, as far as it does; else
+    /// with the prior.
+    fn begun(&self, group: &Group<'_>) -> Domain {
+        let kind = kind(group);
+        let other =
+            self.domains.iter().find(|(key, _)| key.split_once('/').is_some_and(|(_, rest)| rest == kind));
+        match other {
+            Some((_, domain)) => domain.elsewhere(group.gpu.capacity(group.sharing)),
+            None => Domain::new(group.sharing, group.is_split(), group.gpu.capacity(group.sharing)),
+        }
     }
 
     /// Whether the observation of this fingerprint ([`crate::measured::Measured::fingerprints`]) was learned from
@@ -278,9 +304,9 @@ impl SlowdownModel {
         self.known.add(fingerprint);
     }
 
-    /// Forgets every class, and keeps what holds for all tasks of a GPU type.
+    /// Forgets every class and observation, and keeps what holds for all tasks of a GPU type.
     pub fn forget_all_classes(&mut self) {
-        self.domains.values_mut().for_each(|domain| domain.classes.clear());
+        self.domains.values_mut().for_each(Domain::publish);
     }
 
     /// Forgets a class on all GPUs, e.g. because its program changed.
@@ -293,17 +319,64 @@ impl SlowdownModel {
 
 /// What is learned apart: a GPU type and a way of sharing.
 fn key(group: &Group<'_>) -> String {
-    let split = if group.is_split() { "/threads" } else { "" };
-    format!("{}/{}{split}", group.gpu.name, group.sharing)
+    format!("{}/{}", group.gpu.name, kind(group))
 }
 
-fn domain_for(group: &Group<'_>) -> Domain {
-    Domain::new(group.sharing, group.is_split(), group.gpu.capacity(group.sharing))
+/// The way of sharing in [`key`].
+fn kind(group: &Group<'_>) -> String {
+    let split = if group.is_split() { "/threads" } else { "" };
+    format!("{}{split}", group.sharing)
+}
+
+fn checked(group: &Group<'_>, observed: &Observed) -> Result<(), BadGroup> {
+    group.check()?;
+    let (Observed::Rates(values) | Observed::Progress(values)) = observed;
+    if values.len() == group.members.len() {
+        return Ok(());
+    }
+    Err(BadGroup(format!(
+        "{} values were observed of {} members; expected one each, in their order",
+        values.len(),
+        group.members.len()
+    )))
+}
+
+/// The measured values that can be learned from, as logarithms.
+fn labels(group: &Group<'_>, observed: &Observed) -> (Vec<Option<Label>>, Learned) {
+    let (Observed::Rates(values) | Observed::Progress(values)) = observed;
+    let mut learned = Learned::default();
+    let mut labels = Vec::with_capacity(values.len());
+    for (value, member) in values.iter().zip(group.members) {
+        let name = &member.profile.name;
+        let label = match (value, observed) {
+            (None, _) => None,
+            (Some(v), Observed::Rates(_)) if RATES.contains(v) => Some(Label::Rate(v.ln())),
+            (Some(v), Observed::Progress(_)) if PROGRESS.contains(v) => Some(Label::Progress(v.ln())),
+            (Some(v), Observed::Rates(_)) => {
+                learned.skipped.push(format!("{name}: a rate of {v} is no rate"));
+                None
+            }
+            (Some(v), Observed::Progress(_)) => {
+                learned.skipped.push(format!("{name}: a progress of {v} is no progress"));
+                None
+            }
+        };
+        learned.used += usize::from(label.is_some());
+        labels.push(label);
+    }
+    (labels, learned)
 }
 
 fn seats<'a>(group: &'a Group<'_>, features: &'a [Features]) -> Vec<Seat<'a>> {
     let of = group.members.iter().zip(features);
     of.map(|(member, features)| Seat { class: member.profile.class(), features }).collect()
+}
+
+/// Where an observation is learned from, and it as that sees it.
+fn row(group: &Group<'_>, labels: Vec<Option<Label>>) -> (String, Row) {
+    let Ready { key, features, clock, .. } = ready(group);
+    let classes = group.members.iter().map(|m| m.profile.class().to_owned());
+    (key, Row { members: classes.zip(features).collect(), clock, labels })
 }
 
 fn ready(group: &Group<'_>) -> Ready {

@@ -4,15 +4,20 @@ use super::domain::Class;
 use super::features::{Features, WEIGHTS};
 use crate::group::Mode;
 
-/// Global constants: log capacity; its offsets for 3, 4, 5 and more members; logit of the host's
-/// overlap; weight exponents; residual's coefficients; log of what a thread limit's neighbours cost.
-pub(super) const GLOBALS: usize = 5 + WEIGHTS + RESIDUALS + 1;
+/// Global constants: log capacity; its offsets for 3, 4, 5 and more members; logit of the host's overlap, and what engine
+/// time adds to it; log of the seconds that a step waits; log of the crowding; weight exponents; log of what a thread
+/// limit's neighbours cost.
+pub(super) const GLOBALS: usize = 8 + WEIGHTS + 1;
 pub(super) const CAPACITY: usize = 0;
 pub(super) const OVERLAP: usize = 4;
-pub(super) const THETA: usize = 5;
-pub(super) const BETA: usize = THETA + WEIGHTS;
-pub(super) const SPLIT: usize = BETA + RESIDUALS;
-pub(super) const RESIDUALS: usize = 3;
+pub(super) const OVERLAP_ENGINE: usize = 5;
+pub(super) const WAIT: usize = 6;
+pub(super) const CROWDING: usize = 7;
+pub(super) const THETA: usize = 8;
+pub(super) const SPLIT: usize = THETA + WEIGHTS;
+
+/// Engine time at which [`OVERLAP`] holds.
+pub(super) const MIDDLE_ENGINE: f64 = 0.7;
 
 /// Numbers of a class, in order: weight, demand, overlap, sensitivity, solo rate.
 pub(super) const CLASS: usize = 5;
@@ -33,19 +38,31 @@ pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], 
     sd[CAPACITY] = 0.1;
     // How levels change with the number of members does not carry over (errors of 50 % and 80 % where it was tried).
     sd[1..OVERLAP].fill(0.15);
-    // A fifth of the host's time is hidden: between tasks that wait for each kernel and such that queue.
-    mean[OVERLAP] = logit(0.2);
-    sd[OVERLAP] = 1.0;
+    sd[WAIT] = 0.7;
     if mode == Mode::Mps {
-        // Who has more resident gets more: registers, where Nsight Compute knows. Who leaves less room gets more, in
-        // proportion (H200). Occupancy says little beside that, and in which direction is not known.
-        mean[THETA..BETA].copy_from_slice(&[0.0, 0.5, 0.0, 1.0]);
-        sd[THETA..BETA].copy_from_slice(&[0.3, 0.3, 0.2, 0.5]);
+        // Between tasks that wait for each kernel and such that queue.
+        mean[OVERLAP] = logit(0.34);
+        sd[OVERLAP] = 0.5;
+        sd[OVERLAP_ENGINE] = 0.5;
+        mean[WAIT] = 0.0005_f64.ln();
+        sd[WAIT] = 0.35;
+        mean[CROWDING] = 0.15_f64.ln();
+        sd[CROWDING] = 0.5;
+        // Who has more resident gets more: registers, where Nsight Compute knows. Who leaves less room gets more, who
+        // launches less often gets more, and who keeps the tensor pipes busy all the time gets nearly everything.
+        mean[THETA..SPLIT].copy_from_slice(&[0.5, 0.28, 0.3, 2.5]);
+        sd[THETA..SPLIT].copy_from_slice(&[0.3, 0.2, 0.15, 1.0]);
     } else {
+        // While others have their slices the host of a light task queues its next step.
+        mean[OVERLAP] = 1.0;
+        sd[OVERLAP] = 1.0;
+        mean[OVERLAP_ENGINE] = -1.0;
+        sd[OVERLAP_ENGINE] = 1.0;
+        mean[WAIT] = 0.004_f64.ln();
+        sd[CROWDING] = 1e-3;
         // The driver's slices are equal.
-        sd[THETA..BETA].fill(0.05);
+        sd[THETA..SPLIT].fill(0.05);
     }
-    sd[BETA..SPLIT].fill(0.1);
     mean[SPLIT] = if split { 0.92_f64.ln() } else { 0.0 };
     sd[SPLIT] = if split { 0.1 } else { 1e-3 };
     (mean, sd)
@@ -53,7 +70,7 @@ pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], 
 
 /// Prior standard deviations of a class' numbers, but for the solo rate's, of a task whose profile is whole.
 pub(super) const CLASS_SD: [f64; SOLO] = [0.5, 0.3, 1.0, 0.08];
-/// The prior counts as much as this many classes in [`Domain::spread`].
+/// The prior counts as much as this many classes in [`super::domain::Domain::spread`].
 pub(super) const SPREAD_COUNTS: f64 = 4.0;
 
 /// Prior standard deviations of a class' numbers.
@@ -68,13 +85,5 @@ pub(super) fn fresh(features: &Features, spread: &[f64; SOLO]) -> Class {
     for (at, sd) in class_sd(features, spread).into_iter().enumerate() {
         cov[at][at] = sd * sd;
     }
-    Class {
-        intercept: [0.0; CLASS],
-        slope: [[0.0; GLOBALS]; CLASS],
-        cov,
-        solo: None,
-        seen: 0,
-        against: 0,
-        doubted: false,
-    }
+    Class { mean: [0.0; CLASS], cov, solo: None, seen: 0, against: 0, doubted: false }
 }

@@ -78,12 +78,10 @@ impl Columns {
     }
 }
 
-/// Our predictor on KACE's protocols: observes the training rows once, in their order (`shuffled`: in a random
-/// one), and scores by predicted sum of throughput.
+/// Our predictor on KACE's protocols: learns from the training rows at once, and scores by predicted sum of throughput.
 pub(crate) struct Online<'a> {
     pub columns: &'a Columns,
     pub gpu: GpuType,
-    pub shuffle: Option<u64>,
 }
 
 struct OnlineFitted<'a> {
@@ -99,20 +97,19 @@ impl Online<'_> {
 
 impl Scorer for Online<'_> {
     fn fit<'s>(&'s self, train: &[&Collocation]) -> Result<Box<dyn Fitted + 's>, Error> {
+        let profiles: Vec<Vec<Profile>> = train.iter().map(|row| self.profiles(row)).collect();
+        let members: Vec<Vec<Member<'_>>> =
+            profiles.iter().map(|profiles| profiles.iter().map(Member::of).collect()).collect();
+        let rows: Vec<(Group<'_>, Observed)> = train
+            .iter()
+            .zip(&members)
+            .map(|(row, members)| {
+                let rates = row.members.iter().map(|m| Some(m.throughput)).collect();
+                (Group { gpu: &self.gpu, sharing: Mode::Mps, members }, Observed::Rates(rates))
+            })
+            .collect();
         let mut model = SlowdownModel::new();
-        let mut rows = train.to_vec();
-        if let Some(seed) = self.shuffle {
-            super::stats::Dice::new(seed).shuffle(&mut rows);
-        }
-        for row in rows {
-            let profiles = self.profiles(row);
-            let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
-            let group = Group { gpu: &self.gpu, sharing: Mode::Mps, members: &members };
-            let rates = row.members.iter().map(|m| Some(m.throughput)).collect();
-            let bad =
-                |e: carma_interference::group::BadGroup| Error::new(row.key().join(" + "), e.to_string());
-            model.observe(&group, &Observed::Rates(rates)).map_err(bad)?;
-        }
+        model.teach(&rows).map_err(|e| Error::new("the training rows", e.to_string()))?;
         Ok(Box::new(OnlineFitted { online: self, model }))
     }
 }

@@ -26,6 +26,13 @@ fn read(path: &Path) -> Result<String, Error> {
     carma_files::read_text(path, carma_files::MOST).map_err(unread)
 }
 
+/// A text that may be packed.
+pub(crate) fn unpacked(path: &Path) -> Result<String, Error> {
+    let place = path.display().to_string();
+    let bytes = carma_files::read_unpacked(path, carma_files::MOST).map_err(unread)?;
+    String::from_utf8(bytes).map_err(|e| Error::new(place, format!("not text: {e}")))
+}
+
 /// What each task did alone: medians over the plain solo windows.
 struct Alone<'a>(Vec<&'a Combination>);
 
@@ -208,7 +215,11 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
         };
         Profile {
             name: (*name).to_owned(),
-            rate: Some(Rate { per_s: any(name), unit: None, source: Some(RateSource::Heartbeat) }),
+            rate: Some(Rate {
+                per_s: any(name),
+                unit: Some("steps".into()),
+                source: Some(RateSource::Heartbeat),
+            }),
             metrics: Metrics {
                 gract_pct: of(|w| w.gract * 100.0),
                 smact_pct: of(|w| w.smact * 100.0),

@@ -11,6 +11,7 @@ mod set;
 mod stats;
 mod tests_h200;
 mod tests_kace;
+mod tests_new;
 mod tests_others;
 
 pub(crate) use measured::of_measured;
@@ -66,7 +67,7 @@ pub struct Target {
 /// A line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
-    /// Which part: `kace`, `splits`, `lucid`, `igniter`, `gavel`, `h200`.
+    /// Which part: `kace`, `splits`, `lucid`, `igniter`, `gavel`, `h200`, `new-tasks`.
     pub part: &'static str,
     /// What was tested.
     pub test: String,
@@ -143,19 +144,20 @@ const MAPE: &str = "MAPE %";
 const COVERED: &str = "% covered";
 
 /// Names of the parts.
-pub const PARTS: [&str; 6] = ["kace", "splits", "lucid", "igniter", "gavel", "h200"];
+pub const PARTS: [&str; 7] = ["kace", "splits", "lucid", "igniter", "gavel", "h200", "new-tasks"];
 
 /// Runs the parts, or one of them. Data that is absent or wrong becomes a line that says so.
 #[must_use]
 pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
     type Part = fn(&Data) -> Result<Vec<Line>, crate::kace::Error>;
-    let parts: [(&'static str, Part); 6] = [
+    let parts: [(&'static str, Part); 7] = [
         ("kace", tests_kace::kace),
         ("splits", tests_kace::splits),
         ("lucid", tests_others::lucid),
         ("igniter", tests_others::igniter),
         ("gavel", tests_others::gavel),
         ("h200", tests_h200::h200),
+        ("new-tasks", tests_new::new_tasks),
     ];
     let mut lines = Vec::new();
     for (name, part) in parts {

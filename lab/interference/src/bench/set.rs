@@ -47,6 +47,29 @@ impl Together {
     }
 }
 
+/// Parts into which families are divided to learn how far off predictions of new tasks are.
+pub(crate) const PARTS: usize = 5;
+
+/// Families, each with a model that has learned from all rows without it.
+#[derive(Debug)]
+pub(crate) struct Folds<'a>(Vec<(&'a str, SlowdownModel)>);
+
+/// Learns from rows of several sets at once.
+pub(crate) fn teach(model: &mut SlowdownModel, rows: &[(&Set, &Together)]) {
+    let members: Vec<Vec<Member<'_>>> = rows.iter().map(|(set, row)| set.members(row)).collect();
+    let groups: Vec<(Group<'_>, Observed)> = rows
+        .iter()
+        .zip(&members)
+        .map(|((set, row), members)| (set.group(row, members), observed(row)))
+        .collect();
+    // It refuses only what `checked` does.
+    let _ = model.teach(&groups);
+}
+
+fn observed(row: &Together) -> Observed {
+    Observed::Progress(row.progress.iter().map(|p| Some(*p)).collect())
+}
+
 /// Errors, and whether bounds held.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Errors {
@@ -56,6 +79,15 @@ pub(crate) struct Errors {
     pub covered: Clustered,
     /// Upper over lower bound.
     pub width: Clustered,
+}
+
+impl Errors {
+    /// Adds another's.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.error.join(other.error);
+        self.covered.join(other.covered);
+        self.width.join(other.width);
+    }
 }
 
 impl Set {
@@ -85,10 +117,17 @@ impl Set {
 
     pub(crate) fn observe(&self, model: &mut SlowdownModel, row: &Together) {
         let members = self.members(row);
-        let group = Group { gpu: &self.gpu, sharing: row.sharing, members: &members };
-        let observed = Observed::Progress(row.progress.iter().map(|p| Some(*p)).collect());
         // It refuses only what `checked` does.
-        let _ = model.observe(&group, &observed);
+        let _ = model.observe(&self.group(row, &members), &observed(row));
+    }
+
+    /// The rows as one observation of many groups.
+    fn teach(&self, model: &mut SlowdownModel, rows: &[&Together]) {
+        teach(model, &rows.iter().map(|row| (self, *row)).collect::<Vec<_>>());
+    }
+
+    pub(crate) fn group<'a>(&'a self, row: &Together, members: &'a [Member<'a>]) -> Group<'a> {
+        Group { gpu: &self.gpu, sharing: row.sharing, members }
     }
 
     /// Predicted progress with bounds, of each member.
@@ -98,7 +137,7 @@ impl Set {
         row: &Together,
     ) -> Option<carma_interference::group::Forecast> {
         let members = self.members(row);
-        model.predict(&Group { gpu: &self.gpu, sharing: row.sharing, members: &members }).ok()
+        model.predict(&self.group(row, &members)).ok()
     }
 
     fn has_family(&self, row: &Together, family: &str) -> bool {
@@ -126,35 +165,66 @@ impl Set {
         }
     }
 
-    /// A model that has observed these rows in that random order.
-    fn taught<'a>(&self, rows: impl Iterator<Item = &'a Together>, seed: u64) -> SlowdownModel {
-        let mut rows: Vec<&Together> = rows.collect();
-        Dice::new(seed).shuffle(&mut rows);
+    /// A model that has learned from these rows.
+    fn taught<'a>(&self, rows: impl Iterator<Item = &'a Together>) -> SlowdownModel {
         let mut model = SlowdownModel::new();
-        rows.into_iter().for_each(|row| self.observe(&mut model, row));
+        self.teach(&mut model, &rows.collect::<Vec<_>>());
         model
     }
 
-    /// A model that has observed all rows without these families, in that random order.
-    pub(crate) fn taught_without(&self, families: &[&str], seed: u64) -> SlowdownModel {
-        self.taught(self.rows.iter().filter(|r| families.iter().all(|f| !self.has_family(r, f))), seed)
+    pub(crate) fn without(&self, families: &[&str]) -> Vec<&Together> {
+        self.rows.iter().filter(|r| families.iter().all(|f| !self.has_family(r, f))).collect()
     }
 
-    /// Leave one family out: learns from rows without it, predicts its tasks in rows with it. `repeats`
-    /// orders of learning.
-    pub(crate) fn cold(&self, repeats: u64) -> Errors {
+    /// A model that has learned from all rows without these families. How far off it is about new tasks it knows from
+    /// leaving out, five times, a fifth of the other families too.
+    pub(crate) fn taught_without(&self, families: &[&str]) -> SlowdownModel {
+        let mut model = self.taught(self.without(families).into_iter());
+        let others: Vec<&str> =
+            self.distinct_families().into_iter().filter(|f| !families.contains(f)).collect();
+        for part in 0..PARTS.min(others.len()) {
+            let part: Vec<&str> = others.iter().copied().skip(part).step_by(PARTS).collect();
+            let less = self.taught(self.without(&[families, &part].concat()).into_iter());
+            for row in self.without(families) {
+                self.calibrate(&mut model, &less, row, &part);
+            }
+        }
+        model
+    }
+
+    /// Tells the model how far off the other's prediction of these families' tasks is.
+    pub(crate) fn calibrate(
+        &self,
+        model: &mut SlowdownModel,
+        by: &SlowdownModel,
+        row: &Together,
+        part: &[&str],
+    ) {
+        let of = |(p, task): (&f64, &usize)| part.contains(&self.families[*task].as_str()).then_some(*p);
+        let progress: Vec<Option<f64>> = row.progress.iter().zip(&row.tasks).map(of).collect();
+        if progress.iter().any(Option::is_some) {
+            let members = self.members(row);
+            // It refuses only what `checked` does.
+            let _ = model.calibrate(by, &self.group(row, &members), &Observed::Progress(progress));
+        }
+    }
+
+    /// For each family a model that has learned from all rows without it.
+    pub(crate) fn folds(&self, threads: usize) -> Folds<'_> {
+        let families = self.distinct_families();
+        let models = parallel(&families, threads, |family| self.taught_without(&[family]));
+        Folds(families.into_iter().zip(models).collect())
+    }
+
+    /// Leave one family out: learns from rows without it, predicts its tasks in rows with it.
+    pub(crate) fn cold(&self, folds: &Folds<'_>) -> Errors {
         let mut errors = Errors::default();
-        for (family, seed) in self.folds(repeats) {
-            let model = self.taught(self.rows.iter().filter(|r| !self.has_family(r, family)), seed);
+        for (family, model) in &folds.0 {
             for row in self.rows.iter().filter(|r| self.has_family(r, family)) {
-                self.add(&mut errors, &model, row, Some(family));
+                self.add(&mut errors, model, row, Some(family));
             }
         }
         errors
-    }
-
-    fn folds(&self, repeats: u64) -> Vec<(&str, u64)> {
-        self.distinct_families().into_iter().flat_map(|f| (0..repeats).map(move |r| (f, r))).collect()
     }
 
     /// The prior alone on all rows.
@@ -213,7 +283,7 @@ impl Set {
 
     /// As [`Set::transfer`] learns.
     pub(crate) fn taught_after(&self, before: &Self, observations: usize, seed: u64) -> SlowdownModel {
-        let mut model = before.taught(before.rows.iter(), seed);
+        let mut model = before.taught(before.rows.iter());
         self.in_order(seed).into_iter().take(observations).for_each(|row| self.observe(&mut model, row));
         model
     }
@@ -228,43 +298,38 @@ impl Set {
     /// best one's, by target. `score` is asked with what was learned without the family.
     pub(crate) fn select(
         &self,
-        repeats: u64,
-        threads: usize,
-        value: impl Fn(&Together) -> f64 + Sync,
-        score: impl Fn(&SlowdownModel, &Together) -> f64 + Sync,
+        folds: &Folds<'_>,
+        value: impl Fn(&Together) -> f64,
+        score: impl Fn(&SlowdownModel, &Together) -> f64,
     ) -> Clustered {
-        self.select_among(&[self], repeats, threads, value, score)
+        self.select_among(&[self], folds, value, score)
     }
 
     /// As [`Set::select`], but what was chosen is valued by what each session measured.
     pub(crate) fn select_in_sessions(
         &self,
-        repeats: u64,
-        threads: usize,
-        score: impl Fn(&SlowdownModel, &Together) -> f64 + Sync,
+        folds: &Folds<'_>,
+        score: impl Fn(&SlowdownModel, &Together) -> f64,
     ) -> Clustered {
         let sessions: Vec<Self> = self.each_session().collect();
         let sessions: Vec<&Self> = sessions.iter().collect();
-        self.select_among(&sessions, repeats, threads, Together::sum, score)
+        self.select_among(&sessions, folds, Together::sum, score)
     }
 
-    /// Learns from this set's rows, and chooses among those of each of the others, which have the same tasks.
+    /// Chooses among the rows of each of the others, which have the same tasks.
     fn select_among(
         &self,
         others: &[&Self],
-        repeats: u64,
-        threads: usize,
-        value: impl Fn(&Together) -> f64 + Sync,
-        score: impl Fn(&SlowdownModel, &Together) -> f64 + Sync,
+        folds: &Folds<'_>,
+        value: impl Fn(&Together) -> f64,
+        score: impl Fn(&SlowdownModel, &Together) -> f64,
     ) -> Clustered {
-        let folds = self.folds(repeats);
-        let parts = parallel(&folds, threads, |(family, seed)| {
-            let model = self.taught_without(&[*family], *seed);
-            let of = |set: &&Self| set.choices(&model, |t| self.families[t] == *family, &value, &score);
-            others.iter().flat_map(of).collect::<Vec<_>>()
-        });
         let mut chosen = Clustered::default();
-        chosen.extend(parts.into_iter().flatten());
+        for (family, model) in &folds.0 {
+            for set in others {
+                chosen.extend(set.choices(model, |t| self.families[t] == *family, &value, &score));
+            }
+        }
         chosen
     }
 

@@ -64,6 +64,11 @@ impl Clustered {
         values.into_iter().for_each(|(cluster, value)| self.add(&cluster, value));
     }
 
+    /// Adds another's values.
+    pub(crate) fn join(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(cluster, values)| self.0.entry(cluster).or_default().extend(values));
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
         self.0.values().flatten().copied()
     }

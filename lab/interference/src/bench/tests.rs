@@ -72,8 +72,9 @@ fn a_session_is_told_by_another() {
     let mean = chosen.mean().unwrap();
     assert!((mean.mean - (0.8 + 1.0 / 1.6) / 2.0).abs() < 1e-12 && mean.n == 2, "{mean:?}");
     // Who always takes c has the worst of the first session and the best of the second.
+    let folds = set.folds(1);
     let c =
-        set.select_in_sessions(1, 1, |_, row| f64::from(u8::from(row.tasks.contains(&2)))).mean().unwrap();
+        set.select_in_sessions(&folds, |_, row| f64::from(u8::from(row.tasks.contains(&2)))).mean().unwrap();
     assert!((c.mean - (1.0 / 1.6 + 1.0) / 2.0).abs() < 1e-12 && c.n == 2, "{c:?}");
     let once = super::measured::of_measured(&Measured::read(MEASURED).unwrap());
     assert!(once.measured_again().is_none());
@@ -94,7 +95,7 @@ fn kaces_own_divisions() {
     splits.retain(|s| s.n_occur == 3);
     let protocol = protocol::seen(&pairs, &splits);
     let columns = kace::Columns::of(&pairs, true).unwrap();
-    let online = kace::Online { columns: &columns, gpu: kace::gpu(), shuffle: None };
+    let online = kace::Online { columns: &columns, gpu: kace::gpu() };
     let scored = score::evaluate(&online, &protocol, 2).unwrap();
     assert_eq!(scored.len(), 105);
     let mean = score::mean_of(&scored);

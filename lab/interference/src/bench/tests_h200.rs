@@ -2,8 +2,7 @@
 
 use super::baselines;
 use super::measured::{files, measured, older};
-use super::set::{Set, Together};
-use super::stats::Dice;
+use super::set::{PARTS, Set, Together, teach};
 use super::{Data, Line, MAPE, ORACLE, errors_lines};
 use crate::kace::Error;
 use carma_interference::group::{Mode, Objective};
@@ -11,9 +10,10 @@ use carma_interference::kace::features::Target;
 use carma_interference::online::SlowdownModel;
 use carma_interference::predict::policy::Policy;
 use carma_interference::profile::{Metrics, Profile};
+use carma_nn::parallel;
+use std::collections::BTreeSet;
 
 const PART: &str = "h200";
-const ORDERS: u64 = 5;
 const REPEATS: u64 = 8;
 
 pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
@@ -35,7 +35,7 @@ pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
         let mut others = sets.clone();
         others.remove(at);
         if !others.is_empty() {
-            lines.extend(out_of_the_box(name, set, &mut others));
+            lines.extend(out_of_the_box(name, set, &mut others, data.threads));
         }
     }
     Ok(lines)
@@ -49,15 +49,16 @@ fn sets(data: &Data) -> Result<Vec<(String, Set)>, Error> {
     if !both.is_empty() {
         sets.push(("eight tasks".to_owned(), older(&both)?));
     }
-    for path in files(&data.h200, "interference") {
+    let logs = files(&data.h200, "interference").into_iter().chain(files(&data.h200, "heavier-tasks"));
+    for path in logs {
         let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         sets.push((name, measured(&path)?));
     }
     Ok(sets)
 }
 
-/// A model that has learned from all of our own records, in a random order, and keeps what holds for every task
-/// of the GPU type: what comes with carma.
+/// A model that has learned from all of our own records and keeps what holds for every task of the GPU type: what comes
+/// with carma.
 ///
 /// # Errors
 /// A record cannot be read, or there is none.
@@ -69,24 +70,37 @@ pub(super) fn learn(data: &Data) -> Result<SlowdownModel, Error> {
             "no collocation-*.json and no interference*.json",
         ));
     }
-    Ok(taught_by(&mut sets))
+    Ok(taught_by(&mut sets, data.threads))
 }
 
-/// What every task has in common, learned from all rows of these sets in a random order.
-fn taught_by(sets: &mut [(String, Set)]) -> SlowdownModel {
-    let mut order = Vec::new();
-    for (at, (name, set)) in sets.iter_mut().enumerate() {
-        // Tasks of the same name in two sets are two tasks.
+/// What every task has in common, learned from all rows of these sets; how far off it is about new tasks is known from
+/// leaving out each fifth of the families.
+fn taught_by(sets: &mut [(String, Set)], threads: usize) -> SlowdownModel {
+    let mut families = BTreeSet::new();
+    for (name, set) in sets.iter_mut() {
+        // Tasks of the same name in two sets are two tasks: another batch, another machine.
         for task in &mut set.tasks {
             task.class = Some(format!("{name}/{}", task.class()));
         }
-        order.extend((0..set.rows.len()).map(|row| (at, row)));
+        families.extend(set.families.iter().cloned());
     }
-    Dice::new(1).shuffle(&mut order);
-    let mut model = SlowdownModel::new();
-    for (at, row) in order {
-        let set = &sets[at].1;
-        set.observe(&mut model, &set.rows[row]);
+    let sets: &[(String, Set)] = sets;
+    let taught = |left_out: &[&str]| {
+        let rows =
+            sets.iter().flat_map(|(_, set)| set.without(left_out).into_iter().map(move |row| (set, row)));
+        let mut model = SlowdownModel::new();
+        teach(&mut model, &rows.collect::<Vec<_>>());
+        model
+    };
+    let parts: Vec<Vec<&str>> = (0..PARTS)
+        .map(|part| families.iter().map(String::as_str).skip(part).step_by(PARTS).collect())
+        .collect();
+    let less = parallel(&parts, threads, |part| taught(part));
+    let mut model = taught(&[]);
+    for (part, less) in parts.iter().zip(&less) {
+        for (_, set) in sets {
+            set.rows.iter().for_each(|row| set.calibrate(&mut model, less, row, part));
+        }
     }
     model.forget_all_classes();
     model
@@ -94,8 +108,8 @@ fn taught_by(sets: &mut [(String, Set)]) -> SlowdownModel {
 
 /// What a user has who measured nothing: the predictor as it comes with carma, here learned from the other records, on
 /// tasks that it never met.
-fn out_of_the_box(name: &str, set: &Set, others: &mut [(String, Set)]) -> Vec<Line> {
-    let model = taught_by(others);
+fn out_of_the_box(name: &str, set: &Set, others: &mut [(String, Set)], threads: usize) -> Vec<Line> {
+    let model = taught_by(others, threads);
     let mut lines = Vec::new();
     for sharing in [Mode::TimeSlice, Mode::Mps] {
         let plain = set.only(sharing, false);
@@ -130,15 +144,15 @@ fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
                 Line::new(PART, format!("{label}: nothing learned"), "ours", MAPE)
                     .of(&split.prior().error, 1),
             );
-            let cold = split.cold(ORDERS);
-            lines.extend(errors_lines(PART, &format!("{label}: family held out"), "ours", &cold, ORDERS));
+            let cold = split.cold(&split.folds(threads));
+            lines.extend(errors_lines(PART, &format!("{label}: family held out"), "ours", &cold, 1));
         }
     }
     lines
 }
 
-/// What it costs to know less of each task alone.
-fn less_known(label: &str, set: &Set, threads: usize) -> Vec<Line> {
+/// The tasks of a set with less known of each, where there is such: what is known, and the profiles.
+pub(super) fn less_known(set: &Set) -> Vec<(&'static str, Vec<Profile>)> {
     type Keep = fn(&Metrics) -> Metrics;
     let kept: [(&str, Keep); 2] = [
         ("ours, SM and DRAM activity alone", |m| Metrics {
@@ -154,21 +168,29 @@ fn less_known(label: &str, set: &Set, threads: usize) -> Vec<Line> {
             ..Metrics::default()
         }),
     ];
+    let of = |(who, keep): (&'static str, Keep)| {
+        let tasks: Vec<Profile> =
+            set.tasks.iter().map(|t| Profile { metrics: keep(&t.metrics), ..t.clone() }).collect();
+        let none = tasks.iter().all(|t| t.metrics.smact_pct.is_none() && t.metrics.gpu_util_pct.is_none());
+        (!none).then_some((who, tasks))
+    };
+    kept.into_iter().filter_map(of).collect()
+}
+
+/// What it costs to know less of each task alone.
+fn cost_of_less(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let mut lines = Vec::new();
-    for (who, keep) in kept {
-        let tasks = set.tasks.iter().map(|t| Profile { metrics: keep(&t.metrics), ..t.clone() }).collect();
+    for (who, tasks) in less_known(set) {
         let known = Set { tasks, ..set.clone() };
-        if known.tasks.iter().all(|t| t.metrics.smact_pct.is_none() && t.metrics.gpu_util_pct.is_none()) {
-            continue;
-        }
         let test = format!("{label}: slowdown, family held out");
-        lines.extend(errors_lines(PART, &test, who, &known.cold(ORDERS), ORDERS));
+        let folds = known.folds(threads);
+        lines.extend(errors_lines(PART, &test, who, &known.cold(&folds), 1));
         let sum = |model: &SlowdownModel, row: &Together| {
             known.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
         };
-        let chosen = known.select(ORDERS, threads, Together::sum, sum);
+        let chosen = known.select(&folds, Together::sum, sum);
         let test = format!("{label}: choice by sum of progress, target's family held out");
-        lines.push(Line::new(PART, test, who, ORACLE).of(&chosen, ORDERS));
+        lines.push(Line::new(PART, test, who, ORACLE).of(&chosen, 1));
     }
     lines
 }
@@ -176,7 +198,8 @@ fn less_known(label: &str, set: &Set, threads: usize) -> Vec<Line> {
 fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let test = format!("{label}: slowdown, family held out");
-    lines.extend(errors_lines(PART, &test, "ours", &set.cold(ORDERS), ORDERS));
+    let folds = set.folds(threads);
+    lines.extend(errors_lines(PART, &test, "ours", &set.cold(&folds), 1));
     lines.push(Line::new(PART, &test, "mean of the others", MAPE).of(&baselines::constant_errors(set), 1));
     let test = format!("{label}: slowdown, nothing learned");
     lines.push(Line::new(PART, &test, "ours", MAPE).of(&set.prior().error, 1));
@@ -188,12 +211,12 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     let sum = |model: &SlowdownModel, row: &Together| {
         set.predict(model, row).map_or(f64::NEG_INFINITY, |f| f.value(Objective::WeightedSpeedup))
     };
-    let ours = set.select(ORDERS, threads, Together::sum, sum);
-    lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, ORDERS).at_least(98.0));
-    let ours = set.select(ORDERS, threads, Together::sum_up_to_1, sum);
+    let ours = set.select(&folds, Together::sum, sum);
+    lines.push(Line::new(PART, &test, "ours", ORACLE).of(&ours, 1).at_least(98.0));
+    let ours = set.select(&folds, Together::sum_up_to_1, sum);
     lines.push(
         Line::new(PART, &test, "ours, progress counted up to 1", ORACLE)
-            .of(&ours, ORDERS)
+            .of(&ours, 1)
             .note("nobody is faster in company than alone: more is noise"),
     );
     if let Some((errors, chosen)) = set.measured_again() {
@@ -206,10 +229,10 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
                 .of(&chosen, 1)
                 .note("what having measured is worth next time"),
         );
-        let ours = set.select_in_sessions(ORDERS, threads, sum);
-        lines.push(Line::new(PART, &again, "ours, target's family held out", ORACLE).of(&ours, ORDERS));
+        let ours = set.select_in_sessions(&folds, sum);
+        lines.push(Line::new(PART, &again, "ours, target's family held out", ORACLE).of(&ours, 1));
     }
-    lines.extend(less_known(label, set, threads));
+    lines.extend(cost_of_less(label, set, threads));
     let nothing = SlowdownModel::new();
     type Score<'a> = &'a dyn Fn(&Together) -> f64;
     let fixed: [(&str, Score<'_>); 6] = [

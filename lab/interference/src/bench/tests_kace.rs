@@ -15,7 +15,6 @@ use std::path::PathBuf;
 
 const PART: &str = "kace";
 /// Orders of learning where the protocol has none of its own.
-const ORDERS: u64 = 5;
 const REPEATS: u64 = 8;
 
 fn folder(data: &Data) -> PathBuf {
@@ -40,7 +39,7 @@ pub(super) fn kace(data: &Data) -> Result<Vec<Line>, Error> {
         let label = format!("unseen {k}, sound solo rates only");
         lines.extend(unseen(&label, &table.without(|w| !is_sound(w)), data, Some((sound, 0.0)))?);
     }
-    lines.extend(errors(&named)?);
+    lines.extend(errors(&named, data.threads)?);
     lines.extend(more_members(&tables)?);
     Ok(lines)
 }
@@ -59,7 +58,7 @@ fn seen(artifact: &Artifact, pairs: &Table, data: &Data) -> Result<Vec<Line>, Er
         if unknown {
             gpu.capacities.mps_sm = 1.0;
         }
-        let online = Online { columns: &columns, gpu, shuffle: None };
+        let online = Online { columns: &columns, gpu };
         let scored = score::evaluate(&online, &protocol, data.threads)?;
         for n in 2..=10 {
             let rows: Vec<usize> = splits.iter().filter(|s| s.n_occur == n).map(|s| s.train.len()).collect();
@@ -86,12 +85,9 @@ fn unseen(label: &str, table: &Table, data: &Data, limit: Option<(f64, f64)>) ->
     let mut lines = Vec::new();
     for (who, nsight) in [("ours", true), ("ours, nvidia-smi alone", false)] {
         let columns = Columns::of(table, nsight)?;
-        let mut all = Vec::new();
-        for seed in 0..ORDERS {
-            let online = Online { columns: &columns, gpu: gpu(), shuffle: Some(seed) };
-            all.extend(score::evaluate(&online, &protocol, data.threads)?);
-        }
-        let line = Line::new(PART, label, who, ORACLE).of(&by_target(&all, |_| true), ORDERS);
+        let online = Online { columns: &columns, gpu: gpu() };
+        let all = score::evaluate(&online, &protocol, data.threads)?;
+        let line = Line::new(PART, label, who, ORACLE).of(&by_target(&all, |_| true), 1);
         lines.push(match limit {
             Some((least, published)) if nsight => {
                 let line = line.at_least(least);
@@ -129,7 +125,7 @@ fn share_line(label: &str, table: &Table, protocol: &Protocol<'_>, data: &Data) 
     Ok(Line::new(PART, label, "share law, nothing learned", ORACLE).of(&by_target(&scored, |_| true), 1))
 }
 
-fn errors(named: &[(&str, &Table); 3]) -> Result<Vec<Line>, Error> {
+fn errors(named: &[(&str, &Table); 3], threads: usize) -> Result<Vec<Line>, Error> {
     let mut lines = Vec::new();
     for (k, table) in named {
         let set = sound_set(table, true)?;
@@ -140,12 +136,14 @@ fn errors(named: &[(&str, &Table); 3]) -> Result<Vec<Line>, Error> {
         let share = baselines::share_errors(&set);
         lines
             .push(Line::new(PART, format!("slowdown {k}, nothing learned"), "share law", MAPE).of(&share, 1));
+        let cold = set.cold(&set.folds(threads));
         let [error, covered] =
-            errors_lines(PART, &format!("slowdown {k}, family held out"), "ours", &set.cold(ORDERS), ORDERS);
+            errors_lines(PART, &format!("slowdown {k}, family held out"), "ours", &cold, 1);
         lines.extend([error.at_most(20.0), covered.within(88.0, 92.0)]);
-        let smi = sound_set(table, false)?.cold(ORDERS);
+        let smi = sound_set(table, false)?;
+        let smi = smi.cold(&smi.folds(threads));
         let label = format!("slowdown {k}, family held out");
-        lines.push(Line::new(PART, label, "ours, nvidia-smi alone", MAPE).of(&smi.error, ORDERS));
+        lines.push(Line::new(PART, label, "ours, nvidia-smi alone", MAPE).of(&smi.error, 1));
         let after = set.online(50, REPEATS);
         let label = format!("slowdown {k}, after 50 observations");
         let [error, covered] = errors_lines(PART, &label, "ours", &after, REPEATS);
@@ -153,8 +151,8 @@ fn errors(named: &[(&str, &Table); 3]) -> Result<Vec<Line>, Error> {
     }
     let sets: Vec<Set> = named.iter().map(|(_, table)| sound_set(table, true)).collect::<Result<_, _>>()?;
     let all = together(&sets);
-    let [error, covered] =
-        errors_lines(PART, "slowdown k=2, 3, 4 mixed, family held out", "ours", &all.cold(ORDERS), ORDERS);
+    let cold = all.cold(&all.folds(threads));
+    let [error, covered] = errors_lines(PART, "slowdown k=2, 3, 4 mixed, family held out", "ours", &cold, 1);
     lines.extend([error.at_most(20.0), covered.within(88.0, 92.0)]);
     let after = all.online(50, REPEATS);
     let [error, covered] =
@@ -228,8 +226,8 @@ pub(super) fn splits(data: &Data) -> Result<Vec<Line>, Error> {
     let split = Set { rows: set.rows.iter().filter(|r| !is_even(r, 100.0)).cloned().collect(), ..set };
     let prior = split.prior();
     lines.extend(errors_lines(PART, "speed under a split, nothing learned", "ours", &prior, 1));
-    let cold = split.cold(3);
-    lines.extend(errors_lines(PART, "speed under a split, family held out", "ours", &cold, 3));
+    let cold = split.cold(&split.folds(data.threads));
+    lines.extend(errors_lines(PART, "speed under a split, family held out", "ours", &cold, 1));
     Ok(lines)
 }
 
@@ -249,7 +247,7 @@ fn divisions(part: &'static str, set: &Set) -> Vec<Line> {
     let mut taught: BTreeMap<[&str; 2], SlowdownModel> = BTreeMap::new();
     for tasks in pairs.keys() {
         let key = families(set, tasks);
-        taught.entry(key).or_insert_with(|| set.taught_without(&key, 0));
+        taught.entry(key).or_insert_with(|| set.taught_without(&key));
     }
     let nothing = SlowdownModel::new();
     let by = |model: &SlowdownModel, row: &Together| {

@@ -8,10 +8,9 @@ use crate::kace::Error;
 
 pub(super) fn lucid(data: &Data) -> Result<Vec<Line>, Error> {
     const PART: &str = "lucid";
-    const ORDERS: u64 = 3;
     let set = others::lucid(&data.shared.join("S-Lab-System-Group__Lucid"))?;
     let label = format!("slowdown of {} pairs, family held out", set.rows.len());
-    let [error, covered] = errors_lines(PART, &label, "ours", &set.cold(ORDERS), ORDERS);
+    let [error, covered] = errors_lines(PART, &label, "ours", &set.cold(&set.folds(data.threads)), 1);
     let mut lines = vec![error.at_most(8.5), covered];
     lines.push(Line::new(PART, &label, "mean of the others", MAPE).of(&baselines::constant_errors(&set), 1));
     let label = "slowdown, nothing learned";
@@ -29,8 +28,8 @@ pub(super) fn igniter(data: &Data) -> Result<Vec<Line>, Error> {
     let mut lines = Vec::new();
     let prior: Errors = set.prior();
     lines.extend(errors_lines(PART, &format!("{label}, nothing learned"), "ours", &prior, 1));
-    let cold = set.cold(3);
-    lines.extend(errors_lines(PART, &format!("{label}, family held out"), "ours", &cold, 3));
+    let cold = set.cold(&set.folds(data.threads));
+    lines.extend(errors_lines(PART, &format!("{label}, family held out"), "ours", &cold, 1));
     lines.extend(errors_lines(
         PART,
         &format!("{label}, after 50 observations"),

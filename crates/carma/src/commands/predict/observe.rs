@@ -35,6 +35,7 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
     let gpu = GpuType::named(args.gpu.as_deref().unwrap_or(&measured.machine.gpu));
     let (mut learned, mut known, mut skipped) = (0_u32, 0_u32, Vec::new());
     let windows = measured.combinations.iter().zip(measured.fingerprints(&gpu.name));
+    let mut news = Vec::new();
     for (window, fingerprint) in windows.filter(|(w, _)| w.k() > 1) {
         if model.knows(fingerprint) {
             known += 1;
@@ -66,23 +67,33 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
                 ..Member::of(profile)
             })
             .collect();
-        let group = Group { gpu: &gpu, sharing: window.sharing, members: &members };
         let some = |values: &[f64]| values.iter().map(|v| Some(*v)).collect();
         let observed = if window.progress.is_empty() {
             Observed::Rates(some(&window.rates))
         } else {
             Observed::Progress(some(&window.progress))
         };
-        match model.observe(&group, &observed) {
-            Ok(l) => {
-                if l.used > 0 {
-                    learned += 1;
-                    model.remember(fingerprint);
-                }
-                skipped.extend(l.skipped.into_iter().map(|why| format!("{named}: {why}")));
-            }
-            Err(e) => skipped.push(format!("{named}: {e}")),
+        let group = Group { gpu: &gpu, sharing: window.sharing, members: &members };
+        if let Err(e) = group.check() {
+            skipped.push(format!("{named}: {e}"));
+            continue;
         }
+        news.push((named, window.sharing, members, observed, fingerprint));
+    }
+    // All at once: what is learned does not depend on their order.
+    let groups: Vec<(Group<'_>, Observed)> = news
+        .iter()
+        .map(|(_, sharing, members, observed, _)| {
+            (Group { gpu: &gpu, sharing: *sharing, members }, observed.clone())
+        })
+        .collect();
+    let all = model.teach(&groups).map_err(|e| bad(file, &e))?;
+    for ((named, .., fingerprint), of) in news.iter().zip(all) {
+        if of.used > 0 {
+            learned += 1;
+            model.remember(*fingerprint);
+        }
+        skipped.extend(of.skipped.into_iter().map(|why| format!("{named}: {why}")));
     }
     if args.no_classes {
         model.forget_all_classes();
