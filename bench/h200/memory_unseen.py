@@ -768,7 +768,7 @@ def rehearse(rows):
     return 1 if failed else 0
 
 
-def texts(path):
+def texts(path, only):
     """Summaries by torchinfo at depths 2, 3 and 6 and by torchsummary, and config.json of transformers. Lines as in
     memory_texts.py, with `batch`: how many samples the summary's shapes are of."""
     import memory_texts
@@ -778,6 +778,8 @@ def texts(path):
 
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         for name, e in UNSEEN.items():
+            if only not in name:
+                continue
             done, failed = [], []
             count = 1000 if e.kind == "graph" else 2
             row = dict(model=name, set="unseen", mode="infer", precision="fp32", optimizer="", batch_size=count)
@@ -874,7 +876,8 @@ def main():
         parser.add_argument(word, action="store_true")
     parser.add_argument("--traces", metavar="FOLDER")
     parser.add_argument("--set", choices=["unseen", "known"], default="unseen")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--only", default="", help="rows (with --texts: models) whose name contains this")
+    parser.add_argument("--first", default="", help="digits: rows of these numbers first, as 431")
     parser.add_argument("--beside", type=int, default=12, help="processes beside each other while memory is read")
     parser.add_argument("--window-s", type=float, default=2.0, help="of activity")
     parser.add_argument("--jobs", type=int, default=2)
@@ -883,6 +886,8 @@ def main():
     options = parser.parse_args()
     sys.path.insert(0, HERE)
     rows = [row for row in plan(options.set) if options.only in row["id"]]
+    if options.first:
+        rows.sort(key=lambda row: options.first.index(row["id"][-1]) if row["id"][-1] in options.first else len(options.first))
     if options.list:
         for name, e in UNSEEN.items():
             print(f"{name:24}{e.source:14}{e.family:14}{e.kind:14}{e.size}")
@@ -897,7 +902,7 @@ def main():
     if options.measure:
         measure(rows, options.output, options.beside, options.window_s, options.budget_s)
     if options.texts:
-        texts(options.output)
+        texts(options.output, options.only)
     if options.traces:
         return traces(rows, options.traces, options.jobs)
     return 0

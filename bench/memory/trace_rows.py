@@ -18,6 +18,7 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 MEMORY = os.path.join(ROOT, "crates", "memory", "src")
+DATASET = os.path.join(ROOT, "lab", "memory", "src", "dataset", "python")
 
 
 def load(name, path):
@@ -58,14 +59,14 @@ def main():
     with open(options.plan, newline="") as file:
         rows = [row for row in csv.DictReader(file) if re.search(options.only, row["id"])]
 
-    sys.path[:0] = [os.path.join(MEMORY, "trace", "python"), os.path.join(MEMORY, "dataset", "python")]
+    sys.path[:0] = [os.path.join(MEMORY, "trace", "python"), DATASET]
     import carma_trace as tracer
     import torch
 
     torch.set_num_threads(1)
     tracer.install(argparse.Namespace(gpu="NVIDIA H200", capability="9.0", total_mib=143771, gpus=1))
     models = load("memory_models", os.path.join(ROOT, "bench", "h200", "memory_models.py"))
-    worker = load("worker", os.path.join(MEMORY, "dataset", "python", "worker.py"))
+    worker = load("worker", os.path.join(DATASET, "worker.py"))
     models.warm()
 
     running, failed, began = {}, [], time.time()

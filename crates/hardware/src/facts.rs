@@ -37,6 +37,10 @@ pub struct Context {
     pub training_mib: Fact,
     /// In inference, likewise.
     pub inference_mib: Option<Fact>,
+    /// Of it, what the first matrix product brings: without one, as in a model of convolutions alone, it is not there.
+    pub forward_products_mib: Option<Fact>,
+    /// Of it, what the first matrix product of a backward pass brings.
+    pub backward_products_mib: Option<Fact>,
     /// Where all kernels are loaded at the start.
     pub eager_mib: Option<Fact>,
 }

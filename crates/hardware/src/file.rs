@@ -67,6 +67,8 @@ struct Names {
 struct ContextTable {
     training_mib: Constant,
     inference_mib: Option<Constant>,
+    forward_products_mib: Option<Constant>,
+    backward_products_mib: Option<Constant>,
     eager_mib: Option<Constant>,
 }
 
@@ -179,10 +181,13 @@ impl Names {
 impl ContextTable {
     fn checked(self) -> Result<Context, String> {
         let of = |constant, key| fact(constant, key, 0.0, 1e6);
+        let may = |constant: Option<Constant>, key| constant.map(|c| of(c, key)).transpose();
         Ok(Context {
             training_mib: of(self.training_mib, "context.training_mib")?,
-            inference_mib: self.inference_mib.map(|c| of(c, "context.inference_mib")).transpose()?,
-            eager_mib: self.eager_mib.map(|c| of(c, "context.eager_mib")).transpose()?,
+            inference_mib: may(self.inference_mib, "context.inference_mib")?,
+            forward_products_mib: may(self.forward_products_mib, "context.forward_products_mib")?,
+            backward_products_mib: may(self.backward_products_mib, "context.backward_products_mib")?,
+            eager_mib: may(self.eager_mib, "context.eager_mib")?,
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::alloc::Peak;
 use crate::estimate::BOUND;
 use crate::margin::Margin;
-use crate::{Estimate, ModelTask, Parts, Platform, Tier};
+use crate::{Estimate, ModelTask, Parts, Platform, Tier, Uses};
 
 /// What a front end learned by replay.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +14,8 @@ pub struct Footprint {
     pub tier: Tier,
     /// Family of the model.
     pub family: String,
+    /// What decides the context.
+    pub uses: Uses,
     /// Highest points of the allocator.
     pub peak: Peak,
     /// Input, output and weight of the largest convolution, bytes: bounds cuDNN's workspace
@@ -30,7 +32,8 @@ pub struct Footprint {
 /// Context, allocator and workspaces together.
 #[must_use]
 pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) -> Estimate {
-    let parts = Parts::of_replay(platform, &footprint.peak, footprint.convolution_bytes);
+    let parts =
+        Parts::of_replay(platform.context(footprint.uses), &footprint.peak, footprint.convolution_bytes);
     let margin = Margin::of(footprint.tier, footprint.convolutional, task, footprint.doubts.len());
     let held = parts.reserved_mib + parts.workspace_mib;
     let mut reasons = vec![

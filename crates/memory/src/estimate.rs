@@ -1,7 +1,7 @@
 //! The answer of every estimator.
 
+use crate::MiB;
 use crate::alloc::Peak;
-use crate::{MiB, Platform};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -71,10 +71,10 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Of a replay: the context of its platform, the allocator's peak, and the bytes of its largest convolution.
-    pub(crate) const fn of_replay(platform: &Platform, peak: &Peak, convolution_bytes: u64) -> Self {
+    /// Of a replay: the context, the allocator's peak, and the bytes of its largest convolution.
+    pub(crate) const fn of_replay(context_mib: MiB, peak: &Peak, convolution_bytes: u64) -> Self {
         Self {
-            context_mib: platform.context_mib,
+            context_mib,
             allocated_mib: MiB::from_bytes(peak.max_allocated),
             reserved_mib: MiB::from_bytes(peak.max_reserved),
             workspace_mib: MiB::from_bytes(convolution_bytes),

@@ -8,7 +8,9 @@ use crate::formula::{self, Totals, faketensor};
 use crate::gpumemnet::{AuthorsNetworks, Ensemble};
 use crate::graph::{Graph, Replay, StorageKind, replay};
 use crate::summary::Summary;
-use crate::{Error, Estimate, MIB, MiB, ModelTask, Platform, Tier, gpumemnet, hf, onnx, summary, trace};
+use crate::{
+    Error, Estimate, MIB, MiB, ModelTask, Platform, Tier, Uses, gpumemnet, hf, onnx, summary, trace,
+};
 use std::sync::Arc;
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
@@ -154,6 +156,7 @@ impl<'a> View<'a> {
             front_end: source.front_end,
             tier: source.tier,
             family: source.graph.family.clone(),
+            uses: Uses::of(self.task.mode),
             peak: source.replay.peak,
             convolution_bytes: source.replay.convolution_bytes,
             convolutional: source.replay.convolution_bytes > 0,
@@ -318,7 +321,7 @@ fn by_dnnmem(view: &View<'_>) -> Result<Estimate, Error> {
     if source.front_end != "onnx" {
         return Err(Error::bad("dnnmem", "the ONNX file could not be used"));
     }
-    Ok(formula::dnnmem::estimate(&source.graph, &source.replay, view.platform))
+    Ok(formula::dnnmem::estimate(&source.graph, &source.replay, view.task, view.platform))
 }
 
 fn by_declared(view: &View<'_>) -> Result<Estimate, Error> {

@@ -12,6 +12,7 @@ pub mod alloc;
 pub mod allocator;
 pub mod auto;
 pub mod command;
+pub mod cudnn;
 pub mod dnnperf;
 mod estimate;
 pub mod estimators;
@@ -30,7 +31,7 @@ pub mod weights;
 
 pub use carma_core::units::MiB;
 pub use estimate::{Estimate, Parts, Tier};
-pub use platform::{Gpu, Platform};
+pub use platform::{ContextSaves, Gpu, Platform, Uses};
 pub use task::{Attention, Lora, Mode, ModelTask, Optimizer, Parallel, Precision};
 
 /// Bytes of a MiB.

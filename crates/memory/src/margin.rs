@@ -1,7 +1,11 @@
 //! How far above its `use` an estimate is bounded for admission.
 
 use crate::estimate::{FLOOR, times};
-use crate::{MiB, ModelTask, Parallel, Tier};
+use crate::{MiB, Mode, ModelTask, Parallel, Tier};
+
+/// Doubts up to which a model counts as understood but for some of it, and for much of it.
+const FEW: usize = 5;
+const MANY: usize = 16;
 
 /// A relative margin on top of what the allocator is expected to hold, and why it is as wide.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +28,18 @@ impl Margin {
                 reason = format!("{:.0} %: {why}", to * 100.0);
             }
         };
-        if doubts > 0 && tier >= Tier::Graph {
-            widen(0.30, "not all layers were understood");
+        match doubts {
+            0 => {}
+            _ if tier == Tier::Trace => {
+                widen(0.10, "the program asked for numbers that a trace does not have")
+            }
+            _ if tier < Tier::Graph => {}
+            ..=FEW => widen(0.30, "not all layers were understood"),
+            ..=MANY => widen(0.40, "several layers were not understood"),
+            _ => widen(0.60, "most of the model was not understood"),
+        }
+        if tier == Tier::Summary && convolutional && task.mode == Mode::Infer {
+            widen(0.40, "a summary does not tell which outputs of convolutions live together in inference");
         }
         if task.parallel != Parallel::None && task.gpus > 1 {
             widen(0.40, "several GPUs, and no earlier run to go by");
@@ -57,7 +71,7 @@ fn base(tier: Tier, convolutional: bool) -> (f64, String) {
         (Tier::Trace, true) => (0.10, "a trace; convolution workspaces vary"),
         (Tier::Trace, false) => (0.03, "a trace of a model without convolutions"),
         (Tier::Graph, _) => (0.15, "a graph of operators"),
-        (Tier::Config, _) => (0.15, "the configuration of a known family"),
+        (Tier::Config, _) => (0.11, "the configuration of a known family"),
         (Tier::Summary, true) => (0.30, "a summary hides what happens between layers, and workspaces vary"),
         (Tier::Summary, false) => (0.20, "a summary of a model without convolutions"),
         (Tier::Formula | Tier::Declared, _) => (0.30, "a formula over a few numbers"),

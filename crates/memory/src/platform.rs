@@ -1,8 +1,8 @@
 //! Where a task will run: the GPU, the framework, the CUDA context that they cost.
 
-use crate::MiB;
 use crate::alloc::Settings;
-use carma_hardware::{Facts, Unmeasured};
+use crate::{MiB, Mode};
+use carma_hardware::{Fact, Facts, Unmeasured};
 use serde::{Deserialize, Serialize};
 
 /// A type of GPU.
@@ -23,12 +23,43 @@ pub struct Platform {
     pub gpu: Gpu,
     /// Version of PyTorch, major and minor.
     pub torch: (u32, u32),
-    /// CUDA context of one process.
+    /// CUDA context of one process that trains.
     pub context_mib: MiB,
+    /// What of it does not come where something is not used.
+    pub context_saves: ContextSaves,
     /// Where the context's size comes from: probed, learned, or which row of the table.
     pub context_source: String,
     /// Settings of the caching allocator (`PYTORCH_ALLOC_CONF`).
     pub alloc: Settings,
+}
+
+/// Memory that the context lacks where a process does not use something; zero where nobody has measured it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContextSaves {
+    /// No backward pass.
+    pub inference: MiB,
+    /// No matrix product in a forward pass.
+    pub forward_products: MiB,
+    /// No matrix product in a backward pass, though there is one.
+    pub backward_products: MiB,
+}
+
+/// What of a process decides its context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uses {
+    /// A backward pass.
+    pub backward: bool,
+    /// Matrix products: forward, backward.
+    pub products: [bool; 2],
+}
+
+impl Uses {
+    /// A model of which only the mode is known.
+    #[must_use]
+    pub const fn of(mode: Mode) -> Self {
+        let backward = matches!(mode, Mode::Train);
+        Self { backward, products: [true, backward] }
+    }
 }
 
 /// PyTorch before 1.13 loads all kernels at the start (CUDA before 11.7).
@@ -59,6 +90,15 @@ impl Platform {
             },
             torch,
             context_mib: MiB(context.value as u64),
+            context_saves: ContextSaves {
+                inference: facts
+                    .context
+                    .inference_mib
+                    .as_ref()
+                    .map_or(MiB::ZERO, |fact| MiB(context.value as u64) - MiB(fact.value as u64)),
+                forward_products: saved(facts.context.forward_products_mib.as_ref()),
+                backward_products: saved(facts.context.backward_products_mib.as_ref()),
+            },
             context_source: format!("table, {}: {}", facts.name, context.source),
             alloc: Settings::default(),
         };
@@ -71,7 +111,9 @@ impl Platform {
     pub fn unknown(gpu: Gpu, torch: (u32, u32)) -> Self {
         let context_source = format!("{} is not in the table: as much as a large GPU takes", gpu.name);
         let context_mib = MiB(Unmeasured::get().training_mib.value as u64);
-        let mut platform = Self { gpu, torch, context_mib, context_source, alloc: Settings::default() };
+        let context_saves = ContextSaves::default();
+        let alloc = Settings::default();
+        let mut platform = Self { gpu, torch, context_mib, context_saves, context_source, alloc };
         platform.loads_eagerly();
         platform
     }
@@ -79,6 +121,7 @@ impl Platform {
     fn loads_eagerly(&mut self) {
         if self.torch < LAZY_SINCE {
             let eager = &Unmeasured::get().eager_mib;
+            self.context_saves = ContextSaves::default();
             self.context_mib = MiB(eager.value as u64);
             self.context_source = format!(
                 "PyTorch {}.{} loads all kernels at the start: {}",
@@ -87,12 +130,30 @@ impl Platform {
         }
     }
 
+    /// The context of a process that uses this much.
+    #[must_use]
+    pub fn context(&self, uses: Uses) -> MiB {
+        let saves = &self.context_saves;
+        let mut saved = if uses.backward { MiB::ZERO } else { saves.inference };
+        if !uses.products[0] {
+            saved += saves.forward_products;
+        }
+        if uses.backward && !uses.products[1] {
+            saved += saves.backward_products;
+        }
+        self.context_mib - saved
+    }
+
     /// Bytes that cuBLASLt takes for each product with a bias, for as long as the product runs; none where
     /// it shares the workspace of cuBLAS. 1 MiB is right for GPUMemNet's campaign, to the MiB.
     #[must_use]
     pub fn lt_workspace_bytes(&self) -> u64 {
         if self.torch < LT_SHARES_SINCE { crate::MIB } else { 0 }
     }
+}
+
+fn saved(fact: Option<&Fact>) -> MiB {
+    fact.map_or(MiB::ZERO, |fact| MiB(fact.value as u64))
 }
 
 #[cfg(test)]
@@ -121,6 +182,19 @@ mod tests {
         assert_eq!(a6000.context_source, "table, RTX-A6000: assumed: between an A100's and an H200's");
         let none = Gpu { name: "Voodoo 2".into(), compute_capability: (9, 0), total_mib: MiB(12) };
         assert_eq!(Platform::unknown(none, (2, 11)).context_mib, MiB(700));
+    }
+
+    #[test]
+    fn a_context_has_what_is_used() {
+        let h200 = Platform::lookup("H200", (2, 11)).unwrap();
+        let of = |backward, products| h200.context(Uses { backward, products }).0;
+        assert_eq!([of(true, [true, true]), of(false, [true, false])], [758, 686]);
+        // As measured of convolutions alone: 630 and 622.
+        assert_eq!([of(true, [false, false]), of(false, [false, false])], [628, 620]);
+        assert_eq!(Uses::of(Mode::Infer), Uses { backward: false, products: [true, false] });
+        // Nobody has measured it there.
+        let v100 = Platform::lookup("V100-16GB", (2, 11)).unwrap();
+        assert_eq!(v100.context(Uses { backward: false, products: [false, false] }), v100.context_mib);
     }
 
     #[test]

@@ -174,6 +174,7 @@ fn damaged_texts_of_real_models() {
         gpu: Gpu { name: "H200".into(), compute_capability: (9, 0), total_mib: MiB(143_771) },
         torch: (2, 11),
         context_mib: MiB(0),
+        context_saves: carma_memory::ContextSaves::default(),
         context_source: String::new(),
         alloc: Settings::default(),
     };

@@ -22,6 +22,7 @@ fn platform() -> Platform {
         gpu: Gpu { name: "A100-40GB".into(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 11),
         context_mib: MiB(0),
+        context_saves: carma_memory::ContextSaves::default(),
         context_source: String::new(),
         alloc: Settings::default(),
     }
@@ -88,6 +89,10 @@ fn language_models_get_their_dimensions() {
     // Grouped heads and the width of the MLP follow from the parameters of a layer whose inside is cut off.
     let llama = of("llama.torchinfo.txt", Some(256));
     assert_eq!((llama.family.as_str(), llama.parameters()), ("llama", 374_360_064));
+    // A layer that runs three times, cut off; the only norm in sight is the narrower one of the head.
+    let albert = of("albert.torchinfo.txt", None);
+    assert_eq!((albert.family.as_str(), albert.parameters()), ("albert", 106_952));
+    assert_eq!(count(&albert, |op| matches!(op, Op::Attention { .. })), 3);
 }
 
 #[test]

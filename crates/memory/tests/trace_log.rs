@@ -137,7 +137,7 @@ fn what_is_no_log_is_refused_with_its_line() {
         ("a 1 2\n".into(), "line 1"),
         ("{}\n".into(), "line 1"),
         (r#"{"format":"other","version":1}"#.into(), "line 1"),
-        (HEAD.replace("\"version\":1", "\"version\":2"), "version 2"),
+        (HEAD.replace("\"version\":1", "\"version\":3"), "version 3"),
         (log(HEAD, &["a 1 512", "hello"]), "line 3"),
         (log(HEAD, &["a 1 512", "a 1 512"]), "in use"),
         (log(HEAD, &["a 1 18446744073709551615"]), "no GPU holds"),

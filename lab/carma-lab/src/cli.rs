@@ -64,6 +64,9 @@ pub(crate) struct EstimateBenchArgs {
     /// Print tables in Markdown, as in docs/research/memory-estimation.md
     #[arg(long)]
     pub(crate) markdown: bool,
+    /// Run the tests of one group alone
+    #[arg(long, value_name = "GROUP", value_parser = PossibleValuesParser::new(carma_lab_memory::bench::groups()))]
+    pub(crate) only: Option<String>,
     /// Write every single estimate to this file, as CSV: what was measured, what was said
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,

@@ -166,6 +166,12 @@ impl Caching {
                 self.convolution_bytes = self.convolution_bytes.max(*bytes);
                 Ok(())
             }
+            Event::Cudnn(convolution) => {
+                if convolution.groups == 1 {
+                    self.convolution_bytes = self.convolution_bytes.max(convolution.tensors());
+                }
+                Ok(())
+            }
             Event::Transient { bytes: 0 } => Ok(()),
             Event::Transient { bytes } => {
                 let block = self.take(*bytes)?;

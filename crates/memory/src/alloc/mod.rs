@@ -9,6 +9,8 @@ mod settings;
 pub use caching::{Caching, Peak};
 pub use settings::Settings;
 
+use crate::cudnn::Convolution;
+
 /// Handle of a tensor in a sequence of events. The producer chooses it; a handle that was freed may be
 /// used again.
 pub type Handle = u64;
@@ -39,6 +41,8 @@ pub enum Event {
         /// Input, output and weight, bytes.
         bytes: u64,
     },
+    /// A convolution runs, and what cuDNN takes for it is to be reckoned by its sizes.
+    Cudnn(Box<Convolution>),
     /// So many bytes are taken and given back at once: a workspace of a kernel.
     Transient {
         /// Size, bytes.

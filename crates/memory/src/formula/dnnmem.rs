@@ -13,22 +13,23 @@
 use super::answer;
 use crate::estimate::times;
 use crate::graph::{Graph, Replay};
-use crate::{Estimate, Parts, Platform};
+use crate::{Estimate, ModelTask, Parts, Platform, Uses};
 
 /// Bound over what is not context: twice what is told of its errors.
 const UPPER: f64 = 1.32;
 
 /// The estimate from a graph and its replay.
 #[must_use]
-pub fn estimate(graph: &Graph, replay: &Replay, platform: &Platform) -> Estimate {
-    let parts = Parts::of_replay(platform, &replay.peak, replay.convolution_bytes);
+pub fn estimate(graph: &Graph, replay: &Replay, task: &ModelTask, platform: &Platform) -> Estimate {
+    let context = platform.context(Uses::of(task.mode));
+    let parts = Parts::of_replay(context, &replay.peak, replay.convolution_bytes);
     let held = parts.reserved_mib + parts.workspace_mib;
     let mut reasons = vec![
         "DNNMem's design with carma's rules and allocator model: its own operator library is closed"
             .to_owned(),
     ];
     reasons.extend(replay.notes());
-    reasons.push(format!("CUDA context {} MiB ({})", platform.context_mib.0, platform.context_source));
+    reasons.push(format!("CUDA context {} MiB ({})", context.0, platform.context_source));
     reasons.push(format!("bound: {:.0} %, twice the errors that are told of it", (UPPER - 1.0) * 100.0));
     reasons.extend(graph.doubts.iter().map(|doubt| format!("not understood: {doubt}")));
     let upper = parts.context_mib + times(held, UPPER);

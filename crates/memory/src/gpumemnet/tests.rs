@@ -8,6 +8,7 @@ fn platform() -> Platform {
         gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 7),
         context_mib: MiB(500),
+        context_saves: crate::ContextSaves::default(),
         context_source: "test".to_owned(),
         alloc: crate::alloc::Settings::default(),
     }

@@ -7,12 +7,13 @@
 //! The log is text, one event a line; a line that begins with `{` is JSON:
 //!
 //! ```text
-//! {"format":"carma-trace","version":1,"ids":"counted","torch":"2.11.0","what":"train.py --epochs 3"}
+//! {"format":"carma-trace","version":2,"ids":"counted","torch":"2.11.0","what":"train.py --epochs 3"}
 //! a 4096           a storage of 4096 bytes comes into being
 //! f 0              the storage that came into being so many allocations ago (0: the last) is let go of
 //! w 1              first matrix product on a thread (0 forward, 1 backward): a cuBLAS workspace
-//! c 9502720        a convolution with so many bytes of input, output and weight
-//! t 784            so many bytes are taken and given back at once: a workspace in a pass without autograd
+//! v f 4 0 0 1 1 1 8,3,32,32 16,3,3,3 8,16,32,32    a convolution runs, see [`crate::cudnn::Convolution::read`]
+//! c 9502720        version 1: a convolution with so many bytes of input, output and weight
+//! t 784            version 1: so many bytes are taken and given back at once: a workspace in a pass without autograd
 //! e                torch.cuda.empty_cache()
 //! m backward       a point in the run: batch, forward, backward, step
 //! {"end":{"status":"complete","steps":3,"parameters":25557032}}
@@ -35,9 +36,10 @@ pub use replay::{COMPILED, Replay, replay};
 use crate::{Error, Estimate, ModelTask, Platform};
 
 /// The tracer's files, to be written into one folder; the first is for `python3 carma_trace.py`.
-pub const TRACER: [(&str, &str); 4] = [
+pub const TRACER: [(&str, &str); 5] = [
     ("carma_trace.py", include_str!("python/carma_trace.py")),
     ("carma_trace_record.py", include_str!("python/carma_trace_record.py")),
+    ("carma_trace_reserved.py", include_str!("python/carma_trace_reserved.py")),
     ("carma_trace_kernels.py", include_str!("python/carma_trace_kernels.py")),
     ("carma_trace_cuda.py", include_str!("python/carma_trace_cuda.py")),
 ];

@@ -3,6 +3,7 @@
 use super::{End, Header, Ids};
 use crate::Error;
 use crate::alloc::Event;
+use crate::cudnn::Convolution;
 use flate2::bufread::MultiGzDecoder;
 use serde::Deserialize;
 use std::io::{BufRead, BufReader};
@@ -13,8 +14,8 @@ const LONGEST_LINE: usize = 1 << 16;
 const MOST_BYTES: u64 = 256 << 20;
 /// Most lines. Each may be an allocation that is never freed, which takes fifty bytes of memory in the replay.
 const MOST_LINES: u64 = 10_000_000;
-/// The version of the format that this reader knows.
-const VERSION: u32 = 1;
+/// The newest version of the format that this reader knows; 2 brought `v`.
+const VERSION: u32 = 2;
 
 enum Input<R: BufRead> {
     Plain(R),
@@ -58,10 +59,10 @@ pub fn read<R: BufRead>(mut input: R) -> Result<Reader<R>, Error> {
     if reader.header.format != "carma-trace" {
         return Err(none());
     }
-    if reader.header.version != VERSION {
+    if !(1..=VERSION).contains(&reader.header.version) {
         return Err(Error::bad(
             "line 1",
-            format!("the log has version {}, this carma reads {VERSION}", reader.header.version),
+            format!("the log has version {}, this carma reads up to {VERSION}", reader.header.version),
         ));
     }
     Ok(reader)
@@ -205,6 +206,7 @@ fn event(line: &[u8], allocations: Option<&mut u64>) -> Option<Event> {
         b'f' => Some(Event::Free { handle: number(rest)? }),
         b'w' => Some(Event::CublasWorkspace { thread: u8::try_from(number(rest)?).ok()? }),
         b'c' => Some(Event::Convolution { bytes: number(rest)? }),
+        b'v' => Convolution::read(std::str::from_utf8(rest).ok()?).map(|c| Event::Cudnn(Box::new(c))),
         b't' => Some(Event::Transient { bytes: number(rest)? }),
         b'e' if rest.is_empty() => Some(Event::EmptyCache),
         b'm' => Some(Event::Mark { name: std::str::from_utf8(rest).ok()?.to_owned() }),
@@ -249,6 +251,7 @@ mod tests {
             "w 256",
             "e 1",
             "f12",
+            "v f 4",
         ] {
             assert_eq!(event(bad.as_bytes()), None, "{bad}");
         }

@@ -3,7 +3,7 @@
 use super::{End, Header, Reader, Status};
 use crate::alloc::{Caching, Event, Peak};
 use crate::allocator::{self, Footprint};
-use crate::{Error, Estimate, MIB, ModelTask, Platform, Tier};
+use crate::{Error, Estimate, MIB, ModelTask, Platform, Tier, Uses};
 use std::io::BufRead;
 
 /// Widening where the program does otherwise than the trace shows.
@@ -11,6 +11,8 @@ const OTHERWISE: f64 = 0.40;
 /// Why a compiled program takes more or less than a trace says.
 pub const COMPILED: &str =
     "the program is compiled (torch.compile): fused kernels keep less, CUDA graphs and autotuning more";
+/// From here on cuDNN's workspaces are as on the H200 where they were measured: kernels for tensor cores that copy fp32 too.
+const TENSOR_CORES_COPY: (u8, u8) = (8, 0);
 
 /// What a log amounts to on a platform.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +23,12 @@ pub struct Replay {
     pub end: End,
     /// Highest points of the allocator.
     pub peak: Peak,
-    /// Input, output and weight of the largest convolution, bytes.
+    /// Input, output and weight of the largest convolution, bytes; 0 where what cuDNN takes for each was replayed.
     pub convolution_bytes: u64,
+    /// Whether there are convolutions.
+    pub convolutional: bool,
+    /// What decides the context.
+    pub uses: Uses,
     /// Events of the log.
     pub events: u64,
     /// The part of the run in which tensors took most: `backward`.
@@ -40,8 +46,22 @@ pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result
     let (mut now, mut peak_at) = (String::from("start"), String::from("start"));
     let (mut highest, mut events, mut risen_until) = (0, 0, 0);
     let (mut steps, mut backwards) = (0, 0);
-    while let Some(event) = reader.next_event()? {
+    let mut convolutional = false;
+    let mut products = [false; 2];
+    let knows_cudnn = platform.gpu.compute_capability >= TENSOR_CORES_COPY;
+    while let Some(mut event) = reader.next_event()? {
         events += 1;
+        match &event {
+            Event::CublasWorkspace { thread } => products[usize::from(*thread != 0)] = true,
+            Event::Convolution { .. } => convolutional = true,
+            Event::Cudnn(convolution) => {
+                convolutional = true;
+                if knows_cudnn {
+                    event = Event::Transient { bytes: convolution.workspace() };
+                }
+            }
+            _ => {}
+        }
         if let Event::Mark { name } = event {
             // A step is over when something else begins.
             steps += u64::from(now == "step");
@@ -64,11 +84,14 @@ pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result
         backwards,
         ..End::default()
     });
+    let uses = Uses { backward: end.steps + end.backwards > 0, products };
     Ok(Replay {
         header: reader.header().clone(),
         end,
         peak: allocator.peak(),
         convolution_bytes: allocator.largest_convolution(),
+        convolutional,
+        uses,
         events,
         peak_at,
         risen_until,
@@ -100,10 +123,11 @@ impl Replay {
         Footprint {
             front_end: "trace",
             tier: Tier::Trace,
-            family: end.family(self.convolution_bytes > 0).to_owned(),
+            family: end.family(self.convolutional).to_owned(),
+            uses: self.uses,
             peak: self.peak,
-            // Without a backward pass the workspaces are events of their own.
-            convolutional: self.convolution_bytes > 0,
+            convolutional: self.convolutional,
+            // In logs of version 1 the workspaces of a pass without autograd are events of their own.
             convolution_bytes: if end.backwards == 0 { 0 } else { self.convolution_bytes },
             doubts,
             notes,

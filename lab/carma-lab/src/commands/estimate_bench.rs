@@ -1,16 +1,17 @@
 //! `carma lab estimate-bench`: all estimators against what was measured.
 
 use crate::cli::EstimateBenchArgs;
-use carma_cli::failure::Outcome;
+use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json};
 use carma_lab_memory::bench::{self, Data, Outcome as Came, Score, Test};
 use std::fmt::Write as _;
 
 /// Runs the verb.
 pub(crate) fn run(args: &EstimateBenchArgs) -> Outcome {
-    let tests = bench::run(&Data::find(args.data.as_deref()));
+    let tests = bench::run(&Data::find(args.data.as_deref()), args.only.as_deref());
     if let Some(path) = &args.rows {
-        carma_files::replace(path, rows(&tests).as_bytes())?;
+        carma_files::replace(path, rows(&tests).as_bytes())
+            .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
     }
     if args.json {
         print_json(&serde_json::json!({"version": carma_api::VERSION, "tests": tests}))?;

@@ -33,6 +33,7 @@ fn platform(context_mib: MiB) -> Platform {
         gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 7),
         context_mib,
+        context_saves: carma_memory::ContextSaves::default(),
         context_source: "as in the campaign".to_owned(),
         alloc: Settings::default(),
     }

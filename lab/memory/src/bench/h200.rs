@@ -47,13 +47,24 @@ struct Line {
     seq_len: Option<u64>,
     optimizer: String,
     precision: String,
+    #[serde(default)]
     attention: String,
+    #[serde(default)]
     gradient_checkpointing: String,
+    #[serde(default)]
     lora_rank: Option<u32>,
+    #[serde(default)]
     channels_last: String,
+    #[serde(default)]
     cudnn_benchmark: String,
     status: String,
     process_mib: Option<f64>,
+    /// After a window of some hundred steps.
+    #[serde(default)]
+    later_process_mib: Option<f64>,
+    /// What a sample is; where it is no text, `seq_len` is the size of an image and the like.
+    #[serde(default)]
+    kind: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -75,10 +86,12 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
     let Some(measured_mib) = line.process_mib.filter(|_| line.status == "SUCCESSFUL") else {
         return Ok(None);
     };
+    let measured_mib = line.later_process_mib.map_or(measured_mib, |later| later.max(measured_mib));
+    let of_text = ["", "masked", "causal", "seq2seq"].contains(&&*line.kind);
     let task = ModelTask {
         mode: word::<Mode>(&line.mode, &line.id)?,
         batch_size: line.batch_size,
-        seq_len: line.seq_len,
+        seq_len: line.seq_len.filter(|_| of_text),
         optimizer: word::<Optimizer>(&line.optimizer, &line.id)?,
         precision: word::<Precision>(&line.precision, &line.id)?,
         attention: word::<Attention>(&line.attention, &line.id)?,
@@ -109,9 +122,9 @@ pub fn runs(path: &Path) -> Result<Vec<Run>, Error> {
 }
 
 /// Texts of each model by dialect.
-type Texts = BTreeMap<(String, String), String>;
+pub(super) type Texts = BTreeMap<(String, String), String>;
 
-fn texts(path: &Path) -> Result<Texts, Error> {
+pub(super) fn texts(path: &Path) -> Result<Texts, Error> {
     let bad = |e: String| Error::bad(path.display().to_string(), e);
     open(path)?
         .lines()
@@ -193,15 +206,19 @@ struct Sources {
     authors: Option<Arc<dyn AuthorsNetworks>>,
 }
 
+/// A configuration as a run has it: texts were written as the Trainer sets models up; inference keeps keys and values.
+pub(super) fn as_run(config: &str, mode: Mode) -> String {
+    let caches = if mode == Mode::Infer { ["false", "true"] } else { ["true", "false"] };
+    let [from, to] = caches.map(|word| format!("\"use_cache\": {word}"));
+    config.replace(&from, &to)
+}
+
 fn estimate(way: &Way, run: &Run, sources: &Sources) -> Option<Result<Estimate, Error>> {
     let Sources { texts, platform, authors } = sources;
     let text = way.dialects.iter().find_map(|d| texts.get(&(run.model.clone(), (*d).to_owned())))?.clone();
     let mut known = Known { authors: authors.clone(), ..Known::default() };
     if way.dialects == ["config"] {
-        // The texts were written as the Trainer sets the model up; inference kept its keys and values.
-        let infers = run.task.mode == Mode::Infer;
-        known.hf_config =
-            Some(if infers { text.replace("\"use_cache\": false", "\"use_cache\": true") } else { text });
+        known.hf_config = Some(as_run(&text, run.task.mode));
     } else {
         known.summary = Some(text);
     }

@@ -47,6 +47,7 @@ fn platform() -> Platform {
         gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 1),
         context_mib: MiB(CONTEXT_MIB),
+        context_saves: carma_memory::ContextSaves::default(),
         context_source: "as in the campaign of the set".to_owned(),
         alloc: Settings::default(),
     }

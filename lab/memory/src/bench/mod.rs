@@ -7,6 +7,7 @@ pub mod h200;
 pub mod mlp;
 pub mod timm;
 pub mod traces;
+pub mod unseen;
 pub mod vectors;
 
 pub use data::Data;
@@ -16,18 +17,31 @@ use carma_memory::gpumemnet::AuthorsNetworks;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Runs every test for which there is data.
+/// A group of tests.
+type Group = (&'static str, fn(&Data) -> Vec<Test>);
+
+/// The tests by what they are on.
+const GROUPS: [Group; 7] = [
+    ("mlp", mlp::tests),
+    ("gpumemnet", gpumemnet::tests),
+    ("campaign", carma_campaign::tests),
+    ("timm", timm::run),
+    ("traces", traces::run),
+    ("models", h200::tests),
+    ("unseen", unseen::tests),
+];
+
+/// Names of the groups of tests.
 #[must_use]
-pub fn run(data: &Data) -> Vec<Test> {
-    [
-        mlp::tests(data),
-        gpumemnet::tests(data),
-        carma_campaign::tests(data),
-        timm::run(data),
-        traces::run(data),
-        h200::tests(data),
-    ]
-    .concat()
+pub fn groups() -> Vec<&'static str> {
+    GROUPS.iter().map(|(name, _)| *name).collect()
+}
+
+/// Runs every test for which there is data, or those of one group.
+#[must_use]
+pub fn run(data: &Data, only: Option<&str>) -> Vec<Test> {
+    let asked = GROUPS.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+    asked.flat_map(|(_, tests)| tests(data)).collect()
 }
 
 /// Estimators to compare with on real models: those that CARMA compares, ours and their authors' networks. The published

@@ -36,6 +36,7 @@ fn platform() -> Platform {
         gpu: Gpu { name: "A100-40GB".to_owned(), compute_capability: (8, 0), total_mib: MiB(40_960) },
         torch: (2, 7),
         context_mib: MiB(500),
+        context_saves: carma_memory::ContextSaves::default(),
         context_source: "test".to_owned(),
         alloc: carma_memory::alloc::Settings::default(),
     }

@@ -304,11 +304,18 @@ impl View<'_> {
     /// Width of the hidden states: that of the first layer's norm, else of the first table.
     fn hidden(&self, tables: &[(usize, u64, u64)]) -> Option<u64> {
         let layer = self.layers.iter().position(|l| is_layer(&l.kind));
+        let width = |l: &Layer| u64::try_from(*l.outputs.first()?.last()?).ok();
         let norm = layer.and_then(|at| {
-            self.layers[at..].iter().find(|l| l.kind.contains("LayerNorm")).and_then(|l| {
-                let printed = l.outputs.first().and_then(|s| s.last()).and_then(|w| u64::try_from(*w).ok());
-                printed.or_else(|| l.number("0"))
-            })
+            // Of a layer whose inside is cut off its output tells; the next norm may be a narrower one, of ALBERT's head.
+            if self.layers.get(at + 1).is_none_or(|next| next.depth <= self.layers[at].depth)
+                && let Some(width) = width(&self.layers[at])
+            {
+                return Some(width);
+            }
+            self.layers[at..]
+                .iter()
+                .find(|l| l.kind.contains("LayerNorm"))
+                .and_then(|l| width(l).or_else(|| l.number("0")))
         });
         let table = tables.first().map(|t| t.2);
         // ELECTRA's table is narrower than its layers.

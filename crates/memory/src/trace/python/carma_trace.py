@@ -11,12 +11,12 @@ put in their place. Small integers and scalars keep their numbers, so that masks
     carma_trace.py --spec SPECS.json -o FOLDER
 
 The log: one event a line; lines that begin with `{` are JSON.
-    {"format":"carma-trace","version":1,...}    first line: versions and platform
+    {"format":"carma-trace","version":2,...}    first line: versions and platform
     a BYTES      a storage comes into being
     f N          the storage that came into being N allocations ago (0: the last) is let go of
     w THREAD     first matrix product on a thread: 0 forward, 1 backward (a cuBLAS workspace)
-    c BYTES      a convolution with so many bytes of input, output and weight
-    t BYTES      so many bytes are taken and given back at once: a workspace in a pass without autograd
+    v PASS WIDTH LAST TRANSPOSED GROUPS STRIDE DILATION INPUT WEIGHT OUTPUT     a convolution runs, f forward, d and w for
+                 the gradients of input and weight; bytes of a number, whether channels are last; sizes as 8,3,224,224
     e            torch.cuda.empty_cache()          m NAME   a point in the run
     {"end":{...}}                                last line: what ran, what is doubtful, why it stopped
 Works with PyTorch 2.1 and newer, Python 3.8 and newer; needs nothing else.
@@ -44,6 +44,7 @@ import sys
 import time
 import traceback
 import types
+import weakref
 
 try:
     import torch
@@ -57,7 +58,9 @@ from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_
 from carma_trace_kernels import fake_kernels
 from carma_trace_record import LOG, NOW, Record, Stop, Tensor, answer, foreign, learn_references, map_tensors, patch
 
-BATCHES = 3  # of a data loader, and optimizer steps
+BATCHES = 3  # of a data loader, and least iterations
+STEADY = 3  # iterations at whose ends as much is reserved, and then it is enough
+MOST_ITERATIONS = 12  # enough in any case
 MOST_BATCHES = 512  # of a data loader whose program steps rarely (accumulated gradients)
 
 
@@ -66,15 +69,30 @@ class Run:
 
     def __init__(self):
         self.steps, self.backwards, self.loaders, self.stopped = 0, 0, 0, False
+        # How often all that is trained was trained. A program may have an optimizer for each parameter, or one that steps
+        # rarely, as a generator's beside its critic's.
+        self.iterations = 0
+        self.by_optimizer = weakref.WeakKeyDictionary()  # steps of each
+        self.reserved = []  # at the end of each iteration
 
-    def stepped(self, *_):
+    def seen_enough(self):
+        last = self.reserved[-STEADY:]
+        steady = len(last) == STEADY and len(set(last)) == 1
+        return self.iterations >= BATCHES and (steady or self.iterations >= MOST_ITERATIONS)
+
+    def stepped(self, optimizer, *_):
         self.steps += 1
+        self.by_optimizer[optimizer] = self.by_optimizer.get(optimizer, 0) + 1
         if self.steps == 1:
             count_model()
             no_checkpoints()
         LOG.write("m forward")
+        counts = self.by_optimizer.values()
+        self.iterations = max(self.iterations, min(counts), max(counts) // 5)
+        if self.iterations > len(self.reserved):
+            self.reserved.append(LOG.most_reserved)
         # A program without a loader has no next epoch at which to stop.
-        if self.steps >= BATCHES and not self.loaders:
+        if not self.loaders and self.seen_enough():
             self.enough()
 
     def enough(self):
@@ -91,12 +109,12 @@ RUN = Run()
 
 
 def cut(original):
-    """Three batches of an epoch and the partial one at its end."""
+    """An epoch's batches until memory is steady, or three where nothing is trained; and the partial one at its end."""
     def batches(loader):
-        if RUN.steps >= BATCHES and getattr(loader, "_carma_done", False):
+        if RUN.iterations >= BATCHES and getattr(loader, "_carma_done", False):
             RUN.enough()
         RUN.loaders += 1
-        steps, backwards, count = RUN.steps, RUN.backwards, 0
+        backwards, count = RUN.backwards, 0
         size, _ = batch_of(loader)
         if size and size not in LOG.end["batch_sizes"]:
             LOG.end["batch_sizes"].append(size)
@@ -105,7 +123,7 @@ def cut(original):
             LOG.write("m batch")
             yield batch
             training = RUN.backwards > backwards
-            if count >= BATCHES and (not training or RUN.steps - steps >= BATCHES or count >= MOST_BATCHES):
+            if count >= BATCHES and (not training or RUN.seen_enough() or count >= MOST_BATCHES):
                 break
         last = partial_batch(loader, count)
         if last is not None:
@@ -173,7 +191,7 @@ def fake_loader():
 def hook_training():
     from torch.optim import optimizer
     optimizer.register_optimizer_step_pre_hook(lambda *_: LOG.write("m step"))
-    optimizer.register_optimizer_step_post_hook(lambda *_: RUN.stepped())
+    optimizer.register_optimizer_step_post_hook(RUN.stepped)
 
     def backward(original):
         def run(*args, **kwargs):
@@ -251,7 +269,7 @@ TOLD = ("batch_size", "seq_len", "samples", "shape", "optimizer", "precision", "
 
 def header(options, what, command):
     return {
-        "format": "carma-trace", "version": 1, "ids": "counted", "torch": torch.__version__, "python": platform.python_version(),
+        "format": "carma-trace", "version": 2, "ids": "counted", "torch": torch.__version__, "python": platform.python_version(),
         "device": "meta", "gpu": options.gpu, "what": what,
         "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
         "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")), "command": list(command),
@@ -296,7 +314,7 @@ def recorded(options, what, body, command=()):
     except BaseException as error:
         if RUN.stopped or LOG.stop:
             pass  # what the program says to being stopped
-        elif RUN.steps >= BATCHES:
+        elif RUN.iterations >= BATCHES:
             # All of a training loop has been seen.
             LOG.doubt("after %d optimizer steps: %s" % (RUN.steps, why(error)))
         else:
@@ -310,7 +328,7 @@ def recorded(options, what, body, command=()):
     if "parameters" not in LOG.end:
         count_model()
     LOG.close(
-        status=status, reason=reason, steps=RUN.steps, backwards=RUN.backwards,
+        status=status, reason=reason, steps=RUN.iterations, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
     )
     if status == "failed":
@@ -389,7 +407,7 @@ def guess_batch(model, options):
 
 
 def train(model, batch, loss, optimizer, options):
-    """Three steps, with variables re-assigned as scripts do."""
+    """Steps until memory is steady, with variables re-assigned as scripts do; four without training."""
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}
     autocast = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(options.precision)
     model = model.to("cuda")
@@ -415,11 +433,13 @@ def train(model, batch, loss, optimizer, options):
         return value
 
     out = result = inputs = None
-    sizes = [None] * BATCHES
+    sizes = [None] * (MOST_ITERATIONS if training else BATCHES + 1)
     if options.samples and options.batch_size and options.samples % options.batch_size:
         # An epoch ends with a smaller batch, and another begins.
-        sizes += [options.samples % options.batch_size, None]
+        sizes[BATCHES:BATCHES] = [options.samples % options.batch_size]
     for size in sizes:
+        if training and RUN.seen_enough():
+            break
         LOG.write("m forward")
         inputs = prepare(resized(batch, size) if size else batch)
         if not training:
@@ -441,7 +461,7 @@ def train(model, batch, loss, optimizer, options):
 
 def run_entry(options, entry):
     def body():
-        RUN.loaders = 1  # three steps, then the end of `train`
+        RUN.loaders = 1  # `train` itself says when it is enough
         sys.path.insert(0, os.getcwd())
         module, _, name = entry.partition(":")
         if module.endswith(".py"):

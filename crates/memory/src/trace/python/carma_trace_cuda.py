@@ -166,7 +166,7 @@ def fake_cuda(options):
     )
     stats = lambda *_: {
         "allocated_bytes.all.current": LOG.live, "allocated_bytes.all.peak": LOG.peak,
-        "reserved_bytes.all.current": LOG.live, "reserved_bytes.all.peak": LOG.peak,
+        "reserved_bytes.all.current": LOG.segments.reserved, "reserved_bytes.all.peak": LOG.most_reserved,
         "active_bytes.all.current": LOG.live, "active_bytes.all.peak": LOG.peak,
         "num_alloc_retries": 0, "num_ooms": 0,
     }
@@ -179,13 +179,13 @@ def fake_cuda(options):
         get_device_properties=answer(properties), get_arch_list=answer(["sm_%d%d" % capability]),
         is_bf16_supported=answer(True), is_tf32_supported=answer(True), can_device_access_peer=answer(False),
         memory_allocated=lambda *_: LOG.live, max_memory_allocated=lambda *_: LOG.peak,
-        memory_reserved=lambda *_: LOG.live, max_memory_reserved=lambda *_: LOG.peak,
-        memory_cached=lambda *_: LOG.live, max_memory_cached=lambda *_: LOG.peak,
+        memory_reserved=lambda *_: LOG.segments.reserved, max_memory_reserved=lambda *_: LOG.most_reserved,
+        memory_cached=lambda *_: LOG.segments.reserved, max_memory_cached=lambda *_: LOG.most_reserved,
         mem_get_info=lambda *_: (max(total - LOG.live, 0), total), memory_stats=stats,
         memory_summary=answer(""), memory_snapshot=answer([]), reset_peak_memory_stats=answer(),
         reset_max_memory_allocated=answer(), reset_max_memory_cached=answer(),
         reset_accumulated_memory_stats=answer(), set_per_process_memory_fraction=answer(),
-        empty_cache=lambda: LOG.write("e"), manual_seed=answer(), manual_seed_all=answer(), seed=answer(),
+        empty_cache=LOG.emptied, manual_seed=answer(), manual_seed_all=answer(), seed=answer(),
         seed_all=answer(), initial_seed=answer(0), get_rng_state=rng, set_rng_state=answer(),
         get_rng_state_all=lambda: [rng()], set_rng_state_all=answer(), utilization=answer(0),
         current_stream=Handle, default_stream=Handle, stream=Handle, set_stream=answer(), device=Handle,
@@ -204,9 +204,9 @@ def fake_cuda(options):
             is_available=answer(True), current_accelerator=answer(torch.device("cuda")),
             device_count=answer(options.gpus), current_device_index=answer(0), current_device_idx=answer(0),
             set_device_index=answer(), synchronize=answer(), current_stream=Handle, set_stream=answer(),
-            empty_cache=lambda: LOG.write("e"), memory_allocated=lambda *_: LOG.live,
-            max_memory_allocated=lambda *_: LOG.peak, memory_reserved=lambda *_: LOG.live,
-            max_memory_reserved=lambda *_: LOG.peak, memory_stats=stats, reset_peak_memory_stats=answer(),
+            empty_cache=LOG.emptied, memory_allocated=lambda *_: LOG.live,
+            max_memory_allocated=lambda *_: LOG.peak, memory_reserved=lambda *_: LOG.segments.reserved,
+            max_memory_reserved=lambda *_: LOG.most_reserved, memory_stats=stats, reset_peak_memory_stats=answer(),
         ).items():
             patch(accelerator, name, lambda _, f=f: f)
     if torch.version.cuda is None:

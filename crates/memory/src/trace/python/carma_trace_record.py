@@ -12,6 +12,8 @@ import weakref
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from carma_trace_reserved import Segments
+
 Tensor = torch.Tensor
 aten = torch.ops.aten
 BASE = Tensor.__mro__[1]
@@ -47,6 +49,7 @@ class Log:
         self.busy, self.stop, self.unflushed = False, None, 0
         self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": []}
         self.threads = set()
+        self.segments, self.most_reserved = Segments(), 0
 
     def open(self, path, header):
         if path == "-":
@@ -85,10 +88,14 @@ class Log:
         self.live += size
         self.peak = max(self.peak, self.live)
         self.write("a %d" % size)
-        return self.next
+        block = self.segments.take(size)
+        self.most_reserved = max(self.most_reserved, self.segments.reserved)
+        return self.next, block
 
     def free(self, number, size):
+        number, block = number
         self.live -= size
+        self.segments.give_back(block)
         # Counted backwards, so that equal layers look equal: the log compresses to a quarter.
         self.write("f %d" % (self.next - number))
 
@@ -98,8 +105,9 @@ class Log:
             self.threads.add(thread)
             self.write("w %d" % thread)
 
-    def convolution(self, size):
-        self.write("c %d" % size)
+    def emptied(self):
+        self.write("e")
+        self.segments.empty()
 
     def doubt(self, what):
         key = what + (" (%s)" % (place() or "library"))
@@ -124,7 +132,7 @@ NOW = types.SimpleNamespace(inside=0, applying=0, want=None)
 
 
 class Storage:
-    __slots__ = ("number", "size", "device", "ref", "node")  # node: at whose work it was made
+    __slots__ = ("number", "size", "device", "ref", "node")  # number: of the allocation, and its block; node: at whose work
 
 
 def in_backward():
@@ -478,7 +486,10 @@ def dynamic(name, func, args, kwargs):
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
         return torch.empty(len(count_nonzero(args[1].expand(shape))[0]), dtype=args[0].dtype, device=META)
     if name in ("_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount", "histc"):
-        result = func(unique(args[0]), *args[1:], **kwargs)
+        given = unique(args[0])
+        if name == "histc" and not given.is_floating_point():
+            given = given.float()  # the CPU has no kernel for whole numbers
+        result = func(given, *args[1:], **kwargs)
         return convert(result, lambda t: t.to(META))
     if name == "repeat_interleave" and len(args) == 1:
         try:
@@ -487,6 +498,13 @@ def dynamic(name, func, args, kwargs):
             LOG.doubt("repeat_interleave by unknown numbers: one each")
             size = args[0].numel()
         return torch.empty(size, dtype=args[0].dtype, device=META)
+    if name == "_ctc_loss":
+        # Sums over the paths through targets with a blank around each.
+        steps, batch = args[0].shape[:2]
+        longest = args[1].size(1) if args[1].dim() == 2 else -(-args[1].numel() // max(batch, 1))
+        return args[0].new_empty(batch), args[0].new_empty(batch, steps, 2 * longest + 1)
+    if name == "_ctc_loss_backward":
+        return torch.empty_like(args[1])
     if name == "nms":
         LOG.doubt("non-maximum suppression kept every box")
         return torch.empty(args[0].size(0), dtype=torch.long, device=META)
@@ -591,39 +609,20 @@ class Record(TorchDispatchMode):
         return out
 
 
-def size_of(t):
-    return t.numel() * t.element_size()
-
-
 def convolution(name, args, out):
-    """The bytes of a convolution; without autograd also the workspace that cuDNN takes for it."""
-    forward = name == "convolution"
-    x, weight, y = (args[0], args[1], out) if forward else (args[1], args[2], args[0])
-    if (args[8] if forward else args[9]) == 1:
-        LOG.convolution(size_of(x) + size_of(weight) + size_of(y))
-    if forward and not torch.is_grad_enabled():
-        size = forward_workspace(x, weight, y)
-        if size:
-            LOG.write("t %d" % size)
-
-
-def forward_workspace(x, weight, y):
-    """Kernels for tensor cores copy input, output and weight to channels last.
-
-    Which ones was read off 17 vision models in inference on an H200, fp32 and bf16: with these rules the
-    replay reserves what was measured to 1 % on average. (What the backward pass takes is not known as well.)
-    """
-    kernel, channels = max(weight.shape[2:]), weight.size(1)
-    if kernel == 1:
-        return 0  # a product of matrices
-    if channels == 1 and weight.size(0) > 1 and x.size(1) > 1 or weight.size(0) % 16:
-        return 0  # depthwise; no tensor cores
-    if x.size(1) <= 4 and kernel <= 3:
-        return 0  # first layers have kernels of their own
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-        return 0
-    padded = -(-channels // 8) * 8 if x.element_size() == 2 else channels
-    return size_of(x) // channels * padded + size_of(weight) + size_of(y)
+    """The sizes of a convolution: carma knows what cuDNN takes for it beside its tensors."""
+    if name == "convolution":
+        (x, weight), y, more = args[:2], out, args[3:9]
+        passes = "f"
+    else:
+        (y, x, weight), more = args[:3], args[4:10]
+        passes = "".join(letter for letter, asked in zip("dw", args[10]) if asked)
+    stride, _padding, dilation, transposed, _more, groups = more
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    sizes = " ".join(",".join(map(str, t.shape)) for t in (x, weight, y))
+    for letter in passes:
+        LOG.write("v %s %d %d %d %d %d %d %s" % (
+            letter, x.element_size(), last, transposed, groups, max(stride), max(dilation), sizes))
 
 
 def patch(owner, name, make):
