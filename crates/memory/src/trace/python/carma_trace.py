@@ -87,7 +87,7 @@ class Run:
             count_model()
             no_checkpoints()
         LOG.write("m forward")
-        counts = self.by_optimizer.values()
+        counts = list(self.by_optimizer.values())
         self.iterations = max(self.iterations, min(counts), max(counts) // 5)
         if self.iterations > len(self.reserved):
             self.reserved.append(LOG.most_reserved)
