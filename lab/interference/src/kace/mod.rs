@@ -36,7 +36,6 @@ pub mod forest;
 mod fuzz;
 pub mod linear;
 pub mod network;
-pub mod own;
 pub mod partition;
 pub mod protocol;
 pub mod rules;

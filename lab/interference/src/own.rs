@@ -1,13 +1,13 @@
 //! KACE on our own measurements: tables from files of `carma bench interference`, in which power was measured too.
 
-use super::features::measured;
-use super::protocol::{Case, Protocol, Split};
-use super::rules::Rule;
-use super::score::{self, Scored, Scorer};
-use super::table::{Collocation, MEM_BUSY, MEMCAP, SM_BUSY, SOLO, Table};
-use super::trainer::{Kace, Options};
-use super::{Error, unread};
 use crate::bench::of_measured;
+use crate::kace::features::measured;
+use crate::kace::protocol::{Case, Protocol, Split};
+use crate::kace::rules::Rule;
+use crate::kace::score::{self, Scored, Scorer};
+use crate::kace::table::{Collocation, MEM_BUSY, MEMCAP, SM_BUSY, SOLO, Table};
+use crate::kace::trainer::{Kace, Options};
+use crate::kace::{Error, unread};
 use carma_interference::group::{Group, Member, Mode};
 use carma_interference::kace::features::Target;
 use carma_interference::measured::{Measured, Warm};
@@ -195,8 +195,8 @@ fn mean(scored: &[Scored]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trainer::RegressionKind;
     use super::*;
+    use crate::kace::trainer::RegressionKind;
     use carma_interference::kace::trained::Trained;
 
     /// As the model that carma ships was made: `docs/research/kace.md`.
