@@ -763,7 +763,7 @@ impl Engine {
         for input in self.parts.slowdowns.look(now, &self.state, &looks) {
             self.apply(input);
         }
-        for input in self.parts.slowdowns.told(&self.state) {
+        for input in self.parts.slowdowns.news_of_profiles(&self.state) {
             self.apply(input);
         }
         let outlooks = self.parts.slowdowns.answers(&self.state);

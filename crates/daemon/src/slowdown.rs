@@ -506,13 +506,16 @@ impl Slowdowns {
     }
 
     /// News of what jobs do alone, where the policy goes by that.
-    pub fn told(&mut self, state: &State) -> Vec<Input> {
+    pub fn news_of_profiles(&mut self, state: &State) -> Vec<Input> {
         if state.options().policy.pack == Pack::Any || !std::mem::take(&mut self.untold) {
             return Vec::new();
         }
+        // Many jobs may be of one command.
+        let mut by_command: BTreeMap<u64, spec::Profile> = BTreeMap::new();
         let jobs = state.jobs().values();
         let news = jobs.filter_map(|job| {
-            let profile = self.known(state, job.spec.command_key);
+            let command = job.spec.command_key;
+            let profile = *by_command.entry(command).or_insert_with(|| self.known(state, command));
             let news = profile != job.spec.profile && profile != spec::Profile::default();
             news.then_some(Input::Profiled { job: job.spec.id, profile })
         });
