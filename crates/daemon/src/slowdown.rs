@@ -55,6 +55,8 @@ pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
 pub struct Slowdowns {
     paces: Arc<Paces>,
     model: SlowdownModel,
+    /// The same before it learned anything: a score of a command must not depend on who shared with whom.
+    fresh: SlowdownModel,
     /// For a policy that goes by what jobs get done together.
     kace: Option<Trained>,
     /// By command and product name of the GPU, with when it was last used.
@@ -114,6 +116,7 @@ impl Slowdowns {
         let mut slowdowns = Self {
             paces,
             model: SlowdownModel::shipped(),
+            fresh: SlowdownModel::shipped(),
             kace,
             profiles: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -499,7 +502,7 @@ impl Slowdowns {
             return Some(*score);
         }
         let task = self.profile(command_key, gpu)?;
-        let score = lucid::score(&self.model, &GpuType::named(gpu), outlook::mode(sharing), task, &all)?;
+        let score = lucid::score(&self.fresh, &GpuType::named(gpu), outlook::mode(sharing), task, &all)?;
         let made = (score, all.len());
         self.scores.insert(key, made);
         Some(score)

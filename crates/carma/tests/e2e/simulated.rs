@@ -206,8 +206,12 @@ fn is_steady(workload: &Workload, run: &Run, starts: &Starts) -> bool {
     let mut random = Random(7);
     (0..100).all(|_| {
         let mut shaken = workload.clone();
-        let activity = 0.97 + 0.000_6 * random.below(100) as f64;
+        let mut activity = 0.97 + 0.000_6 * random.below(100) as f64;
         for job in &mut shaken.jobs {
+            // Profiles are measured one by one.
+            if run.known == Known::Seen {
+                activity = 0.97 + 0.000_6 * random.below(100) as f64;
+            }
             job.arrival = job.arrival + Millis(random.below(1_500));
             job.duration = job.duration + Millis(random.below(3_000));
             let mut task = CatalogueTask::clone(&job.task);
