@@ -422,7 +422,7 @@ mod tests {
         let policy = presets::by_name("exclusive").unwrap();
         let setup = Setup::new(policy, SharingMode::Exclusive, None, 1);
         let workload = complete(&workload, &cluster, SharingMode::Exclusive);
-        let core = CoreScheduler::new(&workload, cluster.inventory(), setup.options.clone());
+        let core = CoreScheduler::new(&workload, cluster.inventory(), &setup);
         let mut watched = Watched { core, told: Vec::new() };
         Engine::new(&workload, &cluster, &setup, &mut watched).run(&|_| ());
         // Neither of the first two was over when they came, and the third does not know its own time.
