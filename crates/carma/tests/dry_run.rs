@@ -308,6 +308,8 @@ fn programs_that_take_a_share_are_named_without_being_run() {
         run(&["--", "env", "XLA_PYTHON_CLIENT_PREALLOCATE=false", "python", "jax_train.py"]);
     assert!(grows.is_empty() && stderr.contains("JAX allocates as it goes"), "{stderr}");
     let (tf, _) = run(&["--", "python", "tf_train.py"]);
+    let (_, nothing) = run(&[]);
+    assert!(nothing.contains("needs --summary, --hf-config"), "{nothing}");
     assert!(tf.contains("share/tensorflow") && tf.contains("143771"), "{tf}");
 }
 

@@ -346,7 +346,8 @@ fn by_auto(view: &View<'_>) -> Result<Estimate, Error> {
     // What takes a share of the GPU does so whatever its model.
     let mut estimate = by_share(view)
         .or_else(|share| {
-            by_allocator(view).map_err(|error| if view.known.has_model() { error } else { share })
+            let taken = view.known.taker.is_some() && !view.known.has_model();
+            by_allocator(view).map_err(|error| if taken { share } else { error })
         })
         .or_else(|error| by_declared(view).map_err(|_| error))?;
     estimate
