@@ -1,7 +1,7 @@
 //! How far above its `use` an estimate is bounded for admission.
 
 use crate::estimate::{FLOOR, times};
-use crate::{MiB, Mode, ModelTask, Parallel, Tier};
+use crate::{MiB, ModelTask, Parallel, Tier};
 
 /// Doubts up to which a model counts as understood but for some of it, and for much of it.
 const FEW: usize = 5;
@@ -28,18 +28,15 @@ impl Margin {
                 reason = format!("{:.0} %: {why}", to * 100.0);
             }
         };
-        match doubts {
-            0 => {}
-            _ if tier == Tier::Trace => {
-                widen(0.10, "the program asked for numbers that a trace does not have")
-            }
-            _ if tier < Tier::Graph => {}
-            ..=FEW => widen(0.30, "not all layers were understood"),
-            ..=MANY => widen(0.40, "several layers were not understood"),
-            _ => widen(0.60, "most of the model was not understood"),
-        }
-        if tier == Tier::Summary && convolutional && task.mode == Mode::Infer {
-            widen(0.40, "a summary does not tell which outputs of convolutions live together in inference");
+        if doubts > 0 && tier == Tier::Trace {
+            widen(0.10, "the program asked for numbers that a trace does not have");
+        } else if doubts > 0 && tier >= Tier::Graph {
+            let (to, why) = match doubts {
+                0..=FEW => (0.30, "not all layers were understood"),
+                _ if doubts <= MANY => (0.40, "several layers were not understood"),
+                _ => (0.60, "most of the model was not understood"),
+            };
+            widen(to, why);
         }
         if task.parallel != Parallel::None && task.gpus > 1 {
             widen(0.40, "several GPUs, and no earlier run to go by");
@@ -77,4 +74,17 @@ fn base(tier: Tier, convolutional: bool) -> (f64, String) {
         (Tier::Formula | Tier::Declared, _) => (0.30, "a formula over a few numbers"),
     };
     (share, format!("{:.0} %: {why}", share * 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_widen_with_what_is_not_known() {
+        let share = |tier, doubts| Margin::of(tier, false, &ModelTask::default(), doubts).share;
+        assert_eq!([0, 1, 6, 17].map(|doubts| share(Tier::Summary, doubts)), [0.20, 0.30, 0.40, 0.60]);
+        assert_eq!([0, 1, 17].map(|doubts| share(Tier::Trace, doubts)), [0.03, 0.10, 0.10]);
+        assert_eq!([0, 17].map(|doubts| share(Tier::Exact, doubts)), [0.05, 0.05]);
+    }
 }

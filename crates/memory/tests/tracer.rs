@@ -28,6 +28,11 @@ impl Drop for Folder {
 
 /// Traces `make()` of a module and replays its log.
 fn traced(name: &str, module: &str, options: &[&str]) -> Option<Replay> {
+    run(name, module, &[&["entry", "-o", "log"], options, &["net.py:make"]].concat())
+}
+
+/// Traces a module and replays its log.
+fn run(name: &str, module: &str, arguments: &[&str]) -> Option<Replay> {
     let python = python()?;
     let folder = Folder(std::env::temp_dir().join(format!("carma-tracer-{name}-{}", std::process::id())));
     std::fs::create_dir_all(&folder.0).unwrap();
@@ -35,13 +40,8 @@ fn traced(name: &str, module: &str, options: &[&str]) -> Option<Replay> {
         std::fs::write(folder.0.join(file), text).unwrap();
     }
     std::fs::write(folder.0.join("net.py"), module).unwrap();
-    let out = Command::new(python)
-        .current_dir(&folder.0)
-        .args(["carma_trace.py", "entry", "-o", "log"])
-        .args(options)
-        .arg("net.py:make")
-        .output()
-        .unwrap();
+    let out =
+        Command::new(python).current_dir(&folder.0).arg("carma_trace.py").args(arguments).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let log = std::fs::read(folder.0.join("log")).unwrap();
     let run = replay(&mut read(&log[..]).unwrap(), &Platform::lookup("H200", (2, 11)).unwrap()).unwrap();
@@ -167,4 +167,21 @@ fn weights_are_converted_for_each_use_in_inference_mode() {
     let Some(plain) = traced("no-grad", &module("no_grad"), &options) else { return };
     assert_eq!(inference.peak.max_allocated / MIB, 8 * 64 + 32 + 32);
     assert_eq!(plain.peak.max_allocated / MIB, 8 * 64 + 8 * 32 + 32);
+}
+
+/// An iteration is over when each optimizer has stepped: twelve calls of `step()` are two of them with six optimizers.
+#[test]
+fn an_optimizer_for_each_parameter() {
+    let script = "import torch\n\
+         m = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)]).cuda()\n\
+         of = {p: torch.optim.SGD([p], lr=0.1) for p in m.parameters()}\n\
+         def step(p):\n    \
+             of[p].step()\n    \
+             of[p].zero_grad()\n\
+         for p in m.parameters():\n    \
+             p.register_post_accumulate_grad_hook(step)\n\
+         for _ in range(50):\n    \
+             m(torch.zeros(8, 64, device='cuda')).sum().backward()\n";
+    let Some(replay) = run("each", script, &["run", "-o", "log", "--", "net.py"]) else { return };
+    assert_eq!((replay.end.steps, replay.end.backwards), (3, 3));
 }

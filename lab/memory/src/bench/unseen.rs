@@ -35,10 +35,13 @@ const DIALECTS: [(&str, &str); 5] = [
 /// Models of [`super::h200`] as ONNX files without weights (`bench/memory/onnx_models.py`).
 const ONNX: &str = "onnx";
 
+/// Tests, or why there are none.
+type Part = fn(&Data) -> Result<Vec<Test>, String>;
+
 /// All tests over both sets, and those from ONNX.
 #[must_use]
 pub fn tests(data: &Data) -> Vec<Test> {
-    let parts: [(&str, fn(&Data) -> Result<Vec<Test>, String>); 4] = [
+    let parts: [(&str, Part); 4] = [
         (KNOWN.name, |data| from_traces(data, &KNOWN)),
         (UNSEEN.name, |data| from_traces(data, &UNSEEN)),
         (UNSEEN.name, from_texts),
