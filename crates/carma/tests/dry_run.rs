@@ -73,8 +73,8 @@ fn a_plain_loop() {
     let Some(python) = python() else { return };
     let value = traced(python, "plain.py", &[], &[]);
     let end = &value["trace"]["end"];
-    // Three batches of 64, and the 40 samples that remain of 1000.
-    assert_eq!((end["steps"].as_u64(), end["status"].as_str()), (Some(4), Some("complete")));
+    // Four batches of 64, and the 40 samples that remain of 1000.
+    assert_eq!((end["steps"].as_u64(), end["status"].as_str()), (Some(5), Some("complete")));
     assert_eq!(end["batch_sizes"], serde_json::json!([64]));
     // (3*32*9 + 32) + 2*32 + (8192*512 + 512) + (512*10 + 10)
     assert_eq!(end["parameters"], 4_200_906);
@@ -181,7 +181,7 @@ fn an_estimate_of_a_command_is_a_dry_run() {
     assert_eq!(value["estimates"], by_name["estimates"]);
     assert_eq!(
         (&value["estimates"][0]["estimator"], &value["trace"]["end"]["steps"]),
-        (&"auto".into(), &4.into())
+        (&"auto".into(), &5.into())
     );
     // Beside it, any estimator that the trace or a description can answer.
     let out = carma(&["estimate", "--gpu", "H200", "--estimator", "all", "--", python, &path], dir.path());
@@ -276,9 +276,9 @@ fn a_trace_is_believed_for_what_it_was_made_with() {
     };
     let upper = |value: &Value| value["estimates"][0]["upper_mib"].as_u64().unwrap();
     let same = run("python train.py --bs 8 --epochs 9").0.unwrap();
-    assert_eq!(same["estimates"][0]["use_mib"], 758 + 2048);
+    assert_eq!(same["estimates"][0]["use_mib"], 628 + 2048);
     let larger = run("python train.py --bs 16").0.unwrap();
-    assert_eq!(larger["estimates"][0]["use_mib"], 758 + 4096);
+    assert_eq!(larger["estimates"][0]["use_mib"], 628 + 4096);
     let other = run("python train.py --bs 8 --model big").0.unwrap();
     assert!(upper(&other) > upper(&same) && bound(&other).contains("other arguments"), "{other}");
     let (none, stderr) = run("python other.py");

@@ -558,7 +558,8 @@ mod tests {
 
     #[test]
     fn what_clients_send_has_a_place_among_the_forecasts() {
-        let others = ["auto", "declared"];
+        // A share is of the GPU that a job lands on, not a number of MiB.
+        let others = ["auto", "declared", "share"];
         let known = |name: &&str| !others.contains(name) && !name.contains('/');
         let names = carma_memory::estimators::names().filter(known);
         let ours = Estimator::ALL.into_iter().filter(|e| *e != Estimator::Measured).map(Estimator::name);

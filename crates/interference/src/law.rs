@@ -1,4 +1,5 @@
-//! The law of sharing: tasks that wait for their turn. One law for the predictor, the simulator and virtual GPUs.
+//! The law of sharing that the predictor learns with: tasks that wait for their turn. The simulator and virtual GPUs divide
+//! by [`crate::share`].
 //!
 //! A task spends `1 - g` of its time alone on the host and `g` on the GPU; only the second part stretches, by the rate
 //! `r` at which its kernels run among others'. A step of it that ends before its answer is read waits at least once

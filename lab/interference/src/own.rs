@@ -1,6 +1,7 @@
 //! KACE on our own measurements: tables from files of `carma bench interference`, in which power was measured too.
 
 use crate::bench::of_measured;
+use crate::kace::cells::MAX_BYTES;
 use crate::kace::features::measured;
 use crate::kace::protocol::{Case, Protocol, Split};
 use crate::kace::rules::Rule;
@@ -170,8 +171,10 @@ impl Own {
     }
 }
 
-fn text(path: &Path) -> Result<String, Error> {
-    carma_files::read_text(path, carma_files::MOST).map_err(unread)
+/// A text that may be packed.
+pub(crate) fn text(path: &Path) -> Result<String, Error> {
+    let bytes = carma_files::read_unpacked(path, MAX_BYTES).map_err(unread)?;
+    String::from_utf8(bytes).map_err(|e| Error::new(path.display().to_string(), format!("not text: {e}")))
 }
 
 /// Mean power over the windows of each group, those left out that failed or were not warm.

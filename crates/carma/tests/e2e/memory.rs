@@ -498,7 +498,7 @@ fn a_dry_run_goes_before_a_submission() {
     assert!(output.status.success(), "{}", stderr(&output));
     let told = stdout(&output);
     assert!(told.contains("(allocator/trace, tier trace)"), "{told}");
-    assert!(stderr(&output).contains("dry run: 3 optimizer steps in "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("dry run: 4 optimizer steps in "), "{}", stderr(&output));
     let quiet = submit(&["--dry-run", "--parsable"], "4096");
     assert_eq!((stdout(&quiet).as_str(), stderr(&quiet).as_str()), ("2\n", ""));
     // What fails is not submitted, unless it is to be.

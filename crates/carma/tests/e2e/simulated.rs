@@ -49,7 +49,7 @@ const RUNS: [(&str, SharingMode, Known, u64); 8] = [
     ("or-magm", SharingMode::TimeSlice, Known::Declared, 202),
     ("carma", SharingMode::Mps, Known::Declared, 25),
     ("est-magm:allocator", SharingMode::TimeSlice, Known::Estimated, 36),
-    ("lucid", SharingMode::Mps, Known::Seen, 9),
+    ("lucid", SharingMode::Mps, Known::Seen, 10),
     ("horus", SharingMode::TimeSlice, Known::Seen, 6),
     ("kace", SharingMode::Mps, Known::Seen, 16),
 ];

@@ -59,6 +59,52 @@ const FIRST_FIT: u64 = 10;
 const FIT_ROUNDS: usize = 20;
 const SETTLED: f64 = 1e-3;
 
+/// Precision of what a stage of a fit holds where it is.
+const HELD: f64 = 1e12;
+
+/// What a fit in batch moves: one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The global constants, all classes new but for solo rates that are not known.
+    Globals,
+    /// The classes given those.
+    Classes,
+}
+
+impl Stage {
+    /// Standard deviation of an error, and where errors begin to count less, in log rate. Errors of new tasks are larger,
+    /// and those of one task go together: few of them say as much as many.
+    const fn noise(self) -> (f64, f64) {
+        match self {
+            Self::Globals => (0.6, 0.3),
+            Self::Classes => (NOISE, ROBUST * NOISE),
+        }
+    }
+
+    /// How much a measured value of each class counts, 1 where nothing is said.
+    fn weights(self, rows: &[Row]) -> BTreeMap<&str, f64> {
+        let mut counts: BTreeMap<&str, f64> = BTreeMap::new();
+        if self == Self::Globals {
+            for ((class, _), _) in rows.iter().flat_map(|row| row.members.iter().zip(&row.labels)) {
+                *counts.entry(class).or_default() += 1.0;
+            }
+            let middle = carma_stats::median(counts.values().copied().collect::<Vec<f64>>()).unwrap_or(1.0);
+            counts.values_mut().for_each(|count| *count = (middle / *count).min(1.0));
+        }
+        counts
+    }
+}
+
+/// The classes of rows: which one it is, and the features of its first task.
+fn classes_of(rows: &[Row]) -> BTreeMap<&str, (usize, &Features)> {
+    let mut names: BTreeMap<&str, (usize, &Features)> = BTreeMap::new();
+    for (class, features) in rows.iter().flat_map(|row| &row.members) {
+        let next = names.len();
+        names.entry(class).or_insert((next, features));
+    }
+    names
+}
+
 /// What a class is known by.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Class {
@@ -256,7 +302,7 @@ impl Domain {
         }
         self.keep_row(row);
         let tens = self.seen / FIRST_FIT;
-        if self.seen % FIRST_FIT == 0 && (tens.is_power_of_two() || tens % 10 == 0) {
+        if self.seen.is_multiple_of(FIRST_FIT) && (tens.is_power_of_two() || tens.is_multiple_of(10)) {
             let rows: Vec<Row> = self.rows.iter().cloned().collect();
             self.fit(mode, split, &rows);
         }
@@ -296,48 +342,77 @@ impl Domain {
         self.keep(seats, local, labels);
     }
 
-    /// Fits the global constants to these rows, and with them the numbers of all classes in them: the most likely ones, by
-    /// Gauss and Newton with errors that count less the farther they are. The order of rows means nothing. Classes without
-    /// an observation so far are begun; `false`: nothing came of it, and nothing has changed.
+    /// Fits the global constants to these rows, then the numbers of all classes in them: the most likely ones, by Gauss and
+    /// Newton with errors that count less the farther they are. The order of rows means nothing.
+    ///
+    /// The constants are those that serve tasks of which nothing is learned: all classes are taken for new, and none counts
+    /// for more than the middle one, however many rows it has. `false`: nothing came of it, and nothing has changed.
     pub(crate) fn fit(&mut self, mode: Mode, split: bool, rows: &[Row]) -> bool {
-        let mut names: BTreeMap<&str, (usize, &Features)> = BTreeMap::new();
+        let mut work = self.clone();
         for (class, features) in rows.iter().flat_map(|row| &row.members) {
-            let next = names.len();
-            names.entry(class).or_insert((next, features));
+            let known = self.classes.get(class);
+            let (doubted, solo) = known.map_or((false, None), |known| (known.doubted, known.solo));
+            let seen = known.map_or(0, |known| known.seen);
+            let begun = Class { doubted, solo, seen, ..fresh(features, &self.spread) };
+            work.classes.insert(class.clone(), begun);
         }
-        let n = GLOBALS + CLASS * names.len();
-        let Some(prior_precision) = inverse(&square(&self.prior_cov)) else { return false };
-        let mut prior_mean = vec![0.0; n];
-        prior_mean[..GLOBALS].copy_from_slice(&self.prior_mean);
-        let mut around = Matrix::zero(n, n);
+        let Some(precision) = work.settle(mode, split, rows, Stage::Globals) else { return false };
+        let Some(cov) = inverse(&precision) else { return false };
         for i in 0..GLOBALS {
-            for j in 0..GLOBALS {
-                around.set(i, j, prior_precision.at(i, j));
+            work.cov[i].copy_from_slice(&cov.row(i)[..GLOBALS]);
+        }
+        let Some(precision) = work.settle(mode, split, rows, Stage::Classes) else { return false };
+        let Some(cov) = inverse(&precision) else { return false };
+        for (class, (at, _)) in classes_of(rows) {
+            if let Some(class) = work.classes.get_mut(class) {
+                for a in 0..CLASS {
+                    let row = cov.row(GLOBALS + CLASS * at + a);
+                    class.cov[a].copy_from_slice(&row[GLOBALS + CLASS * at..][..CLASS]);
+                }
             }
         }
-        let mut work = self.clone();
+        work.widen();
+        *self = work;
+        true
+    }
+
+    /// Moves the numbers of one stage to where rows and prior have them, and returns the precision there of all: globals,
+    /// then the classes of the rows. What is not of the stage is held.
+    fn settle(&mut self, mode: Mode, split: bool, rows: &[Row], stage: Stage) -> Option<Matrix> {
+        let names = classes_of(rows);
+        let n = GLOBALS + CLASS * names.len();
+        let mut prior_mean = vec![0.0; n];
+        let mut around = Matrix::zero(n, n);
+        match stage {
+            Stage::Globals => {
+                prior_mean[..GLOBALS].copy_from_slice(&self.prior_mean);
+                let precision = inverse(&square(&self.prior_cov))?;
+                for i in 0..GLOBALS {
+                    around.data[i * n..][..GLOBALS].copy_from_slice(precision.row(i));
+                }
+            }
+            Stage::Classes => {
+                prior_mean[..GLOBALS].copy_from_slice(&self.mean);
+                (0..GLOBALS).for_each(|i| around.set(i, i, HELD));
+            }
+        }
+        let mut mean = prior_mean.clone();
+        mean[..GLOBALS].copy_from_slice(&self.mean);
         for (class, (at, features)) in &names {
+            let known = self.classes.get(*class)?;
+            mean[GLOBALS + CLASS * at..][..CLASS].copy_from_slice(&known.mean);
             for (a, sd) in class_sd(features, &self.spread).into_iter().enumerate() {
                 let place = GLOBALS + CLASS * at + a;
-                around.set(place, place, 1.0 / (sd * sd).max(1e-8));
-            }
-            let known = work.classes.entry((*class).to_owned());
-            let known = known.or_insert_with(|| fresh(features, &self.spread));
-            if known.doubted || known.solo.is_some() {
+                let free = stage == Stage::Classes || a == SOLO;
                 // What is not known of its solo rate is as wide as it was.
-                let place = GLOBALS + CLASS * at + SOLO;
-                around.set(place, place, 1.0);
+                let sd = if a == SOLO && (known.doubted || known.solo.is_some()) { 1.0 } else { sd };
+                around.set(place, place, if free { 1.0 / (sd * sd).max(1e-8) } else { HELD });
             }
         }
-        let (mut mean, mut precision) = (prior_mean.clone(), around.clone());
-        mean[..GLOBALS].copy_from_slice(&self.mean);
-        for (class, (at, _)) in &names {
-            if let Some(class) = work.classes.get(*class) {
-                mean[GLOBALS + CLASS * at..][..CLASS].copy_from_slice(&class.mean);
-            }
-        }
+        let weights = stage.weights(rows);
         // Where the last step began, the step, and what the errors cost there.
         let mut from = (mean.clone(), vec![0.0; n], f64::INFINITY);
+        let mut precision = around.clone();
         for _ in 0..FIT_ROUNDS {
             precision.clone_from(&around);
             let back: Vec<f64> = prior_mean.iter().zip(&mean).map(|(prior, now)| prior - now).collect();
@@ -346,9 +421,9 @@ impl Domain {
             let mut cost: f64 = back.iter().zip(&force).map(|(b, f)| b * f).sum();
             for row in rows {
                 let seats = row.seats();
-                let local = Local::new(&work, &seats);
+                let local = Local::new(self, &seats);
                 let linear = local.linear(mode, &seats, split, &row.clock);
-                let Some(rows) = Rows::of(&local, &linear, &seats, &row.labels) else { continue };
+                let Some(measured) = Rows::of(&local, &linear, &seats, &row.labels) else { continue };
                 // Local numbers among all.
                 let place: Vec<usize> = (0..GLOBALS)
                     .chain(local.names(&seats).into_iter().flat_map(|class| {
@@ -356,23 +431,23 @@ impl Domain {
                         at..at + CLASS
                     }))
                     .collect();
-                for (r, error) in rows.errors.iter().enumerate() {
-                    let far = 1.0 + (error / (ROBUST * NOISE)).powi(2);
-                    cost += ROBUST * ROBUST * far.ln();
-                    let weight = 1.0 / (NOISE * NOISE * far);
-                    let slope = rows.slope.row(r);
+                for (r, error) in measured.errors.iter().enumerate() {
+                    let counts = weights.get(seats[measured.members[r]].class).copied().unwrap_or(1.0);
+                    let (noise, far) = stage.noise();
+                    let far_off = 1.0 + (error / far).powi(2);
+                    cost += counts * (far / noise).powi(2) * far_off.ln();
+                    let weight = counts / (noise * noise * far_off);
+                    let slope = measured.slope.row(r);
                     for (a, sa) in slope.iter().enumerate().filter(|(_, s)| **s != 0.0) {
                         force[place[a]] += weight * sa * error;
                         for (b, sb) in slope.iter().enumerate().filter(|(_, s)| **s != 0.0) {
-                            let at = place[a] * n + place[b];
-                            precision.data[at] += weight * sa * sb;
+                            precision.data[place[a] * n + place[b]] += weight * sa * sb;
                         }
                     }
                 }
             }
-            let mut moved = 0.0_f64;
             if cost.is_finite() && cost <= from.2 {
-                let Some(factor) = precision.cholesky() else { return false };
+                let factor = precision.cholesky()?;
                 let mut step = Matrix { rows: 1, cols: n, data: force };
                 factor.solve_rows(&mut step);
                 step.data.iter_mut().for_each(|s| *s = s.clamp(-0.5, 0.5));
@@ -381,16 +456,17 @@ impl Domain {
                 // Too far: the law bends more than its slope says.
                 from.1.iter_mut().for_each(|s| *s *= 0.3);
             }
+            let mut moved = 0.0_f64;
             for ((value, begun), step) in mean.iter_mut().zip(&from.0).zip(&from.1) {
                 *value = begun + step;
                 moved = moved.max(step.abs());
             }
             if !mean.iter().all(|v| v.is_finite() && v.abs() < FARTHEST) {
-                return false;
+                return None;
             }
-            work.mean.copy_from_slice(&mean[..GLOBALS]);
+            self.mean.copy_from_slice(&mean[..GLOBALS]);
             for (class, (at, _)) in &names {
-                if let Some(class) = work.classes.get_mut(*class) {
+                if let Some(class) = self.classes.get_mut(*class) {
                     class.mean.copy_from_slice(&mean[GLOBALS + CLASS * at..][..CLASS]);
                 }
             }
@@ -398,27 +474,7 @@ impl Domain {
                 break;
             }
         }
-        let Some(cov) = inverse(&precision) else { return false };
-        // Of classes given the global constants: what is left of the precision without these.
-        let given = Matrix {
-            rows: n - GLOBALS,
-            cols: n - GLOBALS,
-            data: (GLOBALS..n).flat_map(|i| precision.row(i)[GLOBALS..].to_vec()).collect(),
-        };
-        let Some(given) = inverse(&given) else { return false };
-        for i in 0..GLOBALS {
-            work.cov[i].copy_from_slice(&cov.row(i)[..GLOBALS]);
-        }
-        for (class, (at, _)) in &names {
-            if let Some(class) = work.classes.get_mut(*class) {
-                for a in 0..CLASS {
-                    class.cov[a].copy_from_slice(&given.row(CLASS * at + a)[CLASS * at..][..CLASS]);
-                }
-            }
-        }
-        work.widen();
-        *self = work;
-        true
+        Some(precision)
     }
 
     /// Fits to these rows and those that were kept ([`Domain::fit`]), and keeps the last of them. How far off predictions of

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const WEIGHTS: usize = 4;
 /// Their names, in order.
 pub(crate) const WEIGHT_NAMES: [&str; WEIGHTS] =
-    ["registers", "1/(free SMs)", "1/(traffic to the GPU)", "tensor activity"];
+    ["registers", "1/(free SMs)", "1/(traffic to the GPU)", "exp(tensor activity^4)"];
 
 /// Share of the theoretical DRAM bandwidth that can be had (0.8 on the H200 that was measured).
 const ACHIEVABLE_DRAM: f64 = 0.8;

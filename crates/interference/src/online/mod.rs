@@ -272,10 +272,10 @@ impl SlowdownModel {
     pub fn calibrate(&mut self, by: &Self, group: &Group<'_>, observed: &Observed) -> Result<(), BadGroup> {
         checked(group, observed)?;
         let (key, row) = row(group, labels(group, observed).0);
-        if let Some(domain) = self.domains.get_mut(&key) {
-            let other = by.domains.get(&key).cloned().unwrap_or_else(|| by.begun(group));
-            domain.calibrate(group.members.len(), &other.errors(group.sharing, group.is_split(), &row));
-        }
+        let other = by.domains.get(&key).cloned().unwrap_or_else(|| by.begun(group));
+        let errors = other.errors(group.sharing, group.is_split(), &row);
+        let begun = self.begun(group);
+        self.domains.entry(key).or_insert(begun).calibrate(group.members.len(), &errors);
         Ok(())
     }
 
@@ -322,10 +322,13 @@ fn key(group: &Group<'_>) -> String {
     format!("{}/{}", group.gpu.name, kind(group))
 }
 
-/// The way of sharing in [`key`].
+/// The way of sharing in [`key`], and whether all that is known of its tasks is what nvidia-smi says: the law takes their
+/// kernels to fill all SMs then, and other constants serve that best.
 fn kind(group: &Group<'_>) -> String {
     let split = if group.is_split() { "/threads" } else { "" };
-    format!("{}{split}", group.sharing)
+    let metrics = || group.members.iter().map(|member| &member.profile.metrics);
+    let poor = metrics().all(|m| m.smact_pct.is_none() && m.gract_pct.is_none());
+    format!("{}{split}{}", group.sharing, if poor { "/utilisation" } else { "" })
 }
 
 fn checked(group: &Group<'_>, observed: &Observed) -> Result<(), BadGroup> {
@@ -426,7 +429,7 @@ fn reasons(group: &Group<'_>, domain: &Domain, ready: &Ready, factor: f64, score
     let k = group.members.len();
     if !gpu.measured {
         said.push(format!(
-            "GPU type {} was never measured: the prior's capacities stand for it, and bounds are those of other types",
+            "GPU type {} was never measured: constants and bounds are those of another type",
             gpu.name
         ));
     }

@@ -42,16 +42,15 @@ pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], 
     if mode == Mode::Mps {
         // Between tasks that wait for each kernel and such that queue.
         mean[OVERLAP] = logit(0.34);
-        sd[OVERLAP] = 0.5;
+        sd[OVERLAP] = 0.7;
         sd[OVERLAP_ENGINE] = 0.5;
         mean[WAIT] = 0.0005_f64.ln();
-        sd[WAIT] = 0.35;
         mean[CROWDING] = 0.15_f64.ln();
         sd[CROWDING] = 0.5;
         // Who has more resident gets more: registers, where Nsight Compute knows. Who leaves less room gets more, who
         // launches less often gets more, and who keeps the tensor pipes busy all the time gets nearly everything.
         mean[THETA..SPLIT].copy_from_slice(&[0.5, 0.28, 0.3, 2.5]);
-        sd[THETA..SPLIT].copy_from_slice(&[0.3, 0.2, 0.15, 1.0]);
+        sd[THETA..SPLIT].copy_from_slice(&[0.3, 0.3, 0.2, 1.0]);
     } else {
         // While others have their slices the host of a light task queues its next step.
         mean[OVERLAP] = 1.0;

@@ -26,13 +26,6 @@ fn read(path: &Path) -> Result<String, Error> {
     carma_files::read_text(path, carma_files::MOST).map_err(unread)
 }
 
-/// A text that may be packed.
-pub(crate) fn unpacked(path: &Path) -> Result<String, Error> {
-    let place = path.display().to_string();
-    let bytes = carma_files::read_unpacked(path, carma_files::MOST).map_err(unread)?;
-    String::from_utf8(bytes).map_err(|e| Error::new(place, format!("not text: {e}")))
-}
-
 /// What each task did alone: medians over the plain solo windows.
 struct Alone<'a>(Vec<&'a Combination>);
 

@@ -1,7 +1,6 @@
 //! Tasks that nothing was learned from and nothing was tuned on: bench/h200/NEW_TASKS_DATA.md says how they are scored.
 
 use super::baselines;
-use super::measured::unpacked;
 use super::set::{Errors, Set, Together};
 use super::stats::{Clustered, Dice};
 use super::tests_h200::less_known;
@@ -30,7 +29,8 @@ pub(super) fn new_tasks(data: &Data) -> Result<Vec<Line>, Error> {
         ]);
     }
     let place = path.display().to_string();
-    let measured = Measured::read(&unpacked(&path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+    let measured =
+        Measured::read(&crate::own::text(&path)?).map_err(|e| Error::new(&place, e.to_string()))?;
     let mut lines = Vec::new();
     for sharing in [Mode::Mps, Mode::TimeSlice] {
         let (set, stalled) = of(&measured, sharing);

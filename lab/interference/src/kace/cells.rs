@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Larger files are refused; those of the artifact have less than 3 MiB when unpacked.
-const MAX_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_BYTES: u64 = 256 << 20;
 /// More columns and rows than any table has. A row of four bytes takes three hundred of memory.
 const MOST_COLUMNS: usize = 10_000;
 const MOST_ROWS: usize = 2_000_000;
