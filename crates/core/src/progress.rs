@@ -51,10 +51,17 @@ impl Outlook {
 
     /// Whether it speaks of the newcomer beside exactly these jobs.
     pub(crate) fn is_of(&self, there: impl Iterator<Item = JobId>, sharing: SharingMode) -> bool {
-        let named: BTreeSet<JobId> =
-            self.tasks.iter().map(|t| t.job).chain(self.unknown.iter().copied()).collect();
-        let group: BTreeSet<JobId> = there.chain([self.newcomer]).collect();
-        let whole = if self.unknown.is_empty() { named == group } else { named.is_subset(&group) };
+        let named = |job: JobId| {
+            self.tasks.binary_search_by_key(&job, |task| task.job).is_ok() || self.unknown.contains(&job)
+        };
+        let group = there.chain([self.newcomer]);
+        let whole = if self.unknown.is_empty() {
+            let mut members = 0;
+            group.inspect(|_| members += 1).all(named) && self.tasks.len() == members
+        } else {
+            let group: BTreeSet<JobId> = group.collect();
+            self.tasks.iter().map(|task| &task.job).chain(&self.unknown).all(|job| group.contains(job))
+        };
         self.sharing == sharing && whole
     }
 }

@@ -142,20 +142,29 @@ const LOOKED_AT: usize = 4096;
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
     let predicted = state.options().policy.order.is_predicted();
-    let limited: Vec<bool> = state.gpus().iter().map(|gpu| is_limited(state, gpu)).collect();
+    // Predictions are forgotten where neighbours change: of a job that has as many as there are GPUs to ask about, all are
+    // known. A GPU that has gone may have left one behind.
+    let whole = state.gpus().iter().all(|gpu| gpu.present);
+    let mut shared = Vec::new();
+    for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
+        if gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive) {
+            shared.push((id, gpu, is_limited(state, gpu)));
+        }
+    }
+    let limited = shared.iter().filter(|(_, _, limited)| *limited).count();
     let mut asked = Vec::new();
     let mut jobs = 0;
     for (_, job) in state.queue().jobs().take(LOOKED_AT) {
         let before = asked.len();
         let Some(sharing) = state.sharing_for(job) else { continue };
         let of_job = predicted || limit(state, job).is_some();
-        for ((id, gpu), limited) in (0..).map(GpuId).zip(state.gpus()).zip(&limited) {
-            let wanted = (of_job || *limited)
-                && gpu.present
-                && !gpu.tenants.is_empty()
-                && !gpu.tenants.iter().any(|t| t.exclusive);
-            if wanted && outlook(state, job.spec.id, id, gpu, sharing).is_none() {
-                asked.push(Question { newcomer: job.spec.id, gpu: id, sharing });
+        let wanted = if of_job { shared.len() } else { limited };
+        if wanted == 0 || (whole && state.outlooks_of(job.spec.id) == wanted) {
+            continue;
+        }
+        for (id, gpu, limited) in &shared {
+            if (of_job || *limited) && outlook(state, job.spec.id, *id, gpu, sharing).is_none() {
+                asked.push(Question { newcomer: job.spec.id, gpu: *id, sharing });
                 if asked.len() == QUESTIONS {
                     return asked;
                 }

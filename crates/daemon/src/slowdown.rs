@@ -20,7 +20,7 @@ use carma_core::units::{Fraction, Millis};
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::Models;
+use carma_interference::outlook::{Answered, Models};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::{lucid, outlook};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -70,6 +70,7 @@ pub struct Slowdowns {
     model_stored: Millis,
     /// Something was learned since the last answers.
     news: bool,
+    answered: Answered,
     /// Sharing scores by command and product name of the GPU, and of how many profiles each was made.
     scores: BTreeMap<(u64, String), (u8, usize)>,
     /// Profiles changed since the core was told.
@@ -126,6 +127,7 @@ impl Slowdowns {
             model_changed: false,
             model_stored: Millis::ZERO,
             news: true,
+            answered: Answered::default(),
             scores: BTreeMap::new(),
             untold: true,
         };
@@ -150,6 +152,7 @@ impl Slowdowns {
         self.changed.clear();
         self.forgotten.clear();
         self.model_changed = false;
+        self.news = true;
         self.scores.clear();
         self.untold = true;
     }
@@ -430,8 +433,8 @@ impl Slowdowns {
                 observed.get(&job.spec.id).copied().filter(|progress| *progress > 0.0 && own(job))
             };
             let progress = jobs.iter().map(progress).collect();
-            let alone = known_alone(&self.profiles);
-            match outlook::observe(&mut self.model, gpu, &jobs, progress, alone) {
+            let alone = KnownAlone(&self.profiles);
+            match outlook::observe(&mut self.model, gpu, &jobs, progress, &alone) {
                 Some(Ok(())) => (self.model_changed, self.news) = (true, true),
                 Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
                 None => {}
@@ -527,31 +530,42 @@ impl Slowdowns {
 
     /// Answers to what the core asks, and to what it was told before where the answer is another one now.
     pub fn answers(&mut self, state: &State) -> Vec<Outlook> {
-        let mut outlooks: Vec<Outlook> = carma_core::slowdown::questions(state)
-            .iter()
-            .filter_map(|question| self.outlook(state, question))
-            .collect();
-        if std::mem::take(&mut self.news) {
+        let news = std::mem::take(&mut self.news);
+        if news {
+            self.answered.clear();
+        }
+        let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
+        let alone = KnownAlone(&self.profiles);
+        let mut answer = |asked| outlook::answer(models, state, &asked, &alone, &mut self.answered);
+        let mut outlooks: Vec<Outlook> =
+            carma_core::slowdown::questions(state).into_iter().filter_map(&mut answer).collect();
+        if news {
             let again = state.outlooks().filter_map(|told| {
                 let &Outlook { newcomer, gpu, sharing, .. } = told;
-                self.outlook(state, &Question { newcomer, gpu, sharing }).filter(|now| now != told)
+                answer(Question { newcomer, gpu, sharing }).filter(|now| now != told)
             });
             outlooks.extend(again);
         }
         outlooks
     }
+}
 
-    fn outlook(&self, state: &State, asked: &Question) -> Option<Outlook> {
-        let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
-        outlook::answer(models, state, asked, known_alone(&self.profiles))
+/// What is known of jobs alone: jobs of one command do the same.
+struct KnownAlone<'a>(&'a BTreeMap<(u64, String), (Profile, Millis)>);
+
+impl KnownAlone<'_> {
+    fn get(&self, job: &Job, gpu: &Gpu) -> Option<&Profile> {
+        self.0.get(&(job.spec.command_key, gpu.info.name.clone())).map(|(profile, _)| profile)
     }
 }
 
-/// What is known of jobs alone, as [`outlook`] asks for it.
-fn known_alone(profiles: &BTreeMap<(u64, String), (Profile, Millis)>) -> impl outlook::Alone + '_ {
-    |job: &Job, gpu: &Gpu| {
-        let key = (job.spec.command_key, gpu.info.name.clone());
-        profiles.get(&key).map(|(profile, _)| profile.clone())
+impl outlook::Alone for KnownAlone<'_> {
+    fn number(&self, job: &Job, gpu: &Gpu) -> Option<u64> {
+        self.get(job, gpu).map(|_| job.spec.command_key)
+    }
+
+    fn profile(&self, job: &Job, gpu: &Gpu) -> Option<Profile> {
+        self.get(job, gpu).cloned()
     }
 }
 

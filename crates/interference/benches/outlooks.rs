@@ -1,7 +1,7 @@
 //! Time until a plan knows all that it wants to know of slowdowns: `cargo bench -p carma-interference --bench outlooks`.
 //!
-//! 64 GPUs with a job on each, and more and more jobs that wait, all with a limit of slowdown: questions of the core, answers of
-//! the shipped model and plans follow each other until nothing is asked. Jobs are of twenty commands.
+//! 64 GPUs with a job on each, and more and more jobs that wait, all with a limit of slowdown: questions of the core and answers of
+//! the shipped model follow each other until nothing is asked; then a plan is made with them. Jobs are of twenty commands.
 
 #![allow(
     clippy::disallowed_types,
@@ -15,7 +15,9 @@ mod timing;
 
 use carma_core::input::Observation;
 use carma_core::ledger::Gpu;
-use carma_core::model::{Forecasts, GpuId, Job, JobId, NewJob, ProcessRef, Profile as Sharing, Request, User};
+use carma_core::model::{
+    Forecasts, GpuId, Job, JobId, NewJob, ProcessRef, Profile as Sharing, Request, User,
+};
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::questions;
@@ -23,7 +25,7 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_core::{Action, Input, State, plan};
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{Models, answer};
+use carma_interference::outlook::{Alone, Answered, Models, answer};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 
 const GPUS: u32 = 64;
@@ -36,6 +38,11 @@ fn main() {
     for jobs in [125, 250, 500, 1000, 2000] {
         let begun = busy(jobs);
         let mut asked = 0;
+        let mut known = begun.clone();
+        ask(&mut known, &model);
+        let planned = timing::median(REPEATS, || {
+            std::hint::black_box(plan(std::hint::black_box(&known), now()));
+        });
         let took = timing::median(REPEATS, || {
             let mut state = begun.clone();
             asked = ask(&mut state, &model);
@@ -43,16 +50,30 @@ fn main() {
         });
         let micros = took.as_secs_f64() * 1e6;
         println!(
-            "{jobs} jobs on {GPUS} GPUs: {asked} questions, {:.1} ms, {:.2} us each",
+            "{jobs} jobs on {GPUS} GPUs: {asked} questions, {:.1} ms, {:.2} us each; then a plan takes {:.1} ms",
             micros / 1e3,
-            micros / f64::from(asked)
+            micros / f64::from(asked),
+            planned.as_secs_f64() * 1e3
         );
     }
 }
 
-/// Asks until all is known, with a plan after each round of answers. How many questions there were.
+struct Tasks(Vec<Profile>);
+
+impl Alone for Tasks {
+    fn number(&self, job: &Job, _: &Gpu) -> Option<u64> {
+        Some(job.spec.command_key)
+    }
+
+    fn profile(&self, job: &Job, _: &Gpu) -> Option<Profile> {
+        self.0.get(job.spec.command_key as usize).cloned()
+    }
+}
+
+/// Asks until all is known. How many questions there were.
 fn ask(state: &mut State, model: &SlowdownModel) -> u32 {
-    let profiles: Vec<Profile> = (0..COMMANDS).map(task).collect();
+    let alone = Tasks((0..COMMANDS).map(task).collect());
+    let mut answered = Answered::default();
     let models = Models { slowdowns: model, kace: None };
     let mut count = 0;
     loop {
@@ -61,8 +82,8 @@ fn ask(state: &mut State, model: &SlowdownModel) -> u32 {
             return count;
         }
         count += asked.len() as u32;
-        let alone = |job: &Job, _: &Gpu| profiles.get(job.spec.command_key as usize).cloned();
-        let answers = asked.iter().filter_map(|question| answer(models, state, question, alone)).collect();
+        let answers = asked.iter().filter_map(|asked| answer(models, state, asked, &alone, &mut answered));
+        let answers = answers.collect();
         state.apply(now(), &Input::Predicted(answers)).unwrap();
     }
 }
@@ -133,7 +154,7 @@ fn new(id: JobId) -> NewJob {
         id,
         user: User::new(1000, "user"),
         name: "train".into(),
-        command_key: u64::from(id.0) % COMMANDS,
+        command_key: id.0 % COMMANDS,
         request: Request {
             gpus: 1,
             exclusive: false,

@@ -153,6 +153,11 @@ impl State {
         self.outlooks.get(&job)?.get(&gpu)
     }
 
+    /// On how many GPUs something is predicted of a job that waits.
+    pub(crate) fn outlooks_of(&self, job: JobId) -> usize {
+        self.outlooks.get(&job).map_or(0, BTreeMap::len)
+    }
+
     /// All predictions.
     pub fn outlooks(&self) -> impl Iterator<Item = &Outlook> {
         self.outlooks.values().flat_map(BTreeMap::values)
@@ -222,6 +227,8 @@ impl State {
         match input {
             Input::Configured(options) => {
                 self.options = (**options).clone();
+                // They may be of another way of sharing.
+                self.outlooks.clear();
                 Ok(())
             }
             Input::Inventory(devices) => {

@@ -158,7 +158,7 @@ impl<'a> CoreScheduler<'a> {
     /// Tells the core what it wants to know of placements that it may think of.
     fn predict(&mut self, now: Millis) {
         for _ in 0..ROUNDS {
-            let Some(outlooks) = &self.outlooks else { return };
+            let Some(outlooks) = &mut self.outlooks else { return };
             let answers = outlooks.answers(&self.state, self.workload);
             if answers.is_empty() {
                 return;

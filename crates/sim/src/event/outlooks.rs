@@ -15,7 +15,7 @@ use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, Models};
+use carma_interference::outlook::{self, Answered, Models};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use std::sync::Arc;
 pub(crate) struct Outlooks {
     model: SlowdownModel,
     kace: Option<Arc<Trained>>,
+    answered: Answered,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
@@ -39,6 +40,7 @@ impl Outlooks {
         wanted.then(|| Self {
             model: SlowdownModel::shipped(),
             kace: setup.kace.clone().or_else(|| Trained::shipped().map(Arc::new)),
+            answered: Answered::default(),
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
             measured: BTreeMap::new(),
@@ -79,16 +81,17 @@ impl Outlooks {
             };
             let progress = jobs.iter().map(progress).collect();
             // What it refuses to learn from it does without.
-            let _ = outlook::observe(&mut self.model, there, &jobs, progress, alone(workload));
+            let _ = outlook::observe(&mut self.model, there, &jobs, progress, &FromTrace(workload));
+            self.answered.clear();
         }
     }
 
     /// Answers to what the core asks now.
-    pub(crate) fn answers(&self, state: &State, workload: &Workload) -> Vec<Outlook> {
+    pub(crate) fn answers(&mut self, state: &State, workload: &Workload) -> Vec<Outlook> {
         let questions = questions(state);
         let models = Models { slowdowns: &self.model, kace: self.kace.as_deref() };
-        let answer = |question| outlook::answer(models, state, question, alone(workload));
-        questions.iter().filter_map(answer).collect()
+        let (alone, answered) = (FromTrace(workload), &mut self.answered);
+        questions.iter().filter_map(|asked| outlook::answer(models, state, asked, &alone, answered)).collect()
     }
 
     /// Measurements of jobs with a limit that are due now, and when the next will be.
@@ -137,9 +140,23 @@ impl Outlooks {
     }
 }
 
-/// What a job does alone, from its task.
-fn alone(workload: &Workload) -> impl outlook::Alone + '_ {
-    |job: &Job, _: &Gpu| workload.jobs.get(index(job.spec.id) as usize).map(|job| profile(&job.task))
+/// What jobs do alone, from their tasks: jobs of one task do the same.
+struct FromTrace<'a>(&'a Workload);
+
+impl FromTrace<'_> {
+    fn task(&self, job: &Job) -> Option<&Arc<CatalogueTask>> {
+        self.0.jobs.get(index(job.spec.id) as usize).map(|job| &job.task)
+    }
+}
+
+impl outlook::Alone for FromTrace<'_> {
+    fn number(&self, job: &Job, _: &Gpu) -> Option<u64> {
+        self.task(job).map(|task| Arc::as_ptr(task) as u64)
+    }
+
+    fn profile(&self, job: &Job, _: &Gpu) -> Option<Profile> {
+        self.task(job).map(|task| profile(task))
+    }
 }
 
 /// What a profile of it alone would show. `nvidia-smi`'s two numbers are not in a catalogue: where KACE wants them, time
