@@ -1,6 +1,6 @@
 //! What is known of a type, whether or not there is a model of it.
 
-use crate::{BUILT_IN, Capacities, FileError, GpuType, Power, file, names};
+use crate::{BUILT_IN, Capacities, FileError, GpuType, Power, Prior, file, names};
 use serde::Deserialize;
 use std::sync::{Arc, LazyLock};
 
@@ -120,6 +120,8 @@ pub fn predicted(product: &str) -> (String, Option<&'static Prediction>) {
 pub struct Unmeasured {
     /// Its model. The memory stands for the size that a name says.
     pub model: GpuType,
+    /// What the predictor of slowdown believes of the law's constants, whatever the type.
+    pub prior: Prior,
     /// Rate of its host link in one direction, MiB/s.
     pub pcie_mib_s: f64,
     /// CUDA context of a real GPU that no file names, in training.
@@ -172,11 +174,12 @@ mod tests {
     fn what_the_predictor_has_of_its_own_stands_beside_the_model() {
         let [h200, a100, v100] = ["H200", "A100", "V100"].map(|chip| predicted(chip).1.unwrap());
         let model = |name: &str| GpuType::find(name).unwrap();
-        assert_eq!(h200.capacities, model("H200").capacities);
+        let fitted = model("H200").capacities;
+        assert_eq!(h200.capacities, Capacities { time_slice_gract: 0.925, mps_sm: 0.941, ..fitted });
         assert_eq!(h200.power, Some(Power { idle_w: 106.0, ..model("H200").power }));
         assert_eq!((a100.capacities, a100.power), (model("A100-40GB").capacities, None));
-        let share_law = model("V100-32GB").capacities;
-        assert_eq!(v100.capacities, Capacities { time_slice_gract: 0.97, mps_sm: 1.15, ..share_law });
+        let fitted = model("V100-32GB").capacities;
+        assert_eq!(v100.capacities, Capacities { time_slice_gract: 0.97, mps_sm: 1.15, ..fitted });
         assert_eq!([h200, a100, v100].map(|p| p.pcie_mib_s), [55_000.0, 25_000.0, 12_500.0]);
     }
 
@@ -192,6 +195,27 @@ mod tests {
         let unmeasured = Unmeasured::get();
         assert_eq!((unmeasured.training_mib.value, unmeasured.eager_mib.value), (700.0, 1429.0));
         assert_eq!((unmeasured.model.context_mib, unmeasured.pcie_mib_s), (450, 12_500.0));
+    }
+
+    /// Types of which nobody measured how tasks wait are taken to be like the H200, whose file says it.
+    #[test]
+    fn what_a_type_leaves_out_of_sharing_is_as_for_unmeasured_types() {
+        let [h200, a100] = ["H200", "A100-40GB"].map(|name| GpuType::find(name).unwrap());
+        let (said, left_out) = (h200.capacities, a100.capacities);
+        let Capacities { time_slice_gract, mps_sm, .. } = left_out;
+        assert_eq!(Capacities { time_slice_gract, mps_sm, ..said }, left_out);
+        assert!(
+            a100.sources["mps.crowding"].starts_with("assumed")
+                && h200.sources["mps.crowding"].starts_with("fitted")
+        );
+        let text = include_str!("../gpus/h200.toml").replacen("crowding = {", "crowds = {", 1);
+        assert!(GpuType::parse(&text, "x.toml").unwrap_err().to_string().contains("mps.crowds"));
+        let text = include_str!("../gpus/h200.toml").replacen(
+            "crowding = { value = 0",
+            "crowding = { value = -1",
+            1,
+        );
+        assert!(GpuType::parse(&text, "x.toml").unwrap_err().to_string().contains("mps.crowding"));
     }
 
     #[test]

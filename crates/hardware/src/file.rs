@@ -1,7 +1,7 @@
 //! The form of a type's file, and what is checked when one is read.
 
 use super::facts::{Context, Fact, Facts, Known, Prediction, Unmeasured};
-use super::{Capacities, GpuType, MigProfile, Power, Startup, names};
+use super::{Capacities, GpuType, MigProfile, Power, Prior, Startup, Waiting, names};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,6 +80,8 @@ struct PredictionTable {
     mps_sm: Option<Constant>,
     idle_w: Option<Constant>,
     pcie_mib_s: Constant,
+    /// In the file for unmeasured types alone.
+    prior: Option<Group>,
 }
 
 #[derive(Deserialize)]
@@ -124,9 +126,39 @@ const CONSTANTS: [(&str, f64, f64); 21] = [
     ("startup.most_s", 0.0, 1e5),
 ];
 
+/// Constants of sharing that a type may leave out, with the range of each. What is left out is as in the file for
+/// unmeasured types.
+const SHARING: [(&str, f64, f64); 10] = [
+    ("time_slice.overlap", 0.001, 0.999),
+    ("time_slice.overlap_engine", -20.0, 20.0),
+    ("time_slice.wait_s", 0.0, 1.0),
+    ("mps.overlap", 0.001, 0.999),
+    ("mps.overlap_engine", -20.0, 20.0),
+    ("mps.wait_s", 0.0, 1.0),
+    ("mps.crowding", 0.0, 3.0),
+    ("mps.weight_free_sms", 0.0, 10.0),
+    ("mps.weight_tensor", 0.0, 10.0),
+    ("activity.steps_per_s", 0.0, 1e5),
+];
+
+/// Constants of the predictor's prior, with the range of each.
+const PRIOR: [(&str, f64, f64); 11] = [
+    ("time_slice_overlap", 0.001, 0.999),
+    ("time_slice_overlap_engine", -20.0, 20.0),
+    ("time_slice_wait_s", 1e-6, 1.0),
+    ("mps_overlap", 0.001, 0.999),
+    ("mps_overlap_engine", -20.0, 20.0),
+    ("mps_wait_s", 1e-6, 1.0),
+    ("mps_crowding", 1e-3, 3.0),
+    ("mps_weight_registers", 0.0, 10.0),
+    ("mps_weight_free_sms", 0.0, 10.0),
+    ("mps_weight_traffic", 0.0, 10.0),
+    ("mps_weight_tensor", 0.0, 10.0),
+];
+
 /// The keys of all constants (not of the MIG profiles, which have one source together).
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
-    CONSTANTS.iter().map(|(key, ..)| *key)
+    CONSTANTS.iter().chain(&SHARING).map(|(key, ..)| *key)
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
@@ -244,17 +276,50 @@ pub(super) fn parse_facts(text: &str) -> Result<Facts, String> {
 pub(super) fn parse_unmeasured(text: &str) -> Result<Unmeasured, String> {
     let File { context, prediction, .. } = read(text)?;
     let context = context.ok_or("context is missing")?.checked()?;
-    let pcie = prediction.ok_or("prediction is missing")?.pcie_mib_s;
+    let prediction = prediction.ok_or("prediction is missing")?;
+    let prior = prediction.prior.ok_or("prediction.prior is missing")?;
     Ok(Unmeasured {
-        model: parse(text)?,
-        pcie_mib_s: fact(pcie, "prediction.pcie_mib_s", 1.0, 1e7)?.value,
+        // Nothing is left out in this one.
+        model: parse_with(text, None)?,
+        prior: self::prior(prior)?,
+        pcie_mib_s: fact(prediction.pcie_mib_s, "prediction.pcie_mib_s", 1.0, 1e7)?.value,
         training_mib: context.training_mib,
         eager_mib: context.eager_mib.ok_or("context.eager_mib is missing")?,
     })
 }
 
+/// The predictor's prior.
+fn prior(mut table: Group) -> Result<Prior, String> {
+    let mut values = BTreeMap::new();
+    for (key, least, most) in PRIOR {
+        let at = format!("prediction.prior.{key}");
+        let constant = table.remove(key).ok_or_else(|| format!("{at} is missing"))?;
+        values.insert(key, fact(constant, &at, least, most)?.value);
+    }
+    if let Some(unknown) = table.keys().next() {
+        return Err(format!("unknown key prediction.prior.{unknown}"));
+    }
+    let of = |key: &str| values.get(key).copied().unwrap_or(0.0);
+    let waiting = |mode: &str| Waiting {
+        overlap: of(&format!("{mode}_overlap")),
+        overlap_engine: of(&format!("{mode}_overlap_engine")),
+        wait_s: of(&format!("{mode}_wait_s")),
+    };
+    Ok(Prior {
+        time_slice: waiting("time_slice"),
+        mps: waiting("mps"),
+        crowding: of("mps_crowding"),
+        weights: ["registers", "free_sms", "traffic", "tensor"].map(|x| of(&format!("mps_weight_{x}"))),
+    })
+}
+
 /// Reads a model; the error says what is wrong and where.
 pub(super) fn parse(text: &str) -> Result<GpuType, String> {
+    parse_with(text, Some(&Unmeasured::get().model))
+}
+
+/// The same, with a type that has what this one may leave out; `None`: it may leave out nothing.
+fn parse_with(text: &str, unmeasured: Option<&GpuType>) -> Result<GpuType, String> {
     let file: File = read(text)?;
     sound(&file.name)?;
     // What a model does not need has to be in order where it is there.
@@ -278,8 +343,11 @@ pub(super) fn parse(text: &str) -> Result<GpuType, String> {
     if let Some(unknown) = constants.keys().find(|key| !keys().any(|known| known == *key)) {
         return Err(format!("unknown key {unknown}"));
     }
-    for (key, least, most) in CONSTANTS {
+    for (key, least, most) in CONSTANTS.into_iter().chain(SHARING) {
         let Some(constant) = constants.get(key) else {
+            if unmeasured.is_some() && SHARING.iter().any(|(may, ..)| *may == key) {
+                continue;
+            }
             return Err(format!("{key} is missing"));
         };
         // Not a number is in no range.
@@ -291,6 +359,10 @@ pub(super) fn parse(text: &str) -> Result<GpuType, String> {
         }
     }
     let of = |key: &str| constants.get(key).map_or(0.0, |constant| constant.value);
+    let or = |key: &str, left_out: fn(&Capacities) -> f64| match (constants.get(key), unmeasured) {
+        (Some(constant), _) => constant.value,
+        (None, unmeasured) => unmeasured.map_or(0.0, |gpu| left_out(&gpu.capacities)),
+    };
     if of("power.cap_w") <= of("power.idle_w") {
         return Err(format!(
             "power.cap_w = {} is not above power.idle_w = {}",
@@ -329,13 +401,32 @@ pub(super) fn parse(text: &str) -> Result<GpuType, String> {
             mps_dram: of("mps.dram"),
             mps_tensor: of("mps.tensor"),
             pcie: of("pcie.capacity"),
+            time_slice: Waiting {
+                overlap: or("time_slice.overlap", |c| c.time_slice.overlap),
+                overlap_engine: or("time_slice.overlap_engine", |c| c.time_slice.overlap_engine),
+                wait_s: or("time_slice.wait_s", |c| c.time_slice.wait_s),
+            },
+            mps: Waiting {
+                overlap: or("mps.overlap", |c| c.mps.overlap),
+                overlap_engine: or("mps.overlap_engine", |c| c.mps.overlap_engine),
+                wait_s: or("mps.wait_s", |c| c.mps.wait_s),
+            },
+            crowding: or("mps.crowding", |c| c.crowding),
+            weight_free_sms: or("mps.weight_free_sms", |c| c.weight_free_sms),
+            weight_tensor: or("mps.weight_tensor", |c| c.weight_tensor),
+            steps_per_s: or("activity.steps_per_s", |c| c.steps_per_s),
             part_sm: 1.0,
             part_dram: 1.0,
         },
         gract_exponent: of("activity.gract_exponent"),
         startup,
         mig: file.mig.map_or_else(|| Ok(Vec::new()), profiles)?,
-        sources: Arc::new(constants.into_iter().map(|(key, constant)| (key, constant.source)).collect()),
+        sources: Arc::new({
+            let left_out = unmeasured.map(|gpu| (*gpu.sources).clone()).unwrap_or_default();
+            let left_out = left_out.into_iter().filter(|(key, _)| SHARING.iter().any(|(may, ..)| may == key));
+            let said = constants.into_iter().map(|(key, constant)| (key, constant.source));
+            left_out.chain(said).collect()
+        }),
     })
 }
 

@@ -23,7 +23,7 @@ mod mig;
 pub mod names;
 mod startup;
 
-pub use constants::{Capacities, Power};
+pub use constants::{Capacities, Power, Prior, Waiting};
 pub use facts::{Context, Fact, Facts, Known, Prediction, Unmeasured, predicted};
 pub use mig::MigProfile;
 pub use startup::Startup;

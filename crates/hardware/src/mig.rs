@@ -26,8 +26,7 @@ pub struct MigProfile {
 impl GpuType {
     /// A MIG instance of this type; `None`: there is no such profile (upper or lower case).
     ///
-    /// The part of SMs is compute/7, that of bandwidth memory/8; capacities, in shares of the *whole*
-    /// GPU, are the whole's times the part. (1g has 14 of an A100's 108 SMs, 0.130 rather than 0.143;
+    /// The part of SMs is compute/7, that of bandwidth memory/8; capacities are shares of the part. (1g has 14 of an A100's 108 SMs, 0.130 rather than 0.143;
     /// against MISO's A100 latencies compute/7 is the nearer, see `docs/research/gpu-models.md`.) PCIe is not
     /// divided.
     ///
@@ -53,9 +52,6 @@ impl GpuType {
                 ..self.power
             },
             capacities: Capacities {
-                mps_sm: whole.mps_sm * compute,
-                mps_dram: whole.mps_dram * memory,
-                mps_tensor: whole.mps_tensor * compute,
                 part_sm: whole.part_sm * compute,
                 part_dram: whole.part_dram * memory,
                 ..*whole

@@ -1,5 +1,5 @@
-//! The law of sharing that the predictor learns with: tasks that wait for their turn. The simulator and virtual GPUs divide
-//! by [`crate::share`].
+//! The law of sharing: tasks that wait for their turn. The predictor learns with it; the simulator and virtual GPUs divide by
+//! it through [`crate::share`], which makes clients of what a task does alone.
 //!
 //! A task spends `1 - g` of its time alone on the host and `g` on the GPU; only the second part stretches, by the rate
 //! `r` at which its kernels run among others'. A step of it that ends before its answer is read waits at least once
@@ -12,6 +12,7 @@
 //!         SMs, engine:  min(1, C / (a_i + sum over j != i of q_j a_j rho_ij))            C: capacity
 //!                       rho_ij = w_j / w_i where i is the heavier, (w_j / w_i)^(1 + h x_i) where j is,
 //!                       x_i = A_i - 1, from 0 to 3                                       h: crowding
+//!                       MPS: not below the chance that none of the others would run if it were alone
 //!         the others:   min(1, L w_i), with the level L at which
 //!                       min(1, L w_i) a_i + sum over j != i of min(1, L w_j) q_j a_j = 1
 //! e_i   = g_i / r_i                                            GPU time for what takes 1 alone
@@ -33,8 +34,9 @@
 //!   its answer gives the rest of the slice away, and waits for all the others' before each step: that is `s` under
 //!   time-slicing. Under MPS a step waits for kernels under way.
 //!
-//! Everything moves one way (a larger `q` slows all others, a slower task has a larger `q`), and it starts from the
-//! least, so the least solution is found and a newcomer never speeds anyone up. A capacity below 1 is a loss through
+//! Where no step waits for its answer everything moves one way (a larger `q` slows all others, a slower task has a larger
+//! `q`), and it starts from the least, so the least solution is found and a newcomer never speeds anyone up. A task that waits
+//! longer because of a newcomer leaves others more of the GPU meanwhile. A capacity below 1 is a loss through
 //! sharing: it holds in proportion to the chance that anyone else is there.
 //!
 //! Source of form and constants: fitted to our own measurements on H200s, `docs/research/interference.md`.
@@ -80,6 +82,8 @@ pub struct Constants {
 /// Nothing is slower than this: a progress of 0 would hang for ever.
 pub(crate) const LEAST: f64 = 1e-6;
 const ROUNDS: usize = 40;
+/// The largest change of a `q` that ends the rounds: slopes are taken by differences, and need it small.
+const SETTLED: f64 = 1e-9;
 /// Beyond these crowding and waiting grow no more: nothing was measured there.
 const CROWDED: f64 = 3.0;
 const BEFORE: f64 = 8.0;
@@ -87,7 +91,9 @@ const BEFORE: f64 = 8.0;
 /// Room to work in, kept between calls.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
-    q: Vec<f64>,
+    /// `q` of each client, as the last call left it.
+    pub(crate) q: Vec<f64>,
+    fill: Vec<f64>,
     speed_alone: Vec<f64>,
     weight: Vec<f64>,
     /// `w_j / w_i`, and its logarithm where that is above 0.
@@ -110,9 +116,21 @@ pub fn progress_into(
     scratch: &mut Scratch,
     out: &mut Vec<f64>,
 ) {
+    begin(clients, scratch);
+    settle(mode, clients, constants, scratch, out);
+}
+
+/// From the least: everyone alone.
+pub(crate) fn begin(clients: &[Client], scratch: &mut Scratch) {
     scratch.q.clear();
     scratch.q.extend(clients.iter().map(|c| c.engine));
-    settle(mode, clients, constants, scratch, out);
+}
+
+/// Speed alone of a task whose kernels may fill only `cap` of the SMs, over its speed alone without a limit: host time
+/// stays, kernels take longer by what they lack.
+pub(crate) fn limited(engine: f64, fill: f64, cap: f64) -> f64 {
+    let rate = (cap / fill.max(1e-3)).clamp(LEAST, 1.0);
+    1.0 / (1.0 - engine + engine / rate)
 }
 
 /// [`progress_into`] from where the last call with this scratch ended, for clients that differ by little from its.
@@ -123,61 +141,95 @@ pub(crate) fn settle(
     scratch: &mut Scratch,
     out: &mut Vec<f64>,
 ) {
+    settle_to(SETTLED, mode, clients, constants, scratch, out);
+}
+
+/// [`settle`] until no `q` moves by more than this.
+pub(crate) fn settle_to(
+    settled: f64,
+    mode: Mode,
+    clients: &[Client],
+    constants: Constants,
+    scratch: &mut Scratch,
+    out: &mut Vec<f64>,
+) {
     let n = clients.len();
-    scratch.fill(clients);
-    let Scratch { q, speed_alone, weight, ratio } = scratch;
-    let Constants { capacity, crowding, wait_s } = constants;
-    let apart = apart(mode, clients);
     out.clear();
     out.resize(n, 1.0);
+    if let ([c], [q]) = (clients, &mut scratch.q[..]) {
+        // Exactly what it does alone.
+        out[0] = c.limit.clamp(LEAST, 1.0);
+        *q = (1.0 - (1.0 - c.engine) * out[0]).clamp(0.0, 1.0);
+        return;
+    }
+    scratch.fill(mode, clients);
+    let Scratch { q, fill, speed_alone, weight, ratio } = scratch;
+    let Constants { capacity, crowding, wait_s } = constants;
+    let apart = apart(mode, clients);
+    // What would be enough for all at once never binds.
+    let binds = |of: fn(&Client) -> f64| {
+        mode == Mode::Mps && clients.iter().zip(&*speed_alone).map(|(c, s)| of(c) * s).sum::<f64>() > 1.0
+    };
+    let (dram_binds, tensor_binds) = (binds(|c| c.dram), binds(|c| c.tensor));
     for _ in 0..ROUNDS {
         let mut moved = 0.0_f64;
         for (i, c) in clients.iter().enumerate() {
-            let others = || (0..n).filter(move |j| *j != i);
-            let taken: f64 = others().map(|j| q[j] * fill(mode, &clients[j])).sum();
-            let own = fill(mode, c);
+            let own = fill[i];
+            let ratio = &ratio[i * n..][..n];
+            let (mut taken, mut quiet, mut free, mut load) = (0.0, 1.0, 1.0, own);
+            for j in (0..n).filter(|j| *j != i) {
+                let takes = q[j] * fill[j];
+                taken += takes;
+                quiet *= 1.0 - q[j];
+                free *= 1.0 - clients[j].engine;
+                load += takes * ratio[j].0;
+            }
             let mut rate = 1.0_f64;
             // A loss through sharing holds as often as anyone else is there.
-            let quiet: f64 = others().map(|j| 1.0 - q[j]).product();
             let held = capacity + (1.0 - capacity).max(0.0) * quiet;
             // Tasks whose thread limits leave room for each other have SMs of their own.
             if apart < 1.0 {
                 let crowded =
                     if mode == Mode::Mps { crowding * (taken - 1.0).clamp(0.0, CROWDED) } else { 0.0 };
-                let mut load = own;
-                for j in others() {
-                    let (times, heavier) = ratio[i * n + j];
-                    let times = if crowded > 0.0 && heavier > 0.0 {
-                        times * (crowded * heavier).exp()
-                    } else {
-                        times
-                    };
-                    load += q[j] * fill(mode, &clients[j]) * times;
+                if crowded > 0.0 {
+                    for (j, (times, heavier)) in ratio.iter().enumerate() {
+                        if j != i && *heavier > 0.0 {
+                            load += q[j] * fill[j] * times * (crowded * heavier).exp_m1();
+                        }
+                    }
                 }
-                let shared = if load > 0.0 { (held / load).min(1.0) } else { 1.0 };
+                // However heavy the others, it runs when they would not run alone either. Time slices are equal.
+                let least = if mode == Mode::Mps { free } else { 0.0 };
+                let shared = if load > 0.0 { (held / load).max(least).min(1.0) } else { 1.0 };
                 rate = apart + (1.0 - apart) * shared;
             }
-            if mode == Mode::Mps {
-                // Under a thread limit kernels run slower, and take less of the rest.
-                let wants = |of: fn(&Client) -> f64| {
-                    let others = others().map(|j| (q[j] * of(&clients[j]) * speed_alone[j], weight[j]));
-                    served((of(c) * speed_alone[i], weight[i]), others, 1.0)
-                };
-                rate = rate.min(wants(|c| c.dram)).min(wants(|c| c.tensor));
+            // Under a thread limit kernels run slower, and take less of the rest.
+            let wants = |of: fn(&Client) -> f64| {
+                let others = (0..n).filter(|j| *j != i);
+                let others = others.map(|j| (q[j] * of(&clients[j]) * speed_alone[j], weight[j]));
+                served((of(c) * speed_alone[i], weight[i]), others, 1.0)
+            };
+            if dram_binds {
+                rate = rate.min(wants(|c| c.dram));
+            }
+            if tensor_binds {
+                rate = rate.min(wants(|c| c.tensor));
             }
             let busy = c.engine / (rate * speed_alone[i]).max(LEAST);
             let wait = match mode {
                 Mode::TimeSlice => (wait_s * c.steps_per_s - c.engine).max(0.0) * taken / held,
                 Mode::Mps => (1.0 - apart) * wait_s * c.steps_per_s * (taken + own - 1.0).clamp(0.0, BEFORE),
             };
-            let time = (1.0 - c.overlap) * (1.0 - c.engine + busy + wait) + c.overlap * busy.max(1.0);
+            // Exactly 1 where nothing stretches.
+            let stretch = (busy - c.engine).max(0.0);
+            let time = 1.0 + (1.0 - c.overlap) * (stretch + wait) + c.overlap * (busy - 1.0).max(0.0);
             let now = (busy / time).min(1.0);
             moved = moved.max((now - q[i]).abs());
-            out[i] = (1.0 / time).clamp(LEAST, 1.0);
+            out[i] = (1.0 / time).clamp(LEAST, c.limit.clamp(LEAST, 1.0));
             // In place: as sure as by rounds, and faster.
             q[i] = now;
         }
-        if moved < 1e-9 {
+        if moved < settled {
             break;
         }
     }
@@ -196,7 +248,9 @@ pub(crate) fn settle(
 }
 
 impl Scratch {
-    fn fill(&mut self, clients: &[Client]) {
+    fn fill(&mut self, mode: Mode, clients: &[Client]) {
+        self.fill.clear();
+        self.fill.extend(clients.iter().map(|c| fill(mode, c)));
         // Rate of its kernels alone under its thread limit: 1/limit = 1 - g + g/rate.
         self.speed_alone.clear();
         self.speed_alone.extend(clients.iter().map(|c| {
@@ -210,11 +264,12 @@ impl Scratch {
         for i in clients {
             self.ratio.extend(clients.iter().map(|j| {
                 let log = (j.log_weight - i.log_weight).clamp(-12.0, 12.0);
-                (log.exp(), log.max(0.0))
+                if log == 0.0 { (1.0, 0.0) } else { (log.exp(), log.max(0.0)) }
             }));
         }
     }
 }
+
 /// How far thread limits keep clients on SMs of their own: 1 where the limits leave room for each other, 0 where they
 /// overlap by as much as the smallest has, or there are none; straight between, as one percent more changes little.
 fn apart(mode: Mode, clients: &[Client]) -> f64 {

@@ -1,27 +1,28 @@
-//! The weighted-share law: how far co-located tasks slow each other down.
+//! How far tasks on one GPU slow each other down, from what each does alone: the law of [`crate::law`], for the simulator and
+//! virtual GPUs.
 //!
-//! Every task has a *demand*: the share of each resource that it uses when it runs alone. The
-//! resources of a GPU are divided by weighted water-filling, each for itself; a task's progress is
-//! what its scarcest resource allows:
+//! Every task has a *demand*: the share of each resource that it uses when it runs alone on the whole GPU. Of that and of the
+//! constants of a type of GPU ([`Capacities`]) comes what the law divides by:
 //!
 //! ```text
-//! s_ir = min(d_ir, level_r * w_i)   with the level such that the shares of r fill C_r at most
-//! p_i  = l_i * min over r of min(1, s_ir / d_ir)
+//! g    = GRACT                                        share of its time with a kernel on the GPU
+//! a    = SMACT / GRACT                                SMs that its kernels fill while they run; DRAM, tensor pipes likewise
+//! w    = weight (1 - a)^-f e^(t tensor^4)   under MPS; its weight alone under time-slicing
+//! o    = logistic(logit(overlap) + overlap_engine (g - 0.7))
 //! ```
 //!
-//! `l_i` is 1, or what a thread limit under MPS leaves the task when it is alone; a task so limited
-//! asks for `l_i` times its DRAM, tensor and PCIe demand, and for no more SMs than its limit.
+//! On a part of a GPU (a MIG instance) kernels that filled more than the part take longer and host time stays; the law divides
+//! the part by what the task does there alone, and its progress is
 //!
-//! This is the "structural prior" of the interference predictor: weighted proportional sharing of
-//! capacities on solo-equivalent demands. It has no memory, no noise and no learned residual; an
-//! online learner multiplies those in. Each resource is filled for itself, so a task that is held
-//! back by DRAM does not hand its unused SM share to others. That leaves a little capacity unused
-//! where two resources saturate at once, and buys that a newcomer can never speed anyone up.
+//! ```text
+//! 1 / (1 - g + max(g, SMACT / part of SMs, DRAM / part of bandwidth)) * what the law says
+//! ```
 //!
-//! # Capacities
-//! They are not all 1: tasks that share a resource lose some of it to each other (switching
-//! contexts, evicting caches), or overlap better than their solo counters say. See [`Capacities`].
-//! The loss needs at least two tasks: a task that runs alone has all of the device.
+//! A thread limit under MPS leaves it its measured speed alone, or what [`crate::law`] makes of SMs that its kernels lack.
+//!
+//! It has no memory and no noise. What the predictor learns of single tasks beside the law (their weights, how far their hosts
+//! run ahead) is not known here: on H200s each task's own progress is off by a tenth to a fifth, the sum of a set by a twentieth
+//! (`docs/research/gpu-models.md`).
 //!
 //! # Power
 //! When the set asks for more power than the board may draw, clocks fall and everyone slows down:
@@ -29,6 +30,9 @@
 
 pub use carma_hardware::Capacities;
 
+use crate::law::{self, Client, Constants};
+
+use carma_hardware::Waiting;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -57,23 +61,26 @@ pub struct Demand {
 pub struct Tenant {
     /// What it uses when alone.
     pub demand: Demand,
-    /// Its weight in the division of a scarce resource; only ratios matter. 1 unless something is
-    /// known. What is not positive and finite counts as 1.
+    /// Factor of the weight that its demand gives it in the division of a scarce resource; only ratios matter. 1 unless
+    /// something is known. What is not positive and finite counts as 1.
     pub weight: f64,
     /// Upper limit on its share of the SMs, 0 to 1 (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` / 100;
     /// on a MIG instance, of its SMs). `None`: no limit. Only MPS has such limits: time-slicing ignores it.
     pub sm_cap: Option<f64>,
     /// Its speed alone under `sm_cap`, over its speed alone without: [`curve_at`] of its measured
-    /// curve. `None`: not measured, and `min(1, sm_cap / demand.sm)` is taken. Means nothing without
+    /// curve. `None`: not measured, and its kernels are taken to lose what they lack in SMs. Means nothing without
     /// `sm_cap`.
     pub capped_rate: Option<f64>,
+    /// Steps a second alone, each of which ends with an answer that it waits for; 0 for one that never waits. `None`: not
+    /// known, and [`Capacities::steps_per_s`] is taken.
+    pub steps_per_s: Option<f64>,
 }
 
 impl Tenant {
     /// A tenant of weight 1 without a limit.
     #[must_use]
     pub const fn new(demand: Demand) -> Self {
-        Self { demand, weight: 1.0, sm_cap: None, capped_rate: None }
+        Self { demand, weight: 1.0, sm_cap: None, capped_rate: None, steps_per_s: None }
     }
 
     /// The same under MPS with a limit of `percent` of the threads. `curve` is its speed alone by
@@ -134,10 +141,9 @@ impl fmt::Display for Mode {
 pub struct Outcome {
     /// Progress of each tenant, in the order given: its speed over its speed alone, in (0, 1].
     pub progress: Vec<f64>,
-    /// What they use together, in solo-equivalent units: the sum of demand times progress, at most
-    /// the capacity. `gract` is what a counter would show: under time-slicing the time lost to
-    /// switching counts as busy; under MPS it is the chance that any of them has a kernel resident,
-    /// `1 - prod(1 - gract_i)` with the solo values (on the H200 table within 0.1 for k = 2 and 4).
+    /// What they use together, in solo-equivalent units: the sum of demand times progress. `gract` is what a counter
+    /// would show: under time-slicing the time lost to switching counts as busy; under MPS it is the chance that any
+    /// of them has a kernel resident.
     pub used: Demand,
 }
 
@@ -166,10 +172,15 @@ pub fn share(mode: Mode, tenants: &[Tenant], capacities: &Capacities) -> Outcome
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
     tenants: Vec<Ready>,
+    clients: Vec<Client>,
+    law: law::Scratch,
 }
 
+/// The largest change of the chance that a task has a kernel on the GPU at which the law counts as solved.
+const SETTLED: f64 = 1e-7;
+
 /// [`share`] without allocation once `scratch` and `progress` have grown: for simulators, which ask
-/// a million times a second. Replaces what is in `progress` and returns [`Outcome::used`].
+/// a hundred thousand times a second. Replaces what is in `progress` and returns [`Outcome::used`].
 pub fn share_into(
     mode: Mode,
     tenants: &[Tenant],
@@ -177,37 +188,42 @@ pub fn share_into(
     scratch: &mut Scratch,
     progress: &mut Vec<f64>,
 ) -> Demand {
-    let ready = &mut scratch.tenants;
+    let Scratch { tenants: ready, clients, law } = scratch;
     ready.clear();
-    progress.clear();
-    ready.extend(tenants.iter().map(|tenant| Ready::of(mode, tenant, capacities)));
-    progress.extend(ready.iter().map(|tenant| tenant.limit));
-    let mut engine = 1.0;
-    match mode {
-        Mode::TimeSlice => {
-            engine = divide(|d| d.gract, capacities.time_slice_gract, ready, progress);
-        }
-        Mode::Mps => {
-            divide(|d| d.sm, capacities.mps_sm, ready, progress);
-            divide(|d| d.dram, capacities.mps_dram, ready, progress);
-            divide(|d| d.tensor, capacities.mps_tensor, ready, progress);
-        }
-    }
-    divide(|d| d.pcie, capacities.pcie, ready, progress);
+    ready.extend(tenants.iter().map(|tenant| Ready::of(tenant, capacities)));
+    clients.clear();
+    clients.extend(ready.iter().zip(tenants).map(|(ready, tenant)| ready.client(mode, tenant, capacities)));
+    let constants = match mode {
+        Mode::TimeSlice => Constants {
+            capacity: capacities.time_slice_gract,
+            crowding: 0.0,
+            wait_s: capacities.time_slice.wait_s,
+        },
+        Mode::Mps => Constants {
+            capacity: capacities.mps_sm,
+            crowding: capacities.crowding,
+            wait_s: capacities.mps.wait_s,
+        },
+    };
+    law::begin(clients, law);
+    law::settle_to(SETTLED, mode, clients, constants, law, progress);
     let mut used = Demand::default();
     let mut quiet = 1.0;
-    for (tenant, p) in ready.iter().zip(&*progress) {
-        let alone = &tenant.alone;
-        used.gract += tenant.asked.gract * p;
-        used.sm += alone.sm * p;
-        used.dram += alone.dram * p;
-        used.tensor += alone.tensor * p;
-        used.pcie += alone.pcie * p;
-        quiet *= (1.0 - tenant.asked.gract).max(0.0);
+    for (((tenant, client), p), q) in ready.iter().zip(&*clients).zip(progress).zip(&law.q) {
+        used.gract += client.engine * *p;
+        quiet *= (1.0 - q).max(0.0);
+        *p = (*p * tenant.here).max(LEAST_PROGRESS);
+        used.sm += tenant.alone.sm * *p;
+        used.dram += tenant.alone.dram * *p;
+        used.tensor += tenant.alone.tensor * *p;
+        used.pcie += tenant.alone.pcie * *p;
     }
     used.gract = match mode {
         // The engine is busy while it switches, so a counter shows the loss as well.
-        Mode::TimeSlice => (used.gract / engine.min(1.0)).min(engine.max(1.0)),
+        Mode::TimeSlice if clients.iter().filter(|c| c.engine > 0.0).count() > 1 => {
+            (used.gract / constants.capacity.min(1.0)).min(1.0)
+        }
+        Mode::TimeSlice => used.gract,
         Mode::Mps => 1.0 - quiet,
     };
     used
@@ -222,10 +238,18 @@ pub fn share_mixed(groups: &[Vec<Tenant>], capacities: &Capacities) -> MixedOutc
     let outer: Vec<Tenant> = groups
         .iter()
         .zip(&inner)
-        .map(|(group, outcome)| Tenant {
-            weight: if let [only] = group.as_slice() { only.weight } else { 1.0 },
+        .map(|(group, outcome)| {
             // Engine time and the link are what groups divide. SMs packed beyond 1 need no more time.
-            ..Tenant::new(Demand { gract: outcome.used.gract, pcie: outcome.used.pcie, ..Demand::default() })
+            let demand = Demand { gract: outcome.used.gract, pcie: outcome.used.pcie, ..Demand::default() };
+            match (group.as_slice(), outcome.progress.as_slice()) {
+                ([only], [progress]) => Tenant {
+                    weight: only.weight,
+                    steps_per_s: Some(only.steps_per_s.unwrap_or(capacities.steps_per_s) * progress),
+                    ..Tenant::new(demand)
+                },
+                // While one of several waits for its answer another has kernels for the rest of the slice.
+                _ => Tenant { steps_per_s: Some(0.0), ..Tenant::new(demand) },
+            }
         })
         .collect();
     // What the groups ask for is what they got of this very part, so the part is not taken twice.
@@ -248,109 +272,89 @@ const LEAST_PROGRESS: f64 = 1e-6;
 /// Bounds that keep quotients of weights and demands finite and non-zero.
 const MOST: f64 = 1e6;
 
+/// Weights' features near their ends are noise: kernels that leave less than this of the SMs free count as leaving this.
+const LEAST_FREE: f64 = 0.02;
+/// Engine time at which [`carma_hardware::Waiting::overlap`] holds.
+const MIDDLE_ENGINE: f64 = 0.7;
+
 /// A tenant with its numbers put right.
 #[derive(Debug, Clone, Copy)]
 struct Ready {
-    /// Its demand alone.
+    /// Its demand alone on the whole GPU.
     alone: Demand,
-    /// What it asks for here and now: under a thread limit less, on a MIG instance more engine time.
-    asked: Demand,
-    /// Its weight, positive.
-    weight: f64,
-    /// The most progress that a thread limit leaves it.
-    limit: f64,
+    /// Its speed alone on the part that there is, over that on the whole.
+    here: f64,
+}
+
+fn bound(value: f64) -> f64 {
+    if value.is_finite() { value.clamp(0.0, MOST) } else { 0.0 }
 }
 
 impl Ready {
-    fn of(mode: Mode, tenant: &Tenant, capacities: &Capacities) -> Self {
-        let bound = |value: f64| {
-            if value.is_finite() { value.clamp(0.0, MOST) } else { 0.0 }
-        };
+    fn of(tenant: &Tenant, capacities: &Capacities) -> Self {
         let Demand { gract, sm, dram, tensor, pcie } = tenant.demand;
         let mut alone =
             Demand { gract: 0.0, sm: bound(sm), dram: bound(dram), tensor: bound(tensor), pcie: bound(pcie) };
         alone.gract = bound(gract).max(alone.sm).max(alone.dram).max(alone.tensor);
-        let weight = tenant.weight;
-        let weight = if weight.is_finite() && weight > 0.0 { weight.clamp(1.0 / MOST, MOST) } else { 1.0 };
         let &Capacities { part_sm, part_dram, .. } = capacities;
         // Engine time for the work of one second alone: on a part of the GPU kernels that filled more
         // than the part take longer. Host time does not, so the task loses less than that.
-        let (mut engine, mut limit) = (alone.gract, 1.0);
+        let mut here = 1.0;
         if part_sm < 1.0 || part_dram < 1.0 {
             let gract = alone.gract.min(1.0);
-            engine = engine.max(alone.sm.max(alone.tensor) / part_sm).max(alone.dram / part_dram);
-            limit = (1.0 / (1.0 - gract + engine)).min(1.0);
+            let engine = gract.max(alone.sm.max(alone.tensor) / part_sm).max(alone.dram / part_dram);
+            here = (1.0 / (1.0 - gract + engine)).clamp(LEAST_PROGRESS, 1.0);
         }
-        let mut cap_sm = f64::INFINITY;
-        if let (Mode::Mps, Some(cap)) = (mode, tenant.sm_cap) {
-            cap_sm = bound(cap) * part_sm;
-            let guess = || if alone.sm > cap_sm { cap_sm / alone.sm } else { 1.0 };
-            limit = tenant.capped_rate.map_or_else(guess, bound).min(limit);
-        }
-        limit = limit.clamp(LEAST_PROGRESS, 1.0);
-        let asked = Demand {
-            gract: if mode == Mode::TimeSlice { engine * limit } else { engine.min(1.0) },
-            // A measured speed under a limit may need all the SMs of the limit.
-            sm: if limit < 1.0 && cap_sm.is_infinite() { alone.sm * limit } else { alone.sm.min(cap_sm) },
-            dram: alone.dram * limit,
-            tensor: alone.tensor * limit,
-            pcie: alone.pcie * limit,
+        Self { alone, here }
+    }
+
+    /// What the law divides by, in shares of the part that there is.
+    fn client(&self, mode: Mode, tenant: &Tenant, capacities: &Capacities) -> Client {
+        let Self { alone, here } = *self;
+        let &Capacities { part_sm, part_dram, .. } = capacities;
+        // Its host time alone is what it is on the whole GPU.
+        let engine = 1.0 - (1.0 - alone.gract.min(1.0)) * here;
+        let while_busy = |share: f64, of: f64| {
+            if engine > 0.0 { (share * here / of / engine).clamp(0.0, 1.0) } else { 0.0 }
         };
-        Self { alone, asked, weight, limit }
-    }
-}
-
-/// Divides one resource by weighted water-filling, shares `min(asked, level * weight)` with the
-/// highest level at which they fit, and lowers `progress` accordingly. A tenant that is alone on the
-/// resource loses nothing to others. Returns the capacity that held.
-fn divide(of: impl Fn(&Demand) -> f64, capacity: f64, tenants: &[Ready], progress: &mut [f64]) -> f64 {
-    let (mut total, mut count) = (0.0, 0_u32);
-    for tenant in tenants {
-        let asked = of(&tenant.asked);
-        total += asked;
-        count += u32::from(asked > 0.0);
-    }
-    if count <= 1 {
-        return capacity.max(1.0);
-    }
-    if total <= capacity {
-        return capacity;
-    }
-    let level = level(&of, capacity, tenants);
-    for (tenant, p) in tenants.iter().zip(progress) {
-        let asked = of(&tenant.asked);
-        if asked > 0.0 {
-            let served = (level * tenant.weight / asked).clamp(LEAST_PROGRESS, 1.0);
-            *p = p.min((tenant.limit * served).max(LEAST_PROGRESS));
-        }
-    }
-    capacity
-}
-
-/// The level of [`divide`] where the demands do not fit. Rises from the even one: a task that asks for
-/// less than it is served, and what they leave raises it, until nobody new is served. Sums are made
-/// afresh each time, because taking weights off a running total would lose the small ones.
-fn level(of: impl Fn(&Demand) -> f64, capacity: f64, tenants: &[Ready]) -> f64 {
-    let mut level = 0.0;
-    let mut served_before = usize::MAX;
-    loop {
-        let (mut left, mut weights, mut served) = (capacity, 0.0, 0_usize);
-        for tenant in tenants {
-            let asked = of(&tenant.asked);
-            if asked <= level * tenant.weight {
-                left -= asked;
-                served += 1;
-            } else {
-                weights += tenant.weight;
+        let fill = while_busy(alone.sm, part_sm);
+        let tensor = while_busy(alone.tensor, part_sm * capacities.mps_tensor);
+        let waiting = match mode {
+            Mode::TimeSlice => capacities.time_slice,
+            Mode::Mps => capacities.mps,
+        };
+        let weight = tenant.weight;
+        let weight = if weight.is_finite() && weight > 0.0 { weight.clamp(1.0 / MOST, MOST) } else { 1.0 };
+        let mut client = Client {
+            engine,
+            fill,
+            dram: while_busy(alone.dram, part_dram * capacities.mps_dram),
+            tensor,
+            pcie: (alone.pcie * here / capacities.pcie).min(1.0),
+            log_weight: weight.ln(),
+            overlap: overlap(waiting, engine),
+            steps_per_s: bound(tenant.steps_per_s.unwrap_or(capacities.steps_per_s)) * here,
+            limit: 1.0,
+            cap: 1.0,
+        };
+        if mode == Mode::Mps {
+            client.log_weight += capacities.weight_tensor * tensor.powi(4)
+                - capacities.weight_free_sms * (1.0 - fill).max(LEAST_FREE).ln();
+            if let Some(cap) = tenant.sm_cap {
+                client.cap = bound(cap).min(1.0);
+                let guess = || law::limited(engine, fill, client.cap);
+                client.limit = tenant.capped_rate.map_or_else(guess, bound).clamp(LEAST_PROGRESS, 1.0);
             }
         }
-        if served == served_before || weights <= 0.0 {
-            return level;
-        }
-        // Never down: rounding must not make it oscillate.
-        level = level.max(left / weights);
-        served_before = served;
+        client
     }
+}
+
+/// Share of its steps that the host of a task with so much engine time queues ahead.
+fn overlap(waiting: Waiting, engine: f64) -> f64 {
+    let logit =
+        (waiting.overlap / (1.0 - waiting.overlap)).ln() + waiting.overlap_engine * (engine - MIDDLE_ENGINE);
+    1.0 / (1.0 + (-logit).exp())
 }
 
 #[cfg(test)]
@@ -358,27 +362,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Of a task that never waits for an answer.
     fn tenant(gract: f64, sm: f64, dram: f64) -> Tenant {
-        Tenant::new(Demand { gract, sm, dram, ..Demand::default() })
+        Tenant { steps_per_s: Some(0.0), ..Tenant::new(Demand { gract, sm, dram, ..Demand::default() }) }
     }
 
-    /// What one NVIDIA H200 did at first (2026-11-21, PyTorch 2.11, one run each). Every saturated row of
-    /// that table gives one value, total speed-up times solo demand, and this is the mean per mode:
-    ///
-    /// | mode | rows | values | mean |
-    /// |---|---|---|---|
-    /// | time-slice, GRACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.936 0.929 0.870 | 0.91 |
-    /// | MPS, SMACT | ResNet26 k=4, k=7; ResNet152 k=3 | 0.842 0.855 0.914 | 0.87 |
-    ///
-    /// Below 1 on both counts: switching costs 9 %, and SMs shared on Hopper cost each task 13 % of
-    /// what its own counters suggest. Two tasks on one GPU are all that it rests on; a larger
-    /// measurement since gave what `carma_hardware` has of the H200 (`docs/research/gpu-models.md`).
-    fn first_h200() -> Capacities {
-        Capacities { time_slice_gract: 0.91, mps_sm: 0.87, ..Capacities::prior() }
+    fn h200() -> Capacities {
+        carma_hardware::GpuType::find("H200").unwrap().capacities
     }
 
     fn total(mode: Mode, one: Tenant, k: usize) -> f64 {
-        share(mode, &vec![one; k], &first_h200()).progress.iter().sum()
+        share(mode, &vec![one; k], &h200()).progress.iter().sum()
     }
 
     /// Solo rows of the H200 table, in the mode that the k > 1 rows use.
@@ -387,10 +381,8 @@ mod tests {
     const RESNET152_SLICED: (f64, f64, f64) = (0.707, 0.545, 0.220);
     const RESNET152_MPS: (f64, f64, f64) = (0.759, 0.575, 0.233);
 
-    /// The note on that table calls differences under 10 % noise, and the law is held to that: total
-    /// throughput over one task's, each within 10 % of what was measured. The capacities come from the
-    /// saturated ones of these very rows, so this shows that one number per mode describes them, not
-    /// that it predicts others.
+    /// What one NVIDIA H200 did at first (2026-11-21, PyTorch 2.11, one run each), total throughput over one task's. The
+    /// constants were fitted to other tasks on other days; steps a second are those of the table.
     #[test]
     fn totals_agree_with_the_h200_table() {
         let rows = [
@@ -404,24 +396,26 @@ mod tests {
             ("ResNet152 MPS 3", Mode::Mps, RESNET152_MPS, 3, 31.3 / 19.7),
         ];
         for (name, mode, (gract, sm, dram), k, measured) in rows {
-            let law = total(mode, tenant(gract, sm, dram), k);
-            let off = law / measured - 1.0;
+            let steps = if name.starts_with("ResNet26") { 87.7 } else { 18.7 };
+            let law = total(mode, Tenant { steps_per_s: Some(steps), ..tenant(gract, sm, dram) }, k);
+            // Nobody is faster in company than alone: what is above is noise.
+            let off = law / f64::min(measured, k as f64) - 1.0;
             assert!(
-                off.abs() < 0.10,
+                off.abs() < 0.15,
                 "{name}: law {law:.2}, measured {measured:.2}, off {:.0} %",
                 off * 100.0
             );
         }
     }
 
-    /// The row with 25 % of the threads each: 3.34 times one task. Held to 15 %, because the law
-    /// knows the cap only as an upper limit on the SM share.
+    /// The row with 25 % of the threads each: 3.34 times one task. Held to 25 %: kernels that wait for memory lose less than
+    /// what they lack in SMs.
     #[test]
     fn a_thread_limit_agrees_with_the_h200_table() {
         let (gract, sm, dram) = RESNET26_MPS;
         let capped = Tenant { sm_cap: Some(0.25), ..tenant(gract, sm, dram) };
         let law = total(Mode::Mps, capped, 4);
-        assert!((law / (314.6 / 94.1) - 1.0).abs() < 0.15, "law {law:.2}");
+        assert!((law / (314.6 / 94.1) - 1.0).abs() < 0.25, "law {law:.2}");
     }
 
     /// Counters: GRACT and SMACT as the table shows them, within 0.15 of full scale.
@@ -437,32 +431,39 @@ mod tests {
             (Mode::Mps, RESNET152_MPS, 3, 1.000, 0.963),
         ];
         for (mode, (gract, sm, dram), k, gract_seen, sm_seen) in rows {
-            let used = share(mode, &vec![tenant(gract, sm, dram); k], &first_h200()).used;
+            let used = share(mode, &vec![tenant(gract, sm, dram); k], &h200()).used;
             assert!((used.gract - gract_seen).abs() < 0.15, "{mode:?} k={k}: GRACT {:.3}", used.gract);
             assert!((used.sm - sm_seen).abs() < 0.15, "{mode:?} k={k}: SMACT {:.3}", used.sm);
         }
     }
 
     #[test]
-    fn a_small_task_is_served_first_and_the_rest_is_split_by_weight() {
+    fn tasks_that_fill_the_gpu_split_it_by_weight() {
         let heavy = Tenant { weight: 3.0, ..tenant(1.0, 1.0, 0.0) };
-        let outcome = share(
-            Mode::TimeSlice,
-            &[tenant(0.2, 0.2, 0.0), heavy, tenant(1.0, 1.0, 0.0)],
-            &Capacities::prior(),
-        );
-        let expected = [1.0, 0.6, 0.2];
-        for (p, e) in outcome.progress.iter().zip(expected) {
-            assert!((p - e).abs() < 1e-12, "{:?}", outcome.progress);
+        for mode in [Mode::TimeSlice, Mode::Mps] {
+            let capacities = Capacities { mps_sm: 1.0, crowding: 0.0, ..Capacities::prior() };
+            let outcome = share(mode, &[heavy, tenant(1.0, 1.0, 0.0)], &capacities);
+            assert!(close(&outcome.progress, &[0.75, 0.25]), "{:?}", outcome.progress);
         }
+    }
+
+    /// A light task whose steps are shorter than a slice waits for all of the others' slices before each.
+    #[test]
+    fn a_task_that_waits_for_its_answers_is_slower_than_one_that_does_not() {
+        let (light, full) = (tenant(0.2, 0.1, 0.0), tenant(1.0, 1.0, 0.0));
+        let of = |steps| {
+            share(Mode::TimeSlice, &[Tenant { steps_per_s: steps, ..light }, full], &h200()).progress[0]
+        };
+        let [queues, waits, unknown] = [Some(0.0), Some(1000.0), None].map(of);
+        assert!(waits < 0.7 * queues && waits < unknown && unknown < queues, "{waits} {unknown} {queues}");
     }
 
     #[test]
     fn dram_binds_where_sms_do_not() {
         let streaming = tenant(0.9, 0.3, 0.8);
         let outcome = share(Mode::Mps, &[streaming; 2], &Capacities::prior());
-        assert!((outcome.progress[0] - 0.5).abs() < 1e-12);
-        assert!((outcome.used.dram - 0.8).abs() < 1e-12);
+        // A little over what can be had: each meets the other as often as that runs on average.
+        assert!((0.8..0.88).contains(&outcome.used.dram), "{outcome:?}");
     }
 
     #[test]
@@ -470,11 +471,11 @@ mod tests {
         let one = tenant(1.0, 1.0, 0.0);
         let outcome = share_mixed(&[vec![one, one], vec![one]], &Capacities::prior());
         // Half of the time each; within the pair 1.15 is split in two.
-        assert!((outcome.progress[1][0] - 0.5).abs() < 1e-12);
-        assert!((outcome.progress[0][0] - 0.5 * 0.575).abs() < 1e-12);
-        let alone = share_mixed(&[vec![one]], &first_h200());
+        assert!((outcome.progress[1][0] - 0.5).abs() < 1e-9, "{:?}", outcome.progress);
+        assert!((outcome.progress[0][0] - 0.5 * 0.575).abs() < 1e-9, "{:?}", outcome.progress);
+        let alone = share_mixed(&[vec![one]], &h200());
         assert_eq!(alone.progress, vec![vec![1.0]]);
-        assert!(share_mixed(&[], &first_h200()).progress.is_empty());
+        assert!(share_mixed(&[], &h200()).progress.is_empty());
     }
 
     #[test]
@@ -506,41 +507,34 @@ mod tests {
         let measured = full.with_threads(50.0, &[(50.0, 0.8), (100.0, 1.0)]);
         let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::prior());
         assert_eq!(outcome.progress, [0.5, 0.8]);
-        // Half of the threads each leave less than all of the SMs where sharing costs some.
-        let outcome = share(Mode::Mps, &[guessed, measured], &first_h200());
-        assert!((outcome.progress[0] - 0.5 * 0.87).abs() < 1e-12);
-        assert!((outcome.progress[1] - 0.8 * 0.87).abs() < 1e-12);
+        // Their limits give them SMs of their own: nothing is lost to each other.
+        let outcome = share(Mode::Mps, &[guessed, measured], &h200());
+        assert_eq!(outcome.progress, [0.5, 0.8]);
         // Time-slicing knows no limits.
         assert_eq!(share(Mode::TimeSlice, &[measured], &Capacities::prior()).progress, [1.0]);
     }
 
     #[test]
     fn a_part_of_a_gpu_is_slower_in_proportion() {
-        let part = Capacities {
-            mps_sm: 1.15 * 3.0 / 7.0,
-            mps_dram: 0.4,
-            part_sm: 3.0 / 7.0,
-            part_dram: 0.5,
-            ..Capacities::prior()
-        };
+        let part = Capacities { part_sm: 3.0 / 7.0, part_dram: 0.5, ..Capacities::prior() };
         let (large, small) = (tenant(1.0, 6.0 / 7.0, 0.2), tenant(0.5, 0.2, 0.1));
         for mode in [Mode::TimeSlice, Mode::Mps] {
             assert!((share(mode, &[large], &part).progress[0] - 0.5).abs() < 1e-12);
             assert_eq!(share(mode, &[small], &part).progress, [1.0]);
+            // Two that fill it divide what they have there alone.
+            let [whole, part] = [Capacities::prior(), part].map(|c| share(mode, &[large; 2], &c).progress[0]);
+            assert!(part <= 0.5 * whole + 1e-9, "{mode:?}: {part} of {whole}");
         }
         // Half of its time is the host's; its kernels fill 0.8 of the SMs and take 28/15 as long.
         let bursty = tenant(0.5, 0.4, 0.1);
         let expected = 1.0 / (0.5 + 0.4 * 7.0 / 3.0);
         assert!((share(Mode::Mps, &[bursty], &part).progress[0] - expected).abs() < 1e-12);
-        // Three of them time-sliced divide the engine, which each needs for 14/15 of a second.
-        let sliced = share(Mode::TimeSlice, &[bursty; 3], &part).progress[0];
-        assert!((sliced - 1.0 / (3.0 * 0.4 * 7.0 / 3.0)).abs() < 1e-12);
-        let sliced = share(Mode::TimeSlice, &[small; 3], &part).progress[0];
-        assert!((sliced - 1.0 / (3.0 * 0.5)).abs() < 1e-12);
-        let mixed = share_mixed(&[vec![small], vec![small], vec![small]], &part).progress[0][0];
-        assert!((sliced - mixed).abs() < 1e-12);
-        let packed = share(Mode::Mps, &[small; 3], &part).progress[0];
-        assert!((packed - 1.15 * 3.0 / 7.0 / 0.6).abs() < 1e-12);
+        for tasks in [vec![bursty; 3], vec![small; 3], vec![bursty, large, Tenant::new(small.demand)]] {
+            let sliced = share(Mode::TimeSlice, &tasks, &part).progress;
+            let groups: Vec<Vec<Tenant>> = tasks.iter().map(|task| vec![*task]).collect();
+            let mixed: Vec<f64> = share_mixed(&groups, &part).progress.into_iter().flatten().collect();
+            assert!(close(&sliced, &mixed), "{sliced:?} {mixed:?}");
+        }
     }
 
     #[test]
@@ -550,7 +544,7 @@ mod tests {
         let many = [tenant(1.0, 1.0, 0.0); 5];
         share_into(Mode::Mps, &many, &Capacities::prior(), &mut scratch, &mut progress);
         let used = share_into(Mode::TimeSlice, &many[..2], &Capacities::prior(), &mut scratch, &mut progress);
-        assert_eq!(progress, [0.5; 2]);
+        assert!(close(&progress, &[0.5; 2]), "{progress:?}");
         assert_eq!(used, share(Mode::TimeSlice, &many[..2], &Capacities::prior()).used);
     }
 
@@ -561,9 +555,10 @@ mod tests {
             weight: f64::NAN,
             sm_cap: Some(f64::NAN),
             capped_rate: None,
+            steps_per_s: Some(f64::NAN),
         };
         for mode in [Mode::TimeSlice, Mode::Mps] {
-            let outcome = share(mode, &[bad, tenant(0.5, 0.5, 0.1)], &first_h200());
+            let outcome = share(mode, &[bad, tenant(0.5, 0.5, 0.1)], &h200());
             assert_eq!(outcome.progress, vec![1.0, 1.0]);
         }
     }
@@ -583,7 +578,14 @@ mod tests {
                 sm_cap,
                 // Some with a measured speed under their limit.
                 capped_rate: sm_cap.filter(|cap| *cap < 0.5).map(f64::sqrt),
+                // Some that wait, some that do not, some of which nothing is known.
+                steps_per_s: [None, Some(0.0), Some(1000.0 * weight)][(weight * 100.0) as usize % 3],
             })
+    }
+
+    /// Tasks that queue their steps: how long one waits for its answers is time in which it leaves the GPU to others.
+    fn queueing(tenant: Tenant) -> Tenant {
+        Tenant { steps_per_s: Some(0.0), ..tenant }
     }
 
     fn any_mode() -> impl Strategy<Value = Mode> {
@@ -591,11 +593,11 @@ mod tests {
     }
 
     fn any_capacities() -> impl Strategy<Value = Capacities> {
-        prop_oneof![Just(Capacities::prior()), Just(first_h200())]
+        prop_oneof![Just(Capacities::prior()), Just(h200())]
     }
 
     fn close(a: &[f64], b: &[f64]) -> bool {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-9)
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5)
     }
 
     proptest! {
@@ -607,7 +609,8 @@ mod tests {
             prop_assert_eq!(progress.len(), tenants.len());
             prop_assert!(progress.iter().all(|&p| p > 0.0 && p <= 1.0));
             prop_assert!(used.gract <= 1.0 + 1e-9);
-            // Under time-slicing a unit is active only while the engine is.
+            // Under time-slicing a unit is active only while the engine is. Each meets the others as often as they run on
+            // average, which is a little less than when they run by turns.
             let most = |capacity: f64| match mode {
                 Mode::TimeSlice => 1.0,
                 Mode::Mps if tenants.len() == 1 => capacity.max(1.0),
@@ -615,10 +618,10 @@ mod tests {
             };
             // A measured curve may beat its thread limit, in these units.
             if tenants.iter().all(|t| t.capped_rate.is_none()) {
-                prop_assert!(used.sm <= most(c.mps_sm) + 1e-9);
+                prop_assert!(used.sm <= 1.1 * most(c.mps_sm), "{} of {}", used.sm, most(c.mps_sm));
             }
-            prop_assert!(used.dram <= most(c.mps_dram) + 1e-9);
-            prop_assert!(used.tensor <= most(c.mps_tensor) + 1e-9);
+            prop_assert!(used.dram <= 1.1 * most(c.mps_dram), "{} of {}", used.dram, most(c.mps_dram));
+            prop_assert!(used.tensor <= 1.1 * most(c.mps_tensor), "{} of {}", used.tensor, most(c.mps_tensor));
         }
 
         #[test]
@@ -631,21 +634,22 @@ mod tests {
         #[test]
         fn a_newcomer_never_speeds_anyone_up(
             mode in any_mode(), c in any_capacities(),
-            mut tenants in prop::collection::vec(any_tenant(), 1..10), newcomer in any_tenant(),
+            mut tenants in prop::collection::vec(any_tenant().prop_map(queueing), 1..10),
+            newcomer in any_tenant().prop_map(queueing),
         ) {
             let before = share(mode, &tenants, &c).progress;
             tenants.push(newcomer);
             let after = share(mode, &tenants, &c).progress;
             for (a, b) in after.iter().zip(&before) {
-                prop_assert!(*a <= b + 1e-9, "{} > {}", a, b);
+                prop_assert!(*a <= b + 1e-5, "{} > {}", a, b);
             }
         }
 
         #[test]
         fn a_newcomer_to_any_group_never_speeds_anyone_up(
             c in any_capacities(),
-            mut groups in prop::collection::vec(prop::collection::vec(any_tenant(), 1..4), 1..4),
-            newcomer in any_tenant(), which in any::<prop::sample::Index>(),
+            mut groups in prop::collection::vec(prop::collection::vec(any_tenant().prop_map(queueing), 1..4), 1..4),
+            newcomer in any_tenant().prop_map(queueing), which in any::<prop::sample::Index>(),
         ) {
             // Equal weights: a group that grows from one to two falls back to weight 1.
             for tenant in groups.iter_mut().flatten() { tenant.weight = 1.0; }
@@ -655,7 +659,7 @@ mod tests {
             let after = share_mixed(&groups, &c).progress;
             for (a, b) in after.iter().zip(&before) {
                 for (a, b) in a.iter().zip(b) {
-                    prop_assert!(*a <= b + 1e-9, "{} > {}", a, b);
+                    prop_assert!(*a <= b + 1e-5, "{} > {}", a, b);
                 }
             }
         }
@@ -687,11 +691,12 @@ mod tests {
         #[test]
         fn a_heavier_weight_never_hurts_its_owner(
             mode in any_mode(), c in any_capacities(),
-            mut tenants in prop::collection::vec(any_tenant(), 1..10), factor in 1.0..10.0_f64,
+            mut tenants in prop::collection::vec(any_tenant().prop_map(queueing), 1..10), factor in 1.0..10.0_f64,
         ) {
             let before = share(mode, &tenants, &c).progress[0];
             tenants[0].weight *= factor;
-            prop_assert!(share(mode, &tenants, &c).progress[0] >= before - 1e-9);
+            let after = share(mode, &tenants, &c).progress[0];
+            prop_assert!(after >= before - 1e-4, "{after} {before} {factor} {tenants:?}");
         }
 
         #[test]
@@ -701,8 +706,9 @@ mod tests {
         ) {
             let tenants: Vec<Tenant> = raw.into_iter().map(|(gract, sm, dram, tensor, weight, sm_cap)| Tenant {
                 demand: Demand { gract, sm, dram, tensor, pcie: dram }, weight, sm_cap, capped_rate: sm_cap,
+                steps_per_s: sm_cap,
             }).collect();
-            let outcome = share(mode, &tenants, &first_h200());
+            let outcome = share(mode, &tenants, &h200());
             prop_assert!(outcome.progress.iter().all(|&p| p > 0.0 && p <= 1.0));
         }
     }

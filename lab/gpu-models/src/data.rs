@@ -1,6 +1,8 @@
 //! The measurements that models are fitted to, read where they lie.
 
 use carma_files::MOST;
+use carma_interference::measured::{Measured, Solos};
+use carma_interference::profile::{Metrics, Stat};
 use carma_interference::share::{Demand, Mode, Tenant};
 use carma_stats::{mean, median};
 use serde::Deserialize;
@@ -328,6 +330,8 @@ pub struct H200 {
     pub runs: Vec<Powered>,
     /// SMACT and GRACT of tasks alone.
     pub solos: Vec<(String, f64, f64)>,
+    /// The sets of [`logs`].
+    pub sets: Vec<Together>,
     /// Of the sets measured twice: how far the second is off the first.
     pub repeats: Vec<Repeat>,
     /// What was read, for people.
@@ -357,6 +361,68 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
+/// A set of tasks: how they share, how many there are, their names.
+type Set<'a> = (Mode, usize, &'a [String]);
+
+/// Logs of `carma bench interference` on H200s. What is measured to test the predictor is not among them.
+pub const LOGS: [&str; 2] = ["interference-h200.log.jsonl", "heavier-tasks-h200.log.jsonl"];
+
+/// Sets of two and more tasks without thread limits in a log; `None`: it is not there. Repeats become one row: the mean of
+/// their progress. What a task does alone is the median of its windows alone under the same sharing, its steps a second
+/// the median of all of them.
+///
+/// # Errors
+/// A log that can't be read.
+pub fn sets(log: &Path) -> Result<Option<Vec<Together>>, String> {
+    if !log.is_file() {
+        return Ok(None);
+    }
+    let text = carma_files::read_text(log, MOST).map_err(|e| e.to_string())?;
+    let measured = Measured::read(&text).map_err(|e| format!("{}: {e}", log.display()))?;
+    let solos = Solos::of(&measured.combinations);
+    let alone = |task: &str, mode: Mode| {
+        let own =
+            measured.combinations.iter().filter(|w| w.k() == 1 && !w.is_split() && w.members[0] == task);
+        let activities = own.filter(|w| w.sharing == mode).filter_map(|w| activity(&w.activity));
+        let demand = combined(&activities.collect::<Vec<_>>(), median)?;
+        let steps_per_s =
+            median([Mode::TimeSlice, Mode::Mps].into_iter().filter_map(|m| solos.overall(task, m)));
+        Some(Tenant { steps_per_s, ..Tenant::new(demand) })
+    };
+    let mut rows: BTreeMap<Set<'_>, Vec<&[f64]>> = BTreeMap::new();
+    for window in
+        measured.combinations.iter().filter(|w| w.k() > 1 && !w.is_split() && !w.progress.is_empty())
+    {
+        rows.entry((window.sharing, window.k(), &window.members)).or_default().push(&window.progress);
+    }
+    let mut sets = Vec::new();
+    for ((mode, k, tasks), runs) in rows {
+        let tenants: Option<Vec<Tenant>> = tasks.iter().map(|task| alone(task, mode)).collect();
+        let progress: Option<Vec<f64>> = (0..k).map(|at| mean(runs.iter().map(|run| run[at]))).collect();
+        let (Some(tenants), Some(progress)) = (tenants, progress) else { continue };
+        let label = format!("{} {}", mode_name(mode), tasks.join(" + "));
+        let family = |task: &String| {
+            let note = measured.tasks.iter().find(|note| note.name == *task);
+            note.map_or_else(|| task.clone(), |note| note.family().to_owned())
+        };
+        let families = kinds(&tasks.iter().map(family).collect::<Vec<_>>());
+        sets.push(Together { label, families, mode, tenants, progress });
+    }
+    Ok(Some(sets))
+}
+
+fn activity(metrics: &Metrics) -> Option<Demand> {
+    let share = |stat: Option<Stat>| stat.map(|stat| stat.mean / 100.0);
+    let link = [metrics.pcie_rx_mib_s, metrics.pcie_tx_mib_s].into_iter().flatten().map(|stat| stat.mean);
+    Some(Demand {
+        gract: share(metrics.gract_pct)?,
+        sm: share(metrics.smact_pct)?,
+        dram: share(metrics.drama_pct)?,
+        tensor: share(metrics.tensor_pct).unwrap_or(0.0),
+        pcie: link.fold(0.0, f64::max) / PCIE5_MIB_S,
+    })
+}
+
 /// The table's rows, and whatever lies in the folder with results: `collocation*.json` (sets of tasks,
 /// solos, idle power, thread limits) and `modes-*.json` (runs).
 ///
@@ -384,9 +450,16 @@ pub fn h200(folder: &Path) -> Result<H200, String> {
         let Some(alone) = alone else { continue };
         let mut tenant = Tenant::new(share_of(&alone.5));
         tenant.sm_cap = limit.map(|percent| percent / 100.0);
+        tenant.steps_per_s = Some(alone.4);
         let progress = vec![rate / alone.4 / k as f64; k];
         let set = Together { label, families, mode, tenants: vec![tenant; k], progress };
         if limit.is_some() { found.limited.push(set) } else { found.table.push(set) }
+    }
+    for log in LOGS {
+        if let Some(sets) = sets(&folder.join(log))? {
+            found.files.push(log.to_owned());
+            found.sets.extend(sets);
+        }
     }
     let mut files: Vec<PathBuf> = match std::fs::read_dir(folder) {
         Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
@@ -614,7 +687,10 @@ fn collocation(files: Vec<Collocation>, into: &mut H200) {
         let progress: Option<Vec<f64>> =
             (0..solo.len()).map(|at| mean(runs.iter().filter_map(|run| run.get(at).copied()))).collect();
         if let Some(progress) = progress {
-            let tenants = solo.iter().map(|(demand, _)| Tenant::new(*demand)).collect();
+            let tenants = solo
+                .iter()
+                .map(|(demand, rate)| Tenant { steps_per_s: Some(*rate), ..Tenant::new(*demand) })
+                .collect();
             into.together.push(Together { label, families, mode, tenants, progress });
         }
     }

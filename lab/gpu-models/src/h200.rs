@@ -1,29 +1,30 @@
 //! The H200: our own measurements.
 
 use super::data::{self, Powered, Repeat, Together};
-use super::search::{Key, Problem, RESAMPLES, SEED};
+use super::search::{Key, Problem, RESAMPLES};
 use super::{
-    Error, Errors, Fitted, FittedRow, Fitting, Held, HeldOut, Part, Places, fit_rows, light, progress, set,
-    sharing, total, with, write,
+    Error, Errors, FittedRow, Fitting, Held, HeldOut, Part, Places, fit_rows, light, own_progress, progress,
+    total, with, write,
 };
 use carma_hardware::GpuType;
 use carma_interference::power::{Power, PowerLaw as _, clock_factor};
-use carma_interference::share::{Capacities, Demand, Mode, Tenant, share};
+use carma_interference::share::Mode;
 use carma_sim::gpu::Law;
-use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg64;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The task whose kernels fill the GPU for so long that neighbours under MPS starve: sets with it do not
-/// share by demand, and no capacity is fitted to them.
+/// The task whose kernels fill the GPU for so long that neighbours under MPS starve.
 const STARVES: &str = "matmul";
 
 pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), Error> {
     let folder = places.named.map_or_else(|| places.root.join("bench/h200/results"), Path::to_owned);
     let found = data::h200(&folder).map_err(Error)?;
-    if found.together.is_empty() {
-        return Err(Error(format!("{}: no sets of tasks in it (collocation*.json)", folder.display())));
+    if found.together.is_empty() || found.sets.is_empty() {
+        return Err(Error(format!(
+            "{}: no sets of tasks in it (collocation*.json, {})",
+            folder.display(),
+            data::LOGS.join(", ")
+        )));
     }
     fitting.data.push(format!("{}: {}", folder.display(), found.files.join(", ")));
     let source = |what: &str| {
@@ -41,8 +42,16 @@ pub(super) fn fit(fitting: &mut Fitting, places: Places<'_>) -> Result<(), Error
     let part = gract(fitting, &found.solos);
     fitting.take(part, &source("networks alone (the table in lab/gpu-models/src/data.rs, and those)"));
 
-    sliced(fitting, &found, &source("the 9 sets of tasks that each fill the GPU"));
-    mps(fitting, &found, &source("the 5 sets of tasks that each fill the GPU, without matmul,"));
+    let source = |mode: Mode| {
+        let sets = of(&found.sets, mode).len();
+        format!(
+            "fitted by `carma lab fit h200` on 2026-11-23 to {sets} sets of 2 to 8 tasks of bench/h200/results/{{{}}} \
+             (H200s)",
+            data::LOGS.join(", ")
+        )
+    };
+    sliced(fitting, &found, &source(Mode::TimeSlice));
+    mps(fitting, &found, &source(Mode::Mps));
     Ok(())
 }
 
@@ -50,86 +59,150 @@ fn of(rows: &[Together], mode: Mode) -> Vec<Together> {
     rows.iter().filter(|set| set.mode == mode).cloned().collect()
 }
 
-/// Whether each of the tasks keeps the GPU busy by itself. A capacity is what such sets show: what is missing
-/// beside a light task is not capacity but how long it waits for its turn.
-fn saturated(set: &Together) -> bool {
-    set.tenants.iter().all(|tenant| tenant.demand.gract >= SATURATED)
-}
-
-/// GRACT alone from which a task saturates: ours are at 0.99 and above, or at 0.5 and below.
-const SATURATED: f64 = 0.9;
+const EIGHT: &str = "sets of eight other tasks, another day (collocation*.json), held out on purpose";
+const TABLE: &str = "the table of 2026-11-21: another run with other tasks, held out on purpose";
 
 fn sliced(fitting: &mut Fitting, found: &data::H200, source: &str) {
-    let rows = of(&found.together, Mode::TimeSlice);
-    let (full, other): (Vec<Together>, Vec<Together>) = rows.iter().cloned().partition(saturated);
-    let table = of(&found.table, Mode::TimeSlice);
+    let rows = of(&found.sets, Mode::TimeSlice);
+    let (eight, table) = (of(&found.together, Mode::TimeSlice), of(&found.table, Mode::TimeSlice));
+    let held: [Held<'_, Together>; 2] = [(EIGHT, &eight, true), (TABLE, &table, true)];
     let keys = vec![fitting.key("time_slice.gract", 0.5, 1.5)];
-    let held: [Held<'_, Together>; 2] = [(LIGHT, &other, true), (TABLE, &table, true)];
-    let mut part =
-        sharing(fitting, "Time-slice, sets of tasks that each fill the GPU", keys.clone(), &full, &held);
-    part.held_out.push(by_size(fitting, &keys, &full, &rows));
+    let mut part = sets(fitting, "Time-slice", keys, &rows, &held);
     part.held_out.extend(noise(&found.repeats, Mode::TimeSlice));
-    part.notes.push(instead(fitting, &keys, &rows, &part));
     fitting.take(part, source);
-    let note = waiting_note(&fitting.model, &rows);
-    if let Some(part) = fitting.parts.last_mut() {
-        part.notes.push(note);
-    }
+    let unknown: Vec<Together> = rows.into_iter().map(unknown_steps).collect();
+    let keys = vec![fitting.key("activity.steps_per_s", 0.0, 1000.0)];
+    let part = sets(fitting, "Time-slice, steps a second of no task known", keys, &unknown, &[]);
+    fitting.take(part, source);
 }
 
 fn mps(fitting: &mut Fitting, found: &data::H200, source: &str) {
-    let (starving, rows): (Vec<Together>, Vec<Together>) =
-        of(&found.together, Mode::Mps).into_iter().partition(|set| set.families.iter().any(|f| f == STARVES));
-    let (full, other): (Vec<Together>, Vec<Together>) = rows.iter().cloned().partition(saturated);
-    let table = of(&found.table, Mode::Mps);
-    let keys = vec![fitting.key("mps.sm", 0.5, 1.6)];
+    let rows = of(&found.sets, Mode::Mps);
+    let (eight, table) = (of(&found.together, Mode::Mps), of(&found.table, Mode::Mps));
+    let (starving, eight): (Vec<Together>, Vec<Together>) =
+        eight.into_iter().partition(|set| set.families.iter().any(|family| family == STARVES));
     let held: [Held<'_, Together>; 4] = [
-        (LIGHT, &other, true),
-        ("sets with matmul, which break the law: kept out on purpose", &starving, true),
+        (EIGHT, &eight, true),
+        ("those of them with matmul, held out on purpose", &starving, true),
         (TABLE, &table, true),
         ("tasks under a thread limit, held out on purpose", &found.limited, true),
     ];
-    let title = "MPS, sets of tasks that each fill the GPU, without matmul";
-    let mut part = sharing(fitting, title, keys.clone(), &full, &held);
-    part.held_out.push(by_size(fitting, &keys, &full, &rows));
+    let keys = vec![
+        fitting.key("mps.sm", 0.5, 1.6),
+        fitting.key("mps.crowding", 0.0, 1.0),
+        fitting.key("mps.weight_free_sms", 0.0, 3.0),
+        fitting.key("mps.weight_tensor", 0.0, 4.0),
+    ];
+    let mut part = sets(fitting, "MPS", keys, &rows, &held);
     part.held_out.extend(noise(&found.repeats, Mode::Mps));
-    part.notes.push(instead(fitting, &keys, &rows, &part));
-    let wide = [keys, vec![fitting.key("mps.dram", 0.3, 1.6), fitting.key("mps.tensor", 0.2, 1.6)]].concat();
-    part.notes.push(on_totals(fitting, &wide, |problem| {
-        let full: Vec<&Together> = full.iter().collect();
-        let left_out = Errors::of(&problem.leave_one_out(&full));
-        format!(
-            "DRAM and tensor capacity are not identified: fitted too ({}), the error with a kind of task left out is \
-             {:.1} %. They keep their values",
-            said(&wide, &problem.solve(&full)),
-            left_out.mape * 100.0
-        )
-    }));
-    let each = Errors::of(&each_errors(&after(fitting, &part), &starving));
-    part.notes.push(format!(
-        "Matmul's kernels fill the GPU for longer than its neighbours' and push them down to a tenth, which no \
-         capacity can say: of each task's own progress in its sets MAPE {:.0} %, median {:.0} %. What is missing is \
-         a weight of the task",
-        each.mape * 100.0,
-        each.median * 100.0
-    ));
     fitting.take(part, source);
-    let all: Vec<Together> = rows.into_iter().chain(starving).collect();
-    let part = weights(fitting, &all);
-    fitting.show(part);
 }
 
-/// The model with what a part found.
-fn after(fitting: &Fitting, part: &Part) -> GpuType {
-    let mut after = light(&fitting.model);
-    for fitted in part.parameters.iter().filter(|fitted| fitted.identified) {
-        set(&mut after, &fitted.key, fitted.value);
+/// The set as it is where nobody knows how many steps its tasks make.
+fn unknown_steps(mut set: Together) -> Together {
+    for tenant in &mut set.tenants {
+        tenant.steps_per_s = None;
     }
-    after
+    set
 }
 
-const LIGHT: &str = "sets with light tasks, held out on purpose";
-const TABLE: &str = "the table of 2026-11-21: another run with other tasks, held out on purpose";
+/// An error of own progress beyond this counts less and less.
+const ROBUST: f64 = 0.3;
+/// How much the sum of a set counts beside the mean of its members.
+const OF_SUMS: f64 = 3.0;
+
+/// How far a model is off a set: the root of the mean square of the logarithms of own progress, and that of their sum.
+fn off(model: &GpuType, set: &Together) -> f64 {
+    let said = progress(model, set.mode, &set.tenants);
+    let own = said.iter().zip(&set.progress).map(|(said, measured)| {
+        let log = (said / measured).ln().abs();
+        if log < ROBUST { log * log } else { ROBUST * (2.0 * log - ROBUST) }
+    });
+    let sum = (said.iter().sum::<f64>() / set.total()).ln();
+    (own.sum::<f64>() / set.tenants.len() as f64 + OF_SUMS * sum * sum).sqrt()
+}
+
+/// Fits to own progress and to the sums of sets. Sets of each size count by the root of how many there are, so that the
+/// pairs do not decide alone.
+fn sets(
+    fitting: &Fitting,
+    title: &str,
+    keys: Vec<Key>,
+    rows: &[Together],
+    held: &[Held<'_, Together>],
+) -> Part {
+    let base = light(&fitting.model);
+    let of_size: BTreeMap<usize, usize> = rows.iter().fold(BTreeMap::new(), |mut sizes, set| {
+        *sizes.entry(set.tenants.len()).or_default() += 1;
+        sizes
+    });
+    let count = |set: &Together| of_size.get(&set.tenants.len()).map_or(1.0, |n| *n as f64).powf(-0.25);
+    let of = keys.clone();
+    let problem = Problem {
+        keys,
+        // What is minimised is the mean of (model / measured - 1)^2.
+        model: &|values: &[f64], set: &Together| {
+            set.total() * (1.0 + count(set) * off(&with(&base, &of, values), set))
+        },
+        said: &|values, set| total(&with(&base, &of, values), set),
+        measured: &Together::total,
+        // A tenth of the usual resamples: each is a search over hundreds of sets.
+        resamples: RESAMPLES.div_ceil(10),
+        families: &|set| set.families.clone(),
+    };
+    let all: Vec<&Together> = rows.iter().collect();
+    let parameters = problem.fit(&all);
+    let values: Vec<f64> = parameters.iter().map(|fitted| fitted.value).collect();
+    let errors = |rows: &[Together]| Errors::of(&problem.errors(&values, rows));
+    let mut held_out = Vec::new();
+    // Minutes without optimisation.
+    if !cfg!(test) {
+        let how = "leave one family out, the others fitted".to_owned();
+        held_out.push(HeldOut { how, errors: Errors::of(&problem.leave_one_out(&all)) });
+    }
+    held_out
+        .extend(held.iter().map(|(how, rows, _)| HeldOut { how: (*how).to_owned(), errors: errors(rows) }));
+    let fitted = with(&base, &of, &values);
+    let row = |set: &Together, held_out| FittedRow {
+        label: set.label.clone(),
+        measured: set.total(),
+        model: total(&fitted, set),
+        held_out,
+    };
+    let mut shown: Vec<FittedRow> = rows.iter().map(|set| row(set, false)).collect();
+    for (_, rows, _) in held.iter().filter(|(.., shown)| *shown) {
+        shown.extend(rows.iter().map(|set| row(set, true)));
+    }
+    let sums = sums(&fitted, rows).into_iter();
+    let sums = sums.map(|(k, said, measured)| format!("{k}: {said:.2} ({measured:.2})")).collect::<Vec<_>>();
+    Part {
+        title: title.to_owned(),
+        unit: "total progress, exclusive GPUs; fitted to own progress and to totals".to_owned(),
+        in_sample: errors(rows),
+        parameters,
+        taken: true,
+        held_out,
+        rows: shown,
+        notes: vec![
+            own_progress(&fitted, rows),
+            format!("Mean total by the number of members, model (measured): {}", sums.join(", ")),
+        ],
+    }
+}
+
+/// Mean total progress by the number of members: the model's and the measured one.
+fn sums(model: &GpuType, sets: &[Together]) -> Vec<(usize, f64, f64)> {
+    let sizes: BTreeSet<usize> = sets.iter().map(|set| set.tenants.len()).collect();
+    let of = |k: usize| sets.iter().filter(move |set| set.tenants.len() == k);
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    sizes
+        .into_iter()
+        .map(|k| {
+            let said = mean(of(k).map(|set| total(model, set)).collect());
+            (k, said, mean(of(k).map(Together::total).collect()))
+        })
+        .collect()
+}
 
 /// Power, and the clock where power holds it down, in one fit: a task that is always held down shows only
 /// by its clock what it asks for.
@@ -238,73 +311,6 @@ fn gract(fitting: &Fitting, solos: &[(String, f64, f64)]) -> Part {
     )
 }
 
-/// Fitted to sets of two, tested on all larger ones.
-fn by_size(fitting: &Fitting, keys: &[Key], fitted: &[Together], all: &[Together]) -> HeldOut {
-    let pairs: Vec<&Together> = fitted.iter().filter(|set| set.tenants.len() == 2).collect();
-    let more = all.iter().filter(|set| set.tenants.len() > 2);
-    on_totals(fitting, keys, |problem| {
-        let values = problem.solve(&pairs);
-        HeldOut {
-            how: format!(
-                "triples and quadruples with light tasks in them too, fitted to pairs ({})",
-                said(keys, &values)
-            ),
-            errors: Errors::of(&problem.errors(&values, more)),
-        }
-    })
-}
-
-fn said(keys: &[Key], values: &[f64]) -> String {
-    let said: Vec<String> =
-        keys.iter().zip(values).map(|(key, value)| format!("{} {value:.3}", key.key)).collect();
-    said.join(", ")
-}
-
-/// What a fit to all sets gives, and what it costs.
-fn instead(fitting: &Fitting, keys: &[Key], rows: &[Together], part: &Part) -> String {
-    let all: Vec<&Together> = rows.iter().collect();
-    let (now, full): (_, Vec<Together>) =
-        (after(fitting, part), rows.iter().filter(|s| saturated(s)).cloned().collect());
-    let on = |model: &GpuType, sets: &[Together]| {
-        let errors: Vec<f64> = sets.iter().map(|set| total(model, set) / set.total() - 1.0).collect();
-        let each = Errors::of(&each_errors(model, sets));
-        let total = Errors::of(&errors);
-        format!(
-            "{:.1} % (bias {:+.1} %), own progress {:.1} %",
-            total.mape * 100.0,
-            total.bias * 100.0,
-            each.mape * 100.0
-        )
-    };
-    on_totals(fitting, keys, |problem| {
-        let values = problem.solve(&all);
-        let then = with(&light(&fitting.model), keys, &values);
-        let left_out = Errors::of(&problem.leave_one_out(&all));
-        format!(
-            "Fitted to all these sets instead: {}. Totals of all sets are then off by {}, by {:.1} % with a kind of task \
-             left out; those of tasks that fill the GPU by {}. With what is taken: {} and {}",
-            said(keys, &values),
-            on(&then, rows),
-            left_out.mape * 100.0,
-            on(&then, &full),
-            on(&now, rows),
-            on(&now, &full),
-        )
-    })
-}
-
-/// With the problem of fitting these to totals.
-fn on_totals<T>(fitting: &Fitting, keys: &[Key], then: impl FnOnce(&Problem<'_, Together>) -> T) -> T {
-    let base = light(&fitting.model);
-    then(&Problem {
-        keys: keys.to_vec(),
-        model: &|values: &[f64], set: &Together| total(&with(&base, keys, values), set),
-        said: &|values, set| total(&with(&base, keys, values), set),
-        measured: &Together::total,
-        families: &|set| set.families.clone(),
-    })
-}
-
 /// How far two measurements of the same sets differ.
 fn noise(repeats: &[Repeat], mode: Mode) -> Vec<HeldOut> {
     let of = || repeats.iter().filter(|repeat| repeat.mode == mode);
@@ -318,269 +324,48 @@ fn noise(repeats: &[Repeat], mode: Mode) -> Vec<HeldOut> {
     rows.into_iter().filter(|(_, errors)| !errors.is_empty()).map(said).collect()
 }
 
-/// Errors of each task's own progress.
-fn each_errors(model: &GpuType, sets: &[Together]) -> Vec<f64> {
-    let of = |set: &Together| -> Vec<f64> {
-        let said = progress(model, set.mode, &set.tenants);
-        said.into_iter().zip(&set.progress).map(|(p, measured)| p / measured - 1.0).collect()
-    };
-    sets.iter().flat_map(of).collect()
-}
-
-/// The tasks of a set in the order of its tenants, from its label.
-fn tasks(set: &Together) -> Vec<&str> {
-    set.label.split_once(' ').map_or_else(Vec::new, |(_, tasks)| tasks.split(" + ").collect())
-}
-
-/// Ridge on the logarithm of a weight: a weight off 1 by a factor of e counts as much as a row whose
-/// progress is off by a factor of 1.2. About (0.3 / 1.5)^2: the scatter of the rows over that of the weights.
-const RIDGE: f64 = 0.04;
-/// The largest weight is e to this, the smallest its inverse.
-const MOST_LOG_WEIGHT: f64 = 4.0;
-
-/// What weights are fitted to: a task's own progress in a set, or that weights are 1.
-enum Weighed<'a> {
-    Progress(&'a Together, Vec<usize>, usize),
-    Prior(usize),
-}
-
-/// One weight for each kind of task, to see what the law lacks. Not for the GPU's file: they belong to tasks.
-fn weights<'a>(fitting: &Fitting, sets: &'a [Together]) -> Part {
-    let model = light(&fitting.model);
-    let kinds: Vec<String> = {
-        let all: BTreeSet<&String> = sets.iter().flat_map(|set| &set.families).collect();
-        all.into_iter().cloned().collect()
-    };
-    let said = |values: &[f64], set: &Together, which: &[usize]| -> Vec<f64> {
-        let tenants: Vec<Tenant> = (set.tenants.iter().zip(which))
-            .map(|(tenant, &kind)| Tenant {
-                weight: values.get(kind).copied().unwrap_or(0.0).exp(),
-                ..*tenant
-            })
-            .collect();
-        progress(&model, set.mode, &tenants)
-    };
-    let which = |set: &Together| -> Vec<usize> {
-        tasks(set).iter().filter_map(|task| kinds.iter().position(|kind| kind == task)).collect()
-    };
-    // 1 + the logarithm of model over measured, against 1.
-    let log = |values: &[f64], row: &Weighed<'_>| match row {
-        Weighed::Progress(set, which, at) => {
-            let said = said(values, set, which);
-            1.0 + said.get(*at).zip(set.progress.get(*at)).map_or(0.0, |(p, measured)| (p / measured).ln())
-        }
-        Weighed::Prior(kind) => 1.0 + RIDGE.sqrt() * values.get(*kind).copied().unwrap_or(0.0),
-    };
-    let key = Key { key: "weight", start: 0.0, low: -MOST_LOG_WEIGHT, high: MOST_LOG_WEIGHT };
-    let problem = Problem {
-        keys: vec![key; kinds.len()],
-        model: &log,
-        said: &log,
-        measured: &|_| 1.0,
-        families: &|_| Vec::new(),
-    };
-    let solve = |sets: &[&'a Together]| {
-        let mut rows: Vec<Weighed<'_>> = (0..kinds.len()).map(Weighed::Prior).collect();
-        for &set in sets {
-            rows.extend((0..set.tenants.len()).map(|at| Weighed::Progress(set, which(set), at)));
-        }
-        let values = problem.solve(&rows.iter().collect::<Vec<_>>());
-        // Only ratios matter, and the ridge holds their level but weakly: their geometric mean is 1.
-        let level = values.iter().sum::<f64>() / values.len().max(1) as f64;
-        values.into_iter().map(|value| value - level).collect::<Vec<f64>>()
-    };
-    let errors = |values: &[f64], sets: &[&Together], total: bool| {
-        let of = |set: &&Together| {
-            let said = said(values, set, &which(set));
-            if total {
-                vec![said.iter().sum::<f64>() / set.total() - 1.0]
-            } else {
-                said.iter().zip(&set.progress).map(|(p, measured)| p / measured - 1.0).collect()
-            }
-        };
-        Errors::of(&sets.iter().flat_map(of).collect::<Vec<f64>>())
-    };
-    let all: Vec<&Together> = sets.iter().collect();
-    let (pairs, more): (Vec<&Together>, Vec<&Together>) =
-        all.iter().copied().partition(|s| s.tenants.len() == 2);
-    let values = solve(&all);
-    let mut rng = Pcg64::seed_from_u64(SEED);
-    // A tenth of the usual resamples: each is a search over eight values.
-    let resampled: Vec<Vec<f64>> = (0..RESAMPLES.div_ceil(10))
-        .map(|_| {
-            let resample: Vec<&Together> =
-                all.iter().filter_map(|_| all.get(rng.random_range(0..all.len())).copied()).collect();
-            solve(&resample)
-        })
-        .collect();
-    let parameters = kinds.iter().enumerate().map(|(at, kind)| {
-        let of = || resampled.iter().filter_map(|values| values.get(at).copied());
-        let value = values.get(at).copied().unwrap_or(0.0);
-        let round = |log: f64| (log.exp() * 1e3).round() / 1e3;
-        Fitted {
-            key: format!("weight of {kind}"),
-            value: round(value),
-            before: 1.0,
-            low: round(of().fold(value, f64::min)),
-            high: round(of().fold(value, f64::max)),
-            identified: true,
-        }
-    });
-    let even = vec![0.0; kinds.len()];
-    let from_pairs = solve(&pairs);
-    let mut held_out = Vec::new();
-    for (name, total) in [("total", true), ("each task's own progress", false)] {
-        let mut held = |how: String, errors| held_out.push(HeldOut { how, errors });
-        held(format!("{name}, all sets, weights 1"), errors(&even, &all, total));
-        held(format!("{name}, all sets, weights fitted (in sample)"), errors(&values, &all, total));
-        held(format!("{name}, triples and quadruples, weights 1"), errors(&even, &more, total));
-        held(
-            format!("{name}, triples and quadruples, weights fitted to pairs alone"),
-            errors(&from_pairs, &more, total),
-        );
-    }
-    let mut rows = Vec::new();
-    for set in sets.iter().filter(|set| set.families.iter().any(|family| family == STARVES)) {
-        let said = said(&values, set, &which(set));
-        for ((task, measured), model) in tasks(set).into_iter().zip(&set.progress).zip(said) {
-            rows.push(FittedRow {
-                label: format!("{task} in {}", set.label),
-                measured: *measured,
-                model,
-                held_out: false,
-            });
-        }
-    }
-    Part {
-        title: "MPS with one weight for each kind of task, shown and not taken".to_owned(),
-        unit: "own progress; sets with matmul shown".to_owned(),
-        parameters: parameters.collect(),
-        taken: false,
-        in_sample: errors(&values, &all, false),
-        held_out,
-        rows,
-        notes: vec![
-            "Squared logarithms of own progress with a ridge on the weights' logarithms, capacities as above; the \
-             interval is the range over resamples of sets. Weights belong to tasks and to the model that learns them, not \
-             to the GPU's file"
-                .to_owned(),
-        ],
-    }
-}
-
-/// Progress under time-slicing if the engine time of some tasks does not overlap with their host time: each
-/// such task meets the others in turns, `1/p = 1 - g + g/a` with `a` the part of the engine it gets while
-/// it wants it, and the others divide what is left. For comparison with the law only.
-fn in_turns(model: &GpuType, tenants: &[Tenant], waits: &[bool]) -> Vec<f64> {
-    let law = Law::from(model);
-    let capacity = law.capacities.time_slice_gract;
-    let demands: Vec<f64> = tenants.iter().map(|tenant| tenant.demand.gract.clamp(1e-3, 1.0)).collect();
-    let mut progress = vec![1.0; tenants.len()];
-    // Share of the time in which each wants the engine.
-    let mut busy = demands.clone();
-    for _ in 0..100 {
-        let everyone: f64 = busy.iter().sum();
-        let mut left = capacity;
-        let mut others = Vec::new();
-        for (at, &g) in demands.iter().enumerate() {
-            if waits[at] {
-                // Against one that always wants it: half of what the engine has for several.
-                let longer = 1.0 + (everyone - busy[at]) * (2.0 / capacity - 1.0);
-                let p = 1.0 / (1.0 - g + g * longer);
-                progress[at] = f64::midpoint(progress[at], p);
-                busy[at] = g * longer * progress[at];
-                left -= g * progress[at];
-            } else {
-                others.push(Tenant::new(Demand { gract: g, ..Demand::default() }));
-            }
-        }
-        let capacities = Capacities { time_slice_gract: left.max(0.05), ..law.capacities };
-        // One alone shares with those that wait.
-        if others.len() == 1 && others.len() < tenants.len() {
-            others.push(Tenant::new(Demand { gract: 1e-6, ..Demand::default() }));
-        }
-        let mut served = share(Mode::TimeSlice, &others, &capacities).progress.into_iter();
-        for (at, &g) in demands.iter().enumerate().filter(|(at, _)| !waits[*at]) {
-            let p = served.next().unwrap_or(1.0);
-            progress[at] = p;
-            busy[at] = if p < 1.0 { 1.0 } else { g };
-        }
-    }
-    let mut used = Demand::default();
-    for (tenant, p) in tenants.iter().zip(&progress) {
-        used.gract += tenant.demand.gract * p / capacity;
-        used.sm += tenant.demand.sm * p;
-        used.dram += tenant.demand.dram * p;
-        used.tensor += tenant.demand.tensor * p;
-    }
-    let clock = law.power.clock(&used);
-    progress.iter().zip(tenants).map(|(p, tenant)| p / law.power.longer(&tenant.demand, clock)).collect()
-}
-
-/// Errors of [`in_turns`] if these tasks wait, by set and tenant.
-fn if_waiting(model: &GpuType, sets: &[Together], waits: &dyn Fn(&Together, usize) -> bool) -> String {
-    let model = light(model);
-    let (mut total, mut each) = (Vec::new(), Vec::new());
-    for set in sets {
-        let waits: Vec<bool> = (0..set.tenants.len()).map(|at| waits(set, at)).collect();
-        let said = in_turns(&model, &set.tenants, &waits);
-        total.push(said.iter().sum::<f64>() / set.total() - 1.0);
-        each.extend(said.iter().zip(&set.progress).map(|(p, measured)| p / measured - 1.0));
-    }
-    let (total, each) = (Errors::of(&total), Errors::of(&each));
-    format!(
-        "{:.1} % (bias {:+.1} %) of totals and {:.1} % of own progress",
-        total.mape * 100.0,
-        total.bias * 100.0,
-        each.mape * 100.0
-    )
-}
-
-fn is_light(set: &Together, at: usize) -> bool {
-    set.tenants.get(at).is_some_and(|tenant| tenant.demand.gract < SATURATED)
-}
-
-/// What [`in_turns`] would make of the sets under time-slicing that have a light task.
-pub(super) fn light_waits(model: &GpuType, sets: &[Together]) -> String {
-    let sets: Vec<Together> = sets.iter().filter(|set| !saturated(set)).cloned().collect();
-    format!(
-        "Sets with a light task (GRACT alone below {SATURATED}), {}: by the law off by {}; if light tasks wait for their \
-         own kernels, by {}. Nothing is fitted to that",
-        sets.len(),
-        if_waiting(model, &sets, &|_, _| false),
-        if_waiting(model, &sets, &is_light),
-    )
-}
-
-/// Whether time-slicing is better described where light tasks wait for their own kernels.
-fn waiting_note(model: &GpuType, sets: &[Together]) -> String {
-    format!(
-        "Light tasks are served first by this law. Those that wait for their own kernels or copies (vit_infer, loader, \
-         bursty) are slowed all the same, the one that queues ahead (small_cnn) is not. If no task waits, as in the \
-         law: {}; if every light one does: {}; if all of them but small_cnn do: {}. Solo counters do not tell which \
-         tasks wait, so the law stays",
-        if_waiting(model, sets, &|_, _| false),
-        if_waiting(model, sets, &is_light),
-        if_waiting(model, sets, &|set, at| is_light(set, at) && tasks(set).get(at) != Some(&"small_cnn")),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::each_errors;
+    use crate::tests::here;
+
+    /// Sets by log and sharing, as they are measured.
+    fn measured(log: &str, mode: Mode) -> Vec<Together> {
+        let sets = data::sets(&here().root.join("bench/h200/results").join(log)).unwrap().unwrap();
+        of(&sets, mode)
+    }
+
+    /// The built-in constants say what was measured of sets of two to eight, also where nobody knows how many steps the
+    /// tasks make.
+    #[test]
+    fn sums_of_progress_are_as_measured() {
+        let model = GpuType::find("H200").unwrap();
+        for log in data::LOGS {
+            for mode in [Mode::Mps, Mode::TimeSlice] {
+                let sets = measured(log, mode);
+                let unknown: Vec<Together> = sets.iter().cloned().map(unknown_steps).collect();
+                for sets in [&sets, &unknown] {
+                    let each = Errors::of(&each_errors(&model, sets));
+                    println!("{log} {mode}: {:?}, own progress {:.3}", sums(&model, sets), each.mape);
+                    for (k, said, measured) in sums(&model, sets) {
+                        let off = said / measured - 1.0;
+                        assert!(off.abs() < 0.10, "{log} {mode} k={k}: {said:.2}, measured {measured:.2}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
-    fn in_turns_is_the_law_where_none_waits_and_slower_where_one_does() {
-        let model = GpuType::find("H200").unwrap();
-        let tenant = |gract: f64| Tenant::new(Demand { gract, sm: 0.1, ..Demand::default() });
-        let pair = [tenant(0.4), tenant(1.0)];
-        let law = progress(&model, Mode::TimeSlice, &pair);
-        let none = in_turns(&model, &pair, &[false, false]);
-        assert!(law.iter().zip(&none).all(|(a, b)| (a - b).abs() < 1e-6), "{law:?} {none:?}");
-        let c = model.capacities.time_slice_gract;
-        let one = in_turns(&model, &pair, &[true, false]);
-        assert!(
-            (one[0] - 1.0 / (0.6 + 0.4 * 2.0 / c)).abs() < 1e-5 && (one[1] - (c - 0.4 * one[0])).abs() < 1e-5
-        );
+    fn a_log_becomes_sets() {
+        let sets = measured(data::LOGS[1], Mode::Mps);
+        let sizes: Vec<usize> =
+            (2..=8).map(|k| sets.iter().filter(|set| set.tenants.len() == k).count()).collect();
+        assert_eq!(sizes, [80, 45, 45, 10, 10, 10, 10]);
+        let vgg = sets.iter().find(|set| set.label.starts_with("MPS vgg16 + ")).unwrap();
+        assert!((vgg.tenants[0].demand.gract - 0.99).abs() < 0.02, "{vgg:?}");
+        assert!((vgg.tenants[0].steps_per_s.unwrap() - 25.2).abs() < 0.5, "{vgg:?}");
+        assert_eq!(data::sets("/nowhere".as_ref()).unwrap(), None);
     }
 }

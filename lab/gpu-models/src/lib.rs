@@ -14,6 +14,7 @@ mod search;
 mod traces;
 mod write;
 
+use search::RESAMPLES;
 pub use search::{Errors, Fitted};
 
 use carma_hardware::GpuType;
@@ -209,6 +210,10 @@ fn slot<'a>(model: &'a mut GpuType, key: &str) -> Option<&'a mut f64> {
         "power.clock_exponent" => &mut model.power.clock_exponent,
         "time_slice.gract" => &mut model.capacities.time_slice_gract,
         "mps.sm" => &mut model.capacities.mps_sm,
+        "mps.crowding" => &mut model.capacities.crowding,
+        "mps.weight_free_sms" => &mut model.capacities.weight_free_sms,
+        "mps.weight_tensor" => &mut model.capacities.weight_tensor,
+        "activity.steps_per_s" => &mut model.capacities.steps_per_s,
         "mps.dram" => &mut model.capacities.mps_dram,
         "mps.tensor" => &mut model.capacities.mps_tensor,
         "activity.gract_exponent" => &mut model.gract_exponent,
@@ -272,7 +277,7 @@ fn fit_rows<O>(
     held: &[Held<'_, O>],
 ) -> Part {
     let said = said.unwrap_or(model);
-    let problem = Problem { keys, model, said, measured, families };
+    let problem = Problem { keys, model, said, measured, resamples: RESAMPLES, families };
     let all: Vec<&O> = rows.iter().collect();
     let parameters = problem.fit(&all);
     let values: Vec<f64> = parameters.iter().map(|fitted| fitted.value).collect();
@@ -333,22 +338,27 @@ fn sharing(
         held,
     );
     let values: Vec<f64> = part.parameters.iter().map(|fitted| fitted.value).collect();
-    let fitted = with(&base, &of, &values);
-    let each: Vec<f64> = rows
-        .iter()
-        .flat_map(|set| {
-            let model = progress(&fitted, set.mode, &set.tenants);
-            model.into_iter().zip(&set.progress).map(|(p, m)| p / m - 1.0).collect::<Vec<_>>()
-        })
-        .collect();
-    let each = Errors::of(&each);
-    part.notes.push(format!(
-        "Of each task's own progress, weights all 1: MAPE {:.1} %, median {:.1} % (who gets more is a matter of \
-         the tasks, not of the GPU)",
+    part.notes.push(own_progress(&with(&base, &of, &values), rows));
+    part
+}
+
+/// Errors of each task's own progress.
+fn own_progress(model: &GpuType, sets: &[Together]) -> String {
+    let each = Errors::of(&each_errors(model, sets));
+    format!(
+        "Of each task's own progress: MAPE {:.1} %, median {:.1} % (what the law does not know of a task decides who \
+         gets more)",
         each.mape * 100.0,
         each.median * 100.0
-    ));
-    part
+    )
+}
+
+fn each_errors(model: &GpuType, sets: &[Together]) -> Vec<f64> {
+    let of = |set: &Together| -> Vec<f64> {
+        let said = progress(model, set.mode, &set.tenants);
+        said.into_iter().zip(&set.progress).map(|(p, measured)| p / measured - 1.0).collect()
+    };
+    sets.iter().flat_map(of).collect()
 }
 
 /// [`fit_rows`] for power.
@@ -412,10 +422,6 @@ fn v100(fitting: &mut Fitting, places: Places<'_>) -> Result<(), Error> {
     part.notes.push("That these pairs ran without MPS is inferred from their values".to_owned());
     let source = "fitted by `carma lab fit v100` to KACE's 156 sound pairs without MPS (SoCC 2024; without MPS is inferred)";
     fitting.take(part, source);
-    let note = h200::light_waits(&fitting.model, &kace.time_sliced);
-    if let Some(part) = fitting.parts.last_mut() {
-        part.notes.push(note);
-    }
     Ok(())
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Problem<'a, O> {
     /// without the limit, which would hide how far off a trial is.
     pub(super) said: &'a dyn Fn(&[f64], &O) -> f64,
     pub(super) measured: &'a dyn Fn(&O) -> f64,
+    /// Resamples of the rows for an interval, at least 1.
+    pub(super) resamples: usize,
     /// The groups that leaving one out leaves out; a row may belong to several.
     pub(super) families: &'a dyn Fn(&O) -> Vec<String>,
 }
@@ -153,8 +155,8 @@ impl<O> Problem<'_, O> {
             }
         }
         let mut rng = Pcg64::seed_from_u64(SEED);
-        let mut samples: Vec<Vec<f64>> = vec![Vec::with_capacity(RESAMPLES); self.keys.len()];
-        for _ in 0..RESAMPLES {
+        let mut samples: Vec<Vec<f64>> = vec![Vec::with_capacity(self.resamples); self.keys.len()];
+        for _ in 0..self.resamples {
             let resample: Vec<&O> =
                 (0..rows.len()).filter_map(|_| rows.get(rng.random_range(0..rows.len())).copied()).collect();
             for (sample, value) in samples.iter_mut().zip(self.solve(&resample)) {
@@ -164,7 +166,7 @@ impl<O> Problem<'_, O> {
         let mut fitted = Vec::new();
         for (at, key) in self.keys.iter().enumerate() {
             samples[at].sort_by(f64::total_cmp);
-            let quantile = |q: f64| samples[at].get((q * (RESAMPLES - 1) as f64) as usize).copied();
+            let quantile = |q: f64| samples[at].get((q * (self.resamples - 1) as f64) as usize).copied();
             fitted.push(Fitted {
                 key: key.key.to_owned(),
                 value: round3(values[at]),
@@ -263,6 +265,7 @@ mod tests {
             model: &|v: &[f64], &(x, _): &(f64, f64)| v[0] + v[1] * x,
             said: &|v: &[f64], &(x, _): &(f64, f64)| v[0] + v[1] * x,
             measured: &|&(_, y)| y,
+            resamples: RESAMPLES,
             families: &|&(x, _)| vec![format!("{}", x % 3.0)],
         };
         let rows: Vec<&(f64, f64)> = rows.iter().collect();

@@ -47,10 +47,10 @@ const RUNS: [(&str, SharingMode, Known, u64); 8] = [
     ("exclusive", SharingMode::TimeSlice, Known::Declared, 38),
     ("aegis-oracle", SharingMode::Mps, Known::Declared, 36),
     ("or-magm", SharingMode::TimeSlice, Known::Declared, 202),
-    ("carma", SharingMode::Mps, Known::Declared, 25),
+    ("carma", SharingMode::Mps, Known::Declared, 17),
     ("est-magm:allocator", SharingMode::TimeSlice, Known::Estimated, 36),
     ("lucid", SharingMode::Mps, Known::Seen, 10),
-    ("horus", SharingMode::TimeSlice, Known::Seen, 6),
+    ("horus", SharingMode::TimeSlice, Known::Seen, 11),
     ("kace", SharingMode::Mps, Known::Seen, 16),
 ];
 

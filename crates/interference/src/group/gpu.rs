@@ -67,7 +67,7 @@ mod tests {
     fn a_product_has_the_numbers_of_its_chip_and_others_the_priors() {
         for (product, name, measured, mps_sm, idle_w, pcie_mib_s) in [
             ("NVIDIA H200", "H200", true, 0.941, Some(106.0), 55_000.0),
-            ("NVIDIA A100-SXM4-80GB", "A100", true, 1.02, None, 25_000.0),
+            ("NVIDIA A100-SXM4-80GB", "A100", true, 1.24, None, 25_000.0),
             ("Tesla V100-SXM2-16GB", "V100", true, 1.15, None, 12_500.0),
             ("NVIDIA H100 PCIe", "H100", false, 1.15, None, 12_500.0),
         ] {

@@ -1,6 +1,7 @@
 //! What the predictor takes from a solo profile, and how sure it can be of it.
 
 use crate::group::{GpuType, Mode};
+use crate::law;
 use crate::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use crate::share::curve_at;
 
@@ -121,10 +122,7 @@ impl Features {
                      it is taken to lose what its kernels lack in SMs"
                 ));
             }
-            limit = measured.unwrap_or_else(|| {
-                let rate = (cap / fill.unwrap_or(1.0).max(1e-3)).min(1.0);
-                1.0 / (1.0 - engine + engine / rate)
-            });
+            limit = measured.unwrap_or_else(|| law::limited(engine, fill.unwrap_or(1.0), cap));
         }
         let rate = profile.rate.as_ref().filter(|r| r.per_s.is_finite() && r.per_s > 0.0).map(|r| {
             let sd = match r.source {
@@ -170,7 +168,7 @@ impl Features {
 }
 
 /// Steps a second, where its unit says that it is one.
-fn steps_per_s(rate: &Rate) -> Option<f64> {
+pub(crate) fn steps_per_s(rate: &Rate) -> Option<f64> {
     let counted = matches!(rate.unit.as_deref(), Some("steps" | "it" | "batches" | "requests"));
     (counted && rate.per_s.is_finite() && rate.per_s > 0.0).then(|| rate.per_s.min(1e6))
 }

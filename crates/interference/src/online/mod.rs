@@ -1,7 +1,7 @@
 //! The online learner: predicts groups, learns from what was observed of them, is kept in a file.
 //!
 //! ```
-//! use carma_interference::online::{Model, Observed};
+//! use carma_interference::online::{Observed, SlowdownModel};
 //! use carma_interference::group::{GpuType, Group, Member, Mode};
 //! use carma_interference::profile::Profiles;
 //!
@@ -12,7 +12,7 @@
 //! let members = [Member::of(profiles.task("a")?), Member::of(profiles.task("b")?)];
 //! let gpu = GpuType::named("NVIDIA H200");
 //! let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
-//! let mut model = Model::new();
+//! let mut model = SlowdownModel::new();
 //! let before = model.predict(&group)?;
 //! model.observe(&group, &Observed::Rates(vec![Some(9.0), Some(200.0)]))?;
 //! let after = model.predict(&group)?;
@@ -34,6 +34,7 @@ use crate::group::{BadGroup, Bounded, Forecast, Group, Mode, TaskForecast};
 use crate::power::{Power, PowerLaw as _};
 use crate::share::Demand;
 use domain::{Domain, Label, Row, Seat};
+pub(crate) use features::steps_per_s;
 use features::{Features, WEIGHT_NAMES};
 use seen::Seen;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,10 @@
-//! What is believed before anything is observed, and where each number stands.
+//! What is believed before anything is observed, and where each number stands. Means are those of the table of GPU facts.
 
 use super::domain::Class;
 use super::features::{Features, WEIGHTS};
 use crate::group::Mode;
+
+use carma_hardware::Prior;
 
 /// Global constants: log capacity; its offsets for 3, 4, 5 and more members; logit of the host's overlap, and what engine
 /// time adds to it; log of the seconds that a step waits; log of the crowding; weight exponents; log of what a thread
@@ -33,31 +35,27 @@ pub(super) fn logit(p: f64) -> f64 {
 
 /// Prior mean and standard deviation of the global constants.
 pub(super) fn prior(mode: Mode, split: bool, capacity: f64) -> ([f64; GLOBALS], [f64; GLOBALS]) {
+    let Prior { time_slice, mps, crowding, weights } = carma_hardware::Unmeasured::get().prior;
     let (mut mean, mut sd) = ([0.0; GLOBALS], [0.0; GLOBALS]);
     mean[CAPACITY] = capacity.ln();
     sd[CAPACITY] = 0.1;
     // How levels change with the number of members does not carry over (errors of 50 % and 80 % where it was tried).
     sd[1..OVERLAP].fill(0.15);
+    let waiting = if mode == Mode::Mps { mps } else { time_slice };
+    mean[OVERLAP] = logit(waiting.overlap);
+    mean[OVERLAP_ENGINE] = waiting.overlap_engine;
+    mean[WAIT] = waiting.wait_s.ln();
     sd[WAIT] = 0.7;
     if mode == Mode::Mps {
-        // Between tasks that wait for each kernel and such that queue.
-        mean[OVERLAP] = logit(0.34);
         sd[OVERLAP] = 0.7;
         sd[OVERLAP_ENGINE] = 0.5;
-        mean[WAIT] = 0.0005_f64.ln();
-        mean[CROWDING] = 0.15_f64.ln();
+        mean[CROWDING] = crowding.ln();
         sd[CROWDING] = 0.5;
-        // Who has more resident gets more: registers, where Nsight Compute knows. Who leaves less room gets more, who
-        // launches less often gets more, and who keeps the tensor pipes busy all the time gets nearly everything.
-        mean[THETA..SPLIT].copy_from_slice(&[0.5, 0.28, 0.3, 2.5]);
+        mean[THETA..SPLIT].copy_from_slice(&weights);
         sd[THETA..SPLIT].copy_from_slice(&[0.3, 0.3, 0.2, 1.0]);
     } else {
-        // While others have their slices the host of a light task queues its next step.
-        mean[OVERLAP] = 1.0;
         sd[OVERLAP] = 1.0;
-        mean[OVERLAP_ENGINE] = -1.0;
         sd[OVERLAP_ENGINE] = 1.0;
-        mean[WAIT] = 0.004_f64.ln();
         sd[CROWDING] = 1e-3;
         // The driver's slices are equal.
         sd[THETA..SPLIT].fill(0.05);

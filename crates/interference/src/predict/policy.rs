@@ -6,7 +6,7 @@
 use crate::group::{Group, Mode, Objective};
 use crate::kace::row::{Collocation, MEM_BUSY, MEMCAP, Member as KaceMember, NCU_SM, SM_BUSY, SOLO};
 use crate::kace::trained::Trained;
-use crate::online::SlowdownModel;
+use crate::online::{SlowdownModel, steps_per_s};
 use crate::profile::{Metrics, Profile, Stat};
 use crate::share::{Demand, Tenant, share};
 use std::fmt;
@@ -19,7 +19,7 @@ pub const NAMES: [&str; 9] = ["online", "share", "kace", "xu", "memcap", "sm", "
 pub enum Policy<'a> {
     /// Our learner.
     Online(&'a SlowdownModel),
-    /// The weighted-share law: nothing learned.
+    /// The law of sharing with the constants of the type of GPU: nothing learned.
     Share,
     /// KACE with a model that `carma lab kace train` wrote.
     Kace(&'a Trained),
@@ -116,7 +116,7 @@ impl Policy<'_> {
     }
 }
 
-/// Progress by the weighted-share law (fair share of SM busy, [`crate::share`]), all weights 1.
+/// Progress by the law of sharing as the simulator has it ([`crate::share`]).
 ///
 /// # Errors
 /// A task whose GPU or SM activity is not known.
@@ -135,7 +135,8 @@ pub fn share_progress(group: &Group<'_>) -> Result<Vec<f64>, Lacks> {
             tensor: part(metrics.tensor_pct),
             pcie: 0.0,
         };
-        let tenant = Tenant::new(demand);
+        let steps_per_s = m.profile.rate.as_ref().and_then(steps_per_s);
+        let tenant = Tenant { steps_per_s, ..Tenant::new(demand) };
         Ok(match m.threads_pct {
             Some(pct) if group.sharing == Mode::Mps && pct < 100.0 => {
                 tenant.with_threads(pct, &m.profile.curve())

@@ -424,7 +424,11 @@ pub(super) fn complete(workload: &Workload, cluster: &Cluster, sharing: SharingM
             let (demand, _) = demand(&task, &device.gpu);
             task.activity.gract = Some(demand.gract);
             tasks.push(task);
-            tenants.push(Tenant { weight: weight(&job.task, sharing), ..Tenant::new(demand) });
+            tenants.push(Tenant {
+                weight: weight(&job.task, sharing),
+                steps_per_s: job.task.steps_per_s,
+                ..Tenant::new(demand)
+            });
             tasks.len() - 1
         });
     }

@@ -195,7 +195,8 @@ fn held_back(tenant: Tenant, pace: f64) -> Tenant {
         tensor: tensor * pace,
         pcie: pcie * pace,
     };
-    if pace < 1.0 { Tenant { demand, ..tenant } } else { tenant }
+    let steps_per_s = tenant.steps_per_s.map(|steps| steps * pace);
+    if pace < 1.0 { Tenant { demand, steps_per_s, ..tenant } } else { tenant }
 }
 
 impl World {
@@ -302,6 +303,7 @@ impl World {
         let it = &mut self.jobs[job as usize];
         let mut tenant = Tenant::new(demand);
         tenant.weight = terms.weight * weight(&it.task, terms.mode);
+        tenant.steps_per_s = it.task.steps_per_s;
         if let Some(percent) = terms.threads {
             tenant = tenant.with_threads(f64::from(percent), &it.task.mps_curve);
         }

@@ -77,9 +77,11 @@ pub struct CatalogueTask {
     pub forecasts: Forecasts,
     /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
     pub lucid_score: Option<u8>,
-    /// Its weight where MPS clients divide what is scarce: tasks of long kernels that fill the GPU have a
-    /// large one, tasks of short kernels a small one. `None`: 1. Only ratios matter.
+    /// Factor of the weight that its activity gives it where MPS clients divide what is scarce: large for tasks of long
+    /// kernels, small for tasks of short ones. `None`: 1. Only ratios matter.
     pub mps_weight: Option<f64>,
+    /// Steps a second alone, each of which ends with an answer that it waits for; 0: it never waits. `None`: not known.
+    pub steps_per_s: Option<f64>,
     /// Rate alone by MPS thread percentage: (percent, share of the full rate), ascending.
     pub mps_curve: Vec<(f64, f64)>,
 }
@@ -128,6 +130,7 @@ impl Catalogue {
         let curve = table.column(&["mps_curve"]);
         let score = table.column(&["lucid_score"]);
         let mps_weight = table.column(&["mps_weight"]);
+        let steps = table.column(&["steps_per_s"]);
         let declared = table.column(&["declared_mib"]);
         let estimates =
             Estimator::ALL.map(|estimator| (estimator, table.column(&[forecast_column(estimator).as_str()])));
@@ -165,6 +168,7 @@ impl Catalogue {
                 startup: row.seconds(startup)?,
                 forecasts,
                 mps_weight: row.number(mps_weight, 0.001..=1000.0, "a weight from 0.001 to 1000")?,
+                steps_per_s: row.number(steps, 0.0..=1e6, "steps a second")?,
                 lucid_score: row.number(score, 0.0..=2.0, "0, 1 or 2")?.map(|score| score as u8),
                 // Measured curves pass 1 now and then.
                 mps_curve: row.pairs(

@@ -36,7 +36,15 @@ pub fn trace(trace: &Trace, out: impl Write) -> io::Result<()> {
 /// When `out` cannot be written to.
 pub fn catalogue(catalogue: &Catalogue, out: impl Write) -> io::Result<()> {
     let before = ["task", "model", "class", "gpus", "duration_s", "memory_mib"];
-    let after = ["startup_s", "memory_over_time", "mps_curve", "lucid_score", "mps_weight", "declared_mib"];
+    let after = [
+        "startup_s",
+        "memory_over_time",
+        "mps_curve",
+        "lucid_score",
+        "mps_weight",
+        "steps_per_s",
+        "declared_mib",
+    ];
     let estimates = Estimator::ALL.map(forecast_column);
     let columns = before.iter().chain(&Activity::NAMES).chain(&after).copied();
     let columns = columns.chain(estimates.iter().map(String::as_str));
@@ -60,6 +68,7 @@ fn task_row(task: &CatalogueTask) -> Vec<String> {
         pairs(&task.mps_curve),
         task.lucid_score.map(|score| score.to_string()).unwrap_or_default(),
         task.mps_weight.map(|weight| weight.to_string()).unwrap_or_default(),
+        task.steps_per_s.map(|steps| steps.to_string()).unwrap_or_default(),
         mib(forecasts.declared),
     ]);
     row.extend(Estimator::ALL.map(|estimator| mib(forecasts.estimates.of(estimator))));

@@ -21,8 +21,8 @@ use super::opportunistic::{Rules, Tiers};
 /// GPU utilisation from which on a GPU takes no further opportunistic job.
 const BUSY: f64 = 0.8;
 
-/// Weight of an opportunistic job beside guaranteed ones of weight 1: water-filling then gives it what they leave, and next
-/// to nothing of what they need.
+/// Weight of an opportunistic job beside guaranteed ones of weight 1: its kernels then run while theirs do not, and hardly
+/// beside them.
 const LEFTOVERS: f64 = 1e-3;
 
 pub(super) fn scheduler(desk: Desk, seed: u64) -> Tiers {

@@ -45,6 +45,7 @@ impl Desk {
             need: job.task.memory.iter().map(|m| m.0).max().unwrap_or(0),
             tenant: Tenant {
                 weight: weight(&job.task, mode),
+                steps_per_s: job.task.steps_per_s,
                 ..Tenant::new(
                     devices.first().map_or(Demand::default(), |device| demand(&job.task, &device.gpu).0),
                 )

@@ -19,6 +19,8 @@ pub(super) fn task(name: &str, memory: u64, gract: f64, smact: f64) -> Arc<Catal
         memory: vec![MiB(memory)],
         activity: Activity { gract: Some(gract), smact: Some(smact), ..Activity::default() },
         startup: Some(Millis::ZERO),
+        // They never wait for an answer: what is tested here are schedulers.
+        steps_per_s: Some(0.0),
         ..CatalogueTask::default()
     })
 }
@@ -92,7 +94,8 @@ fn gandiva_keeps_a_packing_that_pays() {
     let half = task("half", 1000, 0.5, 0.5);
     let jobs = workload(&[(0, 1000, 1, &half), (0, 1000, 1, &half)]);
     let result = play(Baseline::Gandiva, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
-    close(&result, &[1000.0, 1000.0]);
+    // Kernels that each fill all SMs half of the time wait for each other now and then.
+    assert!(ends(&result).iter().all(|end| (1000.0..1200.0).contains(end)), "{:?}", ends(&result));
     assert_eq!(result.summary.preemptions, 0);
 }
 
@@ -113,7 +116,8 @@ fn gandiva_packs_where_memory_fits() {
     let (large, small) = (task("large", 30_000, 0.1, 0.1), task("small", 1000, 0.5, 0.5));
     let jobs = workload(&[(0, 1000, 1, &large), (0, 1000, 1, &small), (10, 1000, 1, &large)]);
     let result = play(Baseline::Gandiva, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
-    close(&result, &[1000.0, 1000.0, 1010.0]);
+    let ends = ends(&result);
+    assert!(ends[0] == 1000.0 && (1010.0..1050.0).contains(&ends[2]), "{ends:?}");
     assert_eq!(result.stretches.iter().find(|s| s.job == 2).unwrap().gpus, [1]);
 }
 
@@ -185,9 +189,13 @@ fn tiers(
 fn an_opportunistic_job_gets_what_is_left() {
     let half = task("half", 1000, 0.6, 0.6);
     let jobs = workload(&[(0, 1000, 1, &half), (0, 1000, 1, &half)]);
-    close(&tiers(antman::scheduler, &jobs, &[1]), &[1000.0, 1000.0 + 1000.0 * (1.0 - 0.55 / 0.6)]);
-    // The guaranteed one comes first even where it came last.
-    close(&tiers(antman::scheduler, &jobs, &[0]), &[1000.0 + 1000.0 * (1.0 - 0.55 / 0.6), 1000.0]);
+    // The guaranteed one comes first even where it came last. The other's kernels run in the 0.4 of the time in which it does
+    // not: 0.6 of a second of them take 1.5, part of which passes while its host works.
+    for (guaranteed, opportunistic) in [(0, 1), (1, 0)] {
+        let ends = ends(&tiers(antman::scheduler, &jobs, &[opportunistic]));
+        assert!((ends[guaranteed] - 1000.0).abs() < 0.1, "{ends:?}");
+        assert!((1400.0..1500.0).contains(&ends[opportunistic as usize]), "{ends:?}");
+    }
     // Two guaranteed jobs run one after the other.
     for scheduler in [antman::scheduler, tgs::scheduler] {
         close(&tiers(scheduler, &jobs, &[]), &[1000.0, 2000.0]);
@@ -205,14 +213,13 @@ fn tgs_holds_the_opportunistic_job_back_until_the_other_keeps_its_pace() {
         let (production, opportunistic) = (ends[production], ends[opportunistic as usize]);
         // It keeps 98 % of its pace, and less while the rate is found.
         assert!((1000.0..=1025.0).contains(&production), "{ends:?}");
-        // Without feedback both would take 1043 s.
-        let all_that_is_left = 1000.0 + 1000.0 * (1.0 - 0.55 / 0.6);
-        assert!(opportunistic > all_that_is_left && opportunistic < 1300.0, "{ends:?}");
+        // With all that is left it would end at 1433 s, with nothing at 2000 s.
+        assert!((1433.0..1900.0).contains(&opportunistic), "{ends:?}");
     }
-    // Where there is room for both, neither loses more than the slow start.
+    // Where there is room for both, neither loses more than the slow start and kernels that meet now and then.
     let small = task("small", 1000, 0.2, 0.2);
     let both = ends(&tiers(tgs::scheduler, &workload(&[(0, 1000, 1, &small), (0, 1000, 1, &small)]), &[1]));
-    assert!(both[0] < 1000.1 && both[1] < 1050.0, "{both:?}");
+    assert!(both[0] < 1010.0 && both[1] < 1050.0, "{both:?}");
 }
 
 #[test]
