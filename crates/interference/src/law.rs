@@ -41,7 +41,7 @@
 //!
 //! Source of form and constants: fitted to our own measurements on H200s, `docs/research/interference.md`.
 
-use crate::share::Mode;
+use crate::mode::Mode;
 
 /// One member of a group, in the law's terms.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,6 +6,7 @@ pub mod kernels;
 pub mod law;
 pub mod lucid;
 pub mod measured;
+mod mode;
 pub mod online;
 pub mod outlook;
 pub mod power;

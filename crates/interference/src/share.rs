@@ -28,13 +28,11 @@
 //! When the set asks for more power than the board may draw, clocks fall and everyone slows down:
 //! that factor belongs to the type of GPU (module `power`), and is multiplied in where both are known.
 
+pub use crate::mode::Mode;
 pub use carma_hardware::Capacities;
 
 use crate::law::{self, Client, Constants};
-
 use carma_hardware::Waiting;
-use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// What a task uses of a GPU when it has it for itself, or what a set of tasks uses together. Shares
 /// of the device's peak, 0 to 1, under the meanings of DCGM's fields 1001-1005.
@@ -112,28 +110,6 @@ pub fn curve_at(curve: &[(f64, f64)], percent: f64) -> Option<f64> {
         from = to;
     }
     Some(1.0)
-}
-
-/// How the tenants share the GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// The driver's default: one process' kernels are resident at a time, so engine time (GRACT) is
-    /// what they divide, whatever their kernels fill of the SMs. Copies over PCIe overlap.
-    #[default]
-    TimeSlice,
-    /// Kernels of several processes are resident together: they divide SMs, DRAM, tensor pipes and
-    /// PCIe; engine time does not bind.
-    Mps,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TimeSlice => "time-slice",
-            Self::Mps => "mps",
-        })
-    }
 }
 
 /// What the law says of a set of tenants.
