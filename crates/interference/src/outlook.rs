@@ -64,6 +64,9 @@ pub struct Answered {
     groups: BTreeMap<String, BTreeMap<Kind, Forecast>>,
 }
 
+/// Groups that are kept. Users choose commands, and neighbours change: beyond these all are forgotten.
+const MOST_GROUPS: usize = 100_000;
+
 type Kind = (Mode, bool, Vec<(u64, Option<u8>)>);
 
 /// What is predicted of a group.
@@ -94,6 +97,9 @@ impl Answered {
     ) -> Option<&Forecast> {
         let numbers = jobs.iter().map(|job| Some((alone.number(job, gpu)?, threads(job))));
         let key = (sharing, models.kace.is_some(), numbers.collect::<Option<Vec<_>>>()?);
+        if self.groups.values().map(BTreeMap::len).sum::<usize>() >= MOST_GROUPS {
+            self.clear();
+        }
         if !self.groups.contains_key(&gpu.info.name) {
             self.groups.insert(gpu.info.name.clone(), BTreeMap::new());
         }
