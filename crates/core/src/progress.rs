@@ -6,7 +6,6 @@
 use crate::spec::{GpuId, JobId, SharingMode};
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// Progress of one job of a group: its speed together over its speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,16 +50,13 @@ impl Outlook {
 
     /// Whether it speaks of the newcomer beside exactly these jobs.
     pub(crate) fn is_of(&self, there: impl Iterator<Item = JobId>, sharing: SharingMode) -> bool {
-        let named = |job: JobId| {
-            self.tasks.binary_search_by_key(&job, |task| task.job).is_ok() || self.unknown.contains(&job)
-        };
-        let group = there.chain([self.newcomer]);
+        let mut group: Vec<JobId> = there.chain([self.newcomer]).collect();
+        group.sort_unstable();
+        let mut named = self.tasks.iter().map(|task| &task.job).chain(&self.unknown);
         let whole = if self.unknown.is_empty() {
-            let mut members = 0;
-            group.inspect(|_| members += 1).all(named) && self.tasks.len() == members
+            named.eq(&group)
         } else {
-            let group: BTreeSet<JobId> = group.collect();
-            self.tasks.iter().map(|task| &task.job).chain(&self.unknown).all(|job| group.contains(job))
+            named.all(|job| group.binary_search(job).is_ok())
         };
         self.sharing == sharing && whole
     }

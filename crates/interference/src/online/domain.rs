@@ -206,6 +206,11 @@ impl Domain {
         for (at, sd) in sd.iter().enumerate() {
             cov[at][at] = sd * sd;
         }
+        Self::begin(mean, cov)
+    }
+
+    /// With these global constants as the prior, and nothing observed.
+    fn begin(mean: [f64; GLOBALS], cov: [[f64; GLOBALS]; GLOBALS]) -> Self {
         Self {
             mean,
             cov,
@@ -228,16 +233,7 @@ impl Domain {
         cov[CAPACITY].fill(0.0);
         cov.iter_mut().for_each(|row| row[CAPACITY] = 0.0);
         cov[CAPACITY][CAPACITY] = 0.01;
-        Self {
-            mean,
-            cov,
-            prior_mean: mean,
-            prior_cov: cov,
-            classes: BTreeMap::new(),
-            rows: VecDeque::new(),
-            seen: 0,
-            ..self.clone()
-        }
+        Self { spread: self.spread, scores: self.scores.clone(), ..Self::begin(mean, cov) }
     }
 
     /// Forgets every class and row; what holds for all tasks is where learning goes on from.

@@ -26,6 +26,25 @@ fn read(path: &Path) -> Result<String, Error> {
     carma_files::read_text(path, carma_files::MOST).map_err(unread)
 }
 
+/// A metric of a window.
+pub(super) type Pick<'a> = &'a dyn Fn(&Metrics) -> Option<Stat>;
+
+/// Metrics that the bench goes by, each as `of` makes it of the windows; others as they are.
+pub(super) fn shown(of: &dyn Fn(Pick<'_>) -> Option<Stat>, others: Metrics) -> Metrics {
+    Metrics {
+        gract_pct: of(&|m| m.gract_pct),
+        smact_pct: of(&|m| m.smact_pct),
+        smocc_pct: of(&|m| m.smocc_pct),
+        drama_pct: of(&|m| m.drama_pct),
+        tensor_pct: of(&|m| m.tensor_pct),
+        pcie_rx_mib_s: of(&|m| m.pcie_rx_mib_s),
+        pcie_tx_mib_s: of(&|m| m.pcie_tx_mib_s),
+        gpu_util_pct: of(&|m| m.gpu_util_pct),
+        mem_util_pct: of(&|m| m.mem_util_pct),
+        ..others
+    }
+}
+
 /// What each task did alone: medians over the plain solo windows.
 struct Alone<'a>(Vec<&'a Combination>);
 
@@ -53,22 +72,11 @@ impl<'a> Alone<'a> {
     /// The file's profile with the medians of all plain solo windows: alone it does not matter how one would share.
     fn profile(&self, file: &Profile) -> Profile {
         let windows = self.windows(&file.name);
-        let of = |pick: &dyn Fn(&Metrics) -> Option<Stat>| {
+        let of = |pick: Pick<'_>| {
             let means = windows.clone().filter_map(|w| pick(&w.activity)).map(|s| s.mean).collect();
             median(means).map(Stat::of).or_else(|| pick(&file.metrics))
         };
-        let metrics = Metrics {
-            gract_pct: of(&|m| m.gract_pct),
-            smact_pct: of(&|m| m.smact_pct),
-            smocc_pct: of(&|m| m.smocc_pct),
-            drama_pct: of(&|m| m.drama_pct),
-            tensor_pct: of(&|m| m.tensor_pct),
-            pcie_rx_mib_s: of(&|m| m.pcie_rx_mib_s),
-            pcie_tx_mib_s: of(&|m| m.pcie_tx_mib_s),
-            gpu_util_pct: of(&|m| m.gpu_util_pct),
-            mem_util_pct: of(&|m| m.mem_util_pct),
-            ..file.metrics
-        };
+        let metrics = shown(&of, file.metrics);
         let per_s = median(windows.filter_map(|w| w.rates.first().copied()).collect());
         let rate = file.rate.clone().map(|rate| Rate { per_s: per_s.unwrap_or(rate.per_s), ..rate });
         Profile { metrics, rate, ..file.clone() }

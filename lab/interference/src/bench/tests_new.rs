@@ -1,6 +1,7 @@
 //! Tasks that nothing was learned from and nothing was tuned on: bench/h200/NEW_TASKS_DATA.md says how they are scored.
 
 use super::baselines;
+use super::measured::{Pick, shown};
 use super::set::{Errors, Set, Together};
 use super::stats::{Clustered, Dice};
 use super::tests_h200::less_known;
@@ -56,7 +57,7 @@ fn of(measured: &Measured, sharing: Mode) -> (Set, usize) {
     };
     let mean = |values: Vec<f64>| carma_stats::mean(values);
     let profile = |name: &String| {
-        let of = |pick: &dyn Fn(&Metrics) -> Option<Stat>| {
+        let of = |pick: Pick<'_>| {
             mean(alone(name).filter_map(|w| pick(&w.activity)).map(|s| s.mean).collect()).map(Stat::of)
         };
         let memory =
@@ -68,18 +69,9 @@ fn of(measured: &Measured, sharing: Mode) -> (Set, usize) {
                 Some(Rate { per_s: mean(alone(name).map(|w| w.rates[0]).collect())?, ..rate })
             }),
             metrics: Metrics {
-                gract_pct: of(&|m| m.gract_pct),
-                smact_pct: of(&|m| m.smact_pct),
-                smocc_pct: of(&|m| m.smocc_pct),
-                drama_pct: of(&|m| m.drama_pct),
-                tensor_pct: of(&|m| m.tensor_pct),
-                pcie_rx_mib_s: of(&|m| m.pcie_rx_mib_s),
-                pcie_tx_mib_s: of(&|m| m.pcie_tx_mib_s),
-                gpu_util_pct: of(&|m| m.gpu_util_pct),
-                mem_util_pct: of(&|m| m.mem_util_pct),
                 power_w: of(&|m| m.power_w),
                 memory_mib: mean(memory.collect()).map(Stat::of),
-                ..Metrics::default()
+                ..shown(&of, Metrics::default())
             },
             ..Profile::default()
         }
