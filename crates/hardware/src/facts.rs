@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((unmeasured.model.context_mib, unmeasured.pcie_mib_s), (450, 12_500.0));
     }
 
-    /// Types of which nobody measured how tasks wait are taken to be like the H200, whose file says it.
+    /// Types without waiting constants of their own take those measured on the H200.
     #[test]
     fn what_a_type_leaves_out_of_sharing_is_as_for_unmeasured_types() {
         let [h200, a100] = ["H200", "A100-40GB"].map(|name| GpuType::find(name).unwrap());

@@ -300,7 +300,7 @@ fn served(own: (f64, f64), others: impl Iterator<Item = (f64, f64)> + Clone, cap
             }
         }
         let raised = left / weighted;
-        // Nothing left, or nobody to raise it for: not a number ends here as well.
+        // Nothing left, or no task to raise it for: not a number ends here as well.
         if level * own.1 >= 1.0 || raised.is_nan() || raised <= level {
             return (level * own.1).min(1.0);
         }

@@ -374,7 +374,7 @@ mod tests {
         for (name, mode, (gract, sm, dram), k, measured) in rows {
             let steps = if name.starts_with("ResNet26") { 87.7 } else { 18.7 };
             let law = total(mode, Tenant { steps_per_s: Some(steps), ..tenant(gract, sm, dram) }, k);
-            // Nobody is faster in company than alone: what is above is noise.
+            // No task is faster beside others than alone: progress above 1 is noise.
             let off = law / f64::min(measured, k as f64) - 1.0;
             assert!(
                 off.abs() < 0.15,

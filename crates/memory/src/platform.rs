@@ -33,7 +33,7 @@ pub struct Platform {
     pub alloc: Settings,
 }
 
-/// Memory that the context lacks where a process does not use something; zero where nobody has measured it.
+/// Memory that the context lacks where a process does not use something; zero where it was not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextSaves {
     /// No backward pass.
@@ -192,7 +192,7 @@ mod tests {
         // As measured of convolutions alone: 630 and 622.
         assert_eq!([of(true, [false, false]), of(false, [false, false])], [628, 620]);
         assert_eq!(Uses::of(Mode::Infer), Uses { backward: false, products: [true, false] });
-        // Nobody has measured it there.
+        // Not measured there.
         let v100 = Platform::lookup("V100-16GB", (2, 11)).unwrap();
         assert_eq!(v100.context(Uses { backward: false, products: [false, false] }), v100.context_mib);
     }

@@ -98,7 +98,7 @@ fn mps(fitting: &mut Fitting, found: &data::H200, source: &str) {
     fitting.take(part, source);
 }
 
-/// The set as it is where nobody knows how many steps its tasks make.
+/// The set with the steps per second of its tasks unknown.
 fn unknown_steps(mut set: Together) -> Together {
     for tenant in &mut set.tenants {
         tenant.steps_per_s = None;
@@ -336,7 +336,7 @@ mod tests {
         of(&sets, mode)
     }
 
-    /// The built-in constants say what was measured of sets of two to eight, also where nobody knows how many steps the
+    /// The built-in constants say what was measured of sets of two to eight, also where it is not known how many steps the
     /// tasks make.
     #[test]
     fn sums_of_progress_are_as_measured() {

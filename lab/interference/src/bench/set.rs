@@ -36,7 +36,7 @@ impl Together {
         self.progress.iter().sum()
     }
 
-    /// The sum where nobody is faster in company than alone: more is noise of the measurement.
+    /// The sum where no task is faster beside others than alone: more is noise of the measurement.
     pub(crate) fn sum_up_to_1(&self) -> f64 {
         self.progress.iter().map(|p| p.min(1.0)).sum()
     }

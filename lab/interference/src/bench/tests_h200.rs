@@ -75,7 +75,7 @@ pub(super) fn learn(data: &Data) -> Result<SlowdownModel, Error> {
 
 /// What every task has in common, learned from all rows of these sets under MPS; how far off it is about new tasks is known from
 /// leaving out each fifth of the families. Under time-slicing constants learned so were no better than the prior's on tasks
-/// that nobody had seen (32.2 % off, and 31.0), so that only bounds are learned there.
+/// of the unseen test set (32.2 % off, and 31.0), so that only bounds are learned there.
 fn taught_by(sets: &mut [(String, Set)], threads: usize) -> SlowdownModel {
     let mut families = BTreeSet::new();
     for (name, set) in sets.iter_mut() {
@@ -227,7 +227,7 @@ fn one(label: &str, set: &Set, threads: usize) -> Vec<Line> {
     lines.push(
         Line::new(PART, &test, "ours, progress counted up to 1", ORACLE)
             .of(&ours, 1)
-            .note("nobody is faster in company than alone: more is noise"),
+            .note("no task is faster beside others than alone: more is noise"),
     );
     if let Some((errors, chosen)) = set.measured_again() {
         let again = format!("{label}: slowdown in single sessions");
