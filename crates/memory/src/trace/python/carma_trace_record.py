@@ -527,6 +527,9 @@ def without_kernel(func, args, kwargs, error):
     return convert(result, lambda t: t.to(META))
 
 
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
 class Record(TorchDispatchMode):
     def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
         if LOG.stop:
@@ -538,11 +541,11 @@ class Record(TorchDispatchMode):
         if not virtual and (device is None or device.type == "cpu"):
             return func(*args, **kwargs)
         if torch.is_inference_mode_enabled():
-            # Operators made of others arrive whole in inference mode.
-            with self:
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
+            # Operators made of others arrive whole in inference mode. As the GPU's library takes them apart: what is written
+            # in Python for compilers makes many more tensors, e.g. of interpolation.
+            if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
+                with self:
+                    return func._op_dk(COMPOSITE, *args, **kwargs)
         NOW.inside += 1
         try:
             return self.virtual(func, args, kwargs, device, given, virtual)

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""What cuDNN takes beside its tensors for single recurrent layers on a real GPU, forward and backward.
+
+    python3 recurrent_workspaces.py -o recurrent-workspaces.csv [--workers 14] [--seconds 60]
+
+Random LSTMs, GRUs and plain recurrent layers of PyTorch. In training `reserve_b` is what the forward pass keeps for the
+backward pass beside output and last states; `forward_b`, `infer_b` and `backward_b` are the most bytes asked of PyTorch's
+allocator during a pass, less what it leaves; `weights_b` are the weights.
+"""
+
+import argparse
+import csv
+import os
+import random
+import sys
+import time
+
+COLUMNS = "dtype cell layers directions inputs hidden batch length batch_first weights_b reserve_b forward_b infer_b backward_b error".split()
+
+
+def drawn(count, seed):
+    rng = random.Random(seed)
+    while count:
+        layers, directions = rng.choice([1, 1, 2, 3, 4, 5]), rng.choice([1, 2])
+        inputs, hidden = (rng.choice([32, 64, 100, 128, 200, 256, 320, 400, 512, 650, 800, 1024, 1280, 1500]) for _ in range(2))
+        batch, length = rng.choice([1, 2, 4, 8, 16, 20, 32, 64, 128, 256]), rng.choice([10, 20, 35, 50, 100, 128, 200, 256, 400, 800])
+        if batch * length * max(inputs, hidden * directions) > 3e7 or batch * length * hidden * directions * layers > 8e7:
+            continue
+        count -= 1
+        cell = rng.choices(["lstm", "gru", "rnn"], [0.45, 0.4, 0.15])[0]
+        yield rng.choice(["fp32", "bf16", "autocast"]), cell, layers, directions, inputs, hidden, batch, length, rng.random() < 0.6
+
+
+def measure(torch, dtype, cell, layers, directions, inputs, hidden, batch, length, batch_first):
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}[cell]
+    half = torch.bfloat16 if dtype == "bf16" else torch.float32
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    module = kind(inputs, hidden, layers, batch_first=batch_first, bidirectional=directions == 2).to("cuda", half)
+    weights = torch.cuda.memory_stats()["requested_bytes.all.current"] - before
+    x = torch.randn(*((batch, length) if batch_first else (length, batch)), inputs, device="cuda", dtype=half)
+    x.requires_grad_()
+
+    def beside(f):
+        stats = torch.cuda.memory_stats
+        torch.cuda.reset_peak_memory_stats()
+        start = stats()["requested_bytes.all.current"]
+        made = f()
+        torch.cuda.synchronize()
+        end = stats()
+        kept = end["requested_bytes.all.current"] - start
+        return made, kept, end["requested_bytes.all.peak"] - start - kept
+
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "autocast"):
+        with torch.inference_mode():
+            module.eval()
+            out, _, infer = beside(lambda: module(x))
+            out = None
+        module.train()
+        (out, states), kept, forward = beside(lambda: module(x))
+    states = states if isinstance(states, tuple) else (states,)
+    reserve = kept - sum(t.numel() * t.element_size() for t in (out, *states))
+    grad = torch.randn_like(out)
+    for t in (x, *module.parameters()):
+        t.grad = torch.zeros_like(t)
+    _, _, backward = beside(lambda: out.backward(grad))
+    return weights, reserve, forward, infer, backward
+
+
+def work(jobs, path, until):
+    import torch
+
+    # Without memory in use there are no statistics.
+    torch.zeros(1, device="cuda")
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for job in jobs:
+            if time.monotonic() > until:
+                break
+            row = [*job[:-1], int(job[-1])]
+            try:
+                writer.writerow(row + [*measure(torch, *job), ""])
+            except Exception as error:  # noqa: BLE001: cuDNN does not take every geometry
+                writer.writerow(row + [""] * 5 + [f"{type(error).__name__}: {error}".split("\n")[0][:120]])
+            torch.cuda.empty_cache()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--count", type=int, default=2000)
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    # The parent of forks must not touch the GPU.
+    import torch
+
+    torch.set_num_threads(1)
+    jobs, children = list(drawn(options.count, 1)), []
+    for at in range(options.workers):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(jobs[at :: options.workers], f"{options.output}.{at}", until)
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    rows = 0
+    with open(options.output, "w") as out:
+        out.write(",".join(COLUMNS) + "\n")
+        for at in range(options.workers):
+            with open(f"{options.output}.{at}") as part:
+                lines = part.readlines()
+            out.writelines(lines)
+            rows += len(lines)
+            os.remove(f"{options.output}.{at}")
+    with open(options.output) as file:
+        failed = [row["error"] for row in csv.DictReader(file) if row["error"]]
+    print(f"{len(jobs)} asked for, {rows} answered, {len(failed)} failed; {next(iter(failed), '')}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
