@@ -14,9 +14,10 @@ import gzip
 import math
 
 PASSES = ("forward", "dgrad", "wgrad")
-# (depth, rows of a leaf, whether large convolutions count more): chosen by replays of memory-known.csv.gz.
-FORWARD, BACKWARD, MOST_SHARE = (11, 3, True), (9, 5, False), 6.0
-# As `Geometry::features` of crates/memory/src/trace/cudnn.rs has them.
+# Chosen with models held out (--score). Those of models count more than random ones: a leaf is to be right for what people run.
+DEPTH, LEAF, OF_MODELS, MOST_SHARE = 12, 8, 3.0, 6.0
+RANDOM = ("random", "wide")
+# As `Geometry::features` of crates/memory/src/cudnn.rs has them.
 FEATURES = "dims transposed n c k c_even k_even kernel_most kernel_least stride dilation groups side area grows weighs".split()
 
 
@@ -45,12 +46,13 @@ def rows(path):
             yield (width, row["layout"]), row["source"], features, (x + y + w) * width, [int(row[p + "_b"]) for p in PASSES]
 
 
-def grown(name, features, shares, sizes):
+def grown(sources, features, shares, sizes):
+    """Large convolutions count more."""
     from sklearn.tree import DecisionTreeRegressor
 
-    depth, least, by_size = FORWARD if name == "forward" else BACKWARD
-    tree = DecisionTreeRegressor(criterion="absolute_error", max_depth=depth, min_samples_leaf=least, random_state=0)
-    return tree.fit(features, shares, sample_weight=[size**0.5 for size in sizes] if by_size else None)
+    tree = DecisionTreeRegressor(criterion="absolute_error", max_depth=DEPTH, min_samples_leaf=LEAF, random_state=0)
+    weights = [size**0.5 * (1 if source in RANDOM else OF_MODELS) for source, size in zip(sources, sizes)]
+    return tree.fit(features, shares, sample_weight=weights)
 
 
 def written(tree, at=0):
@@ -76,20 +78,20 @@ def main():
     for group, found in sorted(groups.items()):
         for at, name in enumerate(PASSES):
             shares = [min(parts[at] / size, MOST_SHARE) for _, _, size, parts in found]
-            features, sizes = [f for _, f, _, _ in found], [size for _, _, size, _ in found]
+            sources, features, sizes = ([row[column] for row in found] for column in range(3))
             if options.score:
-                models = sorted({source for source, *_ in found if source != "random"})
+                models = sorted(set(sources) - set(RANDOM))
                 off = total = 0.0
                 for fold in range(6):
                     out = set(models[fold::6])
-                    kept = [(f, s, size) for (source, f, size, _), s in zip(found, shares) if source not in out]
-                    tree = grown(name, *zip(*kept))
+                    kept = [(source, f, s, size) for (source, f, size, _), s in zip(found, shares) if source not in out]
+                    tree = grown(*zip(*kept))
                     held = [(f, size, parts[at]) for source, f, size, parts in found if source in out]
                     for share, (_, size, true) in zip(tree.predict([f for f, _, _ in held]), held):
                         off, total = off + abs(share * size - true), total + true
                 print(f"{group[0]} bytes, channels {group[1]}, {name}: {100 * off / total:.0f} % of {total / 2**30:.1f} GiB")
             if options.output:
-                lines += [f"tree {group[0]} {group[1]} {name}", *written(grown(name, features, shares, sizes))]
+                lines += [f"tree {group[0]} {group[1]} {name}", *written(grown(sources, features, shares, sizes))]
     if options.output:
         with open(options.output, "w") as file:
             file.write("\n".join(lines) + "\n")

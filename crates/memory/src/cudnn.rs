@@ -2,7 +2,7 @@
 //!
 //! Kernels for tensor cores want channels last, so that most convolutions copy input, weight and output; which do, and
 //! which take several times as much, is decided by heuristics that are not published. Trees over the geometry say it,
-//! grown on 8,940 single convolutions that were measured on an H200 (`bench/h200/conv_workspaces.py`, `conv_fit.py`).
+//! grown on 31,000 single convolutions that were measured on an H200 (`bench/h200/conv_workspaces.py`, `conv_fit.py`).
 
 use std::sync::OnceLock;
 

@@ -234,7 +234,7 @@ def rms_norm(original):
 
 
 # Of a recurrent layer, however small, bytes.
-WORKSPACE = 16 << 20
+WORKSPACE = 18 << 20
 
 
 class Recurrent(torch.autograd.Function):
@@ -249,32 +249,29 @@ class Recurrent(torch.autograd.Function):
         width = tensors[0].size(-1) * directions
         out = x.new_empty(x.shape[:-1] + (width,))
         last = tuple(torch.empty_like(s) for s in tensors[:states])
-        weights = sum(t.numel() for t in tensors[states:])
-        # Its own types of numbers do not include bf16: such weights are copied into one piece at each call.
-        narrow = x.element_size() < 4
+        weights, between = sum(t.numel() for t in tensors[states:]), out.numel() * (layers - 1)
+        # cuDNN's weights lie in one piece. PyTorch does not keep those in bf16 so: they are copied at each call.
         one_piece = weights if x.dtype == torch.bfloat16 and not autocasting() else 0
-        between, copied = out.numel() * (layers - 1), x.numel() * first
         reserve = None
         if train:
             # LSTM: four gates and a state; GRU: three gates, and three more. Between layers, what goes from one to the next.
             kept = {4: 5, 3: 6}.get(gates, 1)
             reserve = x.new_empty(out.numel() * layers * kept + between + one_piece)
-            workspace = 3.9 * out.numel() + 3.3 * x.numel() + 1.5 * copied + 1.2 * weights + 0.9 * between
+            workspace = 3.8 * out.numel() + (3.0 + 1.6 * first) * x.numel() + 1.2 * weights + 0.9 * between
         else:
-            workspace = (1.4 + 0.6 * gates) * out.numel() + 1.3 * (x.numel() + copied) + between
-            workspace += (2.4 if narrow else 1.14) * weights
-        x.new_empty(int(workspace) + WORKSPACE // x.element_size())
+            workspace = (1.5 + 0.63 * gates) * out.numel() + (1.25 + 1.3 * first) * x.numel() + 1.2 * weights + 1.1 * between
+            workspace += one_piece
+        ctx.workspace = int(workspace) + WORKSPACE // x.element_size()
+        x.new_empty(ctx.workspace)
         LOG.gemm()
         ctx.save_for_backward(x, out, reserve, *tensors)
-        ctx.workspace = (3.6 + 1.7 * gates) * out.numel() + 3.5 * x.numel() + 1.4 * copied + (2.4 if narrow else 1.1) * weights
-        ctx.workspace += (4.6 + 0.95 * gates) * between
         return (out,) + last
 
     @staticmethod
     def backward(ctx, *grads):
         x, _out, _reserve, *rest = ctx.saved_tensors
         LOG.gemm()
-        workspace = x.new_empty(int(ctx.workspace) + WORKSPACE // x.element_size())
+        workspace = x.new_empty(ctx.workspace)
         needed = ctx.needs_input_grad[6:]
         made = (None,) * 6 + tuple(torch.empty_like(t) if n else None for t, n in zip([x] + rest, needed))
         del workspace
