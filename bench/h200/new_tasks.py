@@ -579,16 +579,16 @@ def ppo_train(x):
 # ---------------------------------------------------------------------------------------------------- sets
 
 
-def groups():
+def groups(tasks=TASKS, counts=GROUPS, seed=2026):
     """Random sets, none twice, each task about equally often among those of one size; always the same ones."""
-    dice = random.Random(2026)
+    dice = random.Random(seed)
     chosen = []
-    for size, count in GROUPS.items():
-        often = dict.fromkeys(TASKS, 0)
+    for size, count in counts.items():
+        often = dict.fromkeys(tasks, 0)
         while sum(len(group) == size for group in chosen) < count:
             # Of those that were drawn least often; two more than needed, so that not always the same ones meet.
-            order = sorted(TASKS, key=lambda name: (often[name], dice.random()))
-            group = sorted(dice.sample(order[: size + 2], size), key=list(TASKS).index)
+            order = sorted(tasks, key=lambda name: (often[name], dice.random()))
+            group = sorted(dice.sample(order[: size + 2], size), key=list(tasks).index)
             if group not in chosen:
                 chosen.append(group)
                 for name in group:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The measurement of NEW_TASKS_DATA.md, in parts of under ten minutes each; with SET=heavier_tasks that of
-# HEAVIER_TASKS_DATA.md. Every MODE:GPU is measured at the same time as the others, on a share of the processors of its own.
+# HEAVIER_TASKS_DATA.md, with SET=later_tasks that of LATER_TASKS_DATA.md. Every MODE:GPU is measured at the same time as the others, on a share of the processors of its own.
 #
 #     bench/h200/new_tasks.sh smoke time-slice:0 mps:1     # 2 minutes: does every task start, alone and under MPS?
 #     bench/h200/new_tasks.sh sets time-slice:0 mps:1      # alone, all pairs, 100 larger sets: about 9 minutes
@@ -26,16 +26,16 @@ tasks=$here/$set_.toml
 options=()
 if [ -n "${REHEARSE:-}" ]; then
     tasks=$state/rehearse.toml
-    # A small machine takes long to start sixteen times PyTorch.
+    # A small machine takes long to start PyTorch so often.
     sed -E -e "s|\"python3\", \"([a-z_]+.py)\"|\"$python\", \"$here/\1\", \"--rehearse\"|" -e '/^processors_each/d' \
         -e 's/^startup_s = .*/startup_s = 900/' -e 's/^start_at_once = .*/start_at_once = 3/' "$here/$set_.toml" >"$tasks"
     options=(--gpus virtual:2xH200)
 fi
 "$python" "$here/$set_.py" --groups >"$state/groups.txt"
 
-# The new tasks meet in all pairs; the pairs of the heavier ones stand among their sets.
+# New and later tasks meet in all pairs; the pairs of the heavier ones stand among their sets.
 rounds=4 pairs=(--pairs)
-if [ "$set_" != new_tasks ]; then
+if [ "$set_" = heavier_tasks ]; then
     rounds=3 pairs=()
 fi
 
