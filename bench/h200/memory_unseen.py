@@ -5,6 +5,7 @@
     python3 memory_unseen.py --plan                            # the rows, as CSV
     python3 memory_unseen.py --rehearse                        # every row on the CPU with tiny batches: does it run?
     python3 memory_unseen.py --measure -o OUT.jsonl            # needs a GPU
+    python3 memory_unseen.py --measure --set later -o OUT.jsonl   # the second list, memory_later.py
     python3 memory_unseen.py --measure --set known -o OUT.jsonl   # rows of memory_models.py: to develop on
     python3 memory_unseen.py --texts -o OUT.jsonl.gz           # summaries and configurations, on the CPU
     python3 memory_unseen.py --traces FOLDER                   # by carma's tracer, on the CPU
@@ -38,19 +39,19 @@ Entry = collections.namedtuple("Entry", "family source kind make runs size")
 UNSEEN = {}
 
 
-def runs(optimizer, small, large, infer, half="bf16-autocast", half_batch=None):
+def runs(optimizer, small, large, infer, half="bf16-autocast", half_batch=None, infer_half="bf16"):
     return (
         ("train", "fp32", optimizer, small),
         ("train", "fp32", optimizer, large),
         ("train", half, "adamw" if optimizer != "adamw" else "adam-fused", half_batch or large),
         ("infer", "fp32", "", infer),
-        ("infer", "bf16", "", infer),
+        ("infer", infer_half, "", infer),
     )
 
 
-def entry(name, family, source, kind, runs, size=None):
+def entry(name, family, source, kind, runs, size=None, into=UNSEEN):
     def register(make):
-        UNSEEN[name] = Entry(family, source, kind, make, runs, size)
+        into[name] = Entry(family, source, kind, make, runs, size)
         return make
 
     return register
@@ -395,8 +396,9 @@ def batch_of(kind, size, device, dtype, count, mode):
         return {"input_ids": ids, ("decoder_input_ids" if mode == "infer" else "labels"): more}, None
     if kind == "speech":
         return {"input_values": real(count, size), **({} if mode == "infer" else {"labels": whole(30, count, 40) + 1})}, None
-    if kind == "pairs":
-        batch = {"input_ids": whole(1000, count, 77), "pixel_values": real(count, 3, size, size)}
+    if kind in ("pairs", "pairs-64"):
+        words = 77 if kind == "pairs" else 64
+        batch = {"input_ids": whole(1000, count, words), "pixel_values": real(count, 3, size, size)}
         return ({**batch, "return_loss": True} if mode == "train" else batch), None
     if kind == "diffusion":
         return (real(count, 3, size, size), whole(1000, count)), real(count, 3, size, size)
@@ -409,6 +411,24 @@ def batch_of(kind, size, device, dtype, count, mode):
         return (real(count, 13), whole(100_000, count, size)), torch.rand(count, device=device).round().to(dtype or torch.float32)
     if kind == "items":
         return (whole(50_000, count, size),), whole(50_000, count)
+    if kind == "flow":
+        return (real(count, 3, size, size), real(count, 3, size, size)), real(count, 2, size, size)
+    if kind == "filterbank":
+        ids = {"decoder_input_ids" if mode == "infer" else "labels": whole(1000, count, 60)}
+        return {"input_features": real(count, size, 80), **ids}, None
+    if kind == "pixels":
+        return {"pixel_values": real(count, 3, size, size)}, None
+    if kind == "translation":
+        return (whole(1000, count, size), whole(1000, count, size)), whole(1000, count * size)
+    if kind == "mixture":
+        return (real(count, 1, size),), real(count, 2, size)
+    if kind == "rebuild":
+        images = real(count, 3, size, size)
+        return (images,), images
+    if kind == "volume":
+        return (real(count, 4, size, size, size),), whole(4, count, size, size, size)
+    if kind == "points":
+        return (real(count, 3, size),), whole(40, count)
     raise ValueError(kind)
 
 
@@ -429,6 +449,16 @@ def loss_of(kind, out, target):
     if kind == "spectrum":
         lengths = torch.full((out.size(0),), out.size(1), dtype=torch.long)
         return F.ctc_loss(out.float().log_softmax(2).transpose(0, 1), target, lengths, torch.full_like(lengths, 60), zero_infinity=True)
+    if kind == "flow":
+        # Each refinement counts, later ones more.
+        return sum(0.8 ** (len(out) - 1 - at) * (flow - target).abs().mean() for at, flow in enumerate(out))
+    if kind == "mixture":
+        # The signal's share of each speaker against the rest, in decibels.
+        along = (out * target).sum(2, keepdim=True) / target.pow(2).sum(2, keepdim=True) * target
+        return -10 * torch.log10(along.pow(2).sum(2) / ((out - along).pow(2).sum(2) + 1e-8) + 1e-8).mean()
+    if kind == "rebuild":
+        image, more = out
+        return F.mse_loss(image, target) + more
     return F.cross_entropy(out, target)
 
 
@@ -439,10 +469,19 @@ def forward_of(model, inputs):
 # --------------------------------------------------------------------------------------------------- rows
 
 
+def models_of(which):
+    """The models of a set that is listed here or in memory_later.py; nothing for `known`."""
+    if which == "later":
+        from memory_later import LATER
+
+        return LATER
+    return UNSEEN if which == "unseen" else {}
+
+
 def plan(which):
     """The rows of a set. Those of `known` are of memory_models.py: to develop on."""
-    if which == "unseen":
-        for name, e in UNSEEN.items():
+    if which != "known":
+        for name, e in models_of(which).items():
             for at, (mode, precision, optimizer, batch) in enumerate(e.runs, 1):
                 # Length and size of a sample belong to the model.
                 yield dict(id=f"{name}-{at}", set=which, model=name, model_family=e.family, source=e.source, kind=e.kind, mode=mode,
@@ -469,8 +508,8 @@ class Case:
         import memory_models as known
 
         self.row, mode = row, row["mode"]
-        if row["set"] == "unseen":
-            e = UNSEEN[row["model"]]
+        if row["set"] != "known":
+            e = models_of(row["set"])[row["model"]]
             with known.uninitialised() if fast else contextlib.nullcontext():
                 self.model = e.make()
             config = getattr(self.model, "config", None)
@@ -518,7 +557,7 @@ class Case:
             batch = None
             batch = self.batch(self.device, self.dtype)
             if self.optimizer is None:
-                with torch.inference_mode():
+                with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=autocast):
                     out = self.forward(batch)
                 continue
             self.optimizer.zero_grad(set_to_none=True)
@@ -701,7 +740,7 @@ class Child:
         return {**self.row, **(self.last or {"status": "FAILED", "reason": "no answer in time"})}
 
 
-def warm_up():
+def warm_up(which):
     """Imports everything once, for the forks."""
     import timm  # noqa: F401
     import torch
@@ -713,7 +752,7 @@ def warm_up():
 
     memory_models.warm()
     torch.set_num_threads(1)
-    for e in UNSEEN.values():
+    for e in models_of(which).values():
         for cell in e.make.__closure__ or ():
             if e.source == "transformers" and isinstance(cell.cell_contents, str):
                 getattr(transformers, cell.cell_contents)
@@ -722,7 +761,7 @@ def warm_up():
 
 
 def measure(rows, path, beside, window_s, budget_s):
-    warm_up()
+    warm_up(rows[0]["set"])
     began = time.monotonic()
     with open(path, "a") as file:
         for at in range(0, len(rows), beside):
@@ -747,7 +786,7 @@ def measure(rows, path, beside, window_s, budget_s):
 def rehearse(rows):
     import torch
 
-    warm_up()
+    warm_up(rows[0]["set"])
     failed = 0
     for row in rows:
         small = {"graph": 1000, "click": 8}.get(row["kind"], 2)
@@ -768,7 +807,7 @@ def rehearse(rows):
     return 1 if failed else 0
 
 
-def texts(path, only):
+def texts(path, which, only):
     """Summaries by torchinfo at depths 2, 3 and 6 and by torchsummary, and config.json of transformers. Lines as in
     memory_texts.py, with `batch`: how many samples the summary's shapes are of."""
     import memory_texts
@@ -777,12 +816,12 @@ def texts(path, only):
     import torchsummary
 
     with gzip.GzipFile(path, "wb", mtime=0) as file:
-        for name, e in UNSEEN.items():
+        for name, e in models_of(which).items():
             if only not in name:
                 continue
             done, failed = [], []
             count = 1000 if e.kind == "graph" else 2
-            row = dict(model=name, set="unseen", mode="infer", precision="fp32", optimizer="", batch_size=count)
+            row = dict(model=name, set=which, mode="infer", precision="fp32", optimizer="", batch_size=count)
 
             def inputs():
                 return batch_of(e.kind, e.size, "cpu", torch.float32, count, "infer")[0]
@@ -875,7 +914,7 @@ def main():
     for word in ("--list", "--plan", "--rehearse", "--measure", "--texts"):
         parser.add_argument(word, action="store_true")
     parser.add_argument("--traces", metavar="FOLDER")
-    parser.add_argument("--set", choices=["unseen", "known"], default="unseen")
+    parser.add_argument("--set", choices=["unseen", "later", "known"], default="unseen")
     parser.add_argument("--only", default="", help="rows (with --texts: models) whose name contains this")
     parser.add_argument("--first", default="", help="digits: rows of these numbers first, as 431")
     parser.add_argument("--beside", type=int, default=12, help="processes beside each other while memory is read")
@@ -889,7 +928,7 @@ def main():
     if options.first:
         rows.sort(key=lambda row: options.first.index(row["id"][-1]) if row["id"][-1] in options.first else len(options.first))
     if options.list:
-        for name, e in UNSEEN.items():
+        for name, e in models_of(options.set).items():
             print(f"{name:24}{e.source:14}{e.family:14}{e.kind:14}{e.size}")
     if options.plan:
         out = io.StringIO()
@@ -902,7 +941,7 @@ def main():
     if options.measure:
         measure(rows, options.output, options.beside, options.window_s, options.budget_s)
     if options.texts:
-        texts(options.output, options.only)
+        texts(options.output, options.set, options.only)
     if options.traces:
         return traces(rows, options.traces, options.jobs)
     return 0
