@@ -29,7 +29,7 @@ impl Margin {
             }
         };
         if doubts > 0 && tier == Tier::Trace {
-            widen(0.10, "the program asked for numbers that a trace does not have");
+            widen(0.15, "the program asked for numbers that a trace does not have");
         } else if doubts > 0 && tier >= Tier::Graph {
             let (to, why) = match doubts {
                 0..=FEW => (0.30, "not all layers were understood"),
@@ -66,7 +66,7 @@ fn base(tier: Tier, convolutional: bool) -> (f64, String) {
         (Tier::Scaled, _) => (0.10, "the same program ran before, with other numbers"),
         (Tier::Share, _) => (0.05, "a share of the GPU that the program takes"),
         (Tier::Trace, true) => (0.10, "a trace; convolution workspaces vary"),
-        (Tier::Trace, false) => (0.03, "a trace of a model without convolutions"),
+        (Tier::Trace, false) => (0.10, "a trace; attention and matrix products pick kernels of their own"),
         (Tier::Graph, _) => (0.15, "a graph of operators"),
         (Tier::Config, _) => (0.11, "the configuration of a known family"),
         (Tier::Summary, true) => (0.30, "a summary hides what happens between layers, and workspaces vary"),
@@ -84,7 +84,7 @@ mod tests {
     fn bounds_widen_with_what_is_not_known() {
         let share = |tier, doubts| Margin::of(tier, false, &ModelTask::default(), doubts).share;
         assert_eq!([0, 1, 6, 17].map(|doubts| share(Tier::Summary, doubts)), [0.20, 0.30, 0.40, 0.60]);
-        assert_eq!([0, 1, 17].map(|doubts| share(Tier::Trace, doubts)), [0.03, 0.10, 0.10]);
+        assert_eq!([0, 1, 17].map(|doubts| share(Tier::Trace, doubts)), [0.10, 0.15, 0.15]);
         assert_eq!([0, 17].map(|doubts| share(Tier::Exact, doubts)), [0.05, 0.05]);
     }
 }

@@ -113,6 +113,9 @@ pub struct ModelTask {
     pub batch_size: u64,
     /// Tokens a sample, for language models.
     pub seq_len: Option<u64>,
+    /// Tokens that the decoder of an encoder-decoder sees; `None`: as many as the encoder.
+    #[serde(default)]
+    pub target_len: Option<u64>,
     /// Samples of the data set, where known: the last batch of an epoch may be partial.
     pub samples: Option<u64>,
     /// Optimizer of a training.
@@ -144,6 +147,7 @@ impl Default for ModelTask {
             mode: Mode::default(),
             batch_size: 1,
             seq_len: None,
+            target_len: None,
             samples: None,
             optimizer: Optimizer::default(),
             precision: Precision::default(),

@@ -39,6 +39,9 @@ pub(crate) struct TaskArgs {
     /// Tokens a sample, for language models [default: the most that the model takes]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seq_len: Option<u64>,
+    /// Tokens that the decoder of an encoder-decoder sees, as of a summary [default: as many as --seq-len]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) target_len: Option<u64>,
     /// Samples of the data set: the last batch of an epoch may be partial
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) samples: Option<u64>,
@@ -86,6 +89,7 @@ impl TaskArgs {
             mode: if self.inference { Mode::Infer } else { Mode::Train },
             batch_size: self.batch_size.unwrap_or(default.batch_size),
             seq_len: self.seq_len,
+            target_len: self.target_len,
             samples: self.samples,
             optimizer: self.optimizer.unwrap_or(default.optimizer),
             precision: self.precision.unwrap_or(default.precision),

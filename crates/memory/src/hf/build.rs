@@ -2,7 +2,7 @@
 
 use super::maker::Maker;
 use super::safetensors::Weights;
-use super::{Config, Family, Head, decoder, encoder, seq2seq, vision, xlnet};
+use super::{Config, Family, Head, decoder, encoder, seq2seq, speech, towers, vision, xlnet};
 use crate::graph::{Graph, Number, Param};
 use crate::{Error, ModelTask};
 
@@ -22,7 +22,10 @@ pub(super) fn graph(c: &Config, task: &ModelTask) -> Result<Graph, Error> {
         Family::Deberta => xlnet::deberta(&mut m)?,
         Family::XlNet => xlnet::xlnet(&mut m)?,
         Family::T5 | Family::Bart | Family::Whisper => seq2seq::build(&mut m)?,
+        Family::Vit if c.text.is_some() => towers::build(&mut m)?,
         Family::Vit => vision::build(&mut m)?,
+        Family::ClipText => towers::text_alone(&mut m)?,
+        Family::Wav2Vec => speech::build(&mut m)?,
         Family::Unknown if c.image.is_some() && c.vocab == 0 => vision::build(&mut m)?,
         Family::Unknown if c.head != Head::CausalLm => encoder::build(&mut m)?,
         Family::Unknown
@@ -49,6 +52,9 @@ fn check(c: &Config, task: &ModelTask) -> Result<(), Error> {
                 format!("expected 1 to 1048576, found {value}"),
             ));
         }
+    }
+    if let Some(text) = &c.text {
+        check(text, task)?;
     }
     if c.kv_heads == 0 || !c.heads.is_multiple_of(c.kv_heads) {
         return Err(Error::bad(
@@ -77,6 +83,9 @@ fn length(c: &Config, task: &ModelTask) -> Result<(u64, Option<String>), Error> 
         let side = image.size / image.patch.max(1);
         return Ok((side * side + image.prefix, None));
     }
+    if c.family == Family::Wav2Vec {
+        return speech::samples(task);
+    }
     // RoBERTa's table has two rows for padding.
     let roberta = matches!(c.model_type.as_str(), "roberta" | "xlm-roberta" | "camembert");
     let most = if roberta { c.positions.saturating_sub(2) } else { c.positions };
@@ -84,7 +93,7 @@ fn length(c: &Config, task: &ModelTask) -> Result<(u64, Option<String>), Error> 
         Family::Bert | Family::DistilBert | Family::Albert | Family::Gpt2 | Family::GptNeo | Family::Opt => {
             true
         }
-        Family::Bart => true,
+        Family::Bart | Family::ClipText => true,
         Family::Unknown => c.rotary == 0 && most > 0,
         _ => false,
     };

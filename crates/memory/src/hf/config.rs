@@ -41,6 +41,10 @@ pub enum Family {
     Whisper,
     /// ViT, DeiT, DINOv2, CLIP's and SigLIP's image towers.
     Vit,
+    /// CLIP's and SigLIP's text towers.
+    ClipText,
+    /// wav2vec 2.0, HuBERT, WavLM: an encoder over convolutions of a waveform.
+    Wav2Vec,
     /// Something else: an encoder or decoder with the usual parts.
     Unknown,
 }
@@ -68,6 +72,8 @@ impl Family {
             Self::Bart => "bart",
             Self::Whisper => "whisper",
             Self::Vit => "vit",
+            Self::ClipText => "clip-text",
+            Self::Wav2Vec => "wav2vec",
             Self::Unknown => "unknown",
         }
     }
@@ -165,6 +171,19 @@ pub struct Image {
     pub channels: u64,
     /// Tokens in front of the patches: class, distillation, registers.
     pub prefix: u64,
+}
+
+/// Convolutions that make states of a waveform.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waveform {
+    /// Channels, kernel and stride of each.
+    pub layers: Vec<[u64; 3]>,
+    /// Whether they have a bias.
+    pub bias: bool,
+    /// A norm after each over its channels; else a group norm after the first.
+    pub layer_norms: bool,
+    /// Kernel and groups of the convolution that stands for positions.
+    pub positions: [u64; 2],
 }
 
 /// A mixture of experts in place of the MLP.
@@ -271,6 +290,10 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Frequencies of a spectrogram (Whisper).
     pub mel_bins: u64,
+    /// A waveform in place of tokens.
+    pub waveform: Option<Waveform>,
+    /// Beside the image tower, one of text (CLIP, SigLIP): both run for each sample.
+    pub text: Option<Box<Self>>,
     /// What was not understood.
     pub doubts: Vec<String>,
 }
@@ -324,6 +347,8 @@ impl Config {
             image: None,
             experts: None,
             mel_bins: 0,
+            waveform: None,
+            text: None,
             doubts: Vec::new(),
         };
         let everywhere =
@@ -393,6 +418,21 @@ impl Config {
                 c.positions = 0;
                 c.image = Some(Image { size: 224, patch: 16, channels: 3, prefix: 1 });
                 c.head = Head::SequenceClassification;
+            }
+            Family::ClipText => {
+                (c.vocab, c.positions, c.act) = (49408, 77, Act::QuickGelu);
+                (c.hidden, c.embedding, c.heads, c.kv_heads, c.intermediate) = (512, 512, 8, 8, 2048);
+            }
+            Family::Wav2Vec => {
+                (c.vocab, c.positions, c.pre_norm) = (32, 0, false);
+                c.dropout = Dropout { activation: true, ..everywhere };
+                let layers = [[512, 10, 5]].into_iter().chain([[512, 3, 2]; 4]).chain([[512, 2, 2]; 2]);
+                c.waveform = Some(Waveform {
+                    layers: layers.collect(),
+                    bias: false,
+                    layer_norms: false,
+                    positions: [128, 16],
+                });
             }
             Family::Unknown => c.tied = false,
         }

@@ -78,6 +78,16 @@ impl<'a> Fields<'a> {
         list.ok_or_else(|| self.bad(name, "a list of texts", value))
     }
 
+    /// A list of whole numbers between `least` and `most`.
+    pub(super) fn numbers(&self, name: &'static str, least: u64, most: u64) -> Result<Option<Vec<u64>>, Error> {
+        let Some((_, value)) = self.get(&[name]) else { return Ok(None) };
+        let list = value.as_array().and_then(|l| l.iter().map(Value::as_u64).collect::<Option<Vec<_>>>());
+        match list {
+            Some(list) if list.iter().all(|n| (least..=most).contains(n)) => Ok(Some(list)),
+            _ => Err(self.bad(name, &format!("a list of whole numbers from {least} to {most}"), value)),
+        }
+    }
+
     /// How many entries a list or an object has.
     pub(super) fn length(&self, name: &'static str) -> Option<u64> {
         match self.map.get(name)? {

@@ -35,6 +35,14 @@ pub(super) fn of_model(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
             c.pre_norm = matches!(c.model_type.as_str(), "mbart" | "pegasus" | "blenderbot" | "m2m_100");
             Ok(())
         }
+        Family::Wav2Vec => wav2vec(f, c),
+        Family::ClipText if c.model_type.starts_with("siglip") => {
+            (c.vocab, c.positions) = (
+                f.number(&["vocab_size"], 1, 1 << 28)?.unwrap_or(32000),
+                f.number(&["max_position_embeddings"], 1, 1 << 24)?.unwrap_or(64),
+            );
+            Ok(())
+        }
         Family::Whisper => {
             c.positions = f.number(&["max_source_positions"], 1, 1 << 24)?.unwrap_or(1500);
             Ok(())
@@ -47,6 +55,36 @@ pub(super) fn of_model(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
         Family::Unknown => unknown(f, c),
         _ => Ok(()),
     }
+}
+
+/// Its convolutions, each with channels, kernel and stride in lists of their own.
+fn wav2vec(f: &Fields<'_>, c: &mut Config) -> Result<(), Error> {
+    c.pre_norm = f.boolean(&["do_stable_layer_norm"])?.unwrap_or(false);
+    c.dropout.classifier = f.chance(&["final_dropout"])?.unwrap_or(c.dropout.classifier);
+    let Some(waveform) = &mut c.waveform else { return Ok(()) };
+    let lists = [
+        f.numbers("conv_dim", 1, 1 << 16)?,
+        f.numbers("conv_kernel", 1, 1 << 16)?,
+        f.numbers("conv_stride", 1, 1 << 16)?,
+    ];
+    if let [Some(channels), Some(kernels), Some(strides)] = &lists {
+        if channels.len() != kernels.len() || channels.len() != strides.len() || channels.len() > 64 {
+            return Err(Error::bad(
+                "config.json, conv_dim",
+                "conv_dim, conv_kernel and conv_stride must be lists of the same length, 64 at most",
+            ));
+        }
+        let both = channels.iter().zip(kernels).zip(strides);
+        waveform.layers = both.map(|((channels, kernel), stride)| [*channels, *kernel, *stride]).collect();
+    }
+    waveform.bias = f.boolean(&["conv_bias"])?.unwrap_or(waveform.bias);
+    waveform.layer_norms = f.text(&["feat_extract_norm"])? == Some("layer");
+    let [kernel, groups] = waveform.positions;
+    waveform.positions = [
+        f.number(&["num_conv_pos_embeddings"], 1, 1 << 16)?.unwrap_or(kernel),
+        f.number(&["num_conv_pos_embedding_groups"], 1, c.hidden)?.unwrap_or(groups),
+    ];
+    Ok(())
 }
 
 /// How many numbers of a head are turned: a share of them, given at the top or beside the base.

@@ -20,11 +20,13 @@ mod names;
 mod parse;
 pub mod safetensors;
 mod seq2seq;
+mod speech;
+mod towers;
 mod vision;
 mod xlnet;
 
 pub use adapter::adapter;
-pub use config::{Act, Config, Dropout, Experts, Family, Head, Image, NormKind};
+pub use config::{Act, Config, Dropout, Experts, Family, Head, Image, NormKind, Waveform};
 
 use crate::graph::Graph;
 use crate::{Error, ModelTask};

@@ -32,7 +32,7 @@ pub(super) const fn of(family: Family, fused: bool) -> Names {
         Family::Llama | Family::Gemma | Family::Unknown => {
             ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "gate_proj", "down_proj")
         }
-        Family::Opt | Family::Bart | Family::Whisper => {
+        Family::Opt | Family::Bart | Family::Whisper | Family::ClipText | Family::Wav2Vec => {
             ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "", "fc2")
         }
         Family::T5 => ("q", "k", "v", "o", "wi_1", "wi_0", "wo"),

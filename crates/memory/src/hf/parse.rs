@@ -41,6 +41,9 @@ fn object(place: &str, map: &Map<String, Value>) -> Result<Config, Error> {
     let top = Fields::new(place, map);
     // Models of several kinds nest one configuration for each; the one of the text is the largest.
     let heads = top.texts(&["architectures"])?;
+    if let Some(config) = two_towers(place, &top)? {
+        return Ok(config);
+    }
     let towers = ["text_config", "llm_config", "thinker_config", "vision_config"];
     let wants_vision =
         heads.iter().any(|h| h.contains("ForImage") || h.contains("Vision") && !h.contains("ForConditional"));
@@ -69,6 +72,26 @@ fn object(place: &str, map: &Map<String, Value>) -> Result<Config, Error> {
         return Ok(config);
     }
     flat(&top)
+}
+
+/// Models that run one tower of images and one of text for each sample. Their file says of a tower only what is not
+/// as in the first model of the family, and older ones leave out what it is.
+fn two_towers(place: &str, top: &Fields<'_>) -> Result<Option<Config>, Error> {
+    let kind = top.text(&["model_type"])?.unwrap_or_default();
+    if !matches!(kind, "clip" | "siglip" | "metaclip_2") {
+        return Ok(None);
+    }
+    let tower = |name: &'static str, model_type: String| -> Result<Config, Error> {
+        let mut inner = top.object(name)?.cloned().unwrap_or_default();
+        inner.entry("model_type").or_insert_with(|| model_type.into());
+        flat(&Fields::new(&format!("{place}, {name}"), &inner))
+    };
+    let mut config = tower("vision_config", format!("{kind}_vision_model"))?;
+    let mut text = tower("text_config", format!("{kind}_text_model"))?;
+    config.doubts.append(&mut text.doubts);
+    config.doubts.dedup();
+    config.text = Some(Box::new(text));
+    Ok(Some(config))
 }
 
 /// `model_type` to family. Two entries for a name would be an error of ours: the first counts.
@@ -116,10 +139,13 @@ fn family(model_type: &str) -> (Family, Option<&'static str>) {
         | "dinov2_with_registers"
         | "clip_vision_model"
         | "siglip_vision_model"
+        | "metaclip_2_vision_model"
         | "vit_mae"
         | "vit_msn"
         | "ijepa"
         | "yolos" => Family::Vit,
+        "clip_text_model" | "siglip_text_model" | "metaclip_2_text_model" => Family::ClipText,
+        "wav2vec2" | "hubert" | "wavlm" | "data2vec-audio" | "unispeech" | "unispeech-sat" => Family::Wav2Vec,
         _ => Family::Unknown,
     };
     // Built from the nearest template: right in most operators, not in all.
@@ -132,6 +158,9 @@ fn family(model_type: &str) -> (Family, Option<&'static str>) {
             Some("how many tokens each expert gets varies from step to step")
         }
         "deberta" => Some("built as its second version"),
+        "siglip_text_model" | "siglip_vision_model" => Some("its pooling by attention is not counted"),
+        "wavlm" => Some("its attention adds a bias by relative position"),
+        "data2vec-audio" => Some("its convolutions for positions are counted as one"),
         "starcoder2"
         | "stablelm"
         | "cohere"
@@ -176,6 +205,7 @@ fn head(architectures: &[&str]) -> Option<Head> {
         ("ForQuestionAnswering", Head::QuestionAnswering),
         ("ForMultipleChoice", Head::SequenceClassification),
         ("MTModel", Head::CausalLm),
+        ("ForCTC", Head::MaskedLm),
     ];
     Some(
         table
@@ -220,6 +250,7 @@ fn default_head(c: &Config) -> Head {
     match c.family {
         f if f.is_decoder() || f.is_seq2seq() => Head::CausalLm,
         Family::Vit => Head::SequenceClassification,
+        Family::ClipText | Family::Wav2Vec => Head::None,
         Family::Unknown if c.image.is_none() && c.vocab > 0 => Head::CausalLm,
         Family::Unknown => Head::None,
         _ => Head::MaskedLm,

@@ -17,6 +17,7 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     let states = stack(m, ids, shared, None)?;
     m.remembers = true;
     if matches!(m.c.head, Head::CausalLm | Head::None) {
+        m.seq = m.task.target_len.unwrap_or(m.seq);
         let ids = m.ids("decoder_input_ids")?;
         let x = stack(m, ids, shared, Some(states))?;
         return output(m, x, shared);

@@ -1,13 +1,31 @@
 //! Image towers: ViT, DeiT, DINOv2, CLIP, SigLIP.
 
 use super::attention::How;
-use super::maker::Maker;
+use super::maker::{Made, Maker};
 use super::{Head, Image};
 use crate::Error;
 use crate::graph::{Number, Op};
 
 /// Pixels to the head and its loss.
 pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
+    let c = m.c;
+    let x = tower(m)?;
+    if c.head != Head::SequenceClassification {
+        return m.bare(x);
+    }
+    let first = m.first(x)?;
+    if c.model_type.starts_with("dinov2") {
+        // The class token beside the mean of the patches.
+        let batch = m.batch;
+        let both = m.b.node("cat_mean", Op::Copy, &[x], &[], &[batch, 2 * c.hidden], Number::Float)?;
+        m.kept.push(first);
+        return m.classes("classifier", both, true);
+    }
+    m.classes("classifier", first, true)
+}
+
+/// Pixels to the last hidden states.
+pub(super) fn tower(m: &mut Maker<'_>) -> Made {
     let (c, batch, tokens) = (m.c, m.batch, m.seq);
     let image = c.image.unwrap_or(Image { size: 224, patch: 16, channels: 3, prefix: 1 });
     let side = image.size / image.patch.max(1);
@@ -37,18 +55,10 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
         x = if scaled { m.layer_scaled(layer, x, how)? } else { m.layer_pre(layer, x, how)? };
         m.b.end_block();
     }
-    x = m.norm("layernorm", x)?;
+    // CLIP normalises its first state alone.
+    if !clip {
+        x = m.norm("layernorm", x)?;
+    }
     // A variable of the model's `forward`.
-    x = m.until(x, &[embedded])?;
-    if c.head != Head::SequenceClassification {
-        return m.bare(x);
-    }
-    let first = m.first(x)?;
-    if scaled {
-        // The class token beside the mean of the patches.
-        let both = m.b.node("cat_mean", Op::Copy, &[x], &[], &[batch, 2 * c.hidden], Number::Float)?;
-        m.kept.push(first);
-        return m.classes("classifier", both, true);
-    }
-    m.classes("classifier", first, true)
+    m.until(x, &[embedded])
 }

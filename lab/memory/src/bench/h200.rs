@@ -87,11 +87,13 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
         return Ok(None);
     };
     let measured_mib = line.later_process_mib.map_or(measured_mib, |later| later.max(measured_mib));
-    let of_text = ["", "masked", "causal", "seq2seq"].contains(&&*line.kind);
+    let of_text = ["", "masked", "causal", "seq2seq", "speech"].contains(&&*line.kind);
     let task = ModelTask {
         mode: word::<Mode>(&line.mode, &line.id)?,
         batch_size: line.batch_size,
         seq_len: line.seq_len.filter(|_| of_text),
+        // Such batches have half as many tokens to write as to read (`memory_unseen.py`).
+        target_len: line.seq_len.filter(|_| line.kind == "seq2seq").map(|n| n / 2),
         optimizer: word::<Optimizer>(&line.optimizer, &line.id)?,
         precision: word::<Precision>(&line.precision, &line.id)?,
         attention: word::<Attention>(&line.attention, &line.id)?,
