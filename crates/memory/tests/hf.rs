@@ -485,3 +485,54 @@ fn every_family_in_every_way() {
         }
     }
 }
+
+fn graph_of(config: &str, task: &ModelTask) -> Result<carma_memory::graph::Graph, carma_memory::Error> {
+    hf::graph(&Config::parse(config)?, task)
+}
+
+/// CLIP ViT-B/32 has 151 million parameters, of which the image tower has 88; wav2vec 2.0 base has 94.4 million.
+#[test]
+fn towers_and_waveforms() {
+    let task = ModelTask { batch_size: 4, ..ModelTask::default() };
+    let clip = r#"{"model_type": "clip", "text_config": {"hidden_size": 512}, "vision_config": {"model_type": "clip_vision_model", "hidden_size": 768, "patch_size": 32}}"#;
+    let graph = graph_of(clip, &task).unwrap();
+    assert!(graph.parameters().abs_diff(151_277_313) < 800_000, "{}", graph.parameters());
+    assert!(graph.doubts.is_empty(), "{:?}", graph.doubts);
+    let one = clip.replace("{\"model", "{\"architectures\": [\"CLIPVisionModel\"], \"model");
+    assert!(graph_of(&one, &task).unwrap().parameters() < 90_000_000);
+
+    let wave = r#"{"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"], "vocab_size": 32, "hidden_size": 768}"#;
+    let second = ModelTask { seq_len: Some(16_000), ..task };
+    let graph = graph_of(wave, &second).unwrap();
+    assert!(graph.parameters().abs_diff(94_396_320) < 500_000, "{}", graph.parameters());
+    assert!(graph.doubts.is_empty(), "{:?}", graph.doubts);
+    // 16,000 numbers become 49 states.
+    assert!(graph.tensors.iter().any(|t| t.shape == [4, 49, 768]));
+    for (tokens, config, says) in [
+        (100, wave, "too few"),
+        (
+            16_000,
+            r#"{"model_type": "hubert", "conv_dim": [512], "conv_kernel": [3, 3], "conv_stride": [2]}"#,
+            "same length",
+        ),
+        (
+            16_000,
+            r#"{"model_type": "hubert", "conv_dim": [512], "conv_kernel": [3], "conv_stride": [0]}"#,
+            "conv_stride",
+        ),
+    ] {
+        let error = graph_of(config, &ModelTask { seq_len: Some(tokens), ..second.clone() }).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn the_decoder_has_a_length_of_its_own() {
+    let bart = r#"{"model_type": "bart", "vocab_size": 50265}"#;
+    let task = ModelTask { seq_len: Some(512), ..ModelTask::default() };
+    let short = ModelTask { target_len: Some(64), ..task.clone() };
+    let logits = |task: &ModelTask, tokens: u64| {
+        graph_of(bart, task).unwrap().tensors.iter().any(|t| t.shape == [1, tokens, 50265])
+    };
+    assert!(logits(&task, 512) && logits(&short, 64) && !logits(&short, 512));
+}

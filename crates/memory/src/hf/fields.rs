@@ -79,7 +79,12 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of whole numbers between `least` and `most`.
-    pub(super) fn numbers(&self, name: &'static str, least: u64, most: u64) -> Result<Option<Vec<u64>>, Error> {
+    pub(super) fn numbers(
+        &self,
+        name: &'static str,
+        least: u64,
+        most: u64,
+    ) -> Result<Option<Vec<u64>>, Error> {
         let Some((_, value)) = self.get(&[name]) else { return Ok(None) };
         let list = value.as_array().and_then(|l| l.iter().map(Value::as_u64).collect::<Option<Vec<_>>>());
         match list {

@@ -78,7 +78,11 @@ fn object(place: &str, map: &Map<String, Value>) -> Result<Config, Error> {
 /// as in the first model of the family, and older ones leave out what it is.
 fn two_towers(place: &str, top: &Fields<'_>) -> Result<Option<Config>, Error> {
     let kind = top.text(&["model_type"])?.unwrap_or_default();
-    if !matches!(kind, "clip" | "siglip" | "metaclip_2") {
+    let heads = top.texts(&["architectures"])?;
+    let one = heads
+        .iter()
+        .any(|head| head.contains("Vision") || head.contains("Text") || head.contains("ForImage"));
+    if one || !matches!(kind, "clip" | "siglip" | "metaclip_2") {
         return Ok(None);
     }
     let tower = |name: &'static str, model_type: String| -> Result<Config, Error> {

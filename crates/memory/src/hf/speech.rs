@@ -1,8 +1,8 @@
 //! Encoders of sound from its waveform: wav2vec 2.0, HuBERT, WavLM and their kin.
 
+use super::Head;
 use super::attention::How;
 use super::maker::Maker;
-use super::Head;
 use crate::graph::{Keeps, Norm, Number, Op};
 use crate::{Error, ModelTask};
 
@@ -28,7 +28,9 @@ pub(super) fn samples(task: &ModelTask) -> Result<(u64, Option<String>), Error> 
 /// A waveform to the head and its loss.
 pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
     let (c, batch, samples) = (m.c, m.batch, m.seq);
-    let Some(waveform) = &c.waveform else { return Err(Error::bad("config.json, conv_dim", "expected a list")) };
+    let Some(waveform) = &c.waveform else {
+        return Err(Error::bad("config.json, conv_dim", "expected a list"));
+    };
     let sound = m.b.input("input_values", &[batch, samples], Number::Float)?;
     let mut length = samples;
     let mut x = m.b.view("channels", sound, &[batch, 1, length])?;
@@ -45,7 +47,8 @@ pub(super) fn build(m: &mut Maker<'_>) -> Result<(), Error> {
         x = m.b.conv(&format!("{name}.conv"), x, &shape, &[kernel], 1, waveform.bias)?;
         if waveform.layer_norms {
             // Over the channels, which are put last and back.
-            let last = m.b.node("transposed", Op::Copy, &[x], &[], &[batch, length, channels], Number::Float)?;
+            let last =
+                m.b.node("transposed", Op::Copy, &[x], &[], &[batch, length, channels], Number::Float)?;
             let normed = m.layer_norm(&format!("{name}.layer_norm"), last)?;
             x = m.b.view("transposed", normed, &shape)?;
         } else if at == 0 {

@@ -90,7 +90,8 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
     let of_text = ["", "masked", "causal", "seq2seq", "speech"].contains(&&*line.kind);
     let task = ModelTask {
         mode: word::<Mode>(&line.mode, &line.id)?,
-        batch_size: line.batch_size,
+        // The batch of a graph network is counted in edges there, and in its summary in nodes.
+        batch_size: if line.kind == "graph" { line.batch_size / 10 } else { line.batch_size },
         seq_len: line.seq_len.filter(|_| of_text),
         // Such batches have half as many tokens to write as to read (`memory_unseen.py`).
         target_len: line.seq_len.filter(|_| line.kind == "seq2seq").map(|n| n / 2),

@@ -9,6 +9,9 @@ use crate::{Error, Mode};
 
 /// Layers that stand for what a container hides.
 const MAX_INSIDE: u64 = 64;
+/// How much wider than its ends a hidden container is taken to be at its widest, as a transformer's MLP is. Without a backward
+/// pass that is its peak.
+const WIDENS: u64 = 4;
 
 impl Flow<'_> {
     // --- layers ---
@@ -266,7 +269,10 @@ impl Flow<'_> {
         let batch = self.task.batch_size.max(1);
         let own = elements(out) / batch;
         let rest = hidden.saturating_sub(own);
-        let large = own.max(elements(self.shape(self.cur)) / batch).max(1);
+        let mut large = own.max(elements(self.shape(self.cur)) / batch).max(1);
+        if self.task.mode == Mode::Infer {
+            large = large.saturating_mul(WIDENS);
+        }
         let count = rest.div_ceil(large).min(MAX_INSIDE);
         for i in 0..count {
             let x = self.read(self.cur);

@@ -54,6 +54,9 @@ fn vision(summary: &Summary, task: &ModelTask) -> Result<Graph, Error> {
     for doubt in &summary.doubts {
         flow.doubt(doubt.clone());
     }
+    if let Some(block) = strange(summary) {
+        flow.doubt(format!("summaries of models with a {block} have not been compared with what they take"));
+    }
     input::input(&mut flow, summary, &steps)?;
     let mut blocks = Blocks::default();
     let tree = summary.dialect != Dialect::Torchsummary;
@@ -83,28 +86,40 @@ fn transformer(summary: &Summary) -> bool {
         && has(&|k| k.contains("ttention") || k == "Mlp" || k == "MLP" || k == "CNBlock")
 }
 
+/// Beginnings of the classes of blocks that summaries were compared with measurements of, and their families.
+const KNOWN: &[(&str, &str)] = &[
+    ("MBConv", "efficientnet"),
+    ("Inception", "inception"),
+    ("_DenseLayer", "densenet"),
+    ("DenseLayer", "densenet"),
+    ("Fire", "squeezenet"),
+    ("CNBlock", "convnext"),
+    ("ConvNeXtBlock", "convnext"),
+    ("SwinTransformerBlock", "swin"),
+    ("Unet", "unet"),
+    ("UNet", "unet"),
+    ("InvertedResidual", "mobilenet"),
+    ("SeparableConv2d", "xception"),
+    ("ResBottleneckBlock", "regnet"),
+    ("Bottleneck", "resnet"),
+    ("BasicBlock", "resnet"),
+    ("VGG", "vgg"),
+    ("VisionTransformer", "vit"),
+    ("EncoderBlock", "vit"),
+];
+
+/// A class of a block that is not among those, where the model has none that is.
+fn strange(summary: &Summary) -> Option<&str> {
+    if summary.layers.iter().any(|l| KNOWN.iter().any(|(part, _)| l.kind.starts_with(part))) {
+        return None;
+    }
+    let root = summary.layers.first().filter(|l| l.depth == 0).map(|l| l.kind.as_str());
+    let kinds = summary.layers.iter().map(|l| l.kind.as_str());
+    kinds.into_iter().find(|kind| role::role(kind) == Role::Block && Some(*kind) != root)
+}
+
 /// A word for the family, by the classes.
 fn family(summary: &Summary) -> String {
-    const KNOWN: &[(&str, &str)] = &[
-        ("MBConv", "efficientnet"),
-        ("Inception", "inception"),
-        ("_DenseLayer", "densenet"),
-        ("DenseLayer", "densenet"),
-        ("Fire", "squeezenet"),
-        ("CNBlock", "convnext"),
-        ("ConvNeXtBlock", "convnext"),
-        ("SwinTransformerBlock", "swin"),
-        ("Unet", "unet"),
-        ("UNet", "unet"),
-        ("InvertedResidual", "mobilenet"),
-        ("SeparableConv2d", "xception"),
-        ("ResBottleneckBlock", "regnet"),
-        ("Bottleneck", "resnet"),
-        ("BasicBlock", "resnet"),
-        ("VGG", "vgg"),
-        ("VisionTransformer", "vit"),
-        ("EncoderBlock", "vit"),
-    ];
     for (part, family) in KNOWN {
         if summary.layers.iter().any(|l| l.kind.starts_with(part)) {
             return (*family).to_owned();
