@@ -16,18 +16,24 @@ const NORMAL: f64 = 1.645;
 const NORMAL_COUNTS: f64 = 10.0;
 const LEVEL: f64 = 0.9;
 
+/// With fewer of that number of members those of all numbers are asked.
+const ENOUGH: usize = 20;
+
 /// A class is new until it was observed this often.
 const NEW: u32 = 2;
 
-/// Scores of new classes; then those of known ones by number of members: 2, 3, 4 or more.
+/// Scores by number of members: 2, 3, 4, 5 or more.
+type ByMembers = [VecDeque<f64>; 4];
+
+/// Scores of new classes and of known ones.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Scores {
-    new: VecDeque<f64>,
-    by_members: [VecDeque<f64>; 3],
+    new: ByMembers,
+    known: ByMembers,
 }
 
 fn slot(members: usize) -> usize {
-    members.clamp(2, 4) - 2
+    members.clamp(2, 5) - 2
 }
 
 impl Scores {
@@ -35,7 +41,8 @@ impl Scores {
         if !score.is_finite() {
             return;
         }
-        let scores = if seen < NEW { &mut self.new } else { &mut self.by_members[slot(members)] };
+        let scores = if seen < NEW { &mut self.new } else { &mut self.known };
+        let scores = &mut scores[slot(members)];
         scores.push_back(score.abs().min(1e6));
         if scores.len() > KEPT {
             scores.pop_front();
@@ -44,19 +51,18 @@ impl Scores {
 
     /// These, with the other's of known classes; of new ones the other's where there are none here.
     pub(crate) fn with_known_of(self, other: Self) -> Self {
-        let new = if self.new.is_empty() { other.new } else { self.new };
-        Self { new, by_members: other.by_members }
+        let none = self.new.iter().all(VecDeque::is_empty);
+        Self { new: if none { other.new } else { self.new }, known: other.known }
     }
 
     /// Factor of the standard deviation for 90 % bounds, and how many scores it rests on.
     pub(crate) fn factor(&self, members: usize, seen: u32) -> (f64, usize) {
-        let own = &self.by_members[slot(members)];
-        let mut scores: Vec<f64> = if seen < NEW {
-            self.new.iter().copied().collect()
-        } else if own.len() >= 20 {
+        let all = if seen < NEW { &self.new } else { &self.known };
+        let own = &all[slot(members)];
+        let mut scores: Vec<f64> = if own.len() >= ENOUGH {
             own.iter().copied().collect()
         } else {
-            self.by_members.iter().flatten().copied().collect()
+            all.iter().flatten().copied().collect()
         };
         if scores.is_empty() {
             return (NORMAL, 0);
@@ -69,9 +75,9 @@ impl Scores {
     }
 
     pub(crate) fn is_sound(&self) -> bool {
-        self.by_members
+        self.known
             .iter()
-            .chain([&self.new])
+            .chain(&self.new)
             .all(|s| s.len() <= KEPT && s.iter().all(|v| v.is_finite() && *v >= 0.0))
     }
 }

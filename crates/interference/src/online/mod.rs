@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Version of the model file that this program writes and reads.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The predictor: the prior of every GPU type, and what was learned of tasks on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

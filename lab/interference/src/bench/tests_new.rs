@@ -1,4 +1,5 @@
-//! Tasks that nothing was learned from and nothing was tuned on: bench/h200/NEW_TASKS_DATA.md says how they are scored.
+//! Tasks that nothing was learned from and nothing was tuned on: bench/h200/NEW_TASKS_DATA.md says how they are scored,
+//! bench/h200/LATER_TASKS_DATA.md which they are.
 
 use super::baselines;
 use super::measured::{Pick, shown};
@@ -13,11 +14,16 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::predict::policy::Policy;
 use carma_interference::profile::{Metrics, Profile, Rate, Stat};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 const PART: &str = "new-tasks";
-const FILE: &str = "new-tasks-h200.log.jsonl.gz";
-/// Requests a second that the two servers are sent.
-const OFFERED: [(&str, f64); 2] = [("whisper_serve", 124.0), ("distilbert_serve", 398.0)];
+/// A second test set, measured when the sixteen tasks of the first had been looked at.
+const FILE: &str = "later-tasks-h200.log.jsonl.gz";
+/// The first one, which is learned from since.
+const FIRST: &str = "new-tasks-h200.log.jsonl.gz";
+/// Requests a second that servers are sent.
+const OFFERED: [(&str, f64); 3] =
+    [("whisper_serve", 124.0), ("distilbert_serve", 398.0), ("resnet34_serve", 299.2)];
 /// Random orders of learning.
 const ORDERS: u64 = 8;
 
@@ -29,15 +35,31 @@ pub(super) fn new_tasks(data: &Data) -> Result<Vec<Line>, Error> {
             Line::new(PART, "all", "-", "").note(format!("skipped: {} is not there", path.display())),
         ]);
     }
-    let place = path.display().to_string();
-    let measured =
-        Measured::read(&crate::own::text(&path)?).map_err(|e| Error::new(&place, e.to_string()))?;
     let mut lines = Vec::new();
-    for sharing in [Mode::Mps, Mode::TimeSlice] {
-        let (set, stalled) = of(&measured, sharing);
-        lines.extend(score(&set.checked(&place)?, sharing, stalled));
+    for (sharing, set, stalled) in by_sharing(&path)? {
+        lines.extend(score(&set, sharing, stalled));
     }
     Ok(lines)
+}
+
+/// The sets of the first test set, by way of sharing; none where they are not.
+pub(super) fn first(data: &Data) -> Result<Vec<(Mode, Set)>, Error> {
+    let path = data.h200.join(FIRST);
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    Ok(by_sharing(&path)?.into_iter().map(|(sharing, set, _)| (sharing, set)).collect())
+}
+
+/// A log's sets under each way of sharing, and how many windows were left out.
+fn by_sharing(path: &Path) -> Result<Vec<(Mode, Set, usize)>, Error> {
+    let place = path.display().to_string();
+    let measured = Measured::read(&crate::own::text(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+    let one = |sharing| {
+        let (set, stalled) = of(&measured, sharing);
+        Ok((sharing, set.checked(&place)?, stalled))
+    };
+    [Mode::Mps, Mode::TimeSlice].into_iter().map(one).collect()
 }
 
 /// The sets under one way of sharing, and how many windows were left out since a task made no step in them.
