@@ -527,6 +527,16 @@ def without_kernel(func, args, kwargs, error):
     return convert(result, lambda t: t.to(META))
 
 
+def in_single(func, args, kwargs):
+    """torchvision's operators under autocast: they calculate in 32 bits and answer in the type of the first tensor.
+
+    Autocast has that for CUDA tensors alone, and these are given features in 16 bits and boxes in 32.
+    """
+    to = lambda kind: lambda t: t.to(kind) if t.is_floating_point() else t
+    single = convert(args, to(torch.float32))  # let go of after the answer, as there
+    return convert(func(*single, **kwargs), to(args[0].dtype))
+
+
 class Record(TorchDispatchMode):
     def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
         if LOG.stop:
@@ -543,6 +553,9 @@ class Record(TorchDispatchMode):
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
+        if func.namespace == "torchvision" and len({t.dtype for t in virtual if t.is_floating_point()}) > 1:
+            with self:
+                return in_single(func, args, kwargs)
         NOW.inside += 1
         try:
             return self.virtual(func, args, kwargs, device, given, virtual)
