@@ -186,6 +186,18 @@ fn operators_of_torchvision_calculate_in_single_precision_under_autocast() {
     assert_eq!(run.peak.max_allocated / MIB, 32 + 64 + 64 + 32);
 }
 
+#[test]
+fn positions_that_are_converted_stay_known() {
+    // 258 rows of 256 KiB: how many, says the difference of two positions in fp32.
+    let script = "import torch\n\
+         positions = torch.arange(0, 256, device='cuda').to(torch.float32)\n\
+         first = positions.new_tensor([-3])\n\
+         at = torch.cat([first, positions[1:]])\n\
+         out = torch.zeros(int(at[-1] - at[0]), 1 << 18, device='cuda', dtype=torch.uint8)\n";
+    let Some(run) = run("positions", script, &["run", "-o", "log", "--", "net.py"]) else { return };
+    assert_eq!(run.peak.max_allocated / (MIB / 4), 258);
+}
+
 /// An iteration is over when each optimizer has stepped: twelve calls of `step()` are two of them with six optimizers.
 #[test]
 fn an_optimizer_for_each_parameter() {
