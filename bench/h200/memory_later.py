@@ -107,7 +107,6 @@ def nmt():
 @later("conv-tasnet", "tasnet", "torch", "mixture", runs("adam", 2, 6, 12), 32_000)
 def tasnet():
     """Luo's separation of two speakers in four seconds of 8 kHz: depthwise convolutions, dilated 1 to 128, three times."""
-    import torch
     from torch import nn
 
     class Block(nn.Module):
@@ -148,7 +147,6 @@ def tasnet():
 @later("vq-vae", "vq-vae", "torch", "rebuild", runs("adam", 16, 64, 128), 256)
 def vqvae():
     """Van den Oord's autoencoder with 512 codes: a quarter of the image's side, two residual blocks on each side."""
-    import torch
     from torch import nn
     from torch.nn import functional as F
 

@@ -169,6 +169,35 @@ fn weights_are_converted_for_each_use_in_inference_mode() {
     assert_eq!(plain.peak.max_allocated / MIB, 8 * 64 + 8 * 32 + 32);
 }
 
+#[test]
+fn operators_of_torchvision_calculate_in_single_precision_under_autocast() {
+    // Features of 32 MiB in bf16 and boxes in fp32: for a moment both features and answer also in fp32.
+    let script = "import torch\n\
+         library = torch.library.Library('torchvision', 'DEF')\n\
+         library.define('pool_for_test(Tensor features, Tensor boxes) -> Tensor')\n\
+         def pool(features, boxes):\n    \
+             assert features.dtype == boxes.dtype == torch.float32\n    \
+             return torch.empty_like(features)\n\
+         library.impl('pool_for_test', pool, 'Meta')\n\
+         features = torch.zeros(4096, 4096, dtype=torch.bfloat16, device='cuda')\n\
+         out = torch.ops.torchvision.pool_for_test(features, torch.zeros(128, 1, device='cuda'))\n\
+         assert out.dtype == torch.bfloat16\n";
+    let Some(run) = run("torchvision", script, &["run", "-o", "log", "--", "net.py"]) else { return };
+    assert_eq!(run.peak.max_allocated / MIB, 32 + 64 + 64 + 32);
+}
+
+#[test]
+fn positions_that_are_converted_stay_known() {
+    // 258 rows of 256 KiB: how many, says the difference of two positions in fp32.
+    let script = "import torch\n\
+         positions = torch.arange(0, 256, device='cuda').to(torch.float32)\n\
+         first = positions.new_tensor([-3])\n\
+         at = torch.cat([first, positions[1:]])\n\
+         out = torch.zeros(int(at[-1] - at[0]), 1 << 18, device='cuda', dtype=torch.uint8)\n";
+    let Some(run) = run("positions", script, &["run", "-o", "log", "--", "net.py"]) else { return };
+    assert_eq!(run.peak.max_allocated / (MIB / 4), 258);
+}
+
 /// An iteration is over when each optimizer has stepped: twelve calls of `step()` are two of them with six optimizers.
 #[test]
 fn an_optimizer_for_each_parameter() {

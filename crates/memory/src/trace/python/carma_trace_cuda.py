@@ -74,6 +74,17 @@ def with_device(original):
     return made
 
 
+def new_tensor(original):
+    """On the GPU of a tensor and of its type, with numbers that stay known."""
+    @functools.wraps(original)
+    def made(self, data, dtype=None, device=None, requires_grad=False, **kwargs):
+        if not RAW_META(self) or isinstance(data, Tensor) or kwargs:
+            return original(self, data, dtype=dtype, device=device, requires_grad=requires_grad, **kwargs)
+        made = torch.tensor(data, dtype=dtype or self.dtype, device=self.device if device is None else device)
+        return made.requires_grad_(requires_grad)
+    return made
+
+
 def parameter(original):
     def new(cls, data=None, requires_grad=True):
         if type(data) is Tensor and not RAW_META(data) and data.device.type == "cpu" and data.dtype != torch.uint8:
@@ -262,7 +273,7 @@ def fake_tensor_methods():
         return deep
 
     patch(Tensor, "__deepcopy__", copied)
-    patch(Tensor, "new_tensor", with_device)
+    patch(Tensor, "new_tensor", lambda original: new_tensor(with_device(original)))
     patch(torch, "tensor", with_device)
     patch(torch, "as_tensor", with_device)
     patch(torch, "asarray", with_device)

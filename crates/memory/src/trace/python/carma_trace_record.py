@@ -19,8 +19,9 @@ aten = torch.ops.aten
 BASE = Tensor.__mro__[1]
 RAW_DEVICE, RAW_META = BASE.device.__get__, BASE.is_meta.__get__
 META, CPU = torch.device("meta"), torch.device("cpu")
-# Numbers are kept of tensors up to this many bytes: integers and masks; and scalars of other types.
-KNOWN_WHOLE, KNOWN_REAL = 1 << 21, 64
+# Numbers are kept of tensors up to this many bytes: integers and masks; scalars of other types; and what is calculated
+# of these alone, as positions are that a program converts.
+KNOWN_WHOLE, KNOWN_REAL, KNOWN_DERIVED = 1 << 21, 64, 1 << 16
 
 
 class Stop(BaseException):
@@ -126,6 +127,7 @@ class Log:
 LOG = Log()
 SEEN = {}  # storage -> Storage, for those on meta
 KNOWN = {}  # storage -> the same bytes on the CPU, where they are known
+GUESSED = set()  # storages whose numbers are guesses, or made of guesses
 # inside: within the dispatch mode, where devices are what they are. applying: within Module._apply, where a
 # whole model is moved. want: device of the storages that the present call makes.
 NOW = types.SimpleNamespace(inside=0, applying=0, want=None)
@@ -183,6 +185,7 @@ def device_of(t):
 def forget(key, _):
     seen = SEEN.pop(key, None)
     KNOWN.pop(key, None)
+    GUESSED.discard(key)
     if seen is not None and seen.number is not None:
         LOG.free(seen.number, seen.size)
 
@@ -239,12 +242,14 @@ class Unknown(Exception):
     pass
 
 
-def eligible(t):
+def eligible(t, derived=False):
     try:
         size = t.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):
         return False
-    return size <= (KNOWN_REAL if t.is_floating_point() or t.is_complex() else KNOWN_WHOLE)
+    if t.is_floating_point() or t.is_complex():
+        return size <= (KNOWN_DERIVED if derived else KNOWN_REAL)
+    return size <= KNOWN_WHOLE
 
 
 def over(t, store):
@@ -321,7 +326,9 @@ KEEPS = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")
 def follow(func, name, args, kwargs, out, fresh):
     """Computes on the CPU what is small and known, and guesses what is small and not known."""
     changed = [t for t in written(func, args, kwargs) if RAW_META(t)]
-    new = [t for t in fresh if eligible(t)]
+    given = [storage_key(t) for t in tensors(args, list(kwargs.values())) if RAW_META(t)]
+    sure = all(key in KNOWN and key not in GUESSED for key in given)
+    new = [t for t in fresh if eligible(t, bool(given) and sure)]
     if not new and not any(storage_key(t) in KNOWN for t in changed):
         if not (name in OVERWRITES and changed and eligible(changed[0])):
             return
@@ -344,8 +351,11 @@ def follow(func, name, args, kwargs, out, fresh):
     except Exception:
         for t in changed:
             KNOWN.pop(storage_key(t), None)
+        new, sure = [t for t in new if eligible(t)], False
         for t in new:
             learn(t, guess(t, name, args))
+    if not sure:
+        GUESSED.update(storage_key(t) for t in new + changed)
 
 
 def to_cpu(t):
@@ -436,8 +446,10 @@ GEMMS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "_scaled_mm", "addmv", "mv",
 
 
 def count_nonzero(mask):
-    """Indices of a mask's true entries, on meta; all of them where the mask is unknown."""
+    """Indices of a mask's true entries, on meta; all of them where the mask is unknown or rests on a guess."""
     try:
+        if RAW_META(mask) and storage_key(mask) in GUESSED:
+            raise Unknown
         return [i.to(META) for i in real(mask).nonzero(as_tuple=True)]
     except Unknown:
         LOG.doubt("a mask's numbers are not known: all of its entries were taken")
@@ -527,6 +539,16 @@ def without_kernel(func, args, kwargs, error):
     return convert(result, lambda t: t.to(META))
 
 
+def in_single(func, args, kwargs):
+    """torchvision's operators under autocast: they calculate in 32 bits and answer in the type of the first tensor.
+
+    Autocast has that for CUDA tensors alone, and these are given features in 16 bits and boxes in 32.
+    """
+    to = lambda kind: lambda t: t.to(kind) if t.is_floating_point() else t
+    single = convert(args, to(torch.float32))  # let go of after the answer, as there
+    return convert(func(*single, **kwargs), to(args[0].dtype))
+
+
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -546,6 +568,9 @@ class Record(TorchDispatchMode):
             if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
                 with self:
                     return func._op_dk(COMPOSITE, *args, **kwargs)
+        if func.namespace == "torchvision" and len({t.dtype for t in virtual if t.is_floating_point()}) > 1:
+            with self:
+                return in_single(func, args, kwargs)
         NOW.inside += 1
         try:
             return self.virtual(func, args, kwargs, device, given, virtual)
