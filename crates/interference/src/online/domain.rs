@@ -21,7 +21,7 @@
 //! They are fitted in batch ([`Domain::fit`]), together with the numbers of all classes of the rows, whose priors bound
 //! what one task can do to them: to those rows that are given, and, as observations come, to the last of them.
 
-use super::conformal::Scores;
+use super::conformal::{Kind, Scores};
 use super::features::{Features, WEIGHTS};
 use super::local::{Linear, Local, capacity, constants};
 use super::matrix::Matrix;
@@ -285,8 +285,8 @@ impl Domain {
     }
 
     /// Factor of the standard deviation for 90 % bounds.
-    pub(crate) fn bounds(&self, members: usize, seen: u32) -> (f64, usize) {
-        self.scores.factor(members, seen)
+    pub(crate) fn bounds(&self, kind: Kind) -> (f64, usize) {
+        self.scores.factor(kind)
     }
 
     /// Learns from what was measured of the members; `None`: that one was not.
@@ -504,8 +504,8 @@ impl Domain {
         }
     }
 
-    /// What the errors of a prediction of this observation are in standard deviations, and whether the class was new.
-    pub(crate) fn errors(&self, mode: Mode, split: bool, row: &Row) -> Vec<(u32, f64)> {
+    /// What the errors of a prediction of this observation are in standard deviations, and of which kind each is.
+    pub(crate) fn errors(&self, mode: Mode, split: bool, row: &Row) -> Vec<(Kind, f64)> {
         let seats = row.seats();
         let local = Local::new(self, &seats);
         let linear = local.linear(mode, &seats, split, &row.clock);
@@ -514,13 +514,16 @@ impl Domain {
         rows.members
             .iter()
             .zip(scores)
-            .map(|(&i, score)| (local.classes[local.seat[i]].seen, score))
+            .map(|(&i, score)| {
+                let seen = local.classes[local.seat[i]].seen;
+                (Kind::of(seats.len(), seen, seats[i].features.engine), score)
+            })
             .collect()
     }
 
-    /// Takes errors of predictions in standard deviations, of so many members and classes seen so often.
-    pub(crate) fn calibrate(&mut self, members: usize, errors: &[(u32, f64)]) {
-        errors.iter().for_each(|(seen, score)| self.scores.add(members, *seen, *score));
+    /// Takes errors of predictions in standard deviations.
+    pub(crate) fn calibrate(&mut self, errors: &[(Kind, f64)]) {
+        errors.iter().for_each(|(kind, score)| self.scores.add(*kind, *score));
     }
 
     /// Scores of predictions that have not seen this observation, and what contradicts solo rates. Returns how
@@ -537,7 +540,7 @@ impl Domain {
         for (&i, score) in rows.members.iter().zip(scores) {
             let solo = local.at(i) + SOLO;
             let class = &mut local.classes[local.seat[i]];
-            self.scores.add(seats.len(), class.seen, score);
+            self.scores.add(Kind::of(seats.len(), class.seen, seats[i].features.engine), score);
             class.against = if score.abs() < CONTRADICTED {
                 0
             } else if (score > 0.0) == (class.against > 0) {

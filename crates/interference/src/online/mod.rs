@@ -33,6 +33,7 @@ mod seen;
 use crate::group::{BadGroup, Bounded, Forecast, Group, Mode, TaskForecast};
 use crate::power::{Power, PowerLaw as _};
 use crate::share::Demand;
+use conformal::Kind;
 use domain::{Domain, Label, Row, Seat};
 pub(crate) use features::steps_per_s;
 use features::{Features, WEIGHT_NAMES};
@@ -177,14 +178,18 @@ impl SlowdownModel {
         let seats = seats(group, &ready.features);
         let guesses = domain.guess(group.sharing, &seats, group.is_split(), &ready.clock);
         let k = group.members.len();
-        let (factor, scores) = domain.bounds(k, guesses.iter().map(|g| g.seen).min().unwrap_or(0));
+        let kinds: Vec<Kind> =
+            guesses.iter().zip(&seats).map(|(g, seat)| Kind::of(k, g.seen, seat.features.engine)).collect();
+        // The reason names the widest.
+        let bounds = kinds.iter().map(|kind| domain.bounds(*kind));
+        let (factor, scores) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
         let mut reasons = reasons(group, domain, &ready, factor, scores);
         let tasks: Vec<TaskForecast> = group
             .members
             .iter()
-            .zip(&guesses)
-            .map(|(member, guess)| {
-                let (factor, _) = domain.bounds(k, guess.seen);
+            .zip(guesses.iter().zip(&kinds))
+            .map(|(member, (guess, kind))| {
+                let (factor, _) = domain.bounds(*kind);
                 let bounded = |(mean, sd): (f64, f64), least: f64, most: f64| {
                     let at = |log: f64| log.clamp(-500.0, 500.0).exp().clamp(least, most);
                     Bounded { expected: at(mean), lower: at(mean - factor * sd), upper: at(mean + factor * sd) }
@@ -276,7 +281,7 @@ impl SlowdownModel {
         let other = by.domains.get(&key).cloned().unwrap_or_else(|| by.begun(group));
         let errors = other.errors(group.sharing, group.is_split(), &row);
         let begun = self.begun(group);
-        self.domains.entry(key).or_insert(begun).calibrate(group.members.len(), &errors);
+        self.domains.entry(key).or_insert(begun).calibrate(&errors);
         Ok(())
     }
 
