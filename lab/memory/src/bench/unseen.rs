@@ -1,29 +1,40 @@
 //! Models measured on an H200 by `bench/h200/memory_unseen.py`: until memory was steady, each run in a process of its own.
 //!
-//! Two sets. *Known* has models of [`super::h200`] again, to develop on. *Unseen* has 24 models that are in no other set;
-//! its rows were compared with estimates once, after these were fixed (`bench/h200/MEMORY_UNSEEN_DATA.md`).
+//! Three sets. *Known* has models of [`super::h200`] again, to develop on. *First* has 24 models that were a test set once and
+//! have been developed on since (`bench/h200/MEMORY_UNSEEN_DATA.md`). *Later* has 24 others: its rows were compared with
+//! estimates once, after these were fixed (`bench/h200/MEMORY_LATER_DATA.md`).
 
 use super::h200::{Run, texts};
 use super::{Data, Pair, Score, Target, Test, h200, traces};
 use carma_memory::estimators::{self, Known};
 use carma_memory::{Estimate, Mode, Platform};
 
-/// A set: its file, its folder of traces, its name.
+/// A set: its file, its folder of traces, its summaries and configurations, its name.
 struct Set {
     runs: &'static str,
     traces: &'static str,
+    texts: &'static str,
     name: &'static str,
 }
 
-const KNOWN: Set =
-    Set { runs: "memory-known.csv.gz", traces: "traces/known", name: "known models on an H200 until steady" };
-const UNSEEN: Set = Set {
+const KNOWN: Set = Set {
+    runs: "memory-known.csv.gz",
+    traces: "traces/known",
+    texts: "",
+    name: "known models on an H200 until steady",
+};
+const FIRST: Set = Set {
     runs: "memory-unseen.csv.gz",
     traces: "traces/unseen",
+    texts: "memory-unseen-texts.jsonl.gz",
+    name: "24 models of the first test on an H200 until steady",
+};
+const LATER: Set = Set {
+    runs: "memory-later.csv.gz",
+    traces: "traces/later",
+    texts: "memory-later-texts.jsonl.gz",
     name: "24 unseen models on an H200 until steady",
 };
-/// Summaries and configurations of the unseen models.
-const TEXTS: &str = "memory-unseen-texts.jsonl.gz";
 /// Torchinfo at several depths, and others.
 const DIALECTS: [(&str, &str); 5] = [
     ("torchinfo-2", "torchinfo, depth 2"),
@@ -41,10 +52,12 @@ type Part = fn(&Data) -> Result<Vec<Test>, String>;
 /// All tests over both sets, and those from ONNX.
 #[must_use]
 pub fn tests(data: &Data) -> Vec<Test> {
-    let parts: [(&str, Part); 4] = [
+    let parts: [(&str, Part); 6] = [
         (KNOWN.name, |data| from_traces(data, &KNOWN)),
-        (UNSEEN.name, |data| from_traces(data, &UNSEEN)),
-        (UNSEEN.name, from_texts),
+        (FIRST.name, |data| from_traces(data, &FIRST)),
+        (FIRST.name, |data| from_texts(data, &FIRST)),
+        (LATER.name, |data| from_traces(data, &LATER)),
+        (LATER.name, |data| from_texts(data, &LATER)),
         (ONNX, from_onnx),
     ];
     parts
@@ -125,9 +138,9 @@ fn asked<'a>(
     Test::of(&format!("{name}{more}"), estimator, &pairs, limits)
 }
 
-fn from_texts(data: &Data) -> Result<Vec<Test>, String> {
-    let (runs, platform) = (runs(data, UNSEEN.runs)?, h200_platform()?);
-    let texts = texts(&data.own(TEXTS)?).map_err(|e| e.to_string())?;
+fn from_texts(data: &Data, set: &Set) -> Result<Vec<Test>, String> {
+    let (runs, platform) = (runs(data, set.runs)?, h200_platform()?);
+    let texts = texts(&data.own(set.texts)?).map_err(|e| e.to_string())?;
     let of = |dialects: &[&str]| -> Vec<(&Run, Known)> {
         let found = runs.iter().flat_map(|run| dialects.iter().map(move |dialect| (run, *dialect)));
         found
@@ -145,7 +158,7 @@ fn from_texts(data: &Data) -> Result<Vec<Test>, String> {
     };
     let mut tests = Vec::new();
     let any = ["torchinfo-2", "torchinfo-3", "torchinfo-6"];
-    let name = |what: &str| format!("{}, {what}", UNSEEN.name);
+    let name = |what: &str| format!("{}, {what}", set.name);
     tests.push(asked(
         &name("torchinfo, any depth"),
         "allocator/summary",
