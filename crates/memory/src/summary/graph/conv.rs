@@ -185,7 +185,11 @@ impl Flow<'_> {
         sides.push(out[2.min(out.len())..].to_vec());
         sides.push(out[2.min(out.len())..].iter().map(|d| d.saturating_mul(2)).collect());
         for side in sides {
-            let areas: &[u64] = if out.len() == 3 { &[1, 3, 5, 7, 9] } else { &[1, 9, 25, 49] };
+            let areas: &[u64] = match out.len() {
+                3 => &[1, 3, 5, 7, 9],
+                5 => &[27, 1, 8, 125],
+                _ => &[1, 9, 25, 49],
+            };
             for area in areas.iter().copied() {
                 for bias in [0, outer] {
                     let weights = row.params.saturating_sub(bias);

@@ -27,7 +27,7 @@ fn area_cost(area: u64) -> Option<f64> {
     match area {
         2 | 4 | 5 | 7 | 11 | 15 | 21 | 31 | 63 | 3 => Some(1.0),
         // Cubes of 3-D convolutions.
-        27 | 125 | 147 | 343 | 45 => Some(1.0),
+        8 | 27 | 125 | 147 | 343 | 45 => Some(1.0),
         _ => None,
     }
 }
