@@ -42,13 +42,13 @@ pub(super) fn new_tasks(data: &Data) -> Result<Vec<Line>, Error> {
     Ok(lines)
 }
 
-/// The sets of the first test set, by way of sharing; none where they are not.
-pub(super) fn first(data: &Data) -> Result<Vec<(Mode, Set)>, Error> {
+/// The sets of the first test set, those of each way of sharing; none where they are not.
+pub(super) fn first(data: &Data) -> Result<Vec<Set>, Error> {
     let path = data.h200.join(FIRST);
     if !path.is_file() {
         return Ok(Vec::new());
     }
-    Ok(by_sharing(&path)?.into_iter().map(|(sharing, set, _)| (sharing, set)).collect())
+    Ok(by_sharing(&path)?.into_iter().map(|(_, set, _)| set).collect())
 }
 
 /// A log's sets under each way of sharing, and how many windows were left out.
