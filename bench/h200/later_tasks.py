@@ -580,7 +580,7 @@ def vocoder_infer(x):
 
 @task()
 def deepfm_train(x):
-    """39 fields in one table of two million rows: products of all pairs by factorization, beside three wide layers."""
+    """39 fields in one table of two million rows: products of all pairs by factorisation, beside three wide layers."""
     torch = x.torch
     nn = torch.nn
     fields, rows, width, batch = 39, x(2_000_000, 400), x(16, 4), x(16384, 8)
