@@ -20,6 +20,8 @@ pub struct ModelOptions {
     pub batch_size: Option<u64>,
     /// Tokens a sample.
     pub seq_len: Option<u64>,
+    /// Tokens that the decoder of an encoder-decoder sees.
+    pub target_len: Option<u64>,
     /// Samples of the data set.
     pub samples: Option<u64>,
     /// Name of the optimizer.

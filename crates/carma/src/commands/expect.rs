@@ -231,15 +231,19 @@ fn lay_under(
     under(&mut model.safetensors, &said.safetensors);
     under(&mut model.onnx, &said.onnx);
     under(&mut model.trace, &said.trace);
-    for (key, number) in
-        [("batch-size", said.batch_size), ("seq-len", said.seq_len), ("samples", said.samples)]
-    {
+    for (key, number) in [
+        ("batch-size", said.batch_size),
+        ("seq-len", said.seq_len),
+        ("target-len", said.target_len),
+        ("samples", said.samples),
+    ] {
         if number == Some(0) {
             return Err(Failure::usage(format!("{}: {key} is 0; give 1 or more", file.display())));
         }
     }
     under(&mut task.batch_size, &said.batch_size);
     under(&mut task.seq_len, &said.seq_len);
+    under(&mut task.target_len, &said.target_len);
     under(&mut task.samples, &said.samples);
     under(&mut task.optimizer, &word(file, "optimizer", &said.optimizer)?);
     under(&mut task.precision, &word(file, "precision", &said.precision)?);

@@ -43,6 +43,11 @@ impl Kind {
         Self { members, new: seen < NEW, light: engine < LIGHT }
     }
 
+    /// Of a class that is not known yet, and light.
+    pub(crate) fn is_new_and_light(self) -> bool {
+        self.new && self.light
+    }
+
     fn slot(self) -> usize {
         self.members.clamp(2, 5) - 2
     }

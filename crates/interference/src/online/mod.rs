@@ -204,6 +204,12 @@ impl SlowdownModel {
                         guess.seen
                     ));
                 }
+                if group.sharing == Mode::TimeSlice && kind.is_new_and_light() {
+                    reasons.push(format!(
+                        "{name}: seldom on the GPU; whether it queues its work ahead or waits for it in each step is not known \
+                         before it was observed beside others, and under time-slicing that decides"
+                    ));
+                }
                 if guess.doubted {
                     reasons.push(format!(
                         "{name}: its rates together contradict its solo rate, which is learned instead; profile it again"

@@ -162,7 +162,7 @@ fn family(model_type: &str) -> (Family, Option<&'static str>) {
             Some("how many tokens each expert gets varies from step to step")
         }
         "deberta" => Some("built as its second version"),
-        "siglip_text_model" | "siglip_vision_model" => Some("its pooling by attention is not counted"),
+        "siglip_vision_model" => Some("its pooling by attention is not counted"),
         "wavlm" => Some("its attention adds a bias by relative position"),
         "data2vec-audio" => Some("its convolutions for positions are counted as one"),
         "starcoder2"
