@@ -2,6 +2,7 @@
 
 mod learned;
 
+use crate::activity::Activity;
 use crate::allocator::{self, Footprint};
 use crate::command::Taker;
 use crate::formula::{self, Totals, faketensor};
@@ -176,6 +177,22 @@ impl<'a> View<'a> {
         });
         Ok((printed.unwrap_or_else(|| Totals::from_graph(&source.graph, self.task)), family))
     }
+}
+
+/// What the task does to a GPU that it has for itself, by the best graph of its model; a trace has none.
+///
+/// # Errors
+/// No description of the model, or one that cannot be read; a GPU that was not measured.
+pub fn activity(known: &Known, task: &ModelTask, platform: &Platform) -> Result<Activity, Error> {
+    crate::activity::activity(&graph(known, task, platform)?, task, platform)
+}
+
+/// The best graph of what is known of a model.
+///
+/// # Errors
+/// No description of the model, or one that cannot be read.
+pub fn graph(known: &Known, task: &ModelTask, platform: &Platform) -> Result<Graph, Error> {
+    Ok(View::new(known, task, platform).source("description")?.graph.clone())
 }
 
 /// Totals as GPUMemNet's authors take them from a summary: of layers that they know, without containers.

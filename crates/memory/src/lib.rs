@@ -8,6 +8,7 @@
 //!
 //! Floats are fine here: an estimate is an input of the decision core, journalled as integers.
 
+pub mod activity;
 pub mod alloc;
 pub mod allocator;
 pub mod auto;

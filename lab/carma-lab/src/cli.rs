@@ -70,6 +70,9 @@ pub(crate) struct EstimateBenchArgs {
     /// Write every single estimate to this file, as CSV: what was measured, what was said
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
+    /// Write the kernels of each described model and what it did alone to this file, as bench/h200/activity_fit.py reads it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kernels: Option<PathBuf>,
 }
 
 /// `carma lab interference-bench`.

@@ -11,6 +11,7 @@ use carma_api::wire::{GpusReply, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json};
 use carma_files::MOST;
+use carma_memory::activity::{Activity, Range};
 use carma_memory::alloc::Settings;
 use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
@@ -46,8 +47,10 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     if let [Answer { result: Err(error), .. }] = &answers[..] {
         return Err(Failure::new(error.to_string()));
     }
+    let activity = estimators::activity(&known, &task, &platform).ok();
     if args.json {
         let mut value = json(&answers, &task, &platform);
+        value["activity"] = serde_json::json!(activity);
         match &traced {
             Some(Ok(traced)) => value["trace"] = of_trace(&traced.replay),
             Some(Err(failed)) => value["trace_failed"] = failed.message.clone().into(),
@@ -55,7 +58,11 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
         }
         print_json(&value)?;
     } else {
-        print(&render(&answers, &platform, &Screen::stdout()))?;
+        let screen = Screen::stdout();
+        print(&render(&answers, &platform, &screen))?;
+        if let Some(activity) = &activity {
+            print(&alone(activity, &screen))?;
+        }
     }
     let interrupted = matches!(traced, Some(Ok(Traced { interrupted: true, .. })));
     Ok(if interrupted { INTERRUPTED } else { 0 })
@@ -221,6 +228,20 @@ pub(crate) fn json(answers: &[Answer], task: &ModelTask, platform: &Platform) ->
         "task": task,
         "estimates": estimates,
     })
+}
+
+/// What the task will do to a GPU that it has for itself, as a table.
+fn alone(activity: &Activity, screen: &Screen) -> String {
+    let columns = vec![Column::Left("ALONE"), Column::Right("EXPECTED"), Column::Right("90 % BOUNDS")];
+    let mut table = Table::new(columns, screen);
+    for (name, Range { expected, lower, upper }) in
+        [("SMACT", activity.smact), ("SMOCC", activity.smocc), ("DRAMA", activity.drama)]
+    {
+        table.row([name.to_owned(), format!("{expected:.2}"), format!("{lower:.2}-{upper:.2}")]);
+    }
+    let Range { expected, lower, upper } = activity.step_ms;
+    table.row(["step".to_owned(), format!("{expected:.1} ms"), format!("{lower:.1}-{upper:.1} ms")]);
+    format!("\n{}", table.render())
 }
 
 /// The answers as a table, with the reasons of a single one.

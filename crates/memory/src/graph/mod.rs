@@ -6,6 +6,7 @@
 
 mod adapters;
 mod build;
+pub mod kernels;
 mod replay;
 
 pub use build::Builder;

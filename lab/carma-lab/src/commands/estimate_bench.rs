@@ -8,10 +8,17 @@ use std::fmt::Write as _;
 
 /// Runs the verb.
 pub(crate) fn run(args: &EstimateBenchArgs) -> Outcome {
-    let tests = bench::run(&Data::find(args.data.as_deref()), args.only.as_deref());
+    let data = Data::find(args.data.as_deref());
+    let write = |path: &std::path::Path, text: String| {
+        carma_files::replace(path, text.as_bytes())
+            .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))
+    };
+    if let Some(path) = &args.kernels {
+        write(path, bench::activity::rows(&data).map_err(Failure::new)?)?;
+    }
+    let tests = bench::run(&data, args.only.as_deref());
     if let Some(path) = &args.rows {
-        carma_files::replace(path, rows(&tests).as_bytes())
-            .map_err(|e| Failure::new(format!("{}: cannot be written: {e}", path.display())))?;
+        write(path, rows(&tests))?;
     }
     if args.json {
         print_json(&serde_json::json!({"version": carma_api::VERSION, "tests": tests}))?;

@@ -35,6 +35,23 @@ pub struct Run {
     pub task: ModelTask,
     /// Memory of the process, by NVML, MiB.
     pub measured_mib: f64,
+    /// Activity alone, where it was measured.
+    pub alone: Option<Alone>,
+}
+
+/// What a run did to a GPU that it had for itself: shares of 1, and the time of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Alone {
+    /// GPM's activities.
+    pub gract: f64,
+    /// See there.
+    pub smact: f64,
+    /// See there.
+    pub smocc: f64,
+    /// Of DRAM.
+    pub drama: f64,
+    /// Milliseconds.
+    pub step_ms: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,6 +82,16 @@ struct Line {
     /// What a sample is; where it is no text, `seq_len` is the size of an image and the like.
     #[serde(default)]
     kind: String,
+    #[serde(default)]
+    gract: Option<f64>,
+    #[serde(default)]
+    smact: Option<f64>,
+    #[serde(default)]
+    smocc: Option<f64>,
+    #[serde(default)]
+    dram: Option<f64>,
+    #[serde(default)]
+    step_ms: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -104,7 +131,17 @@ fn run(line: Line) -> Result<Option<Run>, Error> {
         cudnn_benchmark: line.cudnn_benchmark == "true",
         ..ModelTask::default()
     };
-    Ok(Some(Run { id: line.id, model: line.model, family: line.model_family, task, measured_mib }))
+    let alone = || {
+        Some(Alone {
+            gract: line.gract?,
+            smact: line.smact?,
+            smocc: line.smocc?,
+            drama: line.dram?,
+            step_ms: line.step_ms?,
+        })
+    };
+    let alone = alone();
+    Ok(Some(Run { id: line.id, model: line.model, family: line.model_family, task, measured_mib, alone }))
 }
 
 fn open(path: &Path) -> Result<Cursor<Vec<u8>>, Error> {

@@ -1,5 +1,6 @@
 //! Estimators against measurements: the tests that `carma lab estimate-bench` runs and prints.
 
+pub mod activity;
 pub mod carma_campaign;
 mod data;
 pub mod gpumemnet;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 type Group = (&'static str, fn(&Data) -> Vec<Test>);
 
 /// The tests by what they are on.
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     ("mlp", mlp::tests),
     ("gpumemnet", gpumemnet::tests),
     ("campaign", carma_campaign::tests),
@@ -29,6 +30,7 @@ const GROUPS: [Group; 7] = [
     ("traces", traces::run),
     ("models", h200::tests),
     ("unseen", unseen::tests),
+    ("activity", activity::tests),
 ];
 
 /// Names of the groups of tests.

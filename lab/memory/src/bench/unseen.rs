@@ -46,6 +46,40 @@ const DIALECTS: [(&str, &str); 5] = [
 /// Models of [`super::h200`] as ONNX files without weights (`bench/memory/onnx_models.py`).
 const ONNX: &str = "onnx";
 
+/// A run with a description of its model, and what was measured of it alone.
+#[derive(Debug)]
+pub(super) struct Described {
+    /// Of the three sets.
+    pub(super) set: &'static str,
+    pub(super) dialect: String,
+    pub(super) run: Run,
+    pub(super) known: Known,
+}
+
+/// All runs whose models have a tree or a configuration.
+pub(super) fn described(data: &Data) -> Result<Vec<Described>, String> {
+    let mut all = Vec::new();
+    for (set, texts_of) in [(&KNOWN, "memory-texts.jsonl.gz"), (&FIRST, FIRST.texts), (&LATER, LATER.texts)] {
+        let texts = texts(&data.own(texts_of)?).map_err(|e| e.to_string())?;
+        for run in runs(data, set.runs)? {
+            for dialect in ["torchinfo", "torchinfo-3", "torchinfo-6", "config"] {
+                let Some(text) = texts.get(&(run.model.clone(), dialect.to_owned())) else { continue };
+                let mut known = Known::default();
+                if dialect == "config" {
+                    known.hf_config = Some(h200::as_run(text, run.task.mode));
+                } else {
+                    known.summary = Some(text.clone());
+                }
+                all.push(Described { set: set.runs, dialect: dialect.to_owned(), run: run.clone(), known });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The file of the later set.
+pub(super) const LATER_RUNS: &str = LATER.runs;
+
 /// Tests, or why there are none.
 type Part = fn(&Data) -> Result<Vec<Test>, String>;
 
