@@ -15,11 +15,18 @@ const NEAR: usize = 4;
 const NOT_SHIPPED: [&str; 3] = ["fake-nvml", "fuzz", "protocol-model"];
 
 /// Where there may be one: file, part of the line, reason.
-const ALLOWED: [(&str, &str, &str); 1] = [(
-    "memory/src/formula/faketensor/mod.rs",
-    "CONTEXT_OF_FIT_MIB: f64 = 1429.0",
-    "belongs to the constants of the fit, which stay as they are if the context is measured again",
-)];
+const ALLOWED: [(&str, &str, &str); 2] = [
+    (
+        "memory/src/formula/faketensor/mod.rs",
+        "CONTEXT_OF_FIT_MIB: f64 = 1429.0",
+        "belongs to the constants of the fit, which stay as they are if the context is measured again",
+    ),
+    (
+        "memory/src/activity.rs",
+        "MEASURED: &str = \"H200\"",
+        "the type that twenty constants were fitted on as a whole, of which the SMs are one",
+    ),
+];
 
 /// One line of code: its literals, and the rest of it. No comments.
 #[derive(Debug, Default)]

@@ -535,4 +535,6 @@ fn the_decoder_has_a_length_of_its_own() {
         graph_of(bart, task).unwrap().tensors.iter().any(|t| t.shape == [1, tokens, 50265])
     };
     assert!(logits(&task, 512) && logits(&short, 64) && !logits(&short, 512));
+    let long = ModelTask { target_len: Some(2000), ..task.clone() };
+    assert!(graph_of(bart, &long).unwrap_err().to_string().contains("table of 1024 positions"));
 }

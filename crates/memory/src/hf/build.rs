@@ -70,6 +70,15 @@ fn check(c: &Config, task: &ModelTask) -> Result<(), Error> {
             return Err(Error::bad(format!("config.json, {name}"), format!("at most {most}, found {value}")));
         }
     }
+    if let Some(n) = task.target_len.filter(|n| c.family == Family::Bart && *n > c.positions) {
+        return Err(Error::bad(
+            "target length",
+            format!(
+                "{n} tokens, but the model has a table of {} positions (max_position_embeddings)",
+                c.positions
+            ),
+        ));
+    }
     if task.batch_size == 0 || task.batch_size > 1 << 24 {
         return Err(Error::bad("batch size", format!("expected 1 to 16777216, found {}", task.batch_size)));
     }
