@@ -113,22 +113,12 @@ struct View<'a> {
 
 impl<'a> View<'a> {
     fn new(known: &'a Known, task: &'a ModelTask, platform: &'a Platform) -> Self {
-        let source = |front_end, tier, graph: Result<Graph, Error>| {
+        let source = |(front_end, tier, graph): (_, _, Result<Graph, Error>)| {
             let graph = graph?;
             let replay = replay(&graph, task, platform)?;
             Ok(Source { front_end, tier, graph, replay })
         };
-        let mut sources = Vec::new();
-        if let Some(bytes) = &known.onnx {
-            sources.push(source("onnx", Tier::Graph, onnx::graph(bytes, task)));
-        }
-        if let Some(graph) = hugging_face(known, task) {
-            sources.push(source("hf-config", Tier::Config, graph));
-        }
-        if let Some(text) = &known.summary {
-            let graph = summary::parse(text).and_then(|summary| summary::graph(&summary, task));
-            sources.push(source("summary", Tier::Summary, graph));
-        }
+        let sources = graphs(known, task).into_iter().map(source).collect();
         Self { known, task, platform, sources }
     }
 
@@ -137,18 +127,12 @@ impl<'a> View<'a> {
     /// # Errors
     /// None was given, or none could be read.
     fn source(&self, estimator: &'static str) -> Result<&Source, Error> {
-        let mut first_error = None;
-        for source in &self.sources {
-            match source {
-                Ok(source) => return Ok(source),
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
+        if let Some(source) = self.sources.iter().find_map(|source| source.as_ref().ok()) {
+            return Ok(source);
         }
-        Err(match first_error {
-            Some(error) => Error::bad(estimator, error.to_string()),
-            None => {
-                Error::Missing { estimator, what: "--summary, --hf-config, --safetensors or --onnx".into() }
-            }
+        Err(match self.sources.first() {
+            Some(Err(error)) => Error::bad(estimator, error.to_string()),
+            _ => undescribed(estimator),
         })
     }
 
@@ -184,15 +168,42 @@ impl<'a> View<'a> {
 /// # Errors
 /// No description of the model, or one that cannot be read; a GPU that was not measured.
 pub fn activity(known: &Known, task: &ModelTask, platform: &Platform) -> Result<Activity, Error> {
-    crate::activity::activity(&graph(known, task, platform)?, task, platform)
+    crate::activity::activity(&graph(known, task)?, task, platform)
 }
 
 /// The best graph of what is known of a model.
 ///
 /// # Errors
 /// No description of the model, or one that cannot be read.
-pub fn graph(known: &Known, task: &ModelTask, platform: &Platform) -> Result<Graph, Error> {
-    Ok(View::new(known, task, platform).source("description")?.graph.clone())
+pub fn graph(known: &Known, task: &ModelTask) -> Result<Graph, Error> {
+    let mut first_error = None;
+    for (.., graph) in graphs(known, task) {
+        match graph {
+            Ok(graph) => return Ok(graph),
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    Err(first_error.unwrap_or_else(|| undescribed("graph")))
+}
+
+fn undescribed(estimator: &'static str) -> Error {
+    Error::Missing { estimator, what: "--summary, --hf-config, --safetensors or --onnx".into() }
+}
+
+/// What each front end makes of what is known, the best first.
+fn graphs(known: &Known, task: &ModelTask) -> Vec<(&'static str, Tier, Result<Graph, Error>)> {
+    let mut graphs = Vec::new();
+    if let Some(bytes) = &known.onnx {
+        graphs.push(("onnx", Tier::Graph, onnx::graph(bytes, task)));
+    }
+    if let Some(graph) = hugging_face(known, task) {
+        graphs.push(("hf-config", Tier::Config, graph));
+    }
+    if let Some(text) = &known.summary {
+        let graph = summary::parse(text).and_then(|summary| summary::graph(&summary, task));
+        graphs.push(("summary", Tier::Summary, graph));
+    }
+    graphs
 }
 
 /// Totals as GPUMemNet's authors take them from a summary: of layers that they know, without containers.

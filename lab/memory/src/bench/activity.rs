@@ -95,11 +95,10 @@ fn scored(data: &Data) -> Result<Vec<Test>, String> {
 /// # Errors
 /// The data cannot be read.
 pub fn rows(data: &Data) -> Result<String, String> {
-    let platform = Platform::lookup("H200", (2, 11)).map_err(|e| e.to_string())?;
     let mut text = String::new();
     for row in described(data)? {
         let Some(alone) = row.run.alone else { continue };
-        let Ok(graph) = estimators::graph(&row.known, &row.run.task, &platform) else { continue };
+        let Ok(graph) = estimators::graph(&row.known, &row.run.task) else { continue };
         let kernels: Vec<_> = kernels(&graph)
             .into_iter()
             .map(|k| {

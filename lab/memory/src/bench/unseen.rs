@@ -46,6 +46,14 @@ const DIALECTS: [(&str, &str); 5] = [
 /// Models of [`super::h200`] as ONNX files without weights (`bench/memory/onnx_models.py`).
 const ONNX: &str = "onnx";
 
+/// What a text in a dialect says of a run's model.
+fn known_by(dialect: &str, text: &str, run: &Run) -> Known {
+    if dialect == "config" {
+        return Known { hf_config: Some(h200::as_run(text, run.task.mode)), ..Known::default() };
+    }
+    Known { summary: Some(text.to_owned()), ..Known::default() }
+}
+
 /// A run with a description of its model, and what was measured of it alone.
 #[derive(Debug)]
 pub(super) struct Described {
@@ -64,12 +72,7 @@ pub(super) fn described(data: &Data) -> Result<Vec<Described>, String> {
         for run in runs(data, set.runs)? {
             for dialect in ["torchinfo", "torchinfo-3", "torchinfo-6", "config"] {
                 let Some(text) = texts.get(&(run.model.clone(), dialect.to_owned())) else { continue };
-                let mut known = Known::default();
-                if dialect == "config" {
-                    known.hf_config = Some(h200::as_run(text, run.task.mode));
-                } else {
-                    known.summary = Some(text.clone());
-                }
+                let known = known_by(dialect, text, &run);
                 all.push(Described { set: set.runs, dialect: dialect.to_owned(), run: run.clone(), known });
             }
         }
@@ -179,14 +182,8 @@ fn from_texts(data: &Data, set: &Set) -> Result<Vec<Test>, String> {
         let found = runs.iter().flat_map(|run| dialects.iter().map(move |dialect| (run, *dialect)));
         found
             .filter_map(|(run, dialect)| {
-                let text = texts.get(&(run.model.clone(), dialect.to_owned()))?.clone();
-                let mut known = Known::default();
-                if dialect == "config" {
-                    known.hf_config = Some(h200::as_run(&text, run.task.mode));
-                } else {
-                    known.summary = Some(text);
-                }
-                Some((run, known))
+                let text = texts.get(&(run.model.clone(), dialect.to_owned()))?;
+                Some((run, known_by(dialect, text, run)))
             })
             .collect()
     };
