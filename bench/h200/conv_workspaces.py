@@ -10,12 +10,13 @@ allocator during the operator, less its outputs: forward, gradient of the input,
 """
 
 import argparse
-import csv
 import json
 import os
 import random
 import sys
 import time
+
+import workspaces
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COLUMNS = "source dtype layout transposed n c k input kernel stride padding dilation groups forward_b dgrad_b wgrad_b error".split()
@@ -167,40 +168,18 @@ def measure(conv, dtype, layout):
         x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
     rest = [list(stride), list(padding), list(dilation), transposed, [0] * len(size), groups]
 
-    def beside(f):
-        stats = torch.cuda.memory_stats
-        torch.cuda.reset_peak_memory_stats()
-        before = stats()["requested_bytes.all.current"]
-        made = f()
-        after = stats()
-        kept = after["requested_bytes.all.current"] - before
-        return made, after["requested_bytes.all.peak"] - before - kept
-
     with torch.no_grad():
-        y, forward = beside(lambda: torch.ops.aten.convolution(x, w, None, *rest))
+        y, forward = workspaces.beside(lambda: torch.ops.aten.convolution(x, w, None, *rest))
         grad = torch.randn_like(y)
         backward = torch.ops.aten.convolution_backward
-        _, dgrad = beside(lambda: backward(grad, x, w, None, *rest, [True, False, False]))
-        _, wgrad = beside(lambda: backward(grad, x, w, None, *rest, [False, True, False]))
+        _, dgrad = workspaces.beside(lambda: backward(grad, x, w, None, *rest, [True, False, False]))
+        _, wgrad = workspaces.beside(lambda: backward(grad, x, w, None, *rest, [False, True, False]))
     return forward, dgrad, wgrad
 
 
-def work(jobs, path, until):
-    import torch
-
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        for conv, dtype, layout in jobs:
-            if time.monotonic() > until:
-                break
-            source, transposed, n, c, k, *geometry, groups = conv
-            words = ["x".join(map(str, part)) for part in geometry]
-            row = [source, dtype, layout, int(transposed), n, c, k, *words, groups]
-            try:
-                writer.writerow(row + [*measure(conv, dtype, layout), ""])
-            except Exception as error:  # noqa: BLE001: cuDNN does not take every geometry
-                writer.writerow(row + ["", "", "", f"{type(error).__name__}: {error}".split("\n")[0][:120]])
-            torch.cuda.empty_cache()
+def asked(conv, dtype, layout):
+    source, transposed, n, c, k, *geometry, groups = conv
+    return [source, dtype, layout, int(transposed), n, c, k, *("x".join(map(str, part)) for part in geometry), groups]
 
 
 def main():
@@ -220,34 +199,11 @@ def main():
         with open(options.geometries, "w") as file:
             json.dump(of_models() if options.set == "known" else of_unseen(), file)
         return
-    # The parent of forks must not touch the GPU, which building models does.
-    import torch
-
     convs = read(options.models) + list(drawn(options.count, 2 if options.wide else 1, options.wide))
     jobs = [(conv, dtype, "first") for conv in convs for dtype in ("fp32", "bf16")]
     jobs += [(conv, dtype, "last") for conv in convs if len(conv[5]) == 2 for dtype in ("fp32", "bf16")]
     random.Random(2).shuffle(jobs)
-    torch.set_num_threads(1)
-    children = []
-    for at in range(options.workers):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(jobs[at :: options.workers], f"{options.output}.{at}", until)
-            finally:
-                os._exit(0)
-        children.append(pid)
-    for pid in children:
-        os.waitpid(pid, 0)
-    with open(options.output, "w") as out:
-        out.write(",".join(COLUMNS) + "\n")
-        for at in range(options.workers):
-            with open(f"{options.output}.{at}") as part:
-                out.write(part.read())
-            os.remove(f"{options.output}.{at}")
-    with open(options.output) as file:
-        errors = [row["error"] for row in csv.DictReader(file)]
-    print(f"{len(jobs)} asked for, {len(errors)} answered, {sum(map(bool, errors))} failed; {next(filter(None, errors), '')}")
+    workspaces.measured(jobs, asked, measure, COLUMNS, options.output, options.workers, until)
 
 
 if __name__ == "__main__":

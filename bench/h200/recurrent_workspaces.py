@@ -9,11 +9,10 @@ allocator during a pass, less what it leaves; `weights_b` are the weights.
 """
 
 import argparse
-import csv
-import os
 import random
-import sys
 import time
+
+import workspaces
 
 COLUMNS = "dtype cell layers directions inputs hidden batch length batch_first weights_b reserve_b forward_b infer_b backward_b error".split()
 
@@ -31,7 +30,9 @@ def drawn(count, seed):
         yield rng.choice(["fp32", "bf16", "autocast"]), cell, layers, directions, inputs, hidden, batch, length, rng.random() < 0.6
 
 
-def measure(torch, dtype, cell, layers, directions, inputs, hidden, batch, length, batch_first):
+def measure(dtype, cell, layers, directions, inputs, hidden, batch, length, batch_first):
+    import torch
+
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}[cell]
     half = torch.bfloat16 if dtype == "bf16" else torch.float32
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
@@ -40,48 +41,19 @@ def measure(torch, dtype, cell, layers, directions, inputs, hidden, batch, lengt
     x = torch.randn(*((batch, length) if batch_first else (length, batch)), inputs, device="cuda", dtype=half)
     x.requires_grad_()
 
-    def beside(f):
-        stats = torch.cuda.memory_stats
-        torch.cuda.reset_peak_memory_stats()
-        start = stats()["requested_bytes.all.current"]
-        made = f()
-        torch.cuda.synchronize()
-        end = stats()
-        kept = end["requested_bytes.all.current"] - start
-        return made, kept, end["requested_bytes.all.peak"] - start - kept
-
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "autocast"):
         with torch.inference_mode():
             module.eval()
-            out, _, infer = beside(lambda: module(x))
-            out = None
+            _, _, infer = workspaces.beside_and_kept(lambda: module(x))
         module.train()
-        (out, states), kept, forward = beside(lambda: module(x))
+        (out, states), kept, forward = workspaces.beside_and_kept(lambda: module(x))
     states = states if isinstance(states, tuple) else (states,)
     reserve = kept - sum(t.numel() * t.element_size() for t in (out, *states))
     grad = torch.randn_like(out)
     for t in (x, *module.parameters()):
         t.grad = torch.zeros_like(t)
-    _, _, backward = beside(lambda: out.backward(grad))
+    _, _, backward = workspaces.beside_and_kept(lambda: out.backward(grad))
     return weights, reserve, forward, infer, backward
-
-
-def work(jobs, path, until):
-    import torch
-
-    # Without memory in use there are no statistics.
-    torch.zeros(1, device="cuda")
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        for job in jobs:
-            if time.monotonic() > until:
-                break
-            row = [*job[:-1], int(job[-1])]
-            try:
-                writer.writerow(row + [*measure(torch, *job), ""])
-            except Exception as error:  # noqa: BLE001: cuDNN does not take every geometry
-                writer.writerow(row + [""] * 5 + [f"{type(error).__name__}: {error}".split("\n")[0][:120]])
-            torch.cuda.empty_cache()
 
 
 def main():
@@ -92,34 +64,10 @@ def main():
     parser.add_argument("--count", type=int, default=2000)
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    # The parent of forks must not touch the GPU.
-    import torch
-
-    torch.set_num_threads(1)
-    jobs, children = list(drawn(options.count, 1)), []
-    for at in range(options.workers):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(jobs[at :: options.workers], f"{options.output}.{at}", until)
-            finally:
-                os._exit(0)
-        children.append(pid)
-    for pid in children:
-        os.waitpid(pid, 0)
-    rows = 0
-    with open(options.output, "w") as out:
-        out.write(",".join(COLUMNS) + "\n")
-        for at in range(options.workers):
-            with open(f"{options.output}.{at}") as part:
-                lines = part.readlines()
-            out.writelines(lines)
-            rows += len(lines)
-            os.remove(f"{options.output}.{at}")
-    with open(options.output) as file:
-        failed = [row["error"] for row in csv.DictReader(file) if row["error"]]
-    print(f"{len(jobs)} asked for, {rows} answered, {len(failed)} failed; {next(iter(failed), '')}")
+    jobs = list(drawn(options.count, 1))
+    asked = lambda *job: [*job[:-1], int(job[-1])]
+    workspaces.measured(jobs, asked, measure, COLUMNS, options.output, options.workers, until)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
