@@ -109,8 +109,11 @@ pub enum Input {
         run_time: RunTime,
     },
     /// What is predicted if jobs that wait join others: see [`crate::slowdown::questions`].
-    #[serde(rename = "foreseen")]
     Predicted(Vec<Outlook>),
+    /// The predictor has learned: what it said of companies that are on no GPU now is forgotten.
+    Learned,
+    /// Predictions as carma before 0.2 wrote them, job by job. They are asked for anew.
+    Foreseen(Ignored),
     /// The progress of a running job beside its present neighbours was measured.
     Measured {
         /// Number of the job.
@@ -199,6 +202,22 @@ pub enum Action {
         /// Why, with the numbers behind it.
         reason: Reason,
     },
+}
+
+/// Something that an older carma wrote and that is not read any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ignored;
+
+impl Serialize for Ignored {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        <[(); 0]>::default().serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(from).map(|_| Self)
+    }
 }
 
 fn gpus(n: u32) -> String {

@@ -18,20 +18,72 @@ pub struct Predicted {
     pub lower: Fraction,
 }
 
-/// What is predicted if a job that waits joins those that are on a GPU.
+/// Jobs of one class do the same alone, and so beside each other: those of one command, with one limit on their threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Class {
+    /// Hash of the command ([`crate::model::NewJob::command_key`]).
+    pub command: u64,
+    /// Share of the SMs' threads under MPS, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u8>,
+}
+
+/// Jobs together on a GPU, as far as predictions go: what kind of GPU, how they share it, which classes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Company {
+    /// The first GPU of this kind: it stands for all of the same product.
+    pub kind: GpuId,
+    /// How they share: time-sliced as soon as one of them is.
+    pub sharing: SharingMode,
+    /// The classes, ascending; a class of two jobs twice.
+    pub classes: Vec<Class>,
+}
+
+impl Company {
+    /// The same with one more.
+    #[must_use]
+    pub fn with(&self, newcomer: Class) -> Self {
+        let mut with = self.clone();
+        let at = with.classes.partition_point(|class| *class <= newcomer);
+        with.classes.insert(at, newcomer);
+        with
+    }
+}
+
+/// A question to the predictor.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Question {
+    /// Who is there; with the way of sharing that a newcomer would bring about.
+    pub there: Company,
+    /// Who might join.
+    pub newcomer: Class,
+}
+
+/// Progress that is predicted of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Pace {
+    /// What is expected: its speed beside the others over its speed alone.
+    pub expected: Fraction,
+    /// What it is not below, with the model's confidence.
+    pub lower: Fraction,
+}
+
+/// What is predicted if a job joins those that are on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlook {
+    /// Who is there.
+    pub there: Company,
     /// Who would join.
-    pub newcomer: JobId,
-    /// The GPU that it would join.
-    pub gpu: GpuId,
-    /// How it would share.
-    pub sharing: SharingMode,
-    /// The newcomer and those that are there, by job number; those in `unknown` are missing.
-    pub tasks: Vec<Predicted>,
-    /// Jobs of which too little is known to predict anything: then `tasks` is empty.
+    pub newcomer: Class,
+    /// Of each class that is there, in order; empty where something is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<JobId>,
+    pub paces: Vec<Pace>,
+    /// Of the newcomer.
+    #[serde(default)]
+    pub joins: Pace,
+    /// Classes of which too little is known to predict anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Class>,
     /// Sum of the expected progress of those that are there, without the newcomer.
     pub before: Fraction,
     /// What all of them get done together, as KACE predicts it, for a policy that goes by that: thousandths of the unit
@@ -41,24 +93,31 @@ pub struct Outlook {
 }
 
 impl Outlook {
+    /// Sum of the expected progress of all of them.
+    #[must_use]
+    pub fn after(&self) -> Fraction {
+        let all = self.paces.iter().chain([&self.joins]);
+        Fraction(all.map(|pace| pace.expected.0).fold(0, u32::saturating_add))
+    }
+
     /// What the newcomer adds to the sum of progress; nothing if it costs the others more than it gains.
     #[must_use]
     pub fn gain(&self) -> Fraction {
-        let after: u32 = self.tasks.iter().map(|t| t.expected.0).fold(0, u32::saturating_add);
-        Fraction(after.saturating_sub(self.before.0))
+        Fraction(self.after().0.saturating_sub(self.before.0))
     }
 
-    /// Whether it speaks of the newcomer beside exactly these jobs.
-    pub(crate) fn is_of(&self, there: impl Iterator<Item = JobId>, sharing: SharingMode) -> bool {
-        let mut group: Vec<JobId> = there.chain([self.newcomer]).collect();
-        group.sort_unstable();
-        let mut named = self.tasks.iter().map(|task| &task.job).chain(&self.unknown);
-        let whole = if self.unknown.is_empty() {
-            named.eq(&group)
-        } else {
-            named.all(|job| group.binary_search(job).is_ok())
-        };
-        self.sharing == sharing && whole
+    /// What is predicted of a tenant of this class.
+    #[must_use]
+    pub fn of(&self, class: Class) -> Option<Pace> {
+        // Twice the same class is twice the same pace.
+        let at = self.there.classes.binary_search(&class).ok()?;
+        self.paces.get(at).copied()
+    }
+
+    /// Whether there is a pace for each class that is there, or one of them is unknown.
+    pub(crate) fn is_whole(&self) -> bool {
+        let known = self.unknown.is_empty();
+        self.paces.len() == if known { self.there.classes.len() } else { 0 }
     }
 }
 

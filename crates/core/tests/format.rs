@@ -3,6 +3,7 @@
 
 use carma_core::Input;
 use carma_core::explain::{Reason, Refusal};
+use carma_core::input::Ignored;
 use carma_core::ledger::{Reservation, Tenant};
 use carma_core::model::{
     Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId, NewJob, RunTime, RunsOf,
@@ -77,9 +78,9 @@ fn forecasts_read_and_write_as_they_did_by_field() {
 /// Names of carma 0.1 for what is called otherwise since.
 #[test]
 fn predictions_and_reservations_are_written_as_they_were() {
-    let input = Input::Predicted(Vec::new());
-    let written = r#"{"foreseen":[]}"#;
-    assert_eq!(serde_json::to_string(&input).unwrap(), written);
+    let input = Input::Foreseen(Ignored);
+    let written = r#"{"foreseen":[{"newcomer":3,"gpu":0,"sharing":"mps","tasks":[],"before":10000}]}"#;
+    assert_eq!(serde_json::to_string(&input).unwrap(), r#"{"foreseen":[]}"#);
     assert_eq!(serde_json::from_str::<Input>(written).unwrap(), input);
 
     let refusal = Refusal::Unpredicted { job: Some(JobId(7)) };

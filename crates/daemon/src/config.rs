@@ -423,7 +423,7 @@ mod tests {
         assert!(error("policy = 'carma'\npolcy = 1\n").starts_with("2: unknown field `polcy`"));
         assert!(
             error("\npolicy = 'oracle-rr'\n")
-                .starts_with("2: there is no policy 'oracle-rr'; there are carma,")
+                .starts_with("2: there is no policy 'oracle-rr'; there are adaptive,")
         );
         assert!(error("[gate]\nsmact = 65\n").starts_with("2: smact = 65"));
         assert!(error("[memory]\nreserve = '512'\n").contains("has no unit"));

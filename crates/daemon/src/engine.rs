@@ -766,9 +766,8 @@ impl Engine {
         for input in self.parts.slowdowns.news_of_profiles(&self.state) {
             self.apply(input);
         }
-        let outlooks = self.parts.slowdowns.answers(&self.state);
-        if !outlooks.is_empty() {
-            self.apply(Input::Predicted(outlooks));
+        for input in self.parts.slowdowns.answers(&self.state) {
+            self.apply(input);
         }
         self.batch.slowdowns.extend(self.parts.slowdowns.changes(now));
     }

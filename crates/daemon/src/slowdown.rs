@@ -529,10 +529,14 @@ impl Slowdowns {
     }
 
     /// Answers to what the core asks, and to what it was told before where the answer is another one now.
-    pub fn answers(&mut self, state: &State) -> Vec<Outlook> {
+    pub fn answers(&mut self, state: &State) -> Vec<Input> {
         let news = std::mem::take(&mut self.news);
+        let mut inputs = Vec::new();
         if news {
             self.answered.clear();
+            if state.outlooks().next().is_some() {
+                inputs.push(Input::Learned);
+            }
         }
         let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
         let alone = KnownAlone(&self.profiles);
@@ -541,12 +545,15 @@ impl Slowdowns {
             carma_core::slowdown::questions(state).into_iter().filter_map(&mut answer).collect();
         if news {
             let again = state.outlooks().filter_map(|told| {
-                let &Outlook { newcomer, gpu, sharing, .. } = told;
-                answer(Question { newcomer, gpu, sharing }).filter(|now| now != told)
+                let asked = Question { there: told.there.clone(), newcomer: told.newcomer };
+                answer(asked).filter(|now| now != told)
             });
             outlooks.extend(again);
         }
-        outlooks
+        if !outlooks.is_empty() {
+            inputs.push(Input::Predicted(outlooks));
+        }
+        inputs
     }
 }
 
@@ -554,18 +561,18 @@ impl Slowdowns {
 struct KnownAlone<'a>(&'a BTreeMap<(u64, String), (Profile, Millis)>);
 
 impl KnownAlone<'_> {
-    fn get(&self, job: &Job, gpu: &Gpu) -> Option<&Profile> {
-        self.0.get(&(job.spec.command_key, gpu.info.name.clone())).map(|(profile, _)| profile)
+    fn get(&self, command: u64, gpu: &str) -> Option<&Profile> {
+        self.0.get(&(command, gpu.to_owned())).map(|(profile, _)| profile)
     }
 }
 
 impl outlook::Alone for KnownAlone<'_> {
-    fn number(&self, job: &Job, gpu: &Gpu) -> Option<u64> {
-        self.get(job, gpu).map(|_| job.spec.command_key)
+    fn knows(&self, command: u64, gpu: &str) -> bool {
+        self.get(command, gpu).is_some()
     }
 
-    fn profile(&self, job: &Job, gpu: &Gpu) -> Option<Profile> {
-        self.get(job, gpu).cloned()
+    fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
+        self.get(command, gpu).cloned()
     }
 }
 

@@ -14,10 +14,7 @@
 mod timing;
 
 use carma_core::input::Observation;
-use carma_core::ledger::Gpu;
-use carma_core::model::{
-    Forecasts, GpuId, Job, JobId, NewJob, ProcessRef, Profile as Sharing, Request, User,
-};
+use carma_core::model::{Forecasts, GpuId, JobId, NewJob, ProcessRef, Profile as Sharing, Request, User};
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::questions;
@@ -61,12 +58,12 @@ fn main() {
 struct Tasks(Vec<Profile>);
 
 impl Alone for Tasks {
-    fn number(&self, job: &Job, _: &Gpu) -> Option<u64> {
-        Some(job.spec.command_key)
+    fn knows(&self, command: u64, _: &str) -> bool {
+        (command as usize) < self.0.len()
     }
 
-    fn profile(&self, job: &Job, _: &Gpu) -> Option<Profile> {
-        self.0.get(job.spec.command_key as usize).cloned()
+    fn profile(&self, command: u64, _: &str) -> Option<Profile> {
+        self.0.get(command as usize).cloned()
     }
 }
 

@@ -10,19 +10,19 @@ use crate::profile::Profile;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, SharingMode};
 use carma_core::policy::Order;
-use carma_core::slowdown::{Outlook, Predicted, Question};
+use carma_core::slowdown::{Class, Outlook, Pace, Question};
 use carma_core::state::State;
 use carma_core::units::Fraction;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// What is known of jobs alone.
+/// What is known of commands alone. Jobs of one command do the same.
 pub trait Alone {
-    /// Jobs of one number do the same alone on GPUs of one name; `None`: what this one does is not known.
-    fn number(&self, job: &Job, gpu: &Gpu) -> Option<u64>;
+    /// Whether it is known what a command does on GPUs of this product.
+    fn knows(&self, command: u64, gpu: &str) -> bool;
     /// What it does. Its class says with which tasks it learns.
-    fn profile(&self, job: &Job, gpu: &Gpu) -> Option<Profile>;
+    fn profile(&self, command: u64, gpu: &str) -> Option<Profile>;
 }
 
 /// How the predictor calls a way of sharing; a job without neighbours counts as time-sliced.
@@ -34,13 +34,10 @@ pub const fn mode(sharing: SharingMode) -> Mode {
     }
 }
 
-fn threads(job: &Job) -> Option<u8> {
-    job.placement().map_or(job.spec.request.thread_percent, |placed| placed.thread_percent)
-}
-
-/// Profiles of jobs on a GPU, with their limits on threads; `None`: one of them has none.
-fn known(jobs: &[&Job], gpu: &Gpu, alone: &impl Alone) -> Option<Vec<(Profile, Option<f64>)>> {
-    jobs.iter().map(|job| Some((alone.profile(job, gpu)?, threads(job).map(f64::from)))).collect()
+/// Profiles of classes on a GPU, with their limits on threads; `None`: one of them has none.
+fn known(classes: &[Class], gpu: &str, alone: &impl Alone) -> Option<Vec<(Profile, Option<f64>)>> {
+    let one = |class: &Class| Some((alone.profile(class.command, gpu)?, class.threads.map(f64::from)));
+    classes.iter().map(one).collect()
 }
 
 fn members(known: &[(Profile, Option<f64>)]) -> Vec<Member<'_>> {
@@ -67,7 +64,7 @@ pub struct Answered {
 /// Groups that are kept. Users choose commands, and neighbours change: beyond these all are forgotten.
 const MOST_GROUPS: usize = 100_000;
 
-type Kind = (Mode, bool, Vec<(u64, Option<u8>)>);
+type Kind = (Mode, bool, Vec<Class>);
 
 /// What is predicted of a group.
 #[derive(Debug)]
@@ -90,32 +87,32 @@ impl Answered {
     fn of(
         &mut self,
         models: Models<'_>,
-        gpu: &Gpu,
+        gpu: &str,
         sharing: Mode,
-        jobs: &[&Job],
+        classes: Vec<Class>,
         alone: &impl Alone,
     ) -> Option<&Forecast> {
-        let numbers = jobs.iter().map(|job| Some((alone.number(job, gpu)?, threads(job))));
-        let key = (sharing, models.kace.is_some(), numbers.collect::<Option<Vec<_>>>()?);
+        let key = (sharing, models.kace.is_some(), classes);
         if self.groups.values().map(BTreeMap::len).sum::<usize>() >= MOST_GROUPS {
             self.clear();
         }
-        if !self.groups.contains_key(&gpu.info.name) {
-            self.groups.insert(gpu.info.name.clone(), BTreeMap::new());
+        if !self.groups.contains_key(gpu) {
+            self.groups.insert(gpu.to_owned(), BTreeMap::new());
         }
-        let groups = self.groups.get_mut(&gpu.info.name)?;
+        let groups = self.groups.get_mut(gpu)?;
         match groups.entry(key) {
             Entry::Occupied(entry) => Some(entry.into_mut()),
             Entry::Vacant(entry) => {
-                Some(entry.insert(Forecast::of(models, gpu, sharing, &known(jobs, gpu, alone)?)))
+                let known = known(&entry.key().2, gpu, alone)?;
+                Some(entry.insert(Forecast::of(models, gpu, sharing, &known)))
             }
         }
     }
 }
 
 impl Forecast {
-    fn of(models: Models<'_>, gpu: &Gpu, sharing: Mode, known: &[(Profile, Option<f64>)]) -> Self {
-        let gpu = &GpuType::named(&gpu.info.name);
+    fn of(models: Models<'_>, gpu: &str, sharing: Mode, known: &[(Profile, Option<f64>)]) -> Self {
+        let gpu = &GpuType::named(gpu);
         let members = &members(known);
         let fraction = |progress: f64| Fraction::from_f64(progress).unwrap_or(Fraction(0));
         let forecast = models.slowdowns.predict(&Group { gpu, sharing, members }).ok();
@@ -128,7 +125,7 @@ impl Forecast {
     }
 }
 
-/// What is predicted if the newcomer joins the jobs that are on the GPU now. `None`: there is no such job or GPU.
+/// What is predicted if the newcomer joins those that are there. `None`: there is no such GPU.
 #[must_use]
 pub fn answer(
     models: Models<'_>,
@@ -137,47 +134,47 @@ pub fn answer(
     alone: &impl Alone,
     answered: &mut Answered,
 ) -> Option<Outlook> {
-    let gpu = state.gpu(asked.gpu)?;
-    let newcomer = state.job(asked.newcomer)?;
-    let there: Vec<&Job> = gpu.tenants.iter().filter_map(|t| state.job(t.job)).collect();
-    let all: Vec<&Job> = there.iter().copied().chain([newcomer]).collect();
+    let gpu = state.gpu(asked.there.kind)?.info.name.as_str();
     let mut outlook = Outlook {
+        there: asked.there.clone(),
         newcomer: asked.newcomer,
-        gpu: asked.gpu,
-        sharing: asked.sharing,
-        tasks: Vec::new(),
+        paces: Vec::new(),
+        joins: Pace::default(),
         unknown: Vec::new(),
         before: Fraction(0),
         throughput: None,
     };
-    let sharing = mode(asked.sharing);
+    let there = &asked.there.classes;
+    let all = asked.there.with(asked.newcomer).classes;
+    outlook.unknown = all.iter().copied().filter(|class| !alone.knows(class.command, gpu)).collect();
+    if !outlook.unknown.is_empty() {
+        return Some(outlook);
+    }
+    let sharing = mode(asked.there.sharing);
     let by_throughput = state.options().policy.order == Order::Throughput;
     let models = Models { kace: models.kace.filter(|_| by_throughput), ..models };
-    let before = answered.of(models, gpu, sharing, &there, alone).map(|forecast| forecast.sum);
-    let (Some(before), Some(forecast)) = (before, answered.of(models, gpu, sharing, &all, alone)) else {
-        let unknown = all.iter().filter(|job| alone.number(job, gpu).is_none());
-        outlook.unknown = unknown.map(|job| job.spec.id).collect();
-        return Some(outlook);
-    };
+    // More than the model takes together: nothing is predicted.
+    let unknown = |outlook| Some(Outlook { unknown: vec![asked.newcomer], ..outlook });
+    let before = answered.of(models, gpu, sharing, there.clone(), alone).map(|forecast| forecast.sum);
+    let forecast = answered.of(models, gpu, sharing, all.clone(), alone);
+    let (Some(before), Some(forecast)) = (before, forecast) else { return unknown(outlook) };
     if by_throughput {
         match &forecast.throughput {
             Some(Ok(sum)) => outlook.throughput = Some(*sum),
-            Some(Err(at)) => {
-                outlook.unknown = at.iter().filter_map(|at| Some(all.get(*at)?.spec.id)).collect();
+            Some(Err(at)) if !at.is_empty() => {
+                outlook.unknown = at.iter().filter_map(|at| all.get(*at).copied()).collect();
                 return Some(outlook);
             }
-            None => return Some(Outlook { unknown: vec![asked.newcomer], ..outlook }),
+            Some(Err(_)) | None => return unknown(outlook),
         }
     }
-    let Some(tasks) = &forecast.tasks else {
-        // More than the model takes together: nothing is predicted.
-        return Some(Outlook { unknown: vec![asked.newcomer], ..outlook });
+    let Some(tasks) = &forecast.tasks else { return unknown(outlook) };
+    let pace = |class: &Class| {
+        let at = all.binary_search(class).ok().and_then(|at| tasks.get(at));
+        at.map(|(expected, lower)| Pace { expected: *expected, lower: *lower }).unwrap_or_default()
     };
-    let predicted = all.iter().zip(tasks);
-    outlook.tasks = predicted
-        .map(|(job, (expected, lower))| Predicted { job: job.spec.id, expected: *expected, lower: *lower })
-        .collect();
-    outlook.tasks.sort_by_key(|task| task.job);
+    outlook.paces = there.iter().map(pace).collect();
+    outlook.joins = pace(&asked.newcomer);
     outlook.before = before;
     Some(outlook)
 }
@@ -185,19 +182,17 @@ pub fn answer(
 /// What KACE says that they get done together, in thousandths.
 ///
 /// # Errors
-/// Positions of those whose profiles lack a feature that the model wants; of the newcomer, who is last, where the model's
-/// answer is no number.
+/// Positions of those whose profiles lack a feature that the model wants; none where the model's answer is no number.
 fn throughput(
     kace: &Trained,
     gpu: &GpuType,
     sharing: Mode,
     members: &[Member<'_>],
 ) -> Result<i64, Vec<usize>> {
-    let last = || vec![members.len().saturating_sub(1)];
     let row = |members: &[Member<'_>]| kace_row(&kace.features, &Group { gpu, sharing, members });
     let lacking: Vec<usize> = (0..members.len()).filter(|at| row(&members[*at..=*at]).is_err()).collect();
-    let row = row(members).map_err(|_| if lacking.is_empty() { last() } else { lacking })?;
-    let sum = kace.forecast(&row).map_err(|_| last())?;
+    let row = row(members).map_err(|_| lacking)?;
+    let sum = kace.forecast(&row).map_err(|_| Vec::new())?;
     // Far beyond any rate, and far from the ends of the integers.
     Ok((sum * 1000.0).clamp(-1e18, 1e18) as i64)
 }
@@ -214,7 +209,8 @@ pub fn observe(
     progress: Vec<Option<f64>>,
     alone: &impl Alone,
 ) -> Option<Result<(), BadGroup>> {
-    let known = known(jobs, gpu, alone)?;
+    let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
+    let known = known(&classes, &gpu.info.name, alone)?;
     let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
     let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
     let (kind, members) = (GpuType::named(&gpu.info.name), members(&known));

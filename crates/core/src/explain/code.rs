@@ -18,8 +18,12 @@ impl Reason {
                     Refusal::Gate(_)
                     | Refusal::Full { .. }
                     | Refusal::Pack { .. }
+                    | Refusal::Floor { .. }
+                    | Refusal::Gain { .. }
+                    | Refusal::Bad
                     | Refusal::Unprofiled { .. },
                 )) => "GpuBusy",
+                Some((_, Refusal::Held { .. })) => "Priority",
                 Some((
                     _,
                     Refusal::Slowdown { .. }
@@ -36,7 +40,7 @@ impl Reason {
                 Some((_, Refusal::MpsCooldown { .. })) => "MpsCooldown",
                 Some((_, Refusal::Busy { .. } | Refusal::Exclusive { .. })) | None => "Resources",
             },
-            Self::Behind { .. } => "Priority",
+            Self::Behind { .. } | Self::Later { .. } => "Priority",
             Self::UserLimit { .. } => "UserLimit",
             Self::Held { .. } => "Held",
             Self::Pause { .. } => "LaunchPause",

@@ -25,6 +25,7 @@ impl Reason {
                 predicted: _,
             }
             | Self::Behind { job: _, overtaken_for: _ }
+            | Self::Later { first: _ }
             | Self::UserLimit { user: _, limit: _ }
             | Self::Held { by: _ }
             | Self::Launching
@@ -113,6 +114,10 @@ impl Refusal {
             | Self::Unprofiled { job: _ }
             | Self::Uncontrolled
             | Self::Apart { job: _ }
+            | Self::Floor { job: _, expected: _, floor: _ }
+            | Self::Gain { gain: _, least: _ }
+            | Self::Bad
+            | Self::Held { job: _ }
             | Self::MpsCooldown { left: _ } => self.clone(),
         }
     }

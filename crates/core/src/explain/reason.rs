@@ -90,6 +90,11 @@ pub enum Reason {
         /// How long that one may be overtaken; `None`: strict first in, first out.
         overtaken_for: Option<Millis>,
     },
+    /// Waits behind many others that found nothing; it is looked at once some of them have.
+    Later {
+        /// The last that was looked at.
+        first: JobId,
+    },
     /// Waits until its user has less at once.
     UserLimit {
         /// Name of the user.

@@ -157,6 +157,29 @@ pub enum Refusal {
         /// With whom.
         job: JobId,
     },
+    /// A job would fall below the progress that the policy keeps everyone at.
+    Floor {
+        /// Whose progress.
+        job: JobId,
+        /// What is predicted of it.
+        expected: Fraction,
+        /// The floor.
+        floor: Fraction,
+    },
+    /// All jobs there together would gain less than the policy asks for.
+    Gain {
+        /// What is predicted.
+        gain: Fraction,
+        /// What the policy asks for.
+        least: Fraction,
+    },
+    /// Jobs of the same commands were together before, and one of them was measured below the floor.
+    Bad,
+    /// Kept for a job that would have started by now if nobody shared.
+    Held {
+        /// That job.
+        job: JobId,
+    },
     /// The MPS server was torn down by a fault and takes no clients yet.
     MpsCooldown {
         /// Time left.
@@ -179,7 +202,12 @@ impl Refusal {
             Self::Gate(_) => 8,
             Self::Full { .. } => 9,
             Self::Pack { .. } | Self::Apart { .. } | Self::Uncontrolled | Self::Unprofiled { .. } => 10,
-            Self::Slowdown { .. } | Self::Unpredicted { .. } => 11,
+            Self::Slowdown { .. }
+            | Self::Unpredicted { .. }
+            | Self::Floor { .. }
+            | Self::Gain { .. }
+            | Self::Bad
+            | Self::Held { .. } => 11,
             Self::Starting { .. } | Self::Rising { .. } => 12,
             Self::MpsCooldown { .. } => 13,
         }
@@ -274,6 +302,19 @@ impl fmt::Display for Refusal {
             Self::Unprofiled { job: None } => {
                 f.write_str("what would get done together is not predicted yet")
             }
+            Self::Floor { job, expected, floor } => {
+                write!(
+                    f,
+                    "job {job} would keep {expected} of its speed, and the policy keeps everyone at {floor}"
+                )
+            }
+            Self::Gain { gain, least } => {
+                write!(f, "all there would get {gain} more done together, and the policy asks for {least}")
+            }
+            Self::Bad => {
+                f.write_str("jobs of these commands were together before, and one fell below the floor")
+            }
+            Self::Held { job } => write!(f, "kept for job {job}, which has waited longest"),
             Self::Uncontrolled => {
                 f.write_str("the job limits its slowdown, and processes that are not ours are on it")
             }

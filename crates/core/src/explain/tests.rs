@@ -38,6 +38,10 @@ fn all() -> Vec<Reason> {
         Refusal::Unprofiled { job: None },
         Refusal::Uncontrolled,
         Refusal::Apart { job },
+        Refusal::Floor { job, expected: Fraction(1), floor: Fraction(2) },
+        Refusal::Gain { gain: Fraction(1), least: Fraction(2) },
+        Refusal::Bad,
+        Refusal::Held { job },
         Refusal::MpsCooldown { left: Millis(1) },
     ];
     let no_gpu = refusals.into_iter().map(|refusal| Reason::NoGpu {
@@ -63,6 +67,7 @@ fn all() -> Vec<Reason> {
             predicted: Vec::new(),
         },
         Reason::Behind { job, overtaken_for: None },
+        Reason::Later { first: job },
         Reason::UserLimit { user: "bob".into(), limit: UserLimit::Gpus { wanted: 1, used: 2, most: 2 } },
         Reason::Held { by: "bob".into() },
         Reason::Pause { error: text(), until: Millis(1) },
@@ -170,9 +175,10 @@ fn every_reason_is_tried() {
         Reason::GpuLost { .. } => 24,
         Reason::NotLaunched { .. } => 25,
         Reason::HostMemoryLimit { .. } => 26,
+        Reason::Later { .. } => 27,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..27).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..28).collect::<Vec<_>>());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use super::attempt::{Attempt, Ending, Placement, ProcessRef};
 use super::exit::{Exit, ExitStatus};
 use crate::explain::Reason;
-use crate::progress::Measured;
+use crate::policy::Line;
+use crate::progress::{Class, Measured};
 use crate::recovery::{Blame, Floor};
 use crate::spec::{JobId, NewJob};
 use crate::units::{MiB, Millis};
@@ -123,6 +124,10 @@ pub struct Job {
     /// Not to be started before this time (pause after a failed launch).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Millis>,
+    /// By when it would have started if nobody shared and all went in the order of submission, each for as long as it was
+    /// expected to run: the bound on its start where the policy lets shorter ones overtake. `None`: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Millis>,
     /// Its progress beside its present neighbours, once measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
@@ -160,6 +165,14 @@ impl Job {
         }
     }
 
+    /// Its class, as far as predictions go.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        let threads =
+            self.placement().map_or(self.spec.request.thread_percent, |placed| placed.thread_percent);
+        Class { command: self.spec.command_key, threads }
+    }
+
     /// Memory that a GPU must have at least to be worth another attempt, by what is known from earlier
     /// ones: the most that was seen, and more than a GPU that it had alone and filled.
     #[must_use]
@@ -171,12 +184,16 @@ impl Job {
         self.past.iter().filter_map(least).max().unwrap_or_default()
     }
 
-    /// Key of the queue: recovery first, then higher priority, then the order of submission.
+    /// Key of the queue: recovery first, then higher priority, then as the policy says, then the order of submission.
     #[must_use]
-    pub const fn queue_key(&self) -> QueueKey {
+    pub fn queue_key(&self, line: Line) -> QueueKey {
         QueueKey {
             recovery: std::cmp::Reverse(self.floor.is_some() || self.free_retries > 0),
             priority: std::cmp::Reverse(self.spec.request.priority),
+            length: match line {
+                Line::Arrival => 0,
+                Line::Shortest => self.spec.run_s().saturating_mul(u64::from(self.spec.request.gpus)),
+            },
             id: self.spec.id,
         }
     }
@@ -190,6 +207,8 @@ pub struct QueueKey {
     pub recovery: std::cmp::Reverse<bool>,
     /// Priority, higher first.
     pub priority: std::cmp::Reverse<i32>,
+    /// GPU-seconds that it is expected to take, where the shortest goes first; else 0.
+    pub length: u64,
     /// Submission order.
     pub id: JobId,
 }

@@ -7,18 +7,21 @@ use crate::input::Action;
 use crate::model::{EndCause, EndLevel, GpuId, Job, JobId, Phase};
 use crate::slowdown::{least_progress, limit, slowdown};
 use crate::state::State;
-use crate::units::Millis;
+use crate::units::{Fraction, Millis};
 use std::collections::BTreeSet;
 
 /// Evicts jobs whose placement slows another down beyond its limit, one on a GPU at a time: the progress of the others
 /// is measured anew after each.
 pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
+    // A floor is kept in expectation: what is measured is judged with a little patience.
+    let kept = state.options().policy.progress.map(|rule| Fraction(rule.floor.0 / 10 * 9));
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
-        let (Some(limit), Some(measured)) = (limit(state, job), job.measured) else { continue };
+        let Some(measured) = job.measured else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };
+        let promised = limit(state, job);
+        let Some(least) = promised.map(least_progress).or(kept) else { continue };
         let recent = now.since(measured.at) <= state.options().slowdown_window;
-        let least = least_progress(limit);
         // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord.
         let exceeded = measured.over >= state.options().slowdown_window
             && measured.progress < least
@@ -42,7 +45,13 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         };
         let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
-        let apart = if latest.spec.id == id { others.into_iter().collect() } else { vec![id] };
+        let apart = match promised {
+            Some(_) if latest.spec.id == id => others.into_iter().collect(),
+            Some(_) => vec![id],
+            // By the policy's floor it is the classes that are kept apart.
+            None => Vec::new(),
+        };
+        let limit = promised.unwrap_or_else(|| slowdown(least));
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.push(Action::End {
             job: latest.spec.id,

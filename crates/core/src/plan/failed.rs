@@ -7,6 +7,7 @@ use super::search::Slots;
 use super::want::{Want, WantKind};
 use crate::explain::{NoGpu, Reason};
 use crate::units::MiB;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is remembered of failed searches while a plan is made, so that of many jobs that wait for
@@ -14,12 +15,13 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Failed {
     kinds: Vec<FailedKind>,
+    at: BTreeMap<WantKind, usize>,
     /// Number of details built.
     details: usize,
 }
 
+#[derive(Default)]
 struct FailedKind {
-    kind: WantKind,
     /// By number of GPUs, ascending: up to which need another search may succeed; `None`: none.
     room: Vec<(u32, Option<MiB>)>,
     /// By need, ascending: what each GPU says.
@@ -30,11 +32,10 @@ struct FailedKind {
 const DETAIL_BUDGET: usize = 2048;
 
 impl Failed {
-    /// Position of a kind; kinds are few.
+    /// Position of a kind.
     pub(super) fn kind(&mut self, kind: WantKind) -> usize {
-        let at = self.kinds.iter().position(|k| k.kind == kind);
-        at.unwrap_or_else(|| {
-            self.kinds.push(FailedKind { kind, room: Vec::new(), details: Vec::new() });
+        *self.at.entry(kind).or_insert_with(|| {
+            self.kinds.push(FailedKind::default());
             self.kinds.len() - 1
         })
     }

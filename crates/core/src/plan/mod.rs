@@ -3,6 +3,7 @@
 //! A pure function of state and time. It does not change the state: each action taken comes back as
 //! [`crate::Input::Decided`]. Each room below makes one part of it; here is their order.
 
+mod beside;
 mod ending;
 mod evict;
 mod failed;
@@ -71,7 +72,7 @@ pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
 pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let now = now.max(state.now());
     let slots = Slots::new(state, now);
-    let want = Want::of(state, job);
+    let want = Want::of(state, job, now);
     match slots.find(&want) {
         Some(found) => found.reason,
         None => want.no_gpu(Arc::new(slots.refusals(&want))),

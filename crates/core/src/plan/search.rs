@@ -32,11 +32,15 @@ impl<'a> Slots<'a> {
     pub(super) fn new(state: &'a State, now: Millis) -> Self {
         let options = state.options();
         let gpus = state.order().iter().filter_map(|id| Some((*id, state.gpu(*id)?)));
-        let slots: Vec<_> = gpus.map(|(id, gpu)| Slot::new(id, gpu, state, now)).collect();
+        let mut slots: Vec<_> = gpus.map(|(id, gpu)| Slot::new(id, gpu, state, now)).collect();
         let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
         sizes.sort_unstable();
         sizes.dedup();
         let limited = slots.iter().any(|slot| slot.limited);
+        let wanted = limited || options.max_slowdown.is_some() || state.queue().any_limited();
+        if wanted || options.policy.goes_by_predictions() {
+            slots.iter_mut().for_each(Slot::look_beside);
+        }
         Self { slots, options, now, ring: state.ring(), sizes, limited }
     }
 
@@ -48,7 +52,9 @@ impl<'a> Slots<'a> {
             forecast: matches!(want.reservation, Reservation::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
-            job: (want.particular || self.limited).then_some(want.job),
+            class: (self.limited || self.options.policy.goes_by_predictions()).then_some(want.class),
+            overdue: want.overdue,
+            job: want.particular.then_some(want.job),
         }
     }
 
@@ -147,7 +153,7 @@ impl<'a> Slots<'a> {
             order,
             candidates,
             sharing: want.sharing,
-            predicted: first.outlook(want).map(|outlook| outlook.tasks.clone()).unwrap_or_default(),
+            predicted: first.predicted(want),
         }
     }
 
@@ -203,6 +209,19 @@ impl<'a> Slots<'a> {
             self.ring = last.0 + 1;
         }
         placement(self.options, job, want, gpus, memory, self.now, found.reason)
+    }
+
+    /// Keeps as many GPUs for a job that is overdue as it wants: of those that could ever do and are kept for no other,
+    /// those with the fewest jobs, the longest there first. They are the same in each plan as long as nobody comes, and
+    /// nobody does.
+    pub(super) fn hold(&mut self, want: &Want) {
+        let could = |slot: &&mut Slot<'_>| {
+            !slot.closed && !slot.is_held() && slot.gpu.info.memory >= want.least_capacity
+        };
+        let mut slots: Vec<&mut Slot<'_>> = self.slots.iter_mut().filter(could).collect();
+        let last_came = |slot: &Slot<'_>| slot.gpu.tenants.iter().map(|t| t.placed).max();
+        slots.sort_by_key(|slot| (slot.tenants, last_came(slot), slot.id));
+        slots.iter_mut().take(want.gpus as usize).for_each(|slot| slot.hold_for(want.job));
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.

@@ -3,16 +3,63 @@
 //!
 //! Which GPU is taken among those that do is in [`super::search`].
 
+use super::beside::Beside;
 use super::want::Want;
 use crate::explain::{Holder, Refusal};
 use crate::ledger::{Gpu, Reservation};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Order, Pack};
+use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
 use crate::reading::Health;
-use crate::slowdown::{self, Objection, Outlook};
+use crate::slowdown::{is_limited, kept_apart, limit};
 use crate::state::State;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
+
+/// Why a job may not join a GPU, as far as progress goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Objection {
+    /// A limit would be exceeded.
+    Exceeded {
+        /// The job whose limit it is.
+        job: JobId,
+        /// Predicted slowdown.
+        expected: Fraction,
+        /// The bound, which is what counts.
+        upper: Fraction,
+        /// The limit.
+        limit: Fraction,
+    },
+    /// Nothing can be predicted because this job is not known well enough.
+    Unknown(JobId),
+    /// Nothing is predicted yet.
+    NotYet,
+    /// Processes that are not ours are there: their effect cannot be predicted.
+    Foreign,
+    /// They were together before, and one of them had to be evicted.
+    Apart(JobId),
+    /// The policy goes by what jobs get done together, and too little is known of this one; `None`: nothing is predicted
+    /// yet.
+    Unprofiled(Option<JobId>),
+    /// A job would fall below the progress that the policy keeps everyone at.
+    Floor {
+        /// The job.
+        job: JobId,
+        /// Its predicted progress.
+        expected: Fraction,
+        /// The floor.
+        floor: Fraction,
+    },
+    /// All of them together would gain too little.
+    Gain {
+        /// What they would gain.
+        gain: Fraction,
+        /// What they must.
+        least: Fraction,
+    },
+    /// Jobs of these classes were together before, and one fell below the floor.
+    Bad,
+}
 
 /// Why a GPU does not do for a job, in short: asked of every GPU for many jobs, so without details.
 #[derive(Clone, Copy)]
@@ -29,6 +76,8 @@ pub(super) enum Bar {
     Pack,
     MpsCooldown(Millis),
     Slowdown(Objection),
+    /// Kept for a job that waits for longer than it would have without sharing.
+    Held(JobId),
 }
 
 /// One GPU while a plan is made: the ledger plus what this plan has placed already.
@@ -59,6 +108,10 @@ pub(super) struct Slot<'a> {
     state: &'a State,
     /// A tenant has a limit of slowdown.
     pub(super) limited: bool,
+    /// Who is there, where predictions count.
+    beside: Option<Beside<'a>>,
+    /// Kept for a job that is overdue.
+    held: Option<JobId>,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
 }
@@ -86,7 +139,9 @@ impl<'a> Slot<'a> {
             most_jobs: options.policy.most_jobs,
             cooldown: cooldown(gpu, options, now),
             state,
-            limited: slowdown::is_limited(state, gpu),
+            limited: is_limited(state, gpu),
+            beside: None,
+            held: None,
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
@@ -126,6 +181,8 @@ impl<'a> Slot<'a> {
             Some(Bar::TooSmall)
         } else if !self.idle {
             Some(Bar::Busy)
+        } else if let Some(job) = self.held {
+            Some(Bar::Held(job))
         } else {
             self.bars_mps(want)
         }
@@ -141,6 +198,9 @@ impl<'a> Slot<'a> {
         }
         if let Some(job) = self.exclusive {
             return Some(Bar::Exclusive(job));
+        }
+        if let Some(job) = self.held {
+            return Some(Bar::Held(job));
         }
         // All of it is reserved, but only until that job's need is known: say that rather than
         // that it holds all the memory.
@@ -177,31 +237,67 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Why limits of slowdown keep a job off this one.
+    /// Why predictions or earlier experience keep a job off this one.
     fn objection(&self, want: &Want) -> Option<Objection> {
-        if !want.particular && !self.limited {
+        let policy = &self.state.options().policy;
+        let limited = self.limited || want.limited;
+        if !want.particular && !limited && !policy.goes_by_predictions() {
             return None;
         }
         let job = self.state.job(want.job)?;
-        if let Some(apart) = slowdown::kept_apart(self.state, job, self.gpu) {
+        if let Some(apart) = kept_apart(self.state, job, self.gpu) {
             return Some(Objection::Apart(apart));
         }
-        let by_throughput = self.state.options().policy.order == Order::Throughput && !self.idle;
-        let limited = self.limited || want.limited;
-        // Jobs that this plan has placed here change what was predicted: the next plan knows.
-        if !self.added.is_empty() && (limited || by_throughput) {
-            return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
+        if want.limited && !self.gpu.foreign().is_empty() {
+            return Some(Objection::Foreign);
         }
-        if by_throughput
-            && let Some(objection) =
-                slowdown::unprofiled(self.state, want.job, self.id, self.gpu, want.sharing)
-        {
-            return Some(objection);
-        }
-        if !limited {
+        if self.tenants == 0 {
             return None;
         }
-        slowdown::objection(self.state, job, self.id, self.gpu, want.sharing)
+        let by_throughput = policy.order == Order::Throughput;
+        if !limited && !by_throughput && policy.progress.is_none() {
+            return None;
+        }
+        let (Some(beside), Some(outlook)) = (&self.beside, self.outlook(want)) else {
+            return Some(if limited || !by_throughput {
+                Objection::NotYet
+            } else {
+                Objection::Unprofiled(None)
+            });
+        };
+        let unknown = outlook.unknown.first().map(|class| beside.who(job, *class));
+        if by_throughput && outlook.throughput.is_none() {
+            return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
+        }
+        if let (Some(rule), None) = (policy.progress, unknown) {
+            let least = if want.overdue { Fraction(0) } else { rule.gain };
+            let below = |pace: &Pace| pace.expected < rule.floor;
+            if self.state.is_bad(&beside.company(want.sharing).with(want.class)) {
+                return Some(Objection::Bad);
+            }
+            if outlook.paces.iter().chain([&outlook.joins]).any(below) {
+                let tasks = beside.predicted(want.job, outlook);
+                let task = tasks.iter().min_by_key(|task| task.expected)?;
+                return Some(Objection::Floor { job: task.job, expected: task.expected, floor: rule.floor });
+            }
+            if outlook.gain() < least {
+                return Some(Objection::Gain { gain: outlook.gain(), least });
+            }
+        }
+        match unknown {
+            Some(unknown) if policy.progress.is_some() => Some(Objection::Unprofiled(Some(unknown))),
+            Some(unknown) if limited => Some(Objection::Unknown(unknown)),
+            _ if !limited => None,
+            _ => beside.predicted(want.job, outlook).into_iter().find_map(|task| {
+                let limit = limit(self.state, self.state.job(task.job)?)?;
+                (task.lower < least_progress(limit)).then(|| Objection::Exceeded {
+                    job: task.job,
+                    expected: slowdown(task.expected),
+                    upper: slowdown(task.lower),
+                    limit,
+                })
+            }),
+        }
     }
 
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
@@ -211,10 +307,29 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// What is predicted of a job here, if this plan has placed no other here.
-    pub(super) fn outlook(&self, want: &Want) -> Option<&Outlook> {
-        let outlook = slowdown::outlook(self.state, want.job, self.id, self.gpu, want.sharing)?;
-        self.added.is_empty().then_some(outlook)
+    /// What is predicted of a job here.
+    pub(super) fn outlook(&self, want: &Want) -> Option<&'a Outlook> {
+        self.beside.as_ref()?.outlook(want.class, want.sharing)
+    }
+
+    /// The same, job by job.
+    pub(super) fn predicted(&self, want: &Want) -> Vec<Predicted> {
+        let told = self.beside.as_ref().zip(self.outlook(want));
+        told.map(|(beside, outlook)| beside.predicted(want.job, outlook)).unwrap_or_default()
+    }
+
+    /// Predictions count here.
+    pub(super) fn look_beside(&mut self) {
+        self.beside = Some(Beside::new(self.state, self.id, self.gpu));
+    }
+
+    /// Keeps it for a job that is overdue, unless it is kept for another.
+    pub(super) fn hold_for(&mut self, job: JobId) {
+        self.held = self.held.or(Some(job));
+    }
+
+    pub(super) const fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     /// A bar in full, for people.
@@ -245,7 +360,11 @@ impl<'a> Slot<'a> {
                 Objection::Foreign => Refusal::Uncontrolled,
                 Objection::Apart(job) => Refusal::Apart { job },
                 Objection::Unprofiled(job) => Refusal::Unprofiled { job },
+                Objection::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
+                Objection::Gain { gain, least } => Refusal::Gain { gain, least },
+                Objection::Bad => Refusal::Bad,
             },
+            Bar::Held(job) => Refusal::Held { job },
         }
     }
 
@@ -289,6 +408,9 @@ impl<'a> Slot<'a> {
         self.limited |= want.limited;
         self.load = self.load.zip(want.load).map(|(there, new)| there.saturating_add(new));
         self.added.push((job, memory));
+        if let Some(beside) = &mut self.beside {
+            beside.join(job, want.class, want.sharing);
+        }
         if want.alone {
             self.exclusive = Some(job);
         }

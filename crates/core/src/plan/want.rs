@@ -6,9 +6,10 @@ use crate::explain::{NoGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{Attempt, Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
+use crate::progress::Class;
 use crate::slowdown;
 use crate::state::{Share, State};
-use crate::units::MiB;
+use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
 /// What a pending job wants of a GPU.
@@ -36,9 +37,12 @@ pub(super) struct Want {
     pub(super) load: Option<u32>,
     /// It has a limit of slowdown.
     pub(super) limited: bool,
-    /// No other job stands for it: it has a limit of slowdown, was evicted before, takes a share of the GPU, or goes
-    /// where it gains most.
+    /// No other job stands for it: it has a limit of slowdown, was evicted before, or takes a share of the GPU.
     pub(super) particular: bool,
+    /// What it does beside others, as far as predictions go.
+    pub(super) class: Class,
+    /// It would have started by now if nobody shared.
+    pub(super) overdue: bool,
 }
 
 /// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
@@ -50,12 +54,15 @@ pub(super) struct WantKind {
     /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
     pub(super) size: MiB,
     pub(super) load: Option<u32>,
-    /// The job itself, where its answers are its own: slowdowns are limited.
+    /// Its class, where predictions count.
+    pub(super) class: Option<Class>,
+    pub(super) overdue: bool,
+    /// The job itself, where its answers are its own.
     pub(super) job: Option<JobId>,
 }
 
 impl Want {
-    pub(super) fn of(state: &State, job: &Job) -> Self {
+    pub(super) fn of(state: &State, job: &Job, now: Millis) -> Self {
         let options = state.options();
         let policy = &options.policy;
         let forecast = options.forecast(&job.spec);
@@ -99,10 +106,9 @@ impl Want {
             alone,
             load: policy.pack.load(job.spec.profile),
             limited,
-            particular: limited
-                || share.is_some()
-                || policy.order.is_predicted()
-                || job.past.iter().any(evicted),
+            particular: limited || share.is_some() || job.past.iter().any(evicted),
+            class: job.class(),
+            overdue: job.due.is_some_and(|due| due <= now),
         }
     }
 

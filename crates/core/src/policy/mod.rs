@@ -14,7 +14,7 @@ pub use need::{ForecastSource, MemoryScreen, NeedSource};
 pub use options::{Allowance, Allowances, Options, RecoveryMethod};
 pub use pack::Pack;
 
-use crate::units::{MiB, Millis};
+use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 
 /// Which of the GPUs that would do is taken.
@@ -66,6 +66,35 @@ impl Order {
     }
 }
 
+/// Which of the jobs that wait is looked at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Line {
+    /// The one that came first.
+    #[default]
+    Arrival,
+    /// The one that is expected to take the fewest GPU-seconds. Every job has a bound on its start: when it would have
+    /// started if nobody shared and all went in the order of submission. Jobs over that bound go first, the earliest
+    /// bound first, and GPUs are kept for those that find none.
+    Shortest,
+}
+
+impl Line {
+    fn is_arrival(&self) -> bool {
+        *self == Self::Arrival
+    }
+}
+
+/// What must be predicted before a job joins others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Nobody's expected progress is below this: speed beside the others over speed alone.
+    pub floor: Fraction,
+    /// The sum of all jobs' expected progress grows by at least this much. Not asked of a job that is over the bound on
+    /// its start.
+    pub gain: Fraction,
+}
+
 /// Everything that decides where a job goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -80,6 +109,12 @@ pub struct Policy {
     /// Which jobs go together.
     #[serde(default, skip_serializing_if = "Pack::is_any")]
     pub pack: Pack,
+    /// Which job is looked at first.
+    #[serde(default, skip_serializing_if = "Line::is_arrival")]
+    pub line: Line,
+    /// What must be predicted of those who share; `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// The most jobs on one GPU; `None`: as many as the other rules let in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_jobs: Option<u32>,
@@ -123,10 +158,19 @@ impl Policy {
         if self.order == Order::Throughput {
             parts.push("a prediction".to_owned());
         }
+        if let Some(Progress { floor, gain }) = self.progress {
+            parts.push(format!("predicted progress of each {floor} or more, of all {gain} more than before"));
+        }
         if let Some(most) = self.most_jobs {
             parts.push(format!("at most {most} jobs"));
         }
         if parts.is_empty() { "none".into() } else { parts.join(", ") }
+    }
+
+    /// Whether it goes by what is predicted of jobs beside each other.
+    #[must_use]
+    pub const fn goes_by_predictions(&self) -> bool {
+        self.order.is_predicted() || self.progress.is_some()
     }
 
     /// Whether a reservation follows what is observed from the first look on. The published policies' do not.

@@ -3,7 +3,7 @@
 //! Numbers: CARMA's published source and the later AEGIS artifact (arXiv 2508.19073). All of the original's policies take idle GPUs first, are strict FIFO and keep 512 MiB
 //! of each GPU free.
 
-use super::{ForecastSource, Gate, MemoryScreen, Order, Pack, Policy, RecoveryMethod};
+use super::{ForecastSource, Gate, Line, MemoryScreen, Order, Pack, Policy, Progress, RecoveryMethod};
 use crate::spec::Estimator;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -41,6 +41,7 @@ const MOST_JOBS: u32 = 4;
 
 /// Names of all presets, in the order of listings.
 pub const NAMES: &[&str] = &[
+    "adaptive",
     "carma",
     "exclusive",
     "oracle-ff",
@@ -72,9 +73,30 @@ pub fn default_policy() -> Policy {
         memory: MemoryScreen::Forecast { source: ForecastSource::Best, guard: AEGIS_GUARD },
         gate: AEGIS_GATE,
         pack: Pack::Any,
+        line: Line::Arrival,
+        progress: None,
         most_jobs: Some(MOST_JOBS),
         idle_first: true,
         backfill: Some(Millis::secs(1800)),
+        reserve: RESERVE,
+    }
+}
+
+/// Shortest first with a bound on every job's start; jobs join where everyone is predicted to keep a fair part of its speed
+/// and all together gain. What was measured against: docs/research/policies.md.
+#[must_use]
+pub fn adaptive() -> Policy {
+    Policy {
+        name: "adaptive".into(),
+        order: Order::Speedup,
+        memory: MemoryScreen::Forecast { source: ForecastSource::Best, guard: MiB::ZERO },
+        gate: Gate::None,
+        pack: Pack::Any,
+        line: Line::Shortest,
+        progress: Some(Progress { floor: Fraction::percent(50), gain: Fraction::percent(20) }),
+        most_jobs: None,
+        idle_first: true,
+        backfill: Some(Millis(u64::MAX / 4)),
         reserve: RESERVE,
     }
 }
@@ -103,6 +125,7 @@ pub fn by_name(name: &str) -> Option<Policy> {
     let mut most_jobs = None;
     let profiled = forecast(measured, MiB::ZERO);
     let (order, memory, gate) = match base {
+        "adaptive" => return Some(adaptive()),
         "carma" => return Some(default_policy()),
         "exclusive" => (Order::Exclusive, MemoryScreen::None, Gate::None),
         "oracle-ff" => (Order::FirstFit, oracle, CARMA_GATE),
@@ -143,6 +166,8 @@ pub fn by_name(name: &str) -> Option<Policy> {
         memory,
         gate,
         pack,
+        line: Line::Arrival,
+        progress: None,
         most_jobs,
         idle_first: true,
         backfill: None,

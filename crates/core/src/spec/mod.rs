@@ -139,10 +139,22 @@ pub struct NewJob {
     /// What is known of its activity.
     #[serde(default, skip_serializing_if = "Profile::is_unknown")]
     pub profile: Profile,
-    /// How long it is expected to run; `None`: nothing is known. No preset orders by it.
+    /// How long it is expected to run; `None`: nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<RunTime>,
     /// Accepted, but not to be started before it is released.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
+}
+
+/// What a job of which nothing is known is taken to run, seconds.
+const USUAL_RUN_S: u64 = 3600;
+
+impl NewJob {
+    /// How long it is taken to run alone, seconds, at least one: what earlier runs say, else its time limit, else an hour.
+    #[must_use]
+    pub fn run_s(&self) -> u64 {
+        let limit = self.request.time_limit.map(|limit| limit.0 / 1000);
+        self.run_time.map(|run| run.median_s).or(limit).unwrap_or(USUAL_RUN_S).max(1)
+    }
 }

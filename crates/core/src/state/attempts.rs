@@ -198,7 +198,6 @@ impl State {
     ) {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
-            self.outlooks.remove(&id);
             let job = Arc::unwrap_or_clone(job);
             applied.finished.push(Finished { job, state, reason, exit, at: self.now });
         }

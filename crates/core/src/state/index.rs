@@ -5,9 +5,9 @@
 use super::State;
 use crate::input::Rejected;
 use crate::ledger::Gpu;
-use crate::model::{GpuId, Job, JobId, Phase, QueueKey};
+use crate::model::{GpuId, Job, JobId, Phase};
 use crate::policy::Options;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::btree_map;
 use std::sync::Arc;
 
 /// What one user's jobs take and wait for.
@@ -50,38 +50,10 @@ impl Usage {
     }
 }
 
-/// The pending jobs, in the order in which they are looked at.
-#[derive(Debug, Clone, Copy)]
-pub struct Queue<'a>(pub(super) &'a BTreeMap<QueueKey, Arc<Job>>);
-
-impl<'a> Queue<'a> {
-    /// Number of jobs.
-    #[must_use]
-    pub fn len(self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether nobody waits.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Keys in order.
-    pub fn iter(self) -> impl Iterator<Item = &'a QueueKey> {
-        self.0.keys()
-    }
-
-    /// Jobs in order.
-    pub fn jobs(self) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
-        self.0.iter().map(|(key, job)| (key, &**job))
-    }
-}
-
 impl State {
     /// Restores what is derived, after loading a stored state.
     pub fn rebuild(&mut self) {
-        self.queue.clear();
+        self.waiting.clear();
         self.active.clear();
         self.ending.clear();
         self.judging.clear();
@@ -98,7 +70,7 @@ impl State {
         *usage = usage.with(Usage::of(job));
         match job.phase {
             Phase::Pending => {
-                self.queue.insert(job.queue_key(), job.clone());
+                self.waiting.insert(job, self.options.policy.line);
             }
             Phase::Held { .. } => {}
             Phase::Launching { ref ending, .. } => {
@@ -131,7 +103,7 @@ impl State {
             }
         }
         if matches!(job.phase, Phase::Pending) {
-            self.queue.remove(&job.queue_key());
+            self.waiting.remove(job, self.options.policy.line);
             return;
         }
         self.active.remove(&id);
@@ -151,6 +123,9 @@ impl State {
             .filter(|(gpu, _)| gpu.is_idle())
             .map(|(gpu, id)| (gpu.info.index, id))
             .collect();
+        let first = |gpu: &Gpu| gpus.iter().position(|other| other.info.name == gpu.info.name);
+        let kinds = gpus.iter().map(|gpu| GpuId(u32::try_from(first(gpu).unwrap_or(0)).unwrap_or(u32::MAX)));
+        self.kinds = kinds.collect();
         self.latest_fault = gpus.iter().filter_map(|gpu| gpu.last_fault).max();
     }
 

@@ -11,19 +11,24 @@ mod outcome;
 mod place;
 mod predictions;
 mod requests;
+mod shadow;
+mod waiting;
 
-pub use index::{Queue, Usage};
+pub use index::Usage;
 pub(crate) use place::Share;
+pub use waiting::{Merged, Queue};
 
 use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
-use crate::model::{Finished, GpuId, Job, JobId, Phase, QueueKey, User};
+use crate::model::{EndCause, Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
-use crate::progress::Outlook;
 use crate::units::Millis;
+use predictions::{Bad, Outlooks};
 use serde::{Deserialize, Serialize};
+use shadow::Shadow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use waiting::Waiting;
 
 /// What applying an input brought to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,7 +46,10 @@ pub struct State {
     jobs: BTreeMap<JobId, Arc<Job>>,
     /// Pending jobs in their order; derived from `jobs`.
     #[serde(skip)]
-    queue: BTreeMap<QueueKey, Arc<Job>>,
+    waiting: Waiting,
+    /// How much users' jobs weigh in that order; derived.
+    #[serde(skip)]
+    weights: BTreeMap<u32, u64>,
     /// Jobs in any other phase but held; derived from `jobs`.
     #[serde(skip)]
     active: BTreeSet<JobId>,
@@ -68,9 +76,18 @@ pub struct State {
     /// Where the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
-    /// What is predicted of jobs that wait, by job and GPU.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    outlooks: BTreeMap<JobId, BTreeMap<GpuId, Outlook>>,
+    /// Of each GPU, the first of its kind; derived from `gpus`.
+    #[serde(skip)]
+    kinds: Vec<GpuId>,
+    /// What is predicted of jobs beside each other. Journals of carma 0.1 have `outlooks`, which is not read any more.
+    #[serde(default, skip_serializing_if = "Outlooks::is_empty")]
+    predictions: Outlooks,
+    /// When jobs would start if nobody shared.
+    #[serde(default, skip_serializing_if = "Shadow::is_none")]
+    shadow: Shadow,
+    /// Companies in which a job was measured below the floor of the policy, with when that was.
+    #[serde(default, skip_serializing_if = "Bad::is_empty")]
+    bad: Bad,
 }
 
 impl State {
@@ -120,7 +137,7 @@ impl State {
     /// Pending jobs in the order in which they are looked at.
     #[must_use]
     pub const fn queue(&self) -> Queue<'_> {
-        Queue(&self.queue)
+        Queue { waiting: &self.waiting, weights: &self.weights }
     }
 
     /// Jobs that are launching, running or being judged.
@@ -145,22 +162,6 @@ impl State {
     #[must_use]
     pub fn faults_of(&self, command_key: u64) -> u32 {
         self.faulted.get(&command_key).copied().unwrap_or(0)
-    }
-
-    /// What was last predicted of a job that waits on a GPU.
-    #[must_use]
-    pub fn outlook(&self, job: JobId, gpu: GpuId) -> Option<&Outlook> {
-        self.outlooks.get(&job)?.get(&gpu)
-    }
-
-    /// On how many GPUs something is predicted of a job that waits.
-    pub(crate) fn outlooks_of(&self, job: JobId) -> usize {
-        self.outlooks.get(&job).map_or(0, BTreeMap::len)
-    }
-
-    /// All predictions.
-    pub fn outlooks(&self) -> impl Iterator<Item = &Outlook> {
-        self.outlooks.values().flat_map(BTreeMap::values)
     }
 
     pub(crate) const fn ring(&self) -> u32 {
@@ -227,8 +228,7 @@ impl State {
         match input {
             Input::Configured(options) => {
                 self.options = (**options).clone();
-                // They may be of another way of sharing.
-                self.outlooks.clear();
+                self.rebuild_waiting();
                 Ok(())
             }
             Input::Inventory(devices) => {
@@ -253,6 +253,10 @@ impl State {
             Input::RunTime { job, run_time } => self.expect(*job, |job| job.spec.run_time = Some(*run_time)),
             Input::Profiled { job, profile } => self.profiled(*job, *profile),
             Input::Predicted(outlooks) => self.predicted(outlooks),
+            Input::Learned => {
+                self.forget_absent();
+                Ok(())
+            }
             Input::Measured { job, attempt, progress, over } => {
                 self.measured(*job, *attempt, *progress, *over)
             }
@@ -262,7 +266,7 @@ impl State {
             Input::Requeue { job, by } => self.requeue(*job, by),
             Input::Drain { gpu, by } => self.drain(*gpu, by, Some(by.name.clone())),
             Input::Resume { gpu, by } => self.drain(*gpu, by, None),
-            Input::Tick => Ok(()),
+            Input::Foreseen(_) | Input::Tick => Ok(()),
         }
     }
 
@@ -272,6 +276,9 @@ impl State {
             Action::End { job, attempt, level, cause } => {
                 let now = self.now;
                 self.attempt_of(*job, *attempt)?;
+                if let EndCause::Evicted { job: slowed, .. } = cause {
+                    self.remember_bad(*slowed);
+                }
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
                     if let Phase::Running { ending: Some(ending), .. }

@@ -154,7 +154,6 @@ impl State {
         {
             self.ring = last.0 + 1;
         }
-        self.outlooks.remove(&id);
         self.regrouped(&placement.gpus);
         self.update(id, |job| {
             job.attempts = placement.attempt;

@@ -1,32 +1,160 @@
-//! What is predicted of jobs beside each other, and what was measured: kept as long as the neighbours stay.
+//! What is predicted of classes of jobs beside each other, and what was measured of jobs: that is kept as long as the
+//! neighbours stay.
 //!
 //! What follows from it is the plan's.
 
 use super::State;
 use crate::input::Rejected;
-use crate::model::{GpuId, JobId, Phase};
-use crate::progress::{Measured, Outlook};
+use crate::ledger::Gpu;
+use crate::model::{GpuId, Job, JobId, SharingMode};
+use crate::progress::{Class, Company, Measured, Outlook};
 use crate::units::{Fraction, Millis};
-use std::collections::BTreeSet;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is predicted, by who is there and who would join. Written as a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Outlooks(BTreeMap<Company, BTreeMap<Class, Outlook>>);
+
+/// Predictions that are kept, about. Of more, those of companies that are on no GPU are forgotten.
+const MOST_OUTLOOKS: usize = 4096;
+
+impl Outlooks {
+    pub(super) fn of(&self, there: &Company) -> Option<&BTreeMap<Class, Outlook>> {
+        self.0.get(there)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Outlook> {
+        self.0.values().flat_map(BTreeMap::values)
+    }
+
+    fn add(&mut self, outlook: &Outlook) {
+        self.0.entry(outlook.there.clone()).or_default().insert(outlook.newcomer, outlook.clone());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Outlooks {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.all())
+    }
+}
+
+impl<'de> Deserialize<'de> for Outlooks {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut outlooks = Self::default();
+        Vec::<Outlook>::deserialize(from)?.iter().for_each(|outlook| outlooks.add(outlook));
+        Ok(outlooks)
+    }
+}
+
+/// Companies that are not to be brought together again, each with when it was found. Written as a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Bad(BTreeMap<Company, Millis>);
+
+/// Companies that are remembered as bad; of more, the oldest is forgotten.
+const MOST_BAD: usize = 1024;
+
+impl Bad {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, company: Company, now: Millis) {
+        self.0.insert(company, now);
+        if self.0.len() > MOST_BAD
+            && let Some((oldest, _)) = self.0.iter().min_by_key(|(_, at)| **at)
+        {
+            let oldest = oldest.clone();
+            self.0.remove(&oldest);
+        }
+    }
+}
+
+impl Serialize for Bad {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Bad {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self(Vec::<(Company, Millis)>::deserialize(from)?.into_iter().collect()))
+    }
+}
 
 impl State {
+    /// Whether these were together before and one fell below the floor.
+    pub(crate) fn is_bad(&self, company: &Company) -> bool {
+        self.bad.0.contains_key(company)
+    }
+
+    /// A job was slowed down too much by those beside it: those classes are not brought together again, where the policy
+    /// goes by classes.
+    pub(super) fn remember_bad(&mut self, slowed: JobId) {
+        if self.options.policy.progress.is_none() {
+            return;
+        }
+        let placed = self.job(slowed).and_then(Job::placement).cloned();
+        for (id, sharing) in placed.iter().flat_map(|p| p.gpus.iter().map(|gpu| (*gpu, p.sharing))) {
+            if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) {
+                let company = self.company(id, gpu, sharing);
+                self.bad.add(company, self.now);
+            }
+        }
+    }
+
     /// All or nothing: a refused input changes nothing.
     pub(super) fn predicted(&mut self, outlooks: &[Outlook]) -> Result<(), Rejected> {
         for outlook in outlooks {
-            self.gpu(outlook.gpu).ok_or(Rejected::NoSuchGpu)?;
-            let job = self.get(outlook.newcomer)?;
-            if !matches!(job.phase, Phase::Pending) {
-                return Err(Rejected::WrongState {
-                    job: outlook.newcomer,
-                    state: job.state().as_str(),
-                    hint: "only jobs that wait have predictions",
-                });
+            self.gpu(outlook.there.kind).ok_or(Rejected::NoSuchGpu)?;
+            if !outlook.there.classes.is_sorted() || !outlook.is_whole() {
+                return Err(Rejected::BadRequest("a prediction must name every class that is there".into()));
             }
         }
-        for outlook in outlooks {
-            self.outlooks.entry(outlook.newcomer).or_default().insert(outlook.gpu, outlook.clone());
+        outlooks.iter().for_each(|outlook| self.predictions.add(outlook));
+        if self.predictions.0.values().map(BTreeMap::len).sum::<usize>() > MOST_OUTLOOKS {
+            self.forget_absent();
         }
         Ok(())
+    }
+
+    /// Who is on a GPU, as far as predictions for one more go that would share in this way.
+    pub(crate) fn company(&self, id: GpuId, gpu: &Gpu, sharing: SharingMode) -> Company {
+        let jobs = || gpu.tenants.iter().filter_map(|t| self.job(t.job));
+        let mut classes: Vec<Class> = jobs().map(Job::class).collect();
+        classes.sort_unstable();
+        let mps = |job: &Job| job.placement().is_none_or(|placed| placed.sharing == SharingMode::Mps);
+        let sharing = if sharing == SharingMode::Mps && jobs().all(mps) {
+            SharingMode::Mps
+        } else {
+            SharingMode::TimeSlice
+        };
+        Company { kind: self.kinds.get(id.0 as usize).copied().unwrap_or(id), sharing, classes }
+    }
+
+    /// What is predicted of those who might join a company, by class.
+    pub(crate) fn outlooks_of(&self, there: &Company) -> Option<&BTreeMap<Class, Outlook>> {
+        self.predictions.of(there)
+    }
+
+    /// All predictions.
+    pub fn outlooks(&self) -> impl Iterator<Item = &Outlook> {
+        self.predictions.all()
+    }
+
+    /// Forgets what is predicted of companies that are on no GPU.
+    pub(super) fn forget_absent(&mut self) {
+        let mut present = BTreeSet::new();
+        for (id, gpu) in (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| !gpu.tenants.is_empty()) {
+            for mode in [SharingMode::TimeSlice, SharingMode::Mps] {
+                present.insert(self.company(id, gpu, mode));
+            }
+        }
+        self.predictions.0.retain(|company, _| present.contains(company));
     }
 
     /// A measurement that began before the neighbours changed tells nothing of the present ones.
@@ -53,7 +181,7 @@ impl State {
         })
     }
 
-    /// The neighbours on these GPUs are others now: what was predicted or measured beside the old ones is void.
+    /// The neighbours on these GPUs are others now: what was measured beside the old ones is void.
     pub(super) fn regrouped(&mut self, gpus: &[GpuId]) {
         let now = self.now;
         let mut there: BTreeSet<JobId> = BTreeSet::new();
@@ -68,9 +196,5 @@ impl State {
                 let _ = self.update(id, |job| job.measured = None);
             }
         }
-        for of_job in self.outlooks.values_mut() {
-            of_job.retain(|gpu, _| !gpus.contains(gpu));
-        }
-        self.outlooks.retain(|_, of_job| !of_job.is_empty());
     }
 }

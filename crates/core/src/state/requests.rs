@@ -8,7 +8,8 @@ use crate::input::Rejected;
 use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, User,
 };
-use crate::units::MiB;
+use crate::policy::Line;
+use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
 impl State {
@@ -19,6 +20,7 @@ impl State {
         self.check_request(new)?;
         self.last_id = Some(new.id);
         let phase = if new.hold { Phase::Held { by: new.user.name.clone() } } else { Phase::Pending };
+        let due = if new.hold { None } else { self.due(new) };
         let job = Job {
             spec: new.clone(),
             submitted: self.now,
@@ -29,6 +31,7 @@ impl State {
             free_retries: 0,
             floor: None,
             not_before: None,
+            due,
             measured: None,
             past: Vec::new(),
         };
@@ -36,6 +39,35 @@ impl State {
         self.index(&job);
         self.jobs.insert(new.id, job);
         Ok(())
+    }
+
+    /// The bound on the start of a job that comes now, where the policy has one.
+    fn due(&mut self, new: &NewJob) -> Option<Millis> {
+        if self.options.policy.line != Line::Shortest {
+            return None;
+        }
+        let gpus = self.gpus.iter().filter(|gpu| gpu.present).count();
+        self.shadow.start(self.now, gpus, new.request.gpus as usize, Millis::secs(new.run_s()))
+    }
+
+    /// The configuration is another one: the queue may have another order, and jobs a bound on their start.
+    pub(super) fn rebuild_waiting(&mut self) {
+        self.waiting.clear();
+        let pending: Vec<JobId> = self
+            .jobs
+            .values()
+            .filter(|job| matches!(job.phase, Phase::Pending))
+            .map(|job| job.spec.id)
+            .collect();
+        for id in pending {
+            let Some(mut job) = self.jobs.remove(&id) else { continue };
+            if job.due.is_none() {
+                let due = self.due(&job.spec);
+                Arc::make_mut(&mut job).due = due;
+            }
+            self.waiting.insert(&job, self.options.policy.line);
+            self.jobs.insert(id, job);
+        }
     }
 
     fn check_request(&self, new: &NewJob) -> Result<(), Rejected> {
@@ -165,7 +197,10 @@ impl State {
                 hint: "it is not held",
             });
         }
-        self.enqueue(id, |_| ());
+        // It comes only now, as far as its place among the others goes.
+        let spec = job.spec.clone();
+        let due = if job.due.is_some() { job.due } else { self.due(&spec) };
+        self.enqueue(id, |job| job.due = due);
         Ok(())
     }
 

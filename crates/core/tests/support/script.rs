@@ -41,7 +41,7 @@ use carma_core::model::{
 use carma_core::plan::{evaluate, plan};
 use carma_core::policy::{Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
-use carma_core::slowdown::{Outlook, Predicted, questions};
+use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_core::{Action, Input, State, check, recovery};
@@ -579,38 +579,46 @@ impl Stage {
     }
 
     fn predict(&mut self, words: &mut Words) -> Outcome<()> {
-        let (newcomer, gpu) = (words.job()?, words.gpu()?);
+        let (newcomer, id) = (words.job()?, words.gpu()?);
+        let class = |id: JobId| self.state.job(id).map(Job::class).ok_or(format!("there is no job {id}"));
         let mut unknown = Vec::new();
         while let Some(id) = words.take("unknown") {
-            unknown.push(JobId(number(&id)?));
+            unknown.push(class(JobId(number(&id)?))?);
         }
         let throughput = words.take_as("all", number)?;
         let before = words.take_as("before", share)?.unwrap_or(Fraction::ONE);
         let sharing = words.take_as("as", sharing)?.unwrap_or(self.options.sharing);
-        let mut tasks = Vec::new();
+        let mut paces = BTreeMap::new();
         for (job, progress) in words.pairs.drain(..) {
             let (expected, lower) = progress.split_once(':').ok_or("progress is written 1=.9:.8")?;
-            tasks.push(Predicted {
-                job: JobId(number(&job)?),
-                expected: share(expected)?,
-                lower: share(lower)?,
-            });
+            let pace = Pace { expected: share(expected)?, lower: share(lower)? };
+            paces.insert(class(JobId(number(&job)?))?, pace);
         }
-        self.apply(&Input::Predicted(vec![Outlook {
-            newcomer,
-            gpu,
-            sharing,
-            tasks,
-            unknown,
-            before,
-            throughput,
-        }]))
-        .map(drop)
+        let tenants = self.state.gpu(id).map_or(&[][..], |gpu| &gpu.tenants);
+        let mut classes = tenants.iter().map(|t| class(t.job)).collect::<Result<Vec<_>, _>>()?;
+        classes.sort_unstable();
+        let newcomer = class(newcomer)?;
+        let joins = paces.get(&newcomer).copied().unwrap_or_default();
+        let paces = if unknown.is_empty() {
+            classes.iter().map(|class| paces.get(class).copied().unwrap_or_default()).collect()
+        } else {
+            Vec::new()
+        };
+        let there = Company { kind: GpuId(0), sharing, classes };
+        let outlook = Outlook { there, newcomer, paces, joins, unknown, before, throughput };
+        self.apply(&Input::Predicted(vec![outlook])).map(drop)
     }
 
     fn asked(&mut self) {
         for asked in questions(&self.state) {
-            self.say(format!("job {} on GPU {} by {}", asked.newcomer, asked.gpu.0, asked.sharing));
+            // The first job of a class stands for it.
+            let name = |class: &Class| {
+                let job = self.state.jobs().values().find(|job| job.class() == *class);
+                job.map_or_else(|| "?".to_owned(), |job| job.spec.id.to_string())
+            };
+            let there: Vec<String> = asked.there.classes.iter().map(name).collect();
+            let (newcomer, sharing) = (name(&asked.newcomer), asked.there.sharing);
+            self.say(format!("a job like {newcomer} beside those like {} by {sharing}", there.join(", ")));
         }
     }
 

@@ -8,7 +8,7 @@ use super::Setup;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
-use crate::trace::{CatalogueTask, Workload};
+use crate::trace::{CatalogueTask, WorkJob, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
     Exit, ExitStatus, GpuId, JobId, NewJob, Placement, ProcessRef, Profile, Request, User,
@@ -21,12 +21,15 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::WindowSummary;
 use carma_core::{Action, Input, State};
 use carma_run_time::{Class, Run, RunTimes};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) struct CoreScheduler<'a> {
     state: State,
     workload: &'a Workload,
     users: Vec<User>,
+    /// Of each job, the first of its task, which stands for its command.
+    commands: Vec<u64>,
     /// Whether what the windows show can matter to the policy, and whether its exact value does.
     reads_windows: bool,
     ranks_windows: bool,
@@ -56,6 +59,7 @@ impl<'a> CoreScheduler<'a> {
             state: State::default(),
             workload,
             users: users.collect(),
+            commands: commands(workload),
             reads_windows: gated || ranks_windows,
             ranks_windows,
             verdicts: vec![GateVerdict::Open; gpus],
@@ -157,6 +161,9 @@ impl<'a> CoreScheduler<'a> {
 
     /// Tells the core what it wants to know of placements that it may think of.
     fn predict(&mut self, now: Millis) {
+        if self.outlooks.as_mut().is_some_and(Outlooks::news) {
+            self.apply(now, &Input::Learned);
+        }
         for _ in 0..ROUNDS {
             let Some(outlooks) = &mut self.outlooks else { return };
             let answers = outlooks.answers(&self.state, self.workload);
@@ -206,6 +213,13 @@ impl<'a> CoreScheduler<'a> {
     }
 }
 
+/// Of each job, the first of its task.
+fn commands(workload: &Workload) -> Vec<u64> {
+    let mut first: BTreeMap<*const CatalogueTask, u64> = BTreeMap::new();
+    let of = |(at, job): (u64, &WorkJob)| *first.entry(Arc::as_ptr(&job.task)).or_insert(at);
+    (0..).zip(&workload.jobs).map(of).collect()
+}
+
 const fn id(job: JobIndex) -> JobId {
     JobId(job as u64 + 1)
 }
@@ -235,7 +249,7 @@ impl Scheduler for CoreScheduler<'_> {
             id: id(job),
             user: self.users[it.user as usize].clone(),
             name: Arc::clone(&it.task.name),
-            command_key: u64::from(job),
+            command_key: self.commands.get(job as usize).copied().unwrap_or_default(),
             request: Request {
                 gpus: it.gpus,
                 exclusive: false,
@@ -365,7 +379,6 @@ mod tests {
     use super::*;
     use crate::event::engine::{Engine, complete};
     use crate::event::{Cluster, Setup};
-    use crate::trace::WorkJob;
     use carma_core::model::{RunTime, RunsOf, SharingMode};
     use carma_core::policy::presets;
     use carma_hardware::GpuTypes;

@@ -8,7 +8,6 @@ use super::Setup;
 use super::core::index;
 use super::world::{GpuIndex, JobIndex, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
-use carma_core::ledger::Gpu;
 use carma_core::model::{GpuId, Job, JobId};
 use carma_core::slowdown::{Outlook, questions};
 use carma_core::units::{Fraction, Millis};
@@ -24,6 +23,7 @@ pub(crate) struct Outlooks {
     model: SlowdownModel,
     kace: Option<Arc<Trained>>,
     answered: Answered,
+    learned: bool,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
@@ -36,11 +36,12 @@ impl Outlooks {
     /// `None`: nobody asks for it.
     pub(crate) fn wanted(setup: &Setup, gpus: usize) -> Option<Self> {
         let options = &setup.options;
-        let wanted = options.policy.order.is_predicted() || options.max_slowdown.is_some();
+        let wanted = options.policy.goes_by_predictions() || options.max_slowdown.is_some();
         wanted.then(|| Self {
             model: SlowdownModel::shipped(),
             kace: setup.kace.clone().or_else(|| Trained::shipped().map(Arc::new)),
             answered: Answered::default(),
+            learned: false,
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
             measured: BTreeMap::new(),
@@ -82,8 +83,16 @@ impl Outlooks {
             let progress = jobs.iter().map(progress).collect();
             // What it refuses to learn from it does without.
             let _ = outlook::observe(&mut self.model, there, &jobs, progress, &FromTrace(workload));
+            self.learned = true;
+        }
+    }
+
+    /// Whether the model has learned since the last time.
+    pub(crate) fn news(&mut self) -> bool {
+        if self.learned {
             self.answered.clear();
         }
+        std::mem::take(&mut self.learned)
     }
 
     /// Answers to what the core asks now.
@@ -102,7 +111,7 @@ impl Outlooks {
         world: &World,
     ) -> (Vec<Input>, Option<Millis>) {
         let (mut due, mut next) = (Vec::new(), None);
-        if state.options().max_slowdown.is_none() {
+        if state.options().max_slowdown.is_none() && state.options().policy.progress.is_none() {
             return (due, next);
         }
         self.measured.retain(|id, _| state.active().contains(id));
@@ -140,22 +149,16 @@ impl Outlooks {
     }
 }
 
-/// What jobs do alone, from their tasks: jobs of one task do the same.
+/// What jobs do alone, from their tasks: a command is the first job of a task.
 struct FromTrace<'a>(&'a Workload);
 
-impl FromTrace<'_> {
-    fn task(&self, job: &Job) -> Option<&Arc<CatalogueTask>> {
-        self.0.jobs.get(index(job.spec.id) as usize).map(|job| &job.task)
-    }
-}
-
 impl outlook::Alone for FromTrace<'_> {
-    fn number(&self, job: &Job, _: &Gpu) -> Option<u64> {
-        self.task(job).map(|task| Arc::as_ptr(task) as u64)
+    fn knows(&self, command: u64, _: &str) -> bool {
+        (command as usize) < self.0.jobs.len()
     }
 
-    fn profile(&self, job: &Job, _: &Gpu) -> Option<Profile> {
-        self.task(job).map(|task| profile(task))
+    fn profile(&self, command: u64, _: &str) -> Option<Profile> {
+        self.0.jobs.get(command as usize).map(|job| profile(&job.task))
     }
 }
 

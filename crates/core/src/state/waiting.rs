@@ -1,0 +1,188 @@
+//! The jobs that wait, in the order in which they are looked at.
+//!
+//! By arrival there is one line. Shortest first there is one for each user, so that what a user has had lately can weigh on
+//! all of that user's jobs at once; they are merged as they are read.
+
+use crate::model::{Job, JobId, QueueKey};
+use crate::policy::Line;
+use crate::units::Millis;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, btree_map};
+use std::sync::Arc;
+
+/// Pending jobs, indexed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Waiting {
+    lines: BTreeMap<u32, BTreeMap<QueueKey, Arc<Job>>>,
+    /// Those with a bound on their start, the earliest bound first.
+    due: BTreeMap<(Millis, JobId), (QueueKey, Arc<Job>)>,
+    len: usize,
+    /// How many have a limit of slowdown of their own.
+    limited: usize,
+}
+
+/// The line that a job stands in.
+fn line_of(job: &Job, line: Line) -> u32 {
+    match line {
+        Line::Arrival => 0,
+        Line::Shortest => job.spec.user.uid,
+    }
+}
+
+impl Waiting {
+    pub(super) fn insert(&mut self, job: &Arc<Job>, line: Line) {
+        let of = self.lines.entry(line_of(job, line)).or_default();
+        if of.insert(job.queue_key(line), Arc::clone(job)).is_none() {
+            self.len += 1;
+            self.limited += usize::from(job.spec.request.max_slowdown.is_some());
+        }
+        if let Some(due) = job.due.filter(|_| line == Line::Shortest) {
+            self.due.insert((due, job.spec.id), (job.queue_key(line), Arc::clone(job)));
+        }
+    }
+
+    pub(super) fn remove(&mut self, job: &Job, line: Line) {
+        if let btree_map::Entry::Occupied(mut of) = self.lines.entry(line_of(job, line)) {
+            if of.get_mut().remove(&job.queue_key(line)).is_some() {
+                self.len -= 1;
+                self.limited -= usize::from(job.spec.request.max_slowdown.is_some());
+            }
+            if of.get().is_empty() {
+                of.remove();
+            }
+        }
+        if let Some(due) = job.due {
+            self.due.remove(&(due, job.spec.id));
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The pending jobs, in the order in which they are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue<'a> {
+    pub(super) waiting: &'a Waiting,
+    /// Weight of each user's jobs, where it is not one: more lets them wait.
+    pub(super) weights: &'a BTreeMap<u32, u64>,
+}
+
+impl<'a> Queue<'a> {
+    /// Number of jobs.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.waiting.len
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.waiting.len == 0
+    }
+
+    /// Whether one of them has a limit of slowdown of its own.
+    #[must_use]
+    pub const fn any_limited(self) -> bool {
+        self.waiting.limited > 0
+    }
+
+    /// Keys in order.
+    pub fn iter(self) -> impl Iterator<Item = &'a QueueKey> {
+        self.jobs().map(|(key, _)| key)
+    }
+
+    /// Jobs in order, whatever the time.
+    #[must_use]
+    pub fn jobs(self) -> Merged<'a> {
+        let mut merged = Merged { heap: BinaryHeap::new(), only: None };
+        for (at, (user, jobs)) in self.waiting.lines.iter().enumerate() {
+            let weight = self.weights.get(user).copied().unwrap_or(UNWEIGHTED);
+            if self.waiting.lines.len() == 1 {
+                merged.only = Some(jobs.iter());
+            } else {
+                merged.push(at, weight, jobs.iter());
+            }
+        }
+        merged
+    }
+
+    /// Jobs whose bound on the start has passed, the earliest first; then the others in order.
+    pub fn line(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        let overdue = self.waiting.due.range(..=(now, JobId(u64::MAX))).map(|(_, (key, job))| (key, &**job));
+        let due = move |job: &Job| job.due.is_some_and(|due| due <= now);
+        let bounded = !self.waiting.due.is_empty();
+        overdue.chain(self.jobs().filter(move |(_, job)| !bounded || !due(job)))
+    }
+
+    /// When the next bound passes.
+    #[must_use]
+    pub fn next_due(self, now: Millis) -> Option<Millis> {
+        let after = (now, JobId(u64::MAX));
+        self.waiting.due.range(after..).map(|((due, _), _)| *due).find(|due| *due > now)
+    }
+}
+
+/// Weight of a user's jobs when nothing weighs on them.
+pub(super) const UNWEIGHTED: u64 = 10_000;
+
+type Rank = (Reverse<bool>, Reverse<i32>, u128, JobId);
+type Jobs<'a> = btree_map::Iter<'a, QueueKey, Arc<Job>>;
+
+/// Jobs of several lines in one order.
+pub struct Merged<'a> {
+    heap: BinaryHeap<Reverse<Head<'a>>>,
+    only: Option<Jobs<'a>>,
+}
+
+/// The first of a line.
+struct Head<'a> {
+    rank: Rank,
+    line: usize,
+    weight: u64,
+    next: (&'a QueueKey, &'a Job),
+    rest: Jobs<'a>,
+}
+
+impl<'a> Merged<'a> {
+    fn push(&mut self, line: usize, weight: u64, mut rest: Jobs<'a>) {
+        if let Some((key, job)) = rest.next() {
+            let rank = (key.recovery, key.priority, u128::from(key.length) * u128::from(weight), key.id);
+            self.heap.push(Reverse(Head { rank, line, weight, next: (key, job), rest }));
+        }
+    }
+}
+
+impl<'a> Iterator for Merged<'a> {
+    type Item = (&'a QueueKey, &'a Job);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(only) = &mut self.only {
+            return only.next().map(|(key, job)| (key, &**job));
+        }
+        let Reverse(Head { line, weight, next, rest, .. }) = self.heap.pop()?;
+        self.push(line, weight, rest);
+        Some(next)
+    }
+}
+
+impl PartialEq for Head<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.rank, self.line) == (&other.rank, other.line)
+    }
+}
+
+impl Eq for Head<'_> {}
+
+impl PartialOrd for Head<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (&self.rank, self.line).cmp(&(&other.rank, other.line))
+    }
+}
