@@ -153,7 +153,7 @@ impl Baseline {
         let desk = desk::Desk::new(workload, cluster, mode);
         Ok(match self {
             Self::Gandiva => Box::new(gandiva::Gandiva::new(desk)),
-            Self::Gavel => Box::new(gavel::Gavel::new(desk, cluster)),
+            Self::Gavel => Box::new(gavel::Gavel::new(desk)),
             Self::Miso => Box::new(miso::Miso::new(desk, cluster)),
             Self::AntMan => Box::new(antman::scheduler(desk, setup.seed)),
             Self::Tgs => Box::new(tgs::scheduler(desk, setup.seed)),
