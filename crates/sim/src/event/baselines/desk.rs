@@ -3,9 +3,10 @@
 use crate::event::cluster::{Cluster, demand, weight};
 use crate::event::scheduler::{Decision, Fate, Left};
 use crate::event::world::{GpuIndex, JobIndex, Terms};
+use crate::gpu::Law;
 use crate::trace::Workload;
 use carma_core::model::SharingMode;
-use carma_interference::share::{Demand, Tenant};
+use carma_interference::share::{Demand, Mode, Scratch, Tenant};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub(super) struct Desk {
     /// Jobs that ran out of memory and must have GPUs alone.
     alone: BTreeSet<JobIndex>,
     memory: Vec<u64>,
+    /// How GPUs divide among jobs. A cluster of several types counts as one of its first.
+    law: Option<Law>,
 }
 
 impl Desk {
@@ -64,6 +67,7 @@ impl Desk {
             mode,
             alone: BTreeSet::new(),
             memory: devices.iter().map(|device| device.gpu.memory_mib).collect(),
+            law: devices.first().map(|device| device.law),
         }
     }
 
@@ -137,6 +141,14 @@ impl Desk {
     /// GPU utilisation that its jobs show together, each as it does alone.
     pub(super) fn utilisation(&self, gpu: GpuIndex) -> f64 {
         self.board[gpu as usize].iter().map(|job| self.profile(*job).tenant.demand.gract).sum()
+    }
+
+    /// Speeds of two jobs on the same GPUs, each over its speed alone.
+    pub(super) fn speeds(&self, a: JobIndex, b: JobIndex, scratch: &mut Scratch) -> Option<[f64; 2]> {
+        let mode = if self.mode == SharingMode::TimeSlice { Mode::TimeSlice } else { Mode::Mps };
+        let mut speeds = Vec::with_capacity(2);
+        self.law?.run(mode, &[self.profile(a).tenant, self.profile(b).tenant], scratch, &mut speeds);
+        speeds.try_into().ok()
     }
 
     /// The first GPUs that a job needs, of these in their order; `None`: there are too few.

@@ -30,13 +30,10 @@
 //!  - GPUs that are left over go to jobs that the round passed over.
 
 use super::desk::Desk;
-use crate::event::cluster::Cluster;
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
 use crate::event::world::{GpuIndex, JobIndex, Stage, World};
-use crate::gpu::Law;
-use carma_core::model::SharingMode;
 use carma_core::units::Millis;
-use carma_interference::share::{Mode, Scratch};
+use carma_interference::share::Scratch;
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +59,6 @@ impl Combo {
 
 pub(super) struct Gavel {
     desk: Desk,
-    law: Option<Law>,
     /// Jobs that came and are not over, oldest first.
     active: BTreeSet<JobIndex>,
     /// Whether they are others than at the last solution.
@@ -80,10 +76,9 @@ pub(super) struct Gavel {
 }
 
 impl Gavel {
-    pub(super) fn new(desk: Desk, cluster: &Cluster) -> Self {
+    pub(super) const fn new(desk: Desk) -> Self {
         Self {
             desk,
-            law: cluster.devices().first().map(|device| device.law),
             active: BTreeSet::new(),
             stale: false,
             allocation: Vec::new(),
@@ -128,10 +123,7 @@ impl Gavel {
         {
             return None;
         }
-        let mode = if self.desk.mode == SharingMode::TimeSlice { Mode::TimeSlice } else { Mode::Mps };
-        let mut speeds = Vec::with_capacity(2);
-        self.law?.run(mode, &[one.tenant, other.tenant], scratch, &mut speeds);
-        let speeds: [f64; 2] = speeds.try_into().ok()?;
+        let speeds = self.desk.speeds(a, b, scratch)?;
         (speeds.iter().sum::<f64>() > 1.0 + NOTHING).then_some(speeds)
     }
 

@@ -1,22 +1,25 @@
 //! Policies that carma is compared with and that need powers which its daemon does not have: to
 //! suspend a job and resume it, to cut a GPU anew while jobs wait, to throttle one tenant for
-//! another.
+//! another, to know how long each job will run.
 //!
 //! They decide for the simulator only, each as its paper says where the paper says it; what had to be
 //! decided in its place is marked "our reading" in the module of each. Common to all:
 //!  - A job that was taken off its GPUs goes on where it was, after loading again: a checkpoint costs
 //!    nothing, a resume costs the start-up of the task. (Gandiva and AntMan suspend inside the
 //!    framework within a second; here they pay more.)
-//!  - What these systems profile before they decide (memory, utilisation, speed of pairs or slices)
-//!    is known to them, exactly, from the catalogue and the GPU's model: they are shown at their best.
+//!  - What these systems profile or forecast before they decide (memory, utilisation, speed of pairs or
+//!    slices, run time) is known to them, exactly, from the trace, the catalogue and the GPU's model: they
+//!    are shown at their best.
 //!  - A job that runs out of memory nevertheless gets GPUs alone the next time.
 
 mod antman;
 mod desk;
+mod eaco;
 mod gandiva;
 mod gavel;
 mod miso;
 mod opportunistic;
+mod sjf_bsbf;
 mod tgs;
 
 #[cfg(test)]
@@ -41,10 +44,14 @@ pub enum Baseline {
     AntMan,
     /// TGS (NSDI 2023): opportunistic jobs get what production jobs leave.
     Tgs,
+    /// SJF-BSBF (arXiv 2407.13088): shortest first, pairs where sharing beats waiting.
+    SjfBsbf,
+    /// `EaCO` (arXiv 2412.08294): packs onto GPUs in use for the sake of energy, undoes what is late.
+    Eaco,
 }
 
 /// Names of all, in the order of listings.
-pub const NAMES: &[&str] = &["gandiva", "gavel", "miso", "antman", "tgs"];
+pub const NAMES: &[&str] = &["gandiva", "gavel", "miso", "antman", "tgs", "sjf-bsbf", "eaco"];
 
 /// Systems that share GPUs inside or below the process, and what it would take to simulate them. A
 /// simulator of tasks has nothing to say of them.
@@ -103,7 +110,8 @@ pub enum BaselineError {
 
 impl Baseline {
     /// All of them, in the order of [`NAMES`].
-    pub const ALL: [Self; 5] = [Self::Gandiva, Self::Gavel, Self::Miso, Self::AntMan, Self::Tgs];
+    pub const ALL: [Self; 7] =
+        [Self::Gandiva, Self::Gavel, Self::Miso, Self::AntMan, Self::Tgs, Self::SjfBsbf, Self::Eaco];
 
     /// Its name in results and on the command line.
     #[must_use]
@@ -114,6 +122,8 @@ impl Baseline {
             Self::Miso => "miso",
             Self::AntMan => "antman",
             Self::Tgs => "tgs",
+            Self::SjfBsbf => "sjf-bsbf",
+            Self::Eaco => "eaco",
         }
     }
 
@@ -126,6 +136,12 @@ impl Baseline {
             Self::Miso => "cuts each GPU into the MIG instances that suit its jobs (SoCC 2022)",
             Self::AntMan => "opportunistic jobs on GPUs that guaranteed jobs leave idle (OSDI 2020)",
             Self::Tgs => "opportunistic jobs throttled to what production jobs leave (NSDI 2023)",
+            Self::SjfBsbf => {
+                "shortest first, beside the job with which sharing beats waiting most (arXiv 2407.13088)"
+            }
+            Self::Eaco => {
+                "packs onto the most utilised GPU, undoes what misses its deadline, to save energy (arXiv 2412.08294)"
+            }
         }
     }
 
@@ -153,10 +169,12 @@ impl Baseline {
         let desk = desk::Desk::new(workload, cluster, mode);
         Ok(match self {
             Self::Gandiva => Box::new(gandiva::Gandiva::new(desk)),
-            Self::Gavel => Box::new(gavel::Gavel::new(desk, cluster)),
+            Self::Gavel => Box::new(gavel::Gavel::new(desk)),
             Self::Miso => Box::new(miso::Miso::new(desk, cluster)),
             Self::AntMan => Box::new(antman::scheduler(desk, setup.seed)),
             Self::Tgs => Box::new(tgs::scheduler(desk, setup.seed)),
+            Self::SjfBsbf => Box::new(sjf_bsbf::SjfBsbf::new(desk)),
+            Self::Eaco => Box::new(eaco::Eaco::new(desk)),
         })
     }
 }

@@ -242,6 +242,179 @@ fn an_opportunistic_job_gives_way_where_memory_is_short() {
     }
 }
 
+/// GPUs of each job's first stretch.
+fn places(result: &RunResult) -> Vec<Vec<u32>> {
+    let mut stretches: Vec<_> = result.stretches.iter().collect();
+    stretches.sort_by_key(|stretch| (stretch.job, stretch.start));
+    stretches.dedup_by_key(|stretch| stretch.job);
+    stretches.into_iter().map(|stretch| stretch.gpus.clone()).collect()
+}
+
+#[test]
+fn sjf_bsbf_takes_the_shortest_first() {
+    let large = task("large", 30_000, 0.1, 0.1);
+    let jobs = workload(&[(0, 1000, 1, &large), (10, 800, 1, &large), (20, 300, 1, &large)]);
+    let result = play(Baseline::SjfBsbf, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
+    // Their memory does not fit together, however much they would gain.
+    close(&result, &[1000.0, 2100.0, 1300.0]);
+}
+
+/// Time-sliced, two full tasks run at half speed each. A job of 100 s ends at 200 s instead of at 1000 s and delays
+/// the other by 100 s; one of 1000 s would end when it would end anyway, and the other 900 s later.
+#[test]
+fn sjf_bsbf_shares_only_where_that_beats_waiting() {
+    let full = task("full", 1000, 1.0, 1.0);
+    let play = |second: u64| {
+        let jobs = workload(&[(0, 1000, 1, &full), (100, second, 1, &full)]);
+        play(Baseline::SjfBsbf, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice)
+    };
+    close(&play(100), &[1100.0, 300.0]);
+    close(&play(1000), &[1000.0, 2000.0]);
+    // 900 s are left of the first: the bound is twice the run time.
+    close(&play(449), &[1449.0, 998.0]);
+    close(&play(451), &[1000.0, 1451.0]);
+}
+
+#[test]
+fn sjf_bsbf_joins_whom_it_gains_most_with() {
+    let (small, full) = (task("small", 1000, 0.2, 0.2), task("full", 1000, 1.0, 1.0));
+    // Beside the full one it is slower and slows more.
+    let jobs = workload(&[(0, 1000, 1, &full), (0, 1000, 1, &small), (10, 100, 1, &small)]);
+    let result = play(Baseline::SjfBsbf, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
+    assert_eq!(places(&result), [[0], [1], [1]]);
+    // Of alike partners, the one for which it would wait longer.
+    let jobs = workload(&[(0, 1000, 1, &small), (0, 2000, 1, &small), (10, 100, 1, &small)]);
+    let result = play(Baseline::SjfBsbf, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
+    assert_eq!(places(&result), [[0], [1], [1]]);
+    assert_eq!(result.summary.preemptions, 0);
+}
+
+#[test]
+fn sjf_bsbf_has_two_jobs_on_a_gpu_at_most() {
+    let tiny = task("tiny", 1000, 0.05, 0.05);
+    let jobs = workload(&[(0, 1000, 1, &tiny), (0, 1000, 1, &tiny), (0, 1000, 1, &tiny)]);
+    let result = play(Baseline::SjfBsbf, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
+    let ends = ends(&result);
+    assert!(ends[1] < 1010.0 && ends[2] > 1999.0, "{ends:?}");
+}
+
+/// A job of two GPUs takes the idle one and that of a partner. Neither has GPUs for itself then, and who comes next
+/// waits until one of them is alone, which it has not been before.
+#[test]
+fn sjf_bsbf_joins_on_some_gpus_and_is_idle_on_none() {
+    let tiny = task("tiny", 1000, 0.05, 0.05);
+    let jobs = workload(&[(0, 500, 1, &tiny), (10, 1000, 2, &tiny), (20, 2000, 1, &tiny)]);
+    let result = play(Baseline::SjfBsbf, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
+    let mut of_two = places(&result)[1].clone();
+    of_two.sort_unstable();
+    assert_eq!(of_two, [0, 1]);
+    let starts: Vec<u64> = result.jobs.iter().map(|job| job.first_start.unwrap().0 / 1000).collect();
+    assert_eq!(starts[..2], [0, 10]);
+    assert!((500..=501).contains(&starts[2]), "{starts:?}");
+}
+
+/// A job that has found one of two partners remembers it, and starts when the other comes to be alone.
+#[test]
+fn sjf_bsbf_gathers_partners() {
+    let tiny = task("tiny", 1000, 0.05, 0.05);
+    let jobs =
+        workload(&[(0, 2000, 1, &tiny), (0, 2500, 1, &tiny), (10, 500, 1, &tiny), (20, 600, 2, &tiny)]);
+    let result = play(Baseline::SjfBsbf, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
+    assert_eq!(places(&result)[..3], [[0], [1], [1]]);
+    assert!((510..=511).contains(&(result.jobs[3].first_start.unwrap().0 / 1000)), "{:?}", result.jobs[3]);
+}
+
+/// GPUs in use come first, the most utilised first, up to the bound; then idle ones.
+#[test]
+fn eaco_packs_onto_the_most_utilised_gpu_within_the_bound() {
+    let [most, more, some, little] = [0.7, 0.6, 0.5, 0.1].map(|gract| task("any", 1000, gract, 0.01));
+    let jobs = workload(&[
+        (0, 1000, 1, &most),
+        (10, 1000, 1, &more),
+        (20, 1000, 1, &little),
+        (90, 1000, 1, &some),
+        (160, 1000, 1, &most),
+    ]);
+    let result = play(Baseline::Eaco, &jobs, "4xCUSTOM-40GB", SharingMode::Mps);
+    // 0.6 is too much beside 0.7, 0.1 is not; then 0.5 is too much beside 0.8 and not beside 0.6.
+    assert_eq!(places(&result), [[0], [1], [0], [1], [2]]);
+    // So does memory bound it.
+    let large = task("large", 30_000, 0.1, 0.01);
+    let jobs = workload(&[(0, 1000, 1, &large), (10, 1000, 1, &large)]);
+    let result = play(Baseline::Eaco, &jobs, "2xCUSTOM-40GB", SharingMode::Mps);
+    assert_eq!(places(&result), [[0], [1]]);
+}
+
+#[test]
+fn eaco_watches_one_newcomer_at_a_time() {
+    let tiny = task("tiny", 1000, 0.05, 0.05);
+    let jobs = workload(&[(0, 1000, 1, &tiny), (0, 1000, 1, &tiny), (0, 1000, 1, &tiny)]);
+    let result = play(Baseline::Eaco, &jobs, "1xCUSTOM-40GB", SharingMode::Mps);
+    let starts: Vec<u64> = result.jobs.iter().map(|job| job.first_start.unwrap().0 / 1000).collect();
+    assert_eq!(starts, [0, 0, 60]);
+    assert_eq!(result.summary.preemptions, 0);
+}
+
+/// Time-sliced, a full task runs at 0.72 of its speed beside one that needs a fifth of the time. When it is half done,
+/// it meets its deadline nevertheless; when it has just begun, it would not.
+#[test]
+fn eaco_undoes_what_misses_a_deadline_and_remembers_it() {
+    let (full, light) = (task("full", 1000, 1.0, 1.0), task("light", 1000, 0.2, 0.2));
+    let play = |second: u64, third: u64| {
+        let jobs = workload(&[(0, 1000, 1, &full), (second, 1000, 1, &light), (third, 1000, 1, &light)]);
+        play(Baseline::Eaco, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice)
+    };
+    let kept = play(500, 5000);
+    assert_eq!(kept.summary.preemptions, 0);
+    assert!(ends(&kept)[0] < 1200.0 && ends(&kept)[1] < 1530.0, "{:?}", ends(&kept));
+    // After 60 s the second is taken off; it goes on, and the third comes, when the first has ended.
+    let undone = play(100, 600);
+    let ends = ends(&undone);
+    assert_eq!(undone.summary.preemptions, 1);
+    assert!((1015.0..1018.0).contains(&ends[0]), "{ends:?}");
+    assert!((1956.0..1980.0).contains(&ends[1]) && ends[2] > 2015.0, "{ends:?}");
+}
+
+/// What a job waits, and loads again, does not count against its deadline: it was taken off and shares again.
+#[test]
+fn eaco_counts_time_on_gpus_only() {
+    let (full, light) = (task("full", 1000, 1.0, 1.0), task("light", 1000, 0.2, 0.2));
+    let slow = Arc::new(CatalogueTask { startup: Some(Millis::secs(400)), ..(*light).clone() });
+    let jobs = workload(&[(0, 3000, 1, &full), (0, 1000, 1, &slow), (0, 1000, 1, &light)]);
+    let result = play(Baseline::Eaco, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
+    // Both were tried beside the first, the third only where it was another set: they have one name.
+    assert_eq!(result.summary.preemptions, 1);
+    // From 3000 s on the two share.
+    let last = result.stretches.iter().filter(|stretch| stretch.how == End::Completed);
+    assert_eq!(last.filter(|stretch| stretch.start > Millis::secs(3000)).count(), 2);
+}
+
+/// What it lost to earlier neighbours counts: 17 s to the first, before that was undone. The third costs it 31 s, and it
+/// may lose 40.
+#[test]
+fn eaco_adds_up_what_a_job_has_lost() {
+    let (full, light) = (task("full", 1000, 1.0, 1.0), task("light", 1000, 0.2, 0.2));
+    let mild = task("mild", 1000, 0.1, 0.1);
+    let jobs = workload(&[(0, 160, 1, &light), (0, 200, 1, &full), (100, 2000, 1, &mild)]);
+    let result = play(Baseline::Eaco, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
+    assert_eq!(result.jobs[1].attempts, 3, "{:?}", result.stretches);
+}
+
+/// A job that can't meet its deadline any more does not keep those away who cost it nothing.
+#[test]
+fn eaco_blames_only_who_slows_a_job_down() {
+    let (full, none) = (task("full", 30_000, 1.0, 1.0), task("none", 1000, 0.0, 0.0));
+    let wide = task("wide", 1000, 0.2, 0.2);
+    let loads = task("loads", 30_000, 0.2, 0.2);
+    let loads = Arc::new(CatalogueTask { startup: Some(Millis::secs(400)), ..(*loads).clone() });
+    let jobs =
+        workload(&[(0, 600, 1, &full), (0, 2000, 1, &loads), (10, 3000, 2, &wide), (500, 1000, 1, &none)]);
+    let result = play(Baseline::Eaco, &jobs, "2xCUSTOM-40GB", SharingMode::TimeSlice);
+    // The third slows the first down unseen while the second loads.
+    assert!(result.jobs[2].attempts > 1 && ends(&result)[0] > 720.0, "{:?}", result.stretches);
+    assert_eq!((result.jobs[3].attempts, &places(&result)[3]), (1, &vec![0]));
+}
+
 /// Every stretch has as many GPUs as its job, of which it is on no others meanwhile.
 fn check(result: &RunResult, jobs: &Workload) {
     let summary = &result.summary;
