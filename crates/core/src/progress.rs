@@ -75,13 +75,13 @@ pub struct Outlook {
     pub there: Company,
     /// Who would join.
     pub newcomer: Class,
-    /// Of each class that is there, in order; empty where something is unknown.
+    /// Of each class that is there, in order. Where something is unknown they are empty, or rest on an assumption of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paces: Vec<Pace>,
     /// Of the newcomer.
     #[serde(default)]
     pub joins: Pace,
-    /// Classes of which too little is known to predict anything.
+    /// Classes of which too little is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Class>,
     /// Sum of the expected progress of those that are there, without the newcomer.
@@ -114,10 +114,14 @@ impl Outlook {
         self.paces.get(at).copied()
     }
 
-    /// Whether there is a pace for each class that is there, or one of them is unknown.
+    /// Whether there is a pace for each class that is there.
+    pub(crate) fn has_paces(&self) -> bool {
+        self.paces.len() == self.there.classes.len()
+    }
+
+    /// The same, or none since one of them is unknown.
     pub(crate) fn is_whole(&self) -> bool {
-        let known = self.unknown.is_empty();
-        self.paces.len() == if known { self.there.classes.len() } else { 0 }
+        self.has_paces() || (self.paces.is_empty() && !self.unknown.is_empty())
     }
 }
 

@@ -648,6 +648,7 @@ impl World {
                     sharing: *sharing,
                     cap: None,
                     thread_percent: None,
+                    part: None,
                     at: self.clock,
                     reason: Reason::NotPlannedYet,
                 },

@@ -466,6 +466,7 @@ mod tests {
                 sharing: SharingMode::TimeSlice,
                 cap: None,
                 thread_percent: None,
+                part: None,
                 at: Millis::ZERO,
                 reason: Reason::Launching,
             },

@@ -170,6 +170,7 @@ mod tests {
                 sharing: SharingMode::Exclusive,
                 cap: None,
                 thread_percent: None,
+                part: None,
                 at: Millis(0),
                 reason: Reason::NotPlannedYet,
             },

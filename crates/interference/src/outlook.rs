@@ -6,7 +6,7 @@ use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
 use crate::predict::policy::kace_row;
-use crate::profile::Profile;
+use crate::profile::{Metrics, Profile, Stat};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, SharingMode};
 use carma_core::policy::Order;
@@ -39,6 +39,29 @@ fn known(classes: &[Class], gpu: &str, alone: &impl Alone) -> Option<Vec<(Profil
     let one = |class: &Class| Some((alone.profile(class.command, gpu)?, class.threads.map(f64::from)));
     classes.iter().map(one).collect()
 }
+
+/// The same, with [`typical`] in place of what is not known.
+fn assumed(classes: &[Class], gpu: &str, alone: &impl Alone) -> Vec<(Profile, Option<f64>)> {
+    let profile = |class: &Class| alone.profile(class.command, gpu).unwrap_or_else(typical);
+    classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
+}
+
+/// What a task is taken to do of which nothing is known: between the median of the tasks of our catalogue of an H200 (SMACT
+/// .64, SMOCC .10, DRAM .12, GRACT .74) and that of CARMA's evaluation on an A100 (SMACT .22, SMOCC .14, DRAM .07).
+fn typical() -> Profile {
+    let share = |percent| Some(Stat::of(percent));
+    let metrics = Metrics {
+        gract_pct: share(60.0),
+        smact_pct: share(40.0),
+        smocc_pct: share(12.0),
+        drama_pct: share(10.0),
+        ..Metrics::default()
+    };
+    Profile { name: "typical".into(), metrics, ..Profile::default() }
+}
+
+/// With an assumption among them nothing is sure: the bound is no more than this share of what is expected.
+const UNSURE: f64 = 0.5;
 
 fn members(known: &[(Profile, Option<f64>)]) -> Vec<Member<'_>> {
     known.iter().map(|(profile, threads_pct)| Member { profile, threads_pct: *threads_pct }).collect()
@@ -83,7 +106,7 @@ impl Answered {
         self.groups.clear();
     }
 
-    /// The forecast of these jobs; `None`: what one of them does alone is not known.
+    /// The forecast of these classes; what is not known of them is assumed.
     fn of(
         &mut self,
         models: Models<'_>,
@@ -103,14 +126,24 @@ impl Answered {
         match groups.entry(key) {
             Entry::Occupied(entry) => Some(entry.into_mut()),
             Entry::Vacant(entry) => {
-                let known = known(&entry.key().2, gpu, alone)?;
-                Some(entry.insert(Forecast::of(models, gpu, sharing, &known)))
+                let classes = &entry.key().2;
+                let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
+                let forecast = Forecast::of(models, gpu, sharing, &assumed(classes, gpu, alone));
+                Some(entry.insert(if sure { forecast } else { forecast.unsure() }))
             }
         }
     }
 }
 
 impl Forecast {
+    /// The same where something is assumed.
+    fn unsure(mut self) -> Self {
+        for (expected, lower) in self.tasks.iter_mut().flatten() {
+            *lower = (*lower).min(Fraction::from_f64(expected.to_f64() * UNSURE).unwrap_or_default());
+        }
+        self
+    }
+
     fn of(models: Models<'_>, gpu: &str, sharing: Mode, known: &[(Profile, Option<f64>)]) -> Self {
         let gpu = &GpuType::named(gpu);
         let members = &members(known);
@@ -147,14 +180,15 @@ pub fn answer(
     let there = &asked.there.classes;
     let all = asked.there.with(asked.newcomer).classes;
     outlook.unknown = all.iter().copied().filter(|class| !alone.knows(class.command, gpu)).collect();
-    if !outlook.unknown.is_empty() {
-        return Some(outlook);
-    }
     let sharing = mode(asked.there.sharing);
     let by_throughput = state.options().policy.order == Order::Throughput;
+    if by_throughput && !outlook.unknown.is_empty() {
+        return Some(outlook);
+    }
     let models = Models { kace: models.kace.filter(|_| by_throughput), ..models };
     // More than the model takes together: nothing is predicted.
-    let unknown = |outlook| Some(Outlook { unknown: vec![asked.newcomer], ..outlook });
+    let unknown =
+        |outlook: Outlook| Some(Outlook { unknown: vec![asked.newcomer], paces: Vec::new(), ..outlook });
     let before = answered.of(models, gpu, sharing, there.clone(), alone).map(|forecast| forecast.sum);
     let forecast = answered.of(models, gpu, sharing, all.clone(), alone);
     let (Some(before), Some(forecast)) = (before, forecast) else { return unknown(outlook) };

@@ -9,6 +9,7 @@ use carma_cli::{Column, Screen, Table, print, print_json, shell_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
+use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
 use carma_sim::gpu::add_file;
@@ -122,8 +123,14 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
     let order = args.order.as_ref().map(|name| serde_json::from_value(name.as_str().into()));
     let order: Option<Order> = order.transpose().map_err(|e| Failure::usage(format!("--order: {e}")))?;
     let kace = args.kace_model.as_deref().map(kace_model).transpose()?.map(Arc::new);
+    let knowledge = Knowledge {
+        run_times: if args.run_times == "true" { RunTimesKnown::True } else { RunTimesKnown::Learned },
+        tasks: if args.undeclared { TasksKnown::Learned } else { TasksKnown::Catalogue },
+        ..Knowledge::default()
+    };
     let new = |policy: Policy| Setup {
         kace: kace.clone(),
+        knowledge,
         ..Setup::new(policy, args.sharing, recovery, args.seed)
     };
     let mut groups = Vec::new();

@@ -28,6 +28,9 @@ pub struct Placement {
     pub sharing: SharingMode,
     /// Hard limit of GPU memory for each process on each GPU.
     pub cap: Option<MiB>,
+    /// What is reserved on each GPU of a job of whose memory nothing is known; `None`: what its forecast says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<MiB>,
     /// Share of the SMs' threads under MPS, percent.
     pub thread_percent: Option<u8>,
     /// When it was decided.

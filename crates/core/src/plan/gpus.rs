@@ -2,7 +2,7 @@
 //!
 //! A job that takes idle GPUs is served from the state's index. Everything else goes through [`super::search`].
 
-use super::search::{Slots, placement};
+use super::search::{Given, Slots, placement};
 use super::slot::{closed, cooldown};
 use super::want::Want;
 use crate::explain::Reason;
@@ -65,9 +65,14 @@ impl<'a> Places<'a> {
         let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
         let memory =
             gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.memory)).max().unwrap_or_default();
+        let free = |id: &GpuId| {
+            let gpu = self.state.gpu(*id)?;
+            Some(want.blind?.part(gpu.free(options.policy.reserve)?, gpu.info.memory))
+        };
+        let part = gpus.iter().filter_map(free).min();
         let need = want.reserved_on(memory);
         let reason = Reason::PlacedIdle { gpus: indices, need, source: want.computed() };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
-        Some(placement(options, job, want, gpus, memory, self.now, reason))
+        Some(placement(options, job, want, Given { gpus, memory, part, at: self.now, reason }))
     }
 }

@@ -54,6 +54,7 @@ impl<'a> Slots<'a> {
             load: want.load,
             class: (self.limited || self.options.policy.goes_by_predictions()).then_some(want.class),
             overdue: want.overdue,
+            blind: want.blind,
             job: want.particular.then_some(want.job),
         }
     }
@@ -201,6 +202,8 @@ impl<'a> Slots<'a> {
         let mut gpus = Vec::with_capacity(found.slots.len());
         let memory = self.largest(&found.slots);
         self.limited |= want.limited;
+        // A client has one limit for all of its GPUs.
+        let part = found.slots.iter().filter_map(|i| self.slots[*i].blind_part(want)).min();
         for i in found.slots {
             self.slots[i].take(job.spec.id, want);
             gpus.push(self.slots[i].id);
@@ -208,7 +211,8 @@ impl<'a> Slots<'a> {
         if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
             self.ring = last.0 + 1;
         }
-        placement(self.options, job, want, gpus, memory, self.now, found.reason)
+        let at = self.now;
+        placement(self.options, job, want, Given { gpus, memory, part, at, reason: found.reason })
     }
 
     /// Keeps as many GPUs for a job that is overdue as it wants: of those that could ever do and are kept for no other,
@@ -239,21 +243,26 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// The decision for a job; `memory` is that of the largest of its GPUs.
-pub(super) fn placement(
-    options: &Options,
-    job: &Job,
-    want: &Want,
-    gpus: Vec<GpuId>,
-    memory: MiB,
-    at: Millis,
-    reason: Reason,
-) -> Placement {
+/// What a job is given.
+pub(super) struct Given {
+    pub(super) gpus: Vec<GpuId>,
+    /// Memory of the largest of them.
+    pub(super) memory: MiB,
+    /// What it gets of each, where nothing is known of its memory.
+    pub(super) part: Option<MiB>,
+    pub(super) at: Millis,
+    pub(super) reason: Reason,
+}
+
+/// The decision for a job.
+pub(super) fn placement(options: &Options, job: &Job, want: &Want, given: Given) -> Placement {
+    let Given { gpus, memory, part, at, reason } = given;
     Placement {
         attempt: job.attempts + 1,
         gpus,
         sharing: want.sharing,
-        cap: cap_for(options, job, want, memory),
+        cap: cap_for(options, job, want, memory, part),
+        part,
         thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
         at,
         reason,

@@ -210,7 +210,11 @@ impl<'a> Slot<'a> {
         if let Some(job) = self.rising {
             return Some(Bar::Rising(job));
         }
-        if want.need_on(self.gpu.info.memory).is_some_and(|need| self.free.unwrap_or_default() < need) {
+        let need = match want.blind {
+            Some(blind) => Some(blind.least_on(self.gpu.info.memory)),
+            None => want.need_on(self.gpu.info.memory),
+        };
+        if need.is_some_and(|need| self.free.unwrap_or_default() < need) {
             return Some(Bar::Memory);
         }
         self.bars_at_any_memory(want)
@@ -219,6 +223,8 @@ impl<'a> Slot<'a> {
     /// The part of [`Self::bars_shared`] that comes after memory.
     fn bars_at_any_memory(&self, want: &Want) -> Option<Bar> {
         let starting = match want.reservation {
+            // What a hard limit keeps a job to is known of it.
+            _ if want.blind.is_some_and(|blind| blind.capped) => self.starting_blind,
             Reservation::Memory(_) => self.starting_blind,
             Reservation::Whole | Reservation::None => self.starting,
         };
@@ -269,7 +275,7 @@ impl<'a> Slot<'a> {
         if by_throughput && outlook.throughput.is_none() {
             return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
         }
-        if let (Some(rule), None) = (policy.progress, unknown) {
+        if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let least = if want.overdue { Fraction(0) } else { rule.gain };
             let below = |pace: &Pace| pace.expected < rule.floor;
             if self.state.is_bad(&beside.company(want.sharing).with(want.class)) {
@@ -285,7 +291,9 @@ impl<'a> Slot<'a> {
             }
         }
         match unknown {
-            Some(unknown) if policy.progress.is_some() => Some(Objection::Unprofiled(Some(unknown))),
+            Some(unknown) if policy.progress.is_some() && !outlook.has_paces() => {
+                Some(Objection::Unprofiled(Some(unknown)))
+            }
             Some(unknown) if limited => Some(Objection::Unknown(unknown)),
             _ if !limited => None,
             _ => beside.predicted(want.job, outlook).into_iter().find_map(|task| {
@@ -395,9 +403,15 @@ impl<'a> Slot<'a> {
         holders.into_iter().map(|(_, holder)| holder).collect()
     }
 
+    /// What a job gets here of whose memory nothing is known.
+    pub(super) fn blind_part(&self, want: &Want) -> Option<MiB> {
+        Some(want.blind?.part(self.free.unwrap_or_default(), self.gpu.info.memory))
+    }
+
     pub(super) fn take(&mut self, job: JobId, want: &Want) {
         let capacity = self.gpu.info.memory;
         let memory = match want.reservation {
+            _ if want.blind.is_some() => self.blind_part(want),
             Reservation::Memory(_) => want.reserved_on(capacity).map(|m| m.min(capacity)),
             Reservation::Whole => Some(capacity),
             Reservation::None => None,
@@ -416,10 +430,11 @@ impl<'a> Slot<'a> {
         }
         let entry = Some((job, None));
         self.starting = self.starting.or(entry);
-        if !matches!(want.reservation, Reservation::Memory(_)) {
+        let part = want.blind.is_some();
+        if !part && !matches!(want.reservation, Reservation::Memory(_)) {
             self.starting_blind = self.starting_blind.or(entry);
         }
-        if want.reservation == Reservation::Whole {
+        if !part && want.reservation == Reservation::Whole {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
     }

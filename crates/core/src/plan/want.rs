@@ -41,8 +41,41 @@ pub(super) struct Want {
     pub(super) particular: bool,
     /// What it does beside others, as far as predictions go.
     pub(super) class: Class,
+    /// Nothing is known of its memory, and the policy gives it a part of what is free.
+    pub(super) blind: Option<Blind>,
     /// It would have started by now if nobody shared.
     pub(super) overdue: bool,
+}
+
+/// How much a job gets of whose memory nothing is known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Blind {
+    /// A hard limit keeps it to what it gets, so that others may start at once; else it gets all that is free until its
+    /// memory has settled.
+    pub(super) capped: bool,
+    /// Jobs among which what is free of a GPU is divided.
+    among: u64,
+}
+
+/// A job of whose memory nothing is known is started with no less than this, about: three of four of the tasks of CARMA's
+/// evaluation take less than 12 GiB, and all but five of fifty-two less than this.
+const BLIND_LEAST: MiB = MiB::gib(20);
+
+impl Blind {
+    fn of(state: &State, sharing: SharingMode) -> Self {
+        let capped = sharing == SharingMode::Mps && state.options().caps;
+        let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
+        Self { capped, among: state.queue().blind().div_ceil(gpus).max(1) as u64 }
+    }
+
+    /// Without so much free it waits.
+    pub(super) fn least_on(self, memory: MiB) -> MiB {
+        BLIND_LEAST.max(memory.percent(25)).min(memory.percent(50))
+    }
+
+    pub(super) fn part(self, free: MiB, memory: MiB) -> MiB {
+        if self.capped { MiB(free.0 / self.among).max(self.least_on(memory)).min(free) } else { free }
+    }
 }
 
 /// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
@@ -57,6 +90,7 @@ pub(super) struct WantKind {
     /// Its class, where predictions count.
     pub(super) class: Option<Class>,
     pub(super) overdue: bool,
+    pub(super) blind: Option<Blind>,
     /// The job itself, where its answers are its own.
     pub(super) job: Option<JobId>,
 }
@@ -91,11 +125,13 @@ impl Want {
         };
         let limited = slowdown::limit(state, job).is_some();
         let share = state.share_for(job);
+        let blind = (policy.blind && !alone && reservation == Reservation::Whole)
+            .then(|| Blind::of(state, shares.unwrap_or(SharingMode::Exclusive)));
         let evicted = |a: &Attempt| matches!(a.verdict, Reason::Evicted { .. });
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
-            idle_only: alone || reservation == Reservation::Whole,
+            idle_only: alone || (reservation == Reservation::Whole && blind.is_none()),
             least_capacity: floor.max(seen).max(job.spec.forecasts.declared.unwrap_or_default()),
             need,
             guard,
@@ -108,6 +144,7 @@ impl Want {
             limited,
             particular: limited || share.is_some() || job.past.iter().any(evicted),
             class: job.class(),
+            blind,
             overdue: job.due.is_some_and(|due| due <= now),
         }
     }
@@ -140,13 +177,20 @@ impl Want {
     }
 }
 
-/// The hard memory limit of an MPS client on GPUs of at most so much memory: its forecast or floor, off where caps are
-/// off or nothing is known.
-pub(super) fn cap_for(options: &Options, job: &Job, want: &Want, memory: MiB) -> Option<MiB> {
+/// The hard memory limit of an MPS client on GPUs of at most so much memory: its forecast or floor, or the part that it
+/// gets; off where caps are off or nothing is known.
+pub(super) fn cap_for(
+    options: &Options,
+    job: &Job,
+    want: &Want,
+    memory: MiB,
+    part: Option<MiB>,
+) -> Option<MiB> {
     if want.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
         return None;
     }
     // History may know better than the user how much to reserve, but a job may always take what was
     // asked for it.
-    want.reserved_on(memory).map(|m| m.max(job.spec.forecasts.declared.unwrap_or_default()))
+    let reserved = part.or_else(|| want.reserved_on(memory))?;
+    Some(reserved.max(job.spec.forecasts.declared.unwrap_or_default()))
 }

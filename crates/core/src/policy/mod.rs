@@ -115,6 +115,10 @@ pub struct Policy {
     /// What must be predicted of those who share; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// A job of whose memory nothing is known gets a part of what is free, beside others, with a hard limit where there is
+    /// one; else it gets an idle GPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blind: bool,
     /// The most jobs on one GPU; `None`: as many as the other rules let in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_jobs: Option<u32>,

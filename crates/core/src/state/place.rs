@@ -112,6 +112,10 @@ impl State {
             return Err(Rejected::NoSuchGpu);
         }
         let (reservation, forecast) = self.reservation_for(job);
+        let reservation = match placement.part {
+            Some(part) if reservation == Reservation::Whole => Reservation::Memory(part),
+            _ => reservation,
+        };
         let needs = job.spec.forecasts.computed.map(|c| c.need);
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;

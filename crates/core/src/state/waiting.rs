@@ -3,7 +3,7 @@
 //! By arrival there is one line. Shortest first there is one for each user, so that what a user has had lately can weigh on
 //! all of that user's jobs at once; they are merged as they are read.
 
-use crate::model::{Job, JobId, QueueKey};
+use crate::model::{Forecasts, Job, JobId, QueueKey};
 use crate::policy::Line;
 use crate::units::Millis;
 use std::cmp::Reverse;
@@ -19,6 +19,8 @@ pub(super) struct Waiting {
     len: usize,
     /// How many have a limit of slowdown of their own.
     limited: usize,
+    /// Of how many nothing is known of their memory.
+    blind: usize,
 }
 
 /// The line that a job stands in.
@@ -29,12 +31,17 @@ fn line_of(job: &Job, line: Line) -> u32 {
     }
 }
 
+fn is_blind(job: &Job) -> bool {
+    job.floor.is_none() && job.spec.forecasts == Forecasts::default()
+}
+
 impl Waiting {
     pub(super) fn insert(&mut self, job: &Arc<Job>, line: Line) {
         let of = self.lines.entry(line_of(job, line)).or_default();
         if of.insert(job.queue_key(line), Arc::clone(job)).is_none() {
             self.len += 1;
             self.limited += usize::from(job.spec.request.max_slowdown.is_some());
+            self.blind += usize::from(is_blind(job));
         }
         if let Some(due) = job.due.filter(|_| line == Line::Shortest) {
             self.due.insert((due, job.spec.id), (job.queue_key(line), Arc::clone(job)));
@@ -46,6 +53,7 @@ impl Waiting {
             if of.get_mut().remove(&job.queue_key(line)).is_some() {
                 self.len -= 1;
                 self.limited -= usize::from(job.spec.request.max_slowdown.is_some());
+                self.blind -= usize::from(is_blind(job));
             }
             if of.get().is_empty() {
                 of.remove();
@@ -86,6 +94,12 @@ impl<'a> Queue<'a> {
     #[must_use]
     pub const fn any_limited(self) -> bool {
         self.waiting.limited > 0
+    }
+
+    /// Of how many nothing is known of their memory.
+    #[must_use]
+    pub(crate) const fn blind(self) -> usize {
+        self.waiting.blind
     }
 
     /// Keys in order.

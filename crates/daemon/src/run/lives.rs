@@ -142,6 +142,7 @@ mod tests {
             sharing: SharingMode::TimeSlice,
             cap: None,
             thread_percent: None,
+            part: None,
             at: Millis(at),
             reason: Reason::Launching,
         }

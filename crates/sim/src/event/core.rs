@@ -5,13 +5,15 @@
 //! something changes on it, and readings never go stale.
 
 use super::Setup;
+use super::knowledge::Known;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
 use crate::trace::{CatalogueTask, WorkJob, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
-    Exit, ExitStatus, GpuId, JobId, NewJob, Placement, ProcessRef, Profile, Request, User,
+    Basis, Computed, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef, Profile,
+    Request, User,
 };
 use carma_core::plan::{Detail, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
@@ -30,6 +32,7 @@ pub(crate) struct CoreScheduler<'a> {
     users: Vec<User>,
     /// Of each job, the first of its task, which stands for its command.
     commands: Vec<u64>,
+    known: Known,
     /// Whether what the windows show can matter to the policy, and whether its exact value does.
     reads_windows: bool,
     ranks_windows: bool,
@@ -60,6 +63,7 @@ impl<'a> CoreScheduler<'a> {
             workload,
             users: users.collect(),
             commands: commands(workload),
+            known: Known::new(setup.knowledge),
             reads_windows: gated || ranks_windows,
             ranks_windows,
             verdicts: vec![GateVerdict::Open; gpus],
@@ -95,6 +99,42 @@ impl<'a> CoreScheduler<'a> {
         }
     }
 
+    fn command(&self, job: JobIndex) -> u64 {
+        self.commands.get(job as usize).copied().unwrap_or_default()
+    }
+
+    /// A job is over: where that is how memory is learned, the others of its task hear of it.
+    fn learn_memory(&mut self, now: Millis, job: JobIndex) {
+        let command = self.command(job);
+        let most = self.workload.jobs[job as usize].task.memory.iter().max().copied();
+        let Some(most) = most.filter(|most| self.known.ran(command, *most)) else { return };
+        // As the daemon says it: what was measured, and a bound on it.
+        let upper = most + self.state.options().margin(most);
+        let (basis, coverage) = (Basis::Exact, 95);
+        let computed =
+            Computed { need: most, likely: most, upper, basis, coverage, elastic: false, of_gpu: None };
+        let waits = |job: &&Arc<Job>| {
+            job.spec.command_key == command && matches!(job.phase, Phase::Pending | Phase::Held { .. })
+        };
+        let waiting: Vec<JobId> = self.state.jobs().values().filter(waits).map(|job| job.spec.id).collect();
+        for job in waiting {
+            self.apply(now, &Input::Forecast { job, computed, measured: Some(most) });
+        }
+    }
+
+    /// Jobs that have settled on a GPU: what they do is known of their commands now.
+    fn learn_activity(&mut self, gpu: GpuIndex) {
+        let tenants = self.state.gpu(GpuId(gpu)).map_or(&[][..], |gpu| &gpu.tenants);
+        let settled = tenants.iter().filter(|t| t.settled).filter_map(|t| self.state.job(t.job));
+        let commands: Vec<u64> = settled.map(|job| job.spec.command_key).collect();
+        let news = commands.into_iter().filter(|command| self.known.settled(*command)).count();
+        if news > 0
+            && let Some(outlooks) = &mut self.outlooks
+        {
+            outlooks.forget();
+        }
+    }
+
     /// Shows the core a GPU as it is now.
     fn observe(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
         let here = &world.gpus[gpu as usize];
@@ -121,6 +161,7 @@ impl<'a> CoreScheduler<'a> {
             window,
         };
         self.apply(now, &Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
+        self.learn_activity(gpu);
     }
 
     /// Looks at the GPUs whose windows are moving, and shows the core those that look different.
@@ -151,7 +192,7 @@ impl<'a> CoreScheduler<'a> {
     /// Tells the core what was measured, if that is due; whether it was, and when it is next.
     fn measure(&mut self, now: Millis, world: &World) -> (bool, Option<Millis>) {
         let Some(outlooks) = &mut self.outlooks else { return (false, None) };
-        outlooks.learn(&self.state, self.workload, world);
+        outlooks.learn(&self.state, self.workload, &self.known, world);
         let (due, next) = outlooks.measure(now, &self.state, world);
         for input in &due {
             self.apply(now, input);
@@ -166,7 +207,7 @@ impl<'a> CoreScheduler<'a> {
         }
         for _ in 0..ROUNDS {
             let Some(outlooks) = &mut self.outlooks else { return };
-            let answers = outlooks.answers(&self.state, self.workload);
+            let answers = outlooks.answers(&self.state, self.workload, &self.known);
             if answers.is_empty() {
                 return;
             }
@@ -245,11 +286,13 @@ const SUPERVISOR: ProcessRef = ProcessRef { pid: 1, start_ticks: 0 };
 impl Scheduler for CoreScheduler<'_> {
     fn came(&mut self, now: Millis, job: JobIndex, _world: &World) -> Fate {
         let it = &self.workload.jobs[job as usize];
+        let command = self.command(job);
+        let run_time = self.known.run_time(command, it).or_else(|| self.run_times.forecast(&self.class(job)));
         let new = NewJob {
             id: id(job),
             user: self.users[it.user as usize].clone(),
             name: Arc::clone(&it.task.name),
-            command_key: self.commands.get(job as usize).copied().unwrap_or_default(),
+            command_key: command,
             request: Request {
                 gpus: it.gpus,
                 exclusive: false,
@@ -260,9 +303,9 @@ impl Scheduler for CoreScheduler<'_> {
                 max_retries: None,
                 max_slowdown: None,
             },
-            forecasts: it.task.forecasts,
+            forecasts: self.known.forecasts(command, &it.task),
             profile: profile(&it.task),
-            run_time: self.run_times.forecast(&self.class(job)),
+            run_time,
             hold: false,
         };
         // A job that the cluster can't hold is refused at submission, as in life.
@@ -294,6 +337,7 @@ impl Scheduler for CoreScheduler<'_> {
             // As the daemon measures it: what was lost to neighbours is taken out.
             let seconds = world.jobs[job as usize].solo.div_ceil(1000);
             self.run_times.learn(&self.class(job), Run { seconds, cut: false });
+            self.learn_memory(now, job);
         }
         let over = applied.is_none_or(|applied| !applied.finished.is_empty());
         match how {

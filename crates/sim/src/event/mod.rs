@@ -14,6 +14,7 @@ mod batch;
 mod cluster;
 mod core;
 mod engine;
+pub mod knowledge;
 mod lucid;
 pub mod outcome;
 mod outlooks;
@@ -29,6 +30,7 @@ use baselines::{Baseline, BaselineError};
 use carma_core::model::SharingMode;
 use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
 use carma_interference::kace::trained::Trained;
+use knowledge::Knowledge;
 use outcome::RunResult;
 use std::sync::Arc;
 
@@ -50,6 +52,8 @@ pub struct Setup {
     pub baseline: Option<Baseline>,
     /// What the policy `kace` predicts with; `None`: what carma ships.
     pub kace: Option<Arc<Trained>>,
+    /// What the core knows of jobs before they run. Baselines know all.
+    pub knowledge: Knowledge,
 }
 
 impl Setup {
@@ -62,7 +66,15 @@ impl Setup {
         let label = policy.name.clone();
         let caps = matches!(&*policy.name, "adaptive" | "carma");
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
-        Self { label, options, seed, record: false, baseline: None, kace: None }
+        Self {
+            label,
+            options,
+            seed,
+            record: false,
+            baseline: None,
+            kace: None,
+            knowledge: Knowledge::default(),
+        }
     }
 
     /// A run of a baseline, for [`play`]. Of the options, only the window and the sharing mode
@@ -71,7 +83,15 @@ impl Setup {
     pub fn for_baseline(baseline: Baseline, sharing: SharingMode, seed: u64) -> Self {
         let options = Options { sharing, ..Options::default() };
         let label = baseline.name().to_owned();
-        Self { label, options, seed, record: false, baseline: Some(baseline), kace: None }
+        Self {
+            label,
+            options,
+            seed,
+            record: false,
+            baseline: Some(baseline),
+            kace: None,
+            knowledge: Knowledge::default(),
+        }
     }
 }
 

@@ -6,10 +6,11 @@
 
 use super::Setup;
 use super::core::index;
+use super::knowledge::{Errors, Known};
 use super::world::{GpuIndex, JobIndex, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
 use carma_core::model::{GpuId, Job, JobId};
-use carma_core::slowdown::{Outlook, questions};
+use carma_core::slowdown::{Class, Outlook, Pace, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
 use carma_interference::kace::trained::Trained;
@@ -68,7 +69,8 @@ impl Outlooks {
     }
 
     /// Learns from companies that are new.
-    pub(crate) fn learn(&mut self, state: &State, workload: &Workload, world: &World) {
+    pub(crate) fn learn(&mut self, state: &State, workload: &Workload, known: &Known, world: &World) {
+        let alone = FromTrace { workload, known };
         for gpu in std::mem::take(&mut self.new) {
             let Some(there) = state.gpu(GpuId(gpu)) else { continue };
             if there.tenants.len() < 2 || self.company[gpu as usize].1.is_none() {
@@ -82,9 +84,14 @@ impl Outlooks {
             };
             let progress = jobs.iter().map(progress).collect();
             // What it refuses to learn from it does without.
-            let _ = outlook::observe(&mut self.model, there, &jobs, progress, &FromTrace(workload));
+            let _ = outlook::observe(&mut self.model, there, &jobs, progress, &alone);
             self.learned = true;
         }
+    }
+
+    /// More is known of what jobs do alone.
+    pub(crate) fn forget(&mut self) {
+        self.learned = true;
     }
 
     /// Whether the model has learned since the last time.
@@ -96,11 +103,13 @@ impl Outlooks {
     }
 
     /// Answers to what the core asks now.
-    pub(crate) fn answers(&mut self, state: &State, workload: &Workload) -> Vec<Outlook> {
+    pub(crate) fn answers(&mut self, state: &State, workload: &Workload, known: &Known) -> Vec<Outlook> {
         let questions = questions(state);
         let models = Models { slowdowns: &self.model, kace: self.kace.as_deref() };
-        let (alone, answered) = (FromTrace(workload), &mut self.answered);
-        questions.iter().filter_map(|asked| outlook::answer(models, state, asked, &alone, answered)).collect()
+        let (alone, answered) = (FromTrace { workload, known }, &mut self.answered);
+        let answer = |asked| outlook::answer(models, state, asked, &alone, answered);
+        let answers = questions.iter().filter_map(answer);
+        answers.map(|outlook| wrong(outlook, known.errors())).collect()
     }
 
     /// Measurements of jobs with a limit that are due now, and when the next will be.
@@ -149,16 +158,41 @@ impl Outlooks {
     }
 }
 
+/// A prediction with the errors that are asked for: the same for each task of the same company.
+fn wrong(mut outlook: Outlook, errors: &Errors) -> Outlook {
+    if *errors == Errors::default() {
+        return outlook;
+    }
+    let all = outlook.there.with(outlook.newcomer);
+    let number = |classes: &[Class], of: Class| {
+        let mix = |sum: u64, class: &Class| sum.wrapping_mul(0x0100_0000_01B3) ^ (class.command + 1);
+        classes.iter().fold(of.command + 1, mix)
+    };
+    let off = |classes: &[Class], of: Class, progress| errors.progress(number(classes, of), progress);
+    let both = |pace: Pace, of| Pace {
+        expected: off(&all.classes, of, pace.expected),
+        lower: off(&all.classes, of, pace.lower),
+    };
+    outlook.joins = both(outlook.joins, outlook.newcomer);
+    let there = outlook.there.classes.iter();
+    outlook.paces = there.zip(&outlook.paces).map(|(of, pace)| both(*pace, *of)).collect();
+    outlook
+}
+
 /// What jobs do alone, from their tasks: a command is the first job of a task.
-struct FromTrace<'a>(&'a Workload);
+struct FromTrace<'a> {
+    workload: &'a Workload,
+    known: &'a Known,
+}
 
 impl outlook::Alone for FromTrace<'_> {
     fn knows(&self, command: u64, _: &str) -> bool {
-        (command as usize) < self.0.jobs.len()
+        self.known.is_active_known(command)
     }
 
-    fn profile(&self, command: u64, _: &str) -> Option<Profile> {
-        self.0.jobs.get(command as usize).map(|job| profile(&job.task))
+    fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
+        let job = self.workload.jobs.get(command as usize).filter(|_| self.knows(command, gpu));
+        job.map(|job| profile(&job.task))
     }
 }
 

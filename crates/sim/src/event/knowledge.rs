@@ -1,0 +1,175 @@
+//! What the core is told of jobs before they run, and how wrong that is.
+//!
+//! A trace says everything of a job, and life does not: here is how much of it the core may know.
+
+use crate::trace::{CatalogueTask, WorkJob};
+use carma_core::model::{Estimator, Forecasts, RunTime, RunsOf};
+use carma_core::units::{Fraction, MiB};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much the core knows beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Knowledge {
+    /// Of run times.
+    pub run_times: RunTimesKnown,
+    /// Of memory and activity.
+    pub tasks: TasksKnown,
+    /// How wrong it is.
+    pub errors: Errors,
+}
+
+/// What is known of run times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RunTimesKnown {
+    /// What the trace's own jobs that are over teach, as in life.
+    #[default]
+    Learned,
+    /// Each job's own.
+    True,
+}
+
+/// What is known of memory and activity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TasksKnown {
+    /// What the catalogue says.
+    #[default]
+    Catalogue,
+    /// Nothing before a job of the same task has run: its memory is known when that one is over, and what it does to a GPU
+    /// once that one has settled.
+    Learned,
+}
+
+/// How wrong forecasts are: each is off by so much, upwards or downwards by the toss of a coin for each task.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Errors {
+    /// Predicted progress: times 1 + this, or 1 - this. The same tasks together are always off alike.
+    pub progress: f64,
+    /// Run time: times 1 + this, or divided by it; 1 is a factor of 2.
+    pub run_time: f64,
+    /// Memory: times 1 + this, or 1 - this.
+    pub memory: f64,
+    /// Which coins are tossed.
+    pub seed: u64,
+}
+
+/// A coin, the same for the same number.
+fn heads(seed: u64, number: u64, what: u64) -> bool {
+    // SplitMix64.
+    let mut z = (seed ^ what.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+        .wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (z ^ (z >> 31)) >> 63 == 1
+}
+
+impl Errors {
+    fn memory(&self, command: u64, memory: MiB) -> MiB {
+        let up = heads(self.seed, command, 1);
+        MiB((memory.0 as f64 * if up { 1.0 + self.memory } else { 1.0 - self.memory }).round() as u64)
+    }
+
+    fn run_time(&self, command: u64, seconds: f64) -> f64 {
+        let factor = 1.0 + self.run_time;
+        if heads(self.seed, command, 2) { seconds * factor } else { seconds / factor }
+    }
+
+    /// A predicted progress of those of a company, by a number of it.
+    pub(super) fn progress(&self, company: u64, progress: Fraction) -> Fraction {
+        if self.progress == 0.0 {
+            return progress;
+        }
+        let up = heads(self.seed, company, 3);
+        let wrong = progress.to_f64() * if up { 1.0 + self.progress } else { 1.0 - self.progress };
+        Fraction::from_f64(wrong.min(1.0)).unwrap_or_default()
+    }
+}
+
+/// What is known so far. A command is the first job of a task.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    knowledge: Knowledge,
+    /// Most memory that each command was seen to take.
+    memory: BTreeMap<u64, MiB>,
+    active: BTreeSet<u64>,
+}
+
+impl Known {
+    pub(super) fn new(knowledge: Knowledge) -> Self {
+        Self { knowledge, ..Self::default() }
+    }
+
+    /// What is known of the memory of a task.
+    pub(super) fn forecasts(&self, command: u64, task: &CatalogueTask) -> Forecasts {
+        let errors = &self.knowledge.errors;
+        let wrong = |memory: Option<MiB>| memory.map(|memory| errors.memory(command, memory));
+        match self.knowledge.tasks {
+            TasksKnown::Catalogue if errors.memory == 0.0 => task.forecasts,
+            TasksKnown::Catalogue => {
+                let known = task.forecasts;
+                let measured = wrong(known.estimates.of(Estimator::Measured));
+                let estimates = known.estimates.with(Estimator::Measured, measured);
+                Forecasts { declared: wrong(known.declared), estimates, ..known }
+            }
+            TasksKnown::Learned => {
+                let measured = self.memory.get(&command).copied();
+                let estimates = Forecasts::default().estimates.with(Estimator::Measured, measured);
+                Forecasts { estimates, ..Forecasts::default() }
+            }
+        }
+    }
+
+    /// A job of a command is over; whether that is news.
+    pub(super) fn ran(&mut self, command: u64, memory: MiB) -> bool {
+        self.knowledge.tasks == TasksKnown::Learned && self.memory.insert(command, memory) != Some(memory)
+    }
+
+    /// A job of a command has settled; whether that is news.
+    pub(super) fn settled(&mut self, command: u64) -> bool {
+        self.knowledge.tasks == TasksKnown::Learned && self.active.insert(command)
+    }
+
+    /// Whether it is known what a command does to a GPU.
+    pub(super) fn is_active_known(&self, command: u64) -> bool {
+        self.knowledge.tasks == TasksKnown::Catalogue || self.active.contains(&command)
+    }
+
+    pub(super) const fn errors(&self) -> &Errors {
+        &self.knowledge.errors
+    }
+
+    /// How long a job is expected to run, where that is not learned.
+    pub(super) fn run_time(&self, command: u64, job: &WorkJob) -> Option<RunTime> {
+        if self.knowledge.run_times == RunTimesKnown::Learned {
+            return None;
+        }
+        let seconds = self.knowledge.errors.run_time(command, job.duration.0 as f64 / 1000.0);
+        let s = seconds.round().max(1.0) as u64;
+        Some(RunTime { low_s: s, median_s: s, high_s: s, basis: RunsOf::Command, runs: 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coins_are_fair_and_do_not_depend_on_each_other() {
+        let all: Vec<[bool; 2]> = (0..10_000).map(|n| [1, 2].map(|what| heads(7, n, what))).collect();
+        let share = |of: fn(&[bool; 2]) -> bool| all.iter().filter(|toss| of(toss)).count() as f64 / 1e4;
+        assert!((share(|t| t[0]) - 0.5).abs() < 0.02 && (share(|t| t[1]) - 0.5).abs() < 0.02);
+        assert!((share(|t| t[0] && t[1]) - 0.25).abs() < 0.02);
+    }
+
+    #[test]
+    fn without_errors_all_is_as_it_is() {
+        let none = Errors::default();
+        assert_eq!(none.memory(3, MiB(999)), MiB(999));
+        assert_eq!(none.progress(3, Fraction(7000)), Fraction(7000));
+        assert!((none.run_time(3, 12.5) - 12.5).abs() < 1e-12);
+        let some = Errors { progress: 0.3, run_time: 1.0, memory: 0.25, seed: 1 };
+        let memory: BTreeSet<MiB> = (0..20).map(|n| some.memory(n, MiB(1000))).collect();
+        assert_eq!(memory.into_iter().collect::<Vec<_>>(), [MiB(750), MiB(1250)]);
+        let progress: BTreeSet<Fraction> = (0..20).map(|n| some.progress(n, Fraction(9000))).collect();
+        assert_eq!(progress.into_iter().collect::<Vec<_>>(), [Fraction(6300), Fraction(10_000)]);
+    }
+}
