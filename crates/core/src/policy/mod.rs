@@ -85,6 +85,14 @@ impl Line {
     }
 }
 
+const fn whole() -> Fraction {
+    Fraction::ONE
+}
+
+fn is_whole(bound: &Fraction) -> bool {
+    *bound == whole()
+}
+
 /// What must be predicted before a job joins others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
@@ -112,6 +120,9 @@ pub struct Policy {
     /// Which job is looked at first.
     #[serde(default, skip_serializing_if = "Line::is_arrival")]
     pub line: Line,
+    /// Where the shortest goes first: the bound on a job's wait, over its wait if nobody shared.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub bound: Fraction,
     /// What must be predicted of those who share; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,

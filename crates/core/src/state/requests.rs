@@ -9,7 +9,7 @@ use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, User,
 };
 use crate::policy::Line;
-use crate::units::{MiB, Millis};
+use crate::units::{Fraction, MiB, Millis};
 use std::sync::Arc;
 
 impl State {
@@ -47,7 +47,11 @@ impl State {
             return None;
         }
         let gpus = self.gpus.iter().filter(|gpu| gpu.present).count();
-        self.shadow.start(self.now, gpus, new.request.gpus as usize, Millis::secs(new.run_s()))
+        let start =
+            self.shadow.start(self.now, gpus, new.request.gpus as usize, Millis::secs(new.run_s()))?;
+        let wait = u128::from(start.since(self.now).0) * u128::from(self.options.policy.bound.0)
+            / u128::from(Fraction::ONE.0);
+        Some(self.now + Millis(u64::try_from(wait).unwrap_or(u64::MAX)))
     }
 
     /// The configuration is another one: the queue may have another order, and jobs a bound on their start.

@@ -1,6 +1,6 @@
 //! Grids over a policy's numbers: `gate.smact=0.5..0.9:0.05`.
 
-use carma_core::policy::{Gate, MemoryScreen, Options, Order, Pack};
+use carma_core::policy::{Gate, Line, MemoryScreen, Options, Order, Pack, Progress};
 use carma_core::units::{Fraction, MiB, Millis};
 
 /// Values of one axis, and points of a grid, at most.
@@ -23,6 +23,9 @@ pub const KEYS: &[(&str, &str)] = &[
     ("memory.floor", "MiB"),
     ("memory.guard", "MiB"),
     ("memory.reserve", "MiB"),
+    ("progress.floor", "share of its speed that every job keeps, as predicted"),
+    ("progress.gain", "speeds of single jobs that a newcomer adds, as predicted"),
+    ("bound", "bound on a job's wait, over its wait if nobody shared"),
     ("most-jobs", "jobs on one GPU"),
     ("pack.sum", "score, or share for horus"),
     ("backfill", "seconds"),
@@ -107,6 +110,13 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
         ("memory.floor", ..) => return none("floor of memory"),
         ("memory.guard", _, MemoryScreen::Forecast { guard, .. }, _) => *guard = mib,
         ("memory.guard", ..) => return none("guard on a forecast"),
+        ("progress.floor" | "progress.gain", ..) => match &mut policy.progress {
+            Some(Progress { floor, .. }) if key == "progress.floor" => *floor = fraction()?,
+            Some(Progress { gain, .. }) => *gain = fraction()?,
+            None => return none("rule on predicted progress"),
+        },
+        ("bound", ..) if policy.line == Line::Shortest => policy.bound = fraction()?,
+        ("bound", ..) => return none("bound on the wait"),
         ("memory.reserve", ..) => policy.reserve = mib,
         ("most-jobs", ..) if policy.order == Order::Exclusive => return none("neighbours"),
         ("most-jobs", ..) => policy.most_jobs = (value >= 1.0).then_some(value.round() as u32),
