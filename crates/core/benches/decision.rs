@@ -18,6 +18,7 @@ use carma_core::model::{
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
+use carma_core::slowdown::{Outlook, Pace, Question, questions};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_core::{Action, Input, State, plan};
@@ -197,6 +198,33 @@ impl Bench {
         }
     }
 
+    /// Answers what the next plan wants to know, as often as it asks: everybody slows everybody down a little.
+    fn answer(&mut self) {
+        loop {
+            let asked = questions(&self.state);
+            if asked.is_empty() {
+                return;
+            }
+            let pace = |n: usize| {
+                let expected = Fraction(u32::try_from(10_000 / (7 + 3 * n) * 10).unwrap());
+                Pace { expected, lower: Fraction(expected.0 / 2) }
+            };
+            let answer = |asked: Question| {
+                let there = asked.there.classes.len();
+                Outlook {
+                    paces: vec![pace(there + 1); there],
+                    joins: pace(there + 1),
+                    unknown: Vec::new(),
+                    before: Fraction(pace(there).expected.0 * u32::try_from(there).unwrap()),
+                    throughput: None,
+                    there: asked.there,
+                    newcomer: asked.newcomer,
+                }
+            };
+            self.feed(Input::Predicted(asked.into_iter().map(answer).collect()));
+        }
+    }
+
     fn placement(&self, id: JobId) -> Option<Placement> {
         self.state.job(id).and_then(Job::placement).cloned()
     }
@@ -265,6 +293,7 @@ fn decisions(policy: &str, pending: usize, gpus: u32, rounds: usize) {
         bench.look_at_all();
         let lacking = pending.saturating_sub(bench.state.queue().len());
         bench.submit(lacking);
+        bench.answer();
         let made = times.measure(|| plan(&bench.state, bench.now));
         launches += made.actions.len();
         bench.follow(made.actions);
@@ -307,7 +336,7 @@ fn main() {
         if cfg!(debug_assertions) { "debug" } else { "release" },
     );
     memory(100_000);
-    for policy in ["carma", "oracle-bf", "or-magm"] {
+    for policy in ["adaptive", "carma", "oracle-bf", "or-magm"] {
         decisions(policy, 10_000, 8, if quick { 50 } else { 500 });
         decisions(policy, 100_000, 1_000, if quick { 20 } else { 200 });
     }

@@ -39,10 +39,12 @@ pub(crate) fn is_limited(state: &State, gpu: &Gpu) -> bool {
     gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(|job| limit(state, job).is_some()))
 }
 
-/// Classes of the queue that are asked about at a time, questions, and jobs that are looked at for that.
-const ASKED: usize = 32;
+/// Classes of the queue that are asked about, questions at a time, and jobs that are looked at for that.
+const ASKED: usize = 64;
 const QUESTIONS: usize = 256;
 const LOOKED_AT: usize = 4096;
+/// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
+const COMPANIES: usize = 128;
 
 /// What the next plan wants to know: of the first classes in the queue of which it is not known yet, beside every company
 /// that is on a GPU, where a limit counts or the policy goes by predictions. With the answers applied it asks of
@@ -61,6 +63,9 @@ pub fn questions(state: &State) -> Vec<Question> {
         }
     }
     let any_limited = companies.values().any(|limited| *limited);
+    let mut companies: Vec<((SharingMode, Company), bool)> = companies.into_iter().collect();
+    companies.sort_by_key(|((_, company), limited)| (!limited, company.classes.len()));
+    companies.truncate(COMPANIES.max(companies.partition_point(|(_, limited)| *limited)));
     let mut asked = BTreeSet::new();
     let (mut classes, mut asking) = (BTreeSet::new(), 0);
     for job in state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT) {
@@ -79,8 +84,7 @@ pub fn questions(state: &State) -> Vec<Question> {
                 }
             }
         }
-        // Those about whom nothing is asked cost next to nothing, and the others behind them have their turn.
-        asking += usize::from(asked.len() > before);
+        asking += usize::from(of_job || asked.len() > before);
         if asking == ASKED {
             break;
         }

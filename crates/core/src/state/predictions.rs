@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Outlooks(BTreeMap<Company, BTreeMap<Class, Outlook>>);
 
 /// Predictions that are kept, about. Of more, those of companies that are on no GPU are forgotten.
-const MOST_OUTLOOKS: usize = 4096;
+const MOST_OUTLOOKS: usize = 16_384;
 
 impl Outlooks {
     pub(super) fn of(&self, there: &Company) -> Option<&BTreeMap<Class, Outlook>> {

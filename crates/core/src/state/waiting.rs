@@ -7,6 +7,7 @@ use crate::model::{Forecasts, Job, JobId, QueueKey};
 use crate::policy::Line;
 use crate::units::Millis;
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, btree_map};
 use std::sync::Arc;
 
@@ -124,10 +125,12 @@ impl<'a> Queue<'a> {
 
     /// Jobs whose bound on the start has passed, the earliest first; then the others in order.
     pub fn line(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
-        let overdue = self.waiting.due.range(..=(now, JobId(u64::MAX))).map(|(_, (key, job))| (key, &**job));
-        let due = move |job: &Job| job.due.is_some_and(|due| due <= now);
-        let bounded = !self.waiting.due.is_empty();
-        overdue.chain(self.jobs().filter(move |(_, job)| !bounded || !due(job)))
+        let overdue = || self.waiting.due.range(..=(now, JobId(u64::MAX)));
+        // Of those that are not overdue nothing is read but their keys: in a long queue each job is a miss of the cache.
+        let mut seen: Vec<JobId> = overdue().map(|((_, job), _)| *job).collect();
+        seen.sort_unstable();
+        let first = overdue().map(|(_, (key, job))| (key, &**job));
+        first.chain(self.jobs().filter(move |(key, _)| seen.binary_search(&key.id).is_err()))
     }
 
     /// When the next bound passes.
@@ -162,10 +165,14 @@ struct Head<'a> {
 impl<'a> Merged<'a> {
     fn push(&mut self, line: usize, weight: u64, mut rest: Jobs<'a>) {
         if let Some((key, job)) = rest.next() {
-            let rank = (key.recovery, key.priority, u128::from(key.length) * u128::from(weight), key.id);
+            let rank = rank(key, weight);
             self.heap.push(Reverse(Head { rank, line, weight, next: (key, job), rest }));
         }
     }
+}
+
+fn rank(key: &QueueKey, weight: u64) -> Rank {
+    (key.recovery, key.priority, u128::from(key.length) * u128::from(weight), key.id)
 }
 
 impl<'a> Iterator for Merged<'a> {
@@ -175,9 +182,17 @@ impl<'a> Iterator for Merged<'a> {
         if let Some(only) = &mut self.only {
             return only.next().map(|(key, job)| (key, &**job));
         }
-        let Reverse(Head { line, weight, next, rest, .. }) = self.heap.pop()?;
-        self.push(line, weight, rest);
-        Some(next)
+        let mut first = self.heap.peek_mut()?;
+        let Reverse(head) = &mut *first;
+        let taken = head.next;
+        match head.rest.next() {
+            Some((key, job)) => {
+                head.rank = rank(key, head.weight);
+                head.next = (key, job);
+            }
+            None => drop(PeekMut::pop(first)),
+        }
+        Some(taken)
     }
 }
 
