@@ -15,7 +15,7 @@ use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, SharingMode};
 use crate::state::State;
-use crate::units::Fraction;
+use crate::units::{Fraction, MiB};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A job's limit of slowdown.
@@ -40,7 +40,7 @@ pub(crate) fn is_limited(state: &State, gpu: &Gpu) -> bool {
 }
 
 /// Classes of the queue that are asked about, questions at a time, and jobs that are looked at for that.
-const ASKED: usize = 64;
+const ASKED: usize = 24;
 const QUESTIONS: usize = 256;
 const LOOKED_AT: usize = 4096;
 /// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
@@ -51,21 +51,24 @@ const COMPANIES: usize = 128;
 /// the next.
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
-    let by_policy = state.options().policy.goes_by_predictions();
-    // Of each way of sharing, the companies that are there and whether one of them has a limit.
-    let mut companies: BTreeMap<(SharingMode, Company), bool> = BTreeMap::new();
+    let policy = &state.options().policy;
+    let (by_policy, reserve) = (policy.goes_by_predictions(), policy.reserve);
+    // Of each way of sharing, the companies that are there, whether one of them has a limit, and the most memory that is
+    // free beside them.
+    let mut companies: BTreeMap<(SharingMode, Company), (bool, MiB)> = BTreeMap::new();
     for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
         if gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive) {
-            let limited = is_limited(state, gpu);
+            let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
             for mode in [SharingMode::TimeSlice, SharingMode::Mps] {
-                *companies.entry((mode, state.company(id, gpu, mode))).or_default() |= limited;
+                let (any, most) = companies.entry((mode, state.company(id, gpu, mode))).or_default();
+                (*any, *most) = (*any | limited, room.max(*most));
             }
         }
     }
-    let any_limited = companies.values().any(|limited| *limited);
-    let mut companies: Vec<((SharingMode, Company), bool)> = companies.into_iter().collect();
-    companies.sort_by_key(|((_, company), limited)| (!limited, company.classes.len()));
-    companies.truncate(COMPANIES.max(companies.partition_point(|(_, limited)| *limited)));
+    let any_limited = companies.values().any(|(limited, _)| *limited);
+    let mut companies: Vec<_> = companies.into_iter().collect();
+    companies.sort_by_key(|((_, company), (limited, _))| (!limited, company.classes.len()));
+    companies.truncate(COMPANIES.max(companies.partition_point(|(_, (limited, _))| *limited)));
     let mut asked = BTreeSet::new();
     let (mut classes, mut asking) = (BTreeSet::new(), 0);
     for job in state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT) {
@@ -75,9 +78,11 @@ pub fn questions(state: &State) -> Vec<Question> {
             continue;
         }
         let before = asked.len();
-        for ((mode, there), limited) in &companies {
+        // What has no room there needs no prediction.
+        let needs = state.reservation_for(job).1.unwrap_or_default();
+        for ((mode, there), (limited, room)) in &companies {
             let known = || state.outlooks_of(there).is_some_and(|of| of.contains_key(&job.class()));
-            if *mode == sharing && (of_job || *limited) && !known() {
+            if *mode == sharing && (of_job || *limited) && needs <= *room && !known() {
                 asked.insert(Question { there: there.clone(), newcomer: job.class() });
                 if asked.len() == QUESTIONS {
                     return asked.into_iter().collect();

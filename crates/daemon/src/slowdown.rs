@@ -435,7 +435,7 @@ impl Slowdowns {
             let progress = jobs.iter().map(progress).collect();
             let alone = KnownAlone(&self.profiles);
             match outlook::observe(&mut self.model, gpu, &jobs, progress, &alone) {
-                Some(Ok(())) => (self.model_changed, self.news) = (true, true),
+                Some(Ok(news)) => (self.model_changed, self.news) = (true, self.news || news),
                 Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
                 None => {}
             }

@@ -2,7 +2,7 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
-use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
+use crate::group::{BadGroup, Forecast, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
 use crate::predict::policy::kace_row;
@@ -81,7 +81,7 @@ pub struct Models<'a> {
 #[derive(Debug, Default)]
 pub struct Answered {
     /// By product name of the GPU; by way of sharing, whether KACE is asked, and number and limit of each member.
-    groups: BTreeMap<String, BTreeMap<Kind, Forecast>>,
+    groups: BTreeMap<String, BTreeMap<Kind, Foretold>>,
 }
 
 /// Groups that are kept. Users choose commands, and neighbours change: beyond these all are forgotten.
@@ -91,7 +91,7 @@ type Kind = (Mode, bool, Vec<Class>);
 
 /// What is predicted of a group.
 #[derive(Debug)]
-struct Forecast {
+struct Foretold {
     /// Expected progress of each member, and its lower bound; `None`: more than the model takes together.
     tasks: Option<Vec<(Fraction, Fraction)>>,
     /// Sum of the expected progress.
@@ -114,7 +114,7 @@ impl Answered {
         sharing: Mode,
         classes: Vec<Class>,
         alone: &impl Alone,
-    ) -> Option<&Forecast> {
+    ) -> Option<&Foretold> {
         let key = (sharing, models.kace.is_some(), classes);
         if self.groups.values().map(BTreeMap::len).sum::<usize>() >= MOST_GROUPS {
             self.clear();
@@ -128,14 +128,14 @@ impl Answered {
             Entry::Vacant(entry) => {
                 let classes = &entry.key().2;
                 let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
-                let forecast = Forecast::of(models, gpu, sharing, &assumed(classes, gpu, alone));
+                let forecast = Foretold::of(models, gpu, sharing, &assumed(classes, gpu, alone));
                 Some(entry.insert(if sure { forecast } else { forecast.unsure() }))
             }
         }
     }
 }
 
-impl Forecast {
+impl Foretold {
     /// The same where something is assumed.
     fn unsure(mut self) -> Self {
         for (expected, lower) in self.tasks.iter_mut().flatten() {
@@ -231,8 +231,11 @@ fn throughput(
     Ok((sum * 1000.0).clamp(-1e18, 1e18) as i64)
 }
 
-/// Learns from jobs that share a GPU; `progress` of each, where it was measured. `None`: what one of them does alone
-/// is not known.
+/// What was learned of a group: whether the model was off by more than this, so that what it said before does not hold.
+const NOTABLE: f64 = 0.05;
+
+/// Learns from jobs that share a GPU; `progress` of each, where it was measured. Whether that was news: the model was
+/// notably off before. `None`: what one of them does alone is not known.
 ///
 /// # Errors
 /// What the model refuses to learn from.
@@ -242,12 +245,17 @@ pub fn observe(
     jobs: &[&Job],
     progress: Vec<Option<f64>>,
     alone: &impl Alone,
-) -> Option<Result<(), BadGroup>> {
+) -> Option<Result<bool, BadGroup>> {
     let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
     let known = known(&classes, &gpu.info.name, alone)?;
     let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
     let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
     let (kind, members) = (GpuType::named(&gpu.info.name), members(&known));
     let group = Group { gpu: &kind, sharing, members: &members };
-    Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
+    let off = |forecast: Forecast| {
+        let pairs = forecast.tasks.iter().zip(&progress);
+        pairs.filter_map(|(task, seen)| Some((task.progress.expected - (*seen)?).abs())).fold(0.0, f64::max)
+    };
+    let news = model.predict(&group).map_or(true, |forecast| off(forecast) > NOTABLE);
+    Some(model.observe(&group, &Observed::Progress(progress)).map(|_| news))
 }

@@ -202,7 +202,7 @@ impl<'a> CoreScheduler<'a> {
 
     /// Tells the core what it wants to know of placements that it may think of.
     fn predict(&mut self, now: Millis) {
-        if self.outlooks.as_mut().is_some_and(Outlooks::news) {
+        if self.outlooks.as_mut().is_some_and(|outlooks| outlooks.news(now)) {
             self.apply(now, &Input::Learned);
         }
         for _ in 0..ROUNDS {

@@ -1,8 +1,8 @@
 //! What the core is told of slowdowns in a run: forecasts before a placement, measurements after it.
 //!
 //! The same model and the same answers as in the daemon. What differs: what every task does alone is known from the
-//! start, from its activity in the catalogue; progress is measured exactly; and an answer holds until the jobs on the GPU
-//! change, also if the model learns meanwhile.
+//! start, from its activity in the catalogue; progress is measured exactly; and an answer holds for half an hour, also if the
+//! model learns meanwhile.
 
 use super::Setup;
 use super::core::index;
@@ -25,6 +25,7 @@ pub(crate) struct Outlooks {
     kace: Option<Arc<Trained>>,
     answered: Answered,
     learned: bool,
+    holds_until: Millis,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
@@ -32,6 +33,9 @@ pub(crate) struct Outlooks {
     /// Jobs whose progress was measured: beside the company of when, and how often. A limit asks for twice.
     measured: BTreeMap<JobId, (Millis, u64)>,
 }
+
+/// Answers hold for so long whatever the model learns meanwhile: with thousands of jobs it learns all the time.
+const HOLDS: Millis = Millis::secs(1800);
 
 impl Outlooks {
     /// `None`: nobody asks for it.
@@ -43,6 +47,7 @@ impl Outlooks {
             kace: setup.kace.clone().or_else(|| Trained::shipped().map(Arc::new)),
             answered: Answered::default(),
             learned: false,
+            holds_until: Millis::ZERO,
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
             measured: BTreeMap::new(),
@@ -84,22 +89,26 @@ impl Outlooks {
             };
             let progress = jobs.iter().map(progress).collect();
             // What it refuses to learn from it does without.
-            let _ = outlook::observe(&mut self.model, there, &jobs, progress, &alone);
-            self.learned = true;
+            let learned = outlook::observe(&mut self.model, there, &jobs, progress, &alone);
+            self.learned |= matches!(learned, Some(Ok(true)));
         }
     }
 
-    /// More is known of what jobs do alone.
+    /// More is known of what jobs do alone: no answer holds.
     pub(crate) fn forget(&mut self) {
         self.learned = true;
+        self.holds_until = Millis::ZERO;
     }
 
-    /// Whether the model has learned since the last time.
-    pub(crate) fn news(&mut self) -> bool {
-        if self.learned {
+    /// Whether answers are to be made anew: the model has learned, and they have held for a while.
+    pub(crate) fn news(&mut self, now: Millis) -> bool {
+        let news = self.learned && now >= self.holds_until;
+        if news {
+            self.learned = false;
+            self.holds_until = now + HOLDS;
             self.answered.clear();
         }
-        std::mem::take(&mut self.learned)
+        news
     }
 
     /// Answers to what the core asks now.
