@@ -1,11 +1,13 @@
 //! One file for each verb.
 
+mod bound;
 mod dataset;
 mod estimate_bench;
 mod fit;
 mod gpumemnet;
 mod interference_bench;
 mod kace;
+mod machine;
 mod reproduce;
 mod runtime_bench;
 
@@ -26,6 +28,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::RuntimeBench(args) => runtime_bench::run(&args),
         Verb::Fit(args) => fit::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
+        Verb::Bound(args) => bound::run(&args),
     };
     match outcome {
         Err(failure) if failure.is_closed_pipe() => Ok(failure.code),
