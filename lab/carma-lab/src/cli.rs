@@ -53,6 +53,8 @@ pub(crate) enum Verb {
     Reproduce(ReproduceArgs),
     /// Bound what any schedule of a trace can reach, and search for good ones with everything known
     Bound(policies::BoundArgs),
+    /// Compare all policies on CARMA's traces with bound and search, on made-up traces by load, and on days of Philly
+    Policies(policies::PoliciesArgs),
 }
 
 /// `carma lab estimate-bench`.

@@ -6,13 +6,12 @@
 //!
 //! The same seed finds the same, whatever the number of threads: the chains do not know of each other.
 
+use crate::threads::on_threads;
 use carma_sim::event::clairvoyant::{Known, Placement, Rates, Rules, play};
 use carma_sim::event::outcome::{RunResult, Summary};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is to be small.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,7 +111,7 @@ pub fn search(
     let tries =
         (0..CHAINS as u64).map(|chain| first / CHAINS as u64 + u64::from(chain < first % CHAINS as u64));
     let tries: Vec<u64> = tries.collect();
-    let drawn: Vec<Vec<Scored>> = on_threads(budget.threads, CHAINS, |chain, rates| {
+    let drawn: Vec<Vec<Scored>> = on_threads(budget.threads, CHAINS, Rates::default, |chain, rates| {
         let mut random = Random::new(budget.seed, chain as u64);
         let one = |at: u64| {
             // The first of all are the rules as they come, in the order of run time.
@@ -127,7 +126,7 @@ pub fn search(
     let chains: Vec<(usize, usize)> = (0..objectives.len())
         .flat_map(|objective| (0..CHAINS).map(move |chain| (objective, chain)))
         .collect();
-    let ends = on_threads(budget.threads, chains.len(), |at, rates| {
+    let ends = on_threads(budget.threads, chains.len(), Rates::default, |at, rates| {
         let (which, chain) = chains[at];
         let objective = objectives[which];
         let mut ranked: Vec<(f64, usize)> = (0..)
@@ -153,33 +152,6 @@ pub fn search(
 struct Scored {
     plan: Plan,
     summary: Summary,
-}
-
-/// Does `count` pieces of work, each with rates of its thread, and returns them in their order.
-pub(crate) fn on_threads<T: Send>(
-    threads: usize,
-    count: usize,
-    work: impl Fn(usize, &mut Rates) -> T + Sync,
-) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<T>>> = (0..count).map(|_| Mutex::new(None)).collect();
-    let run = || {
-        let mut rates = Rates::default();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(slot) = done.get(at) else { return };
-            let value = work(at, &mut rates);
-            *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.clamp(1, count.max(1)) {
-            scope.spawn(run);
-        }
-        run();
-    });
-    let take = |slot: Mutex<Option<T>>| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.into_iter().filter_map(take).collect()
 }
 
 /// A simulated annealing from one plan. Returns the best that it met.

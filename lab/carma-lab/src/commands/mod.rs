@@ -8,6 +8,7 @@ mod gpumemnet;
 mod interference_bench;
 mod kace;
 mod machine;
+mod policies;
 mod reproduce;
 mod runtime_bench;
 
@@ -29,6 +30,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Fit(args) => fit::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
         Verb::Bound(args) => bound::run(&args),
+        Verb::Policies(args) => policies::run(&args),
     };
     match outcome {
         Err(failure) if failure.is_closed_pipe() => Ok(failure.code),
