@@ -21,6 +21,7 @@ const QUICK: u64 = 100;
 pub(crate) fn run(args: &PoliciesArgs) -> Outcome {
     let threads = args.threads.unwrap_or_else(machine::threads);
     let size = if args.quick { Size::quick(threads, args.seed) } else { Size::whole(threads, args.seed) };
+    let read = args.bound.as_deref().map(read).transpose()?;
     let data = args.data.as_deref().unwrap_or(Path::new("../shared/data"));
     let catalogue = traces::catalogue(Some(data)).map_err(|e| {
         Failure::new(e.to_string())
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &PoliciesArgs) -> Outcome {
         let (text, value) = match name {
             "traces" => {
                 let named = traces::published(Some(data)).map_err(failed)?;
-                let limits = limits(args, &named, threads)?;
+                let limits = read.clone().map_or_else(|| limits(args, &named, threads), Ok)?;
                 let tables = compare::carma(&named, size).map_err(failed)?;
                 (published(&tables, &limits), serde_json::json!({"policies": tables, "bound": limits}))
             }
@@ -61,20 +62,22 @@ pub(crate) fn run(args: &PoliciesArgs) -> Outcome {
     Ok(0)
 }
 
-/// Bounds and searches on CARMA's traces, read or made.
-fn limits(args: &PoliciesArgs, named: &[Named], threads: usize) -> Result<Report, Failure> {
+/// Reads what `carma lab bound --json` printed.
+fn read(file: &Path) -> Result<Report, Failure> {
     #[derive(Deserialize)]
     struct Reply {
         report: Report,
     }
     const LARGEST: u64 = 16 << 20;
-    if let Some(file) = &args.bound {
-        let wrong = |why: String| Failure::new(format!("{}: {why}", file.display()));
-        let text = carma_files::read_text(file, LARGEST).map_err(|e| wrong(e.why.to_string()))?;
-        let reply: Reply = serde_json::from_str(&text)
-            .map_err(|e| wrong(format!("not what `carma lab bound --json` prints: {e}")))?;
-        return Ok(reply.report);
-    }
+    let wrong = |why: String| Failure::new(format!("{}: {why}", file.display()));
+    let text = carma_files::read_text(file, LARGEST).map_err(|e| wrong(e.why.to_string()))?;
+    let reply: Reply = serde_json::from_str(&text)
+        .map_err(|e| wrong(format!("not what `carma lab bound --json` prints: {e}")))?;
+    Ok(reply.report)
+}
+
+/// Bounds and searches on CARMA's traces.
+fn limits(args: &PoliciesArgs, named: &[Named], threads: usize) -> Result<Report, Failure> {
     let evaluations = args.evaluations.unwrap_or(if args.quick { QUICK } else { EVALUATIONS });
     let budget = Budget { evaluations, seed: args.seed, threads };
     let cluster = traces::cluster(MACHINE).map_err(|e| Failure::new(e.to_string()))?;
