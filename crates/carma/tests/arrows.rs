@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// From bottom to top.
-const ORDER: [&str; 27] = [
+const ORDER: [&str; 28] = [
     "carma-bless",
     "carma-seeded",
     "carma-core",
@@ -33,6 +33,7 @@ const ORDER: [&str; 27] = [
     "carma-lab-interference",
     "carma-lab-gpu-models",
     "carma-lab-run-time",
+    "carma-lab-policies",
     "carma-lab",
     "carma-fuzz",
 ];

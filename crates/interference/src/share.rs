@@ -205,6 +205,13 @@ pub fn share_into(
     used
 }
 
+/// These tenants in the law's terms: what [`share`] divides by, for whoever bounds what it can say.
+#[must_use]
+pub fn clients(mode: Mode, tenants: &[Tenant], capacities: &Capacities) -> Vec<Client> {
+    let client = |tenant: &Tenant| Ready::of(tenant, capacities).client(mode, tenant, capacities);
+    tenants.iter().map(client).collect()
+}
+
 /// The law in two levels: the tenants of one group share by MPS, and the groups share engine time.
 /// A group of one is a plain process (or a lone MPS client, which is the same). A group of several
 /// counts as one with weight 1, because an MPS server is one client of the driver's time-slicer.

@@ -3,6 +3,7 @@
 pub(crate) mod dataset;
 pub(crate) mod gpumemnet;
 pub(crate) mod kace;
+pub(crate) mod policies;
 
 use carma_lab_gpu_models::reproduce::TABLES;
 use carma_lab_interference::bench::PARTS;
@@ -50,6 +51,10 @@ pub(crate) enum Verb {
     Fit(FitArgs),
     /// Replay published tables through the simulator, and print both in Markdown
     Reproduce(ReproduceArgs),
+    /// Bound what any schedule of a trace can reach, and search for good ones with everything known
+    Bound(policies::BoundArgs),
+    /// Compare all policies on CARMA's traces with bound and search, on made-up traces by load, and on days of Philly
+    Policies(policies::PoliciesArgs),
 }
 
 /// `carma lab estimate-bench`.

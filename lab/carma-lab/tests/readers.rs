@@ -17,9 +17,11 @@ const LAB: Program = Program {
         (1, "dataset clean @"),
         (1, "kace predict --data t.csv --model @"),
         (1, "kace train -o m.json --data @"),
+        (1, "bound --trace @"),
+        (1, "policies --bound @"),
     ],
     files: &[],
-    piecewise: &[],
+    piecewise: &[("--trace", "the line is longer")],
 };
 
 #[test]

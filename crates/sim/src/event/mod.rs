@@ -11,6 +11,7 @@
 
 pub mod baselines;
 mod batch;
+pub mod clairvoyant;
 mod cluster;
 mod core;
 mod engine;

@@ -1,11 +1,14 @@
 //! One file for each verb.
 
+mod bound;
 mod dataset;
 mod estimate_bench;
 mod fit;
 mod gpumemnet;
 mod interference_bench;
 mod kace;
+mod machine;
+mod policies;
 mod reproduce;
 mod runtime_bench;
 
@@ -26,6 +29,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::RuntimeBench(args) => runtime_bench::run(&args),
         Verb::Fit(args) => fit::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
+        Verb::Bound(args) => bound::run(&args),
+        Verb::Policies(args) => policies::run(&args),
     };
     match outcome {
         Err(failure) if failure.is_closed_pipe() => Ok(failure.code),

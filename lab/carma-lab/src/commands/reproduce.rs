@@ -1,5 +1,6 @@
 //! `carma lab reproduce`: published tables against the simulator, as in docs/research/reproduction.md.
 
+use super::machine;
 use crate::cli::ReproduceArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{print, print_json};
@@ -34,13 +35,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Outcome {
 }
 
 fn head(threads: usize) -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu
-        .lines()
-        .find_map(|l| l.strip_prefix("model name"))
-        .unwrap_or("unknown")
-        .trim_matches([':', ' ', '\t']);
-    let today = jiff::Zoned::now().strftime("%Y-%m-%d");
+    let (cpu, today) = (machine::processor(), machine::today());
     format!(
         "# Published against simulated\n\n\
          Written by `carma lab reproduce`, carma {}, {today}, {threads} threads of {cpu}. {MACHINE}, MPS; means over {SEEDS} seeds\n\
