@@ -207,7 +207,7 @@ impl Bench {
             }
             let pace = |n: usize| {
                 let expected = Fraction(u32::try_from(10_000 / (7 + 3 * n) * 10).unwrap());
-                Pace { expected, lower: Fraction(expected.0 / 2) }
+                Pace { expected, lower: None }
             };
             let answer = |asked: Question| {
                 let there = asked.there.classes.len();

@@ -14,8 +14,10 @@ pub struct Predicted {
     pub job: JobId,
     /// What is expected.
     pub expected: Fraction,
-    /// What it is not below, with the model's confidence. Limits are compared with this one.
-    pub lower: Fraction,
+    /// What it is not below, with the model's confidence: limits are compared with this one. `None`: not asked for, since
+    /// no limit counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower: Option<Fraction>,
 }
 
 /// Jobs of one class do the same alone, and so beside each other: those of one command, with one limit on their threads.
@@ -57,6 +59,8 @@ pub struct Question {
     pub there: Company,
     /// Who might join.
     pub newcomer: Class,
+    /// Whether lower bounds are wanted, too: a limit of slowdown counts. They take several times as long.
+    pub bounds: bool,
 }
 
 /// Progress that is predicted of a job.
@@ -64,8 +68,9 @@ pub struct Question {
 pub struct Pace {
     /// What is expected: its speed beside the others over its speed alone.
     pub expected: Fraction,
-    /// What it is not below, with the model's confidence.
-    pub lower: Fraction,
+    /// What it is not below, with the model's confidence; `None`: not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower: Option<Fraction>,
 }
 
 /// What is predicted if a job joins those that are on a GPU.
@@ -119,7 +124,12 @@ impl Outlook {
         self.paces.len() == self.there.classes.len()
     }
 
-    /// The same, or none since one of them is unknown.
+    /// Whether it has lower bounds, or nothing that could have one.
+    pub(crate) const fn has_bounds(&self) -> bool {
+        !self.unknown.is_empty() || self.joins.lower.is_some()
+    }
+
+    /// Whether there is a pace for each class that is there, or none since one of them is unknown.
     pub(crate) fn is_whole(&self) -> bool {
         self.has_paces() || (self.paces.is_empty() && !self.unknown.is_empty())
     }

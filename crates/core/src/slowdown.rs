@@ -34,6 +34,11 @@ pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
         .find(|there| from(job, *there) || state.job(*there).is_some_and(|t| from(t, job.spec.id)))
 }
 
+/// Whether a job was evicted, and kept apart from others since.
+pub(crate) fn was_parted(job: &Job) -> bool {
+    job.past.iter().any(|a| matches!(&a.verdict, Reason::Evicted { apart, .. } if !apart.is_empty()))
+}
+
 /// Whether a tenant has a limit.
 pub(crate) fn is_limited(state: &State, gpu: &Gpu) -> bool {
     gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(|job| limit(state, job).is_some()))
@@ -81,9 +86,13 @@ pub fn questions(state: &State) -> Vec<Question> {
         // What has no room there needs no prediction.
         let needs = state.reservation_for(job).1.unwrap_or_default();
         for ((mode, there), (limited, room)) in &companies {
-            let known = || state.outlooks_of(there).is_some_and(|of| of.contains_key(&job.class()));
+            let bounds = *limited || limit(state, job).is_some();
+            let known = || {
+                let told = state.outlooks_of(there).and_then(|of| of.get(&job.class()));
+                told.is_some_and(|told| !bounds || told.has_bounds())
+            };
             if *mode == sharing && (of_job || *limited) && needs <= *room && !known() {
-                asked.insert(Question { there: there.clone(), newcomer: job.class() });
+                asked.insert(Question { there: there.clone(), newcomer: job.class(), bounds });
                 if asked.len() == QUESTIONS {
                     return asked.into_iter().collect();
                 }

@@ -235,6 +235,7 @@ impl<'a> World<'a> {
             sharing,
             cap: forecast.filter(|_| capped).map(MiB),
             thread_percent: None,
+            part: None,
             at: Millis(EPOCH + at),
             reason: Reason::NotPlannedYet,
         };

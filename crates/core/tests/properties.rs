@@ -505,7 +505,8 @@ impl World {
     }
 
     fn outlook(&self, asked: Question, unknown: bool, progress: u32) -> Outlook {
-        let pace = Pace { expected: Fraction(progress), lower: Fraction(progress / 2) };
+        let pace =
+            Pace { expected: Fraction(progress), lower: asked.bounds.then_some(Fraction(progress / 2)) };
         Outlook {
             paces: if unknown { vec![] } else { vec![pace; asked.there.classes.len()] },
             joins: pace,
@@ -720,7 +721,7 @@ impl World {
                 let class = |command| Class { command, threads: None };
                 let there =
                     Company { kind: GpuId(*gpu), sharing: *sharing, classes: vec![class(1), class(2)] };
-                let question = Question { newcomer: class(self.id(*job).0), there };
+                let question = Question { newcomer: class(self.id(*job).0), there, bounds: true };
                 Input::Predicted(vec![self.outlook(question, false, 9000)])
             }
             Op::Measure(job, right, progress, over) => {
@@ -777,6 +778,13 @@ impl World {
         };
         let job = self.state.job(job).unwrap();
         for gpu in placement.gpus.iter().filter_map(|g| self.state.gpu(*g)) {
+            // Of unknown memory: it gets no more than is free, and where there are hard limits no more than that.
+            if let Some(part) = placement.part {
+                prop_assert!(gpu.free(policy.reserve).is_some_and(|free| part <= free));
+                let capped = placement.sharing == SharingMode::Mps && self.state.options().caps;
+                prop_assert_eq!(placement.cap, capped.then_some(part));
+                continue;
+            }
             let Reservation::Memory(reserved) = self.state.reservation_on(job, gpu.info.memory) else {
                 return Err(TestCaseError::fail("shared without a forecast"));
             };

@@ -432,10 +432,11 @@ impl Slowdowns {
             let progress = |job: &&Job| {
                 observed.get(&job.spec.id).copied().filter(|progress| *progress > 0.0 && own(job))
             };
-            let progress = jobs.iter().map(progress).collect();
+            let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
             let alone = KnownAlone(&self.profiles);
+            let off = outlook::is_off(&self.model, gpu, &jobs, &progress, &alone) == Some(true);
             match outlook::observe(&mut self.model, gpu, &jobs, progress, &alone) {
-                Some(Ok(news)) => (self.model_changed, self.news) = (true, self.news || news),
+                Some(Ok(())) => (self.model_changed, self.news) = (true, self.news || off),
                 Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
                 None => {}
             }
@@ -545,7 +546,8 @@ impl Slowdowns {
             carma_core::slowdown::questions(state).into_iter().filter_map(&mut answer).collect();
         if news {
             let again = state.outlooks().filter_map(|told| {
-                let asked = Question { there: told.there.clone(), newcomer: told.newcomer };
+                let bounds = told.joins.lower.is_some();
+                let asked = Question { there: told.there.clone(), newcomer: told.newcomer, bounds };
                 answer(asked).filter(|now| now != told)
             });
             outlooks.extend(again);

@@ -2,7 +2,7 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
-use crate::group::{BadGroup, Forecast, GpuType, Group, Member, Mode, TaskForecast};
+use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
 use crate::predict::policy::kace_row;
@@ -87,13 +87,20 @@ pub struct Answered {
 /// Groups that are kept. Users choose commands, and neighbours change: beyond these all are forgotten.
 const MOST_GROUPS: usize = 100_000;
 
-type Kind = (Mode, bool, Vec<Class>);
+type Kind = (Mode, Asked, Vec<Class>);
+
+/// What is asked of a group beside what is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    throughput: bool,
+    bounds: bool,
+}
 
 /// What is predicted of a group.
 #[derive(Debug)]
 struct Foretold {
     /// Expected progress of each member, and its lower bound; `None`: more than the model takes together.
-    tasks: Option<Vec<(Fraction, Fraction)>>,
+    tasks: Option<Vec<Pace>>,
     /// Sum of the expected progress.
     sum: Fraction,
     /// What they get done by KACE, where that was asked; else members of whom too little is known.
@@ -113,9 +120,10 @@ impl Answered {
         gpu: &str,
         sharing: Mode,
         classes: Vec<Class>,
+        bounds: bool,
         alone: &impl Alone,
     ) -> Option<&Foretold> {
-        let key = (sharing, models.kace.is_some(), classes);
+        let key = (sharing, Asked { throughput: models.kace.is_some(), bounds }, classes);
         if self.groups.values().map(BTreeMap::len).sum::<usize>() >= MOST_GROUPS {
             self.clear();
         }
@@ -128,7 +136,7 @@ impl Answered {
             Entry::Vacant(entry) => {
                 let classes = &entry.key().2;
                 let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
-                let forecast = Foretold::of(models, gpu, sharing, &assumed(classes, gpu, alone));
+                let forecast = Foretold::of(models, gpu, sharing, &assumed(classes, gpu, alone), bounds);
                 Some(entry.insert(if sure { forecast } else { forecast.unsure() }))
             }
         }
@@ -138,21 +146,38 @@ impl Answered {
 impl Foretold {
     /// The same where something is assumed.
     fn unsure(mut self) -> Self {
-        for (expected, lower) in self.tasks.iter_mut().flatten() {
-            *lower = (*lower).min(Fraction::from_f64(expected.to_f64() * UNSURE).unwrap_or_default());
+        for pace in self.tasks.iter_mut().flatten() {
+            let most = Fraction::from_f64(pace.expected.to_f64() * UNSURE).unwrap_or_default();
+            pace.lower = pace.lower.map(|lower| lower.min(most));
         }
         self
     }
 
-    fn of(models: Models<'_>, gpu: &str, sharing: Mode, known: &[(Profile, Option<f64>)]) -> Self {
+    fn of(
+        models: Models<'_>,
+        gpu: &str,
+        sharing: Mode,
+        known: &[(Profile, Option<f64>)],
+        bounds: bool,
+    ) -> Self {
         let gpu = &GpuType::named(gpu);
         let members = &members(known);
+        let group = Group { gpu, sharing, members };
         let fraction = |progress: f64| Fraction::from_f64(progress).unwrap_or(Fraction(0));
-        let forecast = models.slowdowns.predict(&Group { gpu, sharing, members }).ok();
-        let task = |task: &TaskForecast| (fraction(task.progress.expected), fraction(task.progress.lower));
+        let bounded = |task: &TaskForecast| Pace {
+            expected: fraction(task.progress.expected),
+            lower: Some(fraction(task.progress.lower)),
+        };
+        let expected = |progress: &f64| Pace { expected: fraction(*progress), lower: None };
+        let tasks = if bounds {
+            models.slowdowns.predict(&group).ok().map(|told| told.tasks.iter().map(bounded).collect())
+        } else {
+            models.slowdowns.expect(&group).ok().map(|told| told.iter().map(expected).collect())
+        };
+        let sum = tasks.iter().flatten().map(|pace: &Pace| pace.expected.0).fold(0, u32::saturating_add);
         Self {
-            tasks: forecast.as_ref().map(|forecast| forecast.tasks.iter().map(task).collect()),
-            sum: fraction(forecast.map_or(0.0, |forecast| forecast.sum)),
+            tasks,
+            sum: Fraction(sum),
             throughput: models.kace.map(|kace| throughput(kace, gpu, sharing, members)),
         }
     }
@@ -189,8 +214,8 @@ pub fn answer(
     // More than the model takes together: nothing is predicted.
     let unknown =
         |outlook: Outlook| Some(Outlook { unknown: vec![asked.newcomer], paces: Vec::new(), ..outlook });
-    let before = answered.of(models, gpu, sharing, there.clone(), alone).map(|forecast| forecast.sum);
-    let forecast = answered.of(models, gpu, sharing, all.clone(), alone);
+    let before = answered.of(models, gpu, sharing, there.clone(), false, alone).map(|forecast| forecast.sum);
+    let forecast = answered.of(models, gpu, sharing, all.clone(), asked.bounds, alone);
     let (Some(before), Some(forecast)) = (before, forecast) else { return unknown(outlook) };
     if by_throughput {
         match &forecast.throughput {
@@ -204,8 +229,7 @@ pub fn answer(
     }
     let Some(tasks) = &forecast.tasks else { return unknown(outlook) };
     let pace = |class: &Class| {
-        let at = all.binary_search(class).ok().and_then(|at| tasks.get(at));
-        at.map(|(expected, lower)| Pace { expected: *expected, lower: *lower }).unwrap_or_default()
+        all.binary_search(class).ok().and_then(|at| tasks.get(at)).copied().unwrap_or_default()
     };
     outlook.paces = there.iter().map(pace).collect();
     outlook.joins = pace(&asked.newcomer);
@@ -231,11 +255,47 @@ fn throughput(
     Ok((sum * 1000.0).clamp(-1e18, 1e18) as i64)
 }
 
-/// What was learned of a group: whether the model was off by more than this, so that what it said before does not hold.
+/// A model that is off by more than this is notably off: what it said does not hold.
 const NOTABLE: f64 = 0.05;
 
-/// Learns from jobs that share a GPU; `progress` of each, where it was measured. Whether that was news: the model was
-/// notably off before. `None`: what one of them does alone is not known.
+/// Jobs that share a GPU, and what was measured of them.
+struct Seen {
+    known: Vec<(Profile, Option<f64>)>,
+    gpu: GpuType,
+    sharing: Mode,
+}
+
+impl Seen {
+    /// `None`: what one of them does alone is not known.
+    fn of(gpu: &Gpu, jobs: &[&Job], alone: &impl Alone) -> Option<Self> {
+        let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
+        let known = known(&classes, &gpu.info.name, alone)?;
+        let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
+        let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
+        Some(Self { known, gpu: GpuType::named(&gpu.info.name), sharing })
+    }
+}
+
+/// Whether the model is notably off of what was measured: then it is worth to learn from, and what it said before does not
+/// hold. `None`: what one of them does alone is not known.
+pub fn is_off(
+    model: &SlowdownModel,
+    gpu: &Gpu,
+    jobs: &[&Job],
+    progress: &[Option<f64>],
+    alone: &impl Alone,
+) -> Option<bool> {
+    let seen = Seen::of(gpu, jobs, alone)?;
+    let members = &members(&seen.known);
+    let told = model.expect(&Group { gpu: &seen.gpu, sharing: seen.sharing, members }).ok();
+    let off = |told: Vec<f64>| {
+        told.iter().zip(progress).any(|(told, seen)| seen.is_some_and(|seen| (told - seen).abs() > NOTABLE))
+    };
+    Some(told.is_none_or(off))
+}
+
+/// Learns from jobs that share a GPU; `progress` of each, where it was measured. `None`: what one of them does alone
+/// is not known.
 ///
 /// # Errors
 /// What the model refuses to learn from.
@@ -245,17 +305,9 @@ pub fn observe(
     jobs: &[&Job],
     progress: Vec<Option<f64>>,
     alone: &impl Alone,
-) -> Option<Result<bool, BadGroup>> {
-    let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
-    let known = known(&classes, &gpu.info.name, alone)?;
-    let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
-    let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
-    let (kind, members) = (GpuType::named(&gpu.info.name), members(&known));
-    let group = Group { gpu: &kind, sharing, members: &members };
-    let off = |forecast: Forecast| {
-        let pairs = forecast.tasks.iter().zip(&progress);
-        pairs.filter_map(|(task, seen)| Some((task.progress.expected - (*seen)?).abs())).fold(0.0, f64::max)
-    };
-    let news = model.predict(&group).map_or(true, |forecast| off(forecast) > NOTABLE);
-    Some(model.observe(&group, &Observed::Progress(progress)).map(|_| news))
+) -> Option<Result<(), BadGroup>> {
+    let seen = Seen::of(gpu, jobs, alone)?;
+    let members = &members(&seen.known);
+    let group = Group { gpu: &seen.gpu, sharing: seen.sharing, members };
+    Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
 }

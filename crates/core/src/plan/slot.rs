@@ -11,7 +11,7 @@ use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Order, Pack};
 use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
 use crate::reading::Health;
-use crate::slowdown::{is_limited, kept_apart, limit};
+use crate::slowdown::{is_limited, kept_apart, limit, was_parted};
 use crate::state::State;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -42,14 +42,7 @@ pub(crate) enum Objection {
     /// yet.
     Unprofiled(Option<JobId>),
     /// A job would fall below the progress that the policy keeps everyone at.
-    Floor {
-        /// The job.
-        job: JobId,
-        /// Its predicted progress.
-        expected: Fraction,
-        /// The floor.
-        floor: Fraction,
-    },
+    Floor(Fraction),
     /// All of them together would gain too little.
     Gain {
         /// What they would gain.
@@ -108,6 +101,8 @@ pub(super) struct Slot<'a> {
     state: &'a State,
     /// A tenant has a limit of slowdown.
     pub(super) limited: bool,
+    /// A tenant was parted from another before.
+    parted: bool,
     /// Who is there, where predictions count.
     beside: Option<Beside<'a>>,
     /// Kept for a job that is overdue.
@@ -140,6 +135,7 @@ impl<'a> Slot<'a> {
             cooldown: cooldown(gpu, options, now),
             state,
             limited: is_limited(state, gpu),
+            parted: gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(was_parted)),
             beside: None,
             held: None,
             added: Vec::new(),
@@ -251,7 +247,9 @@ impl<'a> Slot<'a> {
             return None;
         }
         let job = self.state.job(want.job)?;
-        if let Some(apart) = kept_apart(self.state, job, self.gpu) {
+        if (want.particular || self.parted)
+            && let Some(apart) = kept_apart(self.state, job, self.gpu)
+        {
             return Some(Objection::Apart(apart));
         }
         if want.limited && !self.gpu.foreign().is_empty() {
@@ -282,9 +280,7 @@ impl<'a> Slot<'a> {
                 return Some(Objection::Bad);
             }
             if outlook.paces.iter().chain([&outlook.joins]).any(below) {
-                let tasks = beside.predicted(want.job, outlook);
-                let task = tasks.iter().min_by_key(|task| task.expected)?;
-                return Some(Objection::Floor { job: task.job, expected: task.expected, floor: rule.floor });
+                return Some(Objection::Floor(rule.floor));
             }
             if outlook.gain() < least {
                 return Some(Objection::Gain { gain: outlook.gain(), least });
@@ -298,10 +294,11 @@ impl<'a> Slot<'a> {
             _ if !limited => None,
             _ => beside.predicted(want.job, outlook).into_iter().find_map(|task| {
                 let limit = limit(self.state, self.state.job(task.job)?)?;
-                (task.lower < least_progress(limit)).then(|| Objection::Exceeded {
+                let Some(lower) = task.lower else { return Some(Objection::NotYet) };
+                (lower < least_progress(limit)).then(|| Objection::Exceeded {
                     job: task.job,
                     expected: slowdown(task.expected),
-                    upper: slowdown(task.lower),
+                    upper: slowdown(lower),
                     limit,
                 })
             }),
@@ -368,7 +365,12 @@ impl<'a> Slot<'a> {
                 Objection::Foreign => Refusal::Uncontrolled,
                 Objection::Apart(job) => Refusal::Apart { job },
                 Objection::Unprofiled(job) => Refusal::Unprofiled { job },
-                Objection::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
+                Objection::Floor(floor) => {
+                    let tasks = self.predicted(want);
+                    let slowest = tasks.iter().min_by_key(|task| task.expected);
+                    let (job, expected) = slowest.map_or((want.job, floor), |task| (task.job, task.expected));
+                    Refusal::Floor { job, expected, floor }
+                }
                 Objection::Gain { gain, least } => Refusal::Gain { gain, least },
                 Objection::Bad => Refusal::Bad,
             },

@@ -4,7 +4,7 @@
 
 use crate::explain::{NoGpu, Reason};
 use crate::ledger::Reservation;
-use crate::model::{Attempt, Floor, Job, JobId, SharingMode};
+use crate::model::{Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
 use crate::progress::Class;
 use crate::slowdown;
@@ -127,7 +127,6 @@ impl Want {
         let share = state.share_for(job);
         let blind = (policy.blind && !alone && reservation == Reservation::Whole)
             .then(|| Blind::of(state, shares.unwrap_or(SharingMode::Exclusive)));
-        let evicted = |a: &Attempt| matches!(a.verdict, Reason::Evicted { .. });
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
@@ -142,7 +141,7 @@ impl Want {
             alone,
             load: policy.pack.load(job.spec.profile),
             limited,
-            particular: limited || share.is_some() || job.past.iter().any(evicted),
+            particular: limited || share.is_some() || slowdown::was_parted(job),
             class: job.class(),
             blind,
             overdue: job.due.is_some_and(|due| due <= now),

@@ -591,7 +591,7 @@ impl Stage {
         let mut paces = BTreeMap::new();
         for (job, progress) in words.pairs.drain(..) {
             let (expected, lower) = progress.split_once(':').ok_or("progress is written 1=.9:.8")?;
-            let pace = Pace { expected: share(expected)?, lower: share(lower)? };
+            let pace = Pace { expected: share(expected)?, lower: Some(share(lower)?) };
             paces.insert(class(JobId(number(&job)?))?, pace);
         }
         let tenants = self.state.gpu(id).map_or(&[][..], |gpu| &gpu.tenants);

@@ -284,6 +284,11 @@ impl Domain {
             .collect()
     }
 
+    /// Log of what is expected of each member's progress.
+    pub(crate) fn expect(&self, mode: Mode, seats: &[Seat<'_>], split: bool, clock: &[f64]) -> Vec<f64> {
+        Local::new(self, seats).expect(mode, seats, split, clock)
+    }
+
     /// Factor of the standard deviation for 90 % bounds.
     pub(crate) fn bounds(&self, kind: Kind) -> (f64, usize) {
         self.scores.factor(kind)

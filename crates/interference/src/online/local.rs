@@ -101,6 +101,29 @@ impl Local {
         seats.iter().enumerate().map(of).collect()
     }
 
+    /// What the model says at what is known: [`Linear::value`] alone.
+    pub(super) fn expect(&self, mode: Mode, seats: &[Seat<'_>], split: bool, clock: &[f64]) -> Vec<f64> {
+        let k = seats.len();
+        let alone = law::progress(mode, &self.clients(&self.mean, seats), constants(&self.mean, k));
+        let mut value: Vec<f64> = alone.iter().map(|p| p.ln()).collect();
+        self.correct(&mut value, split, clock);
+        value
+    }
+
+    /// What comes on top of the law: the clock, and what was learned of each class.
+    fn correct(&self, value: &mut [f64], split: bool, clock: &[f64]) {
+        let shares = value.len() > 1;
+        for (i, value) in value.iter_mut().enumerate() {
+            *value += clock[i];
+            if shares {
+                *value += self.mean[self.at(i) + 3];
+            }
+            if shares && split {
+                *value += self.mean[SPLIT];
+            }
+        }
+    }
+
     /// The model and its slopes at what is known. `clock`: log of what the power limit leaves each.
     pub(super) fn linear(&self, mode: Mode, seats: &[Seat<'_>], split: bool, clock: &[f64]) -> Linear {
         let k = seats.len();
@@ -162,17 +185,12 @@ impl Local {
             }
         }
         let mut value = base;
-        for i in 0..k {
-            value[i] += clock[i];
-            if k < 2 {
-                continue;
-            }
+        self.correct(&mut value, split, clock);
+        for i in (0..k).filter(|_| k > 1) {
             let at = self.at(i);
             slope.set(i, at + 3, slope.at(i, at + 3) + 1.0);
-            value[i] += self.mean[at + 3];
             if split {
                 slope.set(i, SPLIT, 1.0);
-                value[i] += self.mean[SPLIT];
             }
         }
         Linear { value, slope }

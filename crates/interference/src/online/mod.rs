@@ -230,6 +230,27 @@ impl SlowdownModel {
         Ok(Forecast { tasks, sum, min, reasons })
     }
 
+    /// What is expected of each member's progress, as [`SlowdownModel::predict`] says, without bounds: one pass of the law in
+    /// place of several for each member.
+    ///
+    /// # Errors
+    /// As [`Group::check`].
+    pub fn expect(&self, group: &Group<'_>) -> Result<Vec<f64>, BadGroup> {
+        group.check()?;
+        let fresh;
+        let ready = ready(group);
+        let domain = match self.domains.get(&ready.key) {
+            Some(domain) => domain,
+            None => {
+                fresh = self.begun(group);
+                &fresh
+            }
+        };
+        let seats = seats(group, &ready.features);
+        let logs = domain.expect(group.sharing, &seats, group.is_split(), &ready.clock);
+        Ok(logs.into_iter().map(|log| log.clamp(-500.0, 500.0).exp().clamp(LEAST, MOST)).collect())
+    }
+
     /// Learns from what was observed of a group. Some tens of microseconds.
     ///
     /// Rates outside 1e-9 to 1e12, and progress outside 0.0001 to 4, are skipped: a task

@@ -87,10 +87,13 @@ impl Outlooks {
                 let world = world.jobs.get(index(job.spec.id) as usize)?;
                 (world.gpus.len() == 1 && world.rate > 0.0).then_some(world.rate)
             };
-            let progress = jobs.iter().map(progress).collect();
-            // What it refuses to learn from it does without.
-            let learned = outlook::observe(&mut self.model, there, &jobs, progress, &alone);
-            self.learned |= matches!(learned, Some(Ok(true)));
+            let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
+            // Nothing is measured with noise here: what was predicted teaches nothing.
+            if outlook::is_off(&self.model, there, &jobs, &progress, &alone) == Some(true) {
+                // What it refuses to learn from it does without.
+                let learned = outlook::observe(&mut self.model, there, &jobs, progress, &alone);
+                self.learned |= matches!(learned, Some(Ok(())));
+            }
         }
     }
 
@@ -180,7 +183,7 @@ fn wrong(mut outlook: Outlook, errors: &Errors) -> Outlook {
     let off = |classes: &[Class], of: Class, progress| errors.progress(number(classes, of), progress);
     let both = |pace: Pace, of| Pace {
         expected: off(&all.classes, of, pace.expected),
-        lower: off(&all.classes, of, pace.lower),
+        lower: pace.lower.map(|lower| off(&all.classes, of, lower)),
     };
     outlook.joins = both(outlook.joins, outlook.newcomer);
     let there = outlook.there.classes.iter();

@@ -2,6 +2,7 @@
 
 use crate::event::cluster::{Cluster, demand, weight};
 use crate::event::engine::complete;
+use crate::event::knowledge::Knowledge;
 use crate::event::startup::startup;
 use crate::event::{Setup, SharingMode};
 use crate::gpu::Law;
@@ -131,6 +132,7 @@ impl Known {
             record: false,
             baseline: None,
             kace: None,
+            knowledge: Knowledge::default(),
         };
         Self { workload, cluster: cluster.clone(), setup, mode, classes, jobs, type_of, types }
     }
