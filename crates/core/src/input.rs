@@ -125,6 +125,13 @@ pub enum Input {
         /// How long was measured.
         over: Millis,
     },
+    /// The command of a running job was seen to make its first steps.
+    Stepped {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+    },
     /// A user wants a job ended.
     Cancel {
         /// Number of the job.

@@ -299,6 +299,12 @@ impl Slowdowns {
             if watch.attempt != attempt {
                 *watch = Watch::new(attempt, now);
             }
+            if let Some(active) = unsettled_since(job.spec.id, &gpus) {
+                let counted = self.paces.rate(job.spec.id, active, now);
+                if counted.is_some_and(|rate| rate.advances >= ADVANCES) {
+                    inputs.push(Input::Stepped { job: job.spec.id, attempt });
+                }
+            }
             if company.alone {
                 self.look_alone(now, job, &gpus, &company, looks);
             } else if let Some((progress, over)) = self.look_together(now, state, job, &gpus, &company) {
@@ -647,6 +653,13 @@ impl Samples {
     fn metrics(&mut self) -> Metrics {
         Metrics::over(self.values.make_contiguous())
     }
+}
+
+/// Since when a job is on its GPUs that has not settled, and of whose steps nothing is known yet.
+fn unsettled_since(id: JobId, gpus: &[&Gpu]) -> Option<Millis> {
+    let tenants = || gpus.iter().filter_map(|gpu| gpu.tenant(id));
+    let open = tenants().any(|t| !t.settled && t.stepped.is_none());
+    tenants().filter_map(|t| t.active_since).max().filter(|_| open)
 }
 
 /// Whether two profiles of a command say the same: rates within a tenth, activity within ten points.

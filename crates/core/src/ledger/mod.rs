@@ -206,11 +206,11 @@ impl Gpu {
         }
     }
 
-    /// Marks tenants whose first window is full and shrinks their reservations.
+    /// Marks tenants that have settled and shrinks their reservations.
     fn settle(&mut self, now: Millis, options: &Options) {
         for tenant in &mut self.tenants {
             let full = tenant.active_since.is_some_and(|since| now.since(since) >= options.window);
-            tenant.settled |= full;
+            tenant.settled |= full || (options.policy.blind && tenant.is_steady(now));
             let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
                 continue;
             };

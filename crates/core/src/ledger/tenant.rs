@@ -88,7 +88,10 @@ pub struct Tenant {
     pub placed: Millis,
     /// When it was first seen on the GPU.
     pub active_since: Option<Millis>,
-    /// Whether its first window is full.
+    /// When its first steps were seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stepped: Option<Millis>,
+    /// Whether its first window is full, or its memory has stopped growing over its first steps.
     pub settled: bool,
     /// Whether it ever had a neighbour (ours) or a foreign process beside it.
     pub shared: bool,
@@ -127,6 +130,10 @@ const fn is_zero(n: &u32) -> bool {
 /// With static shapes memory reaches its peak within the first steps, the first evaluation and the
 /// first partial batch: within about this time.
 const FIRST_MINUTE: Millis = Millis::secs(60);
+
+/// A job that makes steps has settled once its memory has not risen for so long. A look is a tenth of a second, and PyTorch's
+/// allocator takes what a batch needs within it.
+const STEADY: Millis = Millis::secs(5);
 
 /// So many rises after that are no evaluation and no last batch: the memory grows.
 const GROWING: u32 = 3;
@@ -197,6 +204,13 @@ impl Tenant {
         let still = self.growth.at.is_some_and(|at| now.since(at) >= options.window);
         let begun = peak >= needs.percent(75) || active >= options.startup_patience;
         active >= FIRST_MINUTE.max(options.window) && still && begun
+    }
+
+    /// Whether it has made steps, and its memory has not risen since for a while: with static shapes the first step takes
+    /// what every step takes.
+    pub(super) fn is_steady(&self, now: Millis) -> bool {
+        let risen = self.growth.at.or(self.active_since);
+        self.stepped.zip(risen).is_some_and(|(stepped, risen)| now.since(stepped.max(risen)) >= STEADY)
     }
 
     /// How its memory was seen to grow, at its end.

@@ -46,17 +46,25 @@ impl<'a> Slots<'a> {
 
     pub(super) fn kind(&self, want: &Want) -> WantKind {
         let at = self.sizes.partition_point(|size| *size < want.least_capacity);
+        let by_class = self.limited || self.options.policy.goes_by_predictions();
         WantKind {
             idle_only: want.idle_only,
             sharing: want.sharing,
             forecast: matches!(want.reservation, Reservation::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
-            class: (self.limited || self.options.policy.goes_by_predictions()).then_some(want.class),
+            class: (by_class && !self.is_full_for(want)).then_some(want.class),
             overdue: want.overdue,
             blind: want.blind,
             job: want.particular.then_some(want.job),
         }
+    }
+
+    /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells.
+    fn is_full_for(&self, want: &Want) -> bool {
+        let room = |slot: &Slot<'_>| slot.free.zip(want.blind.map(|b| b.least_on(slot.gpu.info.memory)));
+        want.blind.is_some()
+            && !self.slots.iter().any(|slot| room(slot).is_some_and(|(free, least)| free >= least))
     }
 
     /// GPUs for a job, if there are enough.

@@ -55,26 +55,35 @@ pub(super) struct Blind {
     pub(super) capped: bool,
     /// Jobs among which what is free of a GPU is divided.
     among: u64,
+    /// What no command exceeded lately, and half of that on top; `None`: too few have run.
+    usual: Option<MiB>,
 }
 
-/// A job of whose memory nothing is known is started with no less than this, about: three of four of the tasks of CARMA's
-/// evaluation take less than 12 GiB, and all but five of fifty-two less than this.
-const BLIND_LEAST: MiB = MiB::gib(20);
+/// A job of whose memory nothing is known is started with no less than this, about: no task of CARMA's evaluation takes
+/// more.
+const BLIND_LEAST: MiB = MiB::gib(32);
+
+/// On a smaller GPU this much of it will do, percent.
+const NEARLY_ALL: u64 = 80;
 
 impl Blind {
     fn of(state: &State, sharing: SharingMode) -> Self {
         let capped = sharing == SharingMode::Mps && state.options().caps;
         let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
-        Self { capped, among: state.queue().blind().div_ceil(gpus).max(1) as u64 }
+        let usual = state.usual_memory().map(|most| most.percent(150).max(MiB::gib(2)));
+        Self { capped, among: state.queue().blind().div_ceil(gpus).max(1) as u64, usual }
     }
 
     /// Without so much free it waits.
     pub(super) fn least_on(self, memory: MiB) -> MiB {
-        BLIND_LEAST.max(memory.percent(25)).min(memory.percent(50))
+        let unseen = BLIND_LEAST.max(memory.percent(25)).min(memory.percent(NEARLY_ALL));
+        self.usual.map_or(unseen, |usual| usual.min(unseen))
     }
 
     pub(super) fn part(self, free: MiB, memory: MiB) -> MiB {
-        if self.capped { MiB(free.0 / self.among).max(self.least_on(memory)).min(free) } else { free }
+        // Never all of a large GPU: another may come while its memory settles.
+        let most = MiB(free.0 / self.among).min(memory.percent(50));
+        if self.capped { most.max(self.least_on(memory)).min(free) } else { free }
     }
 }
 

@@ -50,6 +50,20 @@ impl State {
         })
     }
 
+    /// Its first steps were seen.
+    pub(super) fn stepped(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
+        let now = self.now;
+        let gpus = self.attempt_of(id, attempt)?.placement().map(|p| p.gpus.clone()).unwrap_or_default();
+        for gpu in gpus {
+            self.change_gpu(gpu, |gpu, _| {
+                for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id) {
+                    tenant.stepped = tenant.stepped.or(Some(now));
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     /// It was never started. A user's wish to end it is fulfilled; otherwise it goes back into the queue.
     pub(super) fn not_launched(
         &mut self,
@@ -130,6 +144,7 @@ impl State {
         let Some(job) = self.jobs.get(&id) else {
             return Vec::new();
         };
+        let command = job.spec.command_key;
         let (placement, started) = match &job.phase {
             Phase::Running { placement, started, .. } => (placement.clone(), Some(*started)),
             Phase::Launching { placement, .. } => (placement.clone(), None),
@@ -142,6 +157,9 @@ impl State {
             }
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
+        if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
+            self.peaks.add(command, peak);
+        }
         let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
         let seen = left.iter().filter_map(|(_, t)| t.seen(now)).reduce(|a, b| SeenMemory {
             active: a.active.max(b.active),

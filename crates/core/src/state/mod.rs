@@ -8,6 +8,7 @@ mod devices;
 mod index;
 mod oom;
 mod outcome;
+mod peaks;
 mod place;
 mod predictions;
 mod requests;
@@ -22,7 +23,8 @@ use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
 use crate::model::{EndCause, Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
-use crate::units::Millis;
+use crate::units::{MiB, Millis};
+use peaks::Peaks;
 use predictions::{Bad, Outlooks};
 use serde::{Deserialize, Serialize};
 use shadow::Shadow;
@@ -85,6 +87,9 @@ pub struct State {
     /// When jobs would start if nobody shared.
     #[serde(default, skip_serializing_if = "Shadow::is_none")]
     shadow: Shadow,
+    /// What commands took lately.
+    #[serde(default, skip_serializing_if = "Peaks::is_empty")]
+    peaks: Peaks,
     /// Companies in which a job was measured below the floor of the policy, with when that was.
     #[serde(default, skip_serializing_if = "Bad::is_empty")]
     bad: Bad,
@@ -162,6 +167,11 @@ impl State {
     #[must_use]
     pub fn faults_of(&self, command_key: u64) -> u32 {
         self.faulted.get(&command_key).copied().unwrap_or(0)
+    }
+
+    /// What none of the commands exceeded that ran lately; `None`: too few have run.
+    pub(crate) fn usual_memory(&self) -> Option<MiB> {
+        self.peaks.most()
     }
 
     pub(crate) const fn ring(&self) -> u32 {
@@ -260,6 +270,7 @@ impl State {
             Input::Measured { job, attempt, progress, over } => {
                 self.measured(*job, *attempt, *progress, *over)
             }
+            Input::Stepped { job, attempt } => self.stepped(*job, *attempt),
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
             Input::Release { job, by } => self.release(*job, by),

@@ -145,6 +145,7 @@ impl State {
                     peak: None,
                     placed: placement.at,
                     active_since: None,
+                    stepped: None,
                     settled: false,
                     shared: false,
                     alone: None,
