@@ -103,6 +103,7 @@ impl Bench {
                 memory: MiB::gib(if index % 4 == 3 { 80 } else { 40 }),
                 kind: GpuKind::Virtual,
                 has_activity: true,
+                no_mps: None,
             })
             .collect();
         bench.feed(Input::Inventory(devices));

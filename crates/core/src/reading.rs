@@ -37,6 +37,9 @@ pub struct GpuInfo {
     pub kind: GpuKind,
     /// Whether fine-grain activity (SMACT, SMOCC, DRAMA) can be read here.
     pub has_activity: bool,
+    /// Why jobs cannot share it by MPS; `None`: as far as is known, they can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_mps: Option<Arc<str>>,
 }
 
 /// Activity over the last sampling interval, each the share of time or of the peak rate.

@@ -14,7 +14,7 @@ pub use crate::progress::{
 use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, SharingMode};
-use crate::state::State;
+use crate::state::{Server, State};
 use crate::units::{Fraction, MiB};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +51,27 @@ const LOOKED_AT: usize = 4096;
 /// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
 const COMPANIES: usize = 128;
 
+/// Where a company is.
+#[derive(Default)]
+struct There {
+    /// A limit counts on one of those GPUs.
+    limited: bool,
+    /// The most memory that is free on one.
+    room: MiB,
+    /// The MPS servers of those GPUs; `None`: one without such a server.
+    servers: BTreeSet<Option<u32>>,
+}
+
+impl There {
+    /// Whether a job of this server would find the company in this mode; `None`: it is not under MPS.
+    fn is_met(&self, mode: SharingMode, server: Option<u32>) -> bool {
+        match mode {
+            SharingMode::Mps => server.is_some() && self.servers.contains(&server),
+            _ => server.is_none() || self.servers.iter().any(|there| *there != server),
+        }
+    }
+}
+
 /// What the next plan wants to know: of the first classes in the queue of which it is not known yet, beside every company
 /// that is on a GPU, where a limit counts or the policy goes by predictions. With the answers applied it asks of
 /// the next.
@@ -58,41 +79,47 @@ const COMPANIES: usize = 128;
 pub fn questions(state: &State) -> Vec<Question> {
     let policy = &state.options().policy;
     let (by_policy, reserve) = (policy.goes_by_predictions(), policy.reserve);
-    // Of each way of sharing, the companies that are there, whether one of them has a limit, and the most memory that is
-    // free beside them.
-    let mut companies: BTreeMap<(SharingMode, Company), (bool, MiB)> = BTreeMap::new();
+    // The companies that are there, as those find them who take turns with them and those who share their MPS server.
+    let mut companies: BTreeMap<(SharingMode, Company), There> = BTreeMap::new();
     for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
         if gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive) {
             let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
             for mode in [SharingMode::TimeSlice, SharingMode::Mps] {
-                let (any, most) = companies.entry((mode, state.company(id, gpu, mode))).or_default();
-                (*any, *most) = (*any | limited, room.max(*most));
+                let there = companies.entry((mode, state.company(id, gpu, mode))).or_default();
+                there.limited |= limited;
+                there.room = room.max(there.room);
+                there.servers.insert(match state.server_on(gpu) {
+                    Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
+                    _ => None,
+                });
             }
         }
     }
-    let any_limited = companies.values().any(|(limited, _)| *limited);
+    let any_limited = companies.values().any(|there| there.limited);
     let mut companies: Vec<_> = companies.into_iter().collect();
-    companies.sort_by_key(|((_, company), (limited, _))| (!limited, company.classes.len()));
-    companies.truncate(COMPANIES.max(companies.partition_point(|(_, (limited, _))| *limited)));
+    companies.sort_by_key(|((_, company), there)| (!there.limited, company.classes.len()));
+    companies.truncate(COMPANIES.max(companies.partition_point(|(_, there)| there.limited)));
     let mut asked = BTreeSet::new();
     let (mut classes, mut asking) = (BTreeSet::new(), 0);
     for job in state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT) {
         let Some(sharing) = state.sharing_for(job) else { continue };
         let of_job = by_policy || limit(state, job).is_some();
-        if !(of_job || any_limited) || !classes.insert((job.class(), sharing, of_job)) {
+        let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
+        if !(of_job || any_limited) || !classes.insert((job.class(), server, of_job)) {
             continue;
         }
         let before = asked.len();
         // What has no room there needs no prediction.
         let needs = state.reservation_for(job).1.unwrap_or_default();
-        for ((mode, there), (limited, room)) in &companies {
-            let bounds = *limited || limit(state, job).is_some();
+        for ((mode, company), there) in &companies {
+            let bounds = there.limited || limit(state, job).is_some();
             let known = || {
-                let told = state.outlooks_of(there).and_then(|of| of.get(&job.class()));
+                let told = state.outlooks_of(company).and_then(|of| of.get(&job.class()));
                 told.is_some_and(|told| !bounds || told.has_bounds())
             };
-            if *mode == sharing && (of_job || *limited) && needs <= *room && !known() {
-                asked.insert(Question { there: there.clone(), newcomer: job.class(), bounds });
+            let meets = there.is_met(*mode, server);
+            if meets && (of_job || there.limited) && needs <= there.room && !known() {
+                asked.insert(Question { there: company.clone(), newcomer: job.class(), bounds });
                 if asked.len() == QUESTIONS {
                     return asked.into_iter().collect();
                 }

@@ -189,6 +189,7 @@ impl<'a> World<'a> {
                 memory: MiB(CAPACITY),
                 kind: GpuKind::Virtual,
                 has_activity: true,
+                no_mps: None,
             }]),
         );
         for (id, forecast) in (1..).map(JobId).zip(&trace.neighbours) {

@@ -432,6 +432,7 @@ impl World {
                 memory: MiB::gib(*gib),
                 kind: GpuKind::Virtual,
                 has_activity: true,
+                no_mps: None,
             })
             .collect();
         let mut world = Self {

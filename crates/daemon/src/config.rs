@@ -5,7 +5,7 @@ pub mod limits;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
-use carma_core::policy::{Gate, MemoryScreen, Options, Order, RecoveryMethod, presets};
+use carma_core::policy::{Gate, Line, MemoryScreen, Options, Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use carma_files::Why;
@@ -62,12 +62,12 @@ section! {
         /// The GPUs: `auto` and `nvml` are those of the machine, `virtual:4xA100-40GB` is a model.
         pub gpus: String = Is("\"auto\""),
         /// The policy: a name of docs/policies.md.
-        pub policy: String = Is("\"carma\""),
+        pub policy: String = Is("\"adaptive\""),
         /// For the policy `kace`: the model by which it predicts, a file that `carma lab kace train` wrote. Default: the one
         /// that carma ships (docs/research/kace.md).
         pub kace_model: PathBuf = Example("\"/etc/carma/kace.json\""),
         /// How jobs share a GPU that do not say.
-        pub sharing: SharingMode = Is("\"time-slice\""),
+        pub sharing: SharingMode = Is("\"mps\""),
         /// Group (name or number) whose members may do what root may. Default: `carma-operators`, if there is such a
         /// group. A daemon of a user's own has no operators.
         pub operators: String = Example("\"carma-operators\""),
@@ -153,12 +153,12 @@ section! {
 }
 
 section! {
-    /// The queue. The defaults are those of the policy; shown are those of `carma`.
+    /// The queue. The defaults are those of the policy; shown are those of `carma`, and of `adaptive` for `floor` and `gain`.
     #[derive(Copy)]
     pub struct QueueConfig "queue" {
         /// `true`: no job overtakes one that waits.
         pub strict_fifo: bool = Is("false"),
-        /// How long a waiting job may be overtaken.
+        /// How long a waiting job may be overtaken, where the policy's order is that of arrival.
         pub overtake_for: Span = Is("\"30m\""),
         /// The most jobs on one GPU; 0: no limit.
         pub most_jobs: u32 = Is("4"),
@@ -167,6 +167,10 @@ section! {
         /// Which of the GPUs that would do is taken. `speedup` takes the one on which the job adds most to the predicted
         /// sum of progress; `throughput` the one whose jobs get most done together by KACE's prediction.
         pub order: Order = Is("\"magm\""),
+        /// `adaptive` lets a job join others only where each of them is predicted to keep this share of its speed alone.
+        pub floor: f64 = Is("0.5"),
+        /// ... and where the sum of those shares grows by this much.
+        pub gain: f64 = Is("0.2"),
     }
 }
 
@@ -305,8 +309,22 @@ impl Config {
         if let Some(most) = self.queue.most_jobs {
             policy.most_jobs = (most > 0).then_some(most);
         }
+        for (key, value) in [("floor", self.queue.floor), ("gain", self.queue.gain)] {
+            let Some(value) = value else { continue };
+            let value = fraction(key, value)?;
+            let Some(progress) = &mut policy.progress else {
+                return Err((
+                    key,
+                    format!(
+                        "{key}: the policy '{}' does not go by predicted progress; `adaptive` does",
+                        policy.name
+                    ),
+                ));
+            };
+            *(if key == "floor" { &mut progress.floor } else { &mut progress.gain }) = value;
+        }
         match self.queue.strict_fifo {
-            Some(true) => policy.backfill = None,
+            Some(true) => (policy.line, policy.backfill) = (Line::Arrival, None),
             Some(false) if policy.backfill.is_none() => policy.backfill = Some(Millis::secs(1800)),
             Some(false) | None => {}
         }

@@ -446,6 +446,7 @@ mod tests {
             memory: MiB::gib(40),
             kind,
             has_activity: true,
+            no_mps: None,
         }
     }
 

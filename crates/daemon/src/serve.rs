@@ -93,7 +93,7 @@ impl Gpus {
         let limited = visible.is_some();
         let probe = nvml::open(&NvmlOptions { visible, ..NvmlOptions::default() })
             .map_err(|e| ServeError::Gpus(e.to_string()))?;
-        let inventory = probe.inventory().to_vec();
+        let mut inventory = probe.inventory().to_vec();
         let driver = probe.driver_version().to_owned();
         let config = &options.config.mps;
         let mut mps = MpsOptions::new(&layout.mps);
@@ -104,9 +104,13 @@ impl Gpus {
         if limited {
             mps.gpus = inventory.iter().map(|g| g.uuid.clone()).collect();
         }
+        let mps = Mps::new(mps);
+        for gpu in &mut inventory {
+            gpu.no_mps = gpu.no_mps.take().or_else(|| mps.obstacle(gpu).map(Into::into));
+        }
         Ok(Self {
             probe: Box::new(probe),
-            sharing: Arc::new(Mps::new(mps)),
+            sharing: Arc::new(mps),
             env: Vec::new(),
             inventory,
             driver,

@@ -4,7 +4,7 @@
 use crate::state::{FakeGpm, FakeGpu, FakeMig, FakeProcess, State, used_mib};
 use nvml_wrapper_sys::bindings::*;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr, c_char, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::without_provenance_mut;
@@ -373,6 +373,11 @@ export! {
     { put_processes(&device(FUNCTION, handle)?, (count, out), |p| p.mps) }
     nvmlDeviceGetPowerUsage = (handle: nvmlDevice_t, out: *mut c_uint) {
         put(out, device(FUNCTION, handle)?.whole()?.power_mw.ok_or(NOT_SUPPORTED)?)
+    }
+    nvmlDeviceGetCudaComputeCapability = (handle: nvmlDevice_t, major: *mut c_int, minor: *mut c_int) {
+        let version = device(FUNCTION, handle)?.gpu().compute_capability;
+        put(major, version.0)?;
+        put(minor, version.1)
     }
     nvmlDeviceGetTotalEnergyConsumption = (handle: nvmlDevice_t, out: *mut c_ulonglong) {
         put(out, device(FUNCTION, handle)?.whole()?.energy_mj.ok_or(NOT_SUPPORTED)?)

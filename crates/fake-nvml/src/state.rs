@@ -44,6 +44,8 @@ pub struct FakeGpu {
     pub uuid: String,
     /// Product name.
     pub name: String,
+    /// CUDA compute capability, major and minor.
+    pub compute_capability: (i32, i32),
     /// Memory, MiB.
     pub memory_total_mib: u64,
     /// Memory in use without what the driver reserves, MiB; `null`: what the processes hold.
@@ -134,6 +136,7 @@ impl Default for FakeGpu {
         Self {
             uuid: "GPU-00000000-0000-0000-0000-000000000000".to_owned(),
             name: "NVIDIA H200".to_owned(),
+            compute_capability: (9, 0),
             memory_total_mib: 143_771,
             memory_used_mib: None,
             reserved_mib: 608,

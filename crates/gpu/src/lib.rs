@@ -7,7 +7,7 @@ pub mod nvml;
 pub mod probe;
 pub mod sharing;
 
-pub use mps::{Mps, MpsOptions};
+pub use mps::{Mps, MpsOptions, find_program};
 pub use nvml::{NvmlOptions, NvmlProbe};
 pub use probe::{Probe, ProbeError};
 pub use sharing::{Grant, Sharing, SharingError, SharingRequest};

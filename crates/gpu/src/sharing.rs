@@ -1,5 +1,6 @@
 //! How several processes share one GPU: what must run beside them and which environment they get.
 
+use carma_core::reading::GpuInfo;
 use carma_core::units::MiB;
 use std::sync::Arc;
 
@@ -37,6 +38,9 @@ pub struct SharingError {
 
 /// MPS, real or virtual. Time-slicing and exclusive use need nothing beside the job.
 pub trait Sharing: Send + Sync {
+    /// What keeps every job from sharing this GPU by MPS, as far as can be told before one starts; `None`: nothing.
+    fn obstacle(&self, gpu: &GpuInfo) -> Option<String>;
+
     /// Makes sure that MPS runs for this user, and says what environment a client needs.
     ///
     /// # Errors

@@ -106,6 +106,7 @@ fn busy(waiting: usize) -> State {
         memory: MiB::gib(140),
         kind: GpuKind::Virtual,
         has_activity: true,
+        no_mps: None,
     };
     feed(&mut state, Input::Inventory((0..GPUS).map(info).collect()));
     for gpu in 0..GPUS {

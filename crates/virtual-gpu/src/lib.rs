@@ -130,6 +130,7 @@ impl VirtualGpus {
                 memory: MiB(gpu.memory_mib),
                 kind: GpuKind::Virtual,
                 has_activity: true,
+                no_mps: None,
             })
             .collect();
         let uuids = inventory.iter().map(|gpu| Arc::clone(&gpu.uuid));

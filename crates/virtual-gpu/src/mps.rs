@@ -2,6 +2,7 @@
 
 use super::ENV_MPS;
 use super::host::Shared;
+use carma_core::reading::GpuInfo;
 use carma_gpu::{Grant, Sharing, SharingError, SharingRequest};
 use std::sync::Arc;
 
@@ -23,6 +24,10 @@ impl VirtualMps {
 }
 
 impl Sharing for VirtualMps {
+    fn obstacle(&self, _gpu: &GpuInfo) -> Option<String> {
+        None
+    }
+
     fn prepare(&self, request: &SharingRequest) -> Result<Grant, SharingError> {
         let refuse = |why: String| Err(SharingError { what: "virtual MPS".to_owned(), why });
         if !self.shared.mps_available() {

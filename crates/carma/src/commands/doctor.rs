@@ -7,13 +7,13 @@ use carma_api::wire::{ContextProbe, DoneReply, GpusReply, StatusReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_core::reading::GpuInfo;
-use carma_gpu::{NvmlOptions, Probe};
+use carma_gpu::{NvmlOptions, Probe, find_program};
 use carma_measure::context::{self, Measured};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// NVML may hang on a broken GPU, which is what a doctor must be able to say.
@@ -221,7 +221,7 @@ fn nvml(is_virtual: bool) -> (Finding, bool) {
 
 fn mps(has_gpus: bool) -> Finding {
     const ABOUT: &str = "mps";
-    match on_path(MPS_CONTROL, &std::env::var_os("PATH").unwrap_or_default()) {
+    match find_program(Path::new(MPS_CONTROL)) {
         Some(program) => Finding::ok(ABOUT, format!("MPS control program: {}", program.display())),
         None if has_gpus => Finding::warn(
             ABOUT,
@@ -230,12 +230,6 @@ fn mps(has_gpus: bool) -> Finding {
         ),
         None => Finding::ok(ABOUT, format!("{MPS_CONTROL} is not on PATH; without GPUs it is not needed")),
     }
-}
-
-fn on_path(program: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
-    std::env::split_paths(path).map(|dir| dir.join(program)).find(|file| {
-        std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    })
 }
 
 fn pidfd() -> Finding {
@@ -278,16 +272,6 @@ mod tests {
               be
               -> mend it
         ");
-    }
-
-    #[test]
-    fn programs_must_be_executable() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("tool");
-        std::fs::write(&file, "").unwrap();
-        assert_eq!(on_path("tool", dir.path().as_os_str()), None);
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(on_path("tool", dir.path().as_os_str()), Some(file));
     }
 
     #[test]

@@ -5,27 +5,21 @@
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
-use crate::state::State;
+use crate::state::{Server, State};
 use std::collections::BTreeMap;
 
 /// Those who are on a GPU, those that this plan has placed there among them.
 pub(super) struct Beside<'a> {
     state: &'a State,
     members: Vec<(JobId, Class)>,
-    /// As a newcomer would find them that takes turns, and one under MPS.
+    server: Server,
+    /// As one finds them who takes turns with them, and one whom the same MPS server serves.
     modes: [Mode<'a>; 2],
 }
 
 struct Mode<'a> {
     company: Company,
     outlooks: Option<&'a BTreeMap<Class, Outlook>>,
-}
-
-const fn at(sharing: SharingMode) -> usize {
-    match sharing {
-        SharingMode::Exclusive | SharingMode::TimeSlice => 0,
-        SharingMode::Mps => 1,
-    }
 }
 
 impl<'a> Beside<'a> {
@@ -38,31 +32,42 @@ impl<'a> Beside<'a> {
         Self {
             state,
             members: members.collect(),
+            server: state.server_on(gpu),
             modes: [mode(SharingMode::TimeSlice), mode(SharingMode::Mps)],
         }
     }
 
-    /// A job is placed here.
-    pub(super) fn join(&mut self, job: JobId, class: Class, sharing: SharingMode) {
+    /// A job is placed here; `server`: what serves it if it is under MPS.
+    pub(super) fn join(&mut self, job: JobId, class: Class, server: Option<u32>) {
         self.members.push((job, class));
-        let others_take_turns = sharing != SharingMode::Mps;
+        self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
-            if others_take_turns {
+            if self.server == Server::Several {
                 mode.company.sharing = SharingMode::TimeSlice;
             }
             mode.outlooks = self.state.outlooks_of(&mode.company);
         }
     }
 
-    /// Who is there, for one who would share in this way.
-    pub(super) fn company(&self, sharing: SharingMode) -> &Company {
-        &self.modes[at(sharing)].company
+    /// Those who are there, as a newcomer of this server finds them.
+    fn mode(&self, server: Option<u32>) -> &Mode<'a> {
+        let side_by_side = server.is_some() && self.server.with(server) != Server::Several;
+        &self.modes[usize::from(side_by_side)]
     }
 
-    /// What is predicted if a job of this class joins.
-    pub(super) fn outlook(&self, class: Class, sharing: SharingMode) -> Option<&'a Outlook> {
-        self.modes[at(sharing)].outlooks?.get(&class)
+    pub(super) const fn server(&self) -> Server {
+        self.server
+    }
+
+    /// Who is there, for a newcomer of this server.
+    pub(super) fn company(&self, server: Option<u32>) -> &Company {
+        &self.mode(server).company
+    }
+
+    /// What is predicted if a job of this class and server joins.
+    pub(super) fn outlook(&self, class: Class, server: Option<u32>) -> Option<&'a Outlook> {
+        self.mode(server).outlooks?.get(&class)
     }
 
     /// The job of this class: the newcomer, or one that is there.

@@ -2,10 +2,11 @@
 //!
 //! A job that takes idle GPUs is served from the state's index. Everything else goes through [`super::search`].
 
-use super::search::{Given, Slots, placement};
-use super::slot::{closed, cooldown};
+use super::search::{Given, Slots, placement, sharing_of};
+use super::slot::{closed, cooldown, sharing_on};
 use super::want::Want;
 use crate::explain::Reason;
+use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::Order;
 use crate::state::State;
@@ -54,7 +55,8 @@ impl<'a> Places<'a> {
             let Some(gpu) = self.state.gpu(*id) else { return false };
             gpu.info.memory >= want.least_capacity
                 && closed(gpu, options, self.now).is_none()
-                && (want.sharing != SharingMode::Mps || cooldown(gpu, options, self.now).is_none())
+                && (sharing_on(gpu, want.sharing) != SharingMode::Mps
+                    || cooldown(gpu, options, self.now).is_none())
                 && !self.taken.iter().any(|(taken, ..)| taken == id)
         };
         let wanted = want.gpus as usize;
@@ -62,17 +64,18 @@ impl<'a> Places<'a> {
         if gpus.len() < wanted {
             return None;
         }
-        let indices = gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.index)).collect();
-        let memory =
-            gpus.iter().filter_map(|id| Some(self.state.gpu(*id)?.info.memory)).max().unwrap_or_default();
-        let free = |id: &GpuId| {
-            let gpu = self.state.gpu(*id)?;
-            Some(want.blind?.part(gpu.free(options.policy.reserve)?, gpu.info.memory))
+        let given = || gpus.iter().filter_map(|id| self.state.gpu(*id));
+        let sharing = sharing_of(given().map(|gpu| sharing_on(gpu, want.sharing)));
+        let part = |gpu: &Gpu| {
+            let free = gpu.free(options.policy.reserve)?;
+            Some(want.blind?.part(free, gpu.info.memory, sharing))
         };
-        let part = gpus.iter().filter_map(free).min();
+        let part = given().filter_map(part).min();
+        let indices = given().map(|gpu| gpu.info.index).collect();
+        let memory = given().map(|gpu| gpu.info.memory).max().unwrap_or_default();
         let need = want.reserved_on(memory);
         let reason = Reason::PlacedIdle { gpus: indices, need, source: want.computed() };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
-        Some(placement(options, job, want, Given { gpus, memory, part, at: self.now, reason }))
+        Some(placement(options, job, want, Given { gpus, memory, sharing, part, at: self.now, reason }))
     }
 }

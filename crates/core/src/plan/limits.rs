@@ -4,6 +4,7 @@
 
 use crate::explain::{Reason, UserLimit};
 use crate::model::{Job, JobId};
+use crate::policy::Line;
 use crate::state::{State, Usage};
 use crate::units::Millis;
 use std::collections::BTreeMap;
@@ -42,7 +43,10 @@ impl<'a> Takes<'a> {
             _ => return None,
         };
         // Else smaller jobs of the same user would keep a large one out for ever.
-        let patient = options.policy.backfill.is_some_and(|limit| now.since(job.queued) <= limit);
+        let patient = match options.policy.line {
+            Line::Arrival => options.policy.backfill.is_some_and(|limit| now.since(job.queued) <= limit),
+            Line::Shortest => job.due.is_none_or(|due| due > now),
+        };
         let possible = matches!(limit, UserLimit::Gpus { wanted, most, .. } if wanted <= most);
         if possible && !patient && !recovering {
             self.first.insert(user.uid, job.spec.id);

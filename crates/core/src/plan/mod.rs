@@ -26,7 +26,7 @@ use faults::judge_faults;
 use place::place_jobs;
 use search::Slots;
 use std::sync::Arc;
-use want::Want;
+use want::{Blind, Want};
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -72,7 +72,7 @@ pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
 pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let now = now.max(state.now());
     let slots = Slots::new(state, now);
-    let want = Want::of(state, job, now);
+    let want = Want::of(state, job, now, Blind::of(state));
     match slots.find(&want) {
         Some(found) => found.reason,
         None => want.no_gpu(Arc::new(slots.refusals(&want))),

@@ -6,7 +6,7 @@ use super::failed::Failed;
 use super::gpus::Places;
 use super::limits::Takes;
 use super::slot::cooldown;
-use super::want::Want;
+use super::want::{Blind, Want};
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
@@ -59,6 +59,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     if detail == Detail::Reasons {
         plan.waiting.reserve(state.queue().len());
     }
+    let blind = Blind::of(state);
     let mut left_waiting = false;
     let shortest = policy.line == Line::Shortest;
     let mut misses = 0;
@@ -92,7 +93,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             }
             continue;
         }
-        let want = Want::of(state, job, now);
+        let want = Want::of(state, job, now, blind);
         if let Some(placement) = places.place_idle(job, &want) {
             takes.take(job);
             plan.actions.push(Action::Launch { job: key.id, placement });

@@ -10,6 +10,7 @@ use crate::model::{GpuId, Job, Placement, SharingMode};
 use crate::policy::{Options, Order};
 use crate::state::State;
 use crate::units::{Fraction, MiB, Millis};
+use std::collections::BTreeSet;
 
 /// A place that was found.
 pub(super) struct Found {
@@ -24,6 +25,8 @@ pub(super) struct Slots<'a> {
     pub(super) ring: u32,
     /// Memory sizes of the GPUs, each once, ascending.
     sizes: Vec<MiB>,
+    /// MPS servers that have jobs on some GPU by themselves, where predictions count.
+    servers: BTreeSet<u32>,
     /// A tenant of some GPU has a limit of slowdown: kept here, since every job in the queue asks.
     pub(super) limited: bool,
 }
@@ -41,19 +44,22 @@ impl<'a> Slots<'a> {
         if wanted || options.policy.goes_by_predictions() {
             slots.iter_mut().for_each(Slot::look_beside);
         }
-        Self { slots, options, now, ring: state.ring(), sizes, limited }
+        let servers = slots.iter().filter_map(Slot::server).collect();
+        Self { slots, options, now, ring: state.ring(), sizes, servers, limited }
     }
 
     pub(super) fn kind(&self, want: &Want) -> WantKind {
         let at = self.sizes.partition_point(|size| *size < want.least_capacity);
         let by_class = self.limited || self.options.policy.goes_by_predictions();
+        let class = (by_class && !self.is_full_for(want)).then_some(want.class);
         WantKind {
             idle_only: want.idle_only,
             sharing: want.sharing,
             forecast: matches!(want.reservation, Reservation::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
-            class: (by_class && !self.is_full_for(want)).then_some(want.class),
+            class,
+            server: class.map(|_| want.server).filter(|server| self.servers.contains(server)),
             overdue: want.overdue,
             blind: want.blind,
             job: want.particular.then_some(want.job),
@@ -161,7 +167,7 @@ impl<'a> Slots<'a> {
             smact: first.smact,
             order,
             candidates,
-            sharing: want.sharing,
+            sharing: sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want))),
             predicted: first.predicted(want),
         }
     }
@@ -212,15 +218,17 @@ impl<'a> Slots<'a> {
         self.limited |= want.limited;
         // A client has one limit for all of its GPUs.
         let part = found.slots.iter().filter_map(|i| self.slots[*i].blind_part(want)).min();
+        let sharing = sharing_of(found.slots.iter().map(|i| self.slots[*i].sharing_for(want)));
         for i in found.slots {
             self.slots[i].take(job.spec.id, want);
+            self.servers.extend(self.slots[i].server());
             gpus.push(self.slots[i].id);
         }
         if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
             self.ring = last.0 + 1;
         }
         let at = self.now;
-        placement(self.options, job, want, Given { gpus, memory, part, at, reason: found.reason })
+        placement(self.options, job, want, Given { gpus, memory, sharing, part, at, reason: found.reason })
     }
 
     /// Keeps as many GPUs for a job that is overdue as it wants: of those that could ever do and are kept for no other,
@@ -256,22 +264,30 @@ pub(super) struct Given {
     pub(super) gpus: Vec<GpuId>,
     /// Memory of the largest of them.
     pub(super) memory: MiB,
+    /// How it shares them.
+    pub(super) sharing: SharingMode,
     /// What it gets of each, where nothing is known of its memory.
     pub(super) part: Option<MiB>,
     pub(super) at: Millis,
     pub(super) reason: Reason,
 }
 
+/// How a job shares GPUs of which it would share each in this way: a process is a client of MPS on all of them or on none.
+pub(super) fn sharing_of(each: impl Iterator<Item = SharingMode>) -> SharingMode {
+    each.min().unwrap_or(SharingMode::Exclusive)
+}
+
 /// The decision for a job.
 pub(super) fn placement(options: &Options, job: &Job, want: &Want, given: Given) -> Placement {
-    let Given { gpus, memory, part, at, reason } = given;
+    let cap = cap_for(options, job, want, &given);
+    let Given { gpus, memory: _, sharing, part, at, reason } = given;
     Placement {
         attempt: job.attempts + 1,
         gpus,
-        sharing: want.sharing,
-        cap: cap_for(options, job, want, memory, part),
+        sharing,
+        cap,
         part,
-        thread_percent: job.spec.request.thread_percent.filter(|_| want.sharing == SharingMode::Mps),
+        thread_percent: job.spec.request.thread_percent.filter(|_| sharing == SharingMode::Mps),
         at,
         reason,
     }

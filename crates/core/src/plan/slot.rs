@@ -12,7 +12,7 @@ use crate::policy::{GateVerdict, Options, Order, Pack};
 use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
 use crate::reading::Health;
 use crate::slowdown::{is_limited, kept_apart, limit, was_parted};
-use crate::state::State;
+use crate::state::{Server, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
 
@@ -218,12 +218,9 @@ impl<'a> Slot<'a> {
 
     /// The part of [`Self::bars_shared`] that comes after memory.
     fn bars_at_any_memory(&self, want: &Want) -> Option<Bar> {
-        let starting = match want.reservation {
-            // What a hard limit keeps a job to is known of it.
-            _ if want.blind.is_some_and(|blind| blind.capped) => self.starting_blind,
-            Reservation::Memory(_) => self.starting_blind,
-            Reservation::Whole | Reservation::None => self.starting,
-        };
+        // What a hard limit keeps a job to is known of it.
+        let known = matches!(want.reservation, Reservation::Memory(_)) || self.caps(want);
+        let starting = if known { self.starting_blind } else { self.starting };
         if let Some((job, active_for)) = starting {
             Some(Bar::Starting(job, active_for))
         } else if self.gate != GateVerdict::Open {
@@ -276,7 +273,7 @@ impl<'a> Slot<'a> {
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let least = if want.overdue { Fraction(0) } else { rule.gain };
             let below = |pace: &Pace| pace.expected < rule.floor;
-            if self.state.is_bad(&beside.company(want.sharing).with(want.class)) {
+            if self.state.is_bad(&beside.company(self.server_for(want)).with(want.class)) {
                 return Some(Objection::Bad);
             }
             if outlook.paces.iter().chain([&outlook.joins]).any(below) {
@@ -306,15 +303,33 @@ impl<'a> Slot<'a> {
     }
 
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
-        match want.sharing {
+        match self.sharing_for(want) {
             SharingMode::Mps => self.cooldown.map(Bar::MpsCooldown),
             SharingMode::Exclusive | SharingMode::TimeSlice => None,
         }
     }
 
+    /// How a job would share this one: where MPS cannot be had, by taking turns.
+    pub(super) fn sharing_for(&self, want: &Want) -> SharingMode {
+        sharing_on(self.gpu, want.sharing)
+    }
+
+    /// The MPS server that it would have here.
+    fn server_for(&self, want: &Want) -> Option<u32> {
+        (self.sharing_for(want) == SharingMode::Mps).then_some(want.server)
+    }
+
+    /// The one MPS server of those who are here, where predictions count.
+    pub(super) fn server(&self) -> Option<u32> {
+        match self.beside.as_ref()?.server() {
+            Server::One(server) => Some(server),
+            Server::Unused | Server::Several => None,
+        }
+    }
+
     /// What is predicted of a job here.
     pub(super) fn outlook(&self, want: &Want) -> Option<&'a Outlook> {
-        self.beside.as_ref()?.outlook(want.class, want.sharing)
+        self.beside.as_ref()?.outlook(want.class, self.server_for(want))
     }
 
     /// The same, job by job.
@@ -407,7 +422,13 @@ impl<'a> Slot<'a> {
 
     /// What a job gets here of whose memory nothing is known.
     pub(super) fn blind_part(&self, want: &Want) -> Option<MiB> {
-        Some(want.blind?.part(self.free.unwrap_or_default(), self.gpu.info.memory))
+        let free = self.free.unwrap_or_default();
+        Some(want.blind?.part(free, self.gpu.info.memory, self.sharing_for(want)))
+    }
+
+    /// Whether a hard limit would keep a job of unknown memory to its part here.
+    fn caps(&self, want: &Want) -> bool {
+        want.blind.is_some_and(|blind| blind.is_capped(self.sharing_for(want)))
     }
 
     pub(super) fn take(&mut self, job: JobId, want: &Want) {
@@ -424,8 +445,9 @@ impl<'a> Slot<'a> {
         self.limited |= want.limited;
         self.load = self.load.zip(want.load).map(|(there, new)| there.saturating_add(new));
         self.added.push((job, memory));
+        let server = self.server_for(want);
         if let Some(beside) = &mut self.beside {
-            beside.join(job, want.class, want.sharing);
+            beside.join(job, want.class, server);
         }
         if want.alone {
             self.exclusive = Some(job);
@@ -439,6 +461,14 @@ impl<'a> Slot<'a> {
         if !part && want.reservation == Reservation::Whole {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
+    }
+}
+
+/// How a job shares a GPU that would share in this way where that can be had.
+pub(super) fn sharing_on(gpu: &Gpu, wanted: SharingMode) -> SharingMode {
+    match wanted {
+        SharingMode::Mps if gpu.info.no_mps.is_some() => SharingMode::TimeSlice,
+        wanted => wanted,
     }
 }
 

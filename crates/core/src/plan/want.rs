@@ -2,6 +2,7 @@
 //!
 //! Computed once for each job and plan. Whether a GPU gives it is in [`super::slot`].
 
+use super::search::Given;
 use crate::explain::{NoGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
@@ -30,7 +31,10 @@ pub(super) struct Want {
     /// All of this is for one GPU, and in proportion on others: its program takes a share.
     pub(super) share: Option<Share>,
     pub(super) source: Option<NeedSource>,
+    /// How it shares where that can be had.
     pub(super) sharing: SharingMode,
+    /// Its server under MPS.
+    pub(super) server: u32,
     /// Whether neighbours are refused afterwards.
     pub(super) alone: bool,
     /// What it adds to the load that the policy limits; `None`: not known.
@@ -47,12 +51,11 @@ pub(super) struct Want {
     pub(super) overdue: bool,
 }
 
-/// How much a job gets of whose memory nothing is known.
+/// How much a job gets of whose memory nothing is known: the same for all of them in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Blind {
-    /// A hard limit keeps it to what it gets, so that others may start at once; else it gets all that is free until its
-    /// memory has settled.
-    pub(super) capped: bool,
+    /// Under MPS a hard limit keeps it to what it gets.
+    caps: bool,
     /// Jobs among which what is free of a GPU is divided.
     among: u64,
     /// What no command exceeded lately, and half of that on top; `None`: too few have run.
@@ -67,11 +70,20 @@ const BLIND_LEAST: MiB = MiB::gib(32);
 const NEARLY_ALL: u64 = 80;
 
 impl Blind {
-    fn of(state: &State, sharing: SharingMode) -> Self {
-        let capped = sharing == SharingMode::Mps && state.options().caps;
+    /// `None`: the policy gives such jobs GPUs of their own.
+    pub(super) fn of(state: &State) -> Option<Self> {
+        if !state.options().policy.blind {
+            return None;
+        }
         let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
         let usual = state.usual_memory().map(|most| most.percent(150).max(MiB::gib(2)));
-        Self { capped, among: state.queue().blind().div_ceil(gpus).max(1) as u64, usual }
+        let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
+        Some(Self { caps: state.options().caps, among, usual })
+    }
+
+    /// Whether a hard limit keeps a job to its part, so that others may start at once.
+    pub(super) fn is_capped(self, sharing: SharingMode) -> bool {
+        self.caps && sharing == SharingMode::Mps
     }
 
     /// Without so much free it waits.
@@ -80,10 +92,14 @@ impl Blind {
         self.usual.map_or(unseen, |usual| usual.min(unseen))
     }
 
-    pub(super) fn part(self, free: MiB, memory: MiB) -> MiB {
+    /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.
+    pub(super) fn part(self, free: MiB, memory: MiB, sharing: SharingMode) -> MiB {
+        if !self.is_capped(sharing) {
+            return free;
+        }
         // Never all of a large GPU: another may come while its memory settles.
         let most = MiB(free.0 / self.among).min(memory.percent(50));
-        if self.capped { most.max(self.least_on(memory)).min(free) } else { free }
+        most.max(self.least_on(memory)).min(free)
     }
 }
 
@@ -98,6 +114,8 @@ pub(super) struct WantKind {
     pub(super) load: Option<u32>,
     /// Its class, where predictions count.
     pub(super) class: Option<Class>,
+    /// Its MPS server, where predictions count and some GPU has jobs of that server.
+    pub(super) server: Option<u32>,
     pub(super) overdue: bool,
     pub(super) blind: Option<Blind>,
     /// The job itself, where its answers are its own.
@@ -105,7 +123,8 @@ pub(super) struct WantKind {
 }
 
 impl Want {
-    pub(super) fn of(state: &State, job: &Job, now: Millis) -> Self {
+    /// `blind`: what jobs of unknown memory get in this plan.
+    pub(super) fn of(state: &State, job: &Job, now: Millis, blind: Option<Blind>) -> Self {
         let options = state.options();
         let policy = &options.policy;
         let forecast = options.forecast(&job.spec);
@@ -134,8 +153,7 @@ impl Want {
         };
         let limited = slowdown::limit(state, job).is_some();
         let share = state.share_for(job);
-        let blind = (policy.blind && !alone && reservation == Reservation::Whole)
-            .then(|| Blind::of(state, shares.unwrap_or(SharingMode::Exclusive)));
+        let blind = blind.filter(|_| !alone && reservation == Reservation::Whole);
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
@@ -147,6 +165,7 @@ impl Want {
             share,
             source,
             sharing: shares.unwrap_or(SharingMode::Exclusive),
+            server: state.server_of(job),
             alone,
             load: policy.pack.load(job.spec.profile),
             limited,
@@ -185,20 +204,14 @@ impl Want {
     }
 }
 
-/// The hard memory limit of an MPS client on GPUs of at most so much memory: its forecast or floor, or the part that it
+/// The hard memory limit of an MPS client on the GPUs that it is given: its forecast or floor, or the part that it
 /// gets; off where caps are off or nothing is known.
-pub(super) fn cap_for(
-    options: &Options,
-    job: &Job,
-    want: &Want,
-    memory: MiB,
-    part: Option<MiB>,
-) -> Option<MiB> {
-    if want.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
+pub(super) fn cap_for(options: &Options, job: &Job, want: &Want, given: &Given) -> Option<MiB> {
+    if given.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
         return None;
     }
     // History may know better than the user how much to reserve, but a job may always take what was
     // asked for it.
-    let reserved = part.or_else(|| want.reserved_on(memory))?;
+    let reserved = given.part.or_else(|| want.reserved_on(given.memory))?;
     Some(reserved.max(job.spec.forecasts.declared.unwrap_or_default()))
 }

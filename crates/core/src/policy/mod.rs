@@ -136,7 +136,7 @@ pub struct Policy {
     /// Idle GPUs are taken first, in index order, whatever the order says.
     pub idle_first: bool,
     /// `None`: strict FIFO, the first job that does not fit stops all behind it. `Some(t)`: later
-    /// jobs may overtake one that waits, until it has waited for `t`.
+    /// jobs may overtake one that waits, until it has waited for `t`. Where the shortest goes first, only the bound counts.
     pub backfill: Option<Millis>,
     /// Memory kept free on each GPU.
     pub reserve: MiB,

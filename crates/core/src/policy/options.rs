@@ -24,7 +24,8 @@ pub enum RecoveryMethod {
 pub struct Options {
     /// The policy in force.
     pub policy: Policy,
-    /// Sharing mode of jobs that do not ask for one; `Exclusive` is not a default but a policy.
+    /// Sharing mode of jobs that do not ask for one; where MPS cannot be had, they are time-sliced. `Exclusive` is not a
+    /// default but a policy.
     pub sharing: SharingMode,
     /// Whether MPS clients get a hard memory limit from their forecast.
     pub caps: bool,
@@ -161,8 +162,8 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            policy: presets::default_policy(),
-            sharing: SharingMode::TimeSlice,
+            policy: presets::adaptive(),
+            sharing: SharingMode::Mps,
             caps: true,
             window: Millis::secs(30),
             startup_patience: Millis::secs(300),

@@ -63,10 +63,10 @@ pub const NAMES: &[&str] = &[
     "kace",
 ];
 
-/// carma's own default: believe the best forecast, share behind the successor's gate with a few others
-/// at most, let small jobs overtake a waiting one for half an hour at most.
+/// By fixed thresholds: believe the best forecast, share behind the successor's gate with a few others
+/// at most, let small jobs overtake a waiting one for half an hour at most. The default before `adaptive`.
 #[must_use]
-pub fn default_policy() -> Policy {
+pub fn carma() -> Policy {
     Policy {
         name: "carma".into(),
         order: Order::Magm,
@@ -84,7 +84,7 @@ pub fn default_policy() -> Policy {
     }
 }
 
-/// Shortest first with a bound on every job's start; jobs join where everyone is predicted to keep a fair part of its speed
+/// carma's default: shortest first with a bound on every job's start; jobs join where everyone is predicted to keep a fair part of its speed
 /// and all together gain. What was measured against: docs/research/policies.md.
 #[must_use]
 pub fn adaptive() -> Policy {
@@ -100,7 +100,7 @@ pub fn adaptive() -> Policy {
         blind: true,
         most_jobs: None,
         idle_first: true,
-        backfill: Some(Millis(u64::MAX / 4)),
+        backfill: None,
         reserve: RESERVE,
     }
 }
@@ -130,7 +130,7 @@ pub fn by_name(name: &str) -> Option<Policy> {
     let profiled = forecast(measured, MiB::ZERO);
     let (order, memory, gate) = match base {
         "adaptive" => return Some(adaptive()),
-        "carma" => return Some(default_policy()),
+        "carma" => return Some(carma()),
         "exclusive" => (Order::Exclusive, MemoryScreen::None, Gate::None),
         "oracle-ff" => (Order::FirstFit, oracle, CARMA_GATE),
         "oracle-bf" => (Order::BestFit, oracle, CARMA_GATE),

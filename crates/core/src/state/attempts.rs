@@ -5,7 +5,7 @@
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
-use crate::ledger::{Alone, Tenant};
+use crate::ledger::{Alone, Reservation, Tenant};
 use crate::model::{
     Attempt, EndCause, Ending, Exit, ExitStatus, Finished, GpuId, Job, JobId, JobState, Phase, ProcessRef,
     SeenMemory, SharingMode,
@@ -23,7 +23,8 @@ const KEPT_NOT_LAUNCHED: usize = 16;
 
 impl State {
     /// The command runs: said by its supervisor, or found out after a restart, so that it may come twice. Where it shares
-    /// otherwise than was decided (MPS could not be had), a cap of MPS no longer holds.
+    /// otherwise than was decided, MPS could not be had: the user's next jobs do not try it for a while, a cap of MPS no
+    /// longer holds, and a job that only a cap kept to its part may take all.
     pub(super) fn started(
         &mut self,
         id: JobId,
@@ -33,7 +34,14 @@ impl State {
         sharing: SharingMode,
     ) -> Result<(), Rejected> {
         let now = self.now;
-        self.attempt_of(id, attempt)?;
+        let job = self.attempt_of(id, attempt)?;
+        if let Some(placement) = job.placement().filter(|placement| placement.sharing != sharing).cloned() {
+            let server = self.server_of(job);
+            self.mps_failed.insert(server, now);
+            if placement.part.is_some() {
+                self.unbound(id, &placement.gpus)?;
+            }
+        }
         self.update(id, |job| {
             let (mut placement, started, ending) = match &job.phase {
                 Phase::Launching { placement, ending } => (placement.clone(), now, ending.clone()),
@@ -48,6 +56,18 @@ impl State {
             }
             job.phase = Phase::Running { placement, started, supervisor, child, ending };
         })
+    }
+
+    /// Nothing keeps a job of unknown memory to the part that it was given.
+    fn unbound(&mut self, id: JobId, gpus: &[GpuId]) -> Result<(), Rejected> {
+        for gpu in gpus {
+            self.change_gpu(*gpu, |gpu, _| {
+                for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id && !t.settled) {
+                    tenant.reservation = Reservation::Whole;
+                }
+            })?;
+        }
+        Ok(())
     }
 
     /// Its first steps were seen.

@@ -17,6 +17,7 @@ mod waiting;
 
 pub use index::Usage;
 pub(crate) use place::Share;
+pub(crate) use predictions::Server;
 pub use waiting::{Merged, Queue};
 
 use crate::input::{Action, Input, Rejected};
@@ -93,6 +94,9 @@ pub struct State {
     /// Companies in which a job was measured below the floor of the policy, with when that was.
     #[serde(default, skip_serializing_if = "Bad::is_empty")]
     bad: Bad,
+    /// When MPS could last not be had, by its server.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    mps_failed: BTreeMap<u32, Millis>,
 }
 
 impl State {

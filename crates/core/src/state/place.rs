@@ -7,8 +7,12 @@ use crate::input::Rejected;
 use crate::ledger::{Gpu, Growth, Reservation, Tenant};
 use crate::model::{Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, Order};
-use crate::units::MiB;
+use crate::units::{MiB, Millis};
 use std::collections::BTreeSet;
+
+/// After MPS could not be had for a user, that user's jobs are time-sliced for so long: what keeps a control daemon from
+/// starting is seldom over in a moment, and each try takes seconds.
+const MPS_RETRY: Millis = Millis::secs(600);
 
 /// A forecast that is a share of the GPU.
 #[derive(Debug, Clone, Copy)]
@@ -46,9 +50,17 @@ impl State {
             || asked == SharingMode::Exclusive;
         match asked {
             _ if alone => None,
-            SharingMode::Mps if self.faults_of(job.spec.command_key) > 0 => Some(SharingMode::TimeSlice),
+            SharingMode::Mps if self.faults_of(job.spec.command_key) > 0 || self.lacks_mps(job) => {
+                Some(SharingMode::TimeSlice)
+            }
             mode => Some(mode),
         }
+    }
+
+    /// Whether MPS could not be had for this user a short time ago.
+    fn lacks_mps(&self, job: &Job) -> bool {
+        let failed = self.mps_failed.get(&self.server_of(job));
+        failed.is_some_and(|at| self.now.since(*at) < MPS_RETRY)
     }
 
     /// What is reserved for a job by the policy in force: reservation and the number behind it.

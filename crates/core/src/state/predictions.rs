@@ -16,6 +16,28 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Outlooks(BTreeMap<Company, BTreeMap<Class, Outlook>>);
 
+/// What serves the jobs on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// Nothing is there.
+    Unused,
+    /// One MPS server serves all of them.
+    One(u32),
+    /// Several servers, or some are not under MPS: they take turns.
+    Several,
+}
+
+impl Server {
+    /// With one job more, which has this MPS server; `None`: it is not under MPS.
+    pub(crate) fn with(self, joins: Option<u32>) -> Self {
+        match (self, joins) {
+            (Self::Unused, Some(server)) => Self::One(server),
+            (Self::One(there), Some(server)) if there == server => self,
+            _ => Self::Several,
+        }
+    }
+}
+
 /// Predictions that are kept, about. Of more, those of companies that are on no GPU are forgotten.
 const MOST_OUTLOOKS: usize = 16_384;
 
@@ -122,13 +144,25 @@ impl State {
         Ok(())
     }
 
-    /// Who is on a GPU, as far as predictions for one more go that would share in this way.
-    pub(crate) fn company(&self, id: GpuId, gpu: &Gpu, sharing: SharingMode) -> Company {
-        let jobs = || gpu.tenants.iter().filter_map(|t| self.job(t.job));
-        let mut classes: Vec<Class> = jobs().map(Job::class).collect();
-        classes.sort_unstable();
+    /// The MPS server of a job: jobs of one server run side by side, those of several take turns (docs/sharing.md).
+    pub(crate) fn server_of(&self, job: &Job) -> u32 {
+        if self.options.mps_multi_user { 0 } else { job.spec.user.uid }
+    }
+
+    /// What serves those who are on a GPU.
+    pub(crate) fn server_on(&self, gpu: &Gpu) -> Server {
         let mps = |job: &Job| job.placement().is_none_or(|placed| placed.sharing == SharingMode::Mps);
-        let sharing = if sharing == SharingMode::Mps && jobs().all(mps) {
+        let jobs = gpu.tenants.iter().filter_map(|t| self.job(t.job));
+        jobs.fold(Server::Unused, |server, job| server.with(mps(job).then(|| self.server_of(job))))
+    }
+
+    /// Who is on a GPU, as far as predictions for one more go: under MPS of the server of those who are there, or taking
+    /// turns with them.
+    pub(crate) fn company(&self, id: GpuId, gpu: &Gpu, sharing: SharingMode) -> Company {
+        let mut classes: Vec<Class> =
+            gpu.tenants.iter().filter_map(|t| self.job(t.job)).map(Job::class).collect();
+        classes.sort_unstable();
+        let sharing = if sharing == SharingMode::Mps && self.server_on(gpu) != Server::Several {
             SharingMode::Mps
         } else {
             SharingMode::TimeSlice

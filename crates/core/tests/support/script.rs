@@ -73,7 +73,6 @@ pub(crate) fn play(text: &str) -> Outcome<String> {
     Ok(stage.out)
 }
 
-#[derive(Default)]
 struct Stage {
     state: State,
     options: Options,
@@ -83,6 +82,27 @@ struct Stage {
     /// User names in order of appearance; root is 0, the others 1001 and up.
     users: Vec<String>,
     out: String,
+}
+
+impl Default for Stage {
+    /// Scripts begin under the policy `carma`, time-sliced.
+    fn default() -> Self {
+        let policy = presets::by_name("carma").expect("it is a preset");
+        let options = Options { policy, sharing: SharingMode::TimeSlice, ..Options::default() };
+        let mut state = State::default();
+        state
+            .apply(Millis::ZERO, &Input::Configured(Box::new(options.clone())))
+            .expect("a configuration is taken in any state");
+        Self {
+            state,
+            options,
+            clock: Millis::ZERO,
+            devices: Vec::new(),
+            blind: BTreeSet::new(),
+            users: Vec::new(),
+            out: String::new(),
+        }
+    }
 }
 
 /// The words behind a command: `key=value` pairs, flags, and bare words.
@@ -379,7 +399,11 @@ impl Stage {
     fn gpus(&mut self, words: &mut Words) -> Outcome<()> {
         self.devices.clear();
         for word in words.bare.drain(..) {
-            let (count, size) = word.split_once('x').ok_or("GPUs are written 2x40G")?;
+            let (word, no_mps) = match word.strip_suffix(":no-mps") {
+                Some(word) => (word.to_owned(), Some("the script says so".into())),
+                None => (word, None),
+            };
+            let (count, size) = word.split_once('x').ok_or("GPUs are written 2x40G or 2x40G:no-mps")?;
             for _ in 0..number::<u32>(count)? {
                 let index = u32::try_from(self.devices.len()).unwrap_or(0);
                 self.devices.push(GpuInfo {
@@ -389,6 +413,7 @@ impl Stage {
                     memory: memory(size)?,
                     kind: GpuKind::Virtual,
                     has_activity: true,
+                    no_mps: no_mps.clone(),
                 });
             }
         }

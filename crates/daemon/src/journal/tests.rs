@@ -40,6 +40,7 @@ pub(super) fn gpu() -> Input {
         memory: carma_core::units::MiB::gib(40),
         kind: carma_core::reading::GpuKind::Virtual,
         has_activity: true,
+        no_mps: None,
     }])
 }
 

@@ -14,12 +14,13 @@ mod exec;
 mod files;
 
 use crate::sharing::{Grant, Sharing, SharingError, SharingRequest};
+use carma_core::reading::{GpuInfo, GpuKind};
 use control::Daemon;
 use files::{make_dir, read_tail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -199,6 +200,18 @@ impl Mps {
 }
 
 impl Sharing for Mps {
+    fn obstacle(&self, gpu: &GpuInfo) -> Option<String> {
+        let control = &self.options.control;
+        match gpu.kind {
+            GpuKind::Mig { .. } => Some("MPS inside MIG instances is untried".to_owned()),
+            _ if find_program(control).is_none() => Some(format!(
+                "{} is not there: it comes with the NVIDIA driver (on Debian and Ubuntu in nvidia-compute-utils)",
+                control.display()
+            )),
+            GpuKind::Whole | GpuKind::Virtual => None,
+        }
+    }
+
     fn prepare(&self, request: &SharingRequest) -> Result<Grant, SharingError> {
         let seat = self.seat(request.uid, request.gid);
         self.alone(&seat, |deadline| {
@@ -246,6 +259,17 @@ impl std::fmt::Display for Seat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.name == SHARED { f.write_str("all users") } else { write!(f, "uid {}", self.name) }
     }
+}
+
+/// The file of a program: itself where it is a path, else looked up on `PATH`.
+#[must_use]
+pub fn find_program(program: &Path) -> Option<PathBuf> {
+    let runs =
+        |file: &PathBuf| fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    if program.components().count() > 1 {
+        return Some(program.to_owned()).filter(runs);
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(runs)
 }
 
 fn error(what: String, why: String) -> SharingError {

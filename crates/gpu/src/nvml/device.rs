@@ -11,6 +11,7 @@ use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper_sys::bindings::{NVML_DEVICE_MIG_ENABLE, nvmlMemory_t};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What `/proc/PID/comm` says of `nvidia-cuda-mps-server`: the kernel keeps 15 characters.
 const MPS_SERVER: &str = "nvidia-cuda-mps";
@@ -66,6 +67,7 @@ impl<'n> Device<'n> {
             memory: MiB(memory(&nvml)?.0 >> 20),
             kind,
             has_activity: gpm.is_some(),
+            no_mps: no_mps(&nvml),
         };
         Ok(Self { info, gpu, nvml, gpm })
     }
@@ -128,6 +130,19 @@ fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
 fn is_missing(error: &NvmlError) -> bool {
     use NvmlError::{FailedToLoadSymbol, FunctionNotFound, NotSupported};
     matches!(error, NotSupported | FunctionNotFound | FailedToLoadSymbol(_))
+}
+
+/// Why a device cannot do MPS as carma uses it: before Volta clients share one address space and have no limit of memory
+/// (NVIDIA's MPS documentation, "Volta MPS").
+fn no_mps(device: &nvml_wrapper::Device<'_>) -> Option<Arc<str>> {
+    let version = device.cuda_compute_capability().ok().filter(|version| version.major < 7)?;
+    let (major, minor) = (version.major, version.minor);
+    Some(
+        format!(
+            "a GPU of compute capability {major}.{minor} shares by MPS without memory limits; 7.0 has them"
+        )
+        .into(),
+    )
 }
 
 /// Total and free memory, bytes. In use is the difference: NVML's own `used` leaves out (since

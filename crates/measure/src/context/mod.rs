@@ -162,6 +162,7 @@ mod tests {
             memory: MiB::gib(141),
             kind: GpuKind::Whole,
             has_activity: true,
+            no_mps: None,
         };
         let mut probe = Appears { inventory: vec![gpu.clone()], looks: 0 };
         let dir = tempfile::tempdir().unwrap();

@@ -118,6 +118,7 @@ impl Cluster {
                 None => GpuKind::Virtual,
             },
             has_activity: true,
+            no_mps: None,
         };
         (0..).zip(&self.devices).map(info).collect()
     }
