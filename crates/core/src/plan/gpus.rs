@@ -8,7 +8,7 @@ use super::want::Want;
 use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
-use crate::policy::Order;
+use crate::policy::{NeedSource, Order};
 use crate::state::State;
 use crate::units::Millis;
 
@@ -73,8 +73,8 @@ impl<'a> Places<'a> {
         let part = given().filter_map(part).min();
         let indices = given().map(|gpu| gpu.info.index).collect();
         let memory = given().map(|gpu| gpu.info.memory).max().unwrap_or_default();
-        let need = want.reserved_on(memory);
-        let reason = Reason::PlacedIdle { gpus: indices, need, source: want.computed() };
+        let (need, source) = want.gets(memory, part);
+        let reason = Reason::PlacedIdle { gpus: indices, need, source: source.filter(NeedSource::is_news) };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
         Some(placement(options, job, want, Given { gpus, memory, sharing, part, at: self.now, reason }))
     }

@@ -7,7 +7,7 @@ use super::want::{Want, WantKind, cap_for};
 use crate::explain::{NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, Placement, SharingMode};
-use crate::policy::{Options, Order};
+use crate::policy::{NeedSource, Options, Order};
 use crate::state::State;
 use crate::units::{Fraction, MiB, Millis};
 use std::collections::BTreeSet;
@@ -141,27 +141,24 @@ impl<'a> Slots<'a> {
         let wanted = want.gpus as usize;
         let slots: Vec<usize> =
             (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
-        (slots.len() == wanted).then(|| Found {
-            reason: Reason::PlacedIdle {
-                gpus: self.indices(&slots),
-                need: want.reserved_on(self.largest(&slots)),
-                source: want.computed(),
-            },
-            slots,
+        (slots.len() == wanted).then(|| {
+            let (need, source) = want.gets(self.largest(&slots), self.part(&slots, want));
+            let source = source.filter(NeedSource::is_news);
+            Found { reason: Reason::PlacedIdle { gpus: self.indices(&slots), need, source }, slots }
         })
     }
 
     fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
         let gpus = self.indices(chosen);
         let first = &self.slots[chosen[0]];
-        let reserved = want.reserved_on(self.largest(chosen));
+        let (need, source) = want.gets(self.largest(chosen), self.part(chosen, want));
         if chosen.iter().all(|i| self.slots[*i].idle) {
-            return Reason::PlacedIdle { gpus, need: reserved, source: want.computed() };
+            return Reason::PlacedIdle { gpus, need, source: source.filter(NeedSource::is_news) };
         }
         Reason::PlacedShared {
             gpus,
-            need: reserved,
-            source: want.source.filter(|_| reserved.is_some()),
+            need,
+            source,
             free: first.free.unwrap_or_default(),
             neighbours: first.tenants + u32::try_from(first.gpu.foreign().len()).unwrap_or(0),
             smact: first.smact,
@@ -207,6 +204,11 @@ impl<'a> Slots<'a> {
         chosen.iter().map(|i| self.slots[*i].gpu.info.memory).max().unwrap_or_default()
     }
 
+    /// What a job of unknown memory gets of each of these: a client of MPS has one limit for all of its GPUs.
+    fn part(&self, chosen: &[usize], want: &Want) -> Option<MiB> {
+        chosen.iter().filter_map(|i| self.slots[*i].blind_part(want)).min()
+    }
+
     fn indices(&self, chosen: &[usize]) -> Vec<u32> {
         chosen.iter().map(|i| self.slots[*i].gpu.info.index).collect()
     }
@@ -216,8 +218,7 @@ impl<'a> Slots<'a> {
         let mut gpus = Vec::with_capacity(found.slots.len());
         let memory = self.largest(&found.slots);
         self.limited |= want.limited;
-        // A client has one limit for all of its GPUs.
-        let part = found.slots.iter().filter_map(|i| self.slots[*i].blind_part(want)).min();
+        let part = self.part(&found.slots, want);
         let sharing = sharing_of(found.slots.iter().map(|i| self.slots[*i].sharing_for(want)));
         for i in found.slots {
             self.slots[i].take(job.spec.id, want);

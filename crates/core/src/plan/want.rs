@@ -181,9 +181,13 @@ impl Want {
         Reason::NoGpu { gpus: self.gpus, need: self.need, guard: self.guard, source: self.source, detail }
     }
 
-    /// Where the number comes from, if carma computed it: the others need no word on an idle GPU.
-    pub(super) fn computed(&self) -> Option<NeedSource> {
-        self.source.filter(|s| matches!(s, NeedSource::Computed { .. }) && self.reserved().is_some())
+    /// What is reserved for it on GPUs of at most so much memory, and where that number comes from.
+    pub(super) fn gets(&self, memory: MiB, part: Option<MiB>) -> (Option<MiB>, Option<NeedSource>) {
+        match (self.reserved_on(memory), part) {
+            (Some(reserved), _) => (Some(reserved), self.source),
+            (None, Some(part)) => (Some(part), Some(NeedSource::Part)),
+            (None, None) => (None, None),
+        }
     }
 
     /// What is reserved on a GPU of this much memory.

@@ -72,9 +72,18 @@ pub enum NeedSource {
     OutOfMemory,
     /// The policy asks the same of every job.
     PolicyFloor,
+    /// Nothing is known of its memory, and the policy gives it so much of what is free.
+    Part,
     /// An estimator; in journals its name alone.
     #[serde(untagged)]
     By(Estimator),
+}
+
+impl NeedSource {
+    /// Whether it is worth a word where the GPU was idle: what the user or earlier runs said is no news there.
+    pub(crate) const fn is_news(&self) -> bool {
+        matches!(self, Self::Computed { .. } | Self::Part)
+    }
 }
 
 impl fmt::Display for NeedSource {
@@ -88,6 +97,7 @@ impl fmt::Display for NeedSource {
             Self::Declared => "declared",
             Self::OutOfMemory => "raised after out-of-memory",
             Self::PolicyFloor => "the policy's floor",
+            Self::Part => "a part of what is free, its memory being unknown",
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The language of the scenarios: one command a line, `#` starts a comment.
 //!
 //! ```text
-//! gpus 2x40G [1x80G]           the devices, read once as idle
+//! gpus 2x40G [1x80G:no-mps]    the devices, read once as idle; on some MPS cannot be had
 //! inventory 0 2                only these of them are still in the machine
 //! policy NAME                  a preset
 //! option KEY=VALUE ...         user_jobs=1 user_gpus=2 window=30s sharing=mps backfill=none|30m recovery=exclusive ...
