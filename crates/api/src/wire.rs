@@ -598,6 +598,12 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Energy counter; only differences mean anything.
     pub energy_j: Option<f64>,
+    /// How jobs share it that do not say: `mps`, `time-slice` or `exclusive`.
+    #[serde(default)]
+    pub sharing: Option<SharingMode>,
+    /// Why MPS cannot be had here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_mps: Option<String>,
     /// Our jobs on it.
     pub tenants: Vec<TenantView>,
     /// Processes that carma did not start.

@@ -1,4 +1,4 @@
-//! `carma demo`: a short mix of tasks on virtual GPUs, placed exclusively and shared, side by side.
+//! `carma demo`: a short mix of tasks on virtual GPUs, placed exclusively and by the default policy, side by side.
 //!
 //! Everything is real but the GPUs: the daemon, its supervisors and the tasks are processes of this
 //! machine. The GPUs are a model, time runs faster, and the table says so.
@@ -27,8 +27,6 @@ struct Task {
     name: &'static str,
     /// Arrival, virtual seconds after the first.
     at_s: u32,
-    /// What its owner says that it needs, GiB.
-    declared_gib: f64,
     /// What it takes, GiB.
     takes_gib: f64,
     /// SM activity alone.
@@ -39,37 +37,29 @@ struct Task {
     work_s: u32,
 }
 
-const fn task(
-    name: &'static str,
-    at_s: u32,
-    declared_gib: f64,
-    takes_gib: f64,
-    sm: f64,
-    dram: f64,
-    work_s: u32,
-) -> Task {
-    Task { name, at_s, declared_gib, takes_gib, sm, dram, work_s }
+const fn task(name: &'static str, at_s: u32, takes_gib: f64, sm: f64, dram: f64, work_s: u32) -> Task {
+    Task { name, at_s, takes_gib, sm, dram, work_s }
 }
 
 /// Light, medium and heavy tasks with the memory and activity that such trainings show on an A100
-/// (workload table of the CARMA evaluation), shortened. `maskrcnn` takes more than its owner says.
+/// (workload table of the CARMA evaluation), shortened. No owner says how much memory a task takes.
 const MIX: &[Task] = &[
-    task("efficientnet", 0, 9.0, 8.2, 0.46, 0.33, 240),
-    task("resnet18-cifar", 5, 1.5, 0.8, 0.12, 0.05, 150),
-    task("bert-base", 10, 21.0, 19.4, 0.75, 0.14, 300),
-    task("mobilenet-cifar", 15, 1.5, 0.7, 0.08, 0.04, 150),
-    task("resnet34-cifar", 20, 2.0, 1.1, 0.22, 0.08, 200),
-    task("maskrcnn", 30, 12.0, 17.5, 0.40, 0.22, 240),
-    task("inception", 40, 6.0, 5.2, 0.60, 0.29, 240),
-    task("resnet18-cifar", 50, 1.5, 0.8, 0.12, 0.05, 150),
-    task("vgg16", 60, 9.0, 8.4, 0.64, 0.40, 210),
-    task("xception", 70, 9.0, 8.6, 0.62, 0.36, 210),
-    task("resnet34-cifar", 80, 2.0, 1.1, 0.22, 0.08, 200),
-    task("mobilenet-cifar", 90, 1.5, 0.7, 0.08, 0.04, 150),
-    task("unet", 100, 10.0, 9.1, 0.45, 0.30, 210),
-    task("resnet50", 110, 7.0, 6.3, 0.58, 0.31, 240),
-    task("efficientnet-cifar", 120, 1.5, 0.9, 0.14, 0.05, 180),
-    task("resnet18-cifar", 130, 1.5, 0.8, 0.12, 0.05, 150),
+    task("efficientnet", 0, 8.2, 0.46, 0.33, 240),
+    task("resnet18-cifar", 5, 0.8, 0.12, 0.05, 150),
+    task("bert-base", 10, 19.4, 0.75, 0.14, 300),
+    task("mobilenet-cifar", 15, 0.7, 0.08, 0.04, 150),
+    task("resnet34-cifar", 20, 1.1, 0.22, 0.08, 200),
+    task("maskrcnn", 30, 17.5, 0.40, 0.22, 240),
+    task("inception", 40, 5.2, 0.60, 0.29, 240),
+    task("resnet18-cifar", 50, 0.8, 0.12, 0.05, 150),
+    task("vgg16", 60, 8.4, 0.64, 0.40, 210),
+    task("xception", 70, 8.6, 0.62, 0.36, 210),
+    task("resnet34-cifar", 80, 1.1, 0.22, 0.08, 200),
+    task("mobilenet-cifar", 90, 0.7, 0.08, 0.04, 150),
+    task("unet", 100, 9.1, 0.45, 0.30, 210),
+    task("resnet50", 110, 6.3, 0.58, 0.31, 240),
+    task("efficientnet-cifar", 120, 0.9, 0.14, 0.05, 180),
+    task("resnet18-cifar", 130, 0.8, 0.12, 0.05, 150),
 ];
 
 /// Start-up that every task goes through, virtual seconds.
@@ -86,7 +76,7 @@ pub(crate) fn run() -> Outcome {
     ));
     title.tick();
     let outcome = std::thread::scope(|scope| {
-        let runs = [("exclusive", "exclusive", "time-slice"), ("shared", "carma", "mps")].map(
+        let runs = [("exclusive", "exclusive", "time-slice"), ("adaptive", "adaptive", "mps")].map(
             |(label, policy, sharing)| {
                 let (dir, bars) = (dir.join(label), &bars);
                 scope.spawn(move || play(label, policy, sharing, &dir, bars))
@@ -96,14 +86,14 @@ pub(crate) fn run() -> Outcome {
     });
     title.finish_and_clear();
     // The directories hold the daemons' logs; they are of use only when something went wrong.
-    let [exclusive, shared] = match outcome {
+    let [exclusive, adaptive] = match outcome {
         [Ok(a), Ok(b)] => [a, b],
         [Err(e), _] | [_, Err(e)] => {
             return Err(e.hint(format!("the daemons' logs are in {}", dir.display())));
         }
     };
     let _ = std::fs::remove_dir_all(&dir);
-    print(&exclusive, &shared)?;
+    print(&exclusive, &adaptive)?;
     Ok(0)
 }
 
@@ -225,7 +215,6 @@ fn request(task: &Task) -> Result<SubmitRequest, Failure> {
         command: std::iter::once(exe.display().to_string()).chain(words).collect(),
         cwd: "/".into(),
         name: Some(task.name.to_owned()),
-        gpu_memory_mib: Some((task.declared_gib * 1024.0).ceil() as u64),
         ..SubmitRequest::default()
     })
 }
@@ -275,13 +264,17 @@ fn summarise(details: Vec<JobDetail>, energy_kj: f64) -> Run {
     }
 }
 
-fn print(exclusive: &Run, shared: &Run) -> Result<(), Failure> {
+fn print(exclusive: &Run, adaptive: &Run) -> Result<(), Failure> {
     let screen = Screen::stdout();
-    let columns =
-        vec![Column::Left(""), Column::Right("EXCLUSIVE"), Column::Right("SHARED"), Column::Right("CHANGE")];
+    let columns = vec![
+        Column::Left(""),
+        Column::Right("EXCLUSIVE"),
+        Column::Right("ADAPTIVE"),
+        Column::Right("CHANGE"),
+    ];
     let mut table = Table::new(columns, &screen);
     let mut row = |name: &str, unit: &str, digits: usize, pick: fn(&Run) -> f64| {
-        let (a, b) = (pick(exclusive), pick(shared));
+        let (a, b) = (pick(exclusive), pick(adaptive));
         let change = if a > 0.0 { format!("{:+.0} %", (b / a - 1.0) * 100.0) } else { "-".into() };
         let cell = |v: f64| format!("{v:.digits$} {unit}").trim_end().to_owned();
         table.row([name.to_owned(), cell(a), cell(b), change]);
@@ -296,10 +289,11 @@ fn print(exclusive: &Run, shared: &Run) -> Result<(), Failure> {
     writeln!(out, "{}", table.render().trim_end())?;
     writeln!(
         out,
-        "\nshared: policy carma, MPS. Minutes are virtual: {GPUS} is a model whose time ran\n\
-         {SPEED} times faster; the daemon, its supervisors and the tasks were real processes."
+        "\nNo task said how much memory it needs. adaptive: the default policy, under MPS. Minutes are virtual:\n\
+         {GPUS} is a model whose time ran {SPEED} times faster; the daemon, its supervisors and the tasks\n\
+         were real processes."
     )?;
-    for detail in &shared.recovered {
+    for detail in &adaptive.recovered {
         writeln!(out, "\nHow job {} ({}) came back from out-of-memory:", detail.job.id, detail.job.name)?;
         for attempt in &detail.attempts {
             let texts = [Some(&attempt.placed), attempt.verdict.as_ref()];

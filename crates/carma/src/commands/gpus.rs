@@ -1,11 +1,14 @@
 //! `carma gpus`: the GPUs, and who is on them.
 
 use super::Context;
+use super::queue::gpu_list;
 use crate::cli::GpusArgs;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
 use carma_cli::failure::Outcome;
 use carma_cli::{Column, Screen, Table, clean};
+use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// A reading older than this many milliseconds is pointed out.
@@ -109,6 +112,7 @@ fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str]) -> String {
             _ => {}
         }
     }
+    text.push_str(&time_sliced(&reply.gpus));
     let foreign: Vec<String> = reply
         .gpus
         .iter()
@@ -130,6 +134,21 @@ fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str]) -> String {
         let _ = writeln!(text, "Not known on any of these GPUs, so not shown: {}.", unknown.join(", "));
     }
     text
+}
+
+/// Which GPUs are time-sliced because MPS cannot be had there, those of one reason in a line.
+fn time_sliced(gpus: &[GpuView]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for gpu in gpus.iter().filter(|gpu| gpu.sharing == Some(SharingMode::TimeSlice)) {
+        if let Some(why) = &gpu.no_mps {
+            reasons.entry(why).or_default().push(gpu.index);
+        }
+    }
+    let line = |(why, of): (&str, Vec<u32>)| {
+        let gpus = if of.len() == gpus.len() { "All GPUs".into() } else { format!("GPU {}", gpu_list(&of)) };
+        format!("{gpus}: time-sliced, without MPS: {}\n", clean(why))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 /// As the papers and the gates write activity.
@@ -210,6 +229,8 @@ mod tests {
             sm_clock_mhz: Some(1980),
             power_w: Some(412.4),
             energy_j: Some(1e6),
+            sharing: Some(SharingMode::Mps),
+            no_mps: None,
             tenants: vec![],
             foreign: vec![],
         }

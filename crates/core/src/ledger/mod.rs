@@ -12,7 +12,7 @@ use crate::look::{Foreign, Observation};
 use crate::policy::Options;
 use crate::reading::{GpuInfo, Health};
 use crate::recovery::Glances;
-use crate::spec::JobId;
+use crate::spec::{JobId, SharingMode};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,15 @@ impl Gpu {
             recent: Glances::new(),
             last_fault: None,
             changed: None,
+        }
+    }
+
+    /// How a job shares it that would share in this way where that can be had: without MPS, jobs take turns.
+    #[must_use]
+    pub const fn shares_by(&self, wanted: SharingMode) -> SharingMode {
+        match wanted {
+            SharingMode::Mps if self.info.no_mps.is_some() => SharingMode::TimeSlice,
+            wanted => wanted,
         }
     }
 

@@ -3,7 +3,7 @@
 //! A job that takes idle GPUs is served from the state's index. Everything else goes through [`super::search`].
 
 use super::search::{Given, Slots, placement, sharing_of};
-use super::slot::{closed, cooldown, sharing_on};
+use super::slot::{closed, cooldown};
 use super::want::Want;
 use crate::explain::Reason;
 use crate::ledger::Gpu;
@@ -55,7 +55,7 @@ impl<'a> Places<'a> {
             let Some(gpu) = self.state.gpu(*id) else { return false };
             gpu.info.memory >= want.least_capacity
                 && closed(gpu, options, self.now).is_none()
-                && (sharing_on(gpu, want.sharing) != SharingMode::Mps
+                && (gpu.shares_by(want.sharing) != SharingMode::Mps
                     || cooldown(gpu, options, self.now).is_none())
                 && !self.taken.iter().any(|(taken, ..)| taken == id)
         };
@@ -65,7 +65,7 @@ impl<'a> Places<'a> {
             return None;
         }
         let given = || gpus.iter().filter_map(|id| self.state.gpu(*id));
-        let sharing = sharing_of(given().map(|gpu| sharing_on(gpu, want.sharing)));
+        let sharing = sharing_of(given().map(|gpu| gpu.shares_by(want.sharing)));
         let part = |gpu: &Gpu| {
             let free = gpu.free(options.policy.reserve)?;
             Some(want.blind?.part(free, gpu.info.memory, sharing))

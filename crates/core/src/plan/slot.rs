@@ -307,7 +307,7 @@ impl<'a> Slot<'a> {
 
     /// How a job would share this one: where MPS cannot be had, by taking turns.
     pub(super) fn sharing_for(&self, want: &Want) -> SharingMode {
-        sharing_on(self.gpu, want.sharing)
+        self.gpu.shares_by(want.sharing)
     }
 
     /// The MPS server that it would have here.
@@ -457,14 +457,6 @@ impl<'a> Slot<'a> {
         if !part && want.reservation == Reservation::Whole {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
-    }
-}
-
-/// How a job shares a GPU that would share in this way where that can be had.
-pub(super) fn sharing_on(gpu: &Gpu, wanted: SharingMode) -> SharingMode {
-    match wanted {
-        SharingMode::Mps if gpu.info.no_mps.is_some() => SharingMode::TimeSlice,
-        wanted => wanted,
     }
 }
 
