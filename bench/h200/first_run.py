@@ -34,14 +34,14 @@ MIX = [CIFAR, RESNET, CIFAR, GPT, CIFAR, RESNET, CIFAR, GPT]
 class Carma:
     """A daemon of our own, and its command line."""
 
-    def __init__(self, options, policy, sharing):
+    def __init__(self, options, policy, sharing, config='[sampling]\nwindow = "5s"\n'):
         self.options = options
         self.dir = tempfile.mkdtemp(prefix="carma-")
         self.socket = os.path.join(self.dir, "s")
-        config = os.path.join(self.dir, "carma.toml")
+        # By default with a short window, so that the start-up gate does not eat the machine's time.
+        text, config = config, os.path.join(self.dir, "carma.toml")
         with open(config, "w") as file:
-            # A short window, so that the start-up gate does not eat the machine's time.
-            file.write('[sampling]\nwindow = "5s"\n')
+            file.write(text)
         gpus = "virtual:1xH200" if options.virtual else "nvml"
         self.log = open(os.path.join(self.dir, "daemon.log"), "w")
         command = [options.carma, "--socket", self.socket, "serve", "--gpus", gpus, "--config", config]
@@ -80,11 +80,13 @@ class Carma:
             return file.read()[-1500:]
 
     def submit(self, task, *extra, steps=None, gib=None, batch=None):
-        """Submits a task and returns (id, file of its marks)."""
+        """Submits a task and returns (id, file of its marks). Without memory declared where that is None."""
         name, model, default_steps, declared, taken, sm, dram, work = task
         marks = os.path.join(self.dir, f"marks-{time.time_ns()}")
         declared = declared if gib is None else gib
-        command = ["submit", "--parsable", "--name", name, "--gpu-memory", f"{declared}G", "--"]
+        command = ["submit", "--parsable", "--name", name]
+        command += [] if declared is None else ["--gpu-memory", f"{declared}G"]
+        command += ["--"]
         steps = steps or default_steps
         if self.options.virtual:
             work = work * steps / default_steps

@@ -11,9 +11,12 @@ import sys
 import time
 
 
+MODELS = ["cifar", "resnet152", "gpt2", "mobilenet", "vit", "bert", "lstm"]
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=["cifar", "resnet152", "gpt2", "hold"], required=True)
+    parser.add_argument("--model", choices=[*MODELS, "hold"], required=True)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--gib", type=float, default=0.0, help="hold: memory to allocate")
@@ -32,30 +35,49 @@ def make_step(torch, args):
 
         model = GPT2LMHeadModel(GPT2Config(n_positions=512)).to(device)
         tokens = torch.randint(0, 50257, (8, 512), device=device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
         def loss():
             return model(input_ids=tokens, labels=tokens).loss
+    elif args.model == "bert":
+        from transformers import BertConfig, BertForMaskedLM
+
+        model = BertForMaskedLM(BertConfig()).to(device)
+        tokens = torch.randint(0, 30522, (args.batch, 128), device=device)
+
+        def loss():
+            return model(input_ids=tokens, labels=tokens).loss
+    elif args.model == "lstm":
+        layers, head = nn.LSTM(512, 1024, num_layers=2, batch_first=True), nn.Linear(1024, 1000)
+        model = nn.ModuleList([layers, head]).to(device)
+        values = torch.randn(args.batch, 128, 512, device=device)
+        labels = torch.randint(0, 1000, (args.batch * 128,), device=device)
+        criterion = nn.CrossEntropyLoss()
+
+        def loss():
+            return criterion(head(layers(values)[0]).flatten(0, 1), labels)
     else:
-        if args.model == "cifar":
+        from torchvision import models
+        from torchvision.models.resnet import BasicBlock, ResNet
+
+        build, size = {
             # A small residual network on 32 px images: bound by kernel launches, not by the GPU.
-            from torchvision.models.resnet import BasicBlock, ResNet
-
-            model = ResNet(BasicBlock, [3, 3, 3, 3], num_classes=100)
-            size = 32
-        else:
-            from torchvision.models import resnet152
-
-            model = resnet152()
-            size = 224
-        model = model.to(device)
+            "cifar": (lambda: ResNet(BasicBlock, [3, 3, 3, 3], num_classes=100), 32),
+            "resnet152": (models.resnet152, 224),
+            "mobilenet": (models.mobilenet_v3_large, 224),
+            "vit": (models.vit_b_16, 224),
+        }[args.model]
+        model = build().to(device)
         images = torch.randn(args.batch, 3, size, size, device=device)
         labels = torch.randint(0, 100, (args.batch,), device=device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         criterion = nn.CrossEntropyLoss()
 
         def loss():
             return criterion(model(images), labels)
+
+    if args.model in ("gpt2", "bert", "vit"):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
