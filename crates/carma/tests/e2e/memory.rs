@@ -90,7 +90,7 @@ fn another_batch_size_is_scaled_by_what_is_simulated() {
 
 #[test]
 fn a_job_that_exceeds_its_estimate_gets_more_at_once_and_no_neighbour() {
-    let daemon = Setup::new(ONE).args(&["--speed", "4"]).start();
+    let daemon = Setup::new(ONE).args(&["--sharing", "time-slice", "--speed", "4"]).start();
     let args = ["--memory=12G", "--sm=0.2", "--work=100s", "--startup=1s"];
     let small = daemon.submit(with_batch(task(&args, None), 8, 4000));
     daemon.in_state(small, "RUNNING");
@@ -159,7 +159,7 @@ fn running_out_of_memory_is_remembered_as_a_lower_bound() {
 
 #[test]
 fn jobs_that_wait_learn_from_the_first_run() {
-    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let daemon = Setup::new(ONE).args(&["--policy", "carma", "--speed", "20"]).start();
     let run = || task(&["--memory=6G", "--sm=0.1", "--work=30s"], None);
     let ids: Vec<u64> = (0..4).map(|_| daemon.submit(run())).collect();
     // Nothing is known, so the first has the GPU alone and the others wait.
@@ -315,7 +315,9 @@ fn a_rad_file_without_numbers_is_estimated_from_its_summary() {
 
 #[test]
 fn a_policy_goes_by_the_estimator_that_it_names() {
-    let daemon = Setup::new(ONE).args(&["--speed", "20", "--policy", "est-magm:allocator"]).start();
+    let daemon = Setup::new(ONE)
+        .args(&["--speed", "20", "--policy", "est-magm:allocator", "--sharing", "time-slice"])
+        .start();
     let summary = daemon.dir.path().join("small.model");
     std::fs::write(&summary, include_str!("data/small_cnn.model")).unwrap();
     let submit = |described: bool| {

@@ -75,9 +75,26 @@ fn readings_jobs_and_strangers() {
 }
 
 #[test]
-fn where_activity_cannot_be_read_gpus_are_not_shared() {
+fn where_activity_cannot_be_read_the_default_shares_by_what_is_typical() {
     let a100 = FakeGpu { name: "NVIDIA A100-SXM4-40GB".into(), gpm: None, ..h200("GPU-old") };
     let machine = Machine::start(vec![a100], |s| s);
+    let mut request = job(&["/bin/sleep", "605"]);
+    request.gpu_memory_mib = Some(2 * 1024);
+    let first = machine.daemon.submit(request.clone());
+    machine.daemon.in_state(first, "RUNNING");
+    let second = machine.daemon.submit(request);
+    machine.daemon.in_state(second, "RUNNING");
+    // There is no MPS on this machine, and carma says so.
+    let table = stdout(&machine.daemon.carma(&["gpus"]));
+    assert!(table.contains("time-sliced, without MPS: nvidia-cuda-mps-control is not there"), "{table}");
+    assert_eq!(machine.daemon.show(second).attempts[0].sharing.to_string(), "time-slice");
+    machine.daemon.carma(&["cancel", &first.to_string(), &second.to_string()]);
+}
+
+#[test]
+fn where_activity_cannot_be_read_a_gate_stays_closed() {
+    let a100 = FakeGpu { name: "NVIDIA A100-SXM4-40GB".into(), gpm: None, ..h200("GPU-old") };
+    let machine = Machine::start(vec![a100], |s| s.args(&["--policy", "carma"]));
     let mut request = job(&["/bin/sleep", "605"]);
     request.gpu_memory_mib = Some(2 * 1024);
     let first = machine.daemon.submit(request.clone());

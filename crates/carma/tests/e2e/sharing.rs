@@ -73,7 +73,8 @@ fn a_process_that_carma_did_not_start_is_counted_and_named() {
 
 #[test]
 fn a_job_of_unknown_need_keeps_its_gpu_until_it_has_settled() {
-    let daemon = Setup::new("virtual:1xA100-40GB").config("[sampling]\nwindow = '3s'\n").start();
+    let config = "policy = 'carma'\n[sampling]\nwindow = '3s'\n";
+    let daemon = Setup::new("virtual:1xA100-40GB").config(config).start();
     let first = daemon.submit(task(&["--memory=5G", "--sm=0.2", "--work=300s", "--startup=0s"], None));
     daemon.in_state(first, "RUNNING");
     let second = daemon.submit(task(&["--memory=5G", "--sm=0.2", "--work=1s"], Some(6)));

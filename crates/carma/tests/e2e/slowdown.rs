@@ -6,7 +6,7 @@ use carma_api::wire::JobDetail;
 /// Ten times as fast as life, short windows.
 fn start(gpus: &'static str) -> Daemon {
     Setup::new(gpus)
-        .args(&["--policy", "oracle-magm", "--speed", "10"])
+        .args(&["--policy", "oracle-magm", "--sharing", "time-slice", "--speed", "10"])
         .config("[sampling]\nwindow = '3s'\n[jobs]\nslowdown-window = '8s'\n")
         .start()
 }
