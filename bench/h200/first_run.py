@@ -79,8 +79,10 @@ class Carma:
         with open(self.log.name) as file:
             return file.read()[-1500:]
 
-    def submit(self, task, *extra, steps=None, gib=None, batch=None):
-        """Submits a task and returns (id, file of its marks). Without memory declared where that is None."""
+    def submit(self, task, *extra, steps=None, gib=None, batch=None, mark=True):
+        """Submits a task and returns (id, file of its marks). Without memory declared where that is None.
+
+        Without marks, tasks of a kind have the same command, which is what carma knows them by."""
         name, model, default_steps, declared, taken, sm, dram, work = task
         marks = os.path.join(self.dir, f"marks-{time.time_ns()}")
         declared = declared if gib is None else gib
@@ -95,7 +97,8 @@ class Carma:
             command += [f"--dram={dram}", f"--work={work}s", "--startup=3s"]
             command += [f"--fault-after={extra[1]}s"] if "--fault-after" in extra else []
         else:
-            command += [sys.executable, TRAIN, "--model", model, "--steps", str(steps), "--marks", marks]
+            command += [sys.executable, TRAIN, "--model", model, "--steps", str(steps)]
+            command += ["--marks", marks] if mark else []
             command += ["--batch", str(batch)] if batch else []
             command += extra
         answer = subprocess.run(
