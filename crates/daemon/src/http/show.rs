@@ -21,12 +21,13 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let asker = app.asker(peer);
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-    let paces = app.paces.clone();
+    let (paces, journal) = (app.paces.clone(), app.journal_id.clone());
     let reply = app.readers.read(move |reader| {
         let stored = reader.job(id)?;
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
-        Ok(view::detail(asker, &state, now, &subject, stored.as_ref(), rate, paces.done().get(&id)))
+        let done = paces.done();
+        Ok(view::detail(asker, &state, now, &subject, stored.as_ref(), &journal, rate, done.get(&id)))
     });
     Ok(Json(reply.await?))
 }
