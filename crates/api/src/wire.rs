@@ -120,10 +120,10 @@ impl SubmitRequest {
         self.checkpoint_signal.map(|_| self.grace_ms.unwrap_or(USUAL_GRACE_MS))
     }
 
-    /// Whether it gets a directory for what it saves.
+    /// Whether what it saves goes into a directory of its own in its user's home.
     #[must_use]
-    pub const fn wants_checkpoint_dir(&self) -> bool {
-        self.checkpoint_signal.is_some() || self.checkpoint_dir.is_some()
+    pub const fn saves_at_home(&self) -> bool {
+        self.checkpoint_signal.is_some() && self.checkpoint_dir.is_none()
     }
 }
 
@@ -210,7 +210,8 @@ pub struct CheckpointView {
     /// How long that may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// Directory for what it saves, the same for all its attempts; absent: it has none.
+    /// Directory for what it saves, the same for all its attempts; absent: it has none, or its environment, which names
+    /// its home, is not kept any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
     /// When it was asked, Unix time, while it saves.

@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(job.checkpoint_signal, Some(CheckpointSignal::Usr1));
         assert_eq!((job.save_grace_ms(), job.checkpoint_dir.as_deref()), (Some(300_000), Some("ckpt")));
         let job = read("checkpoint-signal = 'SIGTERM'\n").unwrap().request;
-        assert_eq!((job.save_grace_ms(), job.wants_checkpoint_dir()), (Some(120_000), true));
-        assert!(!read("").unwrap().request.wants_checkpoint_dir());
+        assert_eq!((job.save_grace_ms(), job.saves_at_home()), (Some(120_000), true));
+        assert!(!read("").unwrap().request.saves_at_home());
         let error = read("checkpoint-signal = 'KILL'\n").unwrap_err();
         assert!(error.line == 2 && error.what.contains("USR1"), "{}", error.what);
         let error = read("checkpoint-signal = 'USR1'\ngrace = '2h'\n").unwrap_err();

@@ -23,7 +23,11 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     let (paces, journal) = (app.paces.clone(), app.journal_id.clone());
     let reply = app.readers.read(move |reader| {
-        let stored = reader.job(id)?;
+        let mut stored = reader.job(id)?;
+        if stored.as_ref().is_some_and(|stored| stored.request.saves_at_home()) {
+            // Its home is in its environment, which may be gone.
+            stored = reader.whole_job(id).unwrap_or(stored);
+        }
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
         let done = paces.done();

@@ -27,7 +27,7 @@ pub fn directory(request: &SubmitRequest, journal: &str, job: JobId) -> Option<C
     let journal = journal.get(..8).unwrap_or(journal);
     let own =
         |state: PathBuf| CheckpointDir::Own(state.join("carma").join(journal).join(format!("job-{job}")));
-    request.wants_checkpoint_dir().then(|| state.map_or(CheckpointDir::Homeless, own))
+    request.saves_at_home().then(|| state.map_or(CheckpointDir::Homeless, own))
 }
 
 /// Asks a job to save its work: sends the signal to the top-most processes of it that catch it, and returns their pids.
