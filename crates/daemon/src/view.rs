@@ -355,18 +355,28 @@ impl Subject<'_> {
     }
 }
 
-/// Everything about one job that the asker may see. `journal`: the name of the journal.
+/// What is known of a job beside the state.
+pub struct Beside<'a> {
+    /// What was submitted.
+    pub stored: Option<&'a StoredJob>,
+    /// Name of the journal.
+    pub journal: &'a str,
+    /// How fast it goes.
+    pub rate: Option<RateView>,
+    /// How far it is by its own count.
+    pub done: Option<&'a Done>,
+}
+
+/// Everything about one job that the asker may see.
 #[must_use]
 pub fn detail(
     asker: Asker,
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
-    stored: Option<&StoredJob>,
-    journal: &str,
-    rate: Option<RateView>,
-    done: Option<&Done>,
+    beside: Beside<'_>,
 ) -> JobDetail {
+    let Beside { stored, journal, rate, done } = beside;
     let job = subject.job();
     let row = subject.row(asker, state, now, done);
     let f = &job.spec.forecasts;

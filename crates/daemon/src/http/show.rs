@@ -3,7 +3,7 @@
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
 use crate::journal::Reader;
 use crate::messages::Peer;
-use crate::view::{self, Subject};
+use crate::view::{self, Beside, Subject};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::JobDetail;
@@ -31,7 +31,8 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
         let done = paces.done();
-        Ok(view::detail(asker, &state, now, &subject, stored.as_ref(), &journal, rate, done.get(&id)))
+        let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, done: done.get(&id) };
+        Ok(view::detail(asker, &state, now, &subject, beside))
     });
     Ok(Json(reply.await?))
 }
