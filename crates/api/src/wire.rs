@@ -120,6 +120,12 @@ impl SubmitRequest {
         self.checkpoint_signal.map(|_| self.grace_ms.unwrap_or(USUAL_GRACE_MS))
     }
 
+    /// Whether an attempt of it may go on where an earlier one was.
+    #[must_use]
+    pub const fn saves_its_work(&self) -> bool {
+        self.checkpoint_signal.is_some() || self.checkpoint_dir.is_some()
+    }
+
     /// Whether what it saves goes into a directory of its own in its user's home.
     #[must_use]
     pub const fn saves_at_home(&self) -> bool {
