@@ -1,6 +1,10 @@
 //! Sizes and durations as users write them.
 
+use crate::wire::LONGEST_GRACE_MS;
 use carma_core::units::{MiB, Millis};
+
+/// Shortest grace: what a program needs to notice a signal.
+const SHORTEST_GRACE: Millis = Millis::secs(1);
 
 /// Reads a memory size: `20G`, `20GiB`, `512M`, `9.5G`, `1T`. Sizes are binary (`20G` = 20 GiB); a
 /// bare number is refused, since its unit would be a guess.
@@ -59,6 +63,27 @@ pub fn slowdown(text: &str) -> Result<u32, String> {
     }
 }
 
+/// Reads how long a job may take to save its work, as [`duration`] does: at least a second and at most an hour.
+///
+/// # Errors
+/// Says what was expected.
+pub fn grace(text: &str) -> Result<Millis, String> {
+    let grace = duration(text)?;
+    check_grace(grace)?;
+    Ok(grace)
+}
+
+/// Whether a job may take so long to save its work.
+///
+/// # Errors
+/// Says what was expected.
+pub fn check_grace(grace: Millis) -> Result<(), String> {
+    if (SHORTEST_GRACE..=Millis(LONGEST_GRACE_MS)).contains(&grace) {
+        return Ok(());
+    }
+    Err(format!("a grace of {grace} makes no sense; give a job 1s to 1h to save its work, e.g. 2m"))
+}
+
 fn clock(text: &str) -> Option<f64> {
     let (days, rest) = match text.split_once('-') {
         Some((days, rest)) => (days.parse::<u32>().ok()?, rest),
@@ -112,6 +137,7 @@ pub fn cpus(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::CheckpointSignal;
 
     #[test]
     fn sizes() {
@@ -131,6 +157,30 @@ mod tests {
         for bad in ["0.9", "-1", "nan", "inf", "1001", "30%", ""] {
             assert!(slowdown(bad).unwrap_err().contains("not a slowdown"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_grace_is_a_second_to_an_hour() {
+        assert_eq!(grace("2m"), Ok(Millis::secs(120)));
+        assert_eq!(grace("1h"), Ok(Millis::secs(3600)));
+        for bad in ["0s", "999ms", "3601s", "1d", "soon", ""] {
+            assert!(grace(bad).is_err(), "{bad}");
+        }
+        assert!(grace("2h").unwrap_err().contains("1h"));
+    }
+
+    #[test]
+    fn signals_with_and_without_their_prefix() {
+        for text in ["USR1", "SIGUSR1", "usr1", " SigUsr1 "] {
+            assert_eq!(text.parse(), Ok(CheckpointSignal::Usr1), "{text}");
+        }
+        for bad in ["", "SIG", "KILL", "STOP", "10", "SEGV", "SIGSIGUSR1", "CHLD", "usr1\n\u{1b}[2J"] {
+            let error = bad.parse::<CheckpointSignal>().unwrap_err();
+            assert!(error.contains("USR1, USR2, HUP, INT or TERM") && !error.contains('\u{1b}'), "{error}");
+        }
+        let written = serde_json::to_string(&CheckpointSignal::Hup).unwrap();
+        assert_eq!(written, "\"SIGHUP\"");
+        assert_eq!(serde_json::from_str::<CheckpointSignal>(&written).unwrap(), CheckpointSignal::Hup);
     }
 
     #[test]

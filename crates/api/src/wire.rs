@@ -89,6 +89,15 @@ pub struct SubmitRequest {
     /// larger; a file of the user's own (`output`) has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_limit_mib: Option<u64>,
+    /// Signal by which it is asked to save its work before it goes back into the queue. Absent: it is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_signal: Option<CheckpointSignal>,
+    /// How long that may take; 2 minutes when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+    /// Directory for what it saves, absolute; one of its own in its user's home when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_dir: Option<String>,
     /// What it takes over from the session in which it is submitted.
     #[serde(default, skip_serializing_if = "Session::is_empty")]
     pub session: Session,
@@ -104,6 +113,116 @@ impl SubmitRequest {
             processes: self.host_processes,
         }
     }
+
+    /// How long it may take to save its work, milliseconds, if it is to be asked to.
+    #[must_use]
+    pub fn save_grace_ms(&self) -> Option<u64> {
+        self.checkpoint_signal.map(|_| self.grace_ms.unwrap_or(USUAL_GRACE_MS))
+    }
+
+    /// Whether an attempt of it may go on where an earlier one was.
+    #[must_use]
+    pub const fn saves_its_work(&self) -> bool {
+        self.checkpoint_signal.is_some() || self.checkpoint_dir.is_some()
+    }
+
+    /// Whether what it saves goes into a directory of its own in its user's home.
+    #[must_use]
+    pub const fn saves_at_home(&self) -> bool {
+        self.checkpoint_signal.is_some() && self.checkpoint_dir.is_none()
+    }
+}
+
+/// How long saving may take where a job does not say: 2 minutes, in milliseconds.
+pub const USUAL_GRACE_MS: u64 = 120_000;
+/// Longest that saving may take: an hour, in milliseconds. Its neighbours are slowed down meanwhile.
+pub const LONGEST_GRACE_MS: u64 = 3_600_000;
+
+/// A signal by which a job is asked to save its work: one that programs catch and that means nothing else to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum CheckpointSignal {
+    /// SIGUSR1.
+    Usr1,
+    /// SIGUSR2.
+    Usr2,
+    /// SIGHUP.
+    Hup,
+    /// SIGINT.
+    Int,
+    /// SIGTERM, which comes again when the grace is over.
+    Term,
+}
+
+impl CheckpointSignal {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Usr1, Self::Usr2, Self::Hup, Self::Int, Self::Term];
+
+    /// Its name in full.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Usr1 => "SIGUSR1",
+            Self::Usr2 => "SIGUSR2",
+            Self::Hup => "SIGHUP",
+            Self::Int => "SIGINT",
+            Self::Term => "SIGTERM",
+        }
+    }
+}
+
+impl std::fmt::Display for CheckpointSignal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for CheckpointSignal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.trim().to_ascii_uppercase();
+        let is = |signal: &Self| signal.name() == name || signal.name().strip_prefix("SIG") == Some(&name);
+        Self::ALL.into_iter().find(is).ok_or_else(|| {
+            format!(
+                "'{}' is no signal by which a job can be asked to save its work; write USR1, USR2, HUP, INT or TERM, \
+                 the one that the program catches",
+                text.escape_debug()
+            )
+        })
+    }
+}
+
+impl TryFrom<String> for CheckpointSignal {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<CheckpointSignal> for String {
+    fn from(signal: CheckpointSignal) -> Self {
+        signal.name().to_owned()
+    }
+}
+
+/// What was agreed with a job for the case that it goes back into the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointView {
+    /// Signal by which it is asked to save its work; absent: it is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<CheckpointSignal>,
+    /// How long that may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+    /// Directory for what it saves, the same for all its attempts; absent: it has none, or its environment, which names
+    /// its home, is not kept any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// When it was asked, Unix time, while it saves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saving_since_ms: Option<u64>,
 }
 
 /// What a job takes over from the session in which it is submitted, beside directory and environment.
@@ -472,6 +591,9 @@ pub struct JobDetail {
     /// What it may take of the host.
     #[serde(default, skip_serializing_if = "HostLimitsView::is_none")]
     pub host_limits: HostLimitsView,
+    /// How it saves its work before it goes back into the queue, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointView>,
     /// Its attempts, oldest first, the current one last.
     pub attempts: Vec<AttemptView>,
 }

@@ -9,6 +9,7 @@ pub(crate) mod profile;
 mod reference;
 
 use carma_api::parse;
+use carma_api::wire::CheckpointSignal;
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -226,6 +227,17 @@ pub(crate) struct JobArgs {
     /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Beyond that the latest neighbour is evicted
     #[arg(long, value_name = "FACTOR", value_parser = parse::slowdown)]
     pub(crate) max_slowdown: Option<u32>,
+    /// Ask it to save its work before it goes back into the queue (evicted, or by `carma requeue`), by the signal that it
+    /// catches: USR1, USR2, HUP, INT or TERM
+    #[arg(long, value_name = "SIGNAL", help_heading = "Saving its work")]
+    pub(crate) checkpoint_signal: Option<CheckpointSignal>,
+    /// How long that may take, 1h at most [default: 2m]
+    #[arg(long, value_name = "TIME", help_heading = "Saving its work", value_parser = parse::grace)]
+    pub(crate) grace: Option<Millis>,
+    /// Directory for what it saves, relative to the job's directory; the job finds it in CARMA_CHECKPOINT_DIR [default, with
+    /// a signal: one in your home, for this job alone]
+    #[arg(long, value_name = "DIR", help_heading = "Saving its work")]
+    pub(crate) checkpoint_dir: Option<PathBuf>,
     /// Number of GPUs, all given at once [default: 1]
     #[arg(long, short = 'G', value_name = "N", help_heading = "GPUs", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,
@@ -696,6 +708,8 @@ mod tests {
             &["submit", "--sharing", "sometimes", "x"],
             &["submit", "--mps-threads", "101", "x"],
             &["submit", "--wrap", "a", "x"],
+            &["submit", "--checkpoint-signal", "KILL", "x"],
+            &["submit", "--checkpoint-signal", "USR1", "--grace", "2h", "x"],
             &["submit", "--rad", "a.rad", "x"],
             &["submit", "--rad", "a.rad", "--file", "b.toml"],
             &["submit", "--env", "NOPE", "x"],

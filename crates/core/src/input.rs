@@ -132,6 +132,16 @@ pub enum Input {
         /// Number of the attempt, from 1.
         attempt: u32,
     },
+    /// A running job that was to save its work could not be asked to: none of its processes catches the signal, say. It
+    /// is not waited for.
+    CannotSave {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+        /// The cause, in words.
+        why: String,
+    },
     /// A user wants a job ended.
     Cancel {
         /// Number of the job.

@@ -6,10 +6,11 @@ use carma_core::explain::{Reason, Refusal};
 use carma_core::input::Ignored;
 use carma_core::ledger::{Reservation, Tenant};
 use carma_core::model::{
-    Basis, Computed, EndCause, Estimates, Estimator, Forecasts, JobId, NewJob, RunTime, RunsOf,
+    Basis, Computed, EndCause, EndLevel, Ending, Estimates, Estimator, Forecasts, JobId, NewJob, Request,
+    RunTime, RunsOf,
 };
 use carma_core::policy::{ForecastSource, NeedSource};
-use carma_core::units::{Fraction, MiB};
+use carma_core::units::{Fraction, MiB, Millis};
 
 #[test]
 fn an_eviction_is_written_as_undone() {
@@ -114,6 +115,32 @@ fn jobs_without_a_run_time_read_and_write_as_they_did() {
     assert_eq!(serde_json::from_str::<NewJob>(&text).unwrap(), job);
     let text = serde_json::to_string(&Input::RunTime { job: JobId(1), run_time }).unwrap();
     assert_eq!(text, format!(r#"{{"run_time":{{"job":1,{with}}}}}"#));
+}
+
+/// A job that an earlier carma accepted is not asked to save its work, and an end that it decided waits for none.
+#[test]
+fn jobs_that_are_not_asked_to_save_read_and_write_as_they_did() {
+    let written = r#"{"gpus":1,"priority":0}"#;
+    let mut request: Request = serde_json::from_str(written).unwrap();
+    assert_eq!((request.save_grace, serde_json::to_string(&request).unwrap().as_str()), (None, written));
+    request.save_grace = Some(Millis::secs(120));
+    let text = serde_json::to_string(&request).unwrap();
+    assert_eq!(text, r#"{"gpus":1,"priority":0,"save_grace":120000}"#);
+    assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+
+    let written = r#"{"cause":{"requeued":{"by":"a"}},"sent":["terminate",7]}"#;
+    let mut ending: Ending = serde_json::from_str(written).unwrap();
+    assert_eq!((ending.cannot_save, serde_json::to_string(&ending).unwrap().as_str()), (false, written));
+    ending.sent = Some((EndLevel::Checkpoint, Millis(7)));
+    ending.cannot_save = true;
+    let written = r#"{"cause":{"requeued":{"by":"a"}},"sent":["checkpoint",7],"cannot_save":true}"#;
+    assert_eq!(serde_json::to_string(&ending).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Ending>(written).unwrap(), ending);
+
+    let input = Input::CannotSave { job: JobId(1), attempt: 2, why: "no".into() };
+    let written = r#"{"cannot_save":{"job":1,"attempt":2,"why":"no"}}"#;
+    assert_eq!(serde_json::to_string(&input).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Input>(written).unwrap(), input);
 }
 
 /// Sources of forecasts had names of their own before any estimator could be one.

@@ -65,6 +65,7 @@ enum Op {
     OldPlan,
     Launch(Pick, Vec<u32>, u32, SharingMode),
     End(Pick, EndLevel),
+    CannotSave(Pick),
     SetState(Pick, JobState),
     Started(Pick, bool, SharingMode),
     Exited(Pick, bool, ExitStatus, Option<EvidenceKind>, Never, u32),
@@ -234,21 +235,23 @@ fn new_job() -> impl Strategy<Value = NewJob> {
         -2i32..3,
         proptest::option::weighted(0.3, 0u32..3),
         proptest::option::weighted(0.3, (0u32..30_000).prop_map(Fraction)),
+        proptest::option::weighted(0.3, time()),
     )
-        .prop_map(
-            |(gpus, exclusive, sharing, thread_percent, time_limit, priority, max_retries, max_slowdown)| {
-                Request {
-                    gpus,
-                    exclusive,
-                    sharing,
-                    thread_percent,
-                    time_limit,
-                    priority,
-                    max_retries,
-                    max_slowdown,
-                }
-            },
-        );
+        .prop_map(|request| {
+            let (gpus, exclusive, sharing, thread_percent, time_limit, priority, ..) = request;
+            let (.., max_retries, max_slowdown, save_grace) = request;
+            Request {
+                gpus,
+                exclusive,
+                sharing,
+                thread_percent,
+                time_limit,
+                priority,
+                max_retries,
+                max_slowdown,
+                save_grace,
+            }
+        });
     let run_time = proptest::option::weighted(0.5, run_time());
     (forecasts, request, 1000u32..1003, 0u64..4, run_time, proptest::bool::weighted(0.1)).prop_map(
         |(forecasts, request, uid, command_key, run_time, hold)| NewJob {
@@ -359,7 +362,7 @@ fn op() -> impl Strategy<Value = Op> {
     };
     let uid = || select(vec![1000u32, 1001, 1002, 0]);
     let right = || proptest::bool::weighted(0.9);
-    let level = || select(vec![EndLevel::Terminate, EndLevel::Kill, EndLevel::Abandon]);
+    let level = || select(vec![EndLevel::Checkpoint, EndLevel::Terminate, EndLevel::Kill, EndLevel::Abandon]);
     let state = select(vec![JobState::Pending, JobState::Running, JobState::Failed, JobState::Cancelled]);
     let clock = prop_oneof![
         8 => 0i64..40_000,
@@ -378,6 +381,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (pick(), vec(0u32..5, 0..3), 0u32..4, mode())
             .prop_map(|(job, gpus, attempt, mode)| Op::Launch(job, gpus, attempt, mode)),
         1 => (pick(), level()).prop_map(|(job, level)| Op::End(job, level)),
+        1 => pick().prop_map(Op::CannotSave),
         1 => (pick(), state).prop_map(|(job, state)| Op::SetState(job, state)),
         8 => (pick(), right(), mode()).prop_map(|(job, ok, mode)| Op::Started(job, ok, mode)),
         8 => (pick(), right(), status(), evidence(), never(), prop_oneof![9 => Just(0u32), 1 => 1u32..5])
@@ -664,6 +668,10 @@ impl World {
                     cause: EndCause::TimeLimit(Millis(1)),
                 }))
             }
+            Op::CannotSave(pick) => {
+                let (job, attempt) = self.attempt(*pick, true);
+                Input::CannotSave { job, attempt, why: "no process of it catches SIGUSR1".into() }
+            }
             Op::SetState(job, state) => Input::Decided(Box::new(Action::SetState {
                 job: self.id(*job),
                 state: *state,
@@ -755,6 +763,9 @@ impl World {
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
+            }
+            if let Action::End { job, level, cause, .. } = &action {
+                self.is_asked_in_turn(*job, *level, cause)?;
             }
             let text = format!("{action:?}");
             let taken = self.feed(Input::Decided(Box::new(action)))?;
@@ -941,6 +952,32 @@ impl World {
                 let starts = launched.contains(&key.id);
                 prop_assert!(!(stopped && starts), "job {} overtakes", key.id);
                 stopped |= !starts;
+            }
+        }
+        Ok(())
+    }
+
+    /// A job is asked to save its work once, first, and only where that is of use to it; never is it killed without having
+    /// been asked to end.
+    fn is_asked_in_turn(&self, id: JobId, level: EndLevel, cause: &EndCause) -> Check {
+        let job = self.state.job(id).unwrap();
+        let sent = job.ending().and_then(|ending| ending.sent);
+        let runs = matches!(job.phase, Phase::Running { .. });
+        let saves = runs && cause.requeues() && job.spec.request.save_grace.is_some();
+        match level {
+            EndLevel::Checkpoint => prop_assert!(saves && sent.is_none(), "job {} is asked to save", id),
+            EndLevel::Terminate => match sent {
+                None => prop_assert!(!saves, "job {} is not asked to save", id),
+                Some((before, at)) => {
+                    prop_assert_eq!(before, EndLevel::Checkpoint);
+                    let waited = self.clock.max(self.state.now()).since(at);
+                    let asked = job.ending().is_some_and(|ending| !ending.cannot_save);
+                    let grace = job.spec.request.save_grace;
+                    prop_assert!(!asked || !cause.requeues() || grace.is_none_or(|grace| waited >= grace));
+                }
+            },
+            EndLevel::Kill | EndLevel::Abandon => {
+                prop_assert!(sent.is_some_and(|(before, _)| before >= EndLevel::Terminate));
             }
         }
         Ok(())

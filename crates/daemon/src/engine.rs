@@ -441,6 +441,11 @@ impl Engine {
             },
             Message::Watched(job, attempt, event) => self.watched(job, attempt, event),
             Message::Launched(job, attempt, outcome) => self.launched(job, attempt, outcome),
+            Message::CannotSave(job, attempt, why) => {
+                if self.apply(Input::CannotSave { job, attempt, why: why.clone() }) {
+                    tracing::warn!("job {job} is ended without saving its work: {why}");
+                }
+            }
             Message::Look => {}
             Message::Stop => return true,
         }
@@ -563,7 +568,14 @@ impl Engine {
             Order::Release(job) => (Input::Release { job, by }, job.0, format!("job {job} is released")),
             Order::Requeue(job) if self.state.job(job).is_none() => return self.resubmit(job, peer),
             Order::Requeue(job) => {
-                (Input::Requeue { job, by }, job.0, format!("job {job} is being put back into the queue"))
+                let runs = self.state.job(job).filter(|job| matches!(job.phase, Phase::Running { .. }));
+                let text = match runs.and_then(|job| job.spec.request.save_grace) {
+                    Some(grace) => format!(
+                        "job {job} is asked to save its work, for which it has {grace}, and is then put back into the queue"
+                    ),
+                    None => format!("job {job} is being put back into the queue"),
+                };
+                (Input::Requeue { job, by }, job.0, text)
             }
             Order::Drain(index) => {
                 let text = format!("GPU {index} is drained: its jobs go on, no new ones come");
@@ -866,6 +878,7 @@ impl Engine {
                 Input::Started { .. }
                     | Input::Exited { .. }
                     | Input::NotLaunched { .. }
+                    | Input::CannotSave { .. }
                     | Input::Configured(_)
                     | Input::Inventory(_)
             )

@@ -353,7 +353,9 @@ fn observed(attempt: &Attempt) -> Observed {
         },
         _ => None,
     };
-    let completed = attempt.exit.as_ref().is_some_and(|e| e.status == ExitStatus::Code(0));
+    // One that has saved its work to be moved also ends with code 0, and may have been about to take more.
+    let completed = attempt.verdict == Reason::Completed
+        && attempt.exit.as_ref().is_some_and(|e| e.status == ExitStatus::Code(0));
     Observed {
         peak: attempt.peak,
         active_ms: attempt.seen.map_or(0, |seen| seen.active.0),
@@ -587,6 +589,13 @@ mod tests {
         (1..=1001).for_each(|id| memory.over(JobId(id)));
         memory.over(JobId(1));
         assert!(memory.news_to(JobId(1), |_| true).is_empty() && memory.jobs.is_empty());
+    }
+
+    #[test]
+    fn an_attempt_that_was_moved_is_not_complete() {
+        let mut saved = attempt(4000, Reason::RequeuedByUser { by: "a".into() });
+        saved.exit = Some(Exit::of(ExitStatus::Code(0)));
+        assert!(!observed(&saved).completed && observed(&attempt(4000, Reason::Completed)).completed);
     }
 
     #[test]

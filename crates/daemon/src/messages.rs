@@ -101,6 +101,8 @@ pub enum Message {
     Watched(JobId, u32, Event),
     /// The launcher reports.
     Launched(JobId, u32, Outcome),
+    /// A job that was to save its work cannot be asked to, and why.
+    CannotSave(JobId, u32, String),
     /// The sampler saw something that should not wait.
     Look,
     /// End the daemon; jobs go on.

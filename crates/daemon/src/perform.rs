@@ -1,19 +1,21 @@
 //! The one place where actions become effects.
 
-//! The one place where actions become effects.
-
 use crate::journal::Journal;
 use crate::run::cgroup::Hierarchy;
+use crate::run::checkpoint;
 use crate::run::launch::{Launch, Launcher, Outcome, Report};
 use crate::run::lives::Lives;
 use crate::run::record::Claim;
 use crate::run::watch::signal;
 use carma_core::input::Action;
-use carma_core::model::{EndLevel, JobId, Phase, Placement, SharingMode};
+use carma_core::model::{EndLevel, Job, JobId, Phase, Placement, SharingMode};
 use carma_core::state::State;
 use carma_gpu::Sharing;
 use carma_process::process;
 use std::sync::Arc;
+
+/// Takes word of a job that cannot be asked to save its work: its attempt, and why.
+pub type CannotSave = Arc<dyn Fn(JobId, u32, String) + Send + Sync>;
 
 /// Carries actions out.
 pub struct Performer {
@@ -25,6 +27,8 @@ pub struct Performer {
     pub hierarchy: Option<Arc<Hierarchy>>,
     /// Where failures go.
     pub report: Report,
+    /// Who is told that a job cannot be asked to save its work.
+    pub cannot_save: CannotSave,
 }
 
 impl Performer {
@@ -32,6 +36,9 @@ impl Performer {
     pub fn perform(&self, action: &Action, state: &State, journal: &Journal, lives: &Lives) {
         match action {
             Action::Launch { job, placement } => self.launch(*job, placement, state, journal, lives),
+            Action::End { job, attempt, level: EndLevel::Checkpoint, .. } => {
+                self.ask_to_save(*job, *attempt, state, journal, lives);
+            }
             Action::End { job, level, .. } => self.end(*job, *level, state, lives),
             // Its effect is on the state alone.
             Action::SetState { .. } => {}
@@ -58,6 +65,7 @@ impl Performer {
             thread_percent: placement.thread_percent,
             id: lives.identify(job, placement.attempt),
             records: lives.records(job, placement),
+            restarts: state.job(job).map_or(0, Job::restarts),
         });
     }
 
@@ -87,6 +95,29 @@ impl Performer {
         if let Err(e) = std::thread::Builder::new().name("leave mps".into()).spawn(leave) {
             tracing::warn!("job {id} could not leave MPS before it is signalled: no thread can be had ({e})");
             let _ = signal(supervisor, child, None, level);
+        }
+    }
+
+    /// Asks a job to save its work. Off the engine's thread, since all of the machine's processes are looked at.
+    fn ask_to_save(&self, id: JobId, attempt: u32, state: &State, journal: &Journal, lives: &Lives) {
+        let Some(Phase::Running { placement, supervisor, child, .. }) = state.job(id).map(|job| &job.phase)
+        else {
+            return;
+        };
+        let fail = |why: String| (self.cannot_save)(id, attempt, why);
+        let signal = match journal.job(id) {
+            Ok(stored) => stored.and_then(|stored| stored.request.checkpoint_signal),
+            Err(e) => return fail(e.to_string()),
+        };
+        let Some(signal) = signal else { return fail("the journal does not know by which signal".into()) };
+        let (supervisor, child, tell) = (*supervisor, *child, self.cannot_save.clone());
+        let group = self.hierarchy.as_ref().map(|h| h.group(&lives.short(id, placement)));
+        let ask = move || match checkpoint::ask(supervisor, child, group.as_ref(), signal) {
+            Ok(pids) => tracing::info!("job {id} is asked to save its work: {signal} to {pids:?}"),
+            Err(why) => tell(id, attempt, why),
+        };
+        if let Err(e) = std::thread::Builder::new().name("ask to save".into()).spawn(ask) {
+            fail(format!("no thread can be had: {e}"));
         }
     }
 

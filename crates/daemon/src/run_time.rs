@@ -3,6 +3,7 @@
 use crate::journal::StoredJob;
 use crate::memory::signature;
 use carma_api::wire::{LeftView, RunTimeView, SubmitRequest};
+use carma_core::explain::Reason;
 use carma_core::model::{Attempt, ExitStatus, Job, Phase, RunTime};
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
@@ -52,7 +53,9 @@ impl Durations {
 
     /// Learns from an attempt that is over; `lost` is the time that it is known to have lost to neighbours.
     pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt, lost: Millis) {
-        let Some(run) = run(attempt, lost) else { return };
+        let Some(mut run) = run(attempt, lost) else { return };
+        // It may have gone on where an earlier attempt had saved its work: all of it takes longer.
+        run.cut |= stored.request.saves_its_work() && attempt.placement.attempt > 1;
         self.times.learn(&class(&stored.request, stored.uid), run);
     }
 }
@@ -74,8 +77,8 @@ pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
 fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
     let ran = attempt.ended.since(attempt.started?);
     let exit = attempt.exit.as_ref().filter(|exit| exit.not_started.is_none())?;
-    // Whatever else ended it, it had not come to its end.
-    let cut = exit.status != ExitStatus::Code(0);
+    // Whatever else ended it, it had not come to its end: one that has saved its work to be moved also ends with code 0.
+    let cut = exit.status != ExitStatus::Code(0) || attempt.verdict != Reason::Completed;
     Some(Run { seconds: ran.since(lost).0.div_ceil(1000), cut })
 }
 
@@ -137,7 +140,6 @@ fn seconds(at: Millis) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::explain::Reason;
     use carma_core::model::{Exit, GpuId, Placement, RunsOf, SharingMode};
 
     fn request(line: &str) -> SubmitRequest {
@@ -180,7 +182,7 @@ mod tests {
             peak: None,
             alone: None,
             seen: None,
-            verdict: Reason::NotPlannedYet,
+            verdict: Reason::Completed,
         };
         let began = Some(Millis::secs(10));
         let done = attempt(ExitStatus::Code(0), began);
@@ -191,6 +193,8 @@ mod tests {
             assert_eq!(run(&attempt(cut, began), Millis(0)), Some(Run { seconds: 90, cut: true }));
         }
         assert_eq!(run(&attempt(ExitStatus::Code(0), None), Millis(0)), None);
+        let saved = Attempt { verdict: Reason::RequeuedByUser { by: "a".into() }, ..done };
+        assert_eq!(run(&saved, Millis(0)), Some(Run { seconds: 90, cut: true }));
         let mut never = attempt(ExitStatus::Code(127), began);
         never.exit.as_mut().unwrap().not_started = Some("no such file".into());
         assert_eq!(run(&never, Millis(0)), None);

@@ -284,6 +284,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     })
     .map_err(system("cannot start the launching thread"))?;
     let rates = slowdowns.rates();
+    let to_engine = engine.clone();
+    let journal_id = journal.id().to_owned();
     let parts = Parts {
         journal,
         memory,
@@ -296,6 +298,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
             sharing: gpus.sharing.clone(),
             hierarchy: hierarchy.clone().ok(),
             report,
+            cannot_save: Arc::new(move |job, attempt, why| {
+                drop(to_engine.send(Message::CannotSave(job, attempt, why)));
+            }),
         },
         watcher,
         lives,
@@ -326,6 +331,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         readers: Arc::new(Readers::new(layout.journal.clone(), descriptors.readers)),
         people,
         descriptors,
+        journal_id,
         cgroups,
         state_dir: options.state_dir.clone(),
         runtime_dir: layout.runtime.clone(),

@@ -1,6 +1,7 @@
 //! What is checked of a submission before the core sees it, and the job that the core gets.
 
 use crate::messages::Refused;
+use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
 use carma_core::units::{Fraction, Millis};
@@ -29,6 +30,19 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
         && (!output.starts_with('/') || output.contains('\0'))
     {
         return bad(format!("the output file must be an absolute path, not '{output}'"));
+    }
+    if let Some(grace) = request.grace_ms {
+        parse::check_grace(Millis(grace)).or_else(bad)?;
+        if request.checkpoint_signal.is_none() {
+            return bad("a grace is the time to save the work after a signal; say which, \
+                 e.g. --checkpoint-signal USR1, or leave --grace out"
+                .into());
+        }
+    }
+    if let Some(dir) = &request.checkpoint_dir
+        && (!dir.starts_with('/') || dir.contains('\0'))
+    {
+        return bad(format!("the checkpoint directory must be an absolute path, not '{dir}'"));
     }
     if let Some(pct) = request.max_slowdown_pct.filter(|pct| !(100..=100_000).contains(pct)) {
         return bad(format!(
@@ -66,6 +80,7 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts:
             priority: request.priority,
             max_retries: request.max_retries,
             max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
+            save_grace: request.save_grace_ms().map(Millis),
         },
         profile: carma_core::model::Profile::default(),
         run_time: None,
@@ -97,17 +112,25 @@ fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_api::wire::CheckpointSignal;
 
     #[test]
     fn nonsense_is_refused_before_the_journal() {
         let good = SubmitRequest { command: vec!["true".into()], cwd: "/".into(), ..Default::default() };
         assert!(check_request(&good).is_ok());
+        let saves = SubmitRequest { checkpoint_signal: Some(CheckpointSignal::Usr1), ..good.clone() };
+        assert!(check_request(&saves).is_ok());
         for bad in [
             SubmitRequest { command: vec![], ..good.clone() },
             SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
             SubmitRequest { cwd: "relative".into(), ..good.clone() },
             SubmitRequest { env: [("A=B".to_owned(), String::new())].into(), ..good.clone() },
             SubmitRequest { output: Some("x".into()), ..good.clone() },
+            SubmitRequest { checkpoint_dir: Some("x".into()), ..good.clone() },
+            SubmitRequest { checkpoint_dir: Some("/a\0b".into()), ..good.clone() },
+            SubmitRequest { grace_ms: Some(60_000), ..good.clone() },
+            SubmitRequest { grace_ms: Some(3_600_001), ..saves.clone() },
+            SubmitRequest { grace_ms: Some(0), ..saves.clone() },
         ] {
             assert_eq!(check_request(&bad).unwrap_err().status, 400);
         }

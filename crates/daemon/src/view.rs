@@ -1,16 +1,17 @@
 //! From the state to what clients see. Pure: runs on any thread, over a published state.
 
 use crate::journal::StoredJob;
+use crate::run;
 use crate::run_time;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView, JobDetail, JobView,
-    JobsReply, RateView, ReasonView, TenantView,
+    AttemptView, CheckpointView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView,
+    JobDetail, JobView, JobsReply, RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
-use carma_core::model::{Attempt, Finished, GpuId, HostUse, Job, JobId, Phase, Placement};
+use carma_core::model::{Attempt, EndLevel, Finished, GpuId, HostUse, Job, JobId, Phase, Placement};
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
@@ -123,6 +124,8 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         rate,
         time_limit_ms,
         host_limits,
+        // A path of its owner's.
+        checkpoint: _,
         attempts,
     } = detail;
     JobDetail {
@@ -138,6 +141,7 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         rate: rate.map(strangers_rate),
         time_limit_ms,
         host_limits,
+        checkpoint: None,
         attempts,
     }
 }
@@ -351,6 +355,18 @@ impl Subject<'_> {
     }
 }
 
+/// What is known of a job beside the state.
+pub struct Beside<'a> {
+    /// What was submitted.
+    pub stored: Option<&'a StoredJob>,
+    /// Name of the journal.
+    pub journal: &'a str,
+    /// How fast it goes.
+    pub rate: Option<RateView>,
+    /// How far it is by its own count.
+    pub done: Option<&'a Done>,
+}
+
 /// Everything about one job that the asker may see.
 #[must_use]
 pub fn detail(
@@ -358,10 +374,9 @@ pub fn detail(
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
-    stored: Option<&StoredJob>,
-    rate: Option<RateView>,
-    done: Option<&Done>,
+    beside: Beside<'_>,
 ) -> JobDetail {
+    let Beside { stored, journal, rate, done } = beside;
     let job = subject.job();
     let row = subject.row(asker, state, now, done);
     let f = &job.spec.forecasts;
@@ -383,10 +398,24 @@ pub fn detail(
         rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
         host_limits: stored.map(|s| s.request.host_limits()).unwrap_or_default(),
+        checkpoint: stored.and_then(|stored| checkpoint(job, stored, journal)),
         attempts: attempts(asker, state, job, &row),
         job: row,
     };
     if asker.may_read(job.spec.user.uid) { detail } else { strangers_detail(detail) }
+}
+
+/// How it saves its work, if that was agreed.
+fn checkpoint(job: &Job, stored: &StoredJob, journal: &str) -> Option<CheckpointView> {
+    let request = &stored.request;
+    let dir = run::checkpoint::directory(request, journal, job.spec.id)?;
+    let saving = job.ending().and_then(|ending| ending.sent);
+    Some(CheckpointView {
+        signal: request.checkpoint_signal,
+        grace_ms: request.save_grace_ms(),
+        dir: dir.path().map(|path| path.display().to_string()),
+        saving_since_ms: saving.filter(|(level, _)| *level == EndLevel::Checkpoint).map(|(_, at)| at.0),
+    })
 }
 
 /// Why a job waits, or why it went where it went.

@@ -162,6 +162,7 @@ fn new(id: JobId) -> NewJob {
             priority: 0,
             max_retries: None,
             max_slowdown: None,
+            save_grace: None,
         },
         profile: Sharing::default(),
         run_time: None,

@@ -1,6 +1,7 @@
-//! What a running job does, for who runs it: which processes it has ([`process`]), how it gets on ([`progress`]), and what
-//! it takes of the host ([`usage`]).
+//! What a running job does, for who runs it: which processes it has ([`process`]), which of them are told of a signal
+//! ([`catch`]), how it gets on ([`progress`]), and what it takes of the host ([`usage`]).
 
+pub mod catch;
 pub mod process;
 pub mod progress;
 pub mod usage;

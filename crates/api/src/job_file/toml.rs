@@ -12,7 +12,7 @@
 
 use super::{Described, FileError, ModelOptions};
 use crate::parse;
-use crate::wire::{Session, SubmitRequest};
+use crate::wire::{CheckpointSignal, Session, SubmitRequest};
 use carma_core::model::SharingMode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -47,6 +47,9 @@ struct JobFile {
     mem: Option<Size>,
     cpus: Option<Cpus>,
     pids: Option<u32>,
+    checkpoint_signal: Option<CheckpointSignal>,
+    grace: Option<Grace>,
+    checkpoint_dir: Option<String>,
     #[serde(default)]
     login: bool,
     // What is known of the model. Flattening [`ModelOptions`] would let unknown keys pass.
@@ -109,6 +112,17 @@ impl TryFrom<f64> for Cpus {
     type Error = String;
     fn try_from(number: f64) -> Result<Self, String> {
         parse::cpus(&number.to_string()).map(Self)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Grace(u64);
+
+impl TryFrom<String> for Grace {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        parse::grace(&text).map(|m| Self(m.0))
     }
 }
 
@@ -187,6 +201,9 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         host_memory_mib: job.mem.map(|m| m.0),
         host_cpu_pct: job.cpus.map(|c| c.0),
         host_processes: job.pids,
+        checkpoint_signal: job.checkpoint_signal,
+        grace_ms: job.grace.map(|g| g.0),
+        checkpoint_dir: job.checkpoint_dir,
         session: Session { login: job.login, ..Session::default() },
         ..SubmitRequest::default()
     };
@@ -220,6 +237,22 @@ mod tests {
         assert_eq!(named.name.as_deref(), Some("b"));
         assert!(read("gpus = 1\n").unwrap_err().what.contains("neither"));
         assert!(read("command = ['x']\nwrap = 'y'\n").unwrap_err().what.contains("both"));
+    }
+
+    #[test]
+    fn how_it_saves_its_work() {
+        let read = |text: &str| parse(Path::new("j.toml"), &format!("command = ['x']\n{text}"));
+        let job =
+            read("checkpoint-signal = 'usr1'\ngrace = '5m'\ncheckpoint-dir = 'ckpt'\n").unwrap().request;
+        assert_eq!(job.checkpoint_signal, Some(CheckpointSignal::Usr1));
+        assert_eq!((job.save_grace_ms(), job.checkpoint_dir.as_deref()), (Some(300_000), Some("ckpt")));
+        let job = read("checkpoint-signal = 'SIGTERM'\n").unwrap().request;
+        assert_eq!((job.save_grace_ms(), job.saves_at_home()), (Some(120_000), true));
+        assert!(!read("").unwrap().request.saves_at_home());
+        let error = read("checkpoint-signal = 'KILL'\n").unwrap_err();
+        assert!(error.line == 2 && error.what.contains("USR1"), "{}", error.what);
+        let error = read("checkpoint-signal = 'USR1'\ngrace = '2h'\n").unwrap_err();
+        assert!(error.line == 3 && error.what.contains("1h"), "{}", error.what);
     }
 
     #[test]

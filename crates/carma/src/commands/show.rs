@@ -4,7 +4,8 @@ use super::Context;
 use super::queue::gpu_list;
 use crate::cli::ShowArgs;
 use carma_api::wire::{
-    AttemptView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView, RunTimeView,
+    AttemptView, CheckpointView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView,
+    RunTimeView,
 };
 use carma_cli::failure::Outcome;
 use carma_cli::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
@@ -32,6 +33,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
     block.line("GPUs", placement(job)).line("memory", memory(job));
     block.line_if("limits", limits(detail.host_limits));
+    block.line_if("saves", detail.checkpoint.as_ref().map(|saves| checkpoint(saves, screen)));
     block.line_if("host", detail.attempts.iter().rev().find_map(|a| a.host).map(host));
     block.line_if("forecasts", forecasts(detail));
     block.line_if("expected", detail.estimate.as_ref().map(expected));
@@ -78,6 +80,22 @@ fn limits(limits: HostLimitsView) -> Option<String> {
     words.extend(limits.cpu_pct.map(|pct| format!("{} processors", f64::from(pct) / 100.0)));
     words.extend(limits.processes.map(|number| format!("{number} processes")));
     (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// How it saves its work before it goes back into the queue, and where.
+fn checkpoint(saves: &CheckpointView, screen: &Screen) -> String {
+    let mut words = match (saves.signal, saves.grace_ms) {
+        (Some(signal), Some(grace)) => format!("by {signal}, {} at most", Millis(grace)),
+        _ => "it is not asked to".to_owned(),
+    };
+    match &saves.dir {
+        Some(dir) => drop(write!(words, ", in {dir}")),
+        None => words.push_str(", without a directory"),
+    }
+    if let Some(since) = saves.saving_since_ms {
+        let _ = write!(words, "; asked {}", stamp(since, screen));
+    }
+    words
 }
 
 /// What its last attempt took of the host.
@@ -230,7 +248,7 @@ pub(crate) fn attempts(attempts: &[AttemptView], screen: &Screen) -> String {
 pub(crate) mod tests {
     use super::super::queue::tests::job;
     use super::*;
-    use carma_api::wire::ReasonView;
+    use carma_api::wire::{CheckpointSignal, ReasonView};
     use carma_core::model::SharingMode;
 
     pub(crate) fn detail() -> JobDetail {
@@ -288,6 +306,7 @@ pub(crate) mod tests {
             rate: None,
             time_limit_ms: Some(7_200_000),
             host_limits: HostLimitsView { cpu_pct: Some(450), ..HostLimitsView::default() },
+            checkpoint: None,
             attempts: vec![first, second],
         }
     }
@@ -324,6 +343,26 @@ pub(crate) mod tests {
           placed:  GPU 0 shared by time-slice: need 10.0 GiB (declared), 20.5 GiB free beside 1
                    job(s)
         ");
+    }
+
+    #[test]
+    fn how_it_saves_its_work() {
+        let mut saves = CheckpointView {
+            signal: Some(CheckpointSignal::Usr1),
+            grace_ms: Some(120_000),
+            dir: Some("/home/alice/.local/state/carma/01234567/job-7".into()),
+            saving_since_ms: Some(1_760_000_070_000),
+        };
+        let screen = Screen::of_width(None);
+        let text = "by SIGUSR1, 2 min at most, in /home/alice/.local/state/carma/01234567/job-7; asked 2025-10-09T08:54:30+00:00";
+        assert_eq!(checkpoint(&saves, &screen), text);
+        (saves.dir, saves.saving_since_ms) = (None, None);
+        assert_eq!(checkpoint(&saves, &screen), "by SIGUSR1, 2 min at most, without a directory");
+        let named = CheckpointView { dir: Some("/x".into()), ..CheckpointView::default() };
+        assert_eq!(checkpoint(&named, &screen), "it is not asked to, in /x");
+        let mut detail = detail();
+        detail.checkpoint = Some(named);
+        assert!(render(&detail, &screen).contains("\nsaves:      it is not asked to, in /x\n"));
     }
 
     #[test]

@@ -26,6 +26,14 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
         return Err(Failure::usage("--output names one file, and several jobs would write to it")
             .hint("leave it out: each job then gets a log of its own"));
     }
+    if requests.iter().any(|(request, _)| request.checkpoint_dir.is_some())
+        && (args.repeat > 1 || requests.len() > 1)
+    {
+        return Err(Failure::usage(
+            "--checkpoint-dir names one directory, and several jobs would save in it",
+        )
+        .hint("leave it out: each job with a --checkpoint-signal then gets a directory of its own"));
+    }
     let shows = if args.parsable || args.json { Shows::Nothing } else { Shows::Progress };
     for (request, modelled) in &mut requests {
         request.hold |= args.hold;
@@ -318,6 +326,8 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     let cwd: PathBuf = cwd.components().collect();
     let output = args.output.clone().or_else(|| job.output.as_ref().map(PathBuf::from));
     job.output = output.map(|file| text(cwd.join(file).as_os_str(), "--output")).transpose()?;
+    let dir = args.checkpoint_dir.clone().or_else(|| job.checkpoint_dir.as_ref().map(PathBuf::from));
+    job.checkpoint_dir = dir.map(|dir| text(cwd.join(dir).as_os_str(), "--checkpoint-dir")).transpose()?;
     job.cwd = text(cwd.as_os_str(), "the directory")?;
 
     let mut env = around.env.clone();
@@ -335,6 +345,8 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     job.priority = args.priority.unwrap_or(job.priority);
     job.max_retries = args.max_retries.or(job.max_retries);
     job.max_slowdown_pct = args.max_slowdown.or(job.max_slowdown_pct);
+    job.checkpoint_signal = args.checkpoint_signal.or(job.checkpoint_signal);
+    job.grace_ms = args.grace.map(|g| g.0).or(job.grace_ms);
     job.host_memory_mib = args.mem.map(|m| m.0).or(job.host_memory_mib);
     job.host_cpu_pct = args.cpus.or(job.host_cpu_pct);
     job.host_processes = args.pids.or(job.host_processes);
@@ -354,6 +366,7 @@ fn text(word: &OsStr, what: &str) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_api::wire::CheckpointSignal;
     use carma_core::model::SharingMode;
     use carma_core::units::Millis;
     use std::os::unix::ffi::OsStringExt;
@@ -399,6 +412,19 @@ mod tests {
         assert_eq!(one(&args).output.as_deref(), Some("/home/a/work/out.txt"));
         (args.chdir, args.output) = (Some("/x/".into()), Some("/dev/null".into()));
         assert_eq!((one(&args).cwd.as_str(), one(&args).output.as_deref()), ("/x", Some("/dev/null")));
+    }
+
+    #[test]
+    fn where_and_how_it_saves_its_work() {
+        let mut args = command();
+        assert_eq!((one(&args).checkpoint_signal, one(&args).checkpoint_dir), (None, None));
+        args.checkpoint_signal = Some(CheckpointSignal::Usr1);
+        args.grace = Some(Millis::secs(300));
+        args.checkpoint_dir = Some("ckpt".into());
+        args.chdir = Some("work".into());
+        let job = one(&args);
+        assert_eq!((job.checkpoint_signal, job.grace_ms), (Some(CheckpointSignal::Usr1), Some(300_000)));
+        assert_eq!(job.checkpoint_dir.as_deref(), Some("/home/a/work/ckpt"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod profile;
 mod recovery;
 mod replay;
 mod run_time;
+mod saving;
 mod service;
 mod sharing;
 mod simulated;

@@ -1,7 +1,7 @@
 //! How fast jobs go beside each other: predicted, limited, measured; evictions.
 
 use crate::support::{CARMA, Daemon, Setup, job, stderr, stdout, task, until};
-use carma_api::wire::JobDetail;
+use carma_api::wire::{CheckpointSignal, JobDetail};
 
 /// Ten times as fast as life, short windows.
 fn start(gpus: &'static str) -> Daemon {
@@ -112,16 +112,19 @@ fn nobody_joins_where_a_limit_would_be_exceeded() {
 #[test]
 fn who_slows_a_job_beyond_its_limit_is_evicted() {
     let daemon = start("virtual:1xA100-40GB");
-    // A command that is light the first time and heavy afterwards.
+    // A command that is light the first time and heavy afterwards. It saves its work when it is asked to.
     let flag = daemon.dir.path().join("seen");
     let line = format!(
-        "if [ -e {0} ]; then exec {CARMA} virtual-task --memory=5G --sm=0.9 --gract=1 --work=3000s --progress=bar; \
+        "if [ -e {0} ]; then trap 'kill $!; wait; echo saved; exit 0' USR1; \
+         {CARMA} virtual-task --memory=5G --sm=0.9 --gract=1 --work=3000s --progress=bar & wait; \
          else touch {0}; exec {CARMA} virtual-task --memory=5G --sm=0.02 --gract=0.02 --work=40s --progress=bar; fi",
         flag.display()
     );
     let deceiver = || {
-        let mut request = job(&["/bin/sh", "-c", &line]);
+        let mut request = job(&["/bin/bash", "-c", &line]);
         request.gpu_memory_mib = Some(6 << 10);
+        request.checkpoint_signal = Some(CheckpointSignal::Usr1);
+        request.grace_ms = Some(3_600_000);
         request
     };
     let first = daemon.submit(deceiver());
@@ -142,6 +145,8 @@ fn who_slows_a_job_beyond_its_limit_is_evicted() {
     assert_eq!(verdict.code, "Evicted", "{}", verdict.text);
     assert!(verdict.text.contains(&format!("job {limited} was slowed down by")), "{}", verdict.text);
     assert_eq!(detail.job.state, "PENDING");
+    assert_eq!(detail.attempts[0].exit_code, Some(0), "{}", daemon.log());
+    assert!(daemon.output(second).ends_with("saved\n"), "{}", daemon.log());
     let reason = until("it to be kept apart", || {
         let text = daemon.show(second).job.reason.text;
         text.contains("a limit of slowdown was exceeded before").then_some(text)

@@ -69,10 +69,20 @@ pub enum EndCause {
     },
 }
 
+impl EndCause {
+    /// Whether a job that is ended for it goes back into the queue, so that what it saves is of use to it.
+    #[must_use]
+    pub const fn requeues(&self) -> bool {
+        matches!(self, Self::Requeued { .. } | Self::Evicted { .. })
+    }
+}
+
 /// How hard a job is asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndLevel {
+    /// To save its work and end by itself: the signal that its user has named, to those of its processes that catch it.
+    Checkpoint,
     /// Politely: leave MPS, then SIGTERM.
     Terminate,
     /// SIGKILL to everything of the job.
@@ -88,6 +98,9 @@ pub struct Ending {
     pub cause: EndCause,
     /// The last signal decided, and when; `None` right after the request.
     pub sent: Option<(EndLevel, Millis)>,
+    /// It could not be asked to save its work, so that it is not waited for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cannot_save: bool,
 }
 
 /// One finished attempt, kept with the job.
@@ -111,4 +124,15 @@ pub struct Attempt {
     pub seen: Option<SeenMemory>,
     /// What was concluded.
     pub verdict: Reason,
+}
+
+impl Attempt {
+    /// Whether its command really began to run.
+    #[must_use]
+    pub fn began(&self) -> bool {
+        match &self.exit {
+            Some(exit) => exit.not_started.is_none(),
+            None => self.started.is_some(),
+        }
+    }
 }

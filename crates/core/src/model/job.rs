@@ -165,6 +165,12 @@ impl Job {
         }
     }
 
+    /// Earlier attempts whose command really began to run.
+    #[must_use]
+    pub fn restarts(&self) -> usize {
+        self.past.iter().filter(|attempt| attempt.began()).count()
+    }
+
     /// Its class, as far as predictions go.
     #[must_use]
     pub fn class(&self) -> Class {

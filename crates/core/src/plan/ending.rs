@@ -1,6 +1,7 @@
 //! Jobs that are to end: which signal is due, and when the next one is.
 //!
-//! Why a job ends is in its phase already. Only time is judged here.
+//! Why a job ends is in its phase already. Only time is judged here. A job that goes back into the queue may be asked to
+//! save its work first: then it has the time that its user has given it for that, and its GPUs as before.
 
 use super::Plan;
 use crate::input::Action;
@@ -12,40 +13,69 @@ use crate::units::Millis;
 pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     let grace = state.options().kill_grace;
     for job in state.ending().iter().filter_map(|id| state.job(*id)) {
-        let (placement, started, ending) = match &job.phase {
-            Phase::Running { placement, started, ending, .. } => (placement, Some(*started), ending),
-            Phase::Launching { placement, ending } => (placement, None, ending),
-            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => continue,
-        };
-        if let Some((level, cause)) = end_due(job, now, grace) {
-            plan.actions.push(Action::End { job: job.spec.id, attempt: placement.attempt, level, cause });
-            plan.wake_at(now + grace);
-        } else if let Some((_, at)) = ending.as_ref().and_then(|e| e.sent) {
-            plan.wake_at(at + grace);
-        } else if let (Some(limit), Some(started)) = (job.spec.request.time_limit, started) {
-            plan.wake_at(started + limit);
+        let Some(placement) = job.placement() else { continue };
+        match next(job, grace) {
+            Some(Next { at, level, cause }) if at <= now => {
+                plan.wake_at(now + patience(job, level, grace));
+                plan.actions.push(Action::End { job: job.spec.id, attempt: placement.attempt, level, cause });
+            }
+            Some(Next { at, .. }) => plan.wake_at(at),
+            None => {}
         }
     }
 }
 
-/// The signal that is due for a job that is to end: politely, then for good, and at last without its supervisor.
-/// One that is still being launched has no command that could end politely.
-fn end_due(job: &Job, now: Millis, grace: Millis) -> Option<(EndLevel, EndCause)> {
+/// How a job is asked first: to save its work, where that is of use to it and its user wants it; else to end. One that is
+/// still being launched has nothing to save.
+pub(super) fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
+    let runs = matches!(job.phase, Phase::Running { .. });
+    if runs && cause.requeues() && job.spec.request.save_grace.is_some() {
+        EndLevel::Checkpoint
+    } else {
+        EndLevel::Terminate
+    }
+}
+
+/// A signal, and when it is due.
+struct Next {
+    at: Millis,
+    level: EndLevel,
+    cause: EndCause,
+}
+
+/// The next signal of a job that is to end, or that time may end: to save, politely, then for good, and at last without
+/// its supervisor. One that is still being launched has no command that could end politely.
+fn next(job: &Job, grace: Millis) -> Option<Next> {
     let (ending, started) = match &job.phase {
         Phase::Running { started, ending, .. } => (ending, Some(*started)),
         Phase::Launching { ending, .. } => (ending, None),
         Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return None,
     };
-    let Some(Ending { cause, sent }) = ending else {
+    let Some(Ending { cause, sent, cannot_save }) = ending else {
         let limit = job.spec.request.time_limit?;
-        let over = started.is_some_and(|started| now.since(started) >= limit);
-        return over.then_some((EndLevel::Terminate, EndCause::TimeLimit(limit)));
+        let cause = EndCause::TimeLimit(limit);
+        return Some(Next { at: started? + limit, level: EndLevel::Terminate, cause });
     };
-    let next = match (sent, started) {
-        (None, _) => return Some((EndLevel::Terminate, cause.clone())),
-        (Some((EndLevel::Terminate, at)), Some(_)) => (*at, EndLevel::Kill),
-        (Some((_, at)), _) => (*at, EndLevel::Abandon),
+    let Some((sent, at)) = *sent else {
+        return Some(Next { at: Millis::ZERO, level: first_level(job, cause), cause: cause.clone() });
     };
-    let (at, level) = next;
-    (now.since(at) >= grace).then(|| (level, cause.clone()))
+    let level = match sent {
+        EndLevel::Checkpoint => EndLevel::Terminate,
+        EndLevel::Terminate if started.is_some() => EndLevel::Kill,
+        EndLevel::Terminate | EndLevel::Kill | EndLevel::Abandon => EndLevel::Abandon,
+    };
+    // A cancel that comes while it saves needs nothing saved.
+    let wait = match sent {
+        EndLevel::Checkpoint if *cannot_save || !cause.requeues() => Millis::ZERO,
+        sent => patience(job, sent, grace),
+    };
+    Some(Next { at: at + wait, level, cause: cause.clone() })
+}
+
+/// How long a signal may take to have its effect.
+fn patience(job: &Job, level: EndLevel, grace: Millis) -> Millis {
+    match level {
+        EndLevel::Checkpoint => job.spec.request.save_grace.unwrap_or(grace),
+        EndLevel::Terminate | EndLevel::Kill | EndLevel::Abandon => grace,
+    }
 }

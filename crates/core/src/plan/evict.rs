@@ -3,8 +3,9 @@
 //! What is allowed and predicted is in [`crate::slowdown`]. Here only what was measured counts.
 
 use super::Plan;
+use super::ending::first_level;
 use crate::input::Action;
-use crate::model::{EndCause, EndLevel, GpuId, Job, JobId, Phase};
+use crate::model::{EndCause, GpuId, Job, JobId, Phase};
 use crate::slowdown::{least_progress, limit, slowdown};
 use crate::state::State;
 use crate::units::{Fraction, Millis};
@@ -14,6 +15,12 @@ use std::collections::BTreeSet;
 /// is measured anew after each.
 pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
+    // By this very plan: of a time limit that is just over, say.
+    let ended = plan.actions.iter().filter_map(|action| match action {
+        Action::End { job, .. } => Some(*job),
+        Action::Launch { .. } | Action::SetState { .. } => None,
+    });
+    let ended: BTreeSet<JobId> = ended.collect();
     // A floor is kept in expectation: what is measured is judged with a little patience.
     let kept = state.options().policy.progress.map(|rule| Fraction(rule.floor.0 / 10 * 9));
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
@@ -31,7 +38,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         }
         let tenants = || placement.gpus.iter().filter_map(|id| state.gpu(*id)).flat_map(|gpu| &gpu.tenants);
-        let leaving = |job: &Job| job.ending().is_some();
+        let leaving = |job: &Job| job.ending().is_some() || ended.contains(&job.spec.id);
         if tenants().any(|t| state.job(t.job).is_some_and(leaving)) {
             continue;
         }
@@ -52,12 +59,13 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             None => Vec::new(),
         };
         let limit = promised.unwrap_or_else(|| slowdown(least));
+        let cause = EndCause::Evicted { job: id, slowdown: slowdown(measured.progress), limit, apart };
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.push(Action::End {
             job: latest.spec.id,
             attempt: evicted.attempt,
-            level: EndLevel::Terminate,
-            cause: EndCause::Evicted { job: id, slowdown: slowdown(measured.progress), limit, apart },
+            level: first_level(latest, &cause),
+            cause,
         });
     }
 }

@@ -101,6 +101,10 @@ pub struct Request {
     /// configured number, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<Fraction>,
+    /// How long it may take to save its work once it is asked to, before it goes back into the queue. `None`: it is not
+    /// asked. By which signal is the daemon's to know: no decision depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_grace: Option<Millis>,
 }
 
 /// What is known beforehand of a job's activity when it has its GPUs alone.

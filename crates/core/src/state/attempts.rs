@@ -7,8 +7,8 @@ use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::ledger::{Alone, Reservation, Tenant};
 use crate::model::{
-    Attempt, EndCause, Ending, Exit, ExitStatus, Finished, GpuId, Job, JobId, JobState, Phase, ProcessRef,
-    SeenMemory, SharingMode,
+    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, GpuId, Job, JobId, JobState, Phase,
+    ProcessRef, SeenMemory, SharingMode,
 };
 use crate::recovery;
 use crate::units::Millis;
@@ -82,6 +82,25 @@ impl State {
             })?;
         }
         Ok(())
+    }
+
+    /// It was to save its work, and could not be asked to.
+    pub(super) fn cannot_save(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        if !matches!(job.ending(), Some(Ending { sent: Some((EndLevel::Checkpoint, _)), .. })) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "it is not saving its work",
+            });
+        }
+        self.update(id, |job| {
+            if let Phase::Running { ending: Some(ending), .. }
+            | Phase::Launching { ending: Some(ending), .. } = &mut job.phase
+            {
+                ending.cannot_save = true;
+            }
+        })
     }
 
     /// It was never started. A user's wish to end it is fulfilled; otherwise it goes back into the queue.

@@ -275,6 +275,7 @@ impl State {
                 self.measured(*job, *attempt, *progress, *over)
             }
             Input::Stepped { job, attempt } => self.stepped(*job, *attempt),
+            Input::CannotSave { job, attempt, why: _ } => self.cannot_save(*job, *attempt),
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
             Input::Release { job, by } => self.release(*job, by),

@@ -163,11 +163,11 @@ impl State {
             };
             match ending {
                 Some(e) => {
-                    if matches!(e.cause, EndCause::Requeued { .. } | EndCause::Evicted { .. }) {
+                    if e.cause.requeues() {
                         e.cause = cause;
                     }
                 }
-                None => *ending = Some(Ending { cause, sent: None }),
+                None => *ending = Some(Ending { cause, sent: None, cannot_save: false }),
             }
         })
     }

@@ -9,7 +9,7 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3]; every estimator is a key
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3] [save=2m]; every estimator is a key
 //! learn ID [computed=..] [measured=..] [score=N] [util=.5]
 //!                              what earlier runs tell of a job: of its memory, of what it does alone
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
@@ -23,7 +23,9 @@
 //! start ID ... [as=MODE]       the supervisor runs
 //! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
 //! launch-fails ID error="..." [permanent]
+//! cannot-save ID why="..."       it was to save its work and could not be asked to
 //! cancel|hold|release|requeue ID by=USER
+//! restart                      the state as a daemon that starts anew reads it
 //! drain|resume GPU by=USER
 //! show                         GPUs with their ledger, and jobs
 //! each WORD ... / end          plays the lines between for each word, from a fresh state, `$` being
@@ -385,6 +387,13 @@ impl Stage {
                     Input::Resume { gpu, by }
                 })?;
             }
+            "cannot-save" => {
+                let job = words.job()?;
+                let attempt = self.placement(job)?.attempt;
+                let why = words.take("why").ok_or("why=\"...\" is missing")?;
+                self.apply(&Input::CannotSave { job, attempt, why })?;
+            }
+            "restart" => self.restart()?,
             "show" => self.show(),
             "reset" => {
                 *self = Self { out: std::mem::take(&mut self.out), ..Self::default() };
@@ -576,6 +585,7 @@ impl Stage {
                 priority: words.take_as("priority", number)?.unwrap_or(0),
                 max_retries: words.take_as("retries", number)?,
                 max_slowdown: words.take_as("slowdown", share)?,
+                save_grace: words.take_as("save", span)?,
             },
             profile: profile(words)?,
             run_time: None,
@@ -755,6 +765,18 @@ impl Stage {
         .map(drop)
     }
 
+    /// What a daemon finds when it starts anew: the state as it was stored.
+    fn restart(&mut self) -> Outcome<()> {
+        let text = serde_json::to_string(&self.state).map_err(|e| e.to_string())?;
+        let mut state: State = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+        state.rebuild();
+        if state != self.state {
+            return Err("the state is another one after it was stored".into());
+        }
+        self.state = state;
+        Ok(())
+    }
+
     // --- decisions -----------------------------------------------------------------------------
 
     fn plan(&mut self) -> Outcome<()> {
@@ -801,6 +823,7 @@ impl Stage {
             }
             Action::End { job, level, cause, .. } => {
                 let how = match level {
+                    EndLevel::Checkpoint => "asked to save its work",
                     EndLevel::Terminate => "asked to end",
                     EndLevel::Kill => "killed",
                     EndLevel::Abandon => "killed with its supervisor",
@@ -873,8 +896,14 @@ impl Stage {
             Phase::Running { placement, ending, .. } => {
                 let _ = write!(text, " on {}", self.names(&placement.gpus));
                 let _ = write!(text, " [{}]", placement.sharing);
-                if ending.is_some() {
-                    text.push_str(", being ended");
+                match ending.as_ref().map(|ending| ending.sent) {
+                    Some(Some((EndLevel::Checkpoint, _))) => text.push_str(", saving its work"),
+                    Some(_) => text.push_str(", being ended"),
+                    None => {}
+                }
+                match job.restarts() {
+                    0 => {}
+                    restarts => drop(write!(text, ", restart {restarts}")),
                 }
             }
             Phase::Judging { .. } => text.push_str(", its fault is being judged"),

@@ -66,6 +66,8 @@ pub struct App {
     pub descriptors: Descriptors,
     /// Where carma's state lives.
     pub state_dir: PathBuf,
+    /// Name of the journal.
+    pub journal_id: String,
     /// Whether jobs have cgroups of their own.
     pub cgroups: CgroupsView,
     /// Where jobs find the sockets that they need.

@@ -3,7 +3,7 @@
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
 use crate::journal::Reader;
 use crate::messages::Peer;
-use crate::view::{self, Subject};
+use crate::view::{self, Beside, Subject};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::JobDetail;
@@ -21,12 +21,18 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let asker = app.asker(peer);
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-    let paces = app.paces.clone();
+    let (paces, journal) = (app.paces.clone(), app.journal_id.clone());
     let reply = app.readers.read(move |reader| {
-        let stored = reader.job(id)?;
+        let mut stored = reader.job(id)?;
+        if stored.as_ref().is_some_and(|stored| stored.request.saves_at_home()) {
+            // Its home is in its environment, which may be gone.
+            stored = reader.whole_job(id).unwrap_or(stored);
+        }
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
-        Ok(view::detail(asker, &state, now, &subject, stored.as_ref(), rate, paces.done().get(&id)))
+        let done = paces.done();
+        let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, done: done.get(&id) };
+        Ok(view::detail(asker, &state, now, &subject, beside))
     });
     Ok(Json(reply.await?))
 }

@@ -41,23 +41,7 @@ impl Journal {
     /// # Errors
     /// When the file cannot be read, or the row is not what was written.
     pub fn job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
-        let Some((mut stored, environment)) = stored_job(&self.db, id)? else { return Ok(None) };
-        let row: Option<(i64, String, i64)> = self
-            .db
-            .prepare_cached("SELECT hash, body, sum FROM environments WHERE id = ?1")
-            .map_err(sql("read"))?
-            .query_row([environment], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()
-            .map_err(sql("read"))?;
-        let (hash, body, sum) = row.ok_or(JournalError::NoEnvironment(id))?;
-        if sums::environment(environment, hash, &body) != sum {
-            return Err(JournalError::Damaged(format!(
-                "the environment of job {id} is not what was written"
-            )));
-        }
-        stored.request.env = serde_json::from_str(&body)
-            .map_err(|e| JournalError::Entry { seq: id.0.cast_signed(), why: e.to_string() })?;
-        Ok(Some(stored))
+        whole_job(&self.db, id)
     }
 
     /// What was learned of memory, by table and key. Rows of tables that this version does not know
@@ -251,6 +235,14 @@ impl Reader {
         Ok(stored_job(&self.db, id)?.map(|(stored, _)| stored))
     }
 
+    /// The same with its environment.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or a row is not what was written or is gone.
+    pub fn whole_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
+        whole_job(&self.db, id)
+    }
+
     /// The numbers of all jobs that the journal knows, and how many of them are over.
     ///
     /// # Errors
@@ -297,6 +289,24 @@ impl Reader {
         }
         Ok(found)
     }
+}
+
+/// What was submitted as a job, environment included.
+fn whole_job(db: &Connection, id: JobId) -> Result<Option<StoredJob>, JournalError> {
+    let Some((mut stored, environment)) = stored_job(db, id)? else { return Ok(None) };
+    let row: Option<(i64, String, i64)> = db
+        .prepare_cached("SELECT hash, body, sum FROM environments WHERE id = ?1")
+        .map_err(sql("read"))?
+        .query_row([environment], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()
+        .map_err(sql("read"))?;
+    let (hash, body, sum) = row.ok_or(JournalError::NoEnvironment(id))?;
+    if sums::environment(environment, hash, &body) != sum {
+        return Err(JournalError::Damaged(format!("the environment of job {id} is not what was written")));
+    }
+    stored.request.env = serde_json::from_str(&body)
+        .map_err(|e| JournalError::Entry { seq: id.0.cast_signed(), why: e.to_string() })?;
+    Ok(Some(stored))
 }
 
 /// What was submitted as a job but for its environment, and the number of that.

@@ -1,6 +1,7 @@
 //! Starts supervisors, off the engine's thread. Nothing here touches a path that a user named.
 
 use super::cgroup::Hierarchy;
+use super::checkpoint;
 use super::identity::{AttemptId, Life};
 use super::order::{Log, Order};
 use super::pace::Paces;
@@ -41,6 +42,8 @@ pub struct Launch {
     pub id: AttemptId,
     /// Its record, still unwritten.
     pub records: Records,
+    /// Earlier attempts that really began.
+    pub restarts: usize,
 }
 
 /// What came of a launch, as far as the launcher can tell.
@@ -198,6 +201,7 @@ impl Context {
         env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
         env.insert("CARMA_JOB_ID".into(), launch.job.to_string());
         env.insert("CARMA_ATTEMPT".into(), launch.attempt.to_string());
+        env.insert("CARMA_RESTART".into(), launch.restarts.to_string());
         env.extend(self.env.iter().cloned());
         env.extend(sharing_env);
         let mut session = stored.request.session.clone();
@@ -220,6 +224,7 @@ impl Context {
             session,
             user: self.as_root.then_some(Owner { uid: stored.uid, gid: stored.gid }),
             log: if kept { Log::Kept { path, limit: log_limit(&stored.request) } } else { Log::Users(path) },
+            checkpoint: checkpoint::directory(&stored.request, &launch.id.journal, launch.job),
             look_ms: self.look_ms,
         };
         // A file in memory, since an environment may be larger than a pipe holds.

@@ -13,6 +13,7 @@
 
 pub mod adopt;
 pub mod cgroup;
+pub mod checkpoint;
 pub mod identity;
 pub mod launch;
 pub mod lives;

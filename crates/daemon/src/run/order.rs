@@ -7,7 +7,7 @@ use carma_core::model::ProcessRef;
 use carma_process::progress::Owner;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a supervisor is told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub struct Order {
     pub user: Option<Owner>,
     /// Where the output goes.
     pub log: Log,
+    /// Directory for what it saves, if it wants one.
+    pub checkpoint: Option<CheckpointDir>,
     /// Between two looks at the log, milliseconds in life.
     pub look_ms: u64,
 }
@@ -51,6 +53,29 @@ pub enum Log {
     },
     /// A path that the user named: opened, read and written with the user's rights alone.
     Users(PathBuf),
+}
+
+/// Where a job saves its work. All of its attempts have the same place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointDir {
+    /// A path that the user named.
+    Named(PathBuf),
+    /// A directory of its own in the user's home.
+    Own(PathBuf),
+    /// It would have one of its own, and its environment names no home.
+    Homeless,
+}
+
+impl CheckpointDir {
+    /// The path, where there is one.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Named(path) | Self::Own(path) => Some(path),
+            Self::Homeless => None,
+        }
+    }
 }
 
 /// What a supervisor tells its daemon over the pipe, once.

@@ -366,6 +366,8 @@ pub fn signal(
     use carma_core::model::EndLevel;
     use rustix::process::{Signal, kill_process_group, pidfd_send_signal};
     let to_supervisor = match level {
+        // That is asked of its processes: `super::checkpoint`.
+        EndLevel::Checkpoint => return false,
         EndLevel::Terminate => Signal::TERM,
         EndLevel::Kill => Signal::USR1,
         EndLevel::Abandon => Signal::KILL,

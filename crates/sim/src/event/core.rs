@@ -302,6 +302,7 @@ impl Scheduler for CoreScheduler<'_> {
                 priority: 0,
                 max_retries: None,
                 max_slowdown: None,
+                save_grace: None,
             },
             forecasts: self.known.forecasts(command, &it.task),
             profile: profile(&it.task),

@@ -208,6 +208,7 @@ mod tests {
             rate: None,
             time_limit_ms: None,
             host_limits: HostLimitsView::default(),
+            checkpoint: None,
             attempts: vec![],
         }
     }

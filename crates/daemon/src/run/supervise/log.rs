@@ -44,7 +44,7 @@ impl Opened {
     pub(super) fn open(log: &Log, user: &User, mask: Option<u32>, attempt: u32) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).append(true).create(true).mode(0o600);
-        let (mut file, cutter) = match log {
+        let (file, cutter) = match log {
             Log::Kept { path, limit } => {
                 // No user may enter the directory, so nothing but carma's own files is in it.
                 let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
@@ -69,16 +69,25 @@ impl Opened {
             }
         };
         let meta = file.metadata()?;
+        let start = meta.len();
+        let mut opened = Self { file, cutter, readable: meta.is_file(), start, read: start };
         if attempt > 1 {
-            let _ = writeln!(file, "--- carma: attempt {attempt} ---");
+            opened.say(&format!("attempt {attempt}"));
         }
-        let start = file.metadata().map_or(0, |meta| meta.len());
-        Ok(Self { file, cutter, readable: meta.is_file(), start, read: start })
+        Ok(opened)
     }
 
     /// What the command writes to.
     pub(super) const fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Says something to the user in it.
+    pub(super) fn say(&mut self, text: &str) {
+        // A log that takes nothing must not keep the job from running.
+        let _ = writeln!(self.file, "--- carma: {text} ---");
+        self.start = self.file.metadata().map_or(self.start, |meta| meta.len());
+        self.read = self.start;
     }
 
     /// What it has grown by since the last look; of much, the end.

@@ -7,6 +7,7 @@
 //!
 //! As root it keeps its real user id, so that the user can neither stop nor end it.
 
+mod checkpoint;
 mod command;
 mod listen;
 mod log;
@@ -17,6 +18,7 @@ use super::order::{Hello, Log, Order};
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use carma_process::process;
+use checkpoint::{DIRECTORY, Prepared};
 use command::{NotStarted, Started};
 use listen::Listener;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
@@ -95,7 +97,11 @@ fn supervise(mut order: Order) -> io::Result<()> {
     end_leftovers(attempt.group.as_ref());
     let evidence = listener.finish(status != ExitStatus::Code(0));
     let host = attempt.group.as_ref().map(Group::usage).unwrap_or_default();
-    attempt.end(&order, &Exit { evidence, host, ..Exit::of(status) })
+    let written = attempt.end(&order, &Exit { evidence, host, ..Exit::of(status) });
+    if status == ExitStatus::Code(0) {
+        checkpoint::tidy_up(&order);
+    }
+    written
 }
 
 /// The attempt that this process has claimed.
@@ -121,11 +127,19 @@ impl Attempt {
         if let Some(ears) = &ears {
             order.env.extend(ears.env());
         }
-        let log =
+        let mut log =
             log::Opened::open(&order.log, &user, order.session.umask, order.id.attempt).map_err(|e| {
                 let (Log::Kept { path, .. } | Log::Users(path)) = &order.log;
                 NotStarted::by(&format!("its log file {} cannot be opened", path.display()), e)
             })?;
+        match checkpoint::prepare(order, &user)? {
+            Prepared::Nothing => {}
+            Prepared::At(path) => drop(order.env.insert(DIRECTORY.into(), path)),
+            Prepared::Without { why } => {
+                log.say(&why);
+                order.env.remove(DIRECTORY);
+            }
+        }
         if asked_to_end() {
             return Err(NotStarted { why: "it was to be ended before it had begun".into(), machine: false });
         }
