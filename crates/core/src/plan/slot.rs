@@ -263,11 +263,7 @@ impl<'a> Slot<'a> {
             return None;
         }
         let (Some(beside), Some(outlook)) = (&self.beside, self.outlook(want)) else {
-            return Some(if limited || !by_throughput {
-                Objection::NotYet
-            } else {
-                Objection::Unprofiled(None)
-            });
+            return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
         };
         let unknown = outlook.unknown.first().map(|class| beside.who(job, *class));
         if by_throughput && outlook.throughput.is_none() {
