@@ -109,8 +109,8 @@ impl Refusal {
                 format!("job {job} not known well enough")
             }
             Self::Apart { job } => format!("kept apart from job {job}"),
-            Self::Floor { job, expected, floor } => format!("job {job} would keep {expected}, floor {floor}"),
-            Self::Gain { gain, least } => format!("gain {gain}, at least {least} wanted"),
+            Self::Floor { job, expected: _, floor } => format!("{cause} of {floor}: job {job}"),
+            Self::Gain { gain: _, least } => format!("{cause}: {least} wanted"),
             Self::Held { job } => format!("kept for job {job}"),
             Self::MpsCooldown { left } => format!("{cause}: {left} left"),
         }
@@ -122,7 +122,8 @@ impl Reason {
     #[must_use]
     pub fn chosen_for(&self) -> Option<String> {
         match self {
-            Self::PlacedIdle { .. } => Some("idle".to_owned()),
+            Self::PlacedIdle { gpus, .. } if gpus.len() == 1 => Some("the GPU was idle".to_owned()),
+            Self::PlacedIdle { .. } => Some("the GPUs were idle".to_owned()),
             Self::PlacedShared { gpus, free, neighbours, order, candidates, .. } => {
                 let others = if *neighbours == 1 { "other" } else { "others" };
                 let mut text = if *candidates as usize > gpus.len() {
