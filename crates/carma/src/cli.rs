@@ -403,12 +403,9 @@ pub(crate) struct HistoryArgs {
     /// How many jobs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     pub(crate) limit: u32,
-    /// Show reasons in full, however long, and a row for each job
+    /// Show reasons in full, however long
     #[arg(long, short)]
     pub(crate) wide: bool,
-    /// Show a row for each job that waits, however many there are
-    #[arg(long)]
-    pub(crate) each: bool,
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,

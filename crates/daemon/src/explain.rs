@@ -134,6 +134,8 @@ fn why_there(state: &State, now: Millis, job: &Job) -> String {
                 }
             )
         }
+        // They wait without blocking others, however long.
+        Line::Arrival if key.recovery.0 => "first come, first served".to_owned(),
         Line::Arrival => match policy.backfill {
             None => "first come, first served, none overtakes".to_owned(),
             Some(limit) => format!("first come, first served; overtaken for {limit} at most"),
