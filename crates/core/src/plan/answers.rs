@@ -2,6 +2,7 @@
 //!
 //! Nothing here decides: the answers are those of [`super::slot`], beside the jobs that run now.
 
+use super::place::MOST_MISSES;
 use super::search::Slots;
 use super::slot::Slot;
 use super::want::Want;
@@ -38,7 +39,8 @@ pub struct Answer {
 pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let now = now.max(state.now());
     let mut slots = Slots::new(state, now);
-    for (key, before) in state.queue().line(now) {
+    // A plan keeps GPUs for no more jobs.
+    for (key, before) in state.queue().line(now).take(MOST_MISSES) {
         let want = Want::of(state, before, now);
         if key.id == job.spec.id || !want.overdue {
             break;

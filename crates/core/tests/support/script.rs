@@ -19,6 +19,7 @@
 //!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done
 //! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
+//! stepped ID                   its first steps were seen
 //! explain ID                   what each GPU says to a pending job
 //! answers ID                   the same in few words, with memory and predicted progress, beside GPUs that are held
 //! sooner ID                    what would let it start now
@@ -353,6 +354,11 @@ impl Stage {
             "predict" => self.predict(&mut words)?,
             "asked" => self.asked(),
             "measure" => self.measure(&mut words)?,
+            "stepped" => {
+                let job = words.job()?;
+                let attempt = self.placement(job)?.attempt;
+                self.apply(&Input::Stepped { job, attempt })?;
+            }
             "explain" => self.explain(&mut words)?,
             "answers" => self.answers(&mut words)?,
             "sooner" => self.sooner(&mut words)?,
