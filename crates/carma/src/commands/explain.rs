@@ -94,14 +94,13 @@ fn state(reply: &ExplainReply) -> String {
 
 /// `1st`, `2nd`, `11th`.
 fn ordinal(n: u64) -> String {
-    let ending = match (n % 100, n % 10) {
-        (11..=13, _) => "th",
-        (_, 1) => "st",
-        (_, 2) => "nd",
-        (_, 3) => "rd",
-        _ => "th",
-    };
-    format!("{n}{ending}")
+    match (n % 100, n % 10) {
+        (11..=13, _) => format!("{n}th"),
+        (_, 1) => format!("{n}st"),
+        (_, 2) => format!("{n}nd"),
+        (_, 3) => format!("{n}rd"),
+        _ => format!("{n}th"),
+    }
 }
 
 /// The bound on its start.
