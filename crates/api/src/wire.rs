@@ -603,6 +603,9 @@ pub struct JobDetail {
 pub struct ExplainReply {
     /// Wire version.
     pub version: u32,
+    /// The daemon's time, Unix.
+    #[serde(default)]
+    pub now_ms: u64,
     /// The row of listings.
     pub job: JobView,
     /// Policy in force.
@@ -610,14 +613,76 @@ pub struct ExplainReply {
     /// What carma computed of its memory at submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,
-    /// For a waiting job: what each GPU says to it now.
+    /// Of a job that is in the queue: where, why there, and until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingView>,
+    /// For a job in the queue: what each GPU says to it now.
     pub gpus: Vec<GpuVerdict>,
+    /// For a job in the queue: with what it would start now. Each was tried on a copy of the state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sooner: Vec<SoonerView>,
+    /// Of a job that runs: what it keeps of its speed, and beside whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<RunningView>,
     /// Its attempts, oldest first.
     pub attempts: Vec<AttemptView>,
 }
 
+/// A job in the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingView {
+    /// Its place in the order in which jobs are looked at, from 1.
+    pub place: u64,
+    /// Number of jobs in the queue.
+    pub of: u64,
+    /// Since when it is in the queue, Unix time.
+    pub since_ms: u64,
+    /// The policy's order: `arrival` or `shortest`.
+    pub order: String,
+    /// What of it gives it that place, in words.
+    pub why: String,
+    /// How long it is taken to run, seconds; where nothing is known, an hour.
+    pub run_s: u64,
+    /// Where the shortest goes first: the bound on its start, Unix time. Then it would have started if nobody shared and
+    /// all went in the order of submission, by what was known of their run times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_ms: Option<u64>,
+    /// Whether that bound has passed: it is looked at first, and GPUs are kept for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overdue: bool,
+    /// The job whose end it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndView>,
+}
+
+/// The end of a job that others wait for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndView {
+    /// Number of the job that runs.
+    pub job: u64,
+    /// Its GPUs.
+    pub gpus: Vec<u32>,
+    /// How long it is expected to run on, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<LeftView>,
+    /// GPUs on which the one that waits would start, were it over now; empty: that alone is not known to do, and it is
+    /// the first that is expected to end.
+    pub starts_on: Vec<u32>,
+}
+
+/// Something with which a job that waits would start now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoonerView {
+    /// Stable word: `GpuMemory`, `Gpus`, `Sharing`, `MaxSlowdown`, `Resume`.
+    pub code: String,
+    /// Sentence for people.
+    pub text: String,
+    /// GPUs on which it would start.
+    pub gpus: Vec<u32>,
+}
+
 /// What one GPU says to a waiting job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuVerdict {
     /// GPU index.
     pub gpu: u32,
@@ -625,6 +690,85 @@ pub struct GpuVerdict {
     pub fits: bool,
     /// Why not, or what speaks for it.
     pub text: String,
+    /// The kind of answer: the same words for the same cause, without numbers.
+    #[serde(default)]
+    pub cause: String,
+    /// The answer in few words.
+    #[serde(default)]
+    pub brief: String,
+    /// Memory free for another job, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_mib: Option<u64>,
+    /// Memory that must be free for this one, where an amount is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub need_mib: Option<u64>,
+    /// Jobs that are on it.
+    #[serde(default)]
+    pub jobs: Vec<u64>,
+    /// Number of processes on it that carma did not start.
+    #[serde(default)]
+    pub foreign: u32,
+    /// What is predicted of all jobs that would be on it, this one among them; empty where nothing is predicted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predicted: Vec<ProgressView>,
+    /// What this job would add to the sum of their progress, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain_pct: Option<u32>,
+}
+
+/// What a job keeps of its speed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgressView {
+    /// Number of the job.
+    pub job: u64,
+    /// Its speed beside others over its speed alone, percent.
+    pub progress_pct: u32,
+}
+
+/// A job that runs, and those beside it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningView {
+    /// Why it went where it is, in few words.
+    pub placed: String,
+    /// What was predicted that it keeps of its speed beside its present neighbours, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_pct: Option<u32>,
+    /// What the policy keeps every job at, percent of its speed alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_pct: Option<u32>,
+    /// What happens if it runs out of GPU memory, in words.
+    pub out_of_memory: String,
+    /// Jobs on its GPUs.
+    pub neighbours: Vec<NeighbourView>,
+    /// Number of processes on its GPUs that carma did not start.
+    #[serde(default)]
+    pub foreign: u32,
+}
+
+/// A job beside another.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourView {
+    /// GPU on which they are together.
+    pub gpu: u32,
+    /// Number of the job.
+    pub job: u64,
+    /// Login name of its owner.
+    pub user: String,
+    /// Memory reserved for it there; absent: no amount is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_reserved_mib: Option<u64>,
+    /// Memory seen last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// What was predicted that it keeps of its speed, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_pct: Option<u32>,
+    /// What it keeps, as measured last, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_pct: Option<u32>,
+    /// Its limit of slowdown, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_pct: Option<u32>,
 }
 
 /// A process on a GPU.

@@ -338,9 +338,12 @@ pub(crate) struct QueueArgs {
     /// Only jobs in these states: RUNNING, pd, FAILED,TO; may be repeated
     #[arg(long, short, value_name = "STATE", value_delimiter = ',', value_parser = state)]
     pub(crate) state: Vec<String>,
-    /// Show reasons in full, however long
+    /// Show reasons in full, however long, and a row for each job
     #[arg(long, short)]
     pub(crate) wide: bool,
+    /// Show a row for each job that waits, however many there are
+    #[arg(long)]
+    pub(crate) each: bool,
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,

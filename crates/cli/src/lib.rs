@@ -11,7 +11,7 @@ mod time;
 
 pub use json::print_json;
 pub use table::{Column, Table};
-pub use time::{span, stamp};
+pub use time::{span, stamp, time_of_day};
 
 use jiff::tz::TimeZone;
 use rustix::termios::{isatty, tcgetwinsize};
@@ -24,6 +24,8 @@ use std::io::{self, Write};
 pub struct Screen {
     /// Columns of the terminal; `None`: not a terminal, lines may have any length.
     pub width: Option<u16>,
+    /// Lines of the terminal; `None`: not a terminal, or one that does not tell.
+    pub height: Option<u16>,
     /// Whether state words may be coloured.
     pub colour: bool,
     /// Time zone of the times shown.
@@ -34,18 +36,18 @@ impl Screen {
     /// Standard output. Colours need a terminal, and that nobody set `NO_COLOR`.
     pub fn stdout() -> Self {
         let out = io::stdout();
-        let width = isatty(&out)
-            .then(|| tcgetwinsize(&out).map_or(0, |size| size.ws_col))
-            // Serial lines do not know their width.
-            .map(|columns| if columns == 0 { 80 } else { columns });
+        let size = isatty(&out).then(|| tcgetwinsize(&out).map_or((0, 0), |size| (size.ws_col, size.ws_row)));
+        // Serial lines do not know their width.
+        let width = size.map(|(columns, _)| if columns == 0 { 80 } else { columns });
+        let height = size.map(|(_, rows)| rows).filter(|rows| *rows > 0);
         let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
             || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-        Self { width, colour: width.is_some() && !plain, zone: TimeZone::system() }
+        Self { width, height, colour: width.is_some() && !plain, zone: TimeZone::system() }
     }
 
-    /// The same without a limit on the length of lines.
+    /// The same without a limit on the length of lines or their number.
     pub fn unlimited(self) -> Self {
-        Self { width: None, ..self }
+        Self { width: None, height: None, ..self }
     }
 }
 
@@ -53,7 +55,7 @@ impl Screen {
     /// For tests: UTC, no colour.
     #[must_use]
     pub fn of_width(width: Option<u16>) -> Self {
-        Self { width, colour: false, zone: TimeZone::UTC }
+        Self { width, height: None, colour: false, zone: TimeZone::UTC }
     }
 }
 
@@ -144,6 +146,21 @@ impl Block {
     }
 }
 
+/// Cuts a text to what fills so many lines beside an indentation; on anything but a terminal it stays whole.
+pub fn clip(text: &str, screen: &Screen, indent: usize, lines: usize) -> String {
+    let mut wrapped = wrap(text, screen, indent);
+    if wrapped.len() <= lines {
+        return text.to_owned();
+    }
+    wrapped.truncate(lines);
+    let room = screen.width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(indent));
+    if let Some(last) = wrapped.last_mut() {
+        let kept: String = last.chars().take(room.saturating_sub(1)).collect();
+        *last = format!("{}…", kept.trim_end());
+    }
+    wrapped.join(" ")
+}
+
 /// Splits a text into lines that fit beside an indentation, at blanks. A word longer than the line
 /// stays whole, so that paths can be copied.
 pub fn wrap(text: &str, screen: &Screen, indent: usize) -> Vec<String> {
@@ -207,6 +224,14 @@ mod tests {
                 five six seven
         ");
         assert_eq!(block.render(&Screen::of_width(None)).lines().count(), 2);
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_on_a_terminal() {
+        let text = "one two three four five six seven";
+        assert_eq!(clip(text, &Screen::of_width(Some(30)), 8, 1), "one two three four…");
+        assert_eq!(clip(text, &Screen::of_width(Some(30)), 8, 2), text);
+        assert_eq!(clip(text, &Screen::of_width(None), 8, 1), text);
     }
 
     #[test]

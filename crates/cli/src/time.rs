@@ -15,6 +15,17 @@ pub fn span(span: Millis) -> String {
     }
 }
 
+/// A point in time (Unix milliseconds) that is near `now_ms`, as a clock shows it; one that is half a day away or more in
+/// full, as [`stamp`] does.
+pub fn time_of_day(unix_ms: u64, now_ms: u64, screen: &Screen) -> String {
+    const HALF_A_DAY_MS: u64 = 12 * 3600 * 1000;
+    let near = i64::try_from(unix_ms).ok().filter(|_| unix_ms.abs_diff(now_ms) < HALF_A_DAY_MS);
+    near.and_then(|ms| Timestamp::from_millisecond(ms).ok()).map_or_else(
+        || stamp(unix_ms, screen),
+        |t| t.to_zoned(screen.zone.clone()).strftime("%H:%M:%S").to_string(),
+    )
+}
+
 /// A point in time (Unix milliseconds) to the second, RFC 3339 with the offset of the time zone.
 pub fn stamp(unix_ms: u64, screen: &Screen) -> String {
     i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).map_or_else(
@@ -33,6 +44,18 @@ mod tests {
         assert_eq!(span(Millis(850)), "0s");
         assert_eq!([of(42), of(200), of(7500), of(273_600)], ["42s", "3m20s", "2h05m", "3d04h"]);
         assert_eq!(span(Millis(u64::MAX)), "213503982334d14h");
+    }
+
+    #[test]
+    fn times_of_the_day() {
+        let utc = Screen::of_width(None);
+        let at = |ms| time_of_day(ms, 1_760_000_000_000, &utc);
+        assert_eq!(
+            (at(1_760_000_060_999).as_str(), at(1_759_999_940_000).as_str()),
+            ("08:54:20", "08:52:20")
+        );
+        assert_eq!(at(1_760_086_400_000), "2025-10-10T08:53:20+00:00");
+        assert_eq!(at(u64::MAX), stamp(u64::MAX, &utc));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod clock;
 pub mod config;
 pub mod engine;
 mod error;
+pub mod explain;
 pub mod fault;
 pub mod http;
 pub mod journal;

@@ -6,8 +6,8 @@ use crate::run_time;
 use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
-    AttemptView, CheckpointView, ExplainReply, ForeignView, GpuVerdict, GpuView, GpusReply, HostView,
-    JobDetail, JobView, JobsReply, RateView, ReasonView, TenantView,
+    AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
+    RateView, ReasonView, TenantView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
@@ -152,13 +152,7 @@ fn strangers_rate(rate: RateView) -> RateView {
     RateView { per_s, alone_per_s, unit: None, source, progress }
 }
 
-/// An explanation as others see it. Row and attempts are made for the asker already.
-fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
-    let ExplainReply { version, job, policy, estimate: _, gpus, attempts } = reply;
-    ExplainReply { version, job, policy, estimate: None, gpus, attempts }
-}
-
-fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
+pub(crate) fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
     gpus.iter().filter_map(|id| state.gpu(*id)).map(|g| g.info.index).collect()
 }
 
@@ -314,7 +308,7 @@ fn host_view(host: HostUse) -> HostView {
     }
 }
 
-fn attempts(asker: Asker, state: &State, job: &Job, row: &JobView) -> Vec<AttemptView> {
+pub(crate) fn attempts(asker: Asker, state: &State, job: &Job, row: &JobView) -> Vec<AttemptView> {
     let owner = job.spec.user.uid;
     let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(asker, state, owner, a)).collect();
     if let Some(placement) = job.placement() {
@@ -336,14 +330,14 @@ pub enum Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn job(&self) -> &Job {
+    pub(crate) fn job(&self) -> &Job {
         match self {
             Self::Live(job) => job,
             Self::Over(finished) => &finished.job,
         }
     }
 
-    fn row(&self, asker: Asker, state: &State, now: Millis, done: Option<&Done>) -> JobView {
+    pub(crate) fn row(&self, asker: Asker, state: &State, now: Millis, done: Option<&Done>) -> JobView {
         match self {
             Self::Live(job) => {
                 let plan = carma_core::plan(state, now);
@@ -416,60 +410,6 @@ fn checkpoint(job: &Job, stored: &StoredJob, journal: &str) -> Option<Checkpoint
         dir: dir.path().map(|path| path.display().to_string()),
         saving_since_ms: saving.filter(|(level, _)| *level == EndLevel::Checkpoint).map(|(_, at)| at.0),
     })
-}
-
-/// Why a job waits, or why it went where it went.
-#[must_use]
-pub fn explain(
-    asker: Asker,
-    state: &State,
-    now: Millis,
-    subject: &Subject<'_>,
-    stored: Option<&StoredJob>,
-    done: Option<&Done>,
-) -> ExplainReply {
-    let job = subject.job();
-    let row = subject.row(asker, state, now, done);
-    let mut gpus = Vec::new();
-    if let (Subject::Live(job), Phase::Pending) = (subject, &job.phase) {
-        gpus = verdicts(state, now, job);
-    }
-    let reply = ExplainReply {
-        version: VERSION,
-        policy: state.options().policy.name.clone(),
-        estimate: stored.and_then(|s| s.estimate.clone()),
-        gpus,
-        attempts: attempts(asker, state, job, &row),
-        job: row,
-    };
-    if asker.may_read(job.spec.user.uid) { reply } else { strangers_explanation(reply) }
-}
-
-fn verdicts(state: &State, now: Millis, job: &Job) -> Vec<GpuVerdict> {
-    let reason = carma_core::plan::evaluate(state, now, job);
-    let refused = |index: u32| match &reason {
-        Reason::NoGpu { detail, .. } => {
-            detail.refusals.iter().find(|(i, _)| *i == index).map(|(_, r)| r.to_string())
-        }
-        _ => None,
-    };
-    let reserve = state.options().policy.reserve;
-    let mut verdicts: Vec<GpuVerdict> = state
-        .gpus()
-        .iter()
-        .map(|gpu| {
-            let index = gpu.info.index;
-            match refused(index) {
-                Some(text) => GpuVerdict { gpu: index, fits: false, text },
-                None => {
-                    let free = gpu.free(reserve).unwrap_or_default();
-                    GpuVerdict { gpu: index, fits: true, text: format!("would do: {free} free") }
-                }
-            }
-        })
-        .collect();
-    verdicts.sort_by_key(|v| v.gpu);
-    verdicts
 }
 
 fn f(value: Option<Fraction>) -> Option<f64> {

@@ -1,11 +1,24 @@
-//! `carma explain`: why a job waits, or why it went where it went.
+//! `carma explain`: why a job waits and what would help, or why it went where it went and what it keeps there. On one screen.
 
+use super::queue::gpu_list;
 use super::{Context, show};
 use crate::cli::ShowArgs;
-use carma_api::wire::ExplainReply;
+use carma_api::wire::{EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RunningView, WaitingView};
 use carma_cli::failure::Outcome;
-use carma_cli::{Block, Screen, clean, wrap};
+use carma_cli::{Block, Column, Screen, Table, clip, time_of_day, wrap};
+use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
+
+/// Lines that a sentence may take on a terminal; `carma show` has the whole of it.
+const LINES: usize = 2;
+/// Up to so many GPUs have a row each; of more, those with the same answer share one.
+const MOST_ROWS: usize = 8;
+/// Up to so many rows may take two lines.
+const TALL_ROWS: usize = 4;
+/// Attempts that are shown of a job that is over.
+const ATTEMPTS: usize = 3;
+/// Where the lines of a block begin, about.
+const INDENT: usize = 11;
 
 /// Explains the job.
 pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
@@ -14,30 +27,299 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
 
 fn render(reply: &ExplainReply, screen: &Screen) -> String {
     let job = &reply.job;
+    let short = |text: &str| clip(text, screen, INDENT, LINES);
     let mut block = Block::default();
     block.line("job", format!("{} ({}) of {}", job.id, job.name, job.user));
-    block.line("state", &job.state).line("reason", &job.reason.text).line("policy", &reply.policy);
-    block.line_if("expected", reply.estimate.as_ref().map(show::expected));
-    block.line_if("run time", job.run_time.as_ref().map(show::run_time));
-    block.line_if("left", show::left(job));
-    let mut text = block.render(screen);
-    if let Some(estimate) = &reply.estimate {
-        text.push_str(&show::reasons(estimate, screen));
+    block.line("state", state(reply));
+    match &reply.running {
+        Some(running) => {
+            block.line("why", short(&running.placed));
+            block.line("speed", short(&speed(job, running)));
+            block.line("memory", memory(reply));
+            block.line("if OOM", short(&running.out_of_memory));
+        }
+        None => {
+            block.line("reason", short(&job.reason.text));
+        }
     }
-    if !reply.gpus.is_empty() {
-        text.push_str("\nWhat each GPU says to it now:\n");
-        let widest = reply.gpus.iter().map(|g| g.gpu.to_string().len()).max().unwrap_or(1);
-        for verdict in &reply.gpus {
-            let word = if verdict.fits { "yes" } else { "no" };
-            let head = format!("  GPU {:>widest$}  {word:<3}  ", verdict.gpu);
-            for (i, line) in wrap(&clean(&verdict.text), screen, head.len()).iter().enumerate() {
-                let head = if i == 0 { head.clone() } else { " ".repeat(head.len()) };
-                let _ = writeln!(text, "{}", format!("{head}{line}").trim_end());
+    if let Some(waiting) = &reply.waiting {
+        block.line("place", short(&format!("{} of {}; {}", ordinal(waiting.place), waiting.of, waiting.why)));
+        block.line_if("start", waiting.due_ms.map(|due| short(&start(waiting, due, reply.now_ms, screen))));
+        block.line_if("waits for", waiting.end.as_ref().map(|end| short(&waits_for(end))));
+    }
+    block.line_if("expected", expected(reply).as_deref().map(short));
+    // A place in the order of run times says it already.
+    if reply.waiting.as_ref().is_none_or(|waiting| waiting.order != "shortest") {
+        block.line_if("run time", job.run_time.as_ref().map(show::run_time));
+    }
+    block.line_if("left", show::left(job).filter(|_| reply.running.is_some()));
+    let mut text = block.render(screen);
+    text.push_str(&answers(&reply.gpus, screen));
+    if !reply.sooner.is_empty() {
+        text.push_str("\nIt would start now:\n");
+        for help in &reply.sooner {
+            for (i, line) in wrap(&clip(&help.text, screen, 4, LINES), screen, 4).iter().enumerate() {
+                let _ = writeln!(text, "  {} {line}", if i == 0 { "-" } else { " " });
             }
         }
     }
-    if !reply.attempts.is_empty() {
-        text.push_str(&show::attempts(&reply.attempts, screen));
+    if let Some(running) = &reply.running {
+        text.push_str(&beside(running, screen));
+    }
+    text.push_str(&attempts(reply, screen));
+    text
+}
+
+/// Its state, for how long, where, under which policy.
+fn state(reply: &ExplainReply) -> String {
+    let job = &reply.job;
+    let mut text = job.state.clone();
+    let since = match &reply.waiting {
+        Some(waiting) => Some((waiting.since_ms, reply.now_ms)),
+        None => job.started_ms.map(|at| (at, job.ended_ms.unwrap_or(reply.now_ms))),
+    };
+    if let Some((since, until)) = since {
+        let word = if job.ended_ms.is_some() { "after" } else { "for" };
+        let _ = write!(text, " {word} {}", Millis(until).since(Millis(since)));
+    }
+    if !job.gpus.is_empty() {
+        let _ = write!(text, " on GPU {}", gpu_list(&job.gpus));
+        if let Some(sharing) = job.sharing {
+            let _ = write!(text, " ({sharing})");
+        }
+    }
+    let _ = write!(text, "; policy {}", reply.policy);
+    text
+}
+
+/// `1st`, `2nd`, `11th`.
+fn ordinal(n: u64) -> String {
+    match (n % 100, n % 10) {
+        (11..=13, _) => format!("{n}th"),
+        (_, 1) => format!("{n}st"),
+        (_, 2) => format!("{n}nd"),
+        (_, 3) => format!("{n}rd"),
+        _ => format!("{n}th"),
+    }
+}
+
+/// The bound on its start.
+fn start(waiting: &WaitingView, due_ms: u64, now_ms: u64, screen: &Screen) -> String {
+    let at = time_of_day(due_ms, now_ms, screen);
+    if waiting.overdue {
+        let over = Millis(now_ms).since(Millis(due_ms));
+        return format!("{over} over its bound of {at}: it is looked at first, and GPUs are kept for it");
+    }
+    let left = Millis(due_ms).since(Millis(now_ms));
+    format!(
+        "by {at} (in {left}) if run times are as expected: first come, first served without sharing would start it then"
+    )
+}
+
+/// Whose end it waits for.
+fn waits_for(end: &EndView) -> String {
+    let job = format!("job {} on GPU {}", end.job, gpu_list(&end.gpus));
+    let expected = match &end.left {
+        Some(left) => format!("expected in about {} ({})", Millis::secs(left.left_s), left.source),
+        None => "of which it is not known when".to_owned(),
+    };
+    if end.starts_on.is_empty() {
+        format!("no single end is known to be enough; the first is that of {job}, {expected}")
+    } else {
+        format!("the end of {job}, {expected}; it would start on GPU {} then", gpu_list(&end.starts_on))
+    }
+}
+
+/// What carma expects of its memory, and the first reason for that.
+fn expected(reply: &ExplainReply) -> Option<String> {
+    let estimate = reply.estimate.as_ref()?;
+    let why = estimate.reasons.first().map_or_else(String::new, |reason| format!(": {reason}"));
+    Some(show::expected(estimate) + &why)
+}
+
+/// A share of a speed, as `0.81`.
+fn share(pct: u32) -> String {
+    format!("{:.2}", f64::from(pct) / 100.0)
+}
+
+/// What it keeps of its speed, and what it is to keep.
+fn speed(job: &JobView, running: &RunningView) -> String {
+    let mut words = Vec::new();
+    match (job.progress_pct, running.neighbours.is_empty() && running.foreign == 0) {
+        (Some(pct), _) => words.push(format!("{} of its speed alone, as measured", share(pct))),
+        (None, true) => words.push("its own: it is alone".to_owned()),
+        (None, false) => words.push("not measured yet beside these neighbours".to_owned()),
+    }
+    words.extend(running.predicted_pct.map(|pct| format!("{} predicted", share(pct))));
+    words.extend(running.floor_pct.map(|pct| format!("the policy keeps every job at {}", share(pct))));
+    words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
+    words.join("; ")
+}
+
+fn memory(reply: &ExplainReply) -> String {
+    let cap = reply.attempts.last().and_then(|attempt| attempt.cap_mib);
+    let cap = cap.map_or_else(String::new, |mib| format!(", hard limit {}", MiB(mib)));
+    show::memory(&reply.job) + &cap
+}
+
+/// What each GPU says to a job that waits.
+fn answers(gpus: &[GpuVerdict], screen: &Screen) -> String {
+    let Some(first) = gpus.first() else { return String::new() };
+    let mut groups: Vec<Vec<&GpuVerdict>> = Vec::new();
+    for verdict in gpus {
+        let same = |group: &&mut Vec<&GpuVerdict>| {
+            let with = group[0];
+            gpus.len() > MOST_ROWS && with.cause == verdict.cause && with.need_mib == verdict.need_mib
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(verdict),
+            None => groups.push(vec![verdict]),
+        }
+    }
+    let one_need = gpus.iter().all(|verdict| verdict.need_mib == first.need_mib);
+    let predicted = gpus.iter().any(|verdict| !verdict.predicted.is_empty());
+    use Column::{Left, Right};
+    let mut columns = vec![Left("GPU"), Left("JOBS"), Right("FREE")];
+    columns.extend((!one_need).then_some(Right("NEED")));
+    columns
+        .extend(predicted.then_some([Right("KEEPS"), Right("SLOWEST"), Right("GAIN")]).into_iter().flatten());
+    columns.push(Left("ANSWER"));
+    let lines = if groups.len() <= TALL_ROWS { 2 } else { 1 };
+    let mut table = Table::new(columns, screen).at_most_lines(lines);
+    let dash = || "-".to_owned();
+    let memory = |mib: Option<u64>| mib.map_or_else(dash, |mib| MiB(mib).to_string());
+    for group in &groups {
+        let mut cells =
+            vec![ranges(group), jobs_on(group), memory(group.iter().filter_map(|v| v.free_mib).max())];
+        cells.extend((!one_need).then(|| memory(group[0].need_mib)));
+        if predicted {
+            cells.extend(predictions(group));
+        }
+        let same = group.iter().all(|verdict| verdict.brief == group[0].brief);
+        cells.push(if same { group[0].brief.clone() } else { group[0].cause.clone() });
+        table.row(cells);
+    }
+    let need = first.need_mib.filter(|_| one_need);
+    let mut notes: Vec<String> = Vec::new();
+    notes.extend(need.map(|mib| format!("it needs {} free", MiB(mib))));
+    notes.extend((groups.len() < gpus.len()).then(|| "best of each row".to_owned()));
+    let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+    format!("\nWhat each GPU says to it now{notes}:\n{}", table.render())
+}
+
+/// `0-3,7`; of many the first, and how many.
+fn ranges(group: &[&GpuVerdict]) -> String {
+    const WIDTH: usize = 12;
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for verdict in group {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == verdict.gpu => *last = verdict.gpu,
+            _ => runs.push((verdict.gpu, verdict.gpu)),
+        }
+    }
+    let run = |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    let all = runs.iter().map(run).collect::<Vec<_>>().join(",");
+    if all.len() <= WIDTH {
+        return all;
+    }
+    format!("{},… ({})", runs.first().map(run).unwrap_or_default(), group.len())
+}
+
+/// The jobs on a GPU, or how many; of several GPUs how many on each.
+fn jobs_on(group: &[&GpuVerdict]) -> String {
+    let count = |verdict: &GpuVerdict| verdict.jobs.len() + verdict.foreign as usize;
+    let least = group.iter().map(|verdict| count(verdict)).min().unwrap_or_default();
+    let most = group.iter().map(|verdict| count(verdict)).max().unwrap_or_default();
+    match group {
+        _ if most == 0 => "-".to_owned(),
+        [one] if one.foreign == 0 && one.jobs.len() <= 3 => {
+            one.jobs.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+        }
+        _ if least == most => format!("{most} on it"),
+        _ => format!("{least}-{most} on it"),
+    }
+}
+
+/// What it would keep, what the slowest would, and what all would gain: the best of the group.
+fn predictions(group: &[&GpuVerdict]) -> [String; 3] {
+    let best =
+        group.iter().filter(|verdict| !verdict.predicted.is_empty()).max_by_key(|verdict| verdict.gain_pct);
+    let Some(best) = best else { return ["-", "-", "-"].map(str::to_owned) };
+    // The newcomer is the one that is not there yet.
+    let own = best.predicted.iter().find(|task| !best.jobs.contains(&task.job));
+    let slowest = best.predicted.iter().min_by_key(|task| task.progress_pct);
+    let dash = || "-".to_owned();
+    [
+        own.map_or_else(dash, |task| share(task.progress_pct)),
+        slowest.map_or_else(dash, |task| match best.jobs.contains(&task.job) {
+            true => format!("{} ({})", share(task.progress_pct), task.job),
+            false => format!("{} (it)", share(task.progress_pct)),
+        }),
+        best.gain_pct.map_or_else(dash, share),
+    ]
+}
+
+/// Those beside a job that runs.
+fn beside(running: &RunningView, screen: &Screen) -> String {
+    let mut text = String::new();
+    if !running.neighbours.is_empty() {
+        use Column::{Left, Right};
+        let columns = vec![
+            Left("GPU"),
+            Right("JOB"),
+            Left("USER"),
+            Right("RESERVED"),
+            Right("MEMORY"),
+            Right("PREDICTED"),
+            Right("MEASURED"),
+            Right("LIMIT"),
+        ];
+        let mut table = Table::new(columns, screen);
+        let dash = || "-".to_owned();
+        let memory = |mib: Option<u64>| mib.map_or_else(dash, |mib| MiB(mib).to_string());
+        for NeighbourView {
+            gpu,
+            job,
+            user,
+            memory_reserved_mib,
+            memory_mib,
+            predicted_pct,
+            progress_pct,
+            max_slowdown_pct,
+        } in &running.neighbours
+        {
+            table.row([
+                gpu.to_string(),
+                job.to_string(),
+                user.clone(),
+                memory(*memory_reserved_mib),
+                memory(*memory_mib),
+                predicted_pct.map_or_else(dash, share),
+                progress_pct.map_or_else(dash, share),
+                max_slowdown_pct.map_or_else(dash, share),
+            ]);
+        }
+        let _ = write!(text, "\nBeside it, and what each keeps of its speed:\n{}", table.render());
+    }
+    if running.foreign > 0 {
+        let processes = if running.foreign == 1 { "1 process" } else { "several processes" };
+        let _ = writeln!(text, "{processes} on its GPUs that carma did not start; `carma gpus` shows them.");
+    }
+    text
+}
+
+/// The last attempts that are over: of a job that is not over the last one, as there is more to say of it.
+fn attempts(reply: &ExplainReply, screen: &Screen) -> String {
+    let current = usize::from(reply.running.is_some());
+    let over = &reply.attempts[..reply.attempts.len().saturating_sub(current)];
+    if over.is_empty() {
+        return String::new();
+    }
+    let most = if reply.job.ended_ms.is_some() { ATTEMPTS } else { 1 };
+    let earlier = over.len().saturating_sub(most);
+    let mut text = show::attempts(&over[earlier..], screen);
+    if earlier > 0 {
+        let _ = writeln!(text, "{earlier} earlier: `carma show {}`", reply.job.id);
     }
     text
 }
@@ -46,74 +328,287 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
 mod tests {
     use super::super::queue::tests::job;
     use super::*;
-    use carma_api::wire::{EstimateView, GpuVerdict};
+    use carma_api::wire::{AttemptView, EstimateView, LeftView, ProgressView, SoonerView};
+
+    const NOW: u64 = 1_760_000_200_000;
+
+    fn reply(job: JobView) -> ExplainReply {
+        ExplainReply {
+            version: 1,
+            now_ms: NOW,
+            job,
+            policy: "adaptive".into(),
+            estimate: None,
+            waiting: None,
+            gpus: vec![],
+            sooner: vec![],
+            running: None,
+            attempts: vec![],
+        }
+    }
+
+    fn verdict(gpu: u32, jobs: &[u64], brief: &str, progress: &[(u64, u32)]) -> GpuVerdict {
+        GpuVerdict {
+            gpu,
+            cause: brief.split(':').next().unwrap_or_default().to_owned(),
+            brief: brief.into(),
+            free_mib: Some(12_595 + u64::from(gpu) * 512),
+            need_mib: Some(20_480),
+            jobs: jobs.to_vec(),
+            predicted: progress
+                .iter()
+                .map(|(job, pct)| ProgressView { job: *job, progress_pct: *pct })
+                .collect(),
+            gain_pct: (!progress.is_empty()).then_some(35),
+            ..GpuVerdict::default()
+        }
+    }
+
+    /// A job in the queue that everything can be said of.
+    fn waits() -> ExplainReply {
+        let reason = "GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours; 18.0 GiB held by job 3; and 2 more)";
+        ExplainReply {
+            waiting: Some(WaitingView {
+                place: 3,
+                of: 41,
+                since_ms: NOW - 200_000,
+                order: "shortest".into(),
+                why: "shortest first: 10 min on 1 GPU (2 runs of this command)".into(),
+                run_s: 600,
+                due_ms: Some(NOW + 1_500_000),
+                overdue: false,
+                end: Some(EndView {
+                    job: 7,
+                    gpus: vec![2],
+                    left: Some(LeftView { left_s: 740, counted: true, source: "its own count".into() }),
+                    starts_on: vec![2],
+                }),
+            }),
+            gpus: vec![
+                verdict(0, &[3, 5], "too little memory: job 3 12.0 GiB, job 5 10.0 GiB", &[]),
+                verdict(1, &[4, 6, 8, 9], "below the floor of 0.50: job 4", &[(12, 61), (4, 48), (6, 70)]),
+                verdict(10, &[], "drained by root", &[]),
+            ],
+            sooner: vec![SoonerView {
+                code: "GpuMemory".into(),
+                text: "if it takes no more: submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1"
+                    .into(),
+                gpus: vec![1],
+            }],
+            ..reply(job(12, "PENDING", "GpuMemory", reason))
+        }
+    }
 
     #[test]
     fn a_job_that_waits() {
-        let verdict = |gpu, fits, text: &str| GpuVerdict { gpu, fits, text: text.into() };
-        let reply = ExplainReply {
-            version: 1,
-            job: job(
-                12,
-                "PENDING",
-                "GpuMemory",
-                "GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)",
-            ),
-            policy: "oracle-bf".into(),
-            estimate: None,
-            gpus: vec![
-                verdict(0, true, "20.5 GiB free beside 1 job(s)"),
-                verdict(
-                    1,
-                    false,
-                    "12.3 GiB free: 9.1 GiB held by pid 4711 of bob, not ours; 18.0 GiB held by job 3",
-                ),
-                verdict(10, false, "drained by root"),
-            ],
-            attempts: vec![],
-        };
-        insta::assert_snapshot!(render(&reply, &Screen::of_width(Some(70))), @r"
-        job:    12 (train12) of alice
-        state:  PENDING
-        reason: GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is
-                GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not
-                ours)
-        policy: oracle-bf
+        insta::assert_snapshot!(render(&waits(), &Screen::of_width(Some(80))), @r"
+        job:       12 (train12) of alice
+        state:     PENDING for 3 min 20 s; policy adaptive
+        reason:    GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1
+                   with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours; 18.0 GiB…
+        place:     3rd of 41; shortest first: 10 min on 1 GPU (2 runs of this command)
+        start:     by 09:21:40 (in 25 min) if run times are as expected: first come,
+                   first served without sharing would start it then
+        waits for: the end of job 7 on GPU 2, expected in about 12 min 20 s (its own
+                   count); it would start on GPU 2 then
 
-        What each GPU says to it now:
-          GPU  0  yes  20.5 GiB free beside 1 job(s)
-          GPU  1  no   12.3 GiB free: 9.1 GiB held by pid 4711 of bob, not
-                       ours; 18.0 GiB held by job 3
-          GPU 10  no   drained by root
+        What each GPU says to it now (it needs 20.0 GiB free):
+        GPU  JOBS         FREE  KEEPS   SLOWEST  GAIN  ANSWER
+        0    3,5      12.3 GiB      -         -     -  too little memory: job 3 12.0
+                                                       GiB, job 5 10.0 GiB
+        1    4 on it  12.8 GiB   0.61  0.48 (4)  0.35  below the floor of 0.50: job 4
+        10   -        17.3 GiB      -         -     -  drained by root
+
+        It would start now:
+          - if it takes no more: submitted again with --gpu-memory 12G (not 20.0 GiB):
+            on GPU 1
         ");
     }
 
     #[test]
-    fn a_job_that_runs() {
+    fn a_job_that_waits_on_a_wider_screen() {
+        insta::assert_snapshot!(render(&waits(), &Screen::of_width(Some(120))), @r"
+        job:       12 (train12) of alice
+        state:     PENDING for 3 min 20 s; policy adaptive
+        reason:    GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711
+                   of bob, not ours; 18.0 GiB held by job 3; and 2 more)
+        place:     3rd of 41; shortest first: 10 min on 1 GPU (2 runs of this command)
+        start:     by 09:21:40 (in 25 min) if run times are as expected: first come, first served without sharing would start it
+                   then
+        waits for: the end of job 7 on GPU 2, expected in about 12 min 20 s (its own count); it would start on GPU 2 then
+
+        What each GPU says to it now (it needs 20.0 GiB free):
+        GPU  JOBS         FREE  KEEPS   SLOWEST  GAIN  ANSWER
+        0    3,5      12.3 GiB      -         -     -  too little memory: job 3 12.0 GiB, job 5 10.0 GiB
+        1    4 on it  12.8 GiB   0.61  0.48 (4)  0.35  below the floor of 0.50: job 4
+        10   -        17.3 GiB      -         -     -  drained by root
+
+        It would start now:
+          - if it takes no more: submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1
+        ");
+    }
+
+    #[test]
+    fn every_line_fits_and_all_of_it_a_screen() {
+        let mut reply = waits();
+        for gpus in [8_u32, 100] {
+            let brief =
+                |gpu| if gpu % 7 == 0 { "drained by root" } else { "too little memory: job 3 12.0 GiB" };
+            reply.gpus =
+                (0..gpus).map(|gpu| verdict(gpu, &[3, 5], brief(gpu), &[(12, 61), (3, 48)])).collect();
+            for width in [80_u16, 120] {
+                let text = render(&reply, &Screen::of_width(Some(width)));
+                assert!(text.lines().count() <= 24, "{gpus} GPUs:\n{text}");
+                let fits = |line: &str| line.chars().count() <= usize::from(width);
+                assert!(text.lines().all(fits), "{width}:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_gpus_with_the_same_answer_share_a_row() {
+        let mut gpus: Vec<GpuVerdict> = (0..9)
+            .map(|gpu| verdict(gpu, &[u64::from(gpu)], "too little memory: job 3 12.0 GiB", &[]))
+            .collect();
+        gpus[4] = verdict(4, &[], "drained by root", &[]);
+        gpus[7].need_mib = Some(30_000);
+        insta::assert_snapshot!(answers(&gpus, &Screen::of_width(Some(80))), @r"
+        What each GPU says to it now (best of each row):
+        GPU        JOBS         FREE      NEED  ANSWER
+        0-3,5-6,8  1 on it  16.3 GiB  20.0 GiB  too little memory: job 3 12.0 GiB
+        4          -        14.3 GiB  20.0 GiB  drained by root
+        7          7        15.8 GiB  29.3 GiB  too little memory: job 3 12.0 GiB
+        ");
+    }
+
+    #[test]
+    fn bounds_that_have_passed_and_ends_that_are_not_known() {
+        let mut waiting = waits().waiting.unwrap();
+        waiting.overdue = true;
+        let utc = Screen::of_width(None);
+        assert_eq!(
+            start(&waiting, NOW - 90_000, NOW, &utc),
+            "1 min 30 s over its bound of 08:55:10: it is looked at first, and GPUs are kept for it"
+        );
+        let end = EndView { job: 7, gpus: vec![0, 1], left: None, starts_on: vec![1] };
+        assert_eq!(
+            waits_for(&end),
+            "the end of job 7 on GPU 0,1, of which it is not known when; it would start on GPU 1 then"
+        );
+        let numbers = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal);
+        assert_eq!(numbers, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);
+    }
+
+    /// A job that runs beside another, in its second attempt.
+    fn runs() -> ExplainReply {
         let detail = show::tests::detail();
-        let reply = ExplainReply {
-            version: 1,
-            job: detail.job,
-            policy: "carma".into(),
-            estimate: Some(EstimateView {
-                tier: "exact".into(),
-                source: "history".into(),
-                use_mib: 4096,
-                upper_mib: 4301,
-                need_mib: 4096,
-                reasons: vec!["2 runs of this command on H200 took 4096 MiB at most".into()],
-                ..EstimateView::default()
-            }),
-            gpus: vec![],
-            attempts: detail.attempts,
+        let mut job = detail.job;
+        job.progress_pct = Some(81);
+        job.max_slowdown_pct = Some(150);
+        job.left = Some(LeftView { left_s: 600, counted: false, source: "2 runs of this command".into() });
+        let estimate = EstimateView {
+            tier: "exact".into(),
+            source: "history".into(),
+            use_mib: 4096,
+            upper_mib: 4301,
+            need_mib: 4096,
+            reasons: vec!["2 runs of this command on H200 took 4096 MiB at most".into()],
+            ..EstimateView::default()
         };
-        let text = render(&reply, &Screen::of_width(None));
+        ExplainReply {
+            estimate: Some(estimate),
+            running: Some(RunningView {
+                placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
+                predicted_pct: Some(78),
+                floor_pct: Some(50),
+                out_of_memory: "fails beyond its hard limit of 10.0 GiB, no neighbour does; tried again with more memory, 1 of 5 retries used".into(),
+                neighbours: vec![NeighbourView {
+                    gpu: 0,
+                    job: 5,
+                    user: "bob".into(),
+                    memory_reserved_mib: Some(12_288),
+                    memory_mib: Some(11_000),
+                    predicted_pct: Some(90),
+                    progress_pct: None,
+                    max_slowdown_pct: Some(130),
+                }],
+                foreign: 1,
+            }),
+            attempts: detail.attempts,
+            ..reply(job)
+        }
+    }
+
+    #[test]
+    fn a_job_that_runs() {
+        insta::assert_snapshot!(render(&runs(), &Screen::of_width(Some(80))), @r"
+        job:      7 (train7) of alice
+        state:    RUNNING for 2 min 20 s on GPU 0 (time-slice); policy adaptive
+        why:      most progress gained, as predicted of 3 that would do; 20.5 GiB were
+                  free beside 1 other
+        speed:    0.81 of its speed alone, as measured; 0.78 predicted; the policy keeps
+                  every job at 0.50; limit of slowdown 1.50
+        memory:   10.0 GiB reserved, peak unknown (on each GPU)
+        if OOM:   fails beyond its hard limit of 10.0 GiB, no neighbour does; tried
+                  again with more memory, 1 of 5 retries used
+        expected: 4.0 GiB to 4.2 GiB, cannot run below 4.0 GiB (history, tier exact): 2
+                  runs of this command on H200 took 4096 MiB at most
+        left:     about 10 min (by 2 runs of this command)
+
+        Beside it, and what each keeps of its speed:
+        GPU  JOB  USER  RESERVED    MEMORY  PREDICTED  MEASURED  LIMIT
+        0      5  bob   12.0 GiB  10.7 GiB       0.90         -   1.30
+        1 process on its GPUs that carma did not start; `carma gpus` shows them.
+
+        ATTEMPT  GPU  SHARING      CAP  STARTED                    RUN     PEAK  EXIT
+              1  1    mps      8.0 GiB  2025-10-09T08:53:21+00:00  30s  8.0 GiB     1
+        attempt 1
+          placed:  GPU 1 was idle; 8.0 GiB reserved
+          verdict: out of GPU memory: culprit, it reached its own cap of 8.0 GiB;
+                   retried with at least 10.0 GiB (retry 1 of 3)
+        ");
+    }
+
+    #[test]
+    fn a_job_alone_in_its_first_attempt() {
+        let mut reply = runs();
+        reply.attempts.remove(0);
+        reply.estimate = None;
+        (reply.job.progress_pct, reply.job.max_slowdown_pct) = (None, None);
+        reply.running = Some(RunningView {
+            placed: "the GPU was idle".into(),
+            out_of_memory: "fails when the GPU is full; tried again with more memory, 0 of 5 retries used"
+                .into(),
+            ..RunningView::default()
+        });
+        insta::assert_snapshot!(render(&reply, &Screen::of_width(Some(80))), @r"
+        job:    7 (train7) of alice
+        state:  RUNNING for 2 min 20 s on GPU 0 (time-slice); policy adaptive
+        why:    the GPU was idle
+        speed:  its own: it is alone
+        memory: 10.0 GiB reserved, peak unknown (on each GPU)
+        if OOM: fails when the GPU is full; tried again with more memory, 0 of 5 retries
+                used
+        left:   about 10 min (by 2 runs of this command)
+        ");
+    }
+
+    #[test]
+    fn a_job_that_is_over() {
+        let mut reply = runs();
+        reply.running = None;
+        reply.job = job(7, "FAILED", "NonZeroExit", "the command failed: exit code 3");
+        let again = reply.attempts[0].clone();
+        reply.attempts = (1..=5).map(|attempt| AttemptView { attempt, ..again.clone() }).collect();
+        let text = render(&reply, &Screen::of_width(Some(100)));
         assert!(
-            text.contains("expected: 4.0 GiB to 4.2 GiB, cannot run below 4.0 GiB (history, tier exact)"),
+            text.starts_with("job:      7 (train7) of alice\nstate:    FAILED after 40 s on GPU 0; policy"),
             "{text}"
         );
-        assert!(text.contains("  - 2 runs of this command on H200"), "{text}");
-        assert!(text.contains("\nattempt 2\n  placed:  GPU 0 shared by time-slice"), "{text}");
-        assert!(!text.contains("What each GPU"), "{text}");
+        assert!(
+            !text.contains("attempt 2\n") && text.contains("\nattempt 3\n  placed:  GPU 1 was idle"),
+            "{text}"
+        );
+        assert!(text.ends_with("2 earlier: `carma show 7`\n"), "{text}");
     }
 }

@@ -7,6 +7,7 @@ use carma_cli::failure::Outcome;
 use carma_cli::{Column, Screen, Table, print, print_json, span};
 use carma_core::units::Millis;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Lines that a reason may take on a terminal; `explain` has the whole of it.
@@ -32,6 +33,7 @@ pub(crate) fn run(context: &Context, args: &QueueArgs) -> Outcome {
     reply.jobs.retain(|job| wanted(args, &job.user, &job.state));
     let screen = Screen::stdout();
     let screen = if args.wide { screen.unlimited() } else { screen };
+    let screen = if args.each { Screen { height: None, ..screen } } else { screen };
     print(&render(reply, total, &screen))?;
     Ok(0)
 }
@@ -41,13 +43,14 @@ fn wanted(args: &QueueArgs, user: &str, state: &str) -> bool {
         && (args.state.is_empty() || args.state.iter().any(|s| s == state))
 }
 
+const WAITS: u8 = 1;
 const FINISHED: u8 = 2;
 
 /// Running jobs come first, then those that wait.
 fn rank(state: &str) -> u8 {
     match state {
         "RUNNING" => 0,
-        "PENDING" => 1,
+        "PENDING" => WAITS,
         _ => FINISHED,
     }
 }
@@ -64,6 +67,14 @@ fn render(mut reply: JobsReply, total: usize, screen: &Screen) -> String {
     }
     // Stable: within a rank the daemon's order says who is next.
     reply.jobs.sort_by_key(|job| rank(&job.state));
+    let text = table(&reply, screen, false);
+    // The prompt needs a line, too.
+    let fits = |height: u16| text.lines().count() < usize::from(height);
+    if screen.height.is_none_or(fits) { text } else { table(&reply, screen, true) }
+}
+
+/// A row for each job; with `fold` jobs that wait for the same share one.
+fn table(reply: &JobsReply, screen: &Screen, fold: bool) -> String {
     use Column::{Left, Right, State};
     let mut columns =
         vec![Right("ID"), Left("NAME"), Left("USER"), State("STATE"), Left("GPU"), Right("TIME")];
@@ -73,25 +84,67 @@ fn render(mut reply: JobsReply, total: usize, screen: &Screen) -> String {
     columns.extend(counts.then_some(Right("DONE")));
     columns.extend(ends.then_some(Right("LEFT")));
     columns.push(Left("REASON"));
-    let mut table = Table::new(columns, screen).at_most_lines(REASON_LINES);
-    for job in &reply.jobs {
+    let mut rows = Table::new(columns, screen).at_most_lines(REASON_LINES);
+    let groups = groups(&reply.jobs, fold);
+    let mut said: BTreeMap<String, u64> = BTreeMap::new();
+    for group in &groups {
+        let job = group[0];
+        let one = group.len() == 1;
+        let waits = group.iter().map(|job| time_in_state(job, reply.now_ms)).max().unwrap_or_default();
         let mut cells = vec![
-            job.id.to_string(),
-            job.name.clone(),
+            ids(group),
+            if one { job.name.clone() } else { format!("{} jobs", group.len()) },
             job.user.clone(),
             job.state.clone(),
             gpu_list(&job.gpus),
-            span(time_in_state(job, reply.now_ms)),
+            span(waits),
         ];
         let dash = || "-".to_owned();
         cells.extend(counts.then(|| job.done_pct.map_or_else(dash, |pct| format!("{pct} %"))));
-        cells.extend(ends.then(|| job.left.as_ref().map_or_else(dash, left_of)));
-        cells.push(job.reason.text.clone());
-        table.row(cells);
+        cells.extend(ends.then(|| job.left.as_ref().filter(|_| one).map_or_else(dash, left_of)));
+        // A terminal is told once what many jobs wait for.
+        let before = said.get(&job.reason.text).filter(|_| screen.width.is_some());
+        cells.push(before.map_or_else(|| job.reason.text.clone(), |first| format!("as job {first}")));
+        if rank(&job.state) == WAITS {
+            said.entry(job.reason.text.clone()).or_insert(job.id);
+        }
+        rows.row(cells);
     }
-    let mut text = table.render();
+    let mut text = rows.render();
     text.push_str(&footer(&reply.jobs));
+    if groups.iter().any(|group| group.len() > 1) {
+        text.push_str("Jobs that wait for the same share a row; `carma queue --each` lists each.\n");
+    }
     text
+}
+
+/// The rows: a job each; with `fold`, all that wait for the same and are of one user in one, where the first of them is.
+fn groups(jobs: &[JobView], fold: bool) -> Vec<Vec<&JobView>> {
+    let mut groups: Vec<Vec<&JobView>> = Vec::new();
+    let mut at: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for job in jobs {
+        let key = (job.user.as_str(), job.reason.text.as_str());
+        match at.get(&key).filter(|_| fold && rank(&job.state) == WAITS) {
+            Some(at) => groups[*at].push(job),
+            None => {
+                if rank(&job.state) == WAITS {
+                    at.insert(key, groups.len());
+                }
+                groups.push(vec![job]);
+            }
+        }
+    }
+    groups
+}
+
+/// `7`, `12-48`; of others the first, and that there are more.
+fn ids(group: &[&JobView]) -> String {
+    let ids = || group.iter().map(|job| job.id);
+    match (ids().min(), ids().max()) {
+        (Some(first), Some(last)) if first == last => first.to_string(),
+        (Some(first), Some(last)) if last - first + 1 == group.len() as u64 => format!("{first}-{last}"),
+        (first, _) => format!("{},…", first.unwrap_or_default()),
+    }
 }
 
 /// What is left of it: `~` where earlier runs say it and not the job itself.
@@ -104,7 +157,7 @@ fn left_of(left: &LeftView) -> String {
 fn time_in_state(job: &JobView, now_ms: u64) -> Millis {
     let until = Millis(job.ended_ms.unwrap_or(now_ms));
     let from = match rank(&job.state) {
-        1 => job.submitted_ms,
+        WAITS => job.submitted_ms,
         _ => job.started_ms.unwrap_or(until.0),
     };
     until.since(Millis(from))
@@ -121,7 +174,7 @@ pub(crate) fn gpu_list(gpus: &[u32]) -> String {
 fn footer(jobs: &[JobView]) -> String {
     let count = |n: u8| jobs.iter().filter(|j| rank(&j.state) == n).count();
     let held = jobs.iter().filter(|j| j.state == "PENDING" && j.reason.code == "Held").count();
-    let (running, pending, finished) = (count(0), count(1), count(FINISHED));
+    let (running, pending, finished) = (count(0), count(WAITS), count(FINISHED));
     let mut text = format!("{running} running, {pending} pending");
     if held > 0 {
         let _ = write!(text, " ({held} held)");
@@ -227,6 +280,56 @@ pub(crate) mod tests {
          1  train1   alice  FAILED   0      40s  the command failed: exit code 3
         1 running, 2 pending (1 held), 1 finished
         ");
+    }
+
+    /// One runs; of six that wait two are told the same, and three of another user something else.
+    fn many() -> JobsReply {
+        let same = "GpuBusy(closest is GPU 3: all there would get 0.12 more done together, and the policy asks for 0.20)";
+        let other = "UserLimit(bob has 2 jobs running, the most at once for one user)";
+        let bobs = |id| JobView { user: "bob".into(), ..job(id, "PENDING", "UserLimit", other) };
+        let mut jobs = vec![job(9, "RUNNING", "PlacedIdle", "GPU 0 was idle")];
+        jobs.extend([job(10, "PENDING", "GpuBusy", same), bobs(12), job(11, "PENDING", "GpuBusy", same)]);
+        jobs.extend([bobs(13), bobs(17), job(18, "PENDING", "Held", "Held(by root)")]);
+        JobsReply { version: 1, now_ms: 1_760_000_200_000, jobs }
+    }
+
+    #[test]
+    fn a_terminal_is_told_once_what_many_wait_for() {
+        insta::assert_snapshot!(render(many(), 7, &Screen::of_width(Some(80))), @r"
+        ID  NAME     USER   STATE    GPU   TIME  REASON
+         9  train9   alice  RUNNING  0    2m20s  GPU 0 was idle
+        10  train10  alice  PENDING  -    3m20s  GpuBusy(closest is GPU 3: all there
+                                                 would get 0.12 more done together, and…
+        12  train12  bob    PENDING  -    3m20s  UserLimit(bob has 2 jobs running, the
+                                                 most at once for one user)
+        11  train11  alice  PENDING  -    3m20s  as job 10
+        13  train13  bob    PENDING  -    3m20s  as job 12
+        17  train17  bob    PENDING  -    3m20s  as job 12
+        18  train18  alice  PENDING  -    3m20s  Held(by root)
+        1 running, 6 pending (1 held)
+        ");
+        let piped = render(many(), 7, &Screen::of_width(None));
+        assert_eq!(
+            (piped.matches("the policy asks for 0.20").count(), piped.matches("as job").count()),
+            (2, 0)
+        );
+    }
+
+    #[test]
+    fn more_jobs_than_lines() {
+        let screen = |height| Screen { height: Some(height), ..Screen::of_width(Some(80)) };
+        insta::assert_snapshot!(render(many(), 7, &screen(10)), @r"
+           ID  NAME     USER   STATE    GPU   TIME  REASON
+            9  train9   alice  RUNNING  0    2m20s  GPU 0 was idle
+        10-11  2 jobs   alice  PENDING  -    3m20s  GpuBusy(closest is GPU 3: all there
+                                                    would get 0.12 more done together,…
+         12,…  3 jobs   bob    PENDING  -    3m20s  UserLimit(bob has 2 jobs running,
+                                                    the most at once for one user)
+           18  train18  alice  PENDING  -    3m20s  Held(by root)
+        1 running, 6 pending (1 held)
+        Jobs that wait for the same share a row; `carma queue --each` lists each.
+        ");
+        assert_eq!(render(many(), 7, &screen(13)), render(many(), 7, &Screen::of_width(Some(80))));
     }
 
     #[test]

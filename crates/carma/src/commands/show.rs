@@ -68,7 +68,8 @@ fn placement(job: &JobView) -> String {
     }
 }
 
-fn memory(job: &JobView) -> String {
+/// What is reserved for it, and what it took.
+pub(crate) fn memory(job: &JobView) -> String {
     let known = |mib: Option<u64>| mib.map_or_else(|| "unknown".into(), |m| MiB(m).to_string());
     format!("{} reserved, peak {} (on each GPU)", known(job.memory_reserved_mib), known(job.memory_peak_mib))
 }

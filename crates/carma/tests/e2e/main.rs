@@ -5,6 +5,7 @@
 mod audit;
 mod connections;
 mod crash;
+mod explain;
 mod faults;
 mod journal;
 mod lifecycle;

@@ -41,11 +41,13 @@ fn jobs_with_secrets(daemon: &Daemon) -> Vec<u64> {
         submit(&[], &[&script, "sleep 600"]),
         submit(&["--exclusive"], &[&script, "sleep 600"]),
         submit(&["--hold", "--name", SECRET], &[&script, "true"]),
+        submit(&["--exclusive", "--name", SECRET], &[&script, "true"]),
     ];
     for id in &ids[..5] {
         until("a failure", || daemon.show(*id).job.exit_code.or(daemon.show(*id).job.ended_ms.map(|_| 0)));
     }
     daemon.in_state(ids[6], "RUNNING");
+    daemon.in_state(ids[7], "RUNNING");
     until("its output", || daemon.output(ids[6]).contains(SECRET).then_some(()));
     ids
 }
@@ -110,6 +112,11 @@ fn no_listing_shows_a_word_of_another_users_job() {
             assert!(!told.contains(SECRET), "{verb} {id}: {told}");
         }
     }
+    // Of one that waits he sees where in the queue it is and what GPUs say to it; of one that runs beside whom.
+    let explained = |id: u64| stdout(&daemon.carma_as("carma-bob", &["explain", &id.to_string()]));
+    let waits = explained(ids[9]);
+    assert!(waits.contains("1st of 1") && waits.contains(&format!("the end of job {}", ids[6])), "{waits}");
+    assert!(explained(ids[6]).contains("it is alone"));
     // He sees whose it is, where it runs and how it ended.
     let of_bob = stdout(&daemon.carma_as("carma-bob", &["show", &ids[0].to_string(), "--json"]));
     for part in ["\"carma-alice\"", "\"FAILED\"", "\"exit_code\": 3", "the command failed: exit code 3"] {

@@ -2,13 +2,16 @@
 //!
 //! Nothing here decides: the code that decides makes the reason.
 
+mod brief;
 mod code;
 mod public;
 mod reason;
 mod refusal;
+mod sooner;
 #[cfg(test)]
 mod tests;
 mod text;
 
 pub use reason::{Reason, UserLimit};
 pub use refusal::{Holder, NoGpu, Refusal};
+pub use sooner::{Help, Sooner};

@@ -144,6 +144,23 @@ fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
     assert_eq!(hidden, 11, "reasons whose full text has a text of its own");
 }
 
+#[test]
+fn few_words_have_none_of_a_users_own_either() {
+    for reason in all() {
+        let marked = marked(&reason);
+        let Reason::NoGpu { detail, .. } = &marked else {
+            assert!(marked.chosen_for().is_none_or(|text| !text.contains(SECRET)), "{marked:?}");
+            continue;
+        };
+        for (_, refusal) in &detail.refusals {
+            let brief = refusal.public().brief();
+            assert!(!brief.is_empty() && !brief.contains(SECRET), "{brief}");
+            // On a screen of 80 columns the answer has some forty.
+            assert!(brief.chars().count() <= 60, "{brief}");
+        }
+    }
+}
+
 /// Does not compile when a variant is new, and fails when [`all`] does not have it.
 #[test]
 fn every_reason_is_tried() {

@@ -3,6 +3,7 @@
 //! A pure function of state and time. It does not change the state: each action taken comes back as
 //! [`crate::Input::Decided`]. Each room below makes one part of it; here is their order.
 
+mod answers;
 mod beside;
 mod ending;
 mod evict;
@@ -13,7 +14,11 @@ mod limits;
 mod place;
 mod search;
 mod slot;
+mod sooner;
 mod want;
+
+pub use answers::{Answer, answers};
+pub use sooner::sooner;
 
 use crate::explain::Reason;
 use crate::input::Action;

@@ -20,7 +20,7 @@ const AHEAD: usize = 32;
 
 /// Where the shortest job goes first, kinds of jobs that are searched for in vain before the others have to wait for the next
 /// plan: a long queue of jobs that all differ would else be searched from end to end.
-const MOST_MISSES: usize = 24;
+pub(super) const MOST_MISSES: usize = 24;
 
 /// Reads a little of some jobs that are looked at next, so that they are in the cache. In a long queue each job is a miss;
 /// reads that do not wait for each other overlap, which takes a quarter off a plan for 100,000 jobs (`cargo bench -p

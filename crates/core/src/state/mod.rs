@@ -13,6 +13,7 @@ mod place;
 mod predictions;
 mod requests;
 mod shadow;
+mod suppose;
 mod waiting;
 
 pub use index::Usage;

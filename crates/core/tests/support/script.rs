@@ -9,7 +9,7 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3] [save=2m]; every estimator is a key
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
 //! learn ID [computed=..] [measured=..] [score=N] [util=.5]
 //!                              what earlier runs tell of a job: of its memory, of what it does alone
 //! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
@@ -19,7 +19,10 @@
 //!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done
 //! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
+//! stepped ID                   its first steps were seen
 //! explain ID                   what each GPU says to a pending job
+//! answers ID                   the same in few words, with memory and predicted progress, beside GPUs that are held
+//! sooner ID                    what would let it start now
 //! start ID ... [as=MODE]       the supervisor runs
 //! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
 //! launch-fails ID error="..." [permanent]
@@ -38,9 +41,10 @@ use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Finished, Forecasts, GpuId,
-    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
+    SharingMode, User,
 };
-use carma_core::plan::{evaluate, plan};
+use carma_core::plan::{answers, evaluate, plan, sooner};
 use carma_core::policy::{Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
@@ -372,7 +376,14 @@ impl Stage {
             "predict" => self.predict(&mut words)?,
             "asked" => self.asked(),
             "measure" => self.measure(&mut words)?,
+            "stepped" => {
+                let job = words.job()?;
+                let attempt = self.placement(job)?.attempt;
+                self.apply(&Input::Stepped { job, attempt })?;
+            }
             "explain" => self.explain(&mut words)?,
+            "answers" => self.answers(&mut words)?,
+            "sooner" => self.sooner(&mut words)?,
             "start" => self.start(&mut words)?,
             "exit" => self.exit(&mut words)?,
             "launch-fails" => self.launch_fails(&mut words)?,
@@ -588,7 +599,10 @@ impl Stage {
                 save_grace: words.take_as("save", span)?,
             },
             profile: profile(words)?,
-            run_time: None,
+            run_time: words.take_as("runs", span)?.map(|runs| {
+                let median_s = runs.0 / 1000;
+                RunTime { low_s: median_s, median_s, high_s: median_s, basis: RunsOf::Command, runs: 1 }
+            }),
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
                 estimates,
@@ -863,6 +877,39 @@ impl Stage {
             }
         }
         self.say(text);
+        Ok(())
+    }
+
+    fn answers(&mut self, words: &mut Words) -> Outcome<()> {
+        let id = words.job()?;
+        let job = self.state.job(id).ok_or(format!("there is no job {id}"))?;
+        let memory = |mib: Option<MiB>| mib.map_or_else(|| "?".to_owned(), |m| m.to_string());
+        for answer in answers(&self.state, self.clock, job) {
+            let word = answer.refusal.map_or_else(|| "would do".to_owned(), |refusal| refusal.brief());
+            let mut text =
+                format!("GPU {}: {}/{}; {word}", answer.gpu, memory(answer.free), memory(answer.need));
+            for task in &answer.predicted {
+                let _ = write!(text, "; job {} {}", task.job, task.expected);
+            }
+            if let Some(gain) = answer.gain {
+                let _ = write!(text, "; gain {gain}");
+            }
+            self.say(text);
+        }
+        Ok(())
+    }
+
+    fn sooner(&mut self, words: &mut Words) -> Outcome<()> {
+        let id = words.job()?;
+        let job = self.state.job(id).ok_or(format!("there is no job {id}"))?;
+        let ends: Vec<JobId> = self.state.active().iter().copied().collect();
+        let found = sooner(&self.state, self.clock, job, &ends);
+        if found.is_empty() {
+            self.say("nothing");
+        }
+        for help in found {
+            self.say(help.to_string());
+        }
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! `GET /v1/jobs/{id}/explain`
 
 use super::{Answered, Shared, Words, job_id, show};
+use crate::explain;
 use crate::messages::Peer;
-use crate::view;
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::ExplainReply;
@@ -22,7 +22,7 @@ pub(super) async fn explain(
         let over = show::find(reader, &state, id)?;
         let subject = show::subject(&state, over.as_ref(), id)?;
         let stored = reader.job(id)?;
-        Ok(view::explain(asker, &state, now, &subject, stored.as_ref(), paces.done().get(&id)))
+        Ok(explain::explain(asker, &state, now, &subject, stored.as_ref(), &paces.done()))
     });
     Ok(Json(reply.await?))
 }

@@ -1,0 +1,73 @@
+//! What each GPU answers a job that waits, with the numbers behind it: for people who ask.
+//!
+//! Nothing here decides: the answers are those of [`super::slot`], beside the jobs that run now.
+
+use super::place::MOST_MISSES;
+use super::search::Slots;
+use super::slot::Slot;
+use super::want::{Blind, Want};
+use crate::explain::Refusal;
+use crate::model::{Job, JobId};
+use crate::progress::Predicted;
+use crate::state::State;
+use crate::units::{Fraction, MiB, Millis};
+
+/// What one GPU answers a job that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its index.
+    pub gpu: u32,
+    /// Memory free for another job; `None`: not known.
+    pub free: Option<MiB>,
+    /// Memory that must be free for the job, guard included; `None`: no amount is asked for.
+    pub need: Option<MiB>,
+    /// Jobs that are on it.
+    pub jobs: Vec<JobId>,
+    /// Processes on it that carma did not start.
+    pub foreign: u32,
+    /// Why it does not do; `None`: it would do.
+    pub refusal: Option<Refusal>,
+    /// Predicted progress of all jobs that would be on it, the newcomer among them; empty where nothing is predicted.
+    pub predicted: Vec<Predicted>,
+    /// What the newcomer would add to the sum of progress; `None`: not predicted.
+    pub gain: Option<Fraction>,
+}
+
+/// What each GPU answers a job that waits, by index. GPUs that are kept for jobs over the bound on their start are so here,
+/// too; what the other jobs before it would take is not looked at.
+#[must_use]
+pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
+    let now = now.max(state.now());
+    let mut slots = Slots::new(state, now);
+    let blind = Blind::of(state);
+    // A plan keeps GPUs for no more jobs.
+    for (key, before) in state.queue().line(now).take(MOST_MISSES) {
+        let want = Want::of(state, before, now, blind);
+        if key.id == job.spec.id || !want.overdue {
+            break;
+        }
+        if slots.find(&want).is_none() {
+            slots.hold(&want);
+        }
+    }
+    let want = Want::of(state, job, now, blind);
+    slots.slots.iter().map(|slot| answer(slot, &want, &slots)).collect()
+}
+
+fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {
+    let memory = slot.gpu.info.memory;
+    let idle = slot.bars_idle(want);
+    // What a job may not share it may still have alone.
+    let bar = if want.idle_only || idle.is_none() { idle } else { slot.bars_shared(want) };
+    let outlook = slot.outlook(want).filter(|outlook| slot.tenants > 0 && outlook.has_paces());
+    Answer {
+        gpu: slot.gpu.info.index,
+        free: slot.free,
+        need: want.blind.map(|blind| blind.least_on(memory)).or_else(|| want.need_on(memory)),
+        jobs: slot.gpu.tenants.iter().map(|tenant| tenant.job).collect(),
+        foreign: u32::try_from(slot.gpu.foreign().len()).unwrap_or(u32::MAX),
+        refusal: bar.map(|bar| slot.refusal(bar, want, slots.options, slots.now)),
+        predicted: outlook.map(|_| slot.predicted(want)).unwrap_or_default(),
+        gain: outlook.map(|outlook| outlook.gain()),
+    }
+}

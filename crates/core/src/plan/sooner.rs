@@ -1,0 +1,185 @@
+//! What would let a job that waits start sooner ([`Sooner`]).
+//!
+//! Nothing is guessed: each thing is tried on a copy of the state, and what is told is what the plan then does. A trial
+//! costs a plan, so there are few of them where the queue is long.
+
+use super::{Detail, answers::answers, plan_in};
+use crate::explain::{Help, Refusal, Sooner};
+use crate::input::Action;
+use crate::model::{GpuId, Job, JobId, NewJob, SharingMode};
+use crate::policy::MemoryScreen;
+use crate::state::State;
+use crate::units::{Fraction, MiB, Millis};
+use std::collections::BTreeSet;
+
+/// Trials for one answer: so many while jobs are few ...
+const MOST_TRIALS: usize = 40;
+/// ... and so many however many there are.
+const LEAST_TRIALS: usize = 4;
+/// Live jobs over all trials of one answer: a copy of the state and a plan cost about a microsecond for each.
+const JOBS_TRIED: usize = 100_000;
+
+/// Amounts of memory that are tried, most first.
+const AMOUNTS: usize = 4;
+
+/// What would let a job that waits start: each thing alone, as if it were done now. `ends`: running jobs in the order in
+/// which they are expected to end; the first whose end helps is told.
+#[must_use]
+pub fn sooner(state: &State, now: Millis, job: &Job, ends: &[JobId]) -> Vec<Sooner> {
+    let left = (JOBS_TRIED / state.jobs().len().max(1)).clamp(LEAST_TRIALS, MOST_TRIALS);
+    let mut trials = Trials { state, now: now.max(state.now()), job, left };
+    // It starts anyway.
+    if trials.starts(state, job.spec.id).is_some() {
+        return Vec::new();
+    }
+    let end = trials.end(ends);
+    // What an out-of-memory has taught would be forgotten.
+    let again = if job.floor.is_none() { trials.submitted_again() } else { Vec::new() };
+    end.into_iter().chain(again).chain(trials.resumed()).collect()
+}
+
+struct Trials<'a> {
+    state: &'a State,
+    now: Millis,
+    job: &'a Job,
+    /// How many more there may be.
+    left: usize,
+}
+
+impl Trials<'_> {
+    /// Where a job starts in this state.
+    fn starts(&mut self, state: &State, id: JobId) -> Option<Vec<u32>> {
+        self.left = self.left.checked_sub(1)?;
+        let made = plan_in(state, self.now, Detail::Actions);
+        let placement = made.actions.iter().find_map(|action| match action {
+            Action::Launch { job, placement } if *job == id => Some(placement),
+            _ => None,
+        })?;
+        let mut gpus: Vec<u32> =
+            placement.gpus.iter().filter_map(|gpu| Some(state.gpu(*gpu)?.info.index)).collect();
+        gpus.sort_unstable();
+        Some(gpus)
+    }
+
+    /// Where it starts if it is submitted again, changed.
+    fn again(&mut self, change: impl FnOnce(&mut NewJob)) -> Option<Vec<u32>> {
+        // A copy costs as much as a plan.
+        if self.left == 0 {
+            return None;
+        }
+        let (supposed, id) = self.state.if_submitted_again(self.job.spec.id, change)?;
+        self.starts(&supposed, id)
+    }
+
+    fn submitted_again(&mut self) -> Vec<Sooner> {
+        let answers = answers(self.state, self.now, self.job);
+        let mut found = Vec::new();
+        found.extend(self.memory(answers.iter().filter_map(|answer| {
+            let shut = matches!(
+                answer.refusal,
+                Some(
+                    Refusal::Gone
+                        | Refusal::Unhealthy { .. }
+                        | Refusal::Drained { .. }
+                        | Refusal::Stale { .. }
+                )
+            );
+            answer.free.filter(|_| !shut)
+        })));
+        found.extend(self.fewer_gpus());
+        found.extend(self.sharing());
+        found.extend(self.max_slowdown(answers.iter().filter_map(|answer| answer.refusal.as_ref())));
+        found
+    }
+
+    /// The most memory that it could have now, where nothing is known of its own or it is only said.
+    fn memory(&mut self, free: impl Iterator<Item = MiB>) -> Option<Sooner> {
+        let forecasts = self.job.spec.forecasts;
+        let computed = forecasts.computed;
+        if forecasts.estimates.iter().next().is_some() || computed.is_some_and(|c| c.basis.is_measured()) {
+            return None;
+        }
+        // What is computed is not argued down.
+        let least = computed.map_or(MiB::ZERO, |c| c.upper);
+        let most = forecasts.declared.or(computed.map(|c| c.upper)).unwrap_or(MiB(u64::MAX));
+        let guard = match self.state.options().policy.memory {
+            MemoryScreen::Forecast { guard, .. } => guard,
+            MemoryScreen::None | MemoryScreen::Floor(_) => return None,
+        };
+        let mut amounts: Vec<MiB> = free.map(|free| as_typed(free - guard)).collect();
+        amounts.sort_unstable_by_key(|amount| std::cmp::Reverse(*amount));
+        // So many GPUs must have it.
+        let enough =
+            amounts.split_off((self.job.spec.request.gpus as usize).saturating_sub(1).min(amounts.len()));
+        let amounts: BTreeSet<MiB> =
+            enough.into_iter().filter(|m| *m < most && *m >= least && !m.is_zero()).collect();
+        amounts.into_iter().rev().take(AMOUNTS).find_map(|most| {
+            let gpus = self.again(|job| job.forecasts.declared = Some(most))?;
+            Some(Sooner { by: Help::Memory { most, declared: forecasts.declared }, gpus })
+        })
+    }
+
+    fn fewer_gpus(&mut self) -> Option<Sooner> {
+        let wanted = self.job.spec.request.gpus;
+        let fewer = wanted.saturating_sub(8).max(1)..wanted;
+        fewer.rev().find_map(|number| {
+            let gpus = self.again(|job| job.request.gpus = number)?;
+            Some(Sooner { by: Help::FewerGpus { gpus: number }, gpus })
+        })
+    }
+
+    fn sharing(&mut self) -> Option<Sooner> {
+        let request = &self.job.spec.request;
+        if !request.exclusive && request.sharing != Some(SharingMode::Exclusive) {
+            return None;
+        }
+        let gpus = self.again(|job| (job.request.exclusive, job.request.sharing) = (false, None))?;
+        Some(Sooner { by: Help::Sharing, gpus })
+    }
+
+    /// Another limit of its own: one that what is predicted does not exceed, else none.
+    fn max_slowdown<'a>(&mut self, refusals: impl Iterator<Item = &'a Refusal> + Clone) -> Option<Sooner> {
+        let own = self.job.spec.id;
+        let upper = refusals.clone().filter_map(|refusal| match refusal {
+            Refusal::Slowdown { job, upper, .. } if *job == own => Some(*upper),
+            _ => None,
+        });
+        if let Some(upper) = upper.min() {
+            // Rounded up to a twentieth, as people type it.
+            let limit = Fraction((upper.0 / 500).saturating_add(1).saturating_mul(500));
+            if let Some(gpus) = self.again(|job| job.request.max_slowdown = Some(limit)) {
+                return Some(Sooner { by: Help::MaxSlowdown { limit: Some(limit) }, gpus });
+            }
+        }
+        let unknown = |refusal| matches!(refusal, &Refusal::Unpredicted { .. } | &Refusal::Uncontrolled);
+        self.job.spec.request.max_slowdown.filter(|_| refusals.clone().any(unknown))?;
+        let gpus = self.again(|job| job.request.max_slowdown = None)?;
+        Some(Sooner { by: Help::MaxSlowdown { limit: None }, gpus })
+    }
+
+    fn resumed(&mut self) -> Option<Sooner> {
+        let state = self.state;
+        (0..).map(GpuId).zip(state.gpus()).filter(|(_, gpu)| gpu.present).find_map(|(id, gpu)| {
+            let drained_by = gpu.drained_by.clone().filter(|_| self.left > 0)?;
+            let gpus = self.starts(&state.if_resumed(id)?, self.job.spec.id)?;
+            Some(Sooner { by: Help::Resume { gpu: gpu.info.index, drained_by }, gpus })
+        })
+    }
+
+    fn end(&mut self, ends: &[JobId]) -> Option<Sooner> {
+        // The other questions are to be asked, too.
+        for job in ends.iter().take(self.left / 2) {
+            let Some(supposed) = self.state.if_ended(*job) else { continue };
+            if let Some(gpus) = self.starts(&supposed, self.job.spec.id) {
+                return Some(Sooner { by: Help::End { job: *job }, gpus });
+            }
+        }
+        None
+    }
+}
+
+/// An amount as people type it, not more than this one: whole gibibytes, or eighths of the first.
+fn as_typed(memory: MiB) -> MiB {
+    let step = if memory >= MiB::gib(1) { 1024 } else { 128 };
+    MiB(memory.0 / step * step)
+}

@@ -1,0 +1,313 @@
+//! Why a job waits and what would help, or why it went where it went and what it keeps there. Pure, as [`crate::view`] is.
+
+use crate::journal::StoredJob;
+use crate::run_time;
+use crate::view::{Asker, Subject, attempts, indices};
+use carma_api::VERSION;
+use carma_api::wire::{
+    EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RunningView, SoonerView,
+    WaitingView,
+};
+use carma_core::explain::{Help, Reason, Sooner};
+use carma_core::ledger::{Gpu, Reservation};
+use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
+use carma_core::plan::Answer;
+use carma_core::policy::{Line, RecoveryMethod};
+use carma_core::state::State;
+use carma_core::units::{Fraction, Millis};
+use carma_interference::rate::tally::Done;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Why a job waits, or why it went where it went. `done`: how far jobs are by their own count.
+#[must_use]
+pub fn explain(
+    asker: Asker,
+    state: &State,
+    now: Millis,
+    subject: &Subject<'_>,
+    stored: Option<&StoredJob>,
+    done: &BTreeMap<JobId, Done>,
+) -> ExplainReply {
+    let job = subject.job();
+    let row = subject.row(asker, state, now, done.get(&job.spec.id));
+    let may_read = asker.may_read(job.spec.user.uid);
+    let mut reply = ExplainReply {
+        version: VERSION,
+        now_ms: now.0,
+        policy: state.options().policy.name.clone(),
+        estimate: stored.and_then(|s| s.estimate.clone()),
+        waiting: None,
+        gpus: Vec::new(),
+        sooner: Vec::new(),
+        running: None,
+        attempts: attempts(asker, state, job, &row),
+        job: row,
+    };
+    match (subject, &job.phase) {
+        (Subject::Live(_), Phase::Pending) => {
+            let mut answers = carma_core::plan::answers(state, now, job);
+            answers.sort_by_key(|answer| answer.gpu);
+            reply.gpus = answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
+            let ends = ends(state, now, done);
+            let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
+            let found = carma_core::plan::sooner(state, now, job, &order);
+            reply.waiting = waiting(state, now, job)
+                .map(|waiting| WaitingView { end: end(state, &ends, &found), ..waiting });
+            reply.sooner = found.iter().filter_map(sooner).collect();
+        }
+        (Subject::Live(_), Phase::Running { placement, .. }) => {
+            reply.running = Some(running(state, job, placement));
+        }
+        _ => {}
+    }
+    if may_read { reply } else { strangers_explanation(reply) }
+}
+
+/// An explanation as others see it. Row, answers and attempts are made for the asker already; the rest is numbers and
+/// carma's own words.
+fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
+    let ExplainReply {
+        version,
+        now_ms,
+        job,
+        policy,
+        // Its reasons may name the model and its files.
+        estimate: _,
+        waiting,
+        gpus,
+        sooner,
+        running,
+        attempts,
+    } = reply;
+    ExplainReply { version, now_ms, job, policy, estimate: None, waiting, gpus, sooner, running, attempts }
+}
+
+/// Its place in the queue, and why it has it. `None`: it is not there.
+fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
+    let policy = &state.options().policy;
+    let (queue, id) = (state.queue(), job.spec.id);
+    let before = queue.line(now).position(|(key, _)| key.id == id)?;
+    let due = job.due.filter(|_| policy.line == Line::Shortest);
+    Some(WaitingView {
+        place: before as u64 + 1,
+        of: queue.len() as u64,
+        since_ms: job.queued.0,
+        order: match policy.line {
+            Line::Arrival => "arrival",
+            Line::Shortest => "shortest",
+        }
+        .to_owned(),
+        why: why_there(state, now, job),
+        run_s: job.spec.run_s(),
+        due_ms: due.map(|due| due.0),
+        overdue: due.is_some_and(|due| due <= now),
+        end: None,
+    })
+}
+
+/// What gives it its place.
+fn why_there(state: &State, now: Millis, job: &Job) -> String {
+    let policy = &state.options().policy;
+    let key = job.queue_key(policy.line);
+    let mut words = Vec::new();
+    if policy.line == Line::Shortest && job.due.is_some_and(|due| due <= now) {
+        words.push("over the bound on its start, such jobs first".to_owned());
+    }
+    if key.recovery.0 {
+        words.push("tried again, such jobs first".to_owned());
+    }
+    if job.spec.request.priority != 0 {
+        words.push(format!("priority {}", job.spec.request.priority));
+    }
+    words.push(match policy.line {
+        Line::Shortest => {
+            let gpus = job.spec.request.gpus;
+            format!(
+                "shortest first: {} on {gpus} GPU{} ({})",
+                Millis::secs(job.spec.run_s()),
+                if gpus == 1 { "" } else { "s" },
+                match (&job.spec.run_time, job.spec.request.time_limit) {
+                    (Some(run_time), _) => run_time.to_string(),
+                    (None, Some(_)) => "its time limit".to_owned(),
+                    (None, None) => "taken where nothing is known".to_owned(),
+                }
+            )
+        }
+        // They wait without blocking others, however long.
+        Line::Arrival if key.recovery.0 => "first come, first served".to_owned(),
+        Line::Arrival => match policy.backfill {
+            None => "first come, first served, none overtakes".to_owned(),
+            Some(limit) => format!("first come, first served; overtaken for {limit} at most"),
+        },
+    });
+    words.join("; ")
+}
+
+fn verdict(answer: Answer, may_read: bool) -> GpuVerdict {
+    let Answer { gpu, free, need, jobs, foreign, refusal, predicted, gain } = answer;
+    let refusal = refusal.map(|refusal| if may_read { refusal } else { refusal.public() });
+    let (fits, text, cause, brief) = match refusal {
+        Some(refusal) => (false, refusal.to_string(), refusal.cause().to_owned(), refusal.brief()),
+        None => {
+            let text = format!("would do: {} free", free.unwrap_or_default());
+            (true, text, "would do".to_owned(), "would do".to_owned())
+        }
+    };
+    let progress = |job: JobId, progress: Fraction| ProgressView { job: job.0, progress_pct: pct(progress) };
+    GpuVerdict {
+        gpu,
+        fits,
+        text,
+        cause,
+        brief,
+        free_mib: free.map(|m| m.0),
+        need_mib: need.map(|m| m.0),
+        jobs: jobs.into_iter().map(|job| job.0).collect(),
+        foreign,
+        predicted: predicted.into_iter().map(|task| progress(task.job, task.expected)).collect(),
+        gain_pct: gain.map(pct),
+    }
+}
+
+/// Whole percents.
+const fn pct(fraction: Fraction) -> u32 {
+    fraction.0 / 100
+}
+
+/// Running jobs, those that are expected to end first before the others, and those of which nothing is known last.
+fn ends(state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> Vec<(JobId, Option<LeftView>)> {
+    let running = state.active().iter().filter_map(|id| state.job(*id));
+    let running = running.filter(|job| matches!(job.phase, Phase::Running { .. }));
+    let mut ends: Vec<_> =
+        running.map(|job| (job.spec.id, run_time::left(job, done.get(&job.spec.id), now))).collect();
+    ends.sort_by_key(|(id, left)| (left.is_none(), left.as_ref().map(|left| left.left_s), *id));
+    ends
+}
+
+/// The end that a job waits for: one that lets it start, else the first that is expected.
+fn end(state: &State, ends: &[(JobId, Option<LeftView>)], found: &[Sooner]) -> Option<EndView> {
+    let helps = found.iter().find_map(|help| match help.by {
+        Help::End { job } => Some((job, help.gpus.clone())),
+        _ => None,
+    });
+    let first = || ends.first().filter(|(_, left)| left.is_some()).map(|(id, _)| (*id, Vec::new()));
+    let (id, starts_on) = helps.or_else(first)?;
+    let left = ends.iter().find(|(job, _)| *job == id).and_then(|(_, left)| left.clone());
+    let gpus = state.job(id).and_then(Job::placement).map(|p| indices(state, &p.gpus));
+    Some(EndView { job: id.0, gpus: gpus.unwrap_or_default(), left, starts_on })
+}
+
+/// What its user or an operator can do; ends of jobs are told apart ([`end`]).
+fn sooner(found: &Sooner) -> Option<SoonerView> {
+    match found.by {
+        Help::End { .. } => None,
+        _ => Some(SoonerView {
+            code: found.by.code().to_owned(),
+            text: found.to_string(),
+            gpus: found.gpus.clone(),
+        }),
+    }
+}
+
+fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
+    let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
+    let id = job.spec.id;
+    let mut neighbours = Vec::new();
+    let mut own: Option<Fraction> = None;
+    for gpu in &gpus {
+        let predicted = predicted_on(state, gpu);
+        own = predicted.get(&id).copied().into_iter().chain(own).min();
+        for tenant in gpu.tenants.iter().filter(|tenant| tenant.job != id) {
+            let Some(other) = state.job(tenant.job) else { continue };
+            let limit = other.spec.request.max_slowdown.or(state.options().max_slowdown);
+            neighbours.push(NeighbourView {
+                gpu: gpu.info.index,
+                job: tenant.job.0,
+                user: other.spec.user.name.to_string(),
+                memory_reserved_mib: match tenant.reservation {
+                    Reservation::Memory(memory) => Some(memory.0),
+                    Reservation::Whole | Reservation::None => None,
+                },
+                memory_mib: tenant.observed.map(|m| m.0),
+                predicted_pct: predicted.get(&tenant.job).copied().map(pct),
+                progress_pct: other.measured.map(|measured| pct(measured.progress)),
+                max_slowdown_pct: limit.map(pct),
+            });
+        }
+    }
+    let foreign = gpus.iter().map(|gpu| gpu.foreign().len()).sum::<usize>();
+    let alone = neighbours.is_empty() && foreign == 0;
+    RunningView {
+        placed: placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
+        predicted_pct: own.map(pct),
+        floor_pct: state.options().policy.progress.map(|rule| pct(rule.floor)),
+        out_of_memory: out_of_memory(state, job, placement, alone),
+        neighbours,
+        foreign: u32::try_from(foreign).unwrap_or(u32::MAX),
+    }
+}
+
+/// What was predicted of those on a GPU when the last of them came. Empty when one of them has gone since: what was
+/// predicted then is not what they keep now.
+fn predicted_on(state: &State, gpu: &Gpu) -> BTreeMap<JobId, Fraction> {
+    let placed = |job: JobId| state.job(job)?.placement();
+    let last = gpu.tenants.iter().filter_map(|t| placed(t.job)).max_by_key(|placement| placement.at);
+    let Some(Reason::PlacedShared { gpus, predicted, .. }) = last.map(|placement| &placement.reason) else {
+        return BTreeMap::new();
+    };
+    let predicted: BTreeMap<JobId, Fraction> =
+        predicted.iter().map(|task| (task.job, task.expected)).collect();
+    let same = predicted.keys().copied().eq(gpu.tenants.iter().map(|tenant| tenant.job));
+    if same && gpus.first() == Some(&gpu.info.index) { predicted } else { BTreeMap::new() }
+}
+
+/// What happens if it runs out of GPU memory.
+fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -> String {
+    let options = state.options();
+    let cap = placement.cap.filter(|_| placement.sharing == SharingMode::Mps);
+    let mut text = match cap {
+        Some(cap) => format!("fails beyond its hard limit of {cap}, no neighbour does"),
+        None if alone => "fails when the GPU is full".to_owned(),
+        None => {
+            "no hard limit: in a full GPU it fails or a neighbour; who is over its reservation is to blame"
+                .to_owned()
+        }
+    };
+    let most = job.spec.request.max_retries.unwrap_or(options.max_retries);
+    if job.charged_retries >= most {
+        let _ = write!(text, "; not tried again, {most} of {most} retries are used");
+    } else {
+        let next = match options.recovery {
+            RecoveryMethod::Graded => "with more memory",
+            RecoveryMethod::Exclusive => "on a GPU alone",
+        };
+        let _ = write!(text, "; tried again {next}, {} of {most} retries used", job.charged_retries);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::units::MiB;
+
+    #[test]
+    fn what_a_driver_says_is_not_for_strangers() {
+        let answer = Answer {
+            gpu: 3,
+            free: Some(MiB::gib(2)),
+            need: None,
+            jobs: vec![JobId(4)],
+            foreign: 0,
+            refusal: Some(carma_core::explain::Refusal::Unhealthy { why: "/dev/secret".into() }),
+            predicted: Vec::new(),
+            gain: Some(Fraction(1234)),
+        };
+        let own = verdict(answer.clone(), true);
+        assert_eq!((own.brief.as_str(), own.gain_pct), ("not usable: /dev/secret", Some(12)));
+        let of_others = verdict(answer, false);
+        assert_eq!(of_others.brief, "not usable: it does not answer");
+        assert!(!format!("{of_others:?}").contains("secret"));
+    }
+}
