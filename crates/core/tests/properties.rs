@@ -149,44 +149,46 @@ fn options() -> impl Strategy<Value = Options> {
     );
     let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), 0u32..3, 0u32..3, slowdown, by_gain);
     let times = (time(), time(), time(), time(), time(), time());
-    (policy, rest, times, allowances).prop_map(|(policy, rest, times, (jobs, gpus, quota, (share, half_life)))| {
-        let mut options = Options { policy: presets::by_name(policy.0).unwrap(), ..Options::default() };
-        options.policy.gate = policy.1.unwrap_or(options.policy.gate);
-        options.policy.idle_first = policy.2;
-        options.policy.backfill = policy.3;
-        options.policy.reserve = policy.4;
-        (options.sharing, options.caps, options.mps_multi_user) = (rest.0, rest.1, rest.2);
-        if rest.3 {
-            options.recovery = RecoveryMethod::Exclusive;
-        }
-        (options.max_retries, options.max_free_retries) = (rest.4, rest.5);
-        (options.window, options.startup_patience) = (times.0, times.1);
-        (options.kill_grace, options.fault_window) = (times.3, times.4);
-        options.mps_cooldown = times.5;
-        options.max_slowdown = rest.6.map(Fraction);
-        // User 1001 may have one more of what is limited, user 1002 anything.
-        let allow = |more: Option<u32>| {
-            let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
-            let gpu_hours = of(quota.map(|quota| quota.0));
-            let energy_j = quota.filter(|_| more.is_some()).map(|quota| quota.1);
-            Allowance { jobs: of(jobs), gpus: of(gpus), gpu_hours, energy_j, share: 1 }
-        };
-        options.allowances.for_all = allow(Some(0));
-        options.allowances.set(1001, allow(Some(1)));
-        options.allowances.set(1002, Allowance { share, ..allow(None) });
-        options.quota_period = quota.map_or(options.quota_period, |quota| quota.2);
-        options.usage_half_life = half_life;
-        options.slowdown_window = Millis(times.2.0.min(4_000));
-        if rest.7 {
-            let by_both = options.policy.most_jobs.is_some();
-            options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
-        }
-        // Often the default: with a tiny age nothing would ever start.
-        if times.2.0 > 50_000 {
-            options.stale_after = times.2;
-        }
-        options
-    })
+    (policy, rest, times, allowances).prop_map(
+        |(policy, rest, times, (jobs, gpus, quota, (share, half_life)))| {
+            let mut options = Options { policy: presets::by_name(policy.0).unwrap(), ..Options::default() };
+            options.policy.gate = policy.1.unwrap_or(options.policy.gate);
+            options.policy.idle_first = policy.2;
+            options.policy.backfill = policy.3;
+            options.policy.reserve = policy.4;
+            (options.sharing, options.caps, options.mps_multi_user) = (rest.0, rest.1, rest.2);
+            if rest.3 {
+                options.recovery = RecoveryMethod::Exclusive;
+            }
+            (options.max_retries, options.max_free_retries) = (rest.4, rest.5);
+            (options.window, options.startup_patience) = (times.0, times.1);
+            (options.kill_grace, options.fault_window) = (times.3, times.4);
+            options.mps_cooldown = times.5;
+            options.max_slowdown = rest.6.map(Fraction);
+            // User 1001 may have one more of what is limited, user 1002 anything.
+            let allow = |more: Option<u32>| {
+                let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
+                let gpu_hours = of(quota.map(|quota| quota.0));
+                let energy_j = quota.filter(|_| more.is_some()).map(|quota| quota.1);
+                Allowance { jobs: of(jobs), gpus: of(gpus), gpu_hours, energy_j, share: 1 }
+            };
+            options.allowances.for_all = allow(Some(0));
+            options.allowances.set(1001, allow(Some(1)));
+            options.allowances.set(1002, Allowance { share, ..allow(None) });
+            options.quota_period = quota.map_or(options.quota_period, |quota| quota.2);
+            options.usage_half_life = half_life;
+            options.slowdown_window = Millis(times.2.0.min(4_000));
+            if rest.7 {
+                let by_both = options.policy.most_jobs.is_some();
+                options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
+            }
+            // Often the default: with a tiny age nothing would ever start.
+            if times.2.0 > 50_000 {
+                options.stale_after = times.2;
+            }
+            options
+        },
+    )
 }
 
 fn user(uid: u32) -> User {
@@ -919,7 +921,12 @@ impl World {
                 prop_assert!(may.gpus.is_none_or(|most| has.1 <= most), "user {} runs {:?}", uid, has);
                 let (spent, spent_mj) = self.of_period(uid);
                 let hours = |most: u32| Millis::secs(u64::from(most) * 3600);
-                prop_assert!(may.gpu_hours.is_none_or(|most| spent < hours(most)), "user {} had {}", uid, spent);
+                prop_assert!(
+                    may.gpu_hours.is_none_or(|most| spent < hours(most)),
+                    "user {} had {}",
+                    uid,
+                    spent
+                );
                 prop_assert!(may.energy_j.is_none_or(|most| spent_mj / 1000 < most), "user {}", uid);
             }
         }

@@ -305,8 +305,7 @@ impl State {
     pub(super) fn charge_around(&mut self, gpus: &[GpuId]) {
         let tenants = gpus.iter().filter_map(|gpu| self.gpu(*gpu)).flat_map(|gpu| &gpu.tenants);
         let placed = tenants.filter_map(|tenant| self.job(tenant.job)?.placement());
-        let around: BTreeSet<GpuId> =
-            placed.flat_map(|placed| &placed.gpus).chain(gpus).copied().collect();
+        let around: BTreeSet<GpuId> = placed.flat_map(|placed| &placed.gpus).chain(gpus).copied().collect();
         self.charge(&around);
     }
 
@@ -345,5 +344,86 @@ impl State {
         };
         let jobs = gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
         jobs.filter_map(|job| Some((job.spec.id, pace(job)?.expected))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Millis = Millis::secs(3600);
+    const WEEK: Millis = Millis::secs(7 * 86_400);
+
+    #[test]
+    fn halves_are_halves() {
+        assert_eq!(half_to(Millis::ZERO, WEEK), ONE);
+        assert_eq!(half_to(WEEK, WEEK), ONE / 2);
+        assert_eq!(half_to(Millis(WEEK.0 * 3), WEEK), ONE / 8);
+        assert_eq!((half_to(Millis(u64::MAX), WEEK), half_to(WEEK, Millis::ZERO)), (0, 0));
+        // The square root of a half, to the last of sixteen digits or so.
+        let root = half_to(Millis(WEEK.0 / 2), WEEK) as f64 / ONE as f64;
+        assert!((root - 0.5f64.sqrt()).abs() < 1e-15, "{root}");
+        let ms = 1.0 - half_to(Millis(1), WEEK) as f64 / ONE as f64;
+        assert!((ms * WEEK.0 as f64 / std::f64::consts::LN_2 - 1.0).abs() < 1e-6, "{ms}");
+    }
+
+    #[test]
+    fn charges_fade_alike_however_often_they_are_counted() {
+        let end = Millis(WEEK.0 * 2);
+        let once = |pieces: u64| {
+            let mut decayed = Decayed::default();
+            let span = Millis(end.0 / pieces);
+            (1..=pieces).for_each(|n| decayed.add(Millis(span.0 * n), span, span, WEEK));
+            decayed.at(end, WEEK)
+        };
+        // Two half-lives of one GPU: a week over ln 2, three quarters of it.
+        let exact = WEEK.0 as f64 * 1000.0 / std::f64::consts::LN_2 * 0.75;
+        for pieces in [1, 7, 100, 10_000] {
+            let counted = once(pieces) as f64;
+            assert!((counted / exact - 1.0).abs() < 1e-5, "{pieces}: {counted} {exact}");
+        }
+    }
+
+    fn accounts(parts: &[(u32, u32)]) -> (Accounts, Vec<Part>) {
+        let mut accounts = Accounts::default();
+        let part = |(uid, pace): &(u32, u32)| Part { uid: *uid, pace: Fraction::percent(*pace) };
+        parts.iter().for_each(|(uid, _)| accounts.open(&User::new(*uid, format!("u{uid}"))));
+        (accounts, parts.iter().map(part).collect())
+    }
+
+    #[test]
+    fn time_progress_and_energy_are_divided() {
+        let (mut accounts, parts) = accounts(&[(1, 70), (2, 90), (2, 60)]);
+        let options = Options::default();
+        let gpu = GpuId(0);
+        accounts.charge(gpu, &[], HOUR, &options);
+        accounts.read(gpu, 5_000, HOUR, &options);
+        // An hour alone for nobody, an hour for three jobs, and the counter goes on by 900 J in these two hours.
+        accounts.charge(gpu, &[], HOUR + HOUR, &options);
+        accounts.charge(gpu, &parts, Millis(HOUR.0 * 3), &options);
+        accounts.read(gpu, 905_000, Millis(HOUR.0 * 3), &options);
+        let (one, two) = (&accounts.users[&1], &accounts.users[&2]);
+        assert_eq!((one.held, one.charged), (HOUR, Millis(HOUR.0 / 3)));
+        assert_eq!((two.held, two.charged), (Millis(HOUR.0 * 2), Millis(HOUR.0 / 3 * 2)));
+        assert_eq!((one.progress(), two.progress()), (Millis(HOUR.0 * 7 / 10), Millis(HOUR.0 * 15 / 10)));
+        assert_eq!((one.energy_mj, two.energy_mj), (150_000, 300_000));
+        assert_eq!((one.unmetered, two.unmetered), (Millis::ZERO, Millis::ZERO));
+        // The counter began anew.
+        accounts.charge(gpu, &parts, Millis(HOUR.0 * 4), &options);
+        accounts.read(gpu, 7_000, Millis(HOUR.0 * 4), &options);
+        assert_eq!(accounts.users[&1].energy_mj, 150_000);
+        assert_eq!(accounts.users[&1].unmetered, Millis(HOUR.0 / 3));
+    }
+
+    #[test]
+    fn a_period_counts_from_its_beginning() {
+        let (mut accounts, parts) = accounts(&[(1, 100)]);
+        let options = Options { quota_period: Millis(HOUR.0 * 10), ..Options::default() };
+        accounts.charge(GpuId(0), &[], HOUR, &options);
+        accounts.charge(GpuId(0), &parts, Millis(HOUR.0 * 9), &options);
+        let of = |accounts: &Accounts, at: u64| accounts.users[&1].of_period(Millis(HOUR.0 * at), &options).0;
+        assert_eq!((of(&accounts, 9), of(&accounts, 10)), (Millis(HOUR.0 * 8), Millis::ZERO));
+        accounts.charge(GpuId(0), &parts, Millis(HOUR.0 * 12), &options);
+        assert_eq!((of(&accounts, 9), of(&accounts, 12)), (Millis::ZERO, Millis(HOUR.0 * 2)));
     }
 }

@@ -141,7 +141,8 @@ impl Shadows {
     pub(super) fn due(&mut self, uid: u32, share: u32, now: Millis, job: Ask) -> Option<Millis> {
         let Ask { gpus, wanted, run, stretch } = job;
         let lag = self.lag(uid, now);
-        let others = self.turns.shares - self.of.get(&uid).and_then(|line| line.since).map_or(0, |s| u64::from(s.1));
+        let others =
+            self.turns.shares - self.of.get(&uid).and_then(|line| line.since).map_or(0, |s| u64::from(s.1));
         let line = self.of.entry(uid).or_default();
         let clock = Millis(now.0.saturating_sub(lag.0));
         let start = line.shadow.start(clock, gpus, wanted, run)?;

@@ -63,7 +63,8 @@ impl Waiting {
                 of.remove();
             }
         }
-        if let (Some(due), btree_map::Entry::Occupied(mut of)) = (job.due, self.due.entry(job.spec.user.uid)) {
+        if let (Some(due), btree_map::Entry::Occupied(mut of)) = (job.due, self.due.entry(job.spec.user.uid))
+        {
             of.get_mut().remove(&(due, job.spec.id));
             if of.get().is_empty() {
                 of.remove();
