@@ -22,7 +22,7 @@ use std::str::FromStr;
 /// The verbs that users need, by what they want to do, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
-    ("Looking", &["queue", "show", "explain", "gpus", "history"]),
+    ("Looking", &["queue", "show", "explain", "gpus", "history", "usage"]),
     ("Before a job runs", &["estimate", "dry-run", "profile", "predict"]),
     ("The machine", &["serve", "doctor", "drain", "resume"]),
     ("What if (models, not measurements)", &["demo", "simulate", "lab"]),
@@ -90,6 +90,8 @@ pub(crate) enum Verb {
     Gpus(GpusArgs),
     /// Show finished jobs, newest first
     History(HistoryArgs),
+    /// Show what users have had of the GPUs: time, progress, energy, and what is left of their quotas
+    Usage(UsageArgs),
     /// Keep waiting jobs from starting
     Hold(JobsArgs),
     /// Let held jobs go
@@ -403,6 +405,20 @@ pub(crate) struct HistoryArgs {
     /// Show reasons in full, however long
     #[arg(long, short)]
     pub(crate) wide: bool,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma usage`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Shows your own account and the others together; root and operators see all. docs/fairness.md says what counts."
+)]
+pub(crate) struct UsageArgs {
+    /// Only this user
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) user: Option<String>,
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
