@@ -137,7 +137,7 @@ fn half_to(span: Millis, half_life: Millis) -> u64 {
 
 impl Decayed {
     fn at(self, now: Millis, half_life: Millis) -> u64 {
-        let left = u128::from(self.us) * u128::from(half_to(now.since(self.at), half_life)) >> 60;
+        let left = (u128::from(self.us) * u128::from(half_to(now.since(self.at), half_life))) >> 60;
         u64::try_from(left).unwrap_or(u64::MAX)
     }
 

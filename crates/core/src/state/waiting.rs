@@ -13,12 +13,15 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, btree_map};
 use std::sync::Arc;
 
+/// Jobs with a bound on their start, the earliest bound first.
+type ByDue = BTreeMap<(Millis, JobId), (QueueKey, Arc<Job>)>;
+
 /// Pending jobs, indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Waiting {
     lines: BTreeMap<u32, BTreeMap<QueueKey, Arc<Job>>>,
     /// Each user's with a bound on their start, the earliest bound first.
-    due: BTreeMap<u32, BTreeMap<(Millis, JobId), (QueueKey, Arc<Job>)>>,
+    due: BTreeMap<u32, ByDue>,
     len: usize,
     /// How many have a limit of slowdown of their own.
     limited: usize,
