@@ -569,7 +569,7 @@ impl World {
                 drama: summary(look.activity[2]),
             },
             // A counter that is not always read, and that goes back now and then.
-            energy_mj: (look.age % 3 != 0).then_some(self.clock.0 % 1_000_000 * 400),
+            energy_mj: (look.age % 3 != 1).then_some(self.clock.0 % 1_000_000 * 400),
         }
     }
 
