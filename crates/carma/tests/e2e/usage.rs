@@ -39,6 +39,11 @@ fn users_see_what_they_have_had() {
     });
     let begin = "UserLimit(carma-bob has used 0.0 of 0 GPU-hours in this period; the next one begins in ";
     assert!(told.text.starts_with(begin), "{}", told.text);
+    let of_another = stdout(&daemon.carma_as("carma-alice", &["queue", "--json"]));
+    assert!(
+        of_another.contains("carma-bob has used up a quota") && !of_another.contains("GPU-hours"),
+        "{of_another}"
+    );
 
     let alice = usage(&daemon, "carma-alice");
     assert_eq!(names(&alice), ["carma-alice"]);
