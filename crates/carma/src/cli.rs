@@ -22,14 +22,15 @@ use std::str::FromStr;
 /// The verbs that users need, by what they want to do, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
-    ("Looking", &["queue", "show", "explain", "gpus", "history", "usage"]),
+    ("Looking", &["queue", "show", "explain", "gpus", "history"]),
     ("Before a job runs", &["estimate", "dry-run", "profile", "predict"]),
     ("The machine", &["serve", "doctor", "drain", "resume"]),
     ("What if (models, not measurements)", &["demo", "simulate", "lab"]),
 ];
 
 /// The others, which are named in one line.
-const ALSO: [&str; 7] = ["bench", "config", "journal", "report", "trace", "trace-model", "virtual-task"];
+const ALSO: [&str; 8] =
+    ["bench", "config", "journal", "report", "trace", "trace-model", "usage", "virtual-task"];
 
 /// The parser, with a help that groups the verbs.
 pub(crate) fn command() -> clap::Command {
