@@ -133,7 +133,7 @@ fn equal_users_wait_alike_and_a_larger_share_waits_less() {
     let larger = means(&both, &both, &setup(&[(1, 3)]));
     print("equal shares", &equal);
     print("shares 1 and 3", &larger);
-    assert!((equal[0].0 / equal[1].0 - 1.0).abs() < 0.15, "{equal:?}");
+    assert!((equal[0].0 / equal[1].0 - 1.0).abs() < 0.2, "{equal:?}");
     assert!(larger[1].0 < equal[1].0 * 0.8 && larger[0].0 > larger[1].0 * 1.5, "{larger:?}");
 }
 

@@ -147,11 +147,11 @@ impl Shadows {
         let clock = Millis(now.0.saturating_sub(lag.0));
         let start = line.shadow.start(clock, gpus, wanted, run)?;
         let wait = u128::from(start.since(clock).0) * u128::from(stretch) / u128::from(Fraction::ONE.0);
-        // More GPUs than the user's part of them: with that part it would run for longer than it will. What counts is when
-        // it would end.
+        // The user's jobs have more GPUs in the shadow than the user's part of them: with that part they would run for
+        // longer than they will. What counts is when they would end.
         let (part, all) = (gpus as u128 * u128::from(share), u128::from(others + u64::from(share)));
-        let longer = (wanted as u128 * all).saturating_sub(part) * u128::from(run.0) / part.max(1);
-        let longer = if others == 0 { 0 } else { longer };
+        let busy = if others == 0 { 0 } else { line.shadow.busy(start) };
+        let longer = (busy as u128 * all).saturating_sub(part) * u128::from(run.0) / part.max(1);
         Some(clock + Millis(u64::try_from(wait + longer).unwrap_or(u64::MAX)))
     }
 }
@@ -186,6 +186,11 @@ impl Shadow {
     /// Whether it says no more than a new one would.
     fn is_over(&self, now: Millis) -> bool {
         self.last <= now && self.free.last_key_value().is_none_or(|(until, _)| *until <= now)
+    }
+
+    /// GPUs that are busy just after a time.
+    fn busy(&self, at: Millis) -> usize {
+        self.free.range(Millis(at.0.saturating_add(1))..).map(|(_, gpus)| gpus).sum()
     }
 
     /// There are so many GPUs now: new ones are free, and of those that are gone the busiest go.
@@ -288,6 +293,8 @@ mod tests {
         }
         // One GPU is the part of the second user.
         assert_eq!(shadows.due(2, 1, Millis(10), ask(1, 100)), Some(Millis(10)));
+        // Its second job would find that one busy.
+        assert_eq!(shadows.due(2, 1, Millis(10), ask(1, 100)), Some(Millis(110)));
         // With one GPU for two it would end later.
         assert_eq!(shadows.due(3, 1, Millis(10), ask(2, 100)), Some(Millis(110)));
     }
