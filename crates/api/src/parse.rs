@@ -52,6 +52,34 @@ pub fn duration(text: &str) -> Result<Millis, String> {
     Ok(Millis((seconds * 1000.0).round() as u64))
 }
 
+/// Reads an amount of energy: `5 kWh`, `300 Wh`, `18 MJ`, `500 kJ`, `1 GJ`, `900 J`. Returns joules.
+///
+/// # Errors
+/// Says what was expected.
+pub fn energy(text: &str) -> Result<u64, String> {
+    let hint = || format!("'{text}' is not an amount of energy; write e.g. 5 kWh, 18 MJ or 900 J");
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let value: f64 = number.parse().map_err(|_| hint())?;
+    let joules_per_unit = match unit.trim().to_ascii_lowercase().as_str() {
+        "j" => 1.0,
+        "kj" => 1e3,
+        "mj" => 1e6,
+        "gj" => 1e9,
+        "wh" => 3.6e3,
+        "kwh" => 3.6e6,
+        "mwh" => 3.6e9,
+        "" => return Err(format!("'{text}' has no unit; write {text} kWh or {text} J")),
+        _ => return Err(hint()),
+    };
+    let joules = (value * joules_per_unit).round();
+    if !(0.0..=1e15).contains(&joules) {
+        return Err(hint());
+    }
+    Ok(joules as u64)
+}
+
 /// Reads a slowdown, `1.3` for 1.3 times the time alone. Returns percent.
 ///
 /// # Errors

@@ -934,6 +934,78 @@ pub struct StatusReply {
     pub launches: LaunchStats,
 }
 
+/// What users have had of the GPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsageReply {
+    /// Wire version.
+    pub version: u32,
+    /// Time of the daemon's clock, Unix epoch.
+    pub now_ms: u64,
+    /// What was had this long ago counts half in `lately_gpu_s`.
+    pub half_life_s: u64,
+    /// When the present quota period began, Unix epoch.
+    pub period_begins_ms: u64,
+    /// When the next one begins.
+    pub period_ends_ms: u64,
+    /// Users, by name: those whose accounts the asker may see.
+    pub users: Vec<UsageView>,
+    /// All others together; absent where there are none, or one user was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<OthersView>,
+}
+
+/// What one user has had. Times on a GPU are in GPU-seconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UsageView {
+    /// Login name.
+    pub user: String,
+    /// Its number.
+    pub uid: u32,
+    /// Jobs that run or start.
+    pub running: u32,
+    /// Jobs that wait or are held.
+    pub waiting: u32,
+    /// Time that jobs had GPUs, shared or not.
+    pub held_gpu_s: f64,
+    /// The same, of a shared GPU in equal parts: what counts.
+    pub charged_gpu_s: f64,
+    /// Progress received: time alone on a GPU that would have brought as much, as measured or predicted.
+    pub progress_gpu_s: f64,
+    /// Energy by share of time; `null`: no counter was read yet.
+    pub energy_j: Option<f64>,
+    /// Of the time charged, that of which the energy is not known.
+    pub unmetered_gpu_s: f64,
+    /// Share where several users wait.
+    pub share: u32,
+    /// Time charged lately, halved with each half-life.
+    pub lately_gpu_s: f64,
+    /// Time charged in the present quota period.
+    pub period_gpu_s: f64,
+    /// Energy in the present quota period, as far as it is known.
+    pub period_energy_j: f64,
+    /// The most time charged in a period; `null`: no limit.
+    pub quota_gpu_s: Option<f64>,
+    /// The most energy in a period; `null`: no limit.
+    pub quota_energy_j: Option<f64>,
+}
+
+/// What users have had whose accounts the asker may not see, summed up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct OthersView {
+    /// How many users.
+    pub users: u32,
+    /// Jobs that run or start.
+    pub running: u32,
+    /// Jobs that wait or are held.
+    pub waiting: u32,
+    /// Time that jobs had GPUs, shared or not.
+    pub held_gpu_s: f64,
+    /// The same, of a shared GPU in equal parts.
+    pub charged_gpu_s: f64,
+    /// Progress received.
+    pub progress_gpu_s: f64,
+}
+
 /// Latencies of launches since the daemon started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchStats {

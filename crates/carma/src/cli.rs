@@ -30,7 +30,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// The others, which are named in one line.
-const ALSO: [&str; 7] = ["bench", "config", "journal", "report", "trace", "trace-model", "virtual-task"];
+const ALSO: [&str; 8] =
+    ["bench", "config", "journal", "report", "trace", "trace-model", "usage", "virtual-task"];
 
 /// The parser, with a help that groups the verbs.
 pub(crate) fn command() -> clap::Command {
@@ -91,6 +92,8 @@ pub(crate) enum Verb {
     Gpus(GpusArgs),
     /// Show finished jobs, newest first
     History(HistoryArgs),
+    /// Show what users have had of the GPUs: time, progress, energy, and what is left of their quotas
+    Usage(UsageArgs),
     /// Keep waiting jobs from starting
     Hold(JobsArgs),
     /// Let held jobs go
@@ -418,6 +421,20 @@ pub(crate) struct HistoryArgs {
     /// Show reasons in full, however long
     #[arg(long, short)]
     pub(crate) wide: bool,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma usage`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Shows your own account and the others together; root and operators see all. docs/fairness.md says what counts."
+)]
+pub(crate) struct UsageArgs {
+    /// Only this user
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) user: Option<String>,
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -190,6 +190,7 @@ impl Bench {
                 smocc: steady(activity / 2),
                 drama: steady(activity / 3),
             },
+            energy_mj: Some(self.now.0 * 300),
         });
         self.feed(Input::Observed { gpu: GpuId(gpu), seen });
     }

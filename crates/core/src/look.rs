@@ -41,4 +41,7 @@ pub struct Observation {
     pub processes_known: bool,
     /// Activity over the window that ends here.
     pub window: WindowSummary,
+    /// The energy counter, millijoules since some fixed start; `None`: the device has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_mj: Option<u64>,
 }

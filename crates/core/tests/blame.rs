@@ -286,6 +286,7 @@ impl<'a> World<'a> {
             foreign: foreign.into_iter().map(stranger).collect(),
             processes_known: true,
             window: WindowSummary::default(),
+            energy_mj: None,
         });
         assert!(self.feed(at, Input::Observed { gpu: GpuId(0), seen }));
     }

@@ -1,7 +1,6 @@
 //! What journals hold keeps its shape: names that serde writes outlive the names in the code.
 #![allow(clippy::unwrap_used, reason = "a test: it fails where it must")]
 
-use carma_core::Input;
 use carma_core::explain::{Reason, Refusal};
 use carma_core::input::Ignored;
 use carma_core::ledger::{Reservation, Tenant};
@@ -9,8 +8,9 @@ use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Ending, Estimates, Estimator, Forecasts, JobId, NewJob, Request,
     RunTime, RunsOf,
 };
-use carma_core::policy::{ForecastSource, NeedSource};
+use carma_core::policy::{Allowance, ForecastSource, NeedSource, Options};
 use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::{Input, State};
 
 #[test]
 fn an_eviction_is_written_as_undone() {
@@ -188,4 +188,24 @@ fn forecasts_from_runs_are_read_as_they_were() {
     let input: Input = serde_json::from_str(written).unwrap();
     assert!(matches!(&input, Input::Forecast { measured: None, .. }), "{input:?}");
     assert_eq!(serde_json::to_string(&input).unwrap(), written);
+}
+
+/// A state and options from before there were accounts, shares and quotas.
+#[test]
+fn states_without_accounts_are_read() {
+    let mut written = serde_json::to_value(State::default()).unwrap();
+    let keys = written.as_object_mut().unwrap();
+    for key in ["accounts", "shadows", "weights"] {
+        assert!(!keys.contains_key(key), "{key} is written where there is nothing to say");
+    }
+    // One shadow for all users.
+    keys.insert("shadow".into(), serde_json::json!({"free": {"100": 2}, "last": 7}));
+    assert_eq!(serde_json::from_value::<State>(written).unwrap(), State::default());
+    let options = serde_json::to_value(Options::default()).unwrap();
+    for key in ["usage_half_life", "quota_period", "allowances"] {
+        assert!(options.get(key).is_none(), "{key}");
+    }
+    let allowance = Allowance { jobs: Some(3), ..Allowance::default() };
+    assert_eq!(serde_json::to_string(&allowance).unwrap(), r#"{"jobs":3}"#);
+    assert_eq!(serde_json::from_str::<Allowance>(r#"{"jobs":3}"#).unwrap(), allowance);
 }

@@ -142,43 +142,54 @@ fn options() -> impl Strategy<Value = Options> {
     let sharing = prop_oneof![3 => Just(SharingMode::Mps), 2 => mode()];
     let slowdown = proptest::option::weighted(0.3, 10_000u32..40_000);
     let by_gain = proptest::bool::weighted(0.1);
-    let allowances = (proptest::option::weighted(0.1, 0u32..4), proptest::option::weighted(0.1, 0u32..6));
+    let allowances = (
+        proptest::option::weighted(0.1, 0u32..4),
+        proptest::option::weighted(0.1, 0u32..6),
+        proptest::option::weighted(0.1, (0u32..2, 0u64..10_000_000, time())),
+        (1u32..4, time()),
+    );
     let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), 0u32..3, 0u32..3, slowdown, by_gain);
     let times = (time(), time(), time(), time(), time(), time());
-    (policy, rest, times, allowances).prop_map(|(policy, rest, times, (jobs, gpus))| {
-        let mut options = Options { policy: presets::by_name(policy.0).unwrap(), ..Options::default() };
-        options.policy.gate = policy.1.unwrap_or(options.policy.gate);
-        options.policy.idle_first = policy.2;
-        options.policy.backfill = policy.3;
-        options.policy.reserve = policy.4;
-        (options.sharing, options.caps, options.mps_multi_user) = (rest.0, rest.1, rest.2);
-        if rest.3 {
-            options.recovery = RecoveryMethod::Exclusive;
-        }
-        (options.max_retries, options.max_free_retries) = (rest.4, rest.5);
-        (options.window, options.startup_patience) = (times.0, times.1);
-        (options.kill_grace, options.fault_window) = (times.3, times.4);
-        options.mps_cooldown = times.5;
-        options.max_slowdown = rest.6.map(Fraction);
-        // User 1001 may have one more of what is limited, user 1002 anything.
-        let allow = |more: Option<u32>| {
-            let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
-            Allowance { jobs: of(jobs), gpus: of(gpus) }
-        };
-        options.allowances.for_all = allow(Some(0));
-        options.allowances.set(1001, allow(Some(1)));
-        options.allowances.set(1002, allow(None));
-        options.slowdown_window = Millis(times.2.0.min(4_000));
-        if rest.7 {
-            let by_both = options.policy.most_jobs.is_some();
-            options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
-        }
-        // Often the default: with a tiny age nothing would ever start.
-        if times.2.0 > 50_000 {
-            options.stale_after = times.2;
-        }
-        options
-    })
+    (policy, rest, times, allowances).prop_map(
+        |(policy, rest, times, (jobs, gpus, quota, (share, half_life)))| {
+            let mut options = Options { policy: presets::by_name(policy.0).unwrap(), ..Options::default() };
+            options.policy.gate = policy.1.unwrap_or(options.policy.gate);
+            options.policy.idle_first = policy.2;
+            options.policy.backfill = policy.3;
+            options.policy.reserve = policy.4;
+            (options.sharing, options.caps, options.mps_multi_user) = (rest.0, rest.1, rest.2);
+            if rest.3 {
+                options.recovery = RecoveryMethod::Exclusive;
+            }
+            (options.max_retries, options.max_free_retries) = (rest.4, rest.5);
+            (options.window, options.startup_patience) = (times.0, times.1);
+            (options.kill_grace, options.fault_window) = (times.3, times.4);
+            options.mps_cooldown = times.5;
+            options.max_slowdown = rest.6.map(Fraction);
+            // User 1001 may have one more of what is limited, user 1002 anything.
+            let allow = |more: Option<u32>| {
+                let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
+                let gpu_hours = of(quota.map(|quota| quota.0));
+                let energy_j = quota.filter(|_| more.is_some()).map(|quota| quota.1);
+                Allowance { jobs: of(jobs), gpus: of(gpus), gpu_hours, energy_j, share: 1 }
+            };
+            options.allowances.for_all = allow(Some(0));
+            options.allowances.set(1001, allow(Some(1)));
+            options.allowances.set(1002, Allowance { share, ..allow(None) });
+            options.quota_period = quota.map_or(options.quota_period, |quota| quota.2);
+            options.usage_half_life = half_life;
+            options.slowdown_window = Millis(times.2.0.min(4_000));
+            if rest.7 {
+                let by_both = options.policy.most_jobs.is_some();
+                options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
+            }
+            // Often the default: with a tiny age nothing would ever start.
+            if times.2.0 > 50_000 {
+                options.stale_after = times.2;
+            }
+            options
+        },
+    )
 }
 
 fn user(uid: u32) -> User {
@@ -415,6 +426,8 @@ struct World {
     /// Accepted inputs with the plans made between them.
     journal: Vec<(Millis, Input)>,
     plans: Vec<(usize, Plan)>,
+    /// Milliseconds in which a GPU had tenants, of all GPUs.
+    taken: u64,
     accepted: BTreeSet<JobId>,
     finished: BTreeSet<JobId>,
     launched: BTreeSet<(JobId, u32)>,
@@ -445,6 +458,7 @@ impl World {
             devices,
             journal: Vec::new(),
             plans: Vec::new(),
+            taken: 0,
             accepted: BTreeSet::new(),
             finished: BTreeSet::new(),
             launched: BTreeSet::new(),
@@ -468,6 +482,8 @@ impl World {
             }
         };
         prop_assert!(self.state.now() >= before.now(), "time went back");
+        let taken = before.gpus().iter().filter(|gpu| !gpu.tenants.is_empty()).count() as u64;
+        self.taken += taken * self.state.now().since(before.now()).0;
         if let Input::Submitted(new) = &input {
             prop_assert!(self.accepted.insert(new.id), "number {} was reused", new.id);
         }
@@ -557,6 +573,8 @@ impl World {
                 smocc: summary(look.activity[1]),
                 drama: summary(look.activity[2]),
             },
+            // A counter that is not always read, and that goes back now and then.
+            energy_mj: (look.age % 3 != 1).then_some(self.clock.0 % 1_000_000 * 400),
         }
     }
 
@@ -813,6 +831,7 @@ impl World {
         prop_assert!(broken.is_empty(), "{}", broken.join("; "));
         let live: BTreeSet<JobId> = self.state.jobs().keys().copied().collect();
         prop_assert!(live.is_disjoint(&self.finished), "a job is over and alive");
+        self.accounted()?;
         let known: BTreeSet<JobId> = live.union(&self.finished).copied().collect();
         prop_assert_eq!(&known, &self.accepted, "a job was lost");
 
@@ -872,6 +891,28 @@ impl World {
         Ok(())
     }
 
+    /// What a user has had in the present period, as the latest plan saw it.
+    fn of_period(&self, uid: u32) -> (Millis, u64) {
+        let now = self.clock.max(self.state.now());
+        let accounts = self.state.accounts_at(now);
+        accounts.get(&uid).map_or((Millis::ZERO, 0), |account| account.of_period(now, self.state.options()))
+    }
+
+    /// What all users are charged is the time in which GPUs had tenants, and no part of an account is more than the whole.
+    fn accounted(&self) -> Check {
+        let (now, options) = (self.state.now(), self.state.options());
+        let accounts = self.state.accounts_at(now);
+        let charged: u64 = accounts.values().map(|account| account.charged.0).sum();
+        prop_assert_eq!(charged, self.taken);
+        for account in accounts.values() {
+            let whole = account.charged;
+            prop_assert!(whole <= account.held && account.progress() <= account.held, "{:?}", account);
+            prop_assert!(account.unmetered <= whole && account.of_period(now, options).0 <= whole);
+            prop_assert!(account.decayed_at(now, options) <= whole, "{:?}", account);
+        }
+        Ok(())
+    }
+
     /// Nobody gets more at once than is allowed, and who is told so has as much as that.
     fn allowed(&self, made: &Plan) -> Check {
         let allowances = &self.state.options().allowances;
@@ -890,6 +931,15 @@ impl World {
                 let may = allowances.of(uid);
                 prop_assert!(may.jobs.is_none_or(|most| has.0 <= most), "user {} runs {:?}", uid, has);
                 prop_assert!(may.gpus.is_none_or(|most| has.1 <= most), "user {} runs {:?}", uid, has);
+                let (spent, spent_mj) = self.of_period(uid);
+                let hours = |most: u32| Millis::secs(u64::from(most) * 3600);
+                prop_assert!(
+                    may.gpu_hours.is_none_or(|most| spent < hours(most)),
+                    "user {} had {}",
+                    uid,
+                    spent
+                );
+                prop_assert!(may.energy_j.is_none_or(|most| spent_mj / 1000 < most), "user {}", uid);
             }
         }
         for (id, reason) in &made.waiting {
@@ -901,6 +951,12 @@ impl World {
                 }
                 Reason::UserLimit { limit: UserLimit::Gpus { wanted, used, most }, .. } => {
                     prop_assert!(may.gpus == Some(*most) && *used <= has.1 && used + wanted > *most);
+                }
+                Reason::UserLimit { limit: UserLimit::GpuHours { used, most, .. }, .. } => {
+                    prop_assert!(may.gpu_hours == Some(*most) && *used == self.of_period(uid).0);
+                }
+                Reason::UserLimit { limit: UserLimit::Energy { used_j, most_j, .. }, .. } => {
+                    prop_assert!(may.energy_j == Some(*most_j) && *used_j >= *most_j);
                 }
                 _ => {}
             }

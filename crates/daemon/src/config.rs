@@ -38,6 +38,9 @@ impl TryFrom<String> for Size {
     }
 }
 
+/// Half-lives and periods that make sense.
+const LONG: std::ops::RangeInclusive<Millis> = Millis::secs(60)..=Millis::secs(3650 * 86_400);
+
 /// Time span as users write it.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
@@ -171,6 +174,10 @@ section! {
         pub floor: f64 = Is("0.5"),
         /// ... and where the sum of those shares grows by this much.
         pub gain: f64 = Is("0.2"),
+        /// Where users are held against each other (docs/fairness.md), what one has had counts half as much after this long.
+        pub usage_half_life: Span = Is("\"7d\""),
+        /// How long a quota of `[limits]` is for. Periods follow each other from 1970-01-01 on.
+        pub quota_period: Span = Is("\"30d\""),
     }
 }
 
@@ -333,6 +340,15 @@ impl Config {
                 *target = value;
             }
         };
+        set(&mut options.usage_half_life, self.queue.usage_half_life);
+        set(&mut options.quota_period, self.queue.quota_period);
+        for (key, span) in
+            [("usage-half-life", options.usage_half_life), ("quota-period", options.quota_period)]
+        {
+            if !LONG.contains(&span) {
+                return Err((key, format!("{key} = {span} is not a time from 1 minute to 10 years")));
+            }
+        }
         set(&mut options.window, self.sampling.window);
         set(&mut options.startup_patience, self.sampling.startup_patience);
         set(&mut options.stale_after, self.sampling.stale_after);
@@ -451,6 +467,8 @@ mod tests {
         assert!(
             error("[memory]\nscaled-margin-percent = 900\n").starts_with("2: scaled-margin-percent = 900")
         );
+        let text = error("[queue]\nquota-period = '5s'\n");
+        assert_eq!(text, "2: quota-period = 5 s is not a time from 1 minute to 10 years");
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
     }
 

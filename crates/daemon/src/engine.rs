@@ -22,13 +22,14 @@ use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::{self, Durations};
-use crate::sampler::{Board, Roster};
+use crate::sampler::{Board, Look, Roster};
 use crate::slowdown::Slowdowns;
 use crate::submission::{check_request, new_job};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
+use carma_core::ledger::Gpu;
 use carma_core::model::{Estimator, Exit, GpuId, JobId, Phase};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
@@ -45,6 +46,9 @@ const TURN: usize = 512;
 const TOLD_AGAIN: usize = 1000;
 /// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+/// How often the state is told of energy counters if nothing else changes, on the daemon's clock: accounts are so old at most,
+/// and the journal takes an entry in six hundred more.
+const METER: Millis = Millis::secs(600);
 /// How often the journal is looked after.
 const TEND: Duration = Duration::from_millis(100);
 /// How long a daemon without a journal tells users so.
@@ -125,6 +129,8 @@ pub struct Engine {
     dying: Vec<Dying>,
     /// When the looks were taken that the state has last heard of.
     looked: BTreeMap<GpuId, Millis>,
+    /// When it was last told what their energy counters say.
+    metered: BTreeMap<GpuId, Millis>,
     fallbacks: BTreeMap<(JobId, u32), (carma_core::model::SharingMode, String)>,
     view: Option<Arc<State>>,
     wake: Option<Millis>,
@@ -154,6 +160,7 @@ impl Engine {
             retry: Vec::new(),
             dying: Vec::new(),
             looked: BTreeMap::new(),
+            metered: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             view: None,
             wake: None,
@@ -695,8 +702,37 @@ impl Engine {
         self.over(job, attempt, exit);
     }
 
+    /// Whether a counter has not been told for long, of a GPU that is in use.
+    fn meter_is_due(&self, id: GpuId, gpu: &Gpu, look: &Look) -> bool {
+        let since = self.metered.get(&id).map_or(METER, |last| look.seen.at.since(*last));
+        look.seen.energy_mj.is_some() && !gpu.tenants.is_empty() && since >= METER
+    }
+
+    /// Tells the state what the energy counters of some GPUs say: the accounts of their tenants depend on it, and once a GPU
+    /// is idle it may not be looked at for days.
+    fn meter(&mut self, gpus: &[GpuId]) {
+        self.refresh(false);
+        for look in self.parts.board.looks().iter().filter(|look| look.seen.energy_mj.is_some()) {
+            let Some(id) = self.state.gpu_id(&look.reading.uuid).filter(|id| gpus.contains(id)) else {
+                continue;
+            };
+            let told = self.state.gpu(id).and_then(|gpu| gpu.seen.as_ref()?.energy_mj);
+            if told != look.seen.energy_mj && self.looked.get(&id).is_some_and(|last| *last <= look.seen.at) {
+                self.observed(id, look);
+            }
+        }
+    }
+
+    fn observed(&mut self, gpu: GpuId, look: &Look) {
+        self.metered.insert(gpu, look.seen.at);
+        self.apply(Input::Observed { gpu, seen: Box::new(look.seen.clone()) });
+    }
+
     fn over(&mut self, job: JobId, attempt: u32, exit: Exit) {
         fault::inject(Point::AfterExit);
+        let placement = self.state.job(job).and_then(|job| job.placement());
+        let gpus = placement.filter(|p| p.attempt == attempt).map(|p| p.gpus.clone()).unwrap_or_default();
+        self.meter(&gpus);
         let placement = self.state.job(job).and_then(|job| job.placement());
         let Some(placement) = placement.filter(|p| p.attempt == attempt) else { return };
         let records = self.parts.lives.records(job, placement);
@@ -726,15 +762,15 @@ impl Engine {
                 }
                 self.looked.insert(id, look.seen.at);
                 match gpu.seen.as_ref() {
-                    Some(old) if alike(old, &look.seen) => {
+                    // A counter goes on while all else stays: now and then that is told, too.
+                    Some(old) if alike(old, &look.seen) && !self.meter_is_due(id, gpu, look) => {
                         if at_once || now.since(old.at) >= self.parts.cadence {
                             unchanged.push(id);
                         }
                     }
                     _ => {
                         unchanged.retain(|other| *other != id);
-                        let seen = Box::new(look.seen.clone());
-                        self.apply(Input::Observed { gpu: id, seen });
+                        self.observed(id, look);
                     }
                 }
             }

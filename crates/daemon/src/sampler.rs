@@ -230,6 +230,7 @@ impl Sampler {
                 foreign: Vec::new(),
                 processes_known: reading.processes.is_some(),
                 window: self.summaries.get(i).copied().unwrap_or_default(),
+                energy_mj: reading.energy_mj,
             };
             for process in reading.processes.iter().flatten() {
                 alive.push(process.pid);

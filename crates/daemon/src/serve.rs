@@ -239,7 +239,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let mut core = options.config.options(uid).map_err(|(_, why)| ServeError::Config(why))?;
     let people =
         Arc::new(People::new(options.config.operators.as_deref(), options.config.limits.clone(), uid));
-    let owners: BTreeSet<u32> = state.jobs().values().map(|job| job.spec.user.uid).collect();
+    // Those who have jobs, and those whose accounts are shown.
+    let owners = state.jobs().values().map(|job| job.spec.user.uid);
+    let owners: BTreeSet<u32> = owners.chain(state.accounts_at(state.now()).into_keys()).collect();
     for owner in owners {
         core.allowances.set(owner, people.look_up(owner, owner).limits.allowance());
     }

@@ -7,13 +7,13 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    RateView, ReasonView, TenantView,
+    OthersView, RateView, ReasonView, TenantView, UsageReply, UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{Attempt, EndLevel, Finished, GpuId, HostUse, Job, JobId, Phase, Placement};
 use carma_core::reading::{GpuKind, Health};
-use carma_core::state::State;
+use carma_core::state::{Account, State};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_interference::rate::tally::Done;
 use std::collections::BTreeMap;
@@ -410,6 +410,65 @@ fn checkpoint(job: &Job, stored: &StoredJob, journal: &str) -> Option<Checkpoint
         dir: dir.path().map(|path| path.display().to_string()),
         saving_since_ms: saving.filter(|(level, _)| *level == EndLevel::Checkpoint).map(|(_, at)| at.0),
     })
+}
+
+fn seconds(time: Millis) -> f64 {
+    time.0 as f64 / 1000.0
+}
+
+/// What users have had: a row for each whom the asker may see, and the others together.
+#[must_use]
+pub fn usage(asker: Asker, state: &State, now: Millis) -> UsageReply {
+    let options = state.options();
+    let (mut users, mut others) = (Vec::new(), OthersView::default());
+    for (uid, account) in state.accounts_at(now) {
+        let row = usage_view(state, now, uid, &account);
+        if asker.may_read(uid) {
+            users.push(row);
+        } else {
+            others.users += 1;
+            others.running += row.running;
+            others.waiting += row.waiting;
+            others.held_gpu_s += row.held_gpu_s;
+            others.charged_gpu_s += row.charged_gpu_s;
+            others.progress_gpu_s += row.progress_gpu_s;
+        }
+    }
+    users.sort_by(|a, b| (&a.user, a.uid).cmp(&(&b.user, b.uid)));
+    UsageReply {
+        version: VERSION,
+        now_ms: now.0,
+        half_life_s: options.usage_half_life.0 / 1000,
+        period_begins_ms: options.period_of(now).0,
+        period_ends_ms: options.next_period(now).0,
+        users,
+        others: (others.users > 0).then_some(others),
+    }
+}
+
+fn usage_view(state: &State, now: Millis, uid: u32, account: &Account) -> UsageView {
+    let (options, has) = (state.options(), state.usage(uid));
+    let may = options.allowances.of(uid);
+    let (period, period_mj) = account.of_period(now, options);
+    let joules = |mj: u64| mj as f64 / 1000.0;
+    let metered = account.energy_mj > 0 || account.unmetered < account.charged;
+    UsageView {
+        user: account.name.to_string(),
+        uid,
+        running: has.running,
+        waiting: has.waiting,
+        held_gpu_s: seconds(account.held),
+        charged_gpu_s: seconds(account.charged),
+        progress_gpu_s: seconds(account.progress()),
+        energy_j: metered.then(|| joules(account.energy_mj)),
+        unmetered_gpu_s: seconds(account.unmetered),
+        share: options.allowances.share_of(uid),
+        lately_gpu_s: seconds(account.decayed_at(now, options)),
+        period_gpu_s: seconds(period),
+        period_energy_j: joules(period_mj),
+        quota_gpu_s: may.gpu_hours.map(|hours| f64::from(hours) * 3600.0),
+        quota_energy_j: may.energy_j.map(|most| most as f64),
+    }
 }
 
 fn f(value: Option<Fraction>) -> Option<f64> {

@@ -119,6 +119,7 @@ fn busy(waiting: usize) -> State {
             foreign: Vec::new(),
             processes_known: true,
             window: WindowSummary { smact: quiet, smocc: quiet, drama: quiet },
+            energy_mj: None,
         };
         feed(&mut state, Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
     }

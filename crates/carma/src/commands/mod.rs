@@ -35,6 +35,7 @@ mod submit;
 mod trace;
 mod trace_model;
 mod tracer;
+mod usage;
 mod virtual_task;
 mod wait;
 
@@ -104,6 +105,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Wait(args) => wait::run(&context, &args),
         Verb::Gpus(args) => gpus::run(&context, &args),
         Verb::History(args) => history::run(&context, &args),
+        Verb::Usage(args) => usage::run(&context, &args),
         Verb::Hold(args) => hold::run(&context, &args),
         Verb::Release(args) => release::run(&context, &args),
         Verb::Requeue(args) => requeue::run(&context, &args),

@@ -23,5 +23,6 @@ mod sharing;
 mod simulated;
 mod slowdown;
 mod support;
+mod usage;
 mod users;
 mod what_if;

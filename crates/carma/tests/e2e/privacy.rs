@@ -55,7 +55,7 @@ fn jobs_with_secrets(daemon: &Daemon) -> Vec<u64> {
 /// Everything that can be asked.
 fn paths(ids: &[u64]) -> Vec<String> {
     let mut paths: Vec<String> =
-        ["/v1/status", "/v1/jobs", "/v1/jobs?all=true", "/v1/gpus", "/v1/history", "/v1/memory"]
+        ["/v1/status", "/v1/jobs", "/v1/jobs?all=true", "/v1/gpus", "/v1/history", "/v1/memory", "/v1/usage"]
             .map(str::to_owned)
             .to_vec();
     for id in ids {

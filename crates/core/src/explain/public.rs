@@ -2,7 +2,7 @@
 //! of an error, which belong to the job's owner.
 
 use super::text::took_down;
-use super::{NoGpu, Reason, Refusal};
+use super::{NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
 /// Every field of every variant is named here, so that a new field does not compile until it is shown or hidden here.
@@ -26,7 +26,8 @@ impl Reason {
             }
             | Self::Behind { job: _, overtaken_for: _ }
             | Self::Later { first: _ }
-            | Self::UserLimit { user: _, limit: _ }
+            | Self::UserLimit { user: _, limit: UserLimit::Jobs { most: _ } }
+            | Self::UserLimit { user: _, limit: UserLimit::Gpus { wanted: _, used: _, most: _ } }
             | Self::Held { by: _ }
             | Self::Launching
             | Self::NotPlannedYet
@@ -39,6 +40,13 @@ impl Reason {
             | Self::TimeLimit { limit: _ }
             | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
             | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),
+            // What a user has had is that user's.
+            Self::UserLimit {
+                user,
+                limit:
+                    UserLimit::GpuHours { used: _, most: _, left }
+                    | UserLimit::Energy { used_j: _, most_j: _, left },
+            } => format!("UserLimit({user} has used up a quota; the next period begins in {left})"),
             Self::NoGpu { gpus, need, guard, source, detail } => {
                 let detail = Arc::new(detail.public());
                 let (gpus, need, guard, source) = (*gpus, *need, *guard, *source);

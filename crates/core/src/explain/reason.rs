@@ -30,6 +30,24 @@ pub enum UserLimit {
         /// The most.
         most: u32,
     },
+    /// GPU time in the quota period, that on shared GPUs in part.
+    GpuHours {
+        /// What the user has had.
+        used: Millis,
+        /// The most, hours.
+        most: u32,
+        /// Until the next period begins.
+        left: Millis,
+    },
+    /// Energy in the quota period.
+    Energy {
+        /// What the user has had, as far as it is known, joules.
+        used_j: u64,
+        /// The most, joules.
+        most_j: u64,
+        /// Until the next period begins.
+        left: Millis,
+    },
 }
 
 /// Why something was decided or is as it is.

@@ -314,7 +314,7 @@ impl fmt::Display for Refusal {
             Self::Bad => {
                 f.write_str("jobs of these commands were together before, and one fell below the floor")
             }
-            Self::Held { job } => write!(f, "kept for job {job}, which has waited longest"),
+            Self::Held { job } => write!(f, "kept for job {job}, whose turn it is"),
             Self::Uncontrolled => {
                 f.write_str("the job limits its slowdown, and processes that are not ours are on it")
             }

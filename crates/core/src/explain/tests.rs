@@ -69,6 +69,14 @@ fn all() -> Vec<Reason> {
         Reason::Behind { job, overtaken_for: None },
         Reason::Later { first: job },
         Reason::UserLimit { user: "bob".into(), limit: UserLimit::Gpus { wanted: 1, used: 2, most: 2 } },
+        Reason::UserLimit {
+            user: "bob".into(),
+            limit: UserLimit::GpuHours { used: Millis::secs(7000), most: 1, left: Millis::secs(60) },
+        },
+        Reason::UserLimit {
+            user: "bob".into(),
+            limit: UserLimit::Energy { used_j: 7_300_000, most_j: 7_200_000, left: Millis::secs(60) },
+        },
         Reason::Held { by: "bob".into() },
         Reason::Pause { error: text(), until: Millis(1) },
         Reason::Launching,
@@ -208,4 +216,15 @@ fn an_exit_status_is_public_and_nothing_that_looks_like_one() {
     {
         assert_eq!(public_status(text), None, "{text}");
     }
+}
+
+/// How much a user has used is that user's; that it is too much, everybody's who wonders why GPUs are idle.
+#[test]
+fn quotas_are_told_with_numbers_to_their_user_alone() {
+    let limit = UserLimit::Energy { used_j: 7_380_000, most_j: 7_200_000, left: Millis::secs(3600) };
+    let reason = Reason::UserLimit { user: "bob".into(), limit };
+    let own = "UserLimit(bob has used 2.0 of 2.0 kWh in this period; the next one begins in 1 h)";
+    assert_eq!(reason.to_string(), own);
+    let public = "UserLimit(bob has used up a quota; the next period begins in 1 h)";
+    assert_eq!(reason.public_text(), public);
 }

@@ -36,6 +36,15 @@ fn amount(total: MiB, guard: MiB, source: Option<NeedSource>) -> String {
     text
 }
 
+/// A kilowatt for an hour.
+const JOULES_PER_KWH: u64 = 3_600_000;
+
+/// In units of so many, with one decimal, rounded down: what is short of a limit must not look as if it had reached it.
+fn tenths(amount: u64, unit: u64) -> String {
+    let tenths = u128::from(amount) * 10 / u128::from(unit);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
 /// "1 job", "2 jobs".
 fn count(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
@@ -146,6 +155,18 @@ impl fmt::Display for Reason {
                     count(*wanted, "GPU")
                 )
             }
+            Self::UserLimit { user, limit: UserLimit::GpuHours { used, most, left } } => write!(
+                f,
+                "UserLimit({user} has used {} of {} in this period; the next one begins in {left})",
+                tenths(used.0, 3_600_000),
+                count(*most, "GPU-hour")
+            ),
+            Self::UserLimit { user, limit: UserLimit::Energy { used_j, most_j, left } } => write!(
+                f,
+                "UserLimit({user} has used {} of {} kWh in this period; the next one begins in {left})",
+                tenths(*used_j, JOULES_PER_KWH),
+                tenths(*most_j, JOULES_PER_KWH)
+            ),
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
             Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
             Self::Launching => f.write_str("starting"),

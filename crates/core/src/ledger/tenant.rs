@@ -98,6 +98,9 @@ pub struct Tenant {
     /// What it did while it never had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone: Option<Alone>,
+    /// Its speed beside its neighbours over its speed alone, as it was predicted when they came together; `None`: it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Fraction>,
     /// What it needs at the least, as computed beforehand: seen below that, it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<MiB>,

@@ -1,11 +1,11 @@
-//! What users take while a plan is made, held against what they may have.
+//! What users take while a plan is made and have had in this period, held against what they may have.
 //!
-//! A job that waits here waits for others of its own user, and keeps nobody else waiting.
+//! A job that waits here waits for others of its own user, or for the next period, and keeps nobody else waiting.
 
 use crate::explain::{Reason, UserLimit};
 use crate::model::{Job, JobId};
 use crate::policy::Line;
-use crate::state::{State, Usage};
+use crate::state::{Account, State, Usage};
 use crate::units::Millis;
 use std::collections::BTreeMap;
 
@@ -16,20 +16,47 @@ pub(super) struct Takes<'a> {
     added: BTreeMap<u32, Usage>,
     /// Jobs that wait for GPUs of their own user's and may not be overtaken by that user's others.
     first: BTreeMap<u32, JobId>,
+    /// What users have had until now; looked up for the first job of a user with a quota.
+    had: Option<BTreeMap<u32, Account>>,
+    /// Somebody waits for the next period.
+    pub(super) spent: bool,
 }
 
 impl<'a> Takes<'a> {
     pub(super) const fn new(state: &'a State) -> Self {
-        Self { state, added: BTreeMap::new(), first: BTreeMap::new() }
+        Self { state, added: BTreeMap::new(), first: BTreeMap::new(), had: None, spent: false }
     }
 
-    /// Why a job waits for others of the same user, if it does.
+    /// The quota that a user has spent, if there is one.
+    fn quota(&mut self, uid: u32, now: Millis) -> Option<UserLimit> {
+        let options = self.state.options();
+        let may = options.allowances.of(uid);
+        if may.gpu_hours.is_none() && may.energy_j.is_none() {
+            return None;
+        }
+        let had = self.had.get_or_insert_with(|| self.state.accounts_at(now));
+        let (used, energy_mj) = had.get(&uid)?.of_period(now, options);
+        let (used_j, left) = (energy_mj / 1000, options.next_period(now).since(now));
+        match (may.gpu_hours, may.energy_j) {
+            (Some(most), _) if used >= Millis::secs(u64::from(most) * 3600) => {
+                Some(UserLimit::GpuHours { used, most, left })
+            }
+            (_, Some(most_j)) if used_j >= most_j => Some(UserLimit::Energy { used_j, most_j, left }),
+            _ => None,
+        }
+    }
+
+    /// Why a job waits for others of the same user or for the next period, if it does.
     pub(super) fn bars(&mut self, job: &Job, recovering: bool, now: Millis) -> Option<Reason> {
         let options = self.state.options();
         if options.allowances.is_unlimited() {
             return None;
         }
         let user = &job.spec.user;
+        if let Some(limit) = self.quota(user.uid, now) {
+            self.spent = true;
+            return Some(Reason::UserLimit { user: user.name.clone(), limit });
+        }
         let may = options.allowances.of(user.uid);
         if let Some(first) = self.first.get(&user.uid) {
             return Some(Reason::Behind { job: *first, overtaken_for: options.policy.backfill });

@@ -144,6 +144,9 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     if let Some(due) = state.queue().next_due(now).filter(|_| shortest) {
         plan.wake_at(due);
     }
+    if takes.spent {
+        plan.wake_at(options.next_period(now));
+    }
     if left_waiting {
         wake_when_patience_ends(state, now, plan);
     }

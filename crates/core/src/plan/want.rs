@@ -172,7 +172,7 @@ impl Want {
             particular: limited || share.is_some() || slowdown::was_parted(job),
             class: job.class(),
             blind,
-            overdue: job.due.is_some_and(|due| due <= now),
+            overdue: state.is_overdue(job, now),
         }
     }
 

@@ -62,13 +62,19 @@ pub struct Options {
     /// How long a job's progress must have been measured, and how old a measurement may be, to exceed a limit.
     #[serde(default = "slowdown_window")]
     pub slowdown_window: Millis,
-    /// How much a user may have at once.
+    /// How much a user may have.
     #[serde(default, skip_serializing_if = "Allowances::is_unlimited")]
     pub allowances: Allowances,
+    /// After this long what a user has had counts half as much, where users are held against each other.
+    #[serde(default = "usage_half_life", skip_serializing_if = "is_usual_half_life")]
+    pub usage_half_life: Millis,
+    /// How long a quota is for. Periods follow each other from the Unix epoch on.
+    #[serde(default = "quota_period", skip_serializing_if = "is_usual_period")]
+    pub quota_period: Millis,
 }
 
-/// How much one user's jobs may have at once; more of them wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// How much one user's jobs may have, at once and in a period; more of them wait. And the user's share where several wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowance {
     /// Jobs that are starting or running; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,9 +82,32 @@ pub struct Allowance {
     /// GPUs of all of them, one that two of them share counted twice; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
+    /// GPU-hours in a quota period, those on shared GPUs in part; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_hours: Option<u32>,
+    /// Energy in a quota period, joules; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<u64>,
+    /// How much of the GPUs is the user's, over what is another's, where several wait. 0 counts as 1.
+    #[serde(default = "one_share", skip_serializing_if = "is_one_share")]
+    pub share: u32,
 }
 
-/// What each user may have at once.
+const fn one_share() -> u32 {
+    1
+}
+
+const fn is_one_share(share: &u32) -> bool {
+    *share == one_share()
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { jobs: None, gpus: None, gpu_hours: None, energy_j: None, share: one_share() }
+    }
+}
+
+/// What each user may have.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Allowances {
     /// Of users who are not named below. Journals say "everybody".
@@ -96,7 +125,13 @@ impl Allowances {
         self.of.get(&uid).copied().unwrap_or(self.for_all)
     }
 
-    /// Whether nobody is limited.
+    /// A user's share.
+    #[must_use]
+    pub fn share_of(&self, uid: u32) -> u32 {
+        self.of(uid).share.max(1)
+    }
+
+    /// Whether nobody is limited, and all have the same share.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
@@ -121,7 +156,37 @@ const fn slowdown_window() -> Millis {
     Millis::secs(15)
 }
 
+/// A week.
+const fn usage_half_life() -> Millis {
+    Millis::secs(7 * 86_400)
+}
+
+fn is_usual_half_life(span: &Millis) -> bool {
+    *span == usage_half_life()
+}
+
+/// About a month.
+const fn quota_period() -> Millis {
+    Millis::secs(30 * 86_400)
+}
+
+fn is_usual_period(span: &Millis) -> bool {
+    *span == quota_period()
+}
+
 impl Options {
+    /// When the quota period began in which a time lies.
+    #[must_use]
+    pub fn period_of(&self, at: Millis) -> Millis {
+        Millis(at.0 - at.0 % self.quota_period.0.max(1))
+    }
+
+    /// When the next quota period begins.
+    #[must_use]
+    pub fn next_period(&self, now: Millis) -> Millis {
+        self.period_of(now) + Millis(self.quota_period.0.max(1))
+    }
+
     /// What the policy believes a job needs on each GPU. Where the `carma` policy ([`ForecastSource::Best`])
     /// has only an estimate or an earlier run that the user names to go by, the margin is added: runs of
     /// one command differ by a few percent, and what is reserved is also a hard limit under MPS. What a
@@ -181,6 +246,8 @@ impl Default for Options {
             max_slowdown: None,
             slowdown_window: slowdown_window(),
             allowances: Allowances::default(),
+            usage_half_life: usage_half_life(),
+            quota_period: quota_period(),
         }
     }
 }

@@ -189,6 +189,7 @@ impl State {
             Phase::Launching { placement, .. } => (placement.clone(), None),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
         };
+        self.charge_around(&placement.gpus);
         let mut left = Vec::new();
         for gpu in &placement.gpus {
             if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)) {
@@ -206,6 +207,7 @@ impl State {
             growing: a.growing || b.growing,
         });
         self.regrouped(&placement.gpus);
+        self.foresee(&placement.gpus);
         let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
         // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {

@@ -32,7 +32,12 @@ impl State {
         // and time stands still here: else every GPU would count as stale until it catches up.
         let age = at.since(seen.at);
         let seen = Observation { at: Millis(self.now.0.saturating_sub(age.0)), ..seen.clone() };
-        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))
+        let energy = seen.energy_mj;
+        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))?;
+        if let Some(energy_mj) = energy {
+            self.metered(id, energy_mj);
+        }
+        Ok(())
     }
 
     pub(super) fn unchanged(&mut self, ids: &[GpuId]) -> Result<(), Rejected> {

@@ -6,7 +6,7 @@ use super::State;
 use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Phase};
-use crate::policy::Options;
+use crate::policy::{Line, Options};
 use std::collections::btree_map;
 use std::sync::Arc;
 
@@ -61,6 +61,7 @@ impl State {
         self.index_gpus();
         let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
         for job in jobs {
+            self.accounts.open(&job.spec.user);
             self.index(&job);
         }
     }
@@ -69,9 +70,7 @@ impl State {
         let usage = self.usage.entry(job.spec.user.uid).or_default();
         *usage = usage.with(Usage::of(job));
         match job.phase {
-            Phase::Pending => {
-                self.waiting.insert(job, self.options.policy.line);
-            }
+            Phase::Pending => self.wait(job),
             Phase::Held { .. } => {}
             Phase::Launching { ref ending, .. } => {
                 self.active.insert(job.spec.id);
@@ -92,6 +91,16 @@ impl State {
         }
     }
 
+    /// A job stands in the queue.
+    pub(super) fn wait(&mut self, job: &Arc<Job>) {
+        let line = self.options.policy.line;
+        self.waiting.insert(job, line);
+        if line == Line::Shortest {
+            let uid = job.spec.user.uid;
+            self.shadows.enter(uid, self.now, self.options.allowances.share_of(uid));
+        }
+    }
+
     pub(super) fn unindex(&mut self, job: &Job) {
         let id = job.spec.id;
         if let btree_map::Entry::Occupied(mut entry) = self.usage.entry(job.spec.user.uid) {
@@ -103,7 +112,11 @@ impl State {
             }
         }
         if matches!(job.phase, Phase::Pending) {
-            self.waiting.remove(job, self.options.policy.line);
+            let (line, uid) = (self.options.policy.line, job.spec.user.uid);
+            self.waiting.remove(job, line);
+            if line == Line::Shortest && !self.waiting.has(uid) {
+                self.shadows.leave(uid, self.now);
+            }
             return;
         }
         self.active.remove(&id);

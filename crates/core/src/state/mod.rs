@@ -3,6 +3,7 @@
 //! Here: what the state holds, what may be read of it, and which room takes which input. Each room below knows one kind
 //! of input; none of them plans.
 
+mod accounts;
 mod attempts;
 mod devices;
 mod index;
@@ -15,7 +16,9 @@ mod requests;
 mod shadow;
 mod suppose;
 mod waiting;
+mod weights;
 
+pub use accounts::Account;
 pub use index::Usage;
 pub(crate) use place::Share;
 pub(crate) use predictions::Server;
@@ -26,13 +29,15 @@ use crate::ledger::Gpu;
 use crate::model::{EndCause, Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
 use crate::units::{MiB, Millis};
+use accounts::Accounts;
 use peaks::Peaks;
 use predictions::{Bad, Outlooks};
 use serde::{Deserialize, Serialize};
-use shadow::Shadow;
+use shadow::Shadows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use waiting::Waiting;
+use weights::Weights;
 
 /// What applying an input brought to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -51,9 +56,9 @@ pub struct State {
     /// Pending jobs in their order; derived from `jobs`.
     #[serde(skip)]
     waiting: Waiting,
-    /// How much users' jobs weigh in that order; derived.
-    #[serde(skip)]
-    weights: BTreeMap<u32, u64>,
+    /// How much users' jobs weigh in that order.
+    #[serde(default, skip_serializing_if = "Weights::is_none")]
+    weights: Weights,
     /// Jobs in any other phase but held; derived from `jobs`.
     #[serde(skip)]
     active: BTreeSet<JobId>,
@@ -87,8 +92,11 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Outlooks::is_empty")]
     predictions: Outlooks,
     /// When jobs would start if nobody shared.
-    #[serde(default, skip_serializing_if = "Shadow::is_none")]
-    shadow: Shadow,
+    #[serde(default, skip_serializing_if = "Shadows::is_empty")]
+    shadows: Shadows,
+    /// What users have had.
+    #[serde(default, skip_serializing_if = "Accounts::is_empty")]
+    accounts: Accounts,
     /// What commands took lately.
     #[serde(default, skip_serializing_if = "Peaks::is_empty")]
     peaks: Peaks,
@@ -147,7 +155,13 @@ impl State {
     /// Pending jobs in the order in which they are looked at.
     #[must_use]
     pub const fn queue(&self) -> Queue<'_> {
-        Queue { waiting: &self.waiting, weights: &self.weights }
+        Queue { waiting: &self.waiting, weights: &self.weights.of, shadows: &self.shadows }
+    }
+
+    /// Whether the bound on a job's start has passed.
+    pub(crate) fn is_overdue(&self, job: &Job, now: Millis) -> bool {
+        let passed = |due: Millis| due <= now && due + self.shadows.lag(job.spec.user.uid, now) <= now;
+        job.due.is_some_and(passed)
     }
 
     /// Jobs that are launching, running or being judged.
@@ -233,8 +247,9 @@ impl State {
         self.now = self.now.max(at);
         let mut applied = Applied::default();
         let result = self.dispatch(at, input, &mut applied);
-        if result.is_err() {
-            self.now = before;
+        match result {
+            Ok(()) => self.weigh(),
+            Err(_) => self.now = before,
         }
         result.map(|()| applied)
     }
@@ -242,6 +257,9 @@ impl State {
     fn dispatch(&mut self, at: Millis, input: &Input, applied: &mut Applied) -> Result<(), Rejected> {
         match input {
             Input::Configured(options) => {
+                // What was had until now counts by the options that were in force.
+                self.charge_all();
+                self.shadows.stop(self.now);
                 self.options = (**options).clone();
                 self.rebuild_waiting();
                 Ok(())

@@ -144,6 +144,7 @@ impl State {
                 hint: "this launch was planned for another state; plan again",
             });
         }
+        self.charge_around(&placement.gpus);
         for id_of_gpu in &placement.gpus {
             self.change_gpu(*id_of_gpu, |gpu, _| {
                 let memory = gpu.info.memory;
@@ -161,6 +162,7 @@ impl State {
                     settled: false,
                     shared: false,
                     alone: None,
+                    pace: None,
                     needs: needs.map(on),
                     growth: Growth::default(),
                 });
@@ -176,6 +178,8 @@ impl State {
             job.attempts = placement.attempt;
             job.not_before = None;
             job.phase = Phase::Launching { placement: placement.clone(), ending: None };
-        })
+        })?;
+        self.foresee(&placement.gpus);
+        Ok(())
     }
 }

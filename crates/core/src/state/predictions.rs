@@ -208,6 +208,9 @@ impl State {
                 "the neighbours of job {id} changed while its progress was measured"
             )));
         }
+        // What it had until now went at the speed that was known until now.
+        let gpus = job.placement().map(|placed| placed.gpus.clone()).unwrap_or_default();
+        self.charge_around(&gpus);
         let window = self.options.slowdown_window;
         self.update(id, |job| {
             let before = job.measured.filter(|before| before.over >= window).map(|before| before.progress);

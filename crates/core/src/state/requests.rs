@@ -2,6 +2,7 @@
 //!
 //! A job that runs is only marked here. The plan ends it, and [`super::outcome`] says what its end means.
 
+use super::shadow::Ask;
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
@@ -9,7 +10,7 @@ use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, User,
 };
 use crate::policy::Line;
-use crate::units::{Fraction, MiB, Millis};
+use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
 impl State {
@@ -20,6 +21,10 @@ impl State {
         self.check_request(new)?;
         self.last_id = Some(new.id);
         let phase = if new.hold { Phase::Held { by: new.user.name.clone() } } else { Phase::Pending };
+        self.accounts.open(&new.user);
+        if !self.usage.contains_key(&new.user.uid) {
+            self.weigh_newcomer(new.user.uid);
+        }
         let due = if new.hold { None } else { self.due(new) };
         let job = Job {
             spec: new.clone(),
@@ -46,12 +51,14 @@ impl State {
         if self.options.policy.line != Line::Shortest {
             return None;
         }
-        let gpus = self.gpus.iter().filter(|gpu| gpu.present).count();
-        let start =
-            self.shadow.start(self.now, gpus, new.request.gpus as usize, Millis::secs(new.run_s()))?;
-        let wait = u128::from(start.since(self.now).0) * u128::from(self.options.policy.bound.0)
-            / u128::from(Fraction::ONE.0);
-        Some(self.now + Millis(u64::try_from(wait).unwrap_or(u64::MAX)))
+        let ask = Ask {
+            gpus: self.gpus.iter().filter(|gpu| gpu.present).count(),
+            wanted: new.request.gpus as usize,
+            run: Millis::secs(new.run_s()),
+            stretch: self.options.policy.bound.0,
+        };
+        let uid = new.user.uid;
+        self.shadows.due(uid, self.options.allowances.share_of(uid), self.now, ask)
     }
 
     /// The configuration is another one: the queue may have another order, and jobs a bound on their start.
@@ -69,7 +76,7 @@ impl State {
                 let due = self.due(&job.spec);
                 Arc::make_mut(&mut job).due = due;
             }
-            self.waiting.insert(&job, self.options.policy.line);
+            self.wait(&job);
             self.jobs.insert(id, job);
         }
     }

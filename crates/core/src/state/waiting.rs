@@ -3,6 +3,8 @@
 //! By arrival there is one line. Shortest first there is one for each user, so that what a user has had lately can weigh on
 //! all of that user's jobs at once; they are merged as they are read.
 
+use super::shadow::Shadows;
+use super::weights::UNWEIGHTED;
 use crate::model::{Forecasts, Job, JobId, QueueKey};
 use crate::policy::Line;
 use crate::units::Millis;
@@ -11,12 +13,15 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, btree_map};
 use std::sync::Arc;
 
+/// Jobs with a bound on their start, the earliest bound first.
+type ByDue = BTreeMap<(Millis, JobId), (QueueKey, Arc<Job>)>;
+
 /// Pending jobs, indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Waiting {
     lines: BTreeMap<u32, BTreeMap<QueueKey, Arc<Job>>>,
-    /// Those with a bound on their start, the earliest bound first.
-    due: BTreeMap<(Millis, JobId), (QueueKey, Arc<Job>)>,
+    /// Each user's with a bound on their start, the earliest bound first.
+    due: BTreeMap<u32, ByDue>,
     len: usize,
     /// How many have a limit of slowdown of their own.
     limited: usize,
@@ -45,7 +50,8 @@ impl Waiting {
             self.blind += usize::from(is_blind(job));
         }
         if let Some(due) = job.due.filter(|_| line == Line::Shortest) {
-            self.due.insert((due, job.spec.id), (job.queue_key(line), Arc::clone(job)));
+            let of = self.due.entry(job.spec.user.uid).or_default();
+            of.insert((due, job.spec.id), (job.queue_key(line), Arc::clone(job)));
         }
     }
 
@@ -60,9 +66,18 @@ impl Waiting {
                 of.remove();
             }
         }
-        if let Some(due) = job.due {
-            self.due.remove(&(due, job.spec.id));
+        if let (Some(due), btree_map::Entry::Occupied(mut of)) = (job.due, self.due.entry(job.spec.user.uid))
+        {
+            of.get_mut().remove(&(due, job.spec.id));
+            if of.get().is_empty() {
+                of.remove();
+            }
         }
+    }
+
+    /// Whether jobs stand in the line of a user.
+    pub(super) fn has(&self, uid: u32) -> bool {
+        self.lines.contains_key(&uid)
     }
 
     pub(super) fn clear(&mut self) {
@@ -76,6 +91,8 @@ pub struct Queue<'a> {
     pub(super) waiting: &'a Waiting,
     /// Weight of each user's jobs, where it is not one: more lets them wait.
     pub(super) weights: &'a BTreeMap<u32, u64>,
+    /// The clocks that bounds on starts are on.
+    pub(super) shadows: &'a Shadows,
 }
 
 impl<'a> Queue<'a> {
@@ -123,26 +140,35 @@ impl<'a> Queue<'a> {
         merged
     }
 
-    /// Jobs whose bound on the start has passed, the earliest first; then the others in order.
+    /// Jobs whose bound on the start has passed, the earliest bound first, each on its user's clock; then the others in order.
     pub fn line(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
-        let overdue = || self.waiting.due.range(..=(now, JobId(u64::MAX)));
+        let mut overdue = Vec::new();
+        for (user, jobs) in &self.waiting.due {
+            let lag = self.shadows.lag(*user, now);
+            let passed = Millis(now.0.saturating_sub(lag.0));
+            let of = jobs.range(..=(passed, JobId(u64::MAX)));
+            overdue.extend(of.map(|((due, job), (key, at))| ((*due + lag, *job), (key, &**at))));
+        }
+        overdue.sort_unstable_by_key(|(due, _)| *due);
         // Of those that are not overdue nothing is read but their keys: in a long queue each job is a miss of the cache.
-        let mut seen: Vec<JobId> = overdue().map(|((_, job), _)| *job).collect();
+        let mut seen: Vec<JobId> = overdue.iter().map(|((_, job), _)| *job).collect();
         seen.sort_unstable();
-        let first = overdue().map(|(_, (key, job))| (key, &**job));
+        let first = overdue.into_iter().map(|(_, job)| job);
         first.chain(self.jobs().filter(move |(key, _)| seen.binary_search(&key.id).is_err()))
     }
 
-    /// When the next bound passes.
+    /// When the next bound passes, if the same users wait until then.
     #[must_use]
     pub fn next_due(self, now: Millis) -> Option<Millis> {
-        let after = (now, JobId(u64::MAX));
-        self.waiting.due.range(after..).map(|((due, _), _)| *due).find(|due| *due > now)
+        let next = self.waiting.due.iter().filter_map(|(user, jobs)| {
+            let clock = Millis(now.0.saturating_sub(self.shadows.lag(*user, now).0));
+            let mut left = jobs.range((clock, JobId(u64::MAX))..).map(|((due, _), _)| due.since(clock));
+            let left = left.find(|left| *left > Millis::ZERO)?;
+            Some(self.shadows.after(*user, now, left))
+        });
+        next.min()
     }
 }
-
-/// Weight of a user's jobs when nothing weighs on them.
-pub(super) const UNWEIGHTED: u64 = 10_000;
 
 type Rank = (Reverse<bool>, Reverse<i32>, u128, JobId);
 type Jobs<'a> = btree_map::Iter<'a, QueueKey, Arc<Job>>;

@@ -4,7 +4,7 @@
 //! gpus 2x40G [1x80G:no-mps]    the devices, read once as idle; on some MPS cannot be had
 //! inventory 0 2                only these of them are still in the machine
 //! policy NAME                  a preset
-//! option KEY=VALUE ...         user_jobs=1 user_gpus=2 window=30s sharing=mps backfill=none|30m recovery=exclusive ...
+//! option KEY=VALUE ...         user_jobs=1 user_gpus=2 user_gpu_hours=3 share=bob:3 quota_period=24h window=30s sharing=mps backfill=none|30m recovery=exclusive ...
 //! at 12s                       the clock; GPUs that are not named by `blind` are read again, unchanged
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
@@ -12,7 +12,7 @@
 //!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
 //! learn ID [computed=..] [measured=..] [score=N] [util=.5]
 //!                              what earlier runs tell of a job: of its memory, of what it does alone
-//! observe GPU [job1=9G] [used=9G] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
+//! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
 //! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [all=1500] [as=MODE]
@@ -31,6 +31,7 @@
 //! restart                      the state as a daemon that starts anew reads it
 //! drain|resume GPU by=USER
 //! show                         GPUs with their ledger, and jobs
+//! usage                        what users have had
 //! each WORD ... / end          plays the lines between for each word, from a fresh state, `$` being
 //!                              the word; only commands that print something are shown
 //! reset                        a fresh state
@@ -45,7 +46,7 @@ use carma_core::model::{
     SharingMode, User,
 };
 use carma_core::plan::{answers, evaluate, plan, sooner};
-use carma_core::policy::{Options, Order, RecoveryMethod, presets};
+use carma_core::policy::{Allowance, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
 use carma_core::units::{Fraction, MiB, Millis};
@@ -406,6 +407,7 @@ impl Stage {
             }
             "restart" => self.restart()?,
             "show" => self.show(),
+            "usage" => self.usage(),
             "reset" => {
                 *self = Self { out: std::mem::take(&mut self.out), ..Self::default() };
             }
@@ -465,14 +467,25 @@ impl Stage {
             "no" => Ok(false),
             _ => Err(format!("yes or no, not {text}")),
         };
-        let o = &mut self.options;
         for (key, value) in words.pairs.drain(..) {
             let v = value.as_str();
+            if key == "share" {
+                let (user, share) = v.split_once(':').ok_or("a share is written share=bob:3")?;
+                let uid = self.user(user).uid;
+                let allowance = self.options.allowances.of(uid);
+                self.options.allowances.set(uid, Allowance { share: number(share)?, ..allowance });
+                continue;
+            }
+            let o = &mut self.options;
             match key.as_str() {
                 "window" => o.window = span(v)?,
                 "sharing" => o.sharing = sharing(v)?,
                 "user_jobs" => o.allowances.for_all.jobs = Some(number(v)?),
                 "user_gpus" => o.allowances.for_all.gpus = Some(number(v)?),
+                "user_gpu_hours" => o.allowances.for_all.gpu_hours = Some(number(v)?),
+                "user_energy_j" => o.allowances.for_all.energy_j = Some(number(v)?),
+                "quota_period" => o.quota_period = span(v)?,
+                "usage_half_life" => o.usage_half_life = span(v)?,
                 "caps" => o.caps = yes(v)?,
                 "max_slowdown" => o.max_slowdown = Some(share(v)?),
                 "slowdown_window" => o.slowdown_window = span(v)?,
@@ -550,6 +563,7 @@ impl Stage {
         }
         let processes_known = words.take("processes").is_none_or(|v| v != "?");
         let used = words.take("used");
+        let energy_mj = words.take_as("energy_j", number::<u64>)?.map(|joules| joules * 1000);
         let mut jobs = Vec::new();
         for (key, value) in std::mem::take(&mut words.pairs) {
             let id = key.strip_prefix("job").ok_or(format!("not understood: {key}"))?;
@@ -568,6 +582,7 @@ impl Stage {
             jobs,
             foreign,
             window,
+            energy_mj,
         });
         self.apply(&Input::Observed { gpu, seen }).map(drop)
     }
@@ -914,6 +929,24 @@ impl Stage {
     }
 
     // --- listings ------------------------------------------------------------------------------
+
+    fn usage(&mut self) {
+        let tenths = |time: Millis| format!("{}.{} h", time.0 / 3_600_000, time.0 / 360_000 % 10);
+        for account in self.state.accounts_at(self.clock).into_values() {
+            let (in_period, _) = account.of_period(self.clock, &self.options);
+            self.say(format!(
+                "{}: held {}, charged {}, progress {}, {} J ({} unmetered), lately {}, this period {}",
+                account.name,
+                tenths(account.held),
+                tenths(account.charged),
+                tenths(account.progress()),
+                account.energy_mj / 1000,
+                tenths(account.unmetered),
+                tenths(account.decayed_at(self.clock, &self.options)),
+                tenths(in_period),
+            ));
+        }
+    }
 
     fn show(&mut self) {
         let reserve = self.options.policy.reserve;

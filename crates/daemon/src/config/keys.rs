@@ -1,7 +1,7 @@
 //! What each key of the configuration file is for. A section is written once, with [`section`]: the struct that reads
 //! it, and the keys as `docs/reference/configuration.md` and `packaging/carma.toml` have them, which tests write.
 
-use super::limits::Most;
+use super::limits::{Joules, Most};
 use super::{Size, Span, Sync};
 use carma_core::model::SharingMode;
 use carma_core::policy::{Order, RecoveryMethod};
@@ -69,6 +69,7 @@ kinds! {
     Size: "size (`\"512M\"`)",
     Span: "time (`\"30s\"`)",
     Most<u32>: "whole number or `\"none\"`",
+    Most<Joules>: "energy (`\"5 kWh\"`, `\"18 MJ\"`, a number of joules) or `\"none\"`",
     Most<MiB>: "size or `\"none\"`",
     SharingMode: "`\"exclusive\"`, `\"time-slice\"` or `\"mps\"`",
     Risk: "`\"carma\"`, `\"mean\"`, `\"ema\"` or `\"pattern\"`",

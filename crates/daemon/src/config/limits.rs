@@ -2,6 +2,7 @@
 
 use super::Size;
 use super::keys::{Key, Kind, Section, Value, section};
+use carma_api::parse;
 use carma_core::policy::Allowance;
 use carma_core::units::MiB;
 use serde::{Deserialize, Deserializer, de};
@@ -18,6 +19,13 @@ const ENVIRONMENT_TOTAL: MiB = MiB(64);
 const LOG_SIZE: MiB = MiB::gib(1);
 /// Priorities, lowest and highest.
 const PRIORITY: (i32, i32) = (-1000, 0);
+
+/// Shares that make sense: with more, a user of a share of 1 would hardly get anything.
+const SHARES: std::ops::RangeInclusive<u32> = 1..=1000;
+
+/// An amount of energy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Joules(pub u64);
 
 /// A limit, or the word `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +74,34 @@ impl<'de> Deserialize<'de> for Most<u32> {
     }
 }
 
+impl<'de> Deserialize<'de> for Most<Joules> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Most<Joules>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of joules, an amount of energy (\"5 kWh\", \"18 MJ\"), or \"none\"")
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+                let joules = u64::try_from(value);
+                joules
+                    .map(|joules| Most::At(Joules(joules)))
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+                Ok(Most::At(Joules(value)))
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
+                match value {
+                    "none" => Ok(Most::Unlimited),
+                    other => parse::energy(other).map(|joules| Most::At(Joules(joules))).map_err(E::custom),
+                }
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
 impl<'de> Deserialize<'de> for Most<MiB> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
@@ -88,6 +124,14 @@ macro_rules! limits {
                 pub running_jobs: Most<u32> = Is("\"none\""),
                 /// GPUs of all of them, one that two of them share counted twice: more wait.
                 pub gpus: Most<u32> = Is("\"none\""),
+                /// GPU-hours in each `queue.quota-period`, those on shared GPUs in part (docs/fairness.md): beyond, jobs
+                /// wait for the next one. Those that run go on.
+                pub gpu_hours: Most<u32> = Is("\"none\""),
+                /// Energy of the GPUs in each such period, as far as their counters tell: beyond, jobs wait.
+                pub energy: Most<Joules> = Is("\"none\""),
+                /// How much of the GPUs is the user's where several users wait, over what is another's, under the policy
+                /// `adaptive`; 1 to 1000.
+                pub share: u32 = Is("1"),
                 /// Environment of one job.
                 pub environment: Most<MiB> = Is("\"1M\""),
                 /// Environments of all jobs that are not over, equal ones counted once.
@@ -131,6 +175,12 @@ pub struct UserLimits {
     pub running_jobs: Option<u32>,
     /// GPUs of all of them.
     pub gpus: Option<u32>,
+    /// GPU-hours in a quota period.
+    pub gpu_hours: Option<u32>,
+    /// Energy in a quota period.
+    pub energy: Option<Joules>,
+    /// Share where several wait.
+    pub share: u32,
     /// Environment of one job.
     pub environment: Option<MiB>,
     /// Environments of all jobs that are not over.
@@ -149,6 +199,9 @@ impl Default for UserLimits {
             pending_jobs: Some(PENDING_JOBS),
             running_jobs: None,
             gpus: None,
+            gpu_hours: None,
+            energy: None,
+            share: 1,
             environment: Some(ENVIRONMENT),
             environment_total: Some(ENVIRONMENT_TOTAL),
             log_size: Some(LOG_SIZE),
@@ -164,6 +217,9 @@ impl UserLimits {
         pending_jobs: None,
         running_jobs: None,
         gpus: None,
+        gpu_hours: None,
+        energy: None,
+        share: 1,
         environment: None,
         environment_total: None,
         log_size: None,
@@ -173,8 +229,14 @@ impl UserLimits {
 
     /// The part that placements must keep.
     #[must_use]
-    pub const fn allowance(&self) -> Allowance {
-        Allowance { jobs: self.running_jobs, gpus: self.gpus }
+    pub fn allowance(&self) -> Allowance {
+        Allowance {
+            jobs: self.running_jobs,
+            gpus: self.gpus,
+            gpu_hours: self.gpu_hours,
+            energy_j: self.energy.map(|energy| energy.0),
+            share: self.share,
+        }
     }
 
     fn with(self, set: &LimitSet) -> Self {
@@ -185,6 +247,9 @@ impl UserLimits {
             pending_jobs: over(self.pending_jobs, set.pending_jobs),
             running_jobs: over(self.running_jobs, set.running_jobs),
             gpus: over(self.gpus, set.gpus),
+            gpu_hours: over(self.gpu_hours, set.gpu_hours),
+            energy: over(self.energy, set.energy),
+            share: set.share.unwrap_or(self.share),
             environment: over(self.environment, set.environment),
             environment_total: over(self.environment_total, set.environment_total),
             log_size: over(self.log_size, set.log_size),
@@ -204,6 +269,9 @@ impl LimitSet {
             pending_jobs: self.pending_jobs.max(other.pending_jobs),
             running_jobs: self.running_jobs.max(other.running_jobs),
             gpus: self.gpus.max(other.gpus),
+            gpu_hours: self.gpu_hours.max(other.gpu_hours),
+            energy: self.energy.max(other.energy),
+            share: self.share.max(other.share),
             environment: self.environment.max(other.environment),
             environment_total: self.environment_total.max(other.environment_total),
             log_size: self.log_size.max(other.log_size),
@@ -220,6 +288,10 @@ impl LimitSet {
             let key = if self.priority_min.is_some() { "priority-min" } else { "priority-max" };
             return Err((key, text));
         }
+        if let Some(share) = self.share.filter(|share| !SHARES.contains(share)) {
+            let (least, most) = (SHARES.start(), SHARES.end());
+            return Err(("share", format!("{whose}: share {share} is not a share from {least} to {most}")));
+        }
         Ok(())
     }
 }
@@ -230,6 +302,9 @@ impl LimitsConfig {
             pending_jobs: self.pending_jobs,
             running_jobs: self.running_jobs,
             gpus: self.gpus,
+            gpu_hours: self.gpu_hours,
+            energy: self.energy,
+            share: self.share,
             environment: self.environment,
             environment_total: self.environment_total,
             log_size: self.log_size,
@@ -295,6 +370,18 @@ mod tests {
         assert_eq!((bob.priority_min, bob.priority_max), (-1000, 2));
         let alice = limits.of("alice", &["poor".to_owned()], false);
         assert_eq!((alice.pending_jobs, alice.gpus), (Some(0), None));
+        let limits = parse(
+            "share = 2\ngpu-hours = 10\n[user.alice]\nenergy = 'none'\n[group.paying]\nshare = 3\nenergy = '5 kWh'\n\
+             [group.course]\nshare = 1\nenergy = 9\ngpu-hours = 'none'",
+        );
+        let groups = ["paying".to_owned(), "course".to_owned()];
+        let bob = limits.of("bob", &groups, false).allowance();
+        assert_eq!((bob.share, bob.gpu_hours, bob.energy_j), (3, None, Some(18_000_000)));
+        let alice = limits.of("alice", &["course".to_owned()], false).allowance();
+        assert_eq!((alice.share, alice.energy_j), (1, None));
+        let carol = limits.of("carol", &[], false).allowance();
+        assert_eq!((carol.share, carol.gpu_hours), (2, Some(10)));
+        let limits = parse("pending-jobs = 5");
         assert_eq!(limits.of("carol", &[], false).pending_jobs, Some(5));
         assert_eq!(limits.of("root", &groups, true), UserLimits::NONE);
     }
@@ -306,6 +393,9 @@ mod tests {
             ("gpus = 'many'", "expected a number from 0"),
             ("environment = 1000", "expected a string"),
             ("environment = '1'", "has no unit"),
+            ("energy = '5'", "write 5 kWh or 5 J"),
+            ("energy = 'much'", "not an amount of energy"),
+            ("energy = -1", "expected a number of joules"),
             ("[user.a]\ngpu = 1", "unknown field `gpu`"),
         ] {
             let error = toml::from_str::<LimitsConfig>(text).unwrap_err().to_string();
@@ -313,6 +403,8 @@ mod tests {
         }
         let (key, text) = parse("priority-min = 1").check().unwrap_err();
         assert_eq!((key, text.as_str()), ("priority-min", "limits: priority-min 1 is above priority-max 0"));
+        let (key, text) = parse("[user.a]\nshare = 0").check().unwrap_err();
+        assert_eq!((key, text.as_str()), ("share", "limits.user.a: share 0 is not a share from 1 to 1000"));
         let (key, text) = parse("[group.a]\npriority-max = -2000").check().unwrap_err();
         assert!(key == "priority-max" && text.starts_with("limits.group.a: "), "{text}");
     }

@@ -13,6 +13,7 @@ mod show;
 mod slowdowns;
 mod status;
 mod submit;
+mod usage;
 mod wait;
 
 pub(crate) use connections::serve;
@@ -248,6 +249,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/gpus/{index}/{verb}", post(order::gpu))
         .route("/v1/slowdowns", get(slowdowns::slowdowns))
         .route("/v1/history", get(history::history))
+        .route("/v1/usage", get(usage::usage))
         .route("/v1/memory", get(memory::memory))
         .route("/v1/memory/contexts", post(memory::context))
         .fallback(async || {

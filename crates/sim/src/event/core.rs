@@ -159,6 +159,7 @@ impl<'a> CoreScheduler<'a> {
             foreign: Vec::new(),
             processes_known: true,
             window,
+            energy_mj: None,
         };
         self.apply(now, &Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
         self.learn_activity(gpu);

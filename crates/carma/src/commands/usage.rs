@@ -1,0 +1,182 @@
+//! `carma usage`: what users have had of the GPUs.
+
+use super::Context;
+use crate::cli::UsageArgs;
+use carma_api::wire::{UsageReply, UsageView};
+use carma_cli::failure::Outcome;
+use carma_cli::{Column, Screen, Table, span, stamp};
+use carma_core::units::Millis;
+
+/// Lists accounts.
+pub(crate) fn run(context: &Context, args: &UsageArgs) -> Outcome {
+    let path = match &args.user {
+        Some(user) => format!("/v1/usage?user={}", encoded(user)),
+        None => "/v1/usage".to_owned(),
+    };
+    context.listing(&path, args.json, render)
+}
+
+/// A name as a value in an address: whatever might mean something there is written as bytes.
+fn encoded(name: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(byte).collect()
+}
+
+/// GPU time, in hours.
+fn hours(gpu_s: f64) -> String {
+    format!("{:.2} h", gpu_s / 3600.0)
+}
+
+fn energy(joules: f64) -> String {
+    match joules {
+        ..1e3 => format!("{joules:.0} J"),
+        1e3..3.6e5 => format!("{:.1} kJ", joules / 1e3),
+        _ => format!("{:.2} kWh", joules / 3.6e6),
+    }
+}
+
+/// What is left of an amount.
+fn left(most: Option<f64>, used: f64, text: fn(f64) -> String) -> Option<String> {
+    most.map(|most| text((most - used).max(0.0)))
+}
+
+fn row(user: &UsageView) -> [String; 11] {
+    let dash = || "-".to_owned();
+    let per_hour = user.progress_gpu_s / user.held_gpu_s;
+    let left = [
+        left(user.quota_gpu_s, user.period_gpu_s, hours),
+        left(user.quota_energy_j, user.period_energy_j, energy),
+    ];
+    let left: Vec<String> = left.into_iter().flatten().collect();
+    [
+        user.user.clone(),
+        user.running.to_string(),
+        user.waiting.to_string(),
+        hours(user.held_gpu_s),
+        hours(user.charged_gpu_s),
+        hours(user.progress_gpu_s),
+        if user.held_gpu_s > 0.0 { format!("{per_hour:.2}") } else { dash() },
+        user.energy_j.map_or_else(dash, energy),
+        user.share.to_string(),
+        hours(user.lately_gpu_s),
+        if left.is_empty() { dash() } else { left.join(", ") },
+    ]
+}
+
+fn render(reply: &UsageReply, screen: &Screen) -> String {
+    use Column::{Left, Right};
+    let mut text = String::new();
+    if reply.users.is_empty() {
+        text.push_str("You have had no GPU yet.\n");
+    } else {
+        let columns = vec![
+            Left("USER"),
+            Right("RUN"),
+            Right("WAIT"),
+            Right("HELD"),
+            Right("CHARGED"),
+            Right("PROGRESS"),
+            Right("A HELD HOUR"),
+            Right("ENERGY"),
+            Right("SHARE"),
+            Right("LATELY"),
+            Left("QUOTA LEFT"),
+        ];
+        let mut table = Table::new(columns, screen);
+        reply.users.iter().for_each(|user| table.row(row(user)));
+        text.push_str(&table.render());
+    }
+    if let Some(others) = &reply.others {
+        text.push_str(&format!(
+            "{} other user{}: {} running, {} waiting, held {}, charged {}, progress {}.\n",
+            others.users,
+            if others.users == 1 { "" } else { "s" },
+            others.running,
+            others.waiting,
+            hours(others.held_gpu_s),
+            hours(others.charged_gpu_s),
+            hours(others.progress_gpu_s),
+        ));
+    }
+    if reply.users.is_empty() {
+        return text;
+    }
+    text.push_str(&format!(
+        "GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every {}.\n",
+        span(Millis(reply.half_life_s.saturating_mul(1000)))
+    ));
+    let unmetered = reply.users.iter().filter(|user| user.energy_j.is_some() && user.unmetered_gpu_s > 0.0);
+    let names: Vec<String> =
+        unmetered.map(|user| format!("{} ({})", user.user, hours(user.unmetered_gpu_s))).collect();
+    if !names.is_empty() {
+        text.push_str(&format!("Energy without time that no counter tells of: {}.\n", names.join(", ")));
+    }
+    if reply.users.iter().any(|user| user.quota_gpu_s.is_some() || user.quota_energy_j.is_some()) {
+        text.push_str(&format!(
+            "Quotas are for {}; the next period begins at {}.\n",
+            span(Millis(reply.period_ends_ms.saturating_sub(reply.period_begins_ms))),
+            stamp(reply.period_ends_ms, screen)
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_api::wire::OthersView;
+
+    #[test]
+    fn accounts() {
+        let alice = UsageView {
+            user: "alice".into(),
+            uid: 1001,
+            running: 2,
+            waiting: 14,
+            held_gpu_s: 450_000.0,
+            charged_gpu_s: 300_000.0,
+            progress_gpu_s: 390_000.0,
+            energy_j: Some(1.1e8),
+            unmetered_gpu_s: 7200.0,
+            share: 3,
+            lately_gpu_s: 123_456.0,
+            period_gpu_s: 300_000.0,
+            period_energy_j: 1.1e8,
+            quota_gpu_s: Some(360_000.0),
+            quota_energy_j: Some(1.0e8),
+        };
+        let bob = UsageView { user: "bob".into(), uid: 1002, share: 1, waiting: 1, ..UsageView::default() };
+        let reply = UsageReply {
+            version: 1,
+            now_ms: 1_760_000_000_000,
+            half_life_s: 604_800,
+            period_begins_ms: 1_757_376_000_000,
+            period_ends_ms: 1_759_968_000_000,
+            users: vec![alice, bob],
+            others: None,
+        };
+        insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
+        USER   RUN  WAIT      HELD  CHARGED  PROGRESS  A HELD HOUR     ENERGY  SHARE   LATELY  QUOTA LEFT
+        alice    2    14  125.00 h  83.33 h  108.33 h         0.87  30.56 kWh      3  34.29 h  16.67 h, 0 J
+        bob      0     1    0.00 h   0.00 h    0.00 h            -          -      1   0.00 h  -
+        GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every 7d00h.
+        Energy without time that no counter tells of: alice (2.00 h).
+        Quotas are for 30d00h; the next period begins at 2025-10-09T00:00:00+00:00.
+        ");
+        let others = OthersView { users: 2, running: 1, held_gpu_s: 3600.0, ..OthersView::default() };
+        let reply = UsageReply { users: vec![], others: Some(others), ..reply };
+        insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
+        You have had no GPU yet.
+        2 other users: 1 running, 0 waiting, held 1.00 h, charged 0.00 h, progress 0.00 h.
+        ");
+    }
+
+    #[test]
+    fn names_in_addresses() {
+        assert_eq!(encoded("carma-alice.2_x"), "carma-alice.2_x");
+        assert_eq!(encoded("a&b=c d/\u{e9}"), "a%26b%3Dc%20d%2F%C3%A9");
+    }
+}

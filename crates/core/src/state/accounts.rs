@@ -1,0 +1,429 @@
+//! What each user has had of the GPUs: time, the part of it that counts where several shared, progress and energy.
+//!
+//! A GPU's time is divided among its tenants in equal parts, so that what all users are charged is the time in which GPUs
+//! had tenants. Progress is a job's time on a GPU times its speed there: as measured beside its present neighbours, else as
+//! predicted when they came together, else 1 over the number of tenants. Accounts are brought up to date when tenants, speeds
+//! or energy counters change; in between, [`State::accounts_at`] says what they will be.
+
+use super::State;
+use crate::model::{GpuId, Job, JobId, SharingMode, User};
+use crate::policy::Options;
+use crate::units::{Fraction, Millis};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What one user has had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Login name.
+    pub name: Arc<str>,
+    /// GPU time that jobs had: of one that two of them share, twice.
+    pub held: Millis,
+    /// GPU time by share: of a GPU with so many tenants, one over that for each.
+    pub charged: Millis,
+    /// Progress received, in basis points of a millisecond alone on a GPU.
+    progress: u64,
+    /// Energy by share, millijoules, as far as counters were read.
+    pub energy_mj: u64,
+    /// Of the time charged, that of which the energy is not known.
+    pub unmetered: Millis,
+    /// Time charged lately: it loses half of its weight with each half-life.
+    decayed: Decayed,
+    /// Beginning of the quota period that the next two are of.
+    period: Millis,
+    period_charged: Millis,
+    period_energy_mj: u64,
+}
+
+impl Account {
+    fn new(name: &Arc<str>) -> Self {
+        Self {
+            name: Arc::clone(name),
+            held: Millis::ZERO,
+            charged: Millis::ZERO,
+            progress: 0,
+            energy_mj: 0,
+            unmetered: Millis::ZERO,
+            decayed: Decayed::default(),
+            period: Millis::ZERO,
+            period_charged: Millis::ZERO,
+            period_energy_mj: 0,
+        }
+    }
+
+    /// Progress received: so much time alone on a GPU would have brought as much.
+    #[must_use]
+    pub const fn progress(&self) -> Millis {
+        Millis(self.progress / Fraction::ONE.0 as u64)
+    }
+
+    /// Time charged, each part halved with every half-life that has passed since.
+    #[must_use]
+    pub fn decayed_at(&self, now: Millis, options: &Options) -> Millis {
+        Millis(self.decayed.at(now, options.usage_half_life) / 1000)
+    }
+
+    /// Time charged and energy in the quota period of this time, millijoules.
+    #[must_use]
+    pub fn of_period(&self, now: Millis, options: &Options) -> (Millis, u64) {
+        if self.period == options.period_of(now) {
+            (self.period_charged, self.period_energy_mj)
+        } else {
+            (Millis::ZERO, 0)
+        }
+    }
+
+    fn enter_period(&mut self, period: Millis) {
+        if self.period != period {
+            self.period = period;
+            self.period_charged = Millis::ZERO;
+            self.period_energy_mj = 0;
+        }
+    }
+
+    /// A job had a GPU from a time on for a span, of which `charged` is its part.
+    fn charge(&mut self, from: Millis, span: Millis, charged: Millis, pace: Fraction, options: &Options) {
+        self.held = self.held + span;
+        self.charged = self.charged + charged;
+        self.progress = self.progress.saturating_add(span.0.saturating_mul(u64::from(pace.0)));
+        let to = from + span;
+        self.decayed.add(to, span, charged, options.usage_half_life);
+        let period = options.period_of(to);
+        self.enter_period(period);
+        let within = to.since(period.max(from));
+        let part = u128::from(charged.0) * u128::from(within.0) / u128::from(span.0.max(1));
+        self.period_charged = self.period_charged + Millis(u64::try_from(part).unwrap_or(u64::MAX));
+    }
+
+    fn power(&mut self, now: Millis, energy_mj: u64, options: &Options) {
+        self.energy_mj = self.energy_mj.saturating_add(energy_mj);
+        self.enter_period(options.period_of(now));
+        self.period_energy_mj = self.period_energy_mj.saturating_add(energy_mj);
+    }
+}
+
+/// An amount that loses half of itself with each half-life; kept in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Decayed {
+    at: Millis,
+    us: u64,
+}
+
+/// 1 in fixed point: 60 bits behind the point.
+const ONE: u64 = 1 << 60;
+/// The natural logarithm of 2 in fixed point.
+const LN_2: u64 = 799_144_290_325_165_978;
+/// Terms of the exponential's series: the next one is below the last bit for all exponents below the logarithm of 2.
+const TERMS: u128 = 18;
+/// Below this part of a half-life, time that was charged counts as if all of it lay in the middle: 6 in a million off.
+const SHORT: u64 = 64;
+/// Bits that are given up so that a product of time, half-life and a number below 1 has room.
+const ROOM: u32 = 20;
+
+/// 2 to the power of -`span`/`half_life`, in fixed point.
+fn half_to(span: Millis, half_life: Millis) -> u64 {
+    let half_life = u128::from(half_life.0.max(1));
+    let (halvings, rest) = (u128::from(span.0) / half_life, u128::from(span.0) % half_life);
+    if halvings >= 60 {
+        return 0;
+    }
+    let exponent = rest * u128::from(LN_2) / half_life;
+    let one = u128::from(ONE);
+    // Horner's scheme: each step is below 1, so that nothing is below 0.
+    let power = (1..=TERMS).rev().fold(one, |sum, term| one - ((exponent * sum) >> 60) / term);
+    u64::try_from(power >> halvings).unwrap_or(ONE)
+}
+
+impl Decayed {
+    fn at(self, now: Millis, half_life: Millis) -> u64 {
+        let left = (u128::from(self.us) * u128::from(half_to(now.since(self.at), half_life))) >> 60;
+        u64::try_from(left).unwrap_or(u64::MAX)
+    }
+
+    /// Adds time that was charged evenly over a span that ends now.
+    fn add(&mut self, now: Millis, span: Millis, charged: Millis, half_life: Millis) {
+        let us = u128::from(charged.0) * 1000;
+        let left = if span.0 < half_life.0 / SHORT {
+            (us * u128::from(half_to(Millis(span.0 / 2), half_life))) >> 60
+        } else {
+            // The mean of the power over the span.
+            let lost = u128::from(ONE - half_to(span, half_life));
+            let scaled = ((us * lost) >> ROOM).saturating_mul(u128::from(half_life.0));
+            scaled / (u128::from(LN_2 >> ROOM) * u128::from(span.0.max(1)))
+        };
+        self.us = self.at(now, half_life).saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
+        self.at = now;
+    }
+}
+
+/// How far the tenants of a GPU are charged.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Meter {
+    /// Up to here.
+    until: Millis,
+    /// When its energy counter was read last, and what it said, millijoules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read: Option<(Millis, u64)>,
+    /// Time that users were charged since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    since: BTreeMap<u32, Millis>,
+}
+
+/// A job on a GPU, as far as its user is charged.
+struct Part {
+    uid: u32,
+    pace: Fraction,
+}
+
+/// What users have had.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Accounts {
+    users: BTreeMap<u32, Account>,
+    meters: BTreeMap<GpuId, Meter>,
+}
+
+impl Accounts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.users.is_empty() && self.meters.is_empty()
+    }
+
+    pub(super) fn open(&mut self, user: &User) {
+        let account = self.users.entry(user.uid).or_insert_with(|| Account::new(&user.name));
+        if account.name != user.name {
+            account.name = Arc::clone(&user.name);
+        }
+    }
+
+    /// Time charged lately per share, microseconds.
+    pub(super) fn lately(&self, uid: u32, now: Millis, options: &Options) -> u64 {
+        let account = self.users.get(&uid);
+        let us = account.map_or(0, |account| account.decayed.at(now, options.usage_half_life));
+        us / u64::from(options.allowances.share_of(uid))
+    }
+
+    fn charge(&mut self, gpu: GpuId, parts: &[Part], now: Millis, options: &Options) {
+        // Of a GPU that no account knew before (journals of carma 0.1) it is not known since when.
+        let meter = self.meters.entry(gpu).or_insert_with(|| Meter { until: now, ..Meter::default() });
+        let (from, span) = (meter.until, now.since(meter.until));
+        meter.until = meter.until.max(now);
+        let among = parts.len() as u64;
+        if span == Millis::ZERO || among == 0 {
+            return;
+        }
+        for (at, part) in (0..).zip(parts) {
+            // What does not divide evenly goes to the first, a millisecond each.
+            let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
+            let Some(account) = self.users.get_mut(&part.uid) else { continue };
+            account.charge(from, span, charged, part.pace, options);
+            if meter.read.is_some() {
+                let since = meter.since.entry(part.uid).or_default();
+                *since = *since + charged;
+            } else {
+                account.unmetered = account.unmetered + charged;
+            }
+        }
+    }
+
+    /// The energy counter of a GPU was read: what it has counted since is divided by time.
+    fn read(&mut self, gpu: GpuId, energy_mj: u64, now: Millis, options: &Options) {
+        let Some(meter) = self.meters.get_mut(&gpu) else { return };
+        let before = meter.read.replace((now, energy_mj));
+        let Some((then, counted)) = before else { return };
+        let span = now.since(then);
+        if span == Millis::ZERO {
+            // Two readings of one instant: the first one stands for the time before, the other for what follows.
+            return;
+        }
+        for (uid, charged) in std::mem::take(&mut meter.since) {
+            let Some(account) = self.users.get_mut(&uid) else { continue };
+            // A counter that goes back began anew, and what it had counted is lost.
+            match energy_mj.checked_sub(counted) {
+                Some(delta) => {
+                    let part = u128::from(delta) * u128::from(charged.0) / u128::from(span.0);
+                    account.power(now, u64::try_from(part).unwrap_or(u64::MAX), options);
+                }
+                None => account.unmetered = account.unmetered + charged,
+            }
+        }
+    }
+}
+
+impl State {
+    /// What each user has had, by uid, up to this time.
+    #[must_use]
+    pub fn accounts_at(&self, now: Millis) -> BTreeMap<u32, Account> {
+        let mut accounts = self.accounts.clone();
+        for gpu in self.taken() {
+            accounts.charge(gpu, &self.parts(gpu), now, &self.options);
+        }
+        accounts.users
+    }
+
+    /// GPUs that have tenants.
+    fn taken(&self) -> impl Iterator<Item = GpuId> {
+        (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| !gpu.tenants.is_empty()).map(|(id, _)| id)
+    }
+
+    /// Whom the time of a GPU is charged to.
+    fn parts(&self, id: GpuId) -> Vec<Part> {
+        let tenants = self.gpu(id).map_or(&[][..], |gpu| &gpu.tenants);
+        let jobs = tenants.iter().filter_map(|tenant| self.job(tenant.job));
+        jobs.map(|job| Part { uid: job.spec.user.uid, pace: self.pace(job) }).collect()
+    }
+
+    /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest.
+    fn pace(&self, job: &Job) -> Fraction {
+        if let Some(measured) = job.measured.filter(|m| m.over >= self.options.slowdown_window) {
+            return measured.progress.min(Fraction::ONE);
+        }
+        let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
+        let on = |gpu: &GpuId| {
+            let gpu = self.gpu(*gpu)?;
+            let among = u32::try_from(gpu.tenants.len().max(1)).unwrap_or(u32::MAX);
+            let predicted = gpu.tenant(job.spec.id).and_then(|tenant| tenant.pace);
+            Some(predicted.unwrap_or(Fraction(Fraction::ONE.0 / among)).min(Fraction::ONE))
+        };
+        gpus.filter_map(on).min().unwrap_or(Fraction::ONE)
+    }
+
+    /// Brings the accounts of all GPUs up to date.
+    pub(super) fn charge_all(&mut self) {
+        let taken: Vec<GpuId> = self.taken().collect();
+        self.charge(&taken);
+    }
+
+    fn charge<'a>(&mut self, gpus: impl IntoIterator<Item = &'a GpuId>) {
+        for gpu in gpus {
+            let parts = self.parts(*gpu);
+            self.accounts.charge(*gpu, &parts, self.now, &self.options);
+        }
+    }
+
+    /// Tenants of these GPUs, or their speed, are about to change: what they had until now is charged. A tenant of several
+    /// GPUs may go on at another speed on all of them.
+    pub(super) fn charge_around(&mut self, gpus: &[GpuId]) {
+        let tenants = gpus.iter().filter_map(|gpu| self.gpu(*gpu)).flat_map(|gpu| &gpu.tenants);
+        let placed = tenants.filter_map(|tenant| self.job(tenant.job)?.placement());
+        let around: BTreeSet<GpuId> = placed.flat_map(|placed| &placed.gpus).chain(gpus).copied().collect();
+        self.charge(&around);
+    }
+
+    /// The energy counter of a GPU was read.
+    pub(super) fn metered(&mut self, gpu: GpuId, energy_mj: u64) {
+        self.charge([&gpu]);
+        self.accounts.read(gpu, energy_mj, self.now, &self.options);
+    }
+
+    /// Tenants of these GPUs are others now: what was predicted of them together is remembered with them.
+    pub(super) fn foresee(&mut self, gpus: &[GpuId]) {
+        for id in gpus {
+            let paces = self.foreseen(*id);
+            let _ = self.change_gpu(*id, |gpu, _| {
+                for tenant in &mut gpu.tenants {
+                    tenant.pace = paces.get(&tenant.job).copied();
+                }
+            });
+        }
+    }
+
+    /// What was predicted of the tenants of a GPU beside each other.
+    fn foreseen(&self, id: GpuId) -> BTreeMap<JobId, Fraction> {
+        let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) else { return BTreeMap::new() };
+        let company = self.company(id, gpu, SharingMode::Mps);
+        // It was asked as a question about one of them who joins the others: whoever that was.
+        let joined = (0..company.classes.len()).find_map(|at| {
+            let mut there = company.clone();
+            let newcomer = there.classes.remove(at);
+            self.outlooks_of(&there)?.get(&newcomer).filter(|outlook| outlook.has_paces())
+        });
+        let Some(outlook) = joined else { return BTreeMap::new() };
+        let pace = |job: &Job| {
+            let class = job.class();
+            if class == outlook.newcomer { Some(outlook.joins) } else { outlook.of(class) }
+        };
+        let jobs = gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
+        jobs.filter_map(|job| Some((job.spec.id, pace(job)?.expected))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Millis = Millis::secs(3600);
+    const WEEK: Millis = Millis::secs(7 * 86_400);
+
+    #[test]
+    fn halves_are_halves() {
+        assert_eq!(half_to(Millis::ZERO, WEEK), ONE);
+        assert_eq!(half_to(WEEK, WEEK), ONE / 2);
+        assert_eq!(half_to(Millis(WEEK.0 * 3), WEEK), ONE / 8);
+        assert_eq!((half_to(Millis(u64::MAX), WEEK), half_to(WEEK, Millis::ZERO)), (0, 0));
+        // The square root of a half, to the last of sixteen digits or so.
+        let root = half_to(Millis(WEEK.0 / 2), WEEK) as f64 / ONE as f64;
+        assert!((root - 0.5f64.sqrt()).abs() < 1e-15, "{root}");
+        let ms = 1.0 - half_to(Millis(1), WEEK) as f64 / ONE as f64;
+        assert!((ms * WEEK.0 as f64 / std::f64::consts::LN_2 - 1.0).abs() < 1e-6, "{ms}");
+    }
+
+    #[test]
+    fn charges_fade_alike_however_often_they_are_counted() {
+        let end = Millis(WEEK.0 * 2);
+        let once = |pieces: u64| {
+            let mut decayed = Decayed::default();
+            let span = Millis(end.0 / pieces);
+            (1..=pieces).for_each(|n| decayed.add(Millis(span.0 * n), span, span, WEEK));
+            decayed.at(end, WEEK)
+        };
+        // Two half-lives of one GPU: a week over ln 2, three quarters of it.
+        let exact = WEEK.0 as f64 * 1000.0 / std::f64::consts::LN_2 * 0.75;
+        for pieces in [1, 7, 100, 10_000] {
+            let counted = once(pieces) as f64;
+            assert!((counted / exact - 1.0).abs() < 1e-5, "{pieces}: {counted} {exact}");
+        }
+    }
+
+    fn accounts(parts: &[(u32, u32)]) -> (Accounts, Vec<Part>) {
+        let mut accounts = Accounts::default();
+        let part = |(uid, pace): &(u32, u32)| Part { uid: *uid, pace: Fraction::percent(*pace) };
+        parts.iter().for_each(|(uid, _)| accounts.open(&User::new(*uid, format!("u{uid}"))));
+        (accounts, parts.iter().map(part).collect())
+    }
+
+    #[test]
+    fn time_progress_and_energy_are_divided() {
+        let (mut accounts, parts) = accounts(&[(1, 70), (2, 90), (2, 60)]);
+        let options = Options::default();
+        let gpu = GpuId(0);
+        accounts.charge(gpu, &[], HOUR, &options);
+        accounts.read(gpu, 5_000, HOUR, &options);
+        // An hour alone for nobody, an hour for three jobs, and the counter goes on by 900 J in these two hours.
+        accounts.charge(gpu, &[], HOUR + HOUR, &options);
+        accounts.charge(gpu, &parts, Millis(HOUR.0 * 3), &options);
+        accounts.read(gpu, 905_000, Millis(HOUR.0 * 3), &options);
+        let (one, two) = (&accounts.users[&1], &accounts.users[&2]);
+        assert_eq!((one.held, one.charged), (HOUR, Millis(HOUR.0 / 3)));
+        assert_eq!((two.held, two.charged), (Millis(HOUR.0 * 2), Millis(HOUR.0 / 3 * 2)));
+        assert_eq!((one.progress(), two.progress()), (Millis(HOUR.0 * 7 / 10), Millis(HOUR.0 * 15 / 10)));
+        assert_eq!((one.energy_mj, two.energy_mj), (150_000, 300_000));
+        assert_eq!((one.unmetered, two.unmetered), (Millis::ZERO, Millis::ZERO));
+        // The counter began anew.
+        accounts.charge(gpu, &parts, Millis(HOUR.0 * 4), &options);
+        accounts.read(gpu, 7_000, Millis(HOUR.0 * 4), &options);
+        assert_eq!(accounts.users[&1].energy_mj, 150_000);
+        assert_eq!(accounts.users[&1].unmetered, Millis(HOUR.0 / 3));
+    }
+
+    #[test]
+    fn a_period_counts_from_its_beginning() {
+        let (mut accounts, parts) = accounts(&[(1, 100)]);
+        let options = Options { quota_period: Millis(HOUR.0 * 10), ..Options::default() };
+        accounts.charge(GpuId(0), &[], HOUR, &options);
+        accounts.charge(GpuId(0), &parts, Millis(HOUR.0 * 9), &options);
+        let of = |accounts: &Accounts, at: u64| accounts.users[&1].of_period(Millis(HOUR.0 * at), &options).0;
+        assert_eq!((of(&accounts, 9), of(&accounts, 10)), (Millis(HOUR.0 * 8), Millis::ZERO));
+        accounts.charge(GpuId(0), &parts, Millis(HOUR.0 * 12), &options);
+        assert_eq!((of(&accounts, 9), of(&accounts, 12)), (Millis::ZERO, Millis(HOUR.0 * 2)));
+    }
+}
