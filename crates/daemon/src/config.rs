@@ -98,20 +98,20 @@ section! {
 
 section! {
     /// Changes to the gate of the policy: a GPU is not shared where SMACT reaches its limit and SMOCC or DRAMA does too.
-    /// The defaults are those of the policy; shown are those of `carma`. A policy without a gate (`or-rr`) takes none of
-    /// these keys but `enabled`.
+    /// The defaults are those of the policy: `carma` has 0.65, 0.35 and 0.50. A policy without a gate (`adaptive`, `or-rr`)
+    /// takes none of these keys but `enabled`.
     #[derive(Copy)]
     pub struct GateConfig "gate" {
         /// `false`: no gate, so that GPUs whose activity is not known are shared too.
         pub enabled: bool = Is("true"),
         /// How a window of samples becomes one number.
-        pub risk: Risk = Is("\"carma\""),
+        pub risk: Risk = Example("\"carma\""),
         /// Limit of SMACT, 0 to 1.
-        pub smact: f64 = Is("0.65"),
+        pub smact: f64 = Example("0.65"),
         /// Limit of SMOCC, 0 to 1.
-        pub smocc: f64 = Is("0.35"),
+        pub smocc: f64 = Example("0.35"),
         /// Limit of DRAMA, 0 to 1.
-        pub drama: f64 = Is("0.50"),
+        pub drama: f64 = Example("0.50"),
     }
 }
 
@@ -120,8 +120,8 @@ section! {
     pub struct MemoryConfig "memory" {
         /// Kept free on each GPU.
         pub reserve: Size = Is("\"512M\""),
-        /// Added to a forecast. The default is that of the policy; shown is that of `carma`.
-        pub guard: Size = Is("\"512M\""),
+        /// Added to a forecast. Default: the policy's; `carma` has 512 MiB, `adaptive` none.
+        pub guard: Size = Example("\"512M\""),
         /// A settled job keeps its peak plus this, percent, ...
         pub margin_percent: u64 = Is("10"),
         /// ... but at least plus this.
@@ -156,20 +156,20 @@ section! {
 }
 
 section! {
-    /// The queue. The defaults are those of the policy; shown are those of `carma`, and of `adaptive` for `floor` and `gain`.
+    /// The queue. The defaults are those of the policy; shown are those of `adaptive`.
     #[derive(Copy)]
     pub struct QueueConfig "queue" {
         /// `true`: no job overtakes one that waits.
         pub strict_fifo: bool = Is("false"),
         /// How long a waiting job may be overtaken, where the policy's order is that of arrival.
-        pub overtake_for: Span = Is("\"30m\""),
+        pub overtake_for: Span = Example("\"30m\""),
         /// The most jobs on one GPU; 0: no limit.
-        pub most_jobs: u32 = Is("4"),
+        pub most_jobs: u32 = Is("0"),
         /// `false`: the policy's order decides among idle GPUs too.
         pub idle_first: bool = Is("true"),
         /// Which of the GPUs that would do is taken. `speedup` takes the one on which the job adds most to the predicted
         /// sum of progress; `throughput` the one whose jobs get most done together by KACE's prediction.
-        pub order: Order = Is("\"magm\""),
+        pub order: Order = Is("\"speedup\""),
         /// `adaptive` lets a job join others only where each of them is predicted to keep this share of its speed alone.
         pub floor: f64 = Is("0.5"),
         /// ... and where the sum of those shares grows by this much.
@@ -332,7 +332,9 @@ impl Config {
         }
         match self.queue.strict_fifo {
             Some(true) => (policy.line, policy.backfill) = (Line::Arrival, None),
-            Some(false) if policy.backfill.is_none() => policy.backfill = Some(Millis::secs(1800)),
+            Some(false) if policy.backfill.is_none() && policy.line == Line::Arrival => {
+                policy.backfill = Some(Millis::secs(1800));
+            }
             Some(false) | None => {}
         }
         let set = |target: &mut Millis, value: Option<Span>| {
@@ -459,7 +461,12 @@ mod tests {
             error("\npolicy = 'oracle-rr'\n")
                 .starts_with("2: there is no policy 'oracle-rr'; there are adaptive,")
         );
-        assert!(error("[gate]\nsmact = 65\n").starts_with("2: smact = 65"));
+        assert!(error("policy = 'carma'\n[gate]\nsmact = 65\n").starts_with("3: smact = 65"));
+        assert!(error("[gate]\nsmact = 0.5\n").contains("this policy has no gate"));
+        assert!(
+            error("policy = 'carma'\n[queue]\nfloor = 0.4\n").starts_with("3: floor: the policy 'carma'")
+        );
+        assert!(error("[queue]\ngain = 2\n").starts_with("2: gain = 2 is not a share"));
         assert!(error("[memory]\nreserve = '512'\n").contains("has no unit"));
         assert!(error("[memory]\ncoverage = 95\n").starts_with("2: coverage = 95 is not a probability"));
         let text = error("[memory]\nestimators = ['allocator', 'orakel']\n");
