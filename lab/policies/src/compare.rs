@@ -9,6 +9,7 @@ use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_core::units::Millis;
 use carma_sim::event::baselines::Baseline;
+use carma_sim::event::knowledge::{Errors, Knowledge, RunTimesKnown, TasksKnown};
 use carma_sim::event::outcome::RunResult;
 use carma_sim::event::{Cluster, Setup, play};
 use carma_sim::trace::draw::{Mix, assign};
@@ -110,16 +111,50 @@ pub struct Philly {
 #[derive(Debug, Clone, PartialEq)]
 struct Contender {
     name: String,
-    baseline: Option<Baseline>,
+    who: Who,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Who {
+    Baseline(Baseline),
+    /// A preset, and what the core is told of jobs.
+    Preset(&'static str, Knowledge),
+}
+
+/// Forecasts that are wrong: progress by 30 %, run times by a factor of 2, memory by a quarter.
+const WRONG: Errors = Errors { progress: 0.3, run_time: 1.0, memory: 0.25, seed: 1 };
+
+/// `adaptive` as told other things than is usual, which is the tasks of the catalogue and what earlier jobs' run times teach.
+fn told() -> [(&'static str, Knowledge); 4] {
+    let knows = |run_times| Knowledge { run_times, ..Knowledge::default() };
+    let truth = knows(RunTimesKnown::True);
+    [
+        ("true run times", truth),
+        ("the same, wrong", Knowledge { errors: WRONG, ..truth }),
+        ("learned run times, wrong", Knowledge { errors: WRONG, ..Knowledge::default() }),
+        ("nothing declared", Knowledge { tasks: TasksKnown::Learned, ..Knowledge::default() }),
+    ]
 }
 
 impl Contender {
+    fn preset(name: &'static str) -> Self {
+        Self { name: name.to_owned(), who: Who::Preset(name, Knowledge::default()) }
+    }
+
     /// All presets and baselines.
     fn all() -> Vec<Self> {
-        let presets = presets::NAMES.iter().map(|name| Self { name: (*name).to_owned(), baseline: None });
+        let presets = presets::NAMES.iter().map(|name| Self::preset(name));
         let baselines =
-            Baseline::ALL.into_iter().map(|it| Self { name: it.name().to_owned(), baseline: Some(it) });
+            Baseline::ALL.into_iter().map(|it| Self { name: it.name().to_owned(), who: Who::Baseline(it) });
         presets.chain(baselines).collect()
+    }
+
+    /// `adaptive` with other knowledge.
+    fn told() -> impl Iterator<Item = Self> {
+        told().into_iter().map(|(what, knowledge)| Self {
+            name: format!("adaptive, {what}"),
+            who: Who::Preset("adaptive", knowledge),
+        })
     }
 
     /// Those of [`FEW`] that there are, in that order.
@@ -129,12 +164,13 @@ impl Contender {
     }
 
     fn setup(&self, sharing: SharingMode, seed: u64) -> Result<Setup, Error> {
-        if let Some(baseline) = self.baseline {
-            return Ok(Setup::for_baseline(baseline, sharing, seed));
+        match self.who {
+            Who::Baseline(baseline) => Ok(Setup::for_baseline(baseline, sharing, seed)),
+            Who::Preset(name, knowledge) => {
+                let policy = presets::by_name(name).ok_or_else(|| Error(format!("no preset `{name}`")))?;
+                Ok(Setup { knowledge, ..Setup::new(policy, sharing, None, seed) })
+            }
         }
-        let policy =
-            presets::by_name(&self.name).ok_or_else(|| Error(format!("no preset `{}`", self.name)))?;
-        Ok(Setup::new(policy, sharing, None, seed))
     }
 
     fn run(
@@ -178,7 +214,7 @@ fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult,
     exclusive(workload, cluster, seed).ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))
 }
 
-/// Every preset and baseline on CARMA's traces, under each way of sharing.
+/// Every preset and baseline on CARMA's traces, under each way of sharing, and `adaptive` with more, less and wrong knowledge.
 ///
 /// # Errors
 /// A policy that cannot be played there.
@@ -186,7 +222,7 @@ pub fn carma(named: &[Named], size: Size) -> Result<Vec<Traces>, Error> {
     let cluster = traces::cluster(MACHINE)?;
     let base =
         named.iter().map(|it| alone(&it.workload, &cluster, size.seed)).collect::<Result<Vec<_>, _>>()?;
-    let contenders = Contender::all();
+    let contenders: Vec<Contender> = Contender::all().into_iter().chain(Contender::told()).collect();
     let work: Vec<(SharingMode, &Contender)> =
         SHARING.into_iter().flat_map(|mode| contenders.iter().map(move |it| (mode, it))).collect();
     let rows = on_threads(

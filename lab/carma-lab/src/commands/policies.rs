@@ -127,7 +127,9 @@ fn published(tables: &[Traces], limits: &Report) -> String {
         "## 1. CARMA's traces\n\n\
          T1, T2, H60 and M90 on {MACHINE}. The last two columns: makespan and mean JCT over what the clairvoyant searches for each reached\n\
          (docs/research/bounds.md; {} runs of the simulator, seed {}). AntMan, TGS and MISO weigh jobs, hold kernels back or cut GPUs, which\n\
-         neither the bound nor the search knows.\n",
+         neither the bound nor the search knows. Policies that go by run times learn them from the jobs of a trace that are over;\n\
+         the last rows are `adaptive` told each job's own, told wrong (progress by 30 %, run times by a factor of 2, memory by a quarter, up\n\
+         or down by the toss of a coin for each task), and told nothing of memory and activity before a job of the task has run.\n",
         limits.evaluations, limits.seed
     );
     for table in tables {
