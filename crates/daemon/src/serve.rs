@@ -24,6 +24,7 @@ use crate::sampler::{self, Board, Pace};
 use crate::slowdown::Slowdowns;
 use carma_api::wire::CgroupsView;
 use carma_core::Input;
+use carma_core::policy::Options;
 use carma_core::reading::GpuInfo;
 use carma_core::state::State;
 use carma_core::units::Millis;
@@ -418,7 +419,7 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool, notify: &Notify)
         tracing::info!(
             "carma serves {} with policy {} at {}",
             app.gpus,
-            options.config.policy.as_deref().unwrap_or("carma"),
+            options.config.policy.as_ref().unwrap_or(&Options::default().policy.name),
             options.socket.display()
         );
         let d = app.descriptors;

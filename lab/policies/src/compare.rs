@@ -68,6 +68,8 @@ pub struct Row {
     pub lost: u64,
     /// The most by which a job first started later than on exclusive GPUs, over exclusive's makespan; not below 0.
     pub later: f64,
+    /// The highest mean JCT of any workload over that on exclusive GPUs.
+    pub worst_jct: f64,
 }
 
 /// All policies on CARMA's traces under one way of sharing.
@@ -197,6 +199,7 @@ fn row(name: &str, pairs: &[Pair]) -> Row {
     let lost = pairs.iter().map(|it| it.exclusive.summary.completed.saturating_sub(it.run.summary.completed));
     Row {
         policy: name.to_owned(),
+        worst_jct: figures.iter().map(|it| it.jct).fold(0.0, f64::max),
         figures: Figures::geometric_mean(&figures),
         oom: pairs.iter().map(|it| it.run.summary.oom as f64).sum::<f64>() / pairs.len().max(1) as f64,
         lost: lost.sum(),

@@ -97,7 +97,7 @@ fn head(size: Size, quick: bool) -> String {
          Written by `carma lab policies`, carma {}, {}, {} threads of {}. Seed {}.{}\n\
          Everything is simulated (docs/simulation.md), over exclusive GPUs, first in, first out, = 1, and geometric means where\n\
          there are several traces; p95 slowdown over the time alone. OOM: mean number of attempts out of memory. Later: the most by\n\
-         which a job first started later than on exclusive GPUs, over exclusive's makespan, the worst of all traces.\n\n",
+         which a job first started later than on exclusive GPUs, over exclusive's makespan, the worst of all traces. Worst JCT: the highest mean JCT of a trace over exclusive's.\n\n",
         env!("CARGO_PKG_VERSION"),
         machine::today(),
         size.threads,
@@ -108,7 +108,7 @@ fn head(size: Size, quick: bool) -> String {
 }
 
 fn titles() -> String {
-    format!("policy | {} | OOM | later", NAMES.join(" | "))
+    format!("policy | {} | OOM | later | worst JCT", NAMES.join(" | "))
 }
 
 fn rule(columns: usize) -> String {
@@ -119,7 +119,13 @@ fn rule(columns: usize) -> String {
 fn cells(row: &Row) -> String {
     let figures = row.figures.values().map(|value| format!("{value:.3}")).join(" | ");
     let lost = if row.lost > 0 { format!(" ({} jobs lost)", row.lost) } else { String::new() };
-    format!("{}{lost} | {figures} | {:.1} | {:.1} %", row.policy, row.oom, 100.0 * row.later)
+    format!(
+        "{}{lost} | {figures} | {:.1} | {:.1} % | {:.3}",
+        row.policy,
+        row.oom,
+        100.0 * row.later,
+        row.worst_jct
+    )
 }
 
 fn published(tables: &[Traces], limits: &Report) -> String {
@@ -135,7 +141,7 @@ fn published(tables: &[Traces], limits: &Report) -> String {
     for table in tables {
         let _ =
             write!(text, "\n### {}\n\n| {} | makespan / search | JCT / search |\n", table.sharing, titles());
-        text += &rule(12);
+        text += &rule(13);
         let searched = |objective: Objective| limits.searched(&table.sharing, objective.name());
         let (makespan, jct) = (searched(Objective::Makespan), searched(Objective::Jct));
         for row in &table.rows {
@@ -153,13 +159,13 @@ fn published(tables: &[Traces], limits: &Report) -> String {
         for objective in Objective::ALL {
             if let Some(it) = searched(objective) {
                 let figures = it.values().map(|value| format!("{value:.3}")).join(" | ");
-                let _ = writeln!(text, "| *search: {}* | {figures} | 0.0 | | | |", objective.name());
+                let _ = writeln!(text, "| *search: {}* | {figures} | 0.0 | | | | |", objective.name());
             }
         }
         if let Some(bound) = limits.bound(&table.sharing) {
             let _ = writeln!(
                 text,
-                "| *LB* | {:.3} | {:.3} | | | | {:.3} | | | | | |",
+                "| *LB* | {:.3} | {:.3} | | | | {:.3} | | | | | | |",
                 bound.makespan, bound.jct, bound.energy
             );
         }
@@ -185,7 +191,7 @@ fn synthetic(tables: &[Load], size: Size) -> String {
         if table.cluster != cluster {
             cluster = &table.cluster;
             let _ = write!(text, "\n### {cluster}\n\n| load | {} |\n", titles());
-            text += &rule(11);
+            text += &rule(12);
         }
         for row in &table.rows {
             let _ = writeln!(text, "| {:.1} | {} |", table.load, cells(row));
@@ -216,7 +222,7 @@ fn philly(tables: &[Philly], size: Size) -> String {
             table.exclusive_jct_s,
             titles()
         );
-        text += &rule(11);
+        text += &rule(12);
         for (row, seconds) in &table.rows {
             let _ = writeln!(text, "| {} | {seconds:.1} |", cells(row));
         }
