@@ -72,6 +72,9 @@ impl There {
     }
 }
 
+/// Jobs at the head of the line of which everything is asked.
+const FIRST: usize = 2;
+
 /// What the next plan wants to know: of the first classes in the queue of which it is not known yet, beside every company
 /// that is on a GPU, where a limit counts or the policy goes by predictions. With the answers applied it asks of
 /// the next.
@@ -101,7 +104,7 @@ pub fn questions(state: &State) -> Vec<Question> {
     companies.truncate(COMPANIES.max(companies.partition_point(|(_, there)| there.limited)));
     let mut asked = BTreeSet::new();
     let (mut classes, mut asking) = (BTreeSet::new(), 0);
-    for job in state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT) {
+    for (at, (_, job)) in state.queue().line(state.now()).take(LOOKED_AT).enumerate() {
         let Some(sharing) = state.sharing_for(job) else { continue };
         let of_job = by_policy || limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
@@ -109,8 +112,8 @@ pub fn questions(state: &State) -> Vec<Question> {
             continue;
         }
         let before = asked.len();
-        // What has no room there needs no prediction.
-        let needs = state.reservation_for(job).1.unwrap_or_default();
+        // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
+        let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
         for ((mode, company), there) in &companies {
             let bounds = there.limited || limit(state, job).is_some();
             let known = || {

@@ -9,7 +9,8 @@ fn explained(daemon: &Daemon, id: u64) -> ExplainReply {
 
 #[test]
 fn a_job_waits_and_what_would_let_it_start_does() {
-    let daemon = Setup::new("virtual:1xA100-40GB").config("[sampling]\nwindow = '3s'\n").start();
+    let config = "policy = 'carma'\nsharing = 'time-slice'\n[sampling]\nwindow = '3s'\n";
+    let daemon = Setup::new("virtual:1xA100-40GB").config(config).start();
     let run = |memory: &str, declared| task(&[memory, "--sm=0.1", "--work=600s"], Some(declared));
     let first = daemon.submit(run("--memory=20G", 24));
     daemon.in_state(first, "RUNNING");
