@@ -94,12 +94,11 @@ struct Stage {
 impl Default for Stage {
     /// Scripts begin under the policy `carma`, time-sliced.
     fn default() -> Self {
-        let policy = presets::by_name("carma").expect("it is a preset");
-        let options = Options { policy, sharing: SharingMode::TimeSlice, ..Options::default() };
+        let options =
+            Options { policy: presets::carma(), sharing: SharingMode::TimeSlice, ..Options::default() };
         let mut state = State::default();
-        state
-            .apply(Millis::ZERO, &Input::Configured(Box::new(options.clone())))
-            .expect("a configuration is taken in any state");
+        // A configuration is taken in any state.
+        let _ = state.apply(Millis::ZERO, &Input::Configured(Box::new(options.clone())));
         Self {
             state,
             options,
