@@ -77,6 +77,6 @@ impl Failed {
                 detail
             }
         };
-        want.no_gpu(detail)
+        slots.none_for(want, detail)
     }
 }

@@ -80,7 +80,7 @@ pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let want = Want::of(state, job, now, Blind::of(state));
     match slots.find(&want) {
         Some(found) => found.reason,
-        None => want.no_gpu(Arc::new(slots.refusals(&want))),
+        None => slots.none_for(&want, Arc::new(slots.refusals(&want))),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::policy::{NeedSource, Options, Order};
 use crate::state::State;
 use crate::units::{Fraction, MiB, Millis};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A place that was found.
 pub(super) struct Found {
@@ -134,6 +135,16 @@ impl<'a> Slots<'a> {
             }
         }
         NoGpu { fitting: u32::try_from(self.slots.len() - refusals.len()).unwrap_or(u32::MAX), refusals }
+    }
+
+    /// Why nothing was found for a job. Of unknown memory it needs what it would on the smallest GPU.
+    pub(super) fn none_for(&self, want: &Want, detail: Arc<NoGpu>) -> Reason {
+        let blind = want.blind.zip(self.sizes.first()).map(|(blind, memory)| blind.least_on(*memory));
+        let (need, guard, source) = match blind {
+            Some(least) => (Some(least), MiB::ZERO, Some(NeedSource::Part)),
+            None => (want.need, want.guard, want.source),
+        };
+        Reason::NoGpu { gpus: want.gpus, need, guard, source, detail }
     }
 
     /// The first idle GPUs in index order, if there are enough.

@@ -3,7 +3,6 @@
 //! Computed once for each job and plan. Whether a GPU gives it is in [`super::slot`].
 
 use super::search::Given;
-use crate::explain::{NoGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
@@ -11,7 +10,6 @@ use crate::progress::Class;
 use crate::slowdown;
 use crate::state::{Share, State};
 use crate::units::{MiB, Millis};
-use std::sync::Arc;
 
 /// What a pending job wants of a GPU.
 #[derive(Clone, Copy)]
@@ -174,11 +172,6 @@ impl Want {
             blind,
             overdue: state.is_overdue(job, now),
         }
-    }
-
-    /// Why nothing was found for it.
-    pub(super) fn no_gpu(&self, detail: Arc<NoGpu>) -> Reason {
-        Reason::NoGpu { gpus: self.gpus, need: self.need, guard: self.guard, source: self.source, detail }
     }
 
     /// What is reserved for it on GPUs of at most so much memory, and where that number comes from.

@@ -97,7 +97,7 @@ impl fmt::Display for NeedSource {
             Self::Declared => "declared",
             Self::OutOfMemory => "raised after out-of-memory",
             Self::PolicyFloor => "the policy's floor",
-            Self::Part => "a part of what is free, its memory being unknown",
+            Self::Part => "its memory is unknown",
         })
     }
 }
