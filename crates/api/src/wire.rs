@@ -643,7 +643,7 @@ pub struct WaitingView {
     pub why: String,
     /// How long it is taken to run, seconds; where nothing is known, an hour.
     pub run_s: u64,
-    /// Where the shortest goes first: the bound on its start, Unix time. Then it would have started if nobody shared and
+    /// Where the shortest goes first: the bound on its start, Unix time. Then it would have started without sharing and
     /// all went in the order of submission, by what was known of their run times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,

@@ -119,7 +119,7 @@ fn who_does_not_end_within_the_grace_is_ended() {
 #[test]
 fn a_shell_without_a_trap_is_passed_over() {
     let daemon = Setup::new(ONE).start();
-    // The shell around it would die of the signal, and nobody would save anything.
+    // The signal would kill the shell around it, and nothing would be saved.
     let inner = "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.02; done";
     let line =
         format!("[ $CARMA_RESTART = 1 ] && exit 0; bash -c \"{inner}\"; echo the shell goes on; exit 7");

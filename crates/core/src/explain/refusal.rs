@@ -175,7 +175,7 @@ pub enum Refusal {
     },
     /// Jobs of the same commands were together before, and one of them was measured below the floor.
     Bad,
-    /// Kept for a job that would have started by now if nobody shared.
+    /// Kept for a job that would have started by now without sharing.
     Held {
         /// That job.
         job: JobId,

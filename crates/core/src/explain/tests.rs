@@ -218,7 +218,7 @@ fn an_exit_status_is_public_and_nothing_that_looks_like_one() {
     }
 }
 
-/// How much a user has used is that user's; that it is too much, everybody's who wonders why GPUs are idle.
+/// A user's own numbers are private; other users learn only that a quota is used up, which is why GPUs may be idle.
 #[test]
 fn quotas_are_told_with_numbers_to_their_user_alone() {
     let limit = UserLimit::Energy { used_j: 7_380_000, most_j: 7_200_000, left: Millis::secs(3600) };

@@ -1,6 +1,6 @@
 //! What users take while a plan is made and have had in this period, held against what they may have.
 //!
-//! A job that waits here waits for others of its own user, or for the next period, and keeps nobody else waiting.
+//! A job that waits here waits for others of its own user, or for the next period, and blocks no other user.
 
 use crate::explain::{Reason, UserLimit};
 use crate::model::{Job, JobId};
@@ -18,7 +18,7 @@ pub(super) struct Takes<'a> {
     first: BTreeMap<u32, JobId>,
     /// What users have had until now; looked up for the first job of a user with a quota.
     had: Option<BTreeMap<u32, Account>>,
-    /// Somebody waits for the next period.
+    /// A job waits for the next period.
     pub(super) spent: bool,
 }
 

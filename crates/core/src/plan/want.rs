@@ -45,7 +45,7 @@ pub(super) struct Want {
     pub(super) class: Class,
     /// Nothing is known of its memory, and the policy gives it a part of what is free.
     pub(super) blind: Option<Blind>,
-    /// It would have started by now if nobody shared.
+    /// It would have started by now without sharing.
     pub(super) overdue: bool,
 }
 

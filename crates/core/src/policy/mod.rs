@@ -74,7 +74,7 @@ pub enum Line {
     #[default]
     Arrival,
     /// The one that is expected to take the fewest GPU-seconds. Every job has a bound on its start: when it would have
-    /// started if nobody shared and all went in the order of submission. Jobs over that bound go first, the earliest
+    /// started without sharing and all went in the order of submission. Jobs over that bound go first, the earliest
     /// bound first, and GPUs are kept for those that find none.
     Shortest,
 }
@@ -120,7 +120,7 @@ pub struct Policy {
     /// Which job is looked at first.
     #[serde(default, skip_serializing_if = "Line::is_arrival")]
     pub line: Line,
-    /// Where the shortest goes first: the bound on a job's wait, over its wait if nobody shared.
+    /// Where the shortest goes first: the bound on a job's wait, over its wait without sharing.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     pub bound: Fraction,
     /// What must be predicted of those who share; `None`: nothing.

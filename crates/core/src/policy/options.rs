@@ -131,7 +131,7 @@ impl Allowances {
         self.of(uid).share.max(1)
     }
 
-    /// Whether nobody is limited, and all have the same share.
+    /// Whether no user has a limit, and all have the same share.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()

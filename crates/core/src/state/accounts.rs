@@ -316,9 +316,9 @@ impl State {
     }
 
     /// Tenants of these GPUs are others now: what was predicted of them together is remembered with them.
-    pub(super) fn foresee(&mut self, gpus: &[GpuId]) {
+    pub(super) fn predict_paces(&mut self, gpus: &[GpuId]) {
         for id in gpus {
-            let paces = self.foreseen(*id);
+            let paces = self.predicted_paces(*id);
             let _ = self.change_gpu(*id, |gpu, _| {
                 for tenant in &mut gpu.tenants {
                     tenant.pace = paces.get(&tenant.job).copied();
@@ -328,7 +328,7 @@ impl State {
     }
 
     /// What was predicted of the tenants of a GPU beside each other.
-    fn foreseen(&self, id: GpuId) -> BTreeMap<JobId, Fraction> {
+    fn predicted_paces(&self, id: GpuId) -> BTreeMap<JobId, Fraction> {
         let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) else { return BTreeMap::new() };
         let company = self.company(id, gpu, SharingMode::Mps);
         // It was asked as a question about one of them who joins the others: whoever that was.

@@ -207,7 +207,7 @@ impl State {
             growing: a.growing || b.growing,
         });
         self.regrouped(&placement.gpus);
-        self.foresee(&placement.gpus);
+        self.predict_paces(&placement.gpus);
         let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
         // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {

@@ -91,7 +91,7 @@ pub struct State {
     /// What is predicted of jobs beside each other. Journals of carma 0.1 have `outlooks`, which is not read any more.
     #[serde(default, skip_serializing_if = "Outlooks::is_empty")]
     predictions: Outlooks,
-    /// When jobs would start if nobody shared.
+    /// When jobs would start without sharing.
     #[serde(default, skip_serializing_if = "Shadows::is_empty")]
     shadows: Shadows,
     /// What users have had.

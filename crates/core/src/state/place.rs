@@ -179,7 +179,7 @@ impl State {
             job.not_before = None;
             job.phase = Phase::Launching { placement: placement.clone(), ending: None };
         })?;
-        self.foresee(&placement.gpus);
+        self.predict_paces(&placement.gpus);
         Ok(())
     }
 }
