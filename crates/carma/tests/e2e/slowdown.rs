@@ -159,7 +159,7 @@ fn who_slows_a_job_beyond_its_limit_is_evicted() {
 #[test]
 fn what_was_learned_survives_a_restart() {
     let mut daemon = start("virtual:1xA100-40GB");
-    let busy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=90s", "--progress=bar"];
+    let busy = ["--memory=5G", "--sm=0.9", "--gract=1", "--work=250s", "--progress=bar"];
     let id = daemon.submit(task(&busy, Some(6)));
     profiled(&daemon, id);
     let told = |daemon: &Daemon| -> carma_api::wire::SlowdownsReply {
