@@ -88,7 +88,7 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
     let policy = &state.options().policy;
     let (queue, id) = (state.queue(), job.spec.id);
     let before = queue.line(now).position(|(key, _)| key.id == id)?;
-    let due = job.due.filter(|_| policy.line == Line::Shortest);
+    let shortest = policy.line == Line::Shortest;
     Some(WaitingView {
         place: before as u64 + 1,
         of: queue.len() as u64,
@@ -100,8 +100,8 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
         .to_owned(),
         why: why_there(state, now, job),
         run_s: job.spec.run_s(),
-        due_ms: due.map(|due| due.0),
-        overdue: due.is_some_and(|due| due <= now),
+        due_ms: state.bound_on_start(job, now).filter(|_| shortest).map(|due| due.0),
+        overdue: shortest && state.is_overdue(job, now),
         end: None,
     })
 }
@@ -111,7 +111,7 @@ fn why_there(state: &State, now: Millis, job: &Job) -> String {
     let policy = &state.options().policy;
     let key = job.queue_key(policy.line);
     let mut words = Vec::new();
-    if policy.line == Line::Shortest && job.due.is_some_and(|due| due <= now) {
+    if policy.line == Line::Shortest && state.is_overdue(job, now) {
         words.push("over the bound on its start, such jobs first".to_owned());
     }
     if key.recovery.0 {

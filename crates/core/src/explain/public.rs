@@ -25,7 +25,7 @@ impl Reason {
                 predicted: _,
             }
             | Self::Behind { job: _, overtaken_for: _ }
-            | Self::Later { first: _ }
+            | Self::Later { last: _ }
             | Self::UserLimit { user: _, limit: UserLimit::Jobs { most: _ } }
             | Self::UserLimit { user: _, limit: UserLimit::Gpus { wanted: _, used: _, most: _ } }
             | Self::Held { by: _ }

@@ -111,7 +111,8 @@ pub enum Reason {
     /// Waits behind many others that found nothing; it is looked at once some of them have.
     Later {
         /// The last that was looked at.
-        first: JobId,
+        #[serde(alias = "first")]
+        last: JobId,
     },
     /// Waits until its user has less at once.
     UserLimit {

@@ -67,7 +67,7 @@ fn all() -> Vec<Reason> {
             predicted: Vec::new(),
         },
         Reason::Behind { job, overtaken_for: None },
-        Reason::Later { first: job },
+        Reason::Later { last: job },
         Reason::UserLimit { user: "bob".into(), limit: UserLimit::Gpus { wanted: 1, used: 2, most: 2 } },
         Reason::UserLimit {
             user: "bob".into(),

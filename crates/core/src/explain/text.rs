@@ -138,8 +138,8 @@ impl fmt::Display for Reason {
             Self::Behind { job, overtaken_for: Some(t) } => {
                 write!(f, "Priority(job {job} is first and has waited for more than {t})")
             }
-            Self::Later { first } => {
-                write!(f, "Priority(many before it wait; job {first} was the last that was looked at)")
+            Self::Later { last } => {
+                write!(f, "Priority(many before it wait; job {last} was the last that was looked at)")
             }
             Self::UserLimit { user, limit: UserLimit::Jobs { most } } => {
                 write!(

@@ -138,7 +138,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             failed = Failed::default();
         }
         if shortest && misses >= MOST_MISSES {
-            barrier = Some(Reason::Later { first: key.id });
+            barrier = Some(Reason::Later { last: key.id });
         }
     }
     if let Some(due) = state.queue().next_due(now).filter(|_| shortest) {

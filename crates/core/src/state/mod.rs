@@ -159,9 +159,19 @@ impl State {
     }
 
     /// Whether the bound on a job's start has passed.
-    pub(crate) fn is_overdue(&self, job: &Job, now: Millis) -> bool {
+    #[must_use]
+    pub fn is_overdue(&self, job: &Job, now: Millis) -> bool {
         let passed = |due: Millis| due <= now && due + self.shadows.lag(job.spec.user.uid, now) <= now;
         job.due.is_some_and(passed)
+    }
+
+    /// When the bound on a job's start passes or passed, if the same users wait until then. `None`: it has none.
+    #[must_use]
+    pub fn bound_on_start(&self, job: &Job, now: Millis) -> Option<Millis> {
+        let (due, uid) = (job.due?, job.spec.user.uid);
+        let lag = self.shadows.lag(uid, now);
+        let left = (due + lag).since(now);
+        Some(if left > Millis::ZERO { self.shadows.after(uid, now, left) } else { due + lag })
     }
 
     /// Jobs that are launching, running or being judged.
