@@ -850,7 +850,23 @@ impl World {
         self.wakes(&made)?;
         for (id, reason) in &made.waiting {
             readable(reason)?;
-            readable(&evaluate(&self.state, self.clock, self.state.job(*id).unwrap()))?;
+            let job = self.state.job(*id).unwrap();
+            readable(&evaluate(&self.state, self.clock, job))?;
+            let (at, bound) = (self.clock.max(now), self.state.bound_on_start(job, self.clock.max(now)));
+            prop_assert_eq!(
+                self.state.is_overdue(job, at),
+                bound.is_some_and(|bound| bound <= at),
+                "{:?}",
+                bound
+            );
+            // Where its user waits, and the same others.
+            if let Some(bound) = bound.filter(|_| !job.spec.hold) {
+                prop_assert!(self.state.is_overdue(job, bound), "not overdue at its bound");
+                prop_assert!(
+                    bound <= at || !self.state.is_overdue(job, Millis(bound.0 - 2)),
+                    "overdue before its bound"
+                );
+            }
         }
         let text = serde_json::to_string(&self.state).unwrap();
         let mut loaded: State = serde_json::from_str(&text).unwrap();
