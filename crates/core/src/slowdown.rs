@@ -14,7 +14,7 @@ pub use crate::progress::{
 use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, SharingMode};
-use crate::state::{Server, State};
+use crate::state::{JobKind, Server, State};
 use crate::units::{Fraction, MiB};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,9 +103,18 @@ pub fn questions(state: &State) -> Vec<Question> {
     let mut companies: Vec<_> = companies.into_iter().collect();
     companies.sort_by_key(|((_, company), there)| (!there.limited, company.classes.len()));
     companies.truncate(COMPANIES.max(companies.partition_point(|(_, there)| there.limited)));
+    let told: Vec<_> = companies.iter().map(|((_, company), _)| state.outlooks_of(company)).collect();
     let mut asked = BTreeSet::new();
     let (mut classes, mut asking) = (BTreeSet::new(), 0);
+    let mut kinds = BTreeSet::new();
     for (at, (_, job)) in state.queue().line(state.now()).take(LOOKED_AT).enumerate() {
+        // Those behind are like one before.
+        if kinds.len() == state.queue().kinds() {
+            break;
+        }
+        if !kinds.insert(JobKind::of(job)) {
+            continue;
+        }
         let Some(sharing) = state.sharing_for(job) else { continue };
         let of_job = by_policy || limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
@@ -115,10 +124,10 @@ pub fn questions(state: &State) -> Vec<Question> {
         let before = asked.len();
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
         let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
-        for ((mode, company), there) in &companies {
+        for (((mode, company), there), told) in companies.iter().zip(&told) {
             let bounds = there.limited || limit(state, job).is_some();
             let known = || {
-                let told = state.outlooks_of(company).and_then(|of| of.get(&job.class()));
+                let told = told.and_then(|of| of.get(&job.class()));
                 told.is_some_and(|told| !bounds || told.has_bounds())
             };
             let meets = there.is_met(*mode, server);

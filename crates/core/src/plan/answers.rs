@@ -46,7 +46,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
         if key.id == job.spec.id || !want.overdue {
             break;
         }
-        if slots.find(&want).is_none() {
+        if slots.find(&want).is_err() {
             slots.hold(&want);
         }
     }

@@ -49,8 +49,8 @@ impl Failed {
         }
     }
 
-    pub(super) fn learn(&mut self, slots: &Slots<'_>, kind: usize, want: &Want) {
-        let room = slots.room(want);
+    /// A search was in vain: up to this need another may succeed.
+    pub(super) fn learn(&mut self, kind: usize, want: &Want, room: Option<MiB>) {
         let known = &mut self.kinds[kind].room;
         match known.binary_search_by_key(&want.gpus, |(gpus, _)| *gpus) {
             Ok(at) => known[at].1 = room,

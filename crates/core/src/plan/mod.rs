@@ -79,8 +79,8 @@ pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let slots = Slots::new(state, now);
     let want = Want::of(state, job, now, Blind::of(state));
     match slots.find(&want) {
-        Some(found) => found.reason,
-        None => slots.none_for(&want, Arc::new(slots.refusals(&want))),
+        Ok(found) => found.reason,
+        Err(_) => slots.none_for(&want, Arc::new(slots.refusals(&want))),
     }
 }
 

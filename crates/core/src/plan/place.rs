@@ -105,11 +105,11 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             None
         } else {
             let found = slots.find(&want);
-            if found.is_none() {
-                failed.learn(slots, kind, &want);
+            if let Err(room) = &found {
+                failed.learn(kind, &want, *room);
                 misses += 1;
             }
-            found
+            found.ok()
         };
         if let Some(found) = found {
             let placement = slots.place(job, &want, found);

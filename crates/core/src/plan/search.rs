@@ -74,22 +74,28 @@ impl<'a> Slots<'a> {
             && !self.slots.iter().any(|slot| room(slot).is_some_and(|(free, least)| free >= least))
     }
 
-    /// GPUs for a job, if there are enough.
-    pub(super) fn find(&self, want: &Want) -> Option<Found> {
+    /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, would
+    /// still find them; placing others never raises it.
+    pub(super) fn find(&self, want: &Want) -> Result<Found, Option<MiB>> {
         let policy = &self.options.policy;
         if policy.idle_first || want.idle_only {
             let idle = self.find_idle(want);
             if idle.is_some() || want.idle_only {
-                return idle;
+                return idle.ok_or(None);
             }
         }
         let wanted = want.gpus as usize;
+        // What any need would find is remembered of a search in vain.
+        let any = Want { need: None, ..*want };
+        let open: Vec<usize> =
+            (0..self.slots.len()).filter(|i| self.slots[*i].bars_shared(&any).is_none()).collect();
         let mut fitting: Vec<usize> =
-            (0..self.slots.len()).filter(|i| self.slots[*i].bars_shared(want).is_none()).collect();
+            open.iter().copied().filter(|i| self.slots[*i].has_room(want)).collect();
         if fitting.len() < wanted {
             // A need that never leaves room for the guard, or a gate that still sees the load of a
             // job that is gone, must not keep a job off a GPU that nobody is on.
-            return if policy.idle_first { None } else { self.find_idle(want) };
+            let idle = if policy.idle_first { None } else { self.find_idle(want) };
+            return idle.ok_or_else(|| self.room(want, &open));
         }
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
         // Ties keep the index order.
@@ -100,26 +106,13 @@ impl<'a> Slots<'a> {
             fitting.sort_by_key(|i| self.rank(policy.order, *i, want));
             fitting.truncate(wanted);
         }
-        Some(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
+        Ok(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
     }
 
-    /// After a failed search: the largest need with which a job of this kind, asking for as many
-    /// GPUs, would still find them. Placing others never raises it.
-    pub(super) fn room(&self, want: &Want) -> Option<MiB> {
-        if want.idle_only {
-            return None;
-        }
-        let any = Want { need: None, ..*want };
-        let mut free: Vec<MiB> = self
-            .slots
-            .iter()
-            .filter(|slot| slot.bars_shared(&any).is_none())
-            .map(|slot| slot.free.unwrap_or_default())
-            .collect();
-        let last = (want.gpus as usize).checked_sub(1)?;
-        if last >= free.len() {
-            return None;
-        }
+    /// The largest need that as many of these GPUs have free as the job wants.
+    fn room(&self, want: &Want, open: &[usize]) -> Option<MiB> {
+        let mut free: Vec<MiB> = open.iter().map(|i| self.slots[*i].free.unwrap_or_default()).collect();
+        let last = (want.gpus as usize).checked_sub(1).filter(|last| *last < free.len())?;
         let (_, room, _) = free.select_nth_unstable_by_key(last, |free| std::cmp::Reverse(*free));
         Some(*room)
     }

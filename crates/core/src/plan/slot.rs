@@ -206,14 +206,19 @@ impl<'a> Slot<'a> {
         if let Some(job) = self.rising {
             return Some(Bar::Rising(job));
         }
+        if !self.has_room(want) {
+            return Some(Bar::Memory);
+        }
+        self.bars_at_any_memory(want)
+    }
+
+    /// Whether as much memory is free as the job needs.
+    pub(super) fn has_room(&self, want: &Want) -> bool {
         let need = match want.blind {
             Some(blind) => Some(blind.least_on(self.gpu.info.memory)),
             None => want.need_on(self.gpu.info.memory),
         };
-        if need.is_some_and(|need| self.free.unwrap_or_default() < need) {
-            return Some(Bar::Memory);
-        }
-        self.bars_at_any_memory(want)
+        need.is_none_or(|need| self.free.unwrap_or_default() >= need)
     }
 
     /// The part of [`Self::bars_shared`] that comes after memory.
@@ -269,14 +274,14 @@ impl<'a> Slot<'a> {
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let least = if want.overdue { Fraction(0) } else { rule.gain };
             let below = |pace: &Pace| pace.expected < rule.floor;
-            if self.state.is_bad(&beside.company(self.server_for(want)).with(want.class)) {
-                return Some(Objection::Bad);
-            }
             if outlook.paces.iter().chain([&outlook.joins]).any(below) {
                 return Some(Objection::Floor(rule.floor));
             }
             if outlook.gain() < least {
                 return Some(Objection::Gain { gain: outlook.gain(), least });
+            }
+            if self.state.is_bad(beside.company(self.server_for(want)), want.class) {
+                return Some(Objection::Bad);
             }
         }
         match unknown {

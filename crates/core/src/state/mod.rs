@@ -22,6 +22,7 @@ pub use accounts::Account;
 pub use index::Usage;
 pub(crate) use place::Share;
 pub(crate) use predictions::Server;
+pub(crate) use waiting::JobKind;
 pub use waiting::{Merged, Queue};
 
 use crate::input::{Action, Input, Rejected};

@@ -109,9 +109,9 @@ impl<'de> Deserialize<'de> for Bad {
 }
 
 impl State {
-    /// Whether these were together before and one fell below the floor.
-    pub(crate) fn is_bad(&self, company: &Company) -> bool {
-        self.bad.0.contains_key(company)
+    /// Whether these and one who would join them were together before and one fell below the floor.
+    pub(crate) fn is_bad(&self, there: &Company, joins: Class) -> bool {
+        !self.bad.is_empty() && self.bad.0.contains_key(&there.with(joins))
     }
 
     /// A job was slowed down too much by those beside it: those classes are not brought together again, where the policy

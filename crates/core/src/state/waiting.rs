@@ -5,8 +5,9 @@
 
 use super::shadow::Shadows;
 use super::weights::UNWEIGHTED;
-use crate::model::{Forecasts, Job, JobId, QueueKey};
+use crate::model::{Floor, Forecasts, Job, JobId, QueueKey, SharingMode};
 use crate::policy::Line;
+use crate::progress::Class;
 use crate::units::Millis;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -27,6 +28,31 @@ pub(super) struct Waiting {
     limited: usize,
     /// Of how many nothing is known of their memory.
     blind: usize,
+    /// How many there are of each kind.
+    kinds: BTreeMap<JobKind, usize>,
+}
+
+/// Jobs of one kind ask the same of predictions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct JobKind {
+    class: Class,
+    uid: u32,
+    sharing: Option<SharingMode>,
+    alone: bool,
+    limited: bool,
+}
+
+impl JobKind {
+    pub(crate) fn of(job: &Job) -> Self {
+        let request = &job.spec.request;
+        Self {
+            class: job.class(),
+            uid: job.spec.user.uid,
+            sharing: request.sharing,
+            alone: request.exclusive || job.floor == Some(Floor::ExclusiveGpu),
+            limited: request.max_slowdown.is_some(),
+        }
+    }
 }
 
 /// The line that a job stands in.
@@ -48,6 +74,7 @@ impl Waiting {
             self.len += 1;
             self.limited += usize::from(job.spec.request.max_slowdown.is_some());
             self.blind += usize::from(is_blind(job));
+            *self.kinds.entry(JobKind::of(job)).or_default() += 1;
         }
         if let Some(due) = job.due.filter(|_| line == Line::Shortest) {
             let of = self.due.entry(job.spec.user.uid).or_default();
@@ -61,6 +88,12 @@ impl Waiting {
                 self.len -= 1;
                 self.limited -= usize::from(job.spec.request.max_slowdown.is_some());
                 self.blind -= usize::from(is_blind(job));
+                if let btree_map::Entry::Occupied(mut kind) = self.kinds.entry(JobKind::of(job)) {
+                    *kind.get_mut() -= 1;
+                    if *kind.get() == 0 {
+                        kind.remove();
+                    }
+                }
             }
             if of.get().is_empty() {
                 of.remove();
@@ -118,6 +151,12 @@ impl<'a> Queue<'a> {
     #[must_use]
     pub(crate) const fn blind(self) -> usize {
         self.waiting.blind
+    }
+
+    /// Number of kinds of jobs.
+    #[must_use]
+    pub(crate) fn kinds(self) -> usize {
+        self.waiting.kinds.len()
     }
 
     /// Keys in order.
