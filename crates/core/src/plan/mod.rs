@@ -64,11 +64,20 @@ pub fn plan(state: &State, now: Millis) -> Plan {
 #[must_use]
 pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
     let now = now.max(state.now());
+    let mut plan = ends(state, now);
+    place_jobs(state, now, detail, &mut plan);
+    plan
+}
+
+/// The part of it that comes first: what is to end. For those who know that no job would find a place that found none
+/// before.
+#[must_use]
+pub fn ends(state: &State, now: Millis) -> Plan {
+    let now = now.max(state.now());
     let mut plan = Plan::default();
     end_jobs(state, now, &mut plan);
     evict(state, now, &mut plan);
     judge_faults(state, now, &mut plan);
-    place_jobs(state, now, detail, &mut plan);
     plan
 }
 

@@ -15,7 +15,7 @@ use carma_core::model::{
     Basis, Computed, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef, Profile,
     Request, User,
 };
-use carma_core::plan::{Detail, plan_in};
+use carma_core::plan::{Detail, Plan, ends, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
 use carma_core::reading::{GpuInfo, Health};
 use carma_core::recovery::{Evidence, EvidenceKind, Said};
@@ -40,6 +40,9 @@ pub(crate) struct CoreScheduler<'a> {
     verdicts: Vec<GateVerdict>,
     moving: Vec<GpuIndex>,
     wake: Option<Millis>,
+    /// Whether something has changed since the last plan that could let a job start, and when time alone may.
+    changed: bool,
+    due: Option<Millis>,
     /// What the trace's own jobs that are over teach of those that come.
     run_times: RunTimes,
     /// Where slowdown is limited, or the order goes by it.
@@ -69,6 +72,8 @@ impl<'a> CoreScheduler<'a> {
             verdicts: vec![GateVerdict::Open; gpus],
             moving: Vec::new(),
             wake: None,
+            changed: true,
+            due: None,
             run_times: RunTimes::default(),
             outlooks,
             refused: Vec::new(),
@@ -201,19 +206,41 @@ impl<'a> CoreScheduler<'a> {
         (!due.is_empty(), next)
     }
 
-    /// Tells the core what it wants to know of placements that it may think of.
-    fn predict(&mut self, now: Millis) {
-        if self.outlooks.as_mut().is_some_and(|outlooks| outlooks.news(now)) {
+    /// Whether the model has learned: the core hears of it.
+    fn learned(&mut self, now: Millis) -> bool {
+        let news = self.outlooks.as_mut().is_some_and(|outlooks| outlooks.news(now));
+        if news {
             self.apply(now, &Input::Learned);
         }
+        news
+    }
+
+    /// Tells the core what it wants to know of placements that it may think of; whether that is all of it.
+    fn predict(&mut self, now: Millis) -> bool {
         for _ in 0..ROUNDS {
-            let Some(outlooks) = &mut self.outlooks else { return };
+            let Some(outlooks) = &mut self.outlooks else { return true };
             let answers = outlooks.answers(&self.state, self.workload, &self.known);
             if answers.is_empty() {
-                return;
+                return true;
             }
             self.apply(now, &Input::Predicted(answers));
         }
+        false
+    }
+
+    /// What is to be done now. Where nothing has changed that could let a job start, only what is to end is looked for:
+    /// a measurement alone starts nobody.
+    fn plan(&mut self, now: Millis) -> Plan {
+        let plan = if self.changed || self.due.is_some_and(|due| due <= now) {
+            let told_all = self.predict(now);
+            let plan = plan_in(&self.state, now, Detail::Actions);
+            (self.changed, self.due) = (!told_all, plan.wake);
+            plan
+        } else {
+            ends(&self.state, now)
+        };
+        self.changed |= !plan.actions.is_empty();
+        plan
     }
 
     /// A launch was decided: in the world it takes no time.
@@ -310,6 +337,7 @@ impl Scheduler for CoreScheduler<'_> {
             run_time,
             hold: false,
         };
+        self.changed = true;
         // A job that the cluster can't hold is refused at submission, as in life.
         match self.state.apply(now, &Input::Submitted(Box::new(new))) {
             Ok(_) => Fate::Goes,
@@ -335,6 +363,7 @@ impl Scheduler for CoreScheduler<'_> {
             },
         };
         let applied = self.apply(now, &Input::Exited { job: id(job), attempt, exit });
+        self.changed = true;
         if how == Left::Completed {
             // As the daemon measures it: what was lost to neighbours is taken out.
             let seconds = world.jobs[job as usize].solo.div_ceil(1000);
@@ -352,6 +381,7 @@ impl Scheduler for CoreScheduler<'_> {
         if let Some(outlooks) = &mut self.outlooks {
             outlooks.changed(now, gpu, world);
         }
+        self.changed = true;
         self.observe(now, gpu, world);
     }
 
@@ -368,11 +398,11 @@ impl Scheduler for CoreScheduler<'_> {
             return Vec::new();
         }
         if !self.idle_will_do() {
-            self.refresh_windows(now, world);
+            self.changed |= self.refresh_windows(now, world).news;
         }
-        self.predict(now);
-        let plan = plan_in(&self.state, now, Detail::Actions);
-        self.wake = [plan.wake, next].into_iter().flatten().min();
+        self.changed |= self.learned(now);
+        let plan = self.plan(now);
+        self.wake = [self.due, plan.wake, next].into_iter().flatten().min();
         let mut decisions = Vec::with_capacity(plan.actions.len());
         for action in plan.actions {
             let action = Box::new(action);
@@ -409,7 +439,9 @@ impl Scheduler for CoreScheduler<'_> {
     }
 
     fn look(&mut self, now: Millis, world: &World) -> Look {
-        self.refresh_windows(now, world)
+        let look = self.refresh_windows(now, world);
+        self.changed |= look.news;
+        look
     }
 }
 
