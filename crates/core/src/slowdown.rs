@@ -87,12 +87,13 @@ pub fn questions(state: &State) -> Vec<Question> {
     for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
         if gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive) {
             let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
-            let server = match state.server_on(gpu) {
+            let (server, found) = state.companies(id, gpu);
+            let server = match server {
                 Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
                 Server::One(_) | Server::Unused | Server::Several => None,
             };
-            for mode in [SharingMode::TimeSlice, SharingMode::Mps] {
-                let there = companies.entry((mode, state.company(id, gpu, mode))).or_default();
+            for (mode, company) in [SharingMode::TimeSlice, SharingMode::Mps].into_iter().zip(found) {
+                let there = companies.entry((mode, company)).or_default();
                 there.limited |= limited;
                 there.room = room.max(there.room);
                 there.servers.insert(server);

@@ -25,16 +25,9 @@ struct Mode<'a> {
 impl<'a> Beside<'a> {
     pub(super) fn new(state: &'a State, id: GpuId, gpu: &Gpu) -> Self {
         let members = gpu.tenants.iter().filter_map(|t| Some((t.job, state.job(t.job)?.class())));
-        let mode = |sharing| {
-            let company = state.company(id, gpu, sharing);
-            Mode { outlooks: state.outlooks_of(&company), company }
-        };
-        Self {
-            state,
-            members: members.collect(),
-            server: state.server_on(gpu),
-            modes: [mode(SharingMode::TimeSlice), mode(SharingMode::Mps)],
-        }
+        let (server, companies) = state.companies(id, gpu);
+        let modes = companies.map(|company| Mode { outlooks: state.outlooks_of(&company), company });
+        Self { state, members: members.collect(), server, modes }
     }
 
     /// A job is placed here; `server`: what serves it if it is under MPS.

@@ -149,25 +149,27 @@ impl State {
         if self.options.mps_multi_user { 0 } else { job.spec.user.uid }
     }
 
-    /// What serves those who are on a GPU.
-    pub(crate) fn server_on(&self, gpu: &Gpu) -> Server {
-        let mps = |job: &Job| job.placement().is_none_or(|placed| placed.sharing == SharingMode::Mps);
-        let jobs = gpu.tenants.iter().filter_map(|t| self.job(t.job));
-        jobs.fold(Server::Unused, |server, job| server.with(mps(job).then(|| self.server_of(job))))
+    /// Who is on a GPU, as far as predictions for one more go: as one finds them who takes turns with them, and one whom
+    /// the MPS server of those who are there serves. And what serves them.
+    pub(crate) fn companies(&self, id: GpuId, gpu: &Gpu) -> (Server, [Company; 2]) {
+        let mut classes = Vec::with_capacity(gpu.tenants.len());
+        let mut server = Server::Unused;
+        for job in gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job)) {
+            classes.push(job.class());
+            let mps = job.placement().is_none_or(|placed| placed.sharing == SharingMode::Mps);
+            server = server.with(mps.then(|| self.server_of(job)));
+        }
+        classes.sort_unstable();
+        let kind = self.kinds.get(id.0 as usize).copied().unwrap_or(id);
+        let by_server = if server == Server::Several { SharingMode::TimeSlice } else { SharingMode::Mps };
+        let turns = Company { kind, sharing: SharingMode::TimeSlice, classes: classes.clone() };
+        (server, [turns, Company { kind, sharing: by_server, classes }])
     }
 
-    /// Who is on a GPU, as far as predictions for one more go: under MPS of the server of those who are there, or taking
-    /// turns with them.
+    /// The same for a job that shares in this way.
     pub(crate) fn company(&self, id: GpuId, gpu: &Gpu, sharing: SharingMode) -> Company {
-        let mut classes: Vec<Class> =
-            gpu.tenants.iter().filter_map(|t| self.job(t.job)).map(Job::class).collect();
-        classes.sort_unstable();
-        let sharing = if sharing == SharingMode::Mps && self.server_on(gpu) != Server::Several {
-            SharingMode::Mps
-        } else {
-            SharingMode::TimeSlice
-        };
-        Company { kind: self.kinds.get(id.0 as usize).copied().unwrap_or(id), sharing, classes }
+        let (_, [turns, by_server]) = self.companies(id, gpu);
+        if sharing == SharingMode::Mps { by_server } else { turns }
     }
 
     /// What is predicted of those who might join a company, by class.
@@ -184,9 +186,7 @@ impl State {
     pub(super) fn forget_absent(&mut self) {
         let mut present = BTreeSet::new();
         for (id, gpu) in (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| !gpu.tenants.is_empty()) {
-            for mode in [SharingMode::TimeSlice, SharingMode::Mps] {
-                present.insert(self.company(id, gpu, mode));
-            }
+            present.extend(self.companies(id, gpu).1);
         }
         self.predictions.0.retain(|company, _| present.contains(company));
     }
