@@ -3,7 +3,7 @@
 //! What follows from a prediction is the policy's and the limits' ([`super::slot`]).
 
 use crate::ledger::Gpu;
-use crate::model::{GpuId, Job, JobId, SharingMode};
+use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
 use crate::state::{Server, State};
 use std::collections::BTreeMap;
@@ -64,12 +64,9 @@ impl<'a> Beside<'a> {
     }
 
     /// The job of this class: the newcomer, or one that is there.
-    pub(super) fn who(&self, newcomer: &Job, class: Class) -> JobId {
+    pub(super) fn who(&self, newcomer: JobId, joins: Class, class: Class) -> JobId {
         let there = || self.members.iter().find(|(_, of)| *of == class).map(|(job, _)| *job);
-        Some(newcomer.spec.id)
-            .filter(|_| newcomer.class() == class)
-            .or_else(there)
-            .unwrap_or(newcomer.spec.id)
+        Some(newcomer).filter(|_| joins == class).or_else(there).unwrap_or(newcomer)
     }
 
     /// What is predicted of each job if one joins, by job number.

@@ -248,9 +248,8 @@ impl<'a> Slot<'a> {
         if !want.particular && !limited && !policy.goes_by_predictions() {
             return None;
         }
-        let job = self.state.job(want.job)?;
         if (want.particular || self.parted)
-            && let Some(apart) = kept_apart(self.state, job, self.gpu)
+            && let Some(apart) = kept_apart(self.state, self.state.job(want.job)?, self.gpu)
         {
             return Some(Objection::Apart(apart));
         }
@@ -267,7 +266,7 @@ impl<'a> Slot<'a> {
         let (Some(beside), Some(outlook)) = (&self.beside, self.outlook(want)) else {
             return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
         };
-        let unknown = outlook.unknown.first().map(|class| beside.who(job, *class));
+        let unknown = outlook.unknown.first().map(|class| beside.who(want.job, want.class, *class));
         if by_throughput && outlook.throughput.is_none() {
             return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
         }
