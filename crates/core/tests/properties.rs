@@ -6,7 +6,7 @@
 
 use carma_core::explain::{Reason, UserLimit};
 use carma_core::input::{Foreign, Observation};
-use carma_core::ledger::Reservation;
+use carma_core::ledger::{Gpu, Reservation, Tenant};
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, HostUse,
     Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
@@ -85,6 +85,8 @@ enum Op {
     Measure(Pick, bool, u32, u32),
     /// All jobs are measured to be slow, a plan is followed, and those whom it ends exit.
     Slow,
+    /// A tenant of a GPU takes all of it within three looks, a plan is followed, and those whom it ends exit.
+    Fill(u32, usize),
     Cancel(Pick, u32),
     Hold(Pick, u32),
     Release(Pick, u32),
@@ -142,13 +144,15 @@ fn options() -> impl Strategy<Value = Options> {
     let sharing = prop_oneof![3 => Just(SharingMode::Mps), 2 => mode()];
     let slowdown = proptest::option::weighted(0.3, 10_000u32..40_000);
     let by_gain = proptest::bool::weighted(0.1);
+    let blind = proptest::bool::weighted(0.3);
     let allowances = (
         proptest::option::weighted(0.1, 0u32..4),
         proptest::option::weighted(0.1, 0u32..6),
         proptest::option::weighted(0.1, (0u32..2, 0u64..10_000_000, time())),
         (1u32..4, time()),
     );
-    let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), 0u32..3, 0u32..3, slowdown, by_gain);
+    let retries = (0u32..3, 0u32..3);
+    let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), retries, slowdown, by_gain, blind);
     let times = (time(), time(), time(), time(), time(), time());
     (policy, rest, times, allowances).prop_map(
         |(policy, rest, times, (jobs, gpus, quota, (share, half_life)))| {
@@ -161,11 +165,12 @@ fn options() -> impl Strategy<Value = Options> {
             if rest.3 {
                 options.recovery = RecoveryMethod::Exclusive;
             }
-            (options.max_retries, options.max_free_retries) = (rest.4, rest.5);
+            (options.max_retries, options.max_free_retries) = rest.4;
             (options.window, options.startup_patience) = (times.0, times.1);
             (options.kill_grace, options.fault_window) = (times.3, times.4);
             options.mps_cooldown = times.5;
-            options.max_slowdown = rest.6.map(Fraction);
+            options.max_slowdown = rest.5.map(Fraction);
+            options.policy.blind |= rest.7;
             // User 1001 may have one more of what is limited, user 1002 anything.
             let allow = |more: Option<u32>| {
                 let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
@@ -179,7 +184,7 @@ fn options() -> impl Strategy<Value = Options> {
             options.quota_period = quota.map_or(options.quota_period, |quota| quota.2);
             options.usage_half_life = half_life;
             options.slowdown_window = Millis(times.2.0.min(4_000));
-            if rest.7 {
+            if rest.6 {
                 let by_both = options.policy.most_jobs.is_some();
                 options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
             }
@@ -407,6 +412,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
         6 => Just(Op::Slow),
+        6 => (0u32..5, 0usize..4).prop_map(|(gpu, tenant)| Op::Fill(gpu, tenant)),
         4 => (pick(), right(), 0u32..12_000, 0u32..20_000)
             .prop_map(|(job, ok, p, over)| Op::Measure(job, ok, p, over)),
         2 => (pick(), uid()).prop_map(|(job, by)| Op::Cancel(job, by)),
@@ -416,6 +422,20 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u32..5, uid(), any::<bool>()).prop_map(|(gpu, by, to)| Op::Drain(gpu, by, to)),
         8 => clock.prop_map(Op::Clock),
     ]
+}
+
+/// A look that tells everything: these tenants, and no more.
+fn seen(tenants: Vec<Option<u64>>) -> Look {
+    Look {
+        tenants,
+        stranger: None,
+        foreign: vec![],
+        extra: Some(0),
+        health: Health::Ok,
+        processes_known: true,
+        activity: [Some(2_000); 3],
+        age: 0,
+    }
 }
 
 /// A state, the inputs that made it, and what was seen on the way.
@@ -602,17 +622,7 @@ impl World {
             Op::Look(gpu, look) => return self.look(*gpu, look),
             Op::LookAtAll(held) => {
                 for gpu in 0..u32::try_from(self.state.gpus().len()).unwrap() {
-                    let look = Look {
-                        tenants: vec![Some(u64::from(*held)); 4],
-                        stranger: None,
-                        foreign: vec![],
-                        extra: Some(0),
-                        health: Health::Ok,
-                        processes_known: true,
-                        activity: [Some(2_000); 3],
-                        age: 0,
-                    };
-                    self.look(gpu, &look)?;
+                    self.look(gpu, &seen(vec![Some(u64::from(*held)); 4]))?;
                 }
                 return Ok(());
             }
@@ -646,15 +656,19 @@ impl World {
                         self.feed(Input::Measured { job, attempt, progress: Fraction(1), over })?;
                     }
                 }
-                self.follow_plan(usize::MAX)?;
-                for id in self.state.active().clone() {
-                    let ending = |job: &Job| matches!(job.phase, Phase::Running { ending: Some(_), .. });
-                    if self.state.job(id).is_some_and(ending) {
-                        let killed = ExitStatus::Signal(15);
-                        self.step(&Op::Exited(Pick::Number(id.0), true, killed, None, Never::Ran, 0))?;
-                    }
+                return self.follow_ends();
+            }
+            Op::Fill(gpu, which) => {
+                let Some(there) = self.state.gpu(GpuId(*gpu)) else { return Ok(()) };
+                let (memory, count) = (there.info.memory.0, there.tenants.len());
+                self.clock = self.clock.max(self.state.now());
+                for share in [5, 3, 2] {
+                    self.clock = self.clock + Millis(100);
+                    let held = |at| if at == which % count.max(1) { memory * 2 / share } else { 1000 };
+                    let tenants: Vec<_> = (0..count).map(|at| Some(held(at))).collect();
+                    self.look(*gpu, &seen(tenants))?;
                 }
-                return Ok(());
+                return self.follow_ends();
             }
             Op::Unchanged(gpus) => Input::Unchanged(gpus.iter().copied().map(GpuId).collect()),
             Op::Plan(count) => return self.follow_plan(*count),
@@ -770,6 +784,19 @@ impl World {
         self.feed(input).map(drop)
     }
 
+    /// Follows a plan, and those that are to end do.
+    fn follow_ends(&mut self) -> Check {
+        self.follow_plan(usize::MAX)?;
+        for id in self.state.active().clone() {
+            let ending = |job: &Job| matches!(job.phase, Phase::Running { ending: Some(_), .. });
+            if self.state.job(id).is_some_and(ending) {
+                let killed = ExitStatus::Signal(15);
+                self.step(&Op::Exited(Pick::Number(id.0), true, killed, None, Never::Ran, 0))?;
+            }
+        }
+        Ok(())
+    }
+
     fn follow_plan(&mut self, count: usize) -> Check {
         let made = plan(&self.state, self.clock);
         self.plans.push((self.journal.len(), made.clone()));
@@ -846,6 +873,7 @@ impl World {
         }
         self.targets(&made)?;
         self.in_turn(&made)?;
+        self.is_guarded(&made)?;
         self.allowed(&made)?;
         self.wakes(&made)?;
         for (id, reason) in &made.waiting {
@@ -1035,7 +1063,7 @@ impl World {
         let job = self.state.job(id).unwrap();
         let sent = job.ending().and_then(|ending| ending.sent);
         let runs = matches!(job.phase, Phase::Running { .. });
-        let saves = runs && cause.requeues() && job.spec.request.save_grace.is_some();
+        let saves = runs && cause.saves() && job.spec.request.save_grace.is_some();
         match level {
             EndLevel::Checkpoint => prop_assert!(saves && sent.is_none(), "job {} is asked to save", id),
             EndLevel::Terminate => match sent {
@@ -1045,12 +1073,46 @@ impl World {
                     let waited = self.clock.max(self.state.now()).since(at);
                     let asked = job.ending().is_some_and(|ending| !ending.cannot_save);
                     let grace = job.spec.request.save_grace;
-                    prop_assert!(!asked || !cause.requeues() || grace.is_none_or(|grace| waited >= grace));
+                    prop_assert!(!asked || !cause.saves() || grace.is_none_or(|grace| waited >= grace));
                 }
             },
             EndLevel::Kill | EndLevel::Abandon => {
                 prop_assert!(sent.is_some_and(|(before, _)| before >= EndLevel::Terminate));
             }
+        }
+        Ok(())
+    }
+
+    /// The growth guard ends no job that keeps to what it was given, one on a GPU at a time, and the first only for what it
+    /// took beyond that.
+    fn is_guarded(&self, made: &Plan) -> Check {
+        let mut ended: BTreeSet<JobId> = BTreeSet::new();
+        for action in &made.actions {
+            let Action::End { job: id, level, cause, .. } = action else { continue };
+            let job = self.state.job(*id).unwrap();
+            let placement = job.placement().unwrap();
+            let tells = job.ending().is_none_or(|ending| ending.sent.is_none());
+            if let (EndCause::GrowthGuard(filling), true) = (cause, tells) {
+                prop_assert!(self.state.options().policy.blind && *level == EndLevel::Terminate);
+                prop_assert!(placement.cap.is_none(), "job {} had a limit", id);
+                let on = |gpu: &&Gpu| gpu.info.index == filling.gpu;
+                let gpu = placement.gpus.iter().filter_map(|id| self.state.gpu(*id)).find(on).unwrap();
+                let tenant = gpu.tenant(*id).unwrap();
+                let held = tenant.observed.unwrap();
+                let fits = matches!(tenant.reservation, Reservation::Memory(m) if tenant.peak <= Some(m));
+                prop_assert!(!(tenant.settled && fits), "job {} keeps to its reservation", id);
+                prop_assert!(tenant.forecast.is_none_or(|said| held > said), "job {} keeps its word", id);
+                prop_assert_eq!(filling.exceeded.is_some_and(|given| held <= given), false);
+                prop_assert_eq!((filling.held, filling.memory), (held, gpu.info.memory));
+                let came = |t: &Tenant| (t.placed, t.job);
+                let first = gpu.tenants.iter().map(came).min();
+                prop_assert!(gpu.tenants.len() > 1 && (filling.exceeded.is_some() || first < Some(came(tenant))));
+                let leaves = |t: &Tenant| {
+                    ended.contains(&t.job) || self.state.job(t.job).unwrap().ending().is_some()
+                };
+                prop_assert!(!gpu.tenants.iter().any(leaves), "two leave GPU {}", filling.gpu);
+            }
+            ended.insert(*id);
         }
         Ok(())
     }
@@ -1187,6 +1249,7 @@ fn the_random_runs_reach_every_kind_of_end() {
         "TimeLimit",
         "MaxSlowdown",
         "Evicted",
+        "GrowthGuard",
         "OutOfMemoryRetry",
         "OutOfMemory",
         "HostOutOfMemory",

@@ -56,6 +56,7 @@ impl Reason {
             Self::Cancelled { .. } => "Cancelled",
             Self::RequeuedByUser { .. } => "Requeued",
             Self::Evicted { .. } => "Evicted",
+            Self::GrowthGuard { .. } => "GrowthGuard",
             Self::TimeLimit { .. } => "TimeLimit",
             Self::OutOfMemoryRetry { .. } => "OutOfMemoryRetry",
             Self::OutOfMemoryFinal { .. } => "OutOfMemory",

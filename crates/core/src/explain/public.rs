@@ -2,7 +2,7 @@
 //! of an error, which belong to the job's owner.
 
 use super::text::took_down;
-use super::{NoGpu, Reason, Refusal, UserLimit};
+use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
 /// Every field of every variant is named here, so that a new field does not compile until it is shown or hidden here.
@@ -37,6 +37,10 @@ impl Reason {
             | Self::Cancelled { by: _ }
             | Self::RequeuedByUser { by: _ }
             | Self::Evicted { job: _, slowdown: _, limit: _, apart: _ }
+            | Self::GrowthGuard {
+                filling: Filling { gpu: _, memory: _, free: _, left: _, held: _, exceeded: _ },
+                next: _,
+            }
             | Self::TimeLimit { limit: _ }
             | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
             | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),

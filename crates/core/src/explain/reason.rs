@@ -50,6 +50,24 @@ pub enum UserLimit {
     },
 }
 
+/// A GPU that was about to run full, and the job that had to leave it for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filling {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Its memory.
+    pub memory: MiB,
+    /// What of it was not in use.
+    pub free: MiB,
+    /// What of that was not reserved for other jobs.
+    pub left: MiB,
+    /// What the job held.
+    pub held: MiB,
+    /// What was reserved for it, where it held more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exceeded: Option<MiB>,
+}
+
 /// Why something was decided or is as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -187,6 +205,13 @@ pub enum Reason {
         limit: Fraction,
         /// Jobs that it is not placed beside again.
         apart: Vec<JobId>,
+    },
+    /// Its GPU was about to run full, and it was the last to come of those that grew. Back to the queue without charge.
+    GrowthGuard {
+        /// The GPU, and what the job held.
+        filling: Filling,
+        /// What the next attempt gets; `None`: as before, another job took the memory.
+        next: Option<Floor>,
     },
     /// Over its time limit.
     TimeLimit {

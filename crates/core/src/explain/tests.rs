@@ -1,7 +1,7 @@
 //! The public text of no reason gives a user's own words away.
 
 use super::public::public_status;
-use super::{Holder, NoGpu, Reason, Refusal, UserLimit};
+use super::{Filling, Holder, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
 use crate::spec::{JobId, SharingMode};
@@ -96,6 +96,10 @@ fn all() -> Vec<Reason> {
         Reason::Cancelled { by: "bob".into() },
         Reason::RequeuedByUser { by: "bob".into() },
         Reason::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job] },
+        Reason::GrowthGuard {
+            filling: Filling { gpu: 1, memory: m, free: m, left: m, held: m, exceeded: Some(m) },
+            next: Some(Floor::Memory(m)),
+        },
         Reason::TimeLimit { limit: Millis(1) },
         Reason::OutOfMemoryRetry {
             blame: neighbour.clone(),
@@ -201,9 +205,10 @@ fn every_reason_is_tried() {
         Reason::NotLaunched { .. } => 25,
         Reason::HostMemoryLimit { .. } => 26,
         Reason::Later { .. } => 27,
+        Reason::GrowthGuard { .. } => 28,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..28).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..29).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The full text of a reason, for those who may read the job.
 
 use super::refusal::holders;
-use super::{NoGpu, Reason, Refusal, UserLimit};
+use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::NeedSource;
 use crate::spec::JobId;
 use crate::units::MiB;
@@ -82,6 +82,21 @@ fn no_gpu(
         f.write_str("closest is ")?;
     }
     write!(f, "GPU {index}: {refusal}")
+}
+
+impl fmt::Display for Filling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gpu, memory, free, left, held, exceeded } = self;
+        write!(f, "GPU {gpu} was about to run full, {free} of {memory} free")?;
+        if left < free {
+            write!(f, " ({} of it reserved for others)", *free - *left)?;
+        }
+        write!(f, "; it was the last to come of the jobs that grow, and held {held}")?;
+        match exceeded {
+            Some(reserved) => write!(f, " where no more than {reserved} could be reserved"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -196,6 +211,13 @@ impl fmt::Display for Reason {
                 f,
                 "evicted: job {job} was slowed down by {slowdown}, and its limit is {limit}; requeued without charge"
             ),
+            Self::GrowthGuard { filling, next } => {
+                write!(f, "growth guard: {filling}; requeued without charge")?;
+                match next {
+                    Some(next) => write!(f, ", with {next}"),
+                    None => Ok(()),
+                }
+            }
             Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
             Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {
                 write!(f, "out of GPU memory: {blame}; retried with {next}")?;

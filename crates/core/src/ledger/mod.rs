@@ -218,8 +218,7 @@ impl Gpu {
     /// Marks tenants that have settled and shrinks their reservations.
     fn settle(&mut self, now: Millis, options: &Options) {
         for tenant in &mut self.tenants {
-            let full = tenant.active_since.is_some_and(|since| now.since(since) >= options.window);
-            tenant.settled |= full || (options.policy.blind && tenant.is_steady(now));
+            tenant.settled |= tenant.has_settled(now, options);
             let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
                 continue;
             };

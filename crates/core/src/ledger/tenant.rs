@@ -91,7 +91,8 @@ pub struct Tenant {
     /// When its first steps were seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stepped: Option<Millis>,
-    /// Whether its first window is full, or its memory has stopped growing over its first steps.
+    /// Whether what it takes is known: its first window is full; where jobs of unknown memory share, its memory has stopped
+    /// growing.
     pub settled: bool,
     /// Whether it ever had a neighbour (ours) or a foreign process beside it.
     pub shared: bool,
@@ -140,9 +141,6 @@ const STEADY: Millis = Millis::secs(5);
 
 /// So many rises after that are no evaluation and no last batch: the memory grows.
 const GROWING: u32 = 3;
-
-/// Margin on the peak of a job whose memory grows, percent.
-const GROWING_MARGIN: u64 = 40;
 
 impl Growth {
     pub(super) fn is_none(&self) -> bool {
@@ -194,8 +192,7 @@ impl Tenant {
 
     /// What goes on top of a peak that was seen.
     pub(super) fn margin(&self, peak: MiB, options: &Options) -> MiB {
-        let margin = options.margin(peak);
-        if self.growth.is_growing() { margin.max(peak.percent(GROWING_MARGIN)) } else { margin }
+        if self.growth.is_growing() { options.growing_margin(peak) } else { options.margin(peak) }
     }
 
     /// Whether what it has not taken may be given to others. Without a computed need, as soon as it has
@@ -209,11 +206,29 @@ impl Tenant {
         active >= FIRST_MINUTE.max(options.window) && still && begun
     }
 
+    /// Whether what it takes is known.
+    pub(super) fn has_settled(&self, now: Millis, options: &Options) -> bool {
+        let Some(since) = self.active_since else { return false };
+        let active = now.since(since);
+        let full = active >= options.window;
+        if !options.policy.blind {
+            return full;
+        }
+        let still = self.growth.at.is_none_or(|at| now.since(at) >= options.window);
+        // What grows for minutes does not stop: it gets a larger margin, and others may come.
+        self.is_steady(now) || (full && (still || active >= options.startup_patience))
+    }
+
     /// Whether it has made steps, and its memory has not risen since for a while: with static shapes the first step takes
     /// what every step takes.
-    pub(super) fn is_steady(&self, now: Millis) -> bool {
+    fn is_steady(&self, now: Millis) -> bool {
         let risen = self.growth.at.or(self.active_since);
         self.stepped.zip(risen).is_some_and(|(stepped, risen)| now.since(stepped.max(risen)) >= STEADY)
+    }
+
+    /// Whether its memory rose notably a moment ago.
+    pub(crate) fn is_rising(&self, now: Millis) -> bool {
+        self.growth.at.is_some_and(|at| now.since(at) < STEADY)
     }
 
     /// How its memory was seen to grow, at its end.

@@ -1,7 +1,7 @@
 //! One attempt of a job: where it runs, why it is being ended, and what is kept of it.
 
 use super::exit::Exit;
-use crate::explain::Reason;
+use crate::explain::{Filling, Reason};
 use crate::ledger::{Alone, SeenMemory};
 use crate::spec::{GpuId, JobId, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
@@ -67,12 +67,21 @@ pub enum EndCause {
         /// Jobs that it is not placed beside again.
         apart: Vec<JobId>,
     },
+    /// A GPU of it is about to run full, and of the jobs that grow there it came last.
+    GrowthGuard(Filling),
 }
 
 impl EndCause {
-    /// Whether a job that is ended for it goes back into the queue, so that what it saves is of use to it.
+    /// Whether a job that is ended for it goes back into the queue.
     #[must_use]
     pub const fn requeues(&self) -> bool {
+        matches!(self, Self::Requeued { .. } | Self::Evicted { .. } | Self::GrowthGuard(_))
+    }
+
+    /// Whether a job that is ended for it is given the time to save its work: where that is of use to it, and the GPU is
+    /// not full before.
+    #[must_use]
+    pub const fn saves(&self) -> bool {
         matches!(self, Self::Requeued { .. } | Self::Evicted { .. })
     }
 }

@@ -5,9 +5,10 @@
 
 use super::Plan;
 use crate::input::Action;
-use crate::model::{EndCause, EndLevel, Ending, Job, Phase};
+use crate::model::{EndCause, EndLevel, Ending, Job, JobId, Phase};
 use crate::state::State;
 use crate::units::Millis;
+use std::collections::BTreeSet;
 
 /// Signals that are due, and when the next ones are.
 pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
@@ -25,11 +26,20 @@ pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     }
 }
 
-/// How a job is asked first: to save its work, where that is of use to it and its user wants it; else to end. One that is
+/// Jobs that are ended by a plan, as far as it is made: of a time limit that is just over, say.
+pub(super) fn ended_by(plan: &Plan) -> BTreeSet<JobId> {
+    let ended = plan.actions.iter().filter_map(|action| match action {
+        Action::End { job, .. } => Some(*job),
+        Action::Launch { .. } | Action::SetState { .. } => None,
+    });
+    ended.collect()
+}
+
+/// How a job is asked first: to save its work, where there is time for it and its user wants it; else to end. One that is
 /// still being launched has nothing to save.
 pub(super) fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
     let runs = matches!(job.phase, Phase::Running { .. });
-    if runs && cause.requeues() && job.spec.request.save_grace.is_some() {
+    if runs && cause.saves() && job.spec.request.save_grace.is_some() {
         EndLevel::Checkpoint
     } else {
         EndLevel::Terminate
@@ -66,7 +76,7 @@ fn next(job: &Job, grace: Millis) -> Option<Next> {
     };
     // A cancel that comes while it saves needs nothing saved.
     let wait = match sent {
-        EndLevel::Checkpoint if *cannot_save || !cause.requeues() => Millis::ZERO,
+        EndLevel::Checkpoint if *cannot_save || !cause.saves() => Millis::ZERO,
         sent => patience(job, sent, grace),
     };
     Some(Next { at: at + wait, level, cause: cause.clone() })

@@ -3,7 +3,7 @@
 //! What is allowed and predicted is in [`crate::slowdown`]. Here only what was measured counts.
 
 use super::Plan;
-use super::ending::first_level;
+use super::ending::{ended_by, first_level};
 use crate::input::Action;
 use crate::model::{EndCause, GpuId, Job, JobId, Phase};
 use crate::slowdown::{least_progress, limit, slowdown};
@@ -15,12 +15,7 @@ use std::collections::BTreeSet;
 /// is measured anew after each.
 pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
-    // By this very plan: of a time limit that is just over, say.
-    let ended = plan.actions.iter().filter_map(|action| match action {
-        Action::End { job, .. } => Some(*job),
-        Action::Launch { .. } | Action::SetState { .. } => None,
-    });
-    let ended: BTreeSet<JobId> = ended.collect();
+    let ended = ended_by(plan);
     // A floor is kept in expectation: what is measured is judged with a little patience.
     let kept = state.options().policy.progress.map(|rule| Fraction(rule.floor.0 / 10 * 9));
     for job in state.active().iter().filter_map(|id| state.job(*id)) {

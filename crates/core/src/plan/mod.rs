@@ -10,6 +10,7 @@ mod evict;
 mod failed;
 mod faults;
 mod gpus;
+mod growth;
 mod limits;
 mod place;
 mod search;
@@ -28,6 +29,7 @@ use crate::units::Millis;
 use ending::end_jobs;
 use evict::evict;
 use faults::judge_faults;
+use growth::guard;
 use place::place_jobs;
 use search::Slots;
 use std::sync::Arc;
@@ -77,6 +79,7 @@ pub fn ends(state: &State, now: Millis) -> Plan {
     let mut plan = Plan::default();
     end_jobs(state, now, &mut plan);
     evict(state, now, &mut plan);
+    guard(state, now, &mut plan);
     judge_faults(state, now, &mut plan);
     plan
 }

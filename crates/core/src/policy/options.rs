@@ -9,6 +9,9 @@ use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// Margin on the peak of a job whose memory grows, percent.
+const GROWING_MARGIN: u64 = 40;
+
 /// How out-of-memory is recovered from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -221,6 +224,12 @@ impl Options {
     #[must_use]
     pub fn margin(&self, peak: MiB) -> MiB {
         peak.percent(self.margin_percent).max(self.margin_min)
+    }
+
+    /// The same for a job whose memory grows.
+    #[must_use]
+    pub fn growing_margin(&self, peak: MiB) -> MiB {
+        self.margin(peak).max(peak.percent(GROWING_MARGIN))
     }
 }
 

@@ -162,6 +162,17 @@ impl Glances {
         }
     }
 
+    /// By how much the memory of a job rose over the last two looks that differ, where it rose in each of them; else by
+    /// nothing. `since`: from before that no look counts.
+    #[must_use]
+    pub fn rise(&self, job: JobId, since: Millis) -> MiB {
+        let [.., first, second, last] = self.0.as_slice() else { return MiB::ZERO };
+        match (first.of(job), second.of(job), last.of(job)) {
+            (Some(a), Some(b), Some(c)) if a < b && b < c && first.until >= since => c - a,
+            _ => MiB::ZERO,
+        }
+    }
+
     /// Most memory of a job in the looks around a death of another.
     pub(crate) fn most_of(&self, job: JobId, now: Millis) -> Option<MiB> {
         let near = self.0.iter().rev().enumerate();

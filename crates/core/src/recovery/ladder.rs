@@ -131,6 +131,27 @@ pub fn after_neighbours(floor: Option<Floor>, free: u32, rules: &Options) -> Opt
     if is_harmed_often(free, rules) { Some(Floor::ExclusiveGpu) } else { floor }
 }
 
+/// What a job gets that was put back since its memory grew on a GPU that was about to run full: what it was seen to hold
+/// and as much again as a job takes that grows, or a GPU alone where none has that, or if it happens again and again. One
+/// that was far from what it was `given` gets that once more: others took the memory. It is charged nothing.
+#[must_use]
+pub fn after_growth(
+    peak: Option<MiB>,
+    given: Option<MiB>,
+    tried: &Tried,
+    rules: &Options,
+) -> Option<Floor> {
+    if rules.recovery == RecoveryMethod::Exclusive || is_harmed_often(tried.free, rules) {
+        return Some(Floor::ExclusiveGpu);
+    }
+    let Some(wants) = peak.map(|peak| peak + rules.growing_margin(peak)) else { return tried.floor };
+    if given.is_some_and(|given| wants <= given) {
+        return tried.floor;
+    }
+    let floor = tried.floor.max(Some(Floor::Memory(wants)));
+    if tried.fits(wants.max(tried.least)) { floor } else { Some(Floor::ExclusiveGpu) }
+}
+
 /// Whether a job was put back without charge as often as it may be.
 const fn is_harmed_often(free: u32, rules: &Options) -> bool {
     free >= rules.max_free_retries

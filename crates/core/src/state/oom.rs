@@ -1,13 +1,13 @@
-//! An attempt that ran out of GPU memory: what the ledger knows of it, and what follows.
+//! An attempt that ran out of GPU memory, or was ended before it did: what the ledger knows of it, and what follows.
 //!
 //! Whose fault it was and what the next attempt gets is said by [`crate::recovery`]; here the facts are collected and
 //! the verdict is carried out.
 
 use super::{Applied, State};
-use crate::explain::Reason;
+use crate::explain::{Filling, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Reservation, Tenant};
-use crate::model::{Exit, JobId, JobState, Placement};
+use crate::model::{Exit, Job, JobId, JobState, Placement};
 use crate::recovery::{self, Around, Next, OomFacts, Said, Tried};
 use crate::units::MiB;
 use std::cmp::Reverse;
@@ -80,6 +80,41 @@ impl State {
         named.or_else(by_looks).cloned()
     }
 
+    /// Most memory seen of a job on one of its GPUs.
+    fn peak(&self, id: JobId, placement: &Placement) -> Option<MiB> {
+        placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id)?.peak).max()
+    }
+
+    fn tried(&self, job: &Job, placement: &Placement) -> Tried {
+        let peak = self.peak(job.spec.id, placement).unwrap_or_default();
+        let declared = job.spec.forecasts.declared.unwrap_or_default();
+        Tried {
+            floor: job.floor,
+            charged: job.charged_retries,
+            free: job.free_retries,
+            max_charged: job.spec.request.max_retries.unwrap_or(self.options.max_retries),
+            least: job.least_capacity().max(peak).max(declared),
+            gpus: job.spec.request.gpus as usize,
+            present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
+        }
+    }
+
+    /// It was ended before it could run its GPU full.
+    pub(super) fn outgrew(&mut self, id: JobId, exit: &Exit, filling: Filling) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let Some(placement) = job.placement() else { return Err(Rejected::NoSuchJob(id)) };
+        // What it exceeded says no more of what it wants.
+        let given = placement.part.filter(|_| filling.exceeded.is_none());
+        let (peak, tried) = (self.peak(id, placement), self.tried(job, placement));
+        let next = recovery::after_growth(peak, given, &tried, &self.options);
+        self.leave(id, Some(exit.clone()), Reason::GrowthGuard { filling, next });
+        self.enqueue(id, |job| {
+            job.floor = next;
+            job.free_retries += 1;
+        });
+        Ok(())
+    }
+
     pub(super) fn out_of_memory(
         &mut self,
         id: JobId,
@@ -93,19 +128,8 @@ impl State {
             return Err(Rejected::StaleAttempt { job: id, attempt: placement.attempt });
         };
         let blame = recovery::blame(&facts);
-        let max_retries = job.spec.request.max_retries.unwrap_or(self.options.max_retries);
-        let charged_before = job.charged_retries;
-        let peaks = placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id)?.peak);
-        let declared = job.spec.forecasts.declared.unwrap_or_default();
-        let tried = Tried {
-            floor: job.floor,
-            charged: charged_before,
-            free: job.free_retries,
-            max_charged: max_retries,
-            least: job.least_capacity().max(peaks.max().unwrap_or_default()).max(declared),
-            gpus: job.spec.request.gpus as usize,
-            present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
-        };
+        let tried = self.tried(job, placement);
+        let (charged_before, max_retries) = (tried.charged, tried.max_charged);
         match recovery::next_attempt(&facts, &blame, &tried, &self.options) {
             Next::Retry { floor, charged } => {
                 let retries = charged_before + u32::from(charged);

@@ -126,6 +126,7 @@ impl State {
                 self.leave(id, Some(exit.clone()), Reason::Evicted { job, slowdown, limit, apart });
                 self.requeue_free(id);
             }
+            EndCause::GrowthGuard(filling) => return self.outgrew(id, exit, filling),
             EndCause::Requeued { by } => {
                 self.leave(id, Some(exit.clone()), Reason::RequeuedByUser { by });
                 self.enqueue(id, |_| ());

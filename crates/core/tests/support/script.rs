@@ -860,6 +860,7 @@ impl Stage {
                     EndCause::Cancelled { by } => format!("cancelled by {by}"),
                     EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
                     EndCause::Requeued { by } => format!("put back into the queue by {by}"),
+                    EndCause::GrowthGuard(filling) => filling.to_string(),
                     EndCause::Evicted { job, slowdown, limit, .. } => {
                         format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
                     }

@@ -1,0 +1,120 @@
+//! Memory that grows where nothing limits it: who leaves a GPU before it runs full.
+//!
+//! On a full GPU the job dies that allocates next, whoever took the memory. So the one that came last of those that grow
+//! goes back into the queue before that, at once: memory may be full within seconds. A job that keeps to what it said, or
+//! that has settled within what is reserved for it, never goes.
+
+use super::Plan;
+use super::ending::ended_by;
+use crate::explain::Filling;
+use crate::input::Action;
+use crate::ledger::{Gpu, Reservation, Tenant};
+use crate::model::{EndCause, EndLevel, JobId, Placement};
+use crate::state::State;
+use crate::units::{MiB, Millis};
+use std::collections::BTreeSet;
+
+/// A GPU with less than this free is about to run full, percent of its memory. CUDA gives a little less than the driver
+/// counts, so that jobs die with some tenths of a percent to some percent free; and the end of a job takes a second.
+const MARGIN_PERCENT: u64 = 3;
+/// But no less than this: PyTorch's allocator asks for about so much at a time.
+const MARGIN_LEAST: MiB = MiB::gib(1);
+
+/// Ends jobs that would run a GPU full, one on a GPU at a time: when it has left, there may be room.
+pub(super) fn guard(state: &State, now: Millis, plan: &mut Plan) {
+    // Elsewhere jobs of unknown memory have GPUs of their own, and published policies stay as they were published.
+    if !state.options().policy.blind {
+        return;
+    }
+    let mut ended = ended_by(plan);
+    for gpu in state.gpus().iter().filter(|gpu| gpu.tenants.len() > 1) {
+        let Some((job, filling)) = leaves(state, gpu, &ended, now) else { continue };
+        let Some(placement) = state.job(job).and_then(|job| job.placement()) else { continue };
+        ended.insert(job);
+        plan.actions.push(Action::End {
+            job,
+            attempt: placement.attempt,
+            level: EndLevel::Terminate,
+            cause: EndCause::GrowthGuard(filling),
+        });
+    }
+}
+
+/// One that shares a GPU, as the guard looks at it.
+struct Member<'a> {
+    tenant: &'a Tenant,
+    placement: &'a Placement,
+    held: MiB,
+    /// What was reserved for it, where it holds more.
+    exceeded: Option<MiB>,
+}
+
+impl<'a> Member<'a> {
+    fn new(tenant: &'a Tenant, placement: &'a Placement) -> Self {
+        let given = match tenant.reservation {
+            Reservation::Memory(m) => Some(m),
+            Reservation::Whole | Reservation::None => placement.part,
+        };
+        let held = tenant.observed.unwrap_or_default();
+        let exceeded = given.max(tenant.forecast).filter(|given| held > *given);
+        Self { tenant, placement, held, exceeded }
+    }
+
+    /// Whether what is reserved for it is more than a guess: a hard limit keeps it to that, it said so much, or it has
+    /// settled.
+    fn is_bound(&self) -> bool {
+        let said = self.tenant.forecast.is_some_and(|said| self.held <= said);
+        self.placement.cap.is_some() || said || self.tenant.settled
+    }
+
+    /// Whether it takes more than it was given, or nothing says where it stops.
+    fn grows(&self, now: Millis) -> bool {
+        let exceeds = self.exceeded.is_some() && self.placement.cap.is_none();
+        exceeds || (!self.is_bound() && self.tenant.is_rising(now))
+    }
+
+    /// What others have to leave it.
+    fn unused(&self) -> MiB {
+        match self.tenant.reservation {
+            Reservation::Memory(m) if self.is_bound() => m - self.held,
+            _ => MiB::ZERO,
+        }
+    }
+
+    const fn came(&self) -> (Millis, JobId) {
+        (self.tenant.placed, self.tenant.job)
+    }
+}
+
+/// Who has to leave a GPU, if it is about to run full.
+fn leaves(state: &State, gpu: &Gpu, ended: &BTreeSet<JobId>, now: Millis) -> Option<(JobId, Filling)> {
+    let seen = gpu.seen.as_ref().filter(|seen| seen.processes_known)?;
+    let (memory, used) = (gpu.info.memory, seen.used?);
+    let stale_after = state.options().stale_after;
+    if now.since(seen.at) > stale_after {
+        return None;
+    }
+    let mut members = Vec::with_capacity(gpu.tenants.len());
+    for tenant in &gpu.tenants {
+        let job = state.job(tenant.job)?;
+        if job.ending().is_some() || ended.contains(&tenant.job) {
+            return None;
+        }
+        members.push(Member::new(tenant, job.placement()?));
+    }
+    let free = memory - used;
+    let left = free - members.iter().map(Member::unused).sum();
+    // As much again as in the last two readings.
+    let since = Millis(now.0.saturating_sub(stale_after.0));
+    let growing = || members.iter().filter(|m| m.grows(now));
+    let soon: MiB = growing().map(|m| gpu.recent.rise(m.tenant.job, since)).sum();
+    if free >= memory.percent(MARGIN_PERCENT).max(MARGIN_LEAST) && left > soon {
+        return None;
+    }
+    // Who came first only goes for what it took beyond what it was given.
+    let first = members.iter().map(Member::came).min()?;
+    let goes = |m: &&Member<'_>| m.exceeded.is_some() || m.came() > first;
+    let last = growing().filter(goes).max_by_key(|m| m.came())?;
+    let Member { held, exceeded, .. } = *last;
+    Some((last.tenant.job, Filling { gpu: gpu.info.index, memory, free, left, held, exceeded }))
+}
