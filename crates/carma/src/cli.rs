@@ -566,6 +566,9 @@ pub(crate) struct VirtualTaskArgs {
     /// After how much work it grows
     #[arg(long, value_name = "TIME", value_parser = span_or_nothing, requires = "grow_to")]
     pub(crate) grow_after: Option<Millis>,
+    /// ... and over how much work, step by step
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = span_or_nothing, requires = "grow_to")]
+    pub(crate) grow_over: Millis,
     /// Exit code at the end; other than 0 it comes with a Python traceback
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub(crate) exit_code: u8,

@@ -1106,10 +1106,11 @@ impl World {
                 prop_assert_eq!((filling.held, filling.memory), (held, gpu.info.memory));
                 let came = |t: &Tenant| (t.placed, t.job);
                 let first = gpu.tenants.iter().map(came).min();
-                prop_assert!(gpu.tenants.len() > 1 && (filling.exceeded.is_some() || first < Some(came(tenant))));
-                let leaves = |t: &Tenant| {
-                    ended.contains(&t.job) || self.state.job(t.job).unwrap().ending().is_some()
-                };
+                prop_assert!(
+                    gpu.tenants.len() > 1 && (filling.exceeded.is_some() || first < Some(came(tenant)))
+                );
+                let leaves =
+                    |t: &Tenant| ended.contains(&t.job) || self.state.job(t.job).unwrap().ending().is_some();
                 prop_assert!(!gpu.tenants.iter().any(leaves), "two leave GPU {}", filling.gpu);
             }
             ended.insert(*id);

@@ -351,6 +351,8 @@ fn observed(attempt: &Attempt) -> Observed {
             // Another filled the GPU: it was ended, no more.
             Blame::Neighbour { .. } => None,
         },
+        // It was still growing.
+        Reason::GrowthGuard { .. } => Some(peak),
         _ => None,
     };
     // One that has saved its work to be moved also ends with code 0, and may have been about to take more.

@@ -214,7 +214,7 @@ fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
 /// A job is in one place at a time, on as many GPUs as it asks for, and what is said of it in total
 /// is what its stretches add up to.
 fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
-    let mut evictions = 0;
+    let (mut evictions, mut guarded) = (0, 0);
     for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
         let mine: Vec<&Stretch> = run.stretches.iter().filter(|s| s.job as usize == at).collect();
         for (n, stretch) in mine.iter().enumerate() {
@@ -232,6 +232,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
         assert_eq!(outcome.attempts as usize, mine.len());
         assert_eq!(outcome.ooms as usize, mine.iter().filter(|s| s.how == End::OutOfMemory).count());
         evictions += mine.iter().filter(|s| s.how == End::Evicted).count() as u64;
+        guarded += mine.iter().filter(|s| s.how == End::GrowthGuard).count() as u64;
         assert_eq!(outcome.exec.0, mine.iter().map(|s| s.end.0 - s.start.0).sum::<u64>());
         assert_eq!(outcome.first_start, mine.first().map(|s| s.start));
         assert_eq!(outcome.last_start, mine.last().map(|s| s.start));
@@ -246,7 +247,7 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
             }
         }
     }
-    assert_eq!(run.summary.evictions, evictions);
+    assert_eq!((run.summary.evictions, run.summary.growth_guard), (evictions, guarded));
     assert_eq!(run.ooms.len() as u64, run.summary.oom);
     assert_eq!(run.summary.oom, run.jobs.iter().map(|job| u64::from(job.ooms)).sum::<u64>());
 }
@@ -284,7 +285,7 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
 /// had to begin anew, and where the start-up is known.
 fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
     let known = workload.jobs.iter().all(|job| job.task.startup.is_some());
-    if !run.ooms.is_empty() || run.summary.evictions > 0 || !known {
+    if !run.ooms.is_empty() || run.summary.evictions + run.summary.growth_guard > 0 || !known {
         return;
     }
     let (mut expected, mut slack) = (0.0, 1.0);

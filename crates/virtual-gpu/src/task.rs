@@ -94,8 +94,10 @@ pub enum Progress {
 /// Memory that a task takes later, as one with a larger batch or a fragmented heap does.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
-    /// When: work done, seconds when alone.
+    /// When it begins: work done, seconds when alone.
     pub after_s: f64,
+    /// How long it takes, in equal steps: work, seconds when alone. At once, when that is nothing.
+    pub over_s: f64,
     /// What it then holds on each GPU. Not less than before.
     pub to: MiB,
 }
@@ -252,12 +254,13 @@ impl TaskSpec {
                 return bad(what, share, "a share from 0 to 1");
             }
         }
-        let after = self.grow.map(|grow| grow.after_s);
+        let (after, over) = (self.grow.map(|grow| grow.after_s), self.grow.map(|grow| grow.over_s));
         let times = [
             ("work", Some(self.work_s)),
             ("startup", Some(self.startup_s)),
             ("fault-after", self.fault_after),
             ("grow", after),
+            ("grow-over", over),
         ];
         for (what, time) in times {
             if let Some(time) = time
@@ -267,6 +270,16 @@ impl TaskSpec {
             }
         }
         Ok(())
+    }
+
+    /// The work at which memory grows next, after so many steps, and to what.
+    fn next_growth(&self, grown: u64) -> Option<(f64, MiB)> {
+        let grow = self.grow?;
+        let steps = if grow.over_s > 0.0 { GROWTH_STEPS } else { 1 };
+        let step = grown + 1;
+        let mark = grow.after_s + grow.over_s * step as f64 / steps as f64;
+        let more = (grow.to - self.memory).in_proportion(MiB(step), MiB(steps));
+        (step <= steps).then_some((mark, self.memory + more))
     }
 
     /// What it uses of a GPU when alone, with the assumed values where none is given.
@@ -353,6 +366,8 @@ enum End {
 
 /// Steps in which memory fills.
 const FILL_STEPS: u64 = 8;
+/// Steps in which memory grows later.
+const GROWTH_STEPS: u64 = 64;
 /// Steps of training per second of work when alone.
 const STEPS_PER_SECOND: f64 = 10.0;
 /// Shortest work between two lines of progress, virtual seconds when alone.
@@ -394,7 +409,8 @@ struct Task<'a> {
     /// Whether the first request was sent and not answered.
     asked: bool,
     next_id: u64,
-    grown: bool,
+    /// Steps in which memory has grown.
+    grown: u64,
     next_line: f64,
     last_line: (f64, f64),
     /// Steps that were told of.
@@ -425,7 +441,7 @@ impl<'a> Task<'a> {
             requests: VecDeque::new(),
             asked: false,
             next_id: 0,
-            grown: false,
+            grown: 0,
             next_line: 0.0,
             last_line: (0.0, 0.0),
             told: 0.0,
@@ -527,13 +543,14 @@ impl<'a> Task<'a> {
             return None;
         }
         self.print_step();
-        if let Some(grow) = self.spec.grow
-            && !self.grown
-            && self.reached(grow.after_s)
+        // One step after the other: what is held is known when the last one has come.
+        if let Some((mark, to)) = self.spec.next_growth(self.grown)
+            && self.requests.is_empty()
+            && self.reached(mark)
         {
-            self.grown = true;
+            self.grown += 1;
             for ordinal in 0..self.held.len() {
-                let mib = grow.to.0.saturating_sub(self.held[ordinal]);
+                let mib = to.0.saturating_sub(self.held[ordinal]);
                 if mib > 0 {
                     self.requests.push_back(Request { at: 0.0, ordinal, mib });
                 }
@@ -618,7 +635,7 @@ impl<'a> Task<'a> {
                 None => at(self.pace.as_ref().and_then(Pace::starts)),
             }
         } else if self.speed_now() > 0.0 {
-            let grow = self.spec.grow.filter(|_| !self.grown).map(|grow| grow.after_s);
+            let grow = self.spec.next_growth(self.grown).map(|(mark, _)| mark);
             let step = self.pace.as_ref().map(Pace::next_step);
             let marks = [Some(self.next_line), Some(self.spec.work_s), self.spec.fault_after, grow, step];
             for mark in marks.into_iter().flatten().filter(|&mark| !self.reached(mark)) {

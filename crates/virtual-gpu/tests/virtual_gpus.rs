@@ -256,7 +256,7 @@ fn a_full_gpu_refuses_and_names_who_holds_it() {
         ended.err
     );
     // One that grows later fails later, with what it had printed until then.
-    let grow = Some(Growth { after_s: 20.0, to: MiB::gib(12) });
+    let grow = Some(Growth { after_s: 20.0, over_s: 0.0, to: MiB::gib(12) });
     let spec = TaskSpec { memory: MiB::gib(5), grow, ..TaskSpec::default() };
     let ended = start(spec, rig.env("0", &[])).join().unwrap();
     assert!(

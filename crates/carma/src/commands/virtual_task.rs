@@ -43,7 +43,11 @@ fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskS
         work_s: seconds(args.work),
         startup_s: seconds(args.startup),
         fault_after: args.fault_after.map(seconds),
-        grow: args.grow_to.zip(args.grow_after).map(|(to, after)| Growth { after_s: seconds(after), to }),
+        grow: args.grow_to.zip(args.grow_after).map(|(to, after)| Growth {
+            after_s: seconds(after),
+            over_s: seconds(args.grow_over),
+            to,
+        }),
         exit_code: args.exit_code,
         progress,
         ignore_term: args.ignore_term,
@@ -72,7 +76,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let words = "--memory 9G --sm 0.6 --gract 0.7 --occupancy 0.2 --dram 0.1 --work 90s --startup 0 \
-                     --fault-after 5s --grow-to 12G --grow-after 500ms --exit-code 3 --progress file --ignore-term";
+                     --fault-after 5s --grow-to 12G --grow-after 500ms --grow-over 2s --exit-code 3 --progress file --ignore-term";
         let expected = TaskSpec {
             memory: MiB::gib(9),
             sm: 0.6,
@@ -82,7 +86,7 @@ mod tests {
             work_s: 90.0,
             startup_s: 0.0,
             fault_after: Some(5.0),
-            grow: Some(Growth { after_s: 0.5, to: MiB::gib(12) }),
+            grow: Some(Growth { after_s: 0.5, over_s: 2.0, to: MiB::gib(12) }),
             exit_code: 3,
             progress: Progress::File("/CARMA_HEARTBEAT".into()),
             ignore_term: true,

@@ -1,6 +1,6 @@
 //! Out-of-memory and faults, with real processes.
 
-use crate::support::{CARMA, Daemon, Setup, job, task, until};
+use crate::support::{CARMA, Daemon, Setup, job, stdout, task, until};
 use carma_api::wire::SubmitRequest;
 use carma_core::model::SharingMode;
 
@@ -80,6 +80,45 @@ fn a_job_that_is_denied_what_was_reserved_for_it_is_a_victim_even_if_its_log_say
     // 40 of 40 GiB are in use, 34 of them by a job that was to take 20.
     assert!(verdict.text.contains(&format!("victim, job {greedy} took more")), "{}", verdict.text);
     assert!(verdict.text.contains("not charged"), "{}", verdict.text);
+}
+
+#[test]
+fn a_job_that_grows_goes_back_before_the_gpu_is_full_and_the_older_one_stays() {
+    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--sharing", "time-slice", "--speed", "2"]).start();
+    // It takes some more at its end, when the younger one would have had all that there is.
+    let older =
+        ["--memory=4G", "--sm=0.2", "--work=40s", "--startup=0s", "--grow-to=4200M", "--grow-after=38s"];
+    let older = daemon.submit(task(&older, None));
+    until("the older one to settle", || {
+        let gpus = daemon.gpus().gpus;
+        gpus[0].tenants.first().filter(|tenant| tenant.reserved_mib < Some(5 * 1024)).map(drop)
+    });
+    let younger =
+        ["--memory=30G", "--sm=0.2", "--work=25s", "--startup=0s", "--grow-to=38G", "--grow-after=1s"];
+    let younger = daemon.submit(task(&[&younger[..], &["--grow-over=20s"]].concat(), None));
+    let first = until("the younger one to go back", || {
+        let attempt = daemon.show(younger).attempts.into_iter().next()?;
+        attempt.verdict.clone().map(|verdict| (attempt, verdict))
+    });
+    let (attempt, verdict) = first;
+    assert_eq!(verdict.code, "GrowthGuard", "{}", verdict.text);
+    assert!(verdict.text.contains("GPU 0 was about to run full, "), "{}", verdict.text);
+    assert!(verdict.text.contains(" of 40.0 GiB free"), "{}", verdict.text);
+    assert!(verdict.text.contains("requeued without charge, with a GPU of its own"), "{}", verdict.text);
+    assert!(attempt.memory_peak_mib > Some(30 * 1024), "{attempt:?}");
+    assert!(attempt.placed.code == "PlacedShared", "{}", attempt.placed.text);
+    for verb in ["show", "explain"] {
+        let text = stdout(&daemon.carma(&[verb, &younger.to_string()]));
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("GPU 0 was about to run full"), "{verb}: {text}");
+    }
+    let over = daemon.end_of(older);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1), "{}", over.job.reason.text);
+    assert_eq!(over.job.memory_peak_mib, Some(4200));
+    let over = daemon.end_of(younger);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 2), "{}", over.job.reason.text);
+    assert_eq!(over.job.memory_peak_mib, Some(38 * 1024));
+    assert!(!daemon.output(younger).contains("out of memory"), "{}", daemon.output(younger));
 }
 
 #[test]

@@ -135,12 +135,7 @@ pub fn after_neighbours(floor: Option<Floor>, free: u32, rules: &Options) -> Opt
 /// and as much again as a job takes that grows, or a GPU alone where none has that, or if it happens again and again. One
 /// that was far from what it was `given` gets that once more: others took the memory. It is charged nothing.
 #[must_use]
-pub fn after_growth(
-    peak: Option<MiB>,
-    given: Option<MiB>,
-    tried: &Tried,
-    rules: &Options,
-) -> Option<Floor> {
+pub fn after_growth(peak: Option<MiB>, given: Option<MiB>, tried: &Tried, rules: &Options) -> Option<Floor> {
     if rules.recovery == RecoveryMethod::Exclusive || is_harmed_often(tried.free, rules) {
         return Some(Floor::ExclusiveGpu);
     }

@@ -6,14 +6,15 @@
 
 use super::Setup;
 use super::knowledge::Known;
+use super::outcome::End;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
 use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
 use crate::trace::{CatalogueTask, WorkJob, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
-    Basis, Computed, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef, Profile,
-    Request, User,
+    Basis, Computed, EndCause, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef,
+    Profile, Request, User,
 };
 use carma_core::plan::{Detail, Plan, ends, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
@@ -43,6 +44,8 @@ pub(crate) struct CoreScheduler<'a> {
     /// Whether something has changed since the last plan that could let a job start, and when time alone may.
     changed: bool,
     due: Option<Millis>,
+    /// A GPU with several jobs looks different, and it matters to the policy whether it is about to run full.
+    crowded: bool,
     /// What the trace's own jobs that are over teach of those that come.
     run_times: RunTimes,
     /// Where slowdown is limited, or the order goes by it.
@@ -74,6 +77,7 @@ impl<'a> CoreScheduler<'a> {
             wake: None,
             changed: true,
             due: None,
+            crowded: false,
             run_times: RunTimes::default(),
             outlooks,
             refused: Vec::new(),
@@ -167,6 +171,7 @@ impl<'a> CoreScheduler<'a> {
             energy_mj: None,
         };
         self.apply(now, &Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
+        self.crowded |= self.state.options().policy.blind && here.tenants.len() > 1;
         self.learn_activity(gpu);
     }
 
@@ -267,11 +272,15 @@ impl<'a> CoreScheduler<'a> {
     }
 
     /// A job is to end: it does so at once, and there is more to plan.
-    fn ended(&mut self, now: Millis, job: JobId, attempt: u32) -> Decision {
+    fn ended(&mut self, now: Millis, job: JobId, attempt: u32, cause: &EndCause) -> Decision {
+        let how = match cause {
+            EndCause::GrowthGuard(_) => End::GrowthGuard,
+            _ => End::Evicted,
+        };
         let exit = Exit::of(ExitStatus::Signal(TERMINATED));
         self.apply(now, &Input::Exited { job, attempt, exit });
         self.wake = Some(now + Millis(1));
-        Decision::Evict { job: index(job) }
+        Decision::Evict { job: index(job), how }
     }
 
     /// Whether the job at the head finds idle GPUs, so that nobody's activity matters.
@@ -393,15 +402,22 @@ impl Scheduler for CoreScheduler<'_> {
 
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let (measured, next) = self.measure(now, world);
-        if self.state.queue().is_empty() && !measured {
+        let crowded = std::mem::take(&mut self.crowded);
+        let nobody_waits = self.state.queue().is_empty() && !measured;
+        if nobody_waits && !crowded {
             self.wake = next;
             return Vec::new();
         }
-        if !self.idle_will_do() {
-            self.changed |= self.refresh_windows(now, world).news;
-        }
-        self.changed |= self.learned(now);
-        let plan = self.plan(now);
+        let plan = if nobody_waits {
+            self.due = None;
+            ends(&self.state, now)
+        } else {
+            if !self.idle_will_do() {
+                self.changed |= self.refresh_windows(now, world).news;
+            }
+            self.changed |= self.learned(now);
+            self.plan(now)
+        };
         self.wake = [self.due, plan.wake, next].into_iter().flatten().min();
         let mut decisions = Vec::with_capacity(plan.actions.len());
         for action in plan.actions {
@@ -413,7 +429,9 @@ impl Scheduler for CoreScheduler<'_> {
             let Input::Decided(action) = input else { continue };
             match *action {
                 Action::Launch { job, placement } => decisions.push(self.launched(now, job, placement)),
-                Action::End { job, attempt, .. } => decisions.push(self.ended(now, job, attempt)),
+                Action::End { job, attempt, cause, .. } => {
+                    decisions.push(self.ended(now, job, attempt, &cause));
+                }
                 _ => {}
             }
         }

@@ -66,6 +66,7 @@ pub(super) struct Account {
     pub(super) oom_exec: u64,
     pub(super) preemptions: u32,
     pub(super) evictions: u32,
+    pub(super) growth_guard: u32,
     shared: bool,
     /// It was taken off its GPUs and goes on where it was.
     suspended: bool,
@@ -332,10 +333,11 @@ impl<'a> Engine<'a> {
                     self.show(now, &gpus);
                 }
                 Decision::HoldBack { job, pace } => self.world.hold_back(now, job, pace),
-                Decision::Evict { job } => {
-                    let gpus = self.close(now, job, End::Evicted);
+                Decision::Evict { job, how } => {
+                    let gpus = self.close(now, job, how);
                     let account = &mut self.ledger[job as usize];
-                    account.evictions += 1;
+                    account.evictions += u32::from(how == End::Evicted);
+                    account.growth_guard += u32::from(how == End::GrowthGuard);
                     // What it did is lost.
                     account.last_exec = 0;
                     self.show(now, &gpus);

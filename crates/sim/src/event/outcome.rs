@@ -16,6 +16,8 @@ pub enum End {
     /// It slowed a job down beyond that one's limit; it begins anew elsewhere.
     #[serde(alias = "undone")]
     Evicted,
+    /// Its GPU was about to run full; it begins anew.
+    GrowthGuard,
 }
 
 /// One stretch of a job on its GPUs.
@@ -141,6 +143,9 @@ pub struct Summary {
     /// Attempts that were ended because they slowed a neighbour down beyond its limit.
     #[serde(default, alias = "undone")]
     pub evictions: u64,
+    /// Attempts that were ended before they ran a GPU full.
+    #[serde(default)]
+    pub growth_guard: u64,
     /// Energy of all GPUs over the makespan, joules.
     pub energy_j: f64,
     /// Energy per completed job, joules.

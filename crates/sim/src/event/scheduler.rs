@@ -1,5 +1,6 @@
 //! What the event engine asks of a scheduler.
 
+use super::outcome::End;
 use super::world::{GpuIndex, JobIndex, Overflow, Terms, World};
 use carma_core::units::Millis;
 
@@ -30,8 +31,8 @@ pub(crate) enum Decision {
     Preempt { job: JobIndex },
     /// Hold the kernels of a running job back to a share of its pace alone.
     HoldBack { job: JobIndex, pace: f64 },
-    /// End a job that slows another down beyond that one's limit; it begins anew elsewhere.
-    Evict { job: JobIndex },
+    /// End a job for its neighbours' sake; it begins anew elsewhere.
+    Evict { job: JobIndex, how: End },
 }
 
 /// A policy at work. Times never go back.

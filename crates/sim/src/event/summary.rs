@@ -24,6 +24,7 @@ pub(super) fn summary(workload: &Workload, ledger: &[Account], world: &World, en
         s.oom_lost_gpu_s += account.oom_exec as f64 / S * f64::from(job.gpus);
         s.preemptions += u64::from(account.preemptions);
         s.evictions += u64::from(account.evictions);
+        s.growth_guard += u64::from(account.growth_guard);
         let (Some(done), Some(started)) = (account.end, account.last_start) else {
             s.not_completed += 1;
             continue;

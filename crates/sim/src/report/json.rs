@@ -302,6 +302,8 @@ figures! {
         /// Attempts that were ended because they slowed a neighbour down beyond its limit.
         #[serde(alias = "undone")]
         evictions,
+        /// Attempts that were ended before they ran a GPU full.
+        growth_guard,
         /// Number of users.
         users,
     }
@@ -586,7 +588,7 @@ pub struct StretchRow {
     pub start_s: Seconds,
     /// When it ended.
     pub end_s: Seconds,
-    /// How it ended: `completed`, `out_of_memory`, `preempted` or `evicted`.
+    /// How it ended: `completed`, `out_of_memory`, `preempted`, `evicted` or `growth_guard`.
     pub how: End,
     /// Whether it began on a GPU that others were on.
     #[serde(default)]

@@ -117,7 +117,7 @@ impl<'a> Families<'a> {
         if ended(End::OutOfMemory) {
             mark(crash(7.0, 7.0, 6.0), "ended out of memory");
         }
-        if ended(End::Preempted) || ended(End::Evicted) {
+        if [End::Preempted, End::Evicted, End::GrowthGuard].into_iter().any(ended) {
             mark(taken_back(7.0, 7.0, 5.0), "taken back by the policy");
         }
         out.push_str("</ul>\n");
@@ -277,6 +277,7 @@ fn draw(
         End::OutOfMemory => "out of memory",
         End::Preempted => "taken back, goes on later",
         End::Evicted => "evicted: it slowed a neighbour down beyond its limit; begins anew",
+        End::GrowthGuard => "growth guard: its GPU was about to run full; begins anew",
     };
     let _ = write!(
         out,
@@ -318,7 +319,7 @@ GPU {} · attempt {}
             let r = (thick * 0.42).clamp(3.0, 6.0);
             marks.push_str(&crash(mark(r), y, r));
         }
-        End::Preempted | End::Evicted => {
+        End::Preempted | End::Evicted | End::GrowthGuard => {
             let r = (thick * 0.4).clamp(2.5, 5.0);
             marks.push_str(&taken_back(mark(r), y, r));
         }
