@@ -3,6 +3,7 @@
 use super::Reason;
 use super::refusal::{Holder, Refusal};
 use crate::policy::{GateVerdict, Pack};
+use crate::units::MiB;
 use std::fmt::Write as _;
 
 /// Holders that are named.
@@ -89,6 +90,9 @@ impl Refusal {
             }
             Self::Starting { job, active_for: Some(active), window } => {
                 format!("job {job} is starting: seen for {active} of {window}")
+            }
+            Self::Rising { job, holds, forecast: MiB::ZERO, window: _ } => {
+                format!("job {job} takes {holds}, more than reserved")
             }
             Self::Rising { job, holds, forecast, window: _ } => {
                 format!("job {job} takes {holds}, expected {forecast}")

@@ -107,7 +107,7 @@ pub enum Refusal {
         job: JobId,
         /// What it holds.
         holds: MiB,
-        /// What was expected.
+        /// What was expected; nothing, where nothing was known.
         forecast: MiB,
         /// For how long its memory must be still.
         window: Millis,
@@ -252,10 +252,14 @@ impl fmt::Display for Refusal {
             Self::Starting { job, active_for: Some(active), window } => {
                 write!(f, "job {job} is starting: seen active for {active} of {window}")
             }
-            Self::Rising { job, holds, forecast, window } => write!(
-                f,
-                "job {job} holds {holds} where {forecast} was expected: nobody joins it before that has not risen for {window}"
-            ),
+            Self::Rising { job, holds, forecast, window } => {
+                write!(f, "job {job} holds {holds}")?;
+                match *forecast {
+                    MiB::ZERO => f.write_str(", more than was reserved for it")?,
+                    forecast => write!(f, " where {forecast} was expected")?,
+                }
+                write!(f, ": nobody joins it before that has not risen for {window}")
+            }
             Self::Gate(GateVerdict::Open) => f.write_str("gate open"),
             Self::Gate(GateVerdict::Busy { smact, smocc, drama, limits: [a, o, d] }) => {
                 write!(

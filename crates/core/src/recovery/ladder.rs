@@ -391,6 +391,28 @@ mod tests {
     }
 
     #[test]
+    fn who_grew_gets_what_it_held_and_two_fifths_or_a_gpu_alone() {
+        let rules = Options::default();
+        let after = |peak: u64, given: Option<u64>, tried: &Tried| {
+            after_growth(Some(MiB(peak)), given.map(MiB), tried, &rules)
+        };
+        assert_eq!(after(20_000, None, &tried()), Some(memory(28_000)));
+        // More than any GPU has, and once too often.
+        assert_eq!(after(30_000, None, &tried()), Some(ALONE));
+        assert_eq!(after(20_000, None, &Tried { free: 3, ..tried() }), Some(ALONE));
+        // Far from what it was given: others took the memory.
+        assert_eq!(after(20_000, Some(28_000), &tried()), None);
+        assert_eq!(after(20_000, Some(27_999), &tried()), Some(memory(28_000)));
+        // A floor never falls.
+        let higher = Tried { floor: Some(memory(30_000)), ..tried() };
+        assert_eq!(after(20_000, None, &higher), Some(memory(30_000)));
+        assert_eq!(after(20_000, Some(30_000), &higher), Some(memory(30_000)));
+        assert_eq!(after_growth(None, None, &higher, &rules), Some(memory(30_000)));
+        let exclusive = Options { recovery: RecoveryMethod::Exclusive, ..rules };
+        assert_eq!(after_growth(Some(MiB(1)), None, &tried(), &exclusive), Some(ALONE));
+    }
+
+    #[test]
     fn the_ladder_is_the_published_one() {
         let steps = [10_240, 18_432, 20_480, 28_672, 30_720].map(MiB).to_vec();
         assert_eq!(ladder(MiB(40_960)), steps);
