@@ -145,11 +145,11 @@ impl Decayed {
     fn add(&mut self, now: Millis, span: Millis, charged: Millis, half_life: Millis) {
         let us = u128::from(charged.0) * 1000;
         let left = if span.0 < half_life.0 / SHORT {
-            (us * u128::from(half_to(Millis(span.0 / 2), half_life))) >> 60
+            us.saturating_mul(u128::from(half_to(Millis(span.0 / 2), half_life))) >> 60
         } else {
             // The mean of the power over the span.
             let lost = u128::from(ONE - half_to(span, half_life));
-            let scaled = ((us * lost) >> ROOM).saturating_mul(u128::from(half_life.0));
+            let scaled = (us.saturating_mul(lost) >> ROOM).saturating_mul(u128::from(half_life.0));
             scaled / (u128::from(LN_2 >> ROOM) * u128::from(span.0.max(1)))
         };
         self.us = self.at(now, half_life).saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
