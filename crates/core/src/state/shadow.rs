@@ -80,7 +80,7 @@ pub(super) struct Shadows {
 
 impl Shadows {
     pub(super) fn is_empty(&self) -> bool {
-        self.of.is_empty()
+        *self == Self::default()
     }
 
     /// How far a user's clock is behind the common one.
