@@ -534,6 +534,42 @@ fn limits_of_slowdown_hold_and_sharing_still_pays() {
     assert!(strict.summary.evictions > 0 && strict.stretches.iter().any(|s| s.how == End::Evicted));
 }
 
+/// Time-sliced, the older of two jobs of unknown memory takes more halfway. Under `adaptive` the younger one, which has
+/// grown to all that was left, was sent back before that, and neither runs out of memory.
+#[test]
+fn the_growth_guard_keeps_an_older_job_from_running_out_of_memory() {
+    let job = |n: u64, peak: u64, steps: &[(f64, f64)]| WorkJob {
+        line: n + 1,
+        id: n.to_string().into(),
+        arrival: Millis(n * 100_000),
+        duration: Millis(1_000_000),
+        gpus: 1,
+        user: 0,
+        threads: None,
+        task: Arc::new(CatalogueTask {
+            name: format!("task {n}").into(),
+            memory: vec![MiB(peak)],
+            memory_over_time: steps.to_vec(),
+            activity: Activity { smact: Some(0.2), drama: Some(0.1), ..Activity::default() },
+            startup: Some(Millis(1000)),
+            ..CatalogueTask::default()
+        }),
+    };
+    let jobs = vec![job(0, 6_000, &[(0.0, 0.8), (0.5, 1.0)]), job(1, 36_000, &[(0.0, 0.7), (0.02, 1.0)])];
+    let workload = Workload { name: "two".into(), users: vec!["ann".into()], jobs, notes: Vec::new() };
+    let run = |blind| {
+        let mut setup = setup("adaptive", SharingMode::TimeSlice);
+        setup.options.policy.blind = blind;
+        play(&workload, &cluster("1xA100-40GB"), &setup)
+    };
+    let kept = run(true);
+    let of = |job: u32| kept.stretches.iter().filter(|s| s.job == job).map(|s| s.how).collect::<Vec<_>>();
+    assert_eq!((of(0), of(1)), (vec![End::Completed], vec![End::GrowthGuard, End::Completed]));
+    assert_eq!((kept.summary.oom, kept.summary.growth_guard), (0, 1));
+    // Where jobs of unknown memory have GPUs of their own there is nothing to guard.
+    assert_eq!(run(false).summary.growth_guard, 0);
+}
+
 /// Predicted gain orders GPUs: the same workload goes otherwise than by free memory.
 #[test]
 fn the_order_by_predicted_speedup_is_one_of_its_own() {
