@@ -225,7 +225,7 @@ impl<'a> Slots<'a> {
         let part = self.part(&found.slots, want);
         let sharing = sharing_of(found.slots.iter().map(|i| self.slots[*i].sharing_for(want)));
         for i in found.slots {
-            self.slots[i].take(job.spec.id, want);
+            self.slots[i].take(job.spec.id, want, part);
             self.servers.extend(self.slots[i].server());
             gpus.push(self.slots[i].id);
         }

@@ -431,10 +431,11 @@ impl<'a> Slot<'a> {
         want.blind.is_some_and(|blind| blind.is_capped(self.sharing_for(want)))
     }
 
-    pub(super) fn take(&mut self, job: JobId, want: &Want) {
+    /// `part`: what a job of unknown memory gets of each of its GPUs.
+    pub(super) fn take(&mut self, job: JobId, want: &Want, part: Option<MiB>) {
         let capacity = self.gpu.info.memory;
         let memory = match want.reservation {
-            _ if want.blind.is_some() => self.blind_part(want),
+            _ if want.blind.is_some() => part,
             Reservation::Memory(_) => want.reserved_on(capacity).map(|m| m.min(capacity)),
             Reservation::Whole => Some(capacity),
             Reservation::None => None,
