@@ -302,6 +302,17 @@ impl<'a> Slot<'a> {
         }
     }
 
+    /// Whether this plan has placed a job here.
+    pub(super) const fn has_added(&self) -> bool {
+        !self.added.is_empty()
+    }
+
+    /// Whether only a prediction is missing for a job to join, as far as one can tell.
+    pub(super) fn is_unpredicted(&self, want: &Want) -> bool {
+        let unpredicted = [Objection::NotYet, Objection::Unprofiled(None)];
+        matches!(self.bars_shared(want), Some(Bar::Slowdown(objection)) if unpredicted.contains(&objection))
+    }
+
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
         match self.sharing_for(want) {
             SharingMode::Mps => self.cooldown.map(Bar::MpsCooldown),
