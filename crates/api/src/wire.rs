@@ -637,13 +637,13 @@ pub struct WaitingView {
     pub of: u64,
     /// Since when it is in the queue, Unix time.
     pub since_ms: u64,
-    /// The policy's order: `arrival` or `shortest`.
+    /// The policy's order: `arrival`, `shortest` or `longest`.
     pub order: String,
     /// What of it gives it that place, in words.
     pub why: String,
     /// How long it is taken to run, seconds; where nothing is known, an hour.
     pub run_s: u64,
-    /// Where the shortest goes first: the bound on its start, Unix time. Then it would have started without sharing and
+    /// Where jobs go by length: the bound on its start, Unix time. Then it would have started without sharing and
     /// all went in the order of submission, by what was known of their run times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,

@@ -800,9 +800,10 @@ pub(crate) struct SimulateArgs {
     /// How jobs share a GPU
     #[arg(long, value_name = "MODE", value_parser = sharing(), default_value = "mps")]
     pub(crate) sharing: SharingMode,
-    /// Another order among the GPUs that would do; speedup and throughput go by predictions (docs/slowdown.md)
+    /// Another order among the GPUs that would do; speedup, packed and throughput go by predictions (docs/slowdown.md)
     #[arg(long, value_name = "ORDER", value_parser = PossibleValuesParser::new([
-        "round-robin", "first-fit", "best-fit", "magm", "lug", "least-load", "speedup", "throughput"]))]
+        "round-robin", "first-fit", "best-fit", "magm", "lug", "least-load", "speedup", "packed",
+        "throughput"]))]
     pub(crate) order: Option<String>,
     /// For the policy kace: the model by which it predicts, a file of `carma lab kace train` [default: the one that
     /// carma ships]

@@ -807,7 +807,9 @@ impl World {
         // Verdicts change who waits, and without patience a neighbour counts as started at once.
         let verdicts = made.actions.iter().any(|a| matches!(a, Action::SetState { .. }));
         let patience = self.state.options().startup_patience > Millis::ZERO;
-        let settled = made.actions.len() <= count && !verdicts && patience;
+        // A plan may want to be asked again at once, for a job that waits for what is predicted beside one that it placed.
+        let whole = made.wake.is_none_or(|at| at > self.clock.max(self.state.now()));
+        let settled = made.actions.len() <= count && !verdicts && patience && whole;
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;

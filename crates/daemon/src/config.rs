@@ -5,7 +5,7 @@ pub mod limits;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
-use carma_core::policy::{Gate, Line, MemoryScreen, Options, Order, RecoveryMethod, presets};
+use carma_core::policy::{Gate, Line, MemoryScreen, Objective, Options, Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use carma_files::Why;
@@ -156,9 +156,12 @@ section! {
 }
 
 section! {
-    /// The queue. The defaults are those of the policy; shown are those of `adaptive`.
+    /// The queue. The defaults are those of the policy; shown are those of `adaptive` with its first objective.
     #[derive(Copy)]
     pub struct QueueConfig "queue" {
+        /// What `adaptive` is after: `jct` that jobs are done soon, in the mean; `makespan` that the last one is; `energy` that
+        /// fewer GPUs are at work; `fair` that users who wait beside each other get as much done (docs/policies.md#objectives).
+        pub objective: Objective = Is("\"jct\""),
         /// `true`: no job overtakes one that waits.
         pub strict_fifo: bool = Is("false"),
         /// How long a waiting job may be overtaken, where the policy's order is that of arrival.
@@ -168,7 +171,7 @@ section! {
         /// `false`: the policy's order decides among idle GPUs too.
         pub idle_first: bool = Is("true"),
         /// Which of the GPUs that would do is taken. `speedup` takes the one on which the job adds most to the predicted
-        /// sum of progress; `throughput` the one whose jobs get most done together by KACE's prediction.
+        /// sum of progress; `packed` does so too, and takes idle GPUs last; `throughput` the one whose jobs get most done together by KACE's prediction.
         pub order: Order = Is("\"speedup\""),
         /// `adaptive` lets a job join others only where each of them is predicted to keep this share of its speed alone.
         pub floor: f64 = Is("0.5"),
@@ -293,6 +296,17 @@ impl Config {
             options.policy = presets::by_name(name).ok_or_else(|| {
                 ("policy", format!("there is no policy '{name}'; there are {}", presets::NAMES.join(", ")))
             })?;
+        }
+        if let Some(objective) = self.queue.objective {
+            options.policy = match &*options.policy.name {
+                "adaptive" => presets::adaptive(objective),
+                // Both say the same.
+                name if name == presets::adaptive(objective).name => options.policy,
+                name => {
+                    let text = format!("objective: for the policy `adaptive` only, not for '{name}'");
+                    return Err(("objective", text));
+                }
+            };
         }
         let policy = &mut options.policy;
         self.apply_gate(&mut policy.gate)?;
@@ -466,6 +480,17 @@ mod tests {
         assert!(
             error("policy = 'carma'\n[queue]\nfloor = 0.4\n").starts_with("3: floor: the policy 'carma'")
         );
+        let text = error("policy = 'carma'\n[queue]\nobjective = 'energy'\n");
+        assert_eq!(text, "3: objective: for the policy `adaptive` only, not for 'carma'");
+        let text = error("policy = 'adaptive:fair'\n[queue]\nobjective = 'energy'\n");
+        assert_eq!(text, "3: objective: for the policy `adaptive` only, not for 'adaptive:fair'");
+        let text = error("[queue]\nobjective = 'speed'\n");
+        assert!(
+            text.starts_with(
+                "2: unknown variant `speed`, expected one of `jct`, `makespan`, `energy`, `fair`"
+            ),
+            "{text}"
+        );
         assert!(error("[queue]\ngain = 2\n").starts_with("2: gain = 2 is not a share"));
         assert!(error("[memory]\nreserve = '512'\n").contains("has no unit"));
         assert!(error("[memory]\ncoverage = 95\n").starts_with("2: coverage = 95 is not a probability"));
@@ -477,6 +502,20 @@ mod tests {
         let text = error("[queue]\nquota-period = '5s'\n");
         assert_eq!(text, "2: quota-period = 5 s is not a time from 1 minute to 10 years");
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
+    }
+
+    #[test]
+    fn an_objective_comes_before_single_values() {
+        let policy = |text: &str| toml::from_str::<Config>(text).unwrap().options(0).unwrap().policy;
+        assert_eq!(policy("[queue]\nobjective = 'jct'\n"), policy(""));
+        let fair = policy("policy = 'adaptive:fair'\n");
+        assert_eq!(policy("policy = 'adaptive:fair'\n[queue]\nobjective = 'fair'\n"), fair);
+        let makespan = policy("[queue]\nobjective = 'makespan'\n");
+        assert_eq!((&*makespan.name, makespan.line), ("adaptive:makespan", Line::Longest));
+        let mut other = policy("[queue]\nobjective = 'makespan'\nfloor = 0.4\n");
+        assert_eq!(other.progress.map(|rule| rule.floor), Some(Fraction::percent(40)));
+        other.progress = makespan.progress;
+        assert_eq!(other, makespan);
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
     let policy = &state.options().policy;
     let (queue, id) = (state.queue(), job.spec.id);
     let before = queue.line(now).position(|(key, _)| key.id == id)?;
-    let shortest = policy.line == Line::Shortest;
+    let by_length = policy.line.is_by_length();
     Some(WaitingView {
         place: before as u64 + 1,
         of: queue.len() as u64,
@@ -96,12 +96,13 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
         order: match policy.line {
             Line::Arrival => "arrival",
             Line::Shortest => "shortest",
+            Line::Longest => "longest",
         }
         .to_owned(),
         why: why_there(state, now, job),
         run_s: job.spec.run_s(),
-        due_ms: state.bound_on_start(job, now).filter(|_| shortest).map(|due| due.0),
-        overdue: shortest && state.is_overdue(job, now),
+        due_ms: state.bound_on_start(job, now).filter(|_| by_length).map(|due| due.0),
+        overdue: by_length && state.is_overdue(job, now),
         end: None,
     })
 }
@@ -111,7 +112,7 @@ fn why_there(state: &State, now: Millis, job: &Job) -> String {
     let policy = &state.options().policy;
     let key = job.queue_key(policy.line);
     let mut words = Vec::new();
-    if policy.line == Line::Shortest && state.is_overdue(job, now) {
+    if policy.line.is_by_length() && state.is_overdue(job, now) {
         words.push("over the bound on its start, such jobs first".to_owned());
     }
     if key.recovery.0 {
@@ -121,10 +122,11 @@ fn why_there(state: &State, now: Millis, job: &Job) -> String {
         words.push(format!("priority {}", job.spec.request.priority));
     }
     words.push(match policy.line {
-        Line::Shortest => {
+        Line::Shortest | Line::Longest => {
+            let first = if policy.line == Line::Shortest { "shortest" } else { "longest" };
             let gpus = job.spec.request.gpus;
             format!(
-                "shortest first: {} on {gpus} GPU{} ({})",
+                "{first} first: {} on {gpus} GPU{} ({})",
                 Millis::secs(job.spec.run_s()),
                 if gpus == 1 { "" } else { "s" },
                 match (&job.spec.run_time, job.spec.request.time_limit) {

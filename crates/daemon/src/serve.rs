@@ -24,7 +24,6 @@ use crate::sampler::{self, Board, Pace};
 use crate::slowdown::Slowdowns;
 use carma_api::wire::CgroupsView;
 use carma_core::Input;
-use carma_core::policy::Options;
 use carma_core::reading::GpuInfo;
 use carma_core::state::State;
 use carma_core::units::Millis;
@@ -246,6 +245,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     for owner in owners {
         core.allowances.set(owner, people.look_up(owner, owner).limits.allowance());
     }
+    let policy = core.policy.name.clone();
     let (pace, cadence) = pace(&options.config, options.speed, core.window);
     // At a high speed one look a cadence must still count as fresh.
     core.stale_after = core.stale_after.max(Millis(cadence.0 * 4));
@@ -342,7 +342,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         speed: options.speed,
         uid,
     });
-    let served = listen(options, app, as_root, &notify);
+    let served = listen(options, &policy, app, as_root, &notify);
     notify.stopping();
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
@@ -406,7 +406,13 @@ const REQUESTS: &str = "requests";
 const BLOCKING_THREADS: usize = 64;
 
 /// Answers clients until a signal comes.
-fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool, notify: &Notify) -> Result<(), ServeError> {
+fn listen(
+    options: &ServeOptions,
+    policy: &str,
+    app: Arc<App>,
+    as_root: bool,
+    notify: &Notify,
+) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name(REQUESTS)
@@ -419,7 +425,7 @@ fn listen(options: &ServeOptions, app: Arc<App>, as_root: bool, notify: &Notify)
         tracing::info!(
             "carma serves {} with policy {} at {}",
             app.gpus,
-            options.config.policy.as_ref().unwrap_or(&Options::default().policy.name),
+            policy,
             options.socket.display()
         );
         let d = app.descriptors;

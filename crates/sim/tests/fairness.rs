@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails says so by panicking")]
 
 use carma_core::model::SharingMode;
-use carma_core::policy::{Allowance, presets};
+use carma_core::policy::{Allowance, Objective, presets};
 use carma_core::units::{MiB, Millis};
 use carma_hardware::GpuTypes;
 use carma_sim::event::knowledge::RunTimesKnown;
@@ -69,8 +69,8 @@ fn as_one(workload: &Workload) -> Workload {
     Workload { users: vec!["all".into()], jobs: jobs.collect(), ..workload.clone() }
 }
 
-fn setup(shares: &[(u32, u32)]) -> Setup {
-    let mut setup = Setup::new(presets::adaptive(), SharingMode::Mps, None, 7);
+fn setup(objective: Objective, shares: &[(u32, u32)]) -> Setup {
+    let mut setup = Setup::new(presets::adaptive(objective), SharingMode::Mps, None, 7);
     setup.knowledge.run_times = RunTimesKnown::True;
     for (user, share) in shares {
         // The simulator numbers users from 1000 on.
@@ -114,8 +114,8 @@ fn ten_times_the_jobs_of_another_are_not_waited_for() {
             Stream { user: 0, jobs: 100, from: 0, every: 0 },
             Stream { user: 1, jobs: 10, from: later, every: 0 },
         ]);
-        let with = means(&both, &both, &setup(&[]));
-        let without = means(&both, &as_one(&both), &setup(&[]));
+        let with = means(&both, &both, &setup(Objective::Jct, &[]));
+        let without = means(&both, &as_one(&both), &setup(Objective::Jct, &[]));
         print(&format!("{later} min later, each user's own"), &with);
         print(&format!("{later} min later, all as one user's"), &without);
         let [(many, many_done), (few, _)] = with[..] else { unreachable!() };
@@ -126,11 +126,23 @@ fn ten_times_the_jobs_of_another_are_not_waited_for() {
 }
 
 #[test]
+fn with_that_objective_who_has_had_less_waits_less() {
+    let both = workload(&[
+        Stream { user: 0, jobs: 100, from: 0, every: 0 },
+        Stream { user: 1, jobs: 10, from: 10, every: 0 },
+    ]);
+    let [usual, fair] = [Objective::Jct, Objective::Fair].map(|it| means(&both, &both, &setup(it, &[])));
+    print("10 min later, objective jct", &usual);
+    print("10 min later, objective fair", &fair);
+    assert!(fair[1].0 < usual[1].0 * 0.9 && fair[0].0 < usual[0].0 * 1.1, "{fair:?} {usual:?}");
+}
+
+#[test]
 fn equal_users_wait_alike_and_a_larger_share_waits_less() {
     let streams = [0, 1].map(|user| Stream { user, jobs: 40, from: 0, every: 0 });
     let both = workload(&streams);
-    let equal = means(&both, &both, &setup(&[]));
-    let larger = means(&both, &both, &setup(&[(1, 3)]));
+    let equal = means(&both, &both, &setup(Objective::Jct, &[]));
+    let larger = means(&both, &both, &setup(Objective::Jct, &[(1, 3)]));
     print("equal shares", &equal);
     print("shares 1 and 3", &larger);
     assert!((equal[0].0 / equal[1].0 - 1.0).abs() < 0.2, "{equal:?}");
@@ -149,7 +161,7 @@ fn many_users_are_served_as_early_as_one() {
         });
         let all = workload(&streams.collect::<Vec<_>>());
         let done = |played: &Workload| {
-            let means = means(&all, played, &setup(&[]));
+            let means = means(&all, played, &setup(Objective::Jct, &[]));
             means.iter().map(|(_, done)| done).sum::<f64>() / means.len() as f64
         };
         let (with, without) = (done(&all), done(&as_one(&all)));

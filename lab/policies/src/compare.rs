@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// The tables, in their order.
-pub const TABLES: [&str; 3] = ["traces", "synthetic", "philly"];
+pub const TABLES: [&str; 4] = ["traces", "synthetic", "philly", "objectives"];
 
 /// Policies that are compared where there are many runs; those that there are not are left out.
 pub const FEW: [&str; 6] = ["exclusive", "or-magm", "magm", "gandiva", "carma", "adaptive"];
@@ -213,7 +213,7 @@ fn later(pair: &Pair) -> f64 {
     ratio(starts.max().unwrap_or(0) as f64 / 1000.0, pair.exclusive.summary.makespan_s)
 }
 
-fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {
+pub(crate) fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {
     exclusive(workload, cluster, seed).ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))
 }
 
@@ -248,9 +248,9 @@ pub fn carma(named: &[Named], size: Size) -> Result<Vec<Traces>, Error> {
 /// Clusters of the made-up traces.
 const CLUSTERS: [&str; 2] = ["4xH200", "4xV100-32GB"];
 /// Their mixes of light, medium and heavy tasks.
-const MIXES: [&str; 2] = ["65/27/8", "83/17"];
+pub(crate) const MIXES: [&str; 2] = ["65/27/8", "83/17"];
 /// Their loads.
-const LOADS: [f64; 5] = [0.6, 1.0, 1.5, 2.2, 3.0];
+pub(crate) const LOADS: [f64; 5] = [0.6, 1.0, 1.5, 2.2, 3.0];
 
 /// A few policies on made-up traces under MPS, by load. The traces are the same on all clusters but for their arrivals.
 ///
@@ -297,7 +297,7 @@ pub fn synthetic(catalogue: &Catalogue, size: Size) -> Result<Vec<Load>, Error> 
 }
 
 /// A made-up trace of a load. Tasks do not depend on the gaps between arrivals, so that the gap can be set by what they take.
-fn made_up(
+pub(crate) fn made_up(
     catalogue: &Catalogue,
     mix: &str,
     size: Size,

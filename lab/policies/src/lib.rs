@@ -5,6 +5,7 @@ pub mod bound;
 pub mod compare;
 pub mod figures;
 pub mod limits;
+pub mod objectives;
 pub mod search;
 mod threads;
 pub mod traces;

@@ -49,7 +49,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     }
     block.line_if("expected", expected(reply).as_deref().map(short));
     // A place in the order of run times says it already.
-    if reply.waiting.as_ref().is_none_or(|waiting| waiting.order != "shortest") {
+    if reply.waiting.as_ref().is_none_or(|waiting| waiting.order == "arrival") {
         block.line_if("run time", job.run_time.as_ref().map(show::run_time));
     }
     block.line_if("left", show::left(job).filter(|_| reply.running.is_some()));

@@ -25,6 +25,17 @@ fn four_share_two_gpus_under_oracle_bf() {
 }
 
 #[test]
+fn for_energy_the_second_gpu_stays_idle() {
+    let daemon = Setup::new(TWO).config("[queue]\nobjective = 'energy'\n").start();
+    assert_eq!(daemon.status().policy, "adaptive:energy");
+    assert!(daemon.log().contains("with policy adaptive:energy"), "{}", daemon.log());
+    let ids = [(); 2].map(|()| daemon.submit(task(&["--memory=9G", "--sm=0.3", "--work=60s"], Some(10))));
+    ids.iter().for_each(|id| drop(daemon.in_state(*id, "RUNNING")));
+    let tenants: Vec<usize> = daemon.gpus().gpus.iter().map(|gpu| gpu.tenants.len()).collect();
+    assert_eq!(tenants, [2, 0]);
+}
+
+#[test]
 fn two_run_and_two_wait_under_exclusive() {
     let daemon = Setup::new(TWO).args(&["--policy", "exclusive"]).start();
     for _ in 0..4 {

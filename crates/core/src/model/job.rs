@@ -190,6 +190,11 @@ impl Job {
         self.past.iter().filter_map(least).max().unwrap_or_default()
     }
 
+    /// GPU-seconds that it is expected to take alone.
+    fn gpu_seconds(&self) -> u64 {
+        self.spec.run_s().saturating_mul(u64::from(self.spec.request.gpus))
+    }
+
     /// Key of the queue: recovery first, then higher priority, then as the policy says, then the order of submission.
     #[must_use]
     pub fn queue_key(&self, line: Line) -> QueueKey {
@@ -198,12 +203,16 @@ impl Job {
             priority: std::cmp::Reverse(self.spec.request.priority),
             length: match line {
                 Line::Arrival => 0,
-                Line::Shortest => self.spec.run_s().saturating_mul(u64::from(self.spec.request.gpus)),
+                Line::Shortest => self.gpu_seconds(),
+                Line::Longest => INVERSE / self.gpu_seconds().max(1),
             },
             id: self.spec.id,
         }
     }
 }
+
+/// What the length is divided by where the longest goes first.
+const INVERSE: u64 = 1 << 60;
 
 /// Order of the pending jobs. Recovered jobs form their own queue, looked at first, which never
 /// blocks the others.
@@ -213,7 +222,8 @@ pub struct QueueKey {
     pub recovery: std::cmp::Reverse<bool>,
     /// Priority, higher first.
     pub priority: std::cmp::Reverse<i32>,
-    /// GPU-seconds that it is expected to take, where the shortest goes first; else 0.
+    /// GPU-seconds that it is expected to take, where the shortest goes first; 2^60 by that, where the longest does; else 0.
+    /// Either way a user's weight is a factor of it.
     pub length: u64,
     /// Submission order.
     pub id: JobId,

@@ -10,7 +10,7 @@ use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{NeedSource, Order};
 use crate::state::State;
-use crate::units::Millis;
+use crate::units::{MiB, Millis};
 
 /// The GPUs while a plan is made. Where jobs take idle GPUs first and there are enough, the other
 /// GPUs need not be looked at at all: of thousands, most plans touch a few.
@@ -19,7 +19,7 @@ pub(super) struct Places<'a> {
     now: Millis,
     slots: Option<Slots<'a>>,
     /// Given away before the slots were built.
-    taken: Vec<(GpuId, JobId, Want)>,
+    taken: Vec<(GpuId, JobId, Want, Option<MiB>)>,
 }
 
 impl<'a> Places<'a> {
@@ -35,10 +35,10 @@ impl<'a> Places<'a> {
             if let (Order::RoundRobin, Some((last, ..))) = (slots.options.policy.order, taken.last()) {
                 slots.ring = last.0 + 1;
             }
-            for (gpu, job, want) in taken.drain(..) {
+            for (gpu, job, want, part) in taken.drain(..) {
                 slots.limited |= want.limited;
                 if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.id == gpu) {
-                    slot.take(job, &want);
+                    slot.take(job, &want, part);
                 }
             }
             slots
@@ -75,7 +75,7 @@ impl<'a> Places<'a> {
         let memory = given().map(|gpu| gpu.info.memory).max().unwrap_or_default();
         let (need, source) = want.gets(memory, part);
         let reason = Reason::PlacedIdle { gpus: indices, need, source: source.filter(NeedSource::is_news) };
-        self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want)));
+        self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want, part)));
         Some(placement(options, job, want, Given { gpus, memory, sharing, part, at: self.now, reason }))
     }
 }

@@ -72,7 +72,7 @@ impl<'a> Takes<'a> {
         // Else smaller jobs of the same user would keep a large one out for ever.
         let patient = match options.policy.line {
             Line::Arrival => options.policy.backfill.is_some_and(|limit| now.since(job.queued) <= limit),
-            Line::Shortest => !self.state.is_overdue(job, now),
+            Line::Shortest | Line::Longest => !self.state.is_overdue(job, now),
         };
         let possible = matches!(limit, UserLimit::Gpus { wanted, most, .. } if wanted <= most);
         if possible && !patient && !recovering {

@@ -11,7 +11,6 @@ use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
 use crate::model::{Estimator, Job};
-use crate::policy::Line;
 use crate::state::State;
 use crate::units::Millis;
 
@@ -19,7 +18,7 @@ use crate::units::Millis;
 const AHEAD: usize = 32;
 const LONG: usize = 4096;
 
-/// Where the shortest job goes first, kinds of jobs that are searched for in vain before the others have to wait for the next
+/// Where jobs go by length, kinds of jobs that are searched for in vain before the others have to wait for the next
 /// plan: a long queue of jobs that all differ would else be searched from end to end.
 pub(super) const MOST_MISSES: usize = 24;
 
@@ -62,7 +61,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     }
     let blind = Blind::of(state);
     let mut left_waiting = false;
-    let shortest = policy.line == Line::Shortest;
+    let by_length = policy.line.is_by_length();
     let mut misses = 0;
     let mut ahead = state.queue().line(now).map(|(_, job)| job);
     for (n, (key, job)) in state.queue().line(now).enumerate() {
@@ -119,10 +118,13 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             continue;
         }
         left_waiting = true;
+        if slots.awaits_prediction(&want) {
+            plan.wake_at(now);
+        }
         // Recovered jobs wait without blocking others.
         let recovering = key.recovery.0;
         let blocks = match policy.backfill {
-            _ if recovering || shortest => false,
+            _ if recovering || by_length => false,
             None => true,
             Some(limit) => now.since(job.queued) > limit && slots.can_ever_fit(&want),
         };
@@ -133,16 +135,16 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             let reason = failed.reason(slots, kind, &want);
             plan.waiting.push((key.id, reason));
         }
-        // Else jobs that are shorter would keep it out for ever.
+        // Else jobs that go first would keep it out for ever.
         if want.overdue {
             slots.hold(&want);
             failed = Failed::default();
         }
-        if shortest && misses >= MOST_MISSES {
+        if by_length && misses >= MOST_MISSES {
             barrier = Some(Reason::Later { last: key.id });
         }
     }
-    if let Some(due) = state.queue().next_due(now).filter(|_| shortest) {
+    if let Some(due) = state.queue().next_due(now).filter(|_| by_length) {
         plan.wake_at(due);
     }
     if takes.spent {

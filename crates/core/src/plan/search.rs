@@ -97,6 +97,12 @@ impl<'a> Slots<'a> {
             let idle = if policy.idle_first { None } else { self.find_idle(want) };
             return idle.ok_or_else(|| self.room(want, &open));
         }
+        if self.awaits_prediction(want) {
+            fitting.retain(|i| !self.slots[*i].idle);
+            if fitting.len() < wanted {
+                return Err(self.room(want, &open));
+            }
+        }
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
         // Ties keep the index order.
         if wanted == 1 {
@@ -107,6 +113,13 @@ impl<'a> Slots<'a> {
             fitting.truncate(wanted);
         }
         Ok(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
+    }
+
+    /// Whether a job may do beside one that this plan has placed, of which nothing is predicted before the next plan. Until
+    /// then no idle GPU is taken by a policy that takes those last.
+    pub(super) fn awaits_prediction(&self, want: &Want) -> bool {
+        self.options.policy.order == Order::Packed
+            && self.slots.iter().any(|slot| slot.has_added() && slot.is_unpredicted(want))
     }
 
     /// The largest need that as many of these GPUs have free as the job wants.
@@ -185,10 +198,14 @@ impl<'a> Slots<'a> {
             // Unknown activity counts as full.
             Order::Lug => u64::from(slot.smact.unwrap_or(Fraction::ONE).0),
             Order::Speedup | Order::Throughput if slot.idle => 0,
+            Order::Packed if slot.idle => u64::from(u32::MAX),
             // Where nothing is predicted, nothing is gained.
-            Order::Speedup => {
+            Order::Speedup | Order::Packed => {
                 let gain = slot.outlook(want).map_or(0, |outlook| outlook.gain().0);
-                u64::from(u32::MAX - gain)
+                let least = self.options.policy.progress.map_or(0, |rule| rule.gain.0);
+                // A job that is overdue may join others for less than the least gain, but not while a GPU is idle.
+                let after_idle = order == Order::Packed && gain < least;
+                u64::from(u32::MAX - gain) + if after_idle { u64::from(u32::MAX) + 1 } else { 0 }
             }
             Order::Throughput => {
                 let all = slot.outlook(want).and_then(|outlook| outlook.throughput).unwrap_or(i64::MIN);
@@ -225,7 +242,7 @@ impl<'a> Slots<'a> {
         let part = self.part(&found.slots, want);
         let sharing = sharing_of(found.slots.iter().map(|i| self.slots[*i].sharing_for(want)));
         for i in found.slots {
-            self.slots[i].take(job.spec.id, want);
+            self.slots[i].take(job.spec.id, want, part);
             self.servers.extend(self.slots[i].server());
             gpus.push(self.slots[i].id);
         }

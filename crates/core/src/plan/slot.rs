@@ -302,6 +302,17 @@ impl<'a> Slot<'a> {
         }
     }
 
+    /// Whether this plan has placed a job here.
+    pub(super) const fn has_added(&self) -> bool {
+        !self.added.is_empty()
+    }
+
+    /// Whether only a prediction is missing for a job to join, as far as one can tell.
+    pub(super) fn is_unpredicted(&self, want: &Want) -> bool {
+        let unpredicted = [Objection::NotYet, Objection::Unprofiled(None)];
+        matches!(self.bars_shared(want), Some(Bar::Slowdown(objection)) if unpredicted.contains(&objection))
+    }
+
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
         match self.sharing_for(want) {
             SharingMode::Mps => self.cooldown.map(Bar::MpsCooldown),
@@ -431,10 +442,11 @@ impl<'a> Slot<'a> {
         want.blind.is_some_and(|blind| blind.is_capped(self.sharing_for(want)))
     }
 
-    pub(super) fn take(&mut self, job: JobId, want: &Want) {
+    /// `part`: what a job of unknown memory gets of each of its GPUs.
+    pub(super) fn take(&mut self, job: JobId, want: &Want, part: Option<MiB>) {
         let capacity = self.gpu.info.memory;
         let memory = match want.reservation {
-            _ if want.blind.is_some() => self.blind_part(want),
+            _ if want.blind.is_some() => part,
             Reservation::Memory(_) => want.reserved_on(capacity).map(|m| m.min(capacity)),
             Reservation::Whole => Some(capacity),
             Reservation::None => None,

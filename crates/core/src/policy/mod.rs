@@ -5,12 +5,14 @@
 
 mod gate;
 mod need;
+mod objective;
 mod options;
 mod pack;
 pub mod presets;
 
 pub use gate::{Gate, GateVerdict};
 pub use need::{ForecastSource, MemoryScreen, NeedSource};
+pub use objective::Objective;
 pub use options::{Allowance, Allowances, Options, RecoveryMethod};
 pub use pack::Pack;
 
@@ -37,6 +39,8 @@ pub enum Order {
     LeastLoad,
     /// The one where the job adds most to the sum of progress, as predicted ([`crate::slowdown`]).
     Speedup,
+    /// The same among those that have jobs. Idle GPUs come last.
+    Packed,
     /// The one whose jobs, the newcomer among them, are predicted to get most done together: KACE's rule. Where nothing is
     /// predicted no job joins.
     Throughput,
@@ -46,7 +50,7 @@ impl Order {
     /// Whether it goes by what is predicted of jobs beside each other.
     #[must_use]
     pub const fn is_predicted(self) -> bool {
-        matches!(self, Self::Speedup | Self::Throughput)
+        matches!(self, Self::Speedup | Self::Packed | Self::Throughput)
     }
 
     /// What the order prefers, for people.
@@ -61,6 +65,7 @@ impl Order {
             Self::Lug => "lowest SM activity",
             Self::LeastLoad => "lowest profiled load",
             Self::Speedup => "most progress gained, as predicted",
+            Self::Packed => "GPUs in use first, most progress gained, as predicted",
             Self::Throughput => "most work done together, as predicted",
         }
     }
@@ -77,11 +82,36 @@ pub enum Line {
     /// started without sharing and all went in the order of submission. Jobs over that bound go first, the earliest
     /// bound first, and GPUs are kept for those that find none.
     Shortest,
+    /// The one that is expected to take the most GPU-seconds, with the same bound on every start.
+    Longest,
 }
 
 impl Line {
+    /// Whether it goes by what jobs are expected to take, weighted by user, with a bound on every start.
+    #[must_use]
+    pub const fn is_by_length(self) -> bool {
+        matches!(self, Self::Shortest | Self::Longest)
+    }
+
     fn is_arrival(&self) -> bool {
         *self == Self::Arrival
+    }
+}
+
+/// How much it weighs what a user has had lately per share, over the mean of all users with jobs, where jobs go by length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weighing {
+    /// As its square root, from a quarter to 4.
+    #[default]
+    Root,
+    /// As its square, from 1/256 to 256.
+    Square,
+}
+
+impl Weighing {
+    fn is_root(&self) -> bool {
+        *self == Self::Root
     }
 }
 
@@ -120,9 +150,12 @@ pub struct Policy {
     /// Which job is looked at first.
     #[serde(default, skip_serializing_if = "Line::is_arrival")]
     pub line: Line,
-    /// Where the shortest goes first: the bound on a job's wait, over its wait without sharing.
+    /// Where jobs go by length: the bound on a job's wait, over its wait without sharing.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     pub bound: Fraction,
+    /// Where jobs go by length: how much it weighs what users have had.
+    #[serde(default, skip_serializing_if = "Weighing::is_root")]
+    pub weighing: Weighing,
     /// What must be predicted of those who share; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -136,7 +169,7 @@ pub struct Policy {
     /// Idle GPUs are taken first, in index order, whatever the order says.
     pub idle_first: bool,
     /// `None`: strict FIFO, the first job that does not fit stops all behind it. `Some(t)`: later
-    /// jobs may overtake one that waits, until it has waited for `t`. Where the shortest goes first, only the bound counts.
+    /// jobs may overtake one that waits, until it has waited for `t`. Where jobs go by length, only the bound counts.
     pub backfill: Option<Millis>,
     /// Memory kept free on each GPU.
     pub reserve: MiB,

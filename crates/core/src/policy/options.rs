@@ -3,7 +3,7 @@
 //! An input like any other. Where it is configured is the daemon's.
 
 use super::need::{ForecastSource, MemoryScreen, NeedSource};
-use super::{Policy, presets};
+use super::{Objective, Policy, presets};
 use crate::spec::{NewJob, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -236,7 +236,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            policy: presets::adaptive(),
+            policy: presets::adaptive(Objective::default()),
             sharing: SharingMode::Mps,
             caps: true,
             window: Millis::secs(30),

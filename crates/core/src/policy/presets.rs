@@ -3,7 +3,10 @@
 //! Numbers: CARMA's published source and the later AEGIS artifact (arXiv 2508.19073). All of the original's policies take idle GPUs first, are strict FIFO and keep 512 MiB
 //! of each GPU free.
 
-use super::{ForecastSource, Gate, Line, MemoryScreen, Order, Pack, Policy, Progress, RecoveryMethod};
+use super::{
+    ForecastSource, Gate, Line, MemoryScreen, Objective, Order, Pack, Policy, Progress, RecoveryMethod,
+    Weighing,
+};
 use crate::spec::Estimator;
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -42,6 +45,9 @@ const MOST_JOBS: u32 = 4;
 /// Names of all presets, in the order of listings.
 pub const NAMES: &[&str] = &[
     "adaptive",
+    "adaptive:makespan",
+    "adaptive:energy",
+    "adaptive:fair",
     "carma",
     "exclusive",
     "oracle-ff",
@@ -75,6 +81,7 @@ pub fn carma() -> Policy {
         pack: Pack::Any,
         line: Line::Arrival,
         bound: Fraction::ONE,
+        weighing: Weighing::Root,
         progress: None,
         blind: false,
         most_jobs: Some(MOST_JOBS),
@@ -85,10 +92,10 @@ pub fn carma() -> Policy {
 }
 
 /// carma's default: shortest first with a bound on every job's start; jobs join where everyone is predicted to keep a fair part of its speed
-/// and all together gain. What was measured against: docs/research/policies.md.
+/// and all together gain. Each objective but the first changes what it says here, by what was measured: docs/research/policies.md.
 #[must_use]
-pub fn adaptive() -> Policy {
-    Policy {
+pub fn adaptive(objective: Objective) -> Policy {
+    let jct = Policy {
         name: "adaptive".into(),
         order: Order::Speedup,
         memory: MemoryScreen::Forecast { source: ForecastSource::Best, guard: MiB::ZERO },
@@ -96,19 +103,37 @@ pub fn adaptive() -> Policy {
         pack: Pack::Any,
         line: Line::Shortest,
         bound: Fraction::ONE,
+        weighing: Weighing::Root,
         progress: Some(Progress { floor: Fraction::percent(50), gain: Fraction::percent(20) }),
         blind: true,
         most_jobs: None,
         idle_first: true,
         backfill: None,
         reserve: RESERVE,
+    };
+    let name = format!("{}:{}", jct.name, objective.name());
+    match objective {
+        Objective::Jct => jct,
+        // Long jobs that start last are the tail. Keeping GPUs for those that are overdue costs as much as it saves.
+        Objective::Makespan => Policy {
+            name,
+            line: Line::Longest,
+            bound: Fraction::percent(200),
+            progress: Some(Progress { floor: Fraction::percent(30), gain: Fraction::percent(20) }),
+            ..jct
+        },
+        Objective::Energy => Policy { name, order: Order::Packed, idle_first: false, ..jct },
+        Objective::Fair => Policy { name, weighing: Weighing::Square, ..jct },
     }
 }
 
-/// A policy by name. The estimating ones take any [`Estimator`] after a colon (`est-magm:horus`;
-/// `gpumemnet` when none is named). `None` when there is no such policy or estimator.
+/// A policy by name. `adaptive` takes an [`Objective`] after a colon (`adaptive:energy`); the estimating ones take any [`Estimator`] after a colon (`est-magm:horus`;
+/// `gpumemnet` when none is named). `None` when there is no such policy, objective or estimator.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Policy> {
+    if let Some(objective) = name.strip_prefix("adaptive:") {
+        return Objective::named(objective).map(adaptive);
+    }
     let (base, estimator) = match name.split_once(':') {
         Some((base, estimator)) => (base, Some(estimator)),
         None => (name, None),
@@ -129,7 +154,7 @@ pub fn by_name(name: &str) -> Option<Policy> {
     let mut most_jobs = None;
     let profiled = forecast(measured, MiB::ZERO);
     let (order, memory, gate) = match base {
-        "adaptive" => return Some(adaptive()),
+        "adaptive" => return Some(adaptive(Objective::default())),
         "carma" => return Some(carma()),
         "exclusive" => (Order::Exclusive, MemoryScreen::None, Gate::None),
         "oracle-ff" => (Order::FirstFit, oracle, CARMA_GATE),
@@ -172,6 +197,7 @@ pub fn by_name(name: &str) -> Option<Policy> {
         pack,
         line: Line::Arrival,
         bound: Fraction::ONE,
+        weighing: Weighing::Root,
         progress: None,
         blind: false,
         most_jobs,
@@ -211,8 +237,27 @@ mod tests {
     }
 
     #[test]
+    fn the_default_has_an_objective_and_its_short_name() {
+        assert_eq!(by_name("adaptive:jct"), by_name("adaptive"));
+        for objective in Objective::ALL {
+            let policy = adaptive(objective);
+            assert_eq!(by_name(&format!("adaptive:{}", objective.name())), Some(policy.clone()));
+            assert_eq!(by_name(&policy.name), Some(policy));
+        }
+    }
+
+    #[test]
     fn a_misspelt_name_is_not_silently_exclusive() {
-        for name in ["oracle-rr", "or-magm:horus", "est-magm:oracle", "est-magm:measured", "", "MAGM"] {
+        for name in [
+            "oracle-rr",
+            "adaptive:",
+            "adaptive:speed",
+            "or-magm:horus",
+            "est-magm:oracle",
+            "est-magm:measured",
+            "",
+            "MAGM",
+        ] {
             assert!(by_name(name).is_none(), "{name}");
         }
     }

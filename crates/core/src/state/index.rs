@@ -6,7 +6,7 @@ use super::State;
 use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Phase};
-use crate::policy::{Line, Options};
+use crate::policy::Options;
 use std::collections::btree_map;
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ impl State {
     pub(super) fn wait(&mut self, job: &Arc<Job>) {
         let line = self.options.policy.line;
         self.waiting.insert(job, line);
-        if line == Line::Shortest {
+        if line.is_by_length() {
             let uid = job.spec.user.uid;
             self.shadows.enter(uid, self.now, self.options.allowances.share_of(uid));
         }
@@ -114,7 +114,7 @@ impl State {
         if matches!(job.phase, Phase::Pending) {
             let (line, uid) = (self.options.policy.line, job.spec.user.uid);
             self.waiting.remove(job, line);
-            if line == Line::Shortest && !self.waiting.has(uid) {
+            if line.is_by_length() && !self.waiting.has(uid) {
                 self.shadows.leave(uid, self.now);
             }
             return;

@@ -9,7 +9,6 @@ use crate::input::Rejected;
 use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, User,
 };
-use crate::policy::Line;
 use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
@@ -48,7 +47,7 @@ impl State {
 
     /// The bound on the start of a job that comes now, where the policy has one.
     fn due(&mut self, new: &NewJob) -> Option<Millis> {
-        if self.options.policy.line != Line::Shortest {
+        if !self.options.policy.line.is_by_length() {
             return None;
         }
         let ask = Ask {

@@ -1,7 +1,7 @@
 //! The shadow clocks: when each job would start if every job had its GPUs alone and a user's all went in the order of
 //! submission, each for as long as it is expected to run.
 //!
-//! That time is the bound on a job's start where the shortest job goes first ([`crate::policy::Line::Shortest`]). It is
+//! That time is the bound on a job's start where jobs go by length ([`crate::policy::Line::is_by_length`]). It is
 //! fixed at submission on the clock of the job's user, so that no later job moves it. While a user's jobs wait alone, that
 //! clock is the common one. While jobs of several users wait, each user's clock goes as fast as the user's share of the
 //! shares of all of them says: every user's line moves on as if the user had that part of the GPUs, whoever came first and

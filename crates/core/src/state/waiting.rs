@@ -1,6 +1,6 @@
 //! The jobs that wait, in the order in which they are looked at.
 //!
-//! By arrival there is one line. Shortest first there is one for each user, so that what a user has had lately can weigh on
+//! By arrival there is one line. By length there is one for each user, so that what a user has had lately can weigh on
 //! all of that user's jobs at once; they are merged as they are read.
 
 use super::shadow::Shadows;
@@ -59,7 +59,7 @@ impl JobKind {
 fn line_of(job: &Job, line: Line) -> u32 {
     match line {
         Line::Arrival => 0,
-        Line::Shortest => job.spec.user.uid,
+        Line::Shortest | Line::Longest => job.spec.user.uid,
     }
 }
 
@@ -76,7 +76,7 @@ impl Waiting {
             self.blind += usize::from(is_blind(job));
             *self.kinds.entry(JobKind::of(job)).or_default() += 1;
         }
-        if let Some(due) = job.due.filter(|_| line == Line::Shortest) {
+        if let Some(due) = job.due.filter(|_| line.is_by_length()) {
             let of = self.due.entry(job.spec.user.uid).or_default();
             of.insert((due, job.spec.id), (job.queue_key(line), Arc::clone(job)));
         }

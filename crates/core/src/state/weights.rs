@@ -1,10 +1,10 @@
-//! What users have had lately, held against each other: the weight of each user's jobs where the shortest goes first.
+//! What users have had lately, held against each other: the weight of each user's jobs where jobs go by length.
 //!
 //! Found anew at most once a minute, and for a user who comes in between by what was found last: the order of a long queue
 //! must not change with each second, nor cost anything.
 
 use super::State;
-use crate::policy::Line;
+use crate::policy::Weighing;
 use crate::units::Millis;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 /// Weight of a user's jobs when nothing weighs on them.
 pub(super) const UNWEIGHTED: u64 = 10_000;
 
-/// Least and largest weight: a job of one user goes before one of another that is at most sixteen times as short.
-const LEAST: u64 = UNWEIGHTED / 4;
-const LARGEST: u64 = UNWEIGHTED * 4;
+/// How far weights go up and down by their square root: a job of one user goes before one of another that is at most
+/// sixteen times as short.
+const ROOT_WITHIN: u64 = 4;
+/// How far they go by their square.
+const SQUARE_WITHIN: u64 = 256;
 
 /// How long weights stay.
 const EVERY: Millis = Millis::secs(60);
@@ -35,12 +37,20 @@ pub(super) struct Weights {
     users: u64,
 }
 
-/// 1 where a user has had as much per share as the mean, and as the square root of that otherwise.
-fn weight(has: u64, sum: u64, users: u64, besides: u64) -> u64 {
+/// 1 where a user has had as much per share as the mean.
+fn weight(weighing: Weighing, has: u64, sum: u64, users: u64, besides: u64) -> u64 {
     let mean = (u128::from(sum) / u128::from(users.max(1)) + u128::from(besides)).max(1);
     let has = u128::from(has) + u128::from(besides);
-    let squared = has.saturating_mul(u128::from(UNWEIGHTED * UNWEIGHTED)) / mean;
-    u64::try_from(squared.isqrt()).unwrap_or(u64::MAX).clamp(LEAST, LARGEST)
+    let one = u128::from(UNWEIGHTED);
+    let (weight, within) = match weighing {
+        Weighing::Root => ((has.saturating_mul(one * one) / mean).isqrt(), ROOT_WITHIN),
+        Weighing::Square => {
+            // Beyond the largest weight its square does not count either.
+            let times = (has.saturating_mul(one) / mean).min(one * one);
+            (times * times / one, SQUARE_WITHIN)
+        }
+    };
+    u64::try_from(weight).unwrap_or(u64::MAX).clamp(UNWEIGHTED / within, UNWEIGHTED * within)
 }
 
 impl Weights {
@@ -65,7 +75,7 @@ impl State {
 
     /// Finds the weights anew, where they count and are old.
     pub(super) fn weigh(&mut self) {
-        if self.options.policy.line != Line::Shortest || self.now.since(self.weights.at) < EVERY {
+        if !self.options.policy.line.is_by_length() || self.now.since(self.weights.at) < EVERY {
             return;
         }
         self.charge_all();
@@ -75,21 +85,23 @@ impl State {
         let had: Vec<(u32, u64)> = self.usage.keys().map(lately).collect();
         let sum = had.iter().map(|(_, had)| *had).fold(0, u64::saturating_add);
         let (users, besides) = (had.len() as u64, self.besides());
+        let weighing = self.options.policy.weighing;
         let mut weights = Weights { of: BTreeMap::new(), at: now, sum, users };
         for (uid, had) in had {
-            weights.set(uid, weight(had, sum, users, besides));
+            weights.set(uid, weight(weighing, had, sum, users, besides));
         }
         self.weights = weights;
     }
 
     /// A user who had no job has one.
     pub(super) fn weigh_newcomer(&mut self, uid: u32) {
-        if self.options.policy.line != Line::Shortest {
+        if !self.options.policy.line.is_by_length() {
             return;
         }
         let had = self.accounts.lately(uid, self.now, &self.options);
         let Weights { sum, users, .. } = self.weights;
-        let weight = weight(had, sum.saturating_add(had), users + 1, self.besides());
+        let weight =
+            weight(self.options.policy.weighing, had, sum.saturating_add(had), users + 1, self.besides());
         self.weights.set(uid, weight);
     }
 }
@@ -100,11 +112,26 @@ mod tests {
 
     #[test]
     fn equal_users_are_equal_and_one_alone_is_one() {
-        assert_eq!(weight(123_456, 123_456, 1, 600), UNWEIGHTED);
-        assert_eq!(weight(500, 1500, 3, 0), UNWEIGHTED);
-        assert_eq!(weight(0, 0, 0, 0), LEAST);
-        // Nine times the mean is three times the weight.
-        assert_eq!(weight(900, 1000, 10, 0), 3 * UNWEIGHTED);
-        assert_eq!((weight(u64::MAX, u64::MAX, 100, 7), weight(0, u64::MAX, 100, 7)), (LARGEST, LEAST));
+        for weighing in [Weighing::Root, Weighing::Square] {
+            assert_eq!(weight(weighing, 123_456, 123_456, 1, 600), UNWEIGHTED);
+            assert_eq!(weight(weighing, 500, 1500, 3, 0), UNWEIGHTED);
+        }
+    }
+
+    #[test]
+    fn who_has_had_nine_times_the_mean_weighs_three_times_or_eighty_one() {
+        assert_eq!(weight(Weighing::Root, 900, 1000, 10, 0), 3 * UNWEIGHTED);
+        assert_eq!(weight(Weighing::Square, 900, 1000, 10, 0), 81 * UNWEIGHTED);
+    }
+
+    #[test]
+    fn weights_have_bounds() {
+        for (weighing, within) in [(Weighing::Root, 4), (Weighing::Square, 256)] {
+            let of = |has, sum, users, besides| weight(weighing, has, sum, users, besides);
+            assert_eq!(of(0, 0, 0, 0), UNWEIGHTED / within);
+            assert_eq!(of(u64::MAX, u64::MAX, 1000, 7), UNWEIGHTED * within);
+            assert_eq!(of(u64::MAX, 0, 1, 0), UNWEIGHTED * within);
+            assert_eq!(of(0, u64::MAX, 100, 7), UNWEIGHTED / within);
+        }
     }
 }

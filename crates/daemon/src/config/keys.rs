@@ -4,7 +4,7 @@
 use super::limits::{Joules, Most};
 use super::{Size, Span, Sync};
 use carma_core::model::SharingMode;
-use carma_core::policy::{Order, RecoveryMethod};
+use carma_core::policy::{Objective, Order, RecoveryMethod};
 use carma_core::units::MiB;
 use carma_core::windows::Risk;
 use std::path::PathBuf;
@@ -73,7 +73,8 @@ kinds! {
     Most<MiB>: "size or `\"none\"`",
     SharingMode: "`\"exclusive\"`, `\"time-slice\"` or `\"mps\"`",
     Risk: "`\"carma\"`, `\"mean\"`, `\"ema\"` or `\"pattern\"`",
-    Order: "`\"exclusive\"`, `\"round-robin\"`, `\"first-fit\"`, `\"best-fit\"`, `\"magm\"`, `\"lug\"`, `\"least-load\"`, `\"speedup\"` or `\"throughput\"`",
+    Order: "`\"exclusive\"`, `\"round-robin\"`, `\"first-fit\"`, `\"best-fit\"`, `\"magm\"`, `\"lug\"`, `\"least-load\"`, `\"speedup\"`, `\"packed\"` or `\"throughput\"`",
+    Objective: "`\"jct\"`, `\"makespan\"`, `\"energy\"` or `\"fair\"`",
     RecoveryMethod: "`\"graded\"` or `\"exclusive\"`",
     Sync: "`\"full\"` or `\"normal\"`",
 }

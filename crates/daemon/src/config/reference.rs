@@ -117,9 +117,10 @@ fn live(all: bool) -> String {
 #[test]
 fn the_packaged_file_is_read_with_its_keys_commented_out_and_live() {
     let all = packaged().replace("\n#", "\n").replace("\n ", "\n# ");
-    // No policy takes all keys: a gate and limits of progress exclude each other.
+    // No policy takes all keys: a gate excludes an objective and limits of progress.
     let with_gate = |text: &str| {
-        text.replace("\"adaptive\"", "\"carma\"").replace("\nfloor", "\n#floor").replace("\ngain", "\n#gain")
+        let text = text.replace("\"adaptive\"", "\"carma\"").replace("\nobjective", "\n#objective");
+        text.replace("\nfloor", "\n#floor").replace("\ngain", "\n#gain")
     };
     for text in [packaged(), with_gate(&all), with_gate(&live(true)), live(false)] {
         let config: Config = toml::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));

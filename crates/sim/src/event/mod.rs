@@ -65,7 +65,7 @@ impl Setup {
     pub fn new(policy: Policy, sharing: SharingMode, recovery: Option<RecoveryMethod>, seed: u64) -> Self {
         let recovery = recovery.unwrap_or_else(|| presets::recovery_of(&policy.name));
         let label = policy.name.clone();
-        let caps = matches!(&*policy.name, "adaptive" | "carma");
+        let caps = matches!(policy.name.split(':').next(), Some("adaptive" | "carma"));
         let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
         Self {
             label,

@@ -1,6 +1,6 @@
 //! Grids over a policy's numbers: `gate.smact=0.5..0.9:0.05`.
 
-use carma_core::policy::{Gate, Line, MemoryScreen, Options, Order, Pack, Progress};
+use carma_core::policy::{Gate, MemoryScreen, Options, Order, Pack, Progress};
 use carma_core::units::{Fraction, MiB, Millis};
 
 /// Values of one axis, and points of a grid, at most.
@@ -115,7 +115,7 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
             Some(Progress { gain, .. }) => *gain = fraction()?,
             None => return none("rule on predicted progress"),
         },
-        ("bound", ..) if policy.line == Line::Shortest => policy.bound = fraction()?,
+        ("bound", ..) if policy.line.is_by_length() => policy.bound = fraction()?,
         ("bound", ..) => return none("bound on the wait"),
         ("memory.reserve", ..) => policy.reserve = mib,
         ("most-jobs", ..) if policy.order == Order::Exclusive => return none("neighbours"),

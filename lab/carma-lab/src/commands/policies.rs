@@ -7,6 +7,7 @@ use carma_cli::{print, print_json};
 use carma_lab_policies::compare::{self, Load, Philly, Row, Size, TABLES, Traces};
 use carma_lab_policies::figures::NAMES;
 use carma_lab_policies::limits::{Report, SHARING, case};
+use carma_lab_policies::objectives::{Case, objectives};
 use carma_lab_policies::search::{Budget, Objective};
 use carma_lab_policies::traces::{self, MACHINE, Named};
 use serde::Deserialize;
@@ -43,6 +44,11 @@ pub(crate) fn run(args: &PoliciesArgs) -> Outcome {
             "synthetic" => {
                 let tables = compare::synthetic(&catalogue, size).map_err(failed)?;
                 (synthetic(&tables, size), serde_json::json!(tables))
+            }
+            "objectives" => {
+                let named = traces::published(Some(data)).map_err(failed)?;
+                let cases = objectives(&named, &catalogue, size).map_err(failed)?;
+                (of_objectives(&cases, size), serde_json::json!(cases))
             }
             _ => {
                 let tables = compare::philly(data, &catalogue, size).map_err(failed)?;
@@ -225,6 +231,40 @@ fn philly(tables: &[Philly], size: Size) -> String {
         text += &rule(12);
         for (row, seconds) in &table.rows {
             let _ = writeln!(text, "| {} | {seconds:.1} |", cells(row));
+        }
+    }
+    text
+}
+
+fn of_objectives(cases: &[Case], size: Size) -> String {
+    let traces = cases.last().map_or(0, |it| it.traces);
+    let mut text = format!(
+        "\n## 4. Objectives\n\n\
+         `adaptive` after each objective (`adaptive` is `adaptive:jct`), on {MACHINE} under MPS, all traces played by four users, half of the jobs the first one's.\n\
+         True run times, but where it says learned. Loads: {traces} traces each of {} jobs as in section 2. Bursts: as many, of which one user submits half at once, and\n\
+         three others a quarter, a sixth and a twelfth 30, 90 and 120 minutes later. Energy: of all GPUs from the first arrival to the last end, idle ones with what\n\
+         they draw idle. Energy busy: of GPUs while jobs are on them alone, which is what can be saved where idle ones are switched off or given to others. Evenness: Jain's index over\n\
+         users of the work that each gets done in an hour in which own jobs and another user's wait; 1: all as much (means; -: no two waited). Spread: a user's mean JCT over run time alone, largest over smallest.\n\n\
+         | traces | objective | makespan | mean JCT | p95 slowdown | energy | energy busy | evenness | spread |\n",
+        size.jobs
+    );
+    text += &rule(9);
+    for case in cases {
+        let learned = if case.true_run_times { "" } else { ", learned" };
+        for row in &case.rows {
+            let evenness = row.evenness.map_or_else(|| "-".to_owned(), |it| format!("{it:.3}"));
+            let _ = writeln!(
+                text,
+                "| {}{learned} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {:.3} | {evenness} | {:.2} |",
+                case.what,
+                row.objective,
+                row.makespan,
+                row.jct,
+                row.slowdown_p95,
+                row.energy,
+                row.energy_busy,
+                row.spread
+            );
         }
     }
     text
