@@ -781,6 +781,7 @@ impl World {
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
+                self.keeps_floor(*job, placement)?;
             }
             if let Action::End { job, level, cause, .. } = &action {
                 self.is_asked_in_turn(*job, *level, cause)?;
@@ -820,6 +821,29 @@ impl World {
             };
             let free = gpu.free(policy.reserve);
             prop_assert!(free >= Some(reserved + guard), "{:?} < {}", free, reserved);
+        }
+        Ok(())
+    }
+
+    /// Where progress counts, who joins others was predicted to leave each of them, and to keep, what must be left, and to add
+    /// what must be added unless it is overdue.
+    fn keeps_floor(&self, job: JobId, placement: &Placement) -> Check {
+        let Some(rule) = self.state.options().policy.progress else { return Ok(()) };
+        let job = self.state.job(job).unwrap();
+        let overdue = self.state.is_overdue(job, self.clock.max(self.state.now()));
+        for gpu in placement.gpus.iter().filter_map(|id| self.state.gpu(*id)) {
+            let classes = gpu.tenants.iter().map(|tenant| self.state.job(tenant.job).unwrap().class());
+            let mut classes: Vec<Class> = classes.collect();
+            classes.sort_unstable();
+            let kind = |outlook: &Outlook| self.state.gpu(outlook.there.kind).unwrap().info.name.as_str();
+            let keeps = |outlook: &Outlook| {
+                (&outlook.there.classes, outlook.newcomer, kind(outlook))
+                    == (&classes, job.class(), gpu.info.name.as_str())
+                    && outlook.paces.iter().chain([&outlook.joins]).all(|pace| pace.expected >= rule.floor)
+                    && (overdue || outlook.gain() >= rule.gain)
+            };
+            let kept = classes.is_empty() || self.state.outlooks().any(keeps);
+            prop_assert!(kept, "job {} joins {:?} unasked: {:?}", job.spec.id, classes, placement);
         }
         Ok(())
     }
