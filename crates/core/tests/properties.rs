@@ -279,6 +279,16 @@ fn new_job() -> impl Strategy<Value = NewJob> {
     )
 }
 
+/// A job that has room beside others.
+fn small_job() -> impl Strategy<Value = Op> {
+    (new_job(), 1u32..3).prop_map(|(job, gpus)| {
+        let (time_limit, sharing) = (None, None);
+        let request = Request { gpus, exclusive: false, time_limit, sharing, ..job.request };
+        let forecasts = Forecasts { declared: Some(MiB(4000)), ..Forecasts::default() };
+        Op::Submit(Box::new(NewJob { request, forecasts, hold: false, ..job }), true)
+    })
+}
+
 fn look() -> impl Strategy<Value = Look> {
     let held = || proptest::option::weighted(0.9, 0u64..45_000);
     let health = prop_oneof![
@@ -886,8 +896,9 @@ impl World {
             // Where its user waits, and the same others.
             if let Some(bound) = bound.filter(|_| !job.spec.hold) {
                 prop_assert!(self.state.is_overdue(job, bound), "not overdue at its bound");
+                // A millisecond on the clock of one of several users is more of them in life.
                 prop_assert!(
-                    bound <= at || !self.state.is_overdue(job, Millis(bound.0 - 2)),
+                    bound.since(at) < Millis(8) || !self.state.is_overdue(job, Millis(bound.0 - 8)),
                     "overdue before its bound"
                 );
             }
@@ -1151,6 +1162,31 @@ proptest! {
         let mut world = World::new(&sizes, options);
         for op in &ops {
             world.step(op)?;
+            world.verify()?;
+        }
+        world.replay()?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Few random runs have the default policy, and in fewer do jobs share under it: here GPUs are looked at, questions answered and
+    /// plans followed after each input.
+    #[test]
+    fn whatever_comes_in_the_default_policy_keeps_its_floor(
+        sizes in vec(select(vec![40u64, 80]), 1..4),
+        ops in vec((prop_oneof![op(), small_job()], select(vec![4_999u32, 5_000, 5_999, 6_000, 10_000])), 1..40),
+    ) {
+        let mut world = World::new(&sizes, Options { sharing: SharingMode::Mps, caps: true, ..Options::default() });
+        prop_assert!(world.state.options().policy.progress.is_some());
+        for (op, progress) in ops {
+            if matches!(op, Op::Configure(_)) {
+                continue;
+            }
+            for op in [op, Op::LookAtAll(1000), Op::Predict(false, progress), Op::Plan(30), Op::StartAll] {
+                world.step(&op)?;
+            }
             world.verify()?;
         }
         world.replay()?;
