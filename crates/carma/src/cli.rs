@@ -500,7 +500,8 @@ pub(crate) struct DoctorArgs {
 /// `carma serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The GPUs: auto, nvml, or a model such as virtual:4xA100-40GB [default: auto]
+    /// The GPUs: auto, nvml, or a model such as virtual:4xA100-40GB or virtual:4xA100-40GB@no-activity, which tells
+    /// utilisation, memory and power alone [default: auto]
     #[arg(long, value_name = "SPEC")]
     pub(crate) gpus: Option<String>,
     /// Directory of the journal and the logs

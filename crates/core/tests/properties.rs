@@ -284,6 +284,16 @@ fn new_job() -> impl Strategy<Value = NewJob> {
     )
 }
 
+/// A job that has room beside others.
+fn small_job() -> impl Strategy<Value = Op> {
+    (new_job(), 1u32..3).prop_map(|(job, gpus)| {
+        let (time_limit, sharing) = (None, None);
+        let request = Request { gpus, exclusive: false, time_limit, sharing, ..job.request };
+        let forecasts = Forecasts { declared: Some(MiB(4000)), ..Forecasts::default() };
+        Op::Submit(Box::new(NewJob { request, forecasts, hold: false, ..job }), true)
+    })
+}
+
 fn look() -> impl Strategy<Value = Look> {
     let held = || proptest::option::weighted(0.9, 0u64..45_000);
     let health = prop_oneof![
@@ -813,6 +823,7 @@ impl World {
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
+                self.keeps_floor(*job, placement)?;
             }
             if let Action::End { job, level, cause, .. } = &action {
                 self.is_asked_in_turn(*job, *level, cause)?;
@@ -852,6 +863,29 @@ impl World {
             };
             let free = gpu.free(policy.reserve);
             prop_assert!(free >= Some(reserved + guard), "{:?} < {}", free, reserved);
+        }
+        Ok(())
+    }
+
+    /// Where progress counts, who joins others was predicted to leave each of them, and to keep, what must be left, and to add
+    /// what must be added unless it is overdue.
+    fn keeps_floor(&self, job: JobId, placement: &Placement) -> Check {
+        let Some(rule) = self.state.options().policy.progress else { return Ok(()) };
+        let job = self.state.job(job).unwrap();
+        let overdue = self.state.is_overdue(job, self.clock.max(self.state.now()));
+        for gpu in placement.gpus.iter().filter_map(|id| self.state.gpu(*id)) {
+            let classes = gpu.tenants.iter().map(|tenant| self.state.job(tenant.job).unwrap().class());
+            let mut classes: Vec<Class> = classes.collect();
+            classes.sort_unstable();
+            let kind = |outlook: &Outlook| self.state.gpu(outlook.there.kind).unwrap().info.name.as_str();
+            let keeps = |outlook: &Outlook| {
+                (&outlook.there.classes, outlook.newcomer, kind(outlook))
+                    == (&classes, job.class(), gpu.info.name.as_str())
+                    && outlook.paces.iter().chain([&outlook.joins]).all(|pace| pace.expected >= rule.floor)
+                    && (overdue || outlook.gain() >= rule.gain)
+            };
+            let kept = classes.is_empty() || self.state.outlooks().any(keeps);
+            prop_assert!(kept, "job {} joins {:?} unasked: {:?}", job.spec.id, classes, placement);
         }
         Ok(())
     }
@@ -896,7 +930,8 @@ impl World {
             if let Some(bound) = bound.filter(|_| !job.spec.hold) {
                 prop_assert!(self.state.is_overdue(job, bound), "not overdue at its bound");
                 prop_assert!(
-                    bound <= at || !self.state.is_overdue(job, Millis(bound.0 - MOST_SHARES)),
+                    bound.since(at) < Millis(MOST_SHARES)
+                        || !self.state.is_overdue(job, Millis(bound.0 - MOST_SHARES)),
                     "overdue before its bound"
                 );
             }
@@ -1195,6 +1230,31 @@ proptest! {
         let mut world = World::new(&sizes, options);
         for op in &ops {
             world.step(op)?;
+            world.verify()?;
+        }
+        world.replay()?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Few random runs have the default policy, and in fewer do jobs share under it: here GPUs are looked at, questions answered and
+    /// plans followed after each input.
+    #[test]
+    fn whatever_comes_in_the_default_policy_keeps_its_floor(
+        sizes in vec(select(vec![40u64, 80]), 1..4),
+        ops in vec((prop_oneof![op(), small_job()], select(vec![4_999u32, 5_000, 5_999, 6_000, 10_000])), 1..40),
+    ) {
+        let mut world = World::new(&sizes, Options { sharing: SharingMode::Mps, caps: true, ..Options::default() });
+        prop_assert!(world.state.options().policy.progress.is_some());
+        for (op, progress) in ops {
+            if matches!(op, Op::Configure(_)) {
+                continue;
+            }
+            for op in [op, Op::LookAtAll(1000), Op::Predict(false, progress), Op::Plan(30), Op::StartAll] {
+                world.step(&op)?;
+            }
             world.verify()?;
         }
         world.replay()?;

@@ -366,7 +366,10 @@ impl Slowdowns {
             watch.rate = Some(counted.clone());
             watch.gap_s = (rate.advances > 0).then(|| rate.live_s / rate.advances as f64);
         }
-        if profile.metrics.smact_pct.is_none() || profile.check().is_err() {
+        // Before Hopper NVML tells no more than utilisation.
+        let fine = gpus.iter().all(|gpu| gpu.info.has_activity);
+        let busy = if fine { profile.metrics.smact_pct } else { profile.metrics.gpu_util_pct };
+        if busy.is_none() || profile.check().is_err() {
             return;
         }
         self.publish(id, Some(rate_view(counted.as_ref(), counted.as_ref(), None)));
@@ -670,8 +673,8 @@ fn alike(a: &Profile, b: &Profile) -> bool {
         }
         (a, b) => a.is_none() && b.is_none(),
     };
-    let smact = |p: &Profile| p.metrics.smact_pct.map_or(0.0, |s| s.mean);
-    rates && (smact(a) - smact(b)).abs() <= 10.0
+    let busy = |p: &Profile| p.metrics.smact_pct.or(p.metrics.gpu_util_pct).map_or(0.0, |s| s.mean);
+    rates && (busy(a) - busy(b)).abs() <= 10.0
 }
 
 /// Class of a command in the predictor.

@@ -60,6 +60,33 @@ fn typical() -> Profile {
     Profile { name: "typical".into(), metrics, ..Profile::default() }
 }
 
+/// The same where the profiles of some tell utilisation alone: their kernels are taken to fill as many SMs, and to use as much
+/// DRAM, as those of a typical task that is as busy. `None`: none of them does, or it does not matter.
+fn filled(known: &[(Profile, Option<f64>)], sharing: Mode) -> Option<Vec<(Profile, Option<f64>)>> {
+    let lacks = |(profile, _): &(Profile, Option<f64>)| {
+        let m = &profile.metrics;
+        m.gract_pct.is_none() && m.smact_pct.is_none() && m.gpu_util_pct.is_some()
+    };
+    // Taking turns goes by time alone.
+    if sharing != Mode::Mps || !known.iter().any(lacks) {
+        return None;
+    }
+    let typical = typical().metrics;
+    let fill = |one: &(Profile, Option<f64>)| {
+        let (mut profile, threads_pct) = one.clone();
+        if lacks(one) {
+            let m = &mut profile.metrics;
+            let while_busy = |of: Option<Stat>| {
+                let part = of?.mean / typical.gract_pct?.mean;
+                Some(Stat::of(m.gpu_util_pct?.mean * part))
+            };
+            (m.smact_pct, m.drama_pct) = (while_busy(typical.smact_pct), while_busy(typical.drama_pct));
+        }
+        (profile, threads_pct)
+    };
+    Some(known.iter().map(fill).collect())
+}
+
 /// With an assumption among them nothing is sure: the bound is no more than this share of what is expected.
 const UNSURE: f64 = 0.5;
 
@@ -161,19 +188,29 @@ impl Foretold {
         bounds: bool,
     ) -> Self {
         let gpu = &GpuType::named(gpu);
+        let filled = filled(known, sharing);
+        let group_of = |members| Group { gpu, sharing, members };
         let members = &members(known);
-        let group = Group { gpu, sharing, members };
+        let likely = filled.as_deref().map(self::members);
+        let group = group_of(likely.as_ref().unwrap_or(members));
         let fraction = |progress: f64| Fraction::from_f64(progress).unwrap_or(Fraction(0));
         let bounded = |task: &TaskForecast| Pace {
             expected: fraction(task.progress.expected),
             lower: Some(fraction(task.progress.lower)),
         };
         let expected = |progress: &f64| Pace { expected: fraction(*progress), lower: None };
-        let tasks = if bounds {
+        let mut tasks: Option<Vec<Pace>> = if bounds {
             models.slowdowns.predict(&group).ok().map(|told| told.tasks.iter().map(bounded).collect())
         } else {
             models.slowdowns.expect(&group).ok().map(|told| told.iter().map(expected).collect())
         };
+        // The bound must also hold where their kernels fill all SMs.
+        if bounds && filled.is_some() {
+            let worst = models.slowdowns.predict(&group_of(members)).ok();
+            for (pace, worst) in tasks.iter_mut().flatten().zip(worst.iter().flat_map(|told| &told.tasks)) {
+                pace.lower = pace.lower.map(|lower| lower.min(fraction(worst.progress.lower)));
+            }
+        }
         let sum = tasks.iter().flatten().map(|pace: &Pace| pace.expected.0).fold(0, u32::saturating_add);
         Self {
             tasks,
@@ -272,6 +309,8 @@ impl Seen {
         let known = known(&classes, &gpu.info.name, alone)?;
         let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
         let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
+        // It is learned from what is assumed when it is predicted.
+        let known = filled(&known, sharing).unwrap_or(known);
         Some(Self { known, gpu: GpuType::named(&gpu.info.name), sharing })
     }
 }
@@ -310,4 +349,42 @@ pub fn observe(
     let members = &members(&seen.known);
     let group = Group { gpu: &seen.gpu, sharing: seen.sharing, members };
     Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(of: f64, what: fn(&mut Metrics) -> &mut Option<Stat>) -> (Profile, Option<f64>) {
+        let mut profile = Profile { name: "a".into(), ..Profile::default() };
+        *what(&mut profile.metrics) = Some(Stat::of(of));
+        (profile, None)
+    }
+
+    fn foretold(known: &[(Profile, Option<f64>)], sharing: Mode) -> Vec<(f64, f64)> {
+        let model = SlowdownModel::shipped();
+        let models = Models { slowdowns: &model, kace: None };
+        let told = Foretold::of(models, "NVIDIA A100-SXM4-40GB", sharing, known, true).tasks.unwrap();
+        told.iter().map(|pace| (pace.expected.to_f64(), pace.lower.unwrap().to_f64())).collect()
+    }
+
+    /// Trainings keep `nvidia-smi` near 100 %, and most leave more than half of the SMs to others.
+    #[test]
+    fn utilisation_alone_keeps_nobody_apart_under_mps_and_promises_nothing() {
+        let two = [(); 2].map(|()| busy(95.0, |m| &mut m.gpu_util_pct));
+        let told = foretold(&two, Mode::Mps);
+        assert!(told.iter().all(|(expected, lower)| *expected > 0.8 && *lower < 0.7 * expected), "{told:?}");
+        let light = foretold(&[two[0].clone(), busy(10.0, |m| &mut m.gpu_util_pct)], Mode::Mps);
+        assert!(light[0].0 > told[0].0, "{light:?} {told:?}");
+        // What tells more is taken as it is.
+        assert_eq!(filled(&[busy(95.0, |m| &mut m.smact_pct)], Mode::Mps), None);
+    }
+
+    #[test]
+    fn who_takes_turns_is_known_by_utilisation() {
+        let two = [(); 2].map(|()| busy(95.0, |m| &mut m.gpu_util_pct));
+        let told = foretold(&two, Mode::TimeSlice);
+        assert_eq!(filled(&two, Mode::TimeSlice), None);
+        assert!(told.iter().all(|(expected, _)| (0.4..0.6).contains(expected)), "{told:?}");
+    }
 }

@@ -19,6 +19,8 @@
 //! - **Progress and activity**: `carma_interference::share`, time-sliced between processes and
 //!   between users, packed between the MPS clients of one user. A process on several GPUs goes at the
 //!   pace of the slowest. Counters are averages since the probe's last tick.
+//! - **Without activity**: GPUs that are `@no-activity` do the same, and tell of it what NVML does before Hopper: time with a
+//!   kernel resident as utilisation, memory, power and energy.
 //! - **Power**: `carma_interference::power` with the factors of the [`carma_hardware::GpuType`];
 //!   where a load asks for more than the limit, the clock falls and tenants slow down. Energy is its
 //!   integral over virtual time and starts again from 0 with the host.
@@ -38,7 +40,7 @@ pub use mps::VirtualMps;
 pub(crate) use mps::{ENV_MEMORY_LIMIT, ENV_THREADS};
 pub use physics::TaskDemand;
 pub use probe::VirtualProbe;
-pub use spec::{MOST_GPUS, SpecError, VirtualSpec, known_types};
+pub use spec::{MOST_GPUS, SpecError, VirtualGpu, VirtualSpec, known_types};
 
 use carma_core::reading::{GpuInfo, GpuKind};
 use carma_core::units::MiB;
@@ -119,22 +121,22 @@ impl VirtualGpus {
         if !(speed > 0.0 && speed <= MOST_SPEED) {
             return Err(StartError::Speed(speed));
         }
-        let types = spec.types();
-        let inventory: Arc<[GpuInfo]> = types
+        let gpus = spec.gpus();
+        let inventory: Arc<[GpuInfo]> = gpus
             .iter()
             .zip(0_u32..)
-            .map(|(gpu, index)| GpuInfo {
-                uuid: format!("GPU-virtual-{}-{index}", gpu.name.to_ascii_lowercase()).into(),
+            .map(|(VirtualGpu { model, has_activity }, index)| GpuInfo {
+                uuid: format!("GPU-virtual-{}-{index}", model.name.to_ascii_lowercase()).into(),
                 index,
-                name: format!("Virtual {}", gpu.name),
-                memory: MiB(gpu.memory_mib),
+                name: format!("Virtual {}", model.name),
+                memory: MiB(model.memory_mib),
                 kind: GpuKind::Virtual,
-                has_activity: true,
+                has_activity: *has_activity,
                 no_mps: None,
             })
             .collect();
         let uuids = inventory.iter().map(|gpu| Arc::clone(&gpu.uuid));
-        let physics = Physics::new(uuids.zip(types));
+        let physics = Physics::new(uuids.zip(gpus.into_iter().map(|gpu| gpu.model)));
         // Jobs run in directories of their own, so what they get must not be relative.
         let socket = std::path::absolute(socket)
             .map_err(|e| StartError::Socket { socket: socket.to_owned(), why: e.to_string() })?;

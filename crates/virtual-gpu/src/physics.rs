@@ -555,8 +555,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn physics(spec: &str) -> Physics {
-        let types = spec.parse::<VirtualSpec>().unwrap().types();
-        Physics::new(types.into_iter().enumerate().map(|(i, gpu)| (format!("GPU-virtual-{i}").into(), gpu)))
+        let gpus = spec.parse::<VirtualSpec>().unwrap().gpus().into_iter();
+        Physics::new(gpus.enumerate().map(|(i, gpu)| (format!("GPU-virtual-{i}").into(), gpu.model)))
     }
 
     fn demand(sm: f64) -> TaskDemand {

@@ -7,8 +7,9 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_gpu::Probe;
 use std::sync::Arc;
 
-/// Reads virtual GPUs. GRACT, SMACT, SMOCC, DRAMA and power are averages over the virtual time since
-/// its last tick; the other activity fields are not modelled and stay `None`.
+/// Reads virtual GPUs. GRACT, SMACT, SMOCC, DRAMA, utilisation and power are averages over the virtual time since
+/// its last tick; the other activity fields are not modelled and stay `None`, as do the first four of a GPU without
+/// activity.
 #[derive(Debug)]
 pub struct VirtualProbe {
     shared: Arc<Shared>,
@@ -35,28 +36,30 @@ impl Probe for VirtualProbe {
             .iter()
             .zip(&samples)
             .zip(&self.last)
-            .map(|((gpu, sample), last)| reading(Arc::clone(&gpu.uuid), sample, *last))
+            .map(|((gpu, sample), last)| reading(gpu, sample, *last))
             .collect();
         self.last = samples.iter().map(|sample| (sample.at, sample.totals)).collect();
         Snapshot { at, gpus }
     }
 }
 
-fn reading(uuid: Arc<str>, sample: &Sample, last: (f64, Totals)) -> GpuReading {
+fn reading(gpu: &GpuInfo, sample: &Sample, last: (f64, Totals)) -> GpuReading {
+    let uuid = Arc::clone(&gpu.uuid);
     if let Some(why) = &sample.lost {
         return GpuReading::empty(uuid, Health::Lost(why.to_string()));
     }
     let mean = mean(sample, last);
     let share = |value: f64| Fraction::from_f64(value.min(1.0));
+    let fine = |value: f64| share(value).filter(|_| gpu.has_activity);
     GpuReading {
         uuid,
         health: Health::Ok,
         memory_used: Some(MiB(sample.memory_used)),
         activity: Activity {
-            gract: share(mean.gract),
-            smact: share(mean.smact),
-            smocc: share(mean.smocc),
-            drama: share(mean.drama),
+            gract: fine(mean.gract),
+            smact: fine(mean.smact),
+            smocc: fine(mean.smocc),
+            drama: fine(mean.drama),
             // The coarse counter is time with a kernel resident, which is what GRACT models.
             gpu_util: share(mean.gract),
             ..Activity::default()

@@ -1,4 +1,4 @@
-//! Which virtual GPUs to make: `virtual:4xA100-40GB`, `virtual:2xA100-40GB+1xH200`.
+//! Which virtual GPUs to make: `virtual:4xA100-40GB`, `virtual:2xA100-40GB+1xH200`, `virtual:2xV100-16GB@no-activity`.
 
 use carma_hardware::{GpuType, GpuTypes};
 use std::fmt;
@@ -7,17 +7,31 @@ use std::str::FromStr;
 /// The most virtual GPUs that one host takes.
 pub const MOST_GPUS: usize = 4096;
 
+/// What stands behind the type of GPUs that tell no activity.
+const NO_ACTIVITY: &str = "no-activity";
+
 /// A list of virtual GPUs in order. Parsed from `virtual:<count>x<type>[+<count>x<type>...]`; a type
-/// alone means one. MIG instances stand after a `/`: `1xA100-40GB/7x1g.5gb`. Prints back in a form that reads the same.
+/// alone means one. MIG instances stand after a `/`: `1xA100-40GB/7x1g.5gb`, and `@no-activity` at the end of what lacks
+/// fine-grain activity: `4xA100-40GB@no-activity`. Prints back in a form that reads the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VirtualSpec {
-    parts: Vec<(usize, GpuType)>,
+    parts: Vec<(usize, VirtualGpu)>,
+}
+
+/// One virtual GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VirtualGpu {
+    /// What it is.
+    pub model: GpuType,
+    /// Whether it tells fine-grain activity (GRACT, SMACT, SMOCC, DRAMA). Without, as NVML on GPUs before Hopper: utilisation,
+    /// memory and power alone.
+    pub has_activity: bool,
 }
 
 /// What is wrong with a specification, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "virtual GPUs `{spec}`: {why}. Write virtual:<count>x<type>, several joined by `+`, MIG instances after `/` (1xA100-40GB/7x1g.5gb); types: {}",
+    "virtual GPUs `{spec}`: {why}. Write virtual:<count>x<type>, several joined by `+`, MIG instances after `/` (1xA100-40GB/7x1g.5gb), `@no-activity` at the end for utilisation, memory and power alone (4xA100-40GB@no-activity); types: {}",
     known_types()
 )]
 pub struct SpecError {
@@ -40,9 +54,9 @@ impl VirtualSpec {
         self.parts.iter().map(|(count, _)| count).sum()
     }
 
-    /// One type a GPU, in order.
+    /// Each GPU, in order.
     #[must_use]
-    pub fn types(&self) -> Vec<GpuType> {
+    pub fn gpus(&self) -> Vec<VirtualGpu> {
         self.parts.iter().flat_map(|(count, gpu)| std::iter::repeat_n(gpu.clone(), *count)).collect()
     }
 }
@@ -60,20 +74,26 @@ impl FromStr for VirtualSpec {
         let mut parts = Vec::new();
         let mut total = 0_usize;
         for part in list.split('+') {
+            let (part, has_activity) = match part.split_once('@') {
+                Some((part, word)) if word.trim().eq_ignore_ascii_case(NO_ACTIVITY) => (part, false),
+                Some((_, word)) => return Err(wrong(format!("`@{word}` is not `@{NO_ACTIVITY}`"))),
+                None => (part, true),
+            };
             let (whole, slices) = match part.split_once('/') {
                 Some((whole, slices)) => (whole, Some(slices)),
                 None => (part, None),
             };
             let (count, name) = counted(whole).map_err(wrong)?;
             let gpu = types.find(name).map_err(wrong)?;
-            let mut devices = vec![(1, gpu.clone())];
+            let device = |model| VirtualGpu { model, has_activity };
+            let mut devices = vec![(1, device(gpu.clone()))];
             if let Some(slices) = slices {
                 devices.clear();
                 for slice in slices.split(',') {
                     let (n, profile) = counted(slice).map_err(wrong)?;
-                    devices.push((n, types.find(&format!("{name}/{profile}")).map_err(wrong)?));
+                    devices.push((n, device(types.find(&format!("{name}/{profile}")).map_err(wrong)?)));
                 }
-                gpu.holds(devices.iter().map(|(n, slice)| (*n, &*slice.name))).map_err(wrong)?;
+                gpu.holds(devices.iter().map(|(n, slice)| (*n, &*slice.model.name))).map_err(wrong)?;
             }
             total += count * devices.iter().map(|(n, _)| n).sum::<usize>();
             if total > MOST_GPUS {
@@ -114,7 +134,10 @@ impl fmt::Display for VirtualSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("virtual:")?;
         for (i, (count, gpu)) in self.parts.iter().enumerate() {
-            write!(f, "{}{count}x{}", if i > 0 { "+" } else { "" }, gpu.name)?;
+            write!(f, "{}{count}x{}", if i > 0 { "+" } else { "" }, gpu.model.name)?;
+            if !gpu.has_activity {
+                write!(f, "@{NO_ACTIVITY}")?;
+            }
         }
         Ok(())
     }
@@ -134,21 +157,21 @@ mod tests {
     #[test]
     fn lists_are_read_in_order() {
         let spec = parse("virtual:2xA100-40GB+1xH200").unwrap();
-        let memory: Vec<u64> = spec.types().iter().map(|gpu| gpu.memory_mib).collect();
+        let memory: Vec<u64> = spec.gpus().iter().map(|gpu| gpu.model.memory_mib).collect();
         assert_eq!(memory, [40_960, 40_960, 143_771]);
         assert_eq!(spec.count(), 3);
         assert_eq!(
             parse("virtual: 3 x a100-80gb + h100").unwrap().to_string(),
             "virtual:3xA100-80GB+1xH100-80GB"
         );
-        assert_eq!(parse("virtual:2xcustom-24GB").unwrap().types()[0].memory_mib, 24 * 1024);
+        assert_eq!(parse("virtual:2xcustom-24GB").unwrap().gpus()[0].model.memory_mib, 24 * 1024);
         assert_eq!(parse("virtual:4096xT4").unwrap().count(), 4096);
     }
 
     #[test]
     fn a_gpu_can_be_cut_into_instances() {
         let names = |text: &str| -> Vec<String> {
-            parse(text).unwrap().types().iter().map(|gpu| gpu.name.to_string()).collect()
+            parse(text).unwrap().gpus().iter().map(|gpu| gpu.model.name.to_string()).collect()
         };
         assert_eq!(names("virtual:1xA100-40GB/7x1g.5gb"), ["A100-40GB/1g.5gb"; 7]);
         assert_eq!(names("virtual:A100-40GB/1G.5GB"), ["A100-40GB/1g.5gb"]);
@@ -157,8 +180,20 @@ mod tests {
         assert_eq!(names("virtual:2xA100-40GB/1x3g.20gb, 2g.10gb+T4"), mixed);
         for text in ["virtual:2xA100-40GB/3g.20gb,2g.10gb+T4", "virtual:1xA100-40GB/7x1g.5gb"] {
             let spec = text.parse::<VirtualSpec>().unwrap();
-            assert_eq!(spec.to_string().parse::<VirtualSpec>().unwrap().types(), spec.types());
+            assert_eq!(spec.to_string().parse::<VirtualSpec>().unwrap().gpus(), spec.gpus());
         }
+    }
+
+    #[test]
+    fn a_gpu_can_lack_activity() {
+        let spec = parse("virtual:2xa100-40gb@no-activity + H200+A100-40GB/2x3g.20gb@No-Activity").unwrap();
+        assert_eq!(
+            spec.gpus().iter().map(|gpu| gpu.has_activity).collect::<Vec<_>>(),
+            [false, false, true, false, false]
+        );
+        let printed = "virtual:2xA100-40GB@no-activity+1xH200+2xA100-40GB/3g.20gb@no-activity";
+        assert_eq!(spec.to_string(), printed);
+        assert_eq!(parse(printed).unwrap().gpus(), spec.gpus());
     }
 
     #[test]
@@ -181,6 +216,10 @@ mod tests {
             ("virtual:1xA100-40GB/", "empty"),
             ("virtual:1xT4/1g.5gb", "it has: none"),
             ("virtual:700xA100-40GB/7x1g.5gb", "more than 4096"),
+            ("virtual:2xT4@", "`@` is not"),
+            ("virtual:2xT4@activity", "`@activity` is not `@no-activity`"),
+            ("virtual:2xT4@no-activity@no-activity", "is not"),
+            ("virtual:@no-activity", "empty"),
         ] {
             let why = parse(text).expect_err(text);
             assert!(why.contains(part), "{text}: {why}");
@@ -220,10 +259,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_reads_back(parts in prop::collection::vec((1..50_usize, 0..12_usize), 1..6)) {
+        fn what_is_printed_reads_back(parts in prop::collection::vec((1..50_usize, 0..12_usize, any::<bool>()), 1..6)) {
             let types = GpuTypes::built_in();
             let names: Vec<_> = types.iter().map(|gpu| gpu.name.clone()).collect();
-            let text: Vec<String> = parts.iter().map(|(n, at)| format!("{n}x{}", names[*at])).collect();
+            let text: Vec<String> = parts
+                .iter()
+                .map(|(n, at, plain)| format!("{n}x{}{}", names[*at], if *plain { "@no-activity" } else { "" }))
+                .collect();
             let text = format!("virtual:{}", text.join("+"));
             let spec = text.parse::<VirtualSpec>().unwrap();
             prop_assert_eq!(spec.to_string(), text);

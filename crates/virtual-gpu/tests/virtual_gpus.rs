@@ -284,6 +284,25 @@ fn rates_follow_the_law_and_come_when_neighbours_do() {
 }
 
 #[test]
+fn a_gpu_without_activity_tells_utilisation_memory_and_power() {
+    let rig = Rig::new("virtual:1xA100-40GB@no-activity+1xA100-40GB", 1.0);
+    assert_eq!(rig.gpus().inventory().iter().map(|gpu| gpu.has_activity).collect::<Vec<_>>(), [false, true]);
+    let _there = ["0", "1"].map(|gpu| Raw::task(&rig.socket(), &[gpu], 0.5, false));
+    let mut probe = rig.gpus().probe();
+    let (plain, fine) = wait_for("both to be busy", || {
+        let (plain, fine) = (read(&mut probe, 0), read(&mut probe, 1));
+        let busy = |r: &GpuReading| r.activity.gpu_util.is_some_and(|util| util.to_f64() > 0.1);
+        (busy(&plain) && busy(&fine)).then_some((plain, fine))
+    });
+    let told = |r: &GpuReading| {
+        let a = &r.activity;
+        [a.gract, a.smact, a.smocc, a.drama].map(|metric| metric.is_some())
+    };
+    assert_eq!((told(&plain), told(&fine)), ([false; 4], [true; 4]));
+    assert!(plain.memory_used.is_some() && plain.energy_mj.is_some() && plain.power_mw > Some(0));
+}
+
+#[test]
 fn tasks_that_share_take_longer() {
     let rig = Rig::new("virtual:1xA100-40GB", 40.0);
     let spec = TaskSpec { sm: 1.0, work_s: 80.0, startup_s: 0.0, ..TaskSpec::default() };

@@ -32,7 +32,7 @@ const METRICS: [Metric; 3] = [
     Metric { title: "SMOCC", value: |g| g.smocc.map(share) },
     Metric { title: "DRAMA", value: |g| g.drama.map(share) },
 ];
-/// Says less than SMACT, so it stands in for it only.
+/// Says less than SMACT, so it is shown only where a GPU does not tell that.
 const UTIL: Metric = Metric { title: "UTIL", value: |g| g.gpu_util.map(share) };
 const MEMORY: Metric = Metric {
     title: "MEM",
@@ -90,7 +90,7 @@ fn known_metrics(gpus: &[GpuView]) -> (Vec<&'static Metric>, Vec<&'static str>) 
             unknown.push(metric.title);
         }
     }
-    if unknown.contains(&"SMACT") && known(&UTIL) {
+    if gpus.iter().any(|g| g.smact.is_none() && g.gpu_util.is_some()) {
         shown.insert(0, &UTIL);
     }
     (shown, unknown)
@@ -263,6 +263,7 @@ mod tests {
         lost.status = "lost".into();
         lost.status_text = Some("the GPU has fallen off the bus".into());
         (lost.age_ms, lost.smact, lost.power_w, lost.memory_used_mib) = (Some(65_000), None, None, None);
+        lost.gpu_util = None;
         insta::assert_snapshot!(render(&reply(vec![busy, lost]), &Screen::of_width(None)), @r"
         GPU  NAME         UUID          STATUS  SMACT  SMOCC  DRAMA             MEM      FREE  POWER  JOBS
           0  NVIDIA H200  GPU-0b2c3d4e  ok       0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  3 (9.0 GiB), 7 (-, starting)
@@ -285,6 +286,14 @@ mod tests {
           0  NVIDIA A100-SXM4-40GB  GPU-0b2c3d4e  ok      0.97  22.4/140.4 GiB  96.8 GiB  412 W  -
         Not known on any of these GPUs, so not shown: SMACT, SMOCC, DRAMA.
         ");
+    }
+
+    #[test]
+    fn one_gpu_of_two_tells_utilisation_alone() {
+        let mut old = gpu(1);
+        old.name = "NVIDIA A100-SXM4-40GB".into();
+        (old.smact, old.smocc, old.drama) = (None, None, None);
+        insta::assert_snapshot!(render(&reply(vec![gpu(0), old]), &Screen::of_width(None)), @"");
     }
 
     #[test]

@@ -111,3 +111,30 @@ fn jobs_see_their_gpus_and_an_outer_limit_of_several() {
         format!("GPU-virtual-a100-40gb-0,GPU-virtual-a100-40gb-1 PCI_BUS_ID {id}\n")
     );
 }
+
+/// What NVML tells before Hopper is enough for the default policy: utilisation, memory, power.
+#[test]
+fn jobs_that_declare_nothing_share_gpus_that_tell_no_activity() {
+    let daemon = Setup::new("virtual:2xA100-40GB@no-activity").args(&["--speed", "20"]).start();
+    let submit = |n: u64| {
+        let words = [format!("--memory={}M", 1500 + 900 * n), format!("--sm=0.{}", 2 + n % 4)];
+        let words = words.each_ref().map(String::as_str);
+        daemon.submit(task(&[words[0], words[1], "--gract=0.95", "--work=120s"], None))
+    };
+    let ids: Vec<u64> = (0..8).map(submit).collect();
+    until("four to run on two GPUs", || {
+        (daemon.queue().jobs.iter().filter(|j| j.state == "RUNNING").count() >= 4).then_some(())
+    });
+    let gpus = stdout(&daemon.carma(&["gpus"]));
+    assert!(gpus.contains("UTIL") && gpus.contains("so not shown: SMACT, SMOCC, DRAMA"), "{gpus}");
+    for id in ids {
+        let detail = daemon.end_of(id);
+        assert_eq!((detail.job.state.as_str(), detail.attempts.len()), ("COMPLETED", 1), "{detail:?}");
+    }
+    // A command that is seen alone is known by its utilisation.
+    let alone = submit(0);
+    until("it to be profiled", || daemon.show(alone).rate.filter(|rate| rate.alone_per_s.is_some()));
+    let json = stdout(&daemon.carma(&["predict", &alone.to_string(), "--json"]));
+    assert!(json.contains("no SM activity"), "{json}");
+    daemon.carma(&["cancel", &alone.to_string()]);
+}

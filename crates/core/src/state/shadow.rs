@@ -134,6 +134,10 @@ impl Shadows {
             let past = Millis(now.0.saturating_sub(line.lag.0));
             has_jobs(*uid) || line.since.is_some() || !line.shadow.is_over(past)
         });
+        // Without lines nothing of this is stored.
+        if self.of.is_empty() {
+            self.turns = Turns::default();
+        }
     }
 
     /// The bound on the start of a job that comes now, on its user's clock. `stretch`: the bound over the wait in the shadow,
@@ -282,6 +286,9 @@ mod tests {
         assert_eq!(shadows.after(1, Millis(9000), Millis(100)), Millis(9100));
         shadows.forget(Millis(9000), |_| false);
         assert_eq!(lags(&shadows, 9000), (3000, 0));
+        shadows.leave(1, Millis(9000));
+        shadows.forget(Millis(20_000), |_| false);
+        assert_eq!(shadows, Shadows::default());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) struct CoreScheduler<'a> {
-    state: State,
+    pub(super) state: State,
     workload: &'a Workload,
     users: Vec<User>,
     /// Of each job, the first of its task, which stands for its command.

@@ -11,6 +11,8 @@
 
 pub mod baselines;
 mod batch;
+#[cfg(test)]
+mod bound_tests;
 pub mod clairvoyant;
 mod cluster;
 mod core;

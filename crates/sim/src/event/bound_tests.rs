@@ -1,0 +1,235 @@
+//! The bound on a job's start under `adaptive`, on random traces: how late a job may be, whatever else comes.
+//!
+//! What is stated in docs/fairness.md: while a job is the first of those over their bounds, its GPUs are kept. With n jobs
+//! on these when that begins, it starts within n times the longest time that any job is on its GPUs. For no job may join a
+//! GPU that is kept, and another GPU is kept in its place only if that has fewer jobs, or as many that have been there for
+//! longer: so within each such time at least one of the n leaves.
+
+use super::core::CoreScheduler;
+use super::engine::{Engine, complete};
+use super::knowledge::RunTimesKnown;
+use super::scheduler::{Decision, Fate, Left, Scheduler};
+use super::world::{GpuIndex, JobIndex, World};
+use super::{Cluster, Setup};
+use crate::trace::{Activity, CatalogueTask, WorkJob, Workload};
+use carma_core::model::{Forecasts, JobId, SharingMode};
+use carma_core::policy::presets;
+use carma_core::units::{MiB, Millis};
+use carma_hardware::GpuTypes;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const GPUS: usize = 4;
+const CLUSTER: &str = "4xA100-40GB";
+
+/// A job that is the first of those over their bounds.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    job: JobId,
+    since: Millis,
+    /// Jobs on the GPUs that are kept for it then; one on two of them counts twice.
+    beside: u64,
+}
+
+/// A job that was the first of those over their bounds until it started.
+#[derive(Debug)]
+struct Wait {
+    first: First,
+    start: Millis,
+    /// The longest time that a job had been on its GPUs by then.
+    longest: Millis,
+}
+
+/// The core at work, and how long those over their bounds waited.
+struct Witness<'a> {
+    core: CoreScheduler<'a>,
+    /// The bound of each job when it came.
+    bounds: Vec<Option<Millis>>,
+    first: Option<First>,
+    /// When each job that runs was put on its GPUs.
+    started: BTreeMap<JobId, Millis>,
+    /// The longest time that a job was on its GPUs.
+    longest: Millis,
+    waits: Vec<Wait>,
+}
+
+const fn id(job: JobIndex) -> JobId {
+    JobId(job as u64 + 1)
+}
+
+impl<'a> Witness<'a> {
+    fn new(workload: &'a Workload, cluster: &Cluster, setup: &Setup) -> Self {
+        Self {
+            core: CoreScheduler::new(workload, cluster.inventory(), setup),
+            bounds: Vec::new(),
+            first: None,
+            started: BTreeMap::new(),
+            longest: Millis::ZERO,
+            waits: Vec::new(),
+        }
+    }
+
+    fn ended(&mut self, now: Millis, job: JobIndex) {
+        if let Some(started) = self.started.remove(&id(job)) {
+            self.longest = self.longest.max(now.since(started));
+        }
+    }
+
+    fn starts(&mut self, now: Millis, job: JobIndex) {
+        let job = id(job);
+        if let Some(first) = self.first.take_if(|first| first.job == job) {
+            let running = self.started.values().map(|started| now.since(*started)).max();
+            let longest = self.longest.max(running.unwrap_or_default());
+            self.waits.push(Wait { first, start: now, longest });
+        }
+        self.started.insert(job, now);
+    }
+
+    /// Who is the first of those over their bounds now.
+    fn look(&mut self, now: Millis) {
+        let state = &self.core.state;
+        let head = state.queue().line(now).next().map(|(_, job)| job);
+        let Some(job) = head.filter(|job| state.is_overdue(job, now)) else {
+            self.first = None;
+            return;
+        };
+        if self.first.is_none_or(|first| first.job != job.spec.id) {
+            let mut tenants: Vec<usize> = state.gpus().iter().map(|gpu| gpu.tenants.len()).collect();
+            tenants.sort_unstable();
+            let beside = tenants.iter().take(job.spec.request.gpus as usize).sum::<usize>() as u64;
+            self.first = Some(First { job: job.spec.id, since: now, beside });
+        }
+    }
+}
+
+impl Scheduler for Witness<'_> {
+    fn came(&mut self, now: Millis, job: JobIndex, world: &World) -> Fate {
+        let fate = self.core.came(now, job, world);
+        let state = &self.core.state;
+        self.bounds.push(state.job(id(job)).and_then(|job| state.bound_on_start(job, now)));
+        fate
+    }
+
+    fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
+        self.ended(now, job);
+        self.core.left(now, job, how, world)
+    }
+
+    fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        self.core.changed(now, gpu, world);
+    }
+
+    fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
+        let decisions = self.core.decide(now, world);
+        for decision in &decisions {
+            match decision {
+                Decision::Start { job, .. } => self.starts(now, *job),
+                Decision::Evict { job } => self.ended(now, *job),
+                Decision::Preempt { .. } | Decision::HoldBack { .. } => {}
+            }
+        }
+        self.look(now);
+        decisions
+    }
+
+    fn wake(&self) -> Option<Millis> {
+        self.core.wake()
+    }
+}
+
+fn activity(level: f64) -> Activity {
+    let share = |part: f64| Some(level * part);
+    Activity {
+        gract: share(1.0),
+        smact: share(0.8),
+        smocc: share(0.3),
+        drama: share(0.4),
+        ..Activity::default()
+    }
+}
+
+/// Jobs of one to three users, at a load of .6 to 3 of what the GPUs can do without sharing.
+fn traces() -> impl Strategy<Value = Workload> {
+    let tasks = prop::collection::vec((2_u64..34, 0.05..1.0), 1..6);
+    let minutes = prop_oneof![3 => 1_u64..30, 1 => 30_u64..400];
+    let gpus = prop_oneof![4 => Just(1_u32), 1 => 2_u32..=4];
+    let job = (minutes, gpus, 0_u32..3, any::<prop::sample::Index>(), 0.0..1.0);
+    let jobs = prop::collection::vec(job, 10..60);
+    (tasks, jobs, 1_u32..=3, 0.6..3.0).prop_map(|(tasks, jobs, users, load)| {
+        let tasks: Vec<_> = tasks
+            .into_iter()
+            .zip(0..)
+            .map(|((gib, level), n)| {
+                let memory = MiB::gib(gib);
+                let forecasts = Forecasts { declared: Some(memory), ..Forecasts::default() };
+                let (name, activity) = (format!("task {n}").into(), activity(level));
+                Arc::new(CatalogueTask {
+                    name,
+                    memory: vec![memory],
+                    activity,
+                    forecasts,
+                    ..CatalogueTask::default()
+                })
+            })
+            .collect();
+        let work: u64 = jobs.iter().map(|(minutes, gpus, ..)| minutes * 60_000 * u64::from(*gpus)).sum();
+        let span = work as f64 / GPUS as f64 / load;
+        let jobs = jobs.into_iter().map(|(minutes, gpus, user, task, at)| WorkJob {
+            line: 0,
+            id: "x".into(),
+            arrival: Millis((at * span) as u64),
+            duration: Millis::secs(60 * minutes),
+            gpus,
+            user: user % users,
+            threads: None,
+            task: Arc::clone(task.get(&tasks)),
+        });
+        let mut jobs: Vec<WorkJob> = jobs.collect();
+        jobs.sort_by_key(|job| job.arrival);
+        let users = (0..users).map(|user| format!("u{user}").into()).collect();
+        Workload { name: "random".into(), users, jobs, notes: Vec::new() }
+    })
+}
+
+/// When each job would start if all went in the order of arrival, each with its GPUs alone.
+fn without_sharing(workload: &Workload) -> Vec<Millis> {
+    let (mut free, mut last) = ([Millis::ZERO; GPUS], Millis::ZERO);
+    let start = |job: &WorkJob| {
+        free.sort_unstable();
+        let gpus = job.gpus as usize;
+        last = last.max(job.arrival).max(free[gpus - 1]);
+        free[..gpus].fill(last + job.duration);
+        last
+    };
+    workload.jobs.iter().map(start).collect()
+}
+
+fn play<'a>(workload: &'a Workload, cluster: &Cluster, setup: &Setup) -> Witness<'a> {
+    let mut witness = Witness::new(workload, cluster, setup);
+    let run = Engine::new(workload, cluster, setup, &mut witness).run(&|_| ());
+    assert_eq!(run.summary.not_completed, 0);
+    witness
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_first_of_those_over_their_bounds_starts_when_its_gpus_have_emptied(workload in traces()) {
+        let cluster = Cluster::parse(CLUSTER, &GpuTypes::built_in()).unwrap();
+        let mut setup = Setup::new(presets::adaptive(), SharingMode::Mps, None, 1);
+        setup.knowledge.run_times = RunTimesKnown::True;
+        let workload = complete(&workload, &cluster, SharingMode::Mps);
+        let witness = play(&workload, &cluster, &setup);
+        for wait in &witness.waits {
+            let most = Millis(wait.longest.0 * wait.first.beside);
+            prop_assert!(wait.start.since(wait.first.since) <= most, "{wait:?}");
+        }
+        // Of one user alone the bound is the wait without sharing.
+        if workload.users.len() == 1 {
+            let bounds: Vec<_> = without_sharing(&workload).into_iter().map(Some).collect();
+            prop_assert_eq!(witness.bounds, bounds);
+        }
+    }
+}
