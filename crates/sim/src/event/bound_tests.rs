@@ -13,7 +13,7 @@ use super::world::{GpuIndex, JobIndex, World};
 use super::{Cluster, Setup};
 use crate::trace::{Activity, CatalogueTask, WorkJob, Workload};
 use carma_core::model::{Forecasts, JobId, SharingMode};
-use carma_core::policy::presets;
+use carma_core::policy::{Objective, presets};
 use carma_core::units::{MiB, Millis};
 use carma_hardware::GpuTypes;
 use proptest::prelude::*;
@@ -125,7 +125,7 @@ impl Scheduler for Witness<'_> {
         for decision in &decisions {
             match decision {
                 Decision::Start { job, .. } => self.starts(now, *job),
-                Decision::Evict { job } => self.ended(now, *job),
+                Decision::Evict { job, how: _ } => self.ended(now, *job),
                 Decision::Preempt { .. } | Decision::HoldBack { .. } => {}
             }
         }
@@ -218,7 +218,7 @@ proptest! {
     #[test]
     fn the_first_of_those_over_their_bounds_starts_when_its_gpus_have_emptied(workload in traces()) {
         let cluster = Cluster::parse(CLUSTER, &GpuTypes::built_in()).unwrap();
-        let mut setup = Setup::new(presets::adaptive(), SharingMode::Mps, None, 1);
+        let mut setup = Setup::new(presets::adaptive(Objective::Jct), SharingMode::Mps, None, 1);
         setup.knowledge.run_times = RunTimesKnown::True;
         let workload = complete(&workload, &cluster, SharingMode::Mps);
         let witness = play(&workload, &cluster, &setup);
