@@ -47,7 +47,7 @@ fn every_table_is_made() {
     let page = stdout(&carma(dir.path(), &["--data=.", "--quick", "--evaluations=30"]));
     let titles: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("## ")?.split('.').next()).collect();
-    assert_eq!(titles, ["1", "2", "3"]);
+    assert_eq!(titles, ["1", "2", "3", "4"]);
     assert!(
         page.contains("A quick try, no result")
             && page.contains("Poisson arrivals, as Philly's are not there"),
@@ -57,6 +57,11 @@ fn every_table_is_made() {
     for name in ["exclusive", "carma", "kace", "gandiva", "tgs", "*search: JCT*", "*LB*"] {
         let rows = page.lines().filter(|line| line.starts_with(&format!("| {name} | "))).count();
         assert!(rows >= 2, "{name}: {page}");
+    }
+    let (_, objectives) = page.split_once("## 4.").unwrap();
+    for name in ["jct", "makespan", "energy", "fair"] {
+        let rows = objectives.lines().filter(|line| line.split(" | ").nth(1) == Some(name)).count();
+        assert_eq!(rows, 8, "{name}: {page}");
     }
     // Exclusive is what all are compared with.
     assert!(
