@@ -1,6 +1,6 @@
 //! Invariants of the state. Tests run [`check`] after every step; the daemon runs it after recovery.
 
-use crate::ledger::Reservation;
+use crate::ledger::{Reservation, Tenant};
 use crate::model::{JobId, Phase};
 use crate::state::{State, Usage};
 use crate::units::MiB;
@@ -70,7 +70,11 @@ fn check_gpus(state: &State, broken: &mut Vec<String>) {
         if gpu.tenants.iter().any(|t| t.reservation == Reservation::None) {
             continue;
         }
-        let whole = gpu.tenants.iter().any(|t| t.reservation == Reservation::Whole);
+        // One whose hard limit fell away at its start is there already.
+        let given_part = |t: &Tenant| {
+            state.job(t.job).and_then(|job| job.placement()).is_some_and(|placed| placed.part.is_some())
+        };
+        let whole = gpu.tenants.iter().any(|t| t.reservation == Reservation::Whole && !given_part(t));
         if whole && gpu.tenants.len() > 1 {
             broken.push(format!("GPU {index}: a job of unknown need has company"));
         }
