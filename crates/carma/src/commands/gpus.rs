@@ -293,7 +293,12 @@ mod tests {
         let mut old = gpu(1);
         old.name = "NVIDIA A100-SXM4-40GB".into();
         (old.smact, old.smocc, old.drama) = (None, None, None);
-        insta::assert_snapshot!(render(&reply(vec![gpu(0), old]), &Screen::of_width(None)), @"");
+        insta::assert_snapshot!(render(&reply(vec![gpu(0), old]), &Screen::of_width(None)), @r"
+        GPU  NAME                   UUID          STATUS  UTIL  SMACT  SMOCC  DRAMA             MEM      FREE  POWER  JOBS
+          0  NVIDIA H200            GPU-0b2c3d4e  ok      0.97   0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  -
+          1  NVIDIA A100-SXM4-40GB  GPU-1b2c3d4e  ok      0.97      -      -      -  22.4/140.4 GiB  96.8 GiB  412 W  -
+        SMACT, SMOCC, DRAMA: mean over the last 10 s.
+        ");
     }
 
     #[test]
