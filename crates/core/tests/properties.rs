@@ -451,6 +451,14 @@ fn seen(tenants: Vec<Option<u64>>) -> Look {
 /// Shares of all users together at most: one each, and three of user 1002.
 const MOST_SHARES: u64 = 6;
 
+/// GPUs that a job is launched on.
+fn targets(action: &Action) -> &[GpuId] {
+    match action {
+        Action::Launch { placement, .. } => &placement.gpus,
+        Action::End { .. } | Action::SetState { .. } => &[],
+    }
+}
+
 /// A state, the inputs that made it, and what was seen on the way.
 struct World {
     state: State,
@@ -824,10 +832,14 @@ impl World {
         // Verdicts change who waits, and without patience a neighbour counts as started at once.
         let verdicts = made.actions.iter().any(|a| matches!(a, Action::SetState { .. }));
         let patience = self.state.options().startup_patience > Millis::ZERO;
-        // Where predictions decide, a job that was placed may make room for one before it: here they say anything. And who is
-        // overdue keeps the GPUs with the fewest jobs, which are others once this plan is done.
+        // A plan may want to be asked again at once, for a job that waits for what is predicted beside one that it placed.
+        let whole = made.wake.is_none_or(|at| at > self.clock.max(self.state.now()));
+        let settled = made.actions.len() <= count && !verdicts && patience && whole;
+        let taken: BTreeSet<GpuId> = made.actions.iter().flat_map(targets).copied().collect();
+        // Where predictions decide, which say anything here, a job that was placed may make room beside it for one before
+        // it; and one that is overdue keeps the GPUs with the fewest jobs, which are others once this plan is done.
         let predicted = self.state.options().policy.goes_by_predictions();
-        let settled = made.actions.len() <= count && !verdicts && patience && !predicted;
+        let keeps = predicted && !self.overdue().is_empty();
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
@@ -843,8 +855,11 @@ impl World {
         // What a plan remembers of failed searches must not hide a place.
         if settled {
             let again = plan(&self.state, self.clock);
-            let launches = |a: &Action| matches!(a, Action::Launch { .. });
-            prop_assert!(!again.actions.iter().any(launches), "a place was missed: {:?}", again.actions);
+            let missed = |a: &Action| match targets(a) {
+                [] => false,
+                gpus => !predicted || (!keeps && !gpus.iter().any(|gpu| taken.contains(gpu))),
+            };
+            prop_assert!(!again.actions.iter().any(missed), "a place was missed: {:?}", again.actions);
         }
         Ok(())
     }
