@@ -2,15 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says so by panicking")]
 
+mod support;
+
 use carma_core::model::SharingMode;
 use carma_core::policy::{Allowance, Objective, presets};
-use carma_core::units::{MiB, Millis};
+use carma_core::units::Millis;
 use carma_hardware::GpuTypes;
 use carma_sim::event::knowledge::RunTimesKnown;
 use carma_sim::event::outcome::JobOutcome;
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::trace::{Activity, CatalogueTask, WorkJob, Workload};
+use carma_sim::trace::{WorkJob, Workload};
 use std::sync::Arc;
+use support::task;
 
 /// Jobs of one user: how many, the first when, and how long after each other, minutes.
 struct Stream {
@@ -22,21 +25,6 @@ struct Stream {
 
 /// Three kinds of tasks, and run times from 10 to 45 minutes that repeat.
 fn workload(streams: &[Stream]) -> Workload {
-    let task = |name: &str, gib, level| {
-        let activity = Activity {
-            gract: Some(level),
-            smact: Some(level),
-            smocc: Some(level / 2.0),
-            drama: Some(level / 3.0),
-            ..Activity::default()
-        };
-        Arc::new(CatalogueTask {
-            name: name.into(),
-            memory: vec![MiB::gib(gib)],
-            activity,
-            ..CatalogueTask::default()
-        })
-    };
     let tasks = [task("light", 8, 0.3), task("medium", 14, 0.6), task("heavy", 22, 0.95)];
     let mut jobs = Vec::new();
     for stream in streams {

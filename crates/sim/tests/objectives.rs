@@ -2,29 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says so by panicking")]
 
+mod support;
+
 use carma_core::model::SharingMode;
 use carma_core::policy::{Objective, presets};
-use carma_core::units::{MiB, Millis};
+use carma_core::units::Millis;
 use carma_hardware::GpuTypes;
 use carma_sim::event::knowledge::RunTimesKnown;
 use carma_sim::event::outcome::Summary;
 use carma_sim::event::{Cluster, Setup, simulate};
-use carma_sim::trace::{Activity, CatalogueTask, WorkJob, Workload};
+use carma_sim::trace::{WorkJob, Workload};
 use std::sync::Arc;
+use support::task;
 
 /// Jobs of three kinds that come so many seconds after each other, each for 10 to 45 minutes; every eighth four times as long.
 fn workload(jobs: u64, every_s: u64) -> Workload {
-    let task = |name: &str, gib, level| {
-        let activity = Activity {
-            gract: Some(level),
-            smact: Some(level),
-            smocc: Some(level / 2.0),
-            drama: Some(level / 3.0),
-            ..Activity::default()
-        };
-        let memory = vec![MiB::gib(gib)];
-        Arc::new(CatalogueTask { name: name.into(), memory, activity, ..CatalogueTask::default() })
-    };
     let tasks = [task("light", 4, 0.2), task("medium", 8, 0.4), task("heavy", 12, 0.7)];
     let job = |n: u64| WorkJob {
         line: n + 1,

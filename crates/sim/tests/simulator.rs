@@ -534,26 +534,33 @@ fn limits_of_slowdown_hold_and_sharing_still_pays() {
     assert!(strict.summary.evictions > 0 && strict.stretches.iter().any(|s| s.how == End::Evicted));
 }
 
+/// The n-th job, of one GPU: they come 100 s after each other.
+fn job_of_its_own_task(n: u64, duration: Millis, task: CatalogueTask) -> WorkJob {
+    WorkJob {
+        line: n + 1,
+        id: n.to_string().into(),
+        arrival: Millis(n * 100_000),
+        duration,
+        gpus: 1,
+        user: 0,
+        threads: None,
+        task: Arc::new(CatalogueTask { name: format!("task {n}").into(), ..task }),
+    }
+}
+
 /// Time-sliced, the older of two jobs of unknown memory takes more halfway. Under `adaptive` the younger one, which has
 /// grown to all that was left, was sent back before that, and neither runs out of memory.
 #[test]
 fn the_growth_guard_keeps_an_older_job_from_running_out_of_memory() {
-    let job = |n: u64, peak: u64, steps: &[(f64, f64)]| WorkJob {
-        line: n + 1,
-        id: n.to_string().into(),
-        arrival: Millis(n * 100_000),
-        duration: Millis(1_000_000),
-        gpus: 1,
-        user: 0,
-        threads: None,
-        task: Arc::new(CatalogueTask {
-            name: format!("task {n}").into(),
+    let job = |n: u64, peak: u64, steps: &[(f64, f64)]| {
+        let task = CatalogueTask {
             memory: vec![MiB(peak)],
             memory_over_time: steps.to_vec(),
             activity: Activity { smact: Some(0.2), drama: Some(0.1), ..Activity::default() },
             startup: Some(Millis(1000)),
             ..CatalogueTask::default()
-        }),
+        };
+        job_of_its_own_task(n, Millis(1_000_000), task)
     };
     let jobs = vec![job(0, 6_000, &[(0.0, 0.8), (0.5, 1.0)]), job(1, 36_000, &[(0.0, 0.7), (0.02, 1.0)])];
     let workload = Workload { name: "two".into(), users: vec!["ann".into()], jobs, notes: Vec::new() };
@@ -587,26 +594,16 @@ fn the_order_by_predicted_speedup_is_one_of_its_own() {
 /// little waits for an idle GPU.
 #[test]
 fn kace_puts_a_job_beside_the_one_that_is_least_in_its_way() {
-    let job = |n: u64, busy: f64, memory: Option<u64>| WorkJob {
-        line: n + 1,
-        id: n.to_string().into(),
-        arrival: Millis(n * 100_000),
-        duration: Millis(2_000_000),
-        gpus: 1,
-        user: 0,
-        threads: None,
-        task: Arc::new(CatalogueTask {
-            name: format!("task {n}").into(),
+    let job = |n: u64, busy: f64, memory: Option<u64>| {
+        let activity =
+            Activity { gract: Some(busy), smact: Some(busy), drama: Some(busy / 2.0), ..Activity::default() };
+        let task = CatalogueTask {
             memory: memory.map(MiB).into_iter().collect(),
-            activity: Activity {
-                gract: Some(busy),
-                smact: Some(busy),
-                drama: Some(busy / 2.0),
-                ..Activity::default()
-            },
+            activity,
             forecasts: Forecasts { declared: Some(MiB(4_000)), ..Forecasts::default() },
             ..CatalogueTask::default()
-        }),
+        };
+        job_of_its_own_task(n, Millis(2_000_000), task)
     };
     let place = |last: WorkJob| {
         let jobs = vec![job(0, 0.95, Some(4_000)), job(1, 0.15, Some(4_000)), last];
