@@ -248,7 +248,7 @@ pub fn carma(named: &[Named], size: Size) -> Result<Vec<Traces>, Error> {
 /// Clusters of the made-up traces.
 const CLUSTERS: [&str; 2] = ["4xH200", "4xV100-32GB"];
 /// Their mixes of light, medium and heavy tasks.
-pub(crate) const MIXES: [&str; 2] = ["65/27/8", "83/17"];
+const MIXES: [&str; 2] = ["65/27/8", "83/17"];
 /// Their loads.
 pub(crate) const LOADS: [f64; 5] = [0.6, 1.0, 1.5, 2.2, 3.0];
 
@@ -262,16 +262,7 @@ pub fn synthetic(catalogue: &Catalogue, size: Size) -> Result<Vec<Load>, Error> 
     for spec in CLUSTERS {
         let cluster = traces::cluster(spec)?;
         for load in LOADS {
-            let mixes = MIXES.iter().enumerate();
-            let drawn: Vec<(&str, u64)> = mixes
-                .flat_map(|(at, mix)| (0..size.repeats).map(move |n| (*mix, 1000 * (at as u64 + 1) + n)))
-                .collect();
-            let workloads = drawn
-                .iter()
-                .map(|(mix, seed)| {
-                    made_up(catalogue, mix, size, size.seed.wrapping_add(*seed), load, &cluster)
-                })
-                .collect::<Result<Vec<_>, _>>()?;
+            let workloads = drawn(catalogue, size, load, &cluster)?;
             let runs = on_threads(
                 size.threads,
                 workloads.len(),
@@ -294,6 +285,19 @@ pub fn synthetic(catalogue: &Catalogue, size: Size) -> Result<Vec<Load>, Error> 
         }
     }
     Ok(tables)
+}
+
+/// Made-up traces of a load, as many of each mix.
+pub(crate) fn drawn(
+    catalogue: &Catalogue,
+    size: Size,
+    load: f64,
+    cluster: &Cluster,
+) -> Result<Vec<Workload>, Error> {
+    let seeds = (1..)
+        .zip(MIXES)
+        .flat_map(|(at, mix)| (0..size.repeats).map(move |n| (mix, size.seed.wrapping_add(1000 * at + n))));
+    seeds.map(|(mix, seed)| made_up(catalogue, mix, size, seed, load, cluster)).collect()
 }
 
 /// A made-up trace of a load. Tasks do not depend on the gaps between arrivals, so that the gap can be set by what they take.

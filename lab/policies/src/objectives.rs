@@ -1,7 +1,7 @@
 //! The objectives of `adaptive` side by side: what each brings and costs, where four users share the GPUs.
 
 use crate::Error;
-use crate::compare::{LOADS, MIXES, Size, alone, made_up};
+use crate::compare::{LOADS, Size, alone, drawn};
 use crate::figures::{geometric_mean, ratio};
 use crate::threads::on_threads;
 use crate::traces::{self, MACHINE, Named};
@@ -66,19 +66,12 @@ pub fn objectives(named: &[Named], catalogue: &Catalogue, size: Size) -> Result<
     for true_run_times in [true, false] {
         cases.push(case("T1, T2, H60, M90", &published, &cluster, true_run_times, size)?);
     }
-    let drawn = |load| {
-        let seeds = MIXES.iter().enumerate().flat_map(|(at, mix)| {
-            (0..size.repeats).map(move |n| (*mix, size.seed.wrapping_add(1000 * (at as u64 + 1) + n)))
-        });
-        seeds
-            .map(|(mix, seed)| made_up(catalogue, mix, size, seed, load, &cluster))
-            .collect::<Result<Vec<_>, _>>()
-    };
     for load in LOADS {
-        let workloads: Vec<Workload> = drawn(load)?.iter().map(of_four_users).collect();
+        let workloads: Vec<Workload> =
+            drawn(catalogue, size, load, &cluster)?.iter().map(of_four_users).collect();
         cases.push(case(&format!("load {load:.1}"), &workloads, &cluster, true, size)?);
     }
-    let workloads: Vec<Workload> = drawn(1.0)?.iter().map(in_bursts).collect();
+    let workloads: Vec<Workload> = drawn(catalogue, size, 1.0, &cluster)?.iter().map(in_bursts).collect();
     cases.push(case("bursts", &workloads, &cluster, true, size)?);
     Ok(cases)
 }
@@ -222,6 +215,7 @@ fn spread(workload: &Workload, run: &RunResult) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::made_up;
     use std::path::Path;
 
     fn workload(load: f64) -> (Workload, Cluster) {
