@@ -258,7 +258,7 @@ impl fmt::Display for Refusal {
                     MiB::ZERO => f.write_str(", more than was reserved for it")?,
                     forecast => write!(f, " where {forecast} was expected")?,
                 }
-                write!(f, ": nobody joins it before that has not risen for {window}")
+                write!(f, ": no job joins it until its memory has stood still for {window}")
             }
             Self::Gate(GateVerdict::Open) => f.write_str("gate open"),
             Self::Gate(GateVerdict::Busy { smact, smocc, drama, limits: [a, o, d] }) => {

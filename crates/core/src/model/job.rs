@@ -124,7 +124,7 @@ pub struct Job {
     /// Not to be started before this time (pause after a failed launch).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Millis>,
-    /// By when it would have started without sharing and all went in the order of submission, each for as long as it was
+    /// By when it would have started without sharing, all in the order of submission, each for as long as it was
     /// expected to run: the bound on its start where the policy lets shorter ones overtake. `None`: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Millis>,

@@ -1,8 +1,8 @@
 //! Memory that grows where nothing limits it: who leaves a GPU before it runs full.
 //!
-//! On a full GPU the job dies that allocates next, whoever took the memory. So the one that came last of those that grow
-//! goes back into the queue before that, at once: memory may be full within seconds. A job that keeps to what it said, or
-//! that has settled within what is reserved for it, never goes.
+//! On a full GPU the next allocation fails, no matter which job took the memory. So the youngest of the jobs that grow goes
+//! back into the queue before that, at once: memory may be full within seconds. A job that stays within its declared need,
+//! or that has settled within its reservation, never goes.
 
 use super::Plan;
 use super::ending::ended_by;

@@ -71,8 +71,8 @@ pub fn plan_in(state: &State, now: Millis, detail: Detail) -> Plan {
     plan
 }
 
-/// The part of it that comes first: what is to end. For those who know that no job would find a place that found none
-/// before.
+/// The first part of [`plan_in`]: what is to end; no job is placed. For a caller that knows of no change since the last
+/// whole plan that could let a job start.
 #[must_use]
 pub fn ends(state: &State, now: Millis) -> Plan {
     let now = now.max(state.now());

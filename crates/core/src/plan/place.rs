@@ -14,9 +14,11 @@ use crate::model::{Estimator, Job};
 use crate::state::State;
 use crate::units::Millis;
 
-/// Jobs prefetched at a time, in a queue that is not in the cache anyway.
+/// Jobs prefetched at a time.
 const AHEAD: usize = 32;
-const LONG: usize = 4096;
+
+/// A queue of no more jobs than this stays in the cache: prefetching would only cost.
+const CACHED: usize = 4096;
 
 /// Where jobs go by length, kinds of jobs that are searched for in vain before the others have to wait for the next
 /// plan: a long queue of jobs that all differ would else be searched from end to end.
@@ -65,7 +67,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     let mut misses = 0;
     let mut ahead = state.queue().line(now).map(|(_, job)| job);
     for (n, (key, job)) in state.queue().line(now).enumerate() {
-        if n % AHEAD == 0 && barrier.is_none() && state.queue().len() > LONG {
+        if n % AHEAD == 0 && barrier.is_none() && state.queue().len() > CACHED {
             prefetch(ahead.by_ref().take(AHEAD));
         }
         if let Some(reason) = &barrier {

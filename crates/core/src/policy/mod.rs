@@ -79,7 +79,7 @@ pub enum Line {
     #[default]
     Arrival,
     /// The one that is expected to take the fewest GPU-seconds. Every job has a bound on its start: when it would have
-    /// started without sharing and all went in the order of submission. Jobs over that bound go first, the earliest
+    /// started without sharing, all in the order of submission. Jobs over that bound go first, the earliest
     /// bound first, and GPUs are kept for those that find none.
     Shortest,
     /// The one that is expected to take the most GPU-seconds, with the same bound on every start.

@@ -127,8 +127,8 @@ pub fn adaptive(objective: Objective) -> Policy {
     }
 }
 
-/// A policy by name. `adaptive` takes an [`Objective`] after a colon (`adaptive:energy`); the estimating ones take any [`Estimator`] after a colon (`est-magm:horus`;
-/// `gpumemnet` when none is named). `None` when there is no such policy, objective or estimator.
+/// A policy by name. After a colon `adaptive` takes an [`Objective`] (`adaptive:energy`), and the estimating ones take any
+/// [`Estimator`] (`est-magm:horus`; `gpumemnet` when none is named). `None` when there is no such policy, objective or estimator.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Policy> {
     if let Some(objective) = name.strip_prefix("adaptive:") {

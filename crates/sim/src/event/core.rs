@@ -233,8 +233,8 @@ impl<'a> CoreScheduler<'a> {
         false
     }
 
-    /// What is to be done now. Where nothing has changed that could let a job start, only what is to end is looked for:
-    /// a measurement alone starts nobody.
+    /// What is to be done now. Where nothing has changed that could let a job start (a measurement cannot), no placement is
+    /// searched for.
     fn plan(&mut self, now: Millis) -> Plan {
         let plan = if self.changed || self.due.is_some_and(|due| due <= now) {
             let told_all = self.predict(now);
@@ -403,12 +403,12 @@ impl Scheduler for CoreScheduler<'_> {
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let (measured, next) = self.measure(now, world);
         let crowded = std::mem::take(&mut self.crowded);
-        let nobody_waits = self.state.queue().is_empty() && !measured;
-        if nobody_waits && !crowded {
+        let none_waits = self.state.queue().is_empty() && !measured;
+        if none_waits && !crowded {
             self.wake = next;
             return Vec::new();
         }
-        let plan = if nobody_waits {
+        let plan = if none_waits {
             self.due = None;
             ends(&self.state, now)
         } else {
