@@ -60,23 +60,22 @@ impl<'a> Member<'a> {
         Self { tenant, placement, held, exceeded }
     }
 
-    /// Whether what is reserved for it is more than a guess: a hard limit keeps it to that, it said so much, or it has
-    /// settled.
-    fn is_bound(&self) -> bool {
-        let said = self.tenant.forecast.is_some_and(|said| self.held <= said);
-        self.placement.cap.is_some() || said || self.tenant.settled
+    /// Whether it was promised what is reserved for it: a hard limit keeps it to that, or it said so much and takes no more.
+    fn is_promised(&self) -> bool {
+        self.placement.cap.is_some() || self.tenant.forecast.is_some_and(|said| self.held <= said)
     }
 
     /// Whether it takes more than it was given, or nothing says where it stops.
     fn grows(&self, now: Millis) -> bool {
         let exceeds = self.exceeded.is_some() && self.placement.cap.is_none();
-        exceeds || (!self.is_bound() && self.tenant.is_rising(now))
+        exceeds || (!self.is_promised() && !self.tenant.settled && self.tenant.is_rising(now))
     }
 
-    /// What others have to leave it.
+    /// What others have to leave it. Not the margin of one that has settled: it is likely never taken, and where it is, the
+    /// one that goes is still another, which holds more than was reserved for it.
     fn unused(&self) -> MiB {
         match self.tenant.reservation {
-            Reservation::Memory(m) if self.is_bound() => m - self.held,
+            Reservation::Memory(m) if self.is_promised() => m - self.held,
             _ => MiB::ZERO,
         }
     }
