@@ -16,10 +16,14 @@ MODELS = ["cifar", "resnet152", "gpt2", "mobilenet", "vit", "bert", "lstm"]
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=[*MODELS, "hold"], required=True)
+    parser.add_argument("--model", choices=[*MODELS, "hold", "grow"], required=True)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--gib", type=float, default=0.0, help="hold: memory to allocate")
+    parser.add_argument("--gib", type=float, default=0.0, help="hold, grow: memory to allocate")
+    parser.add_argument("--to-gib", type=float, default=0.0, help="grow: memory at the end")
+    parser.add_argument("--at", type=float, default=0.0, help="grow: seconds of work until more is taken")
+    parser.add_argument("--rate", type=float, default=1.0, help="grow: GiB a second that are taken then")
+    parser.add_argument("--rest", type=float, default=5.0, help="grow: seconds of work with all of it")
     parser.add_argument("--fault-after", type=float, help="seconds of training, then an illegal address")
     parser.add_argument("--marks", help="file for the time of each step, twice a second at most")
     return parser.parse_args()
@@ -106,6 +110,30 @@ def hold(torch, gib):
     time.sleep(3600)
 
 
+def grow(torch, args):
+    """Works with some memory, then takes more, an eighth of a GiB at a time, and works on with all of it."""
+    values = torch.randn(4096, 4096, device="cuda")
+    piece = 1 / 8
+
+    def take(gib):
+        return torch.empty(int(gib * 2**30), dtype=torch.uint8, device="cuda").fill_(1)
+
+    blocks, held, steps = [take(args.gib)], args.gib, 0
+    started = grown = time.time()
+    while held < args.to_gib or time.time() < grown + args.rest:
+        torch.mm(values, values)
+        torch.cuda.synchronize()
+        steps += 1
+        now = time.time()
+        if steps % 200 == 0:
+            print(f"step {steps} {held:.1f} GiB", flush=True)
+        wanted = min(args.to_gib, args.gib + args.rate * (now - started - args.at))
+        while held + piece <= wanted or held < wanted == args.to_gib:
+            blocks.append(take(piece))
+            held, grown = held + piece, now
+    print(f"done, {held:.1f} GiB held at most", file=sys.stderr)
+
+
 def main():
     args = arguments()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -113,6 +141,9 @@ def main():
 
     if args.model == "hold":
         hold(torch, args.gib)
+        return
+    if args.model == "grow":
+        grow(torch, args)
         return
     step = make_step(torch, args)
     for _ in range(3):
