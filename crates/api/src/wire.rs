@@ -1,6 +1,7 @@
 //! What travels between client and daemon.
 
 use carma_core::model::SharingMode;
+use carma_core::state::Unbounded;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -352,10 +353,9 @@ pub struct SubmitReply {
     /// What carma expects of its memory, where it knows anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,
-    /// The policy in force has no bound of its memory to go by: it waits for a GPU without a job, and none joins it
-    /// there before its memory has settled.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub alone_until_settled: bool,
+    /// Set where the policy in force has no bound of its memory to go by: what it gets all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbounded: Option<Unbounded>,
 }
 
 /// Why something is as it is.

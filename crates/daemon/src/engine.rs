@@ -494,7 +494,7 @@ impl Engine {
         new.profile = self.parts.slowdowns.known(&self.state, new.command_key);
         new.run_time = self.parts.durations.expect(&request, uid);
         self.try_apply(Input::Submitted(Box::new(new)))?;
-        let alone_until_settled = self.state.job(id).is_some_and(|job| self.state.waits_for_its_memory(job));
+        let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
         self.parts.memory.await_news(id, &request, peer.user.uid);
         self.environments.add(id, uid, &request.env);
         self.submitted.insert(id, Instant::now());
@@ -507,7 +507,7 @@ impl Engine {
             estimate: estimate.clone(),
         };
         self.batch.jobs.push((id, stored));
-        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate, alone_until_settled })
+        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate, unbounded })
     }
 
     /// Limits on the host must hold: what cannot be enforced is refused.

@@ -10,6 +10,7 @@ use carma_api::wire::{ResourceLimit, Session, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print_json;
+use carma_core::state::Unbounded;
 use carma_core::units::MiB;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -156,14 +157,16 @@ pub(crate) fn log_of(reply: &SubmitReply) -> String {
 
 /// What is expected of a job's memory, in a line; and where that is nothing, what follows and how to know more.
 pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
-    let alone = "it waits for a GPU without other jobs and has it alone until its memory has settled";
+    let unbounded = reply.unbounded.map(|what| match what {
+        Unbounded::Alone => {
+            "it waits for a GPU without other jobs and has it alone until its memory has settled"
+        }
+        Unbounded::Limited => "it gets a part of a GPU, which is a hard limit",
+        Unbounded::Free => "it gets what is free of a GPU until its memory has settled",
+    });
     match &reply.estimate {
         Some(estimate) => {
-            let bound = if reply.alone_until_settled {
-                format!("; without a bound, so {alone}")
-            } else {
-                String::new()
-            };
+            let bound = unbounded.map(|what| format!("; without a bound, so {what}")).unwrap_or_default();
             Some(format!(
                 "memory: {} expected on each GPU, {} at most ({}, tier {}){bound}",
                 MiB(estimate.use_mib),
@@ -172,8 +175,8 @@ pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
                 estimate.tier
             ))
         }
-        None => reply.alone_until_settled.then(|| {
-            format!("memory: not known, so {alone}; --dry-run or --gpu-memory SIZE tells it beforehand")
+        None => unbounded.map(|what| {
+            format!("memory: not known, so {what}; --dry-run or --gpu-memory SIZE tells it beforehand")
         }),
     }
 }

@@ -402,7 +402,7 @@ fn a_submission_that_knows_nothing_says_what_follows() {
     };
     let (told, _) = submit(&["--", "true"]);
     let line = told.lines().nth(1).unwrap_or_default();
-    assert!(line.starts_with("memory: not known, so it waits for a GPU without other jobs"), "{told}");
+    assert!(line.starts_with("memory: not known, so it gets a part of a GPU"), "{told}");
     assert!(line.contains("--dry-run or --gpu-memory"), "{told}");
     for (words, lines) in [
         (&["--gpu-memory", "2G", "--", "true"][..], 1),
@@ -412,10 +412,18 @@ fn a_submission_that_knows_nothing_says_what_follows() {
         let (told, errors) = submit(words);
         assert_eq!((told.lines().count(), errors.as_str()), (lines, ""), "{words:?}: {told}");
     }
-    // A policy that asks for no forecast: nothing follows.
-    let other = Setup::new(ONE).args(&["--policy", "or-magm"]).start();
-    let told = stdout(&other.carma(&["submit", "--hold", "--", "true"]));
-    assert_eq!(told.lines().count(), 1, "{told}");
+    // Time-sliced there is no limit, a policy may want a GPU for it, and one that asks for no forecast says nothing.
+    for (args, follows) in [
+        (["--sharing", "time-slice"], Some("so it gets what is free of a GPU until")),
+        (["--policy", "carma"], Some("so it waits for a GPU without other jobs")),
+        (["--policy", "or-magm"], None),
+    ] {
+        let other = Setup::new(ONE).args(&args).start();
+        let told = stdout(&other.carma(&["submit", "--hold", "--", "true"]));
+        let line = told.lines().nth(1);
+        assert_eq!(line.is_some(), follows.is_some(), "{args:?}: {told}");
+        assert!(line.is_none_or(|line| line.contains(follows.unwrap_or_default())), "{args:?}: {told}");
+    }
 }
 
 #[test]

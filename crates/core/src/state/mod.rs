@@ -21,6 +21,7 @@ mod weights;
 pub use accounts::Account;
 pub use index::Usage;
 pub(crate) use place::Share;
+pub use place::Unbounded;
 pub(crate) use predictions::Server;
 pub(crate) use waiting::JobKind;
 pub use waiting::{Merged, Queue};

@@ -8,11 +8,24 @@ use crate::ledger::{Gpu, Growth, Reservation, Tenant};
 use crate::model::{Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, Order};
 use crate::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// After MPS could not be had for a user, that user's jobs are time-sliced for so long: what keeps a control daemon from
 /// starting is seldom over in a moment, and each try takes seconds.
 const MPS_RETRY: Millis = Millis::secs(600);
+
+/// What a job gets that may share and whose memory nothing bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unbounded {
+    /// A GPU without other jobs, which it has alone until its memory has settled.
+    Alone,
+    /// A part of a GPU, which is a hard limit.
+    Limited,
+    /// What is free of a GPU, until its memory has settled.
+    Free,
+}
 
 /// A forecast that is a share of the GPU.
 #[derive(Debug, Clone, Copy)]
@@ -85,11 +98,18 @@ impl State {
         Some(Share { of: self.options.share_of(&job.spec)?, least })
     }
 
-    /// Whether a job gets a GPU without other jobs only since nothing bounds its memory: others may join it once it has
-    /// settled.
+    /// How the policy goes about a job that may share and whose memory nothing bounds; `None`: something does.
     #[must_use]
-    pub fn waits_for_its_memory(&self, job: &Job) -> bool {
-        self.reservation_for(job).0 == Reservation::Whole && self.sharing_for(job).is_some()
+    pub fn unbounded(&self, job: &Job) -> Option<Unbounded> {
+        if self.reservation_for(job).0 != Reservation::Whole {
+            return None;
+        }
+        let sharing = self.sharing_for(job)?;
+        Some(match sharing {
+            _ if !self.options.policy.blind => Unbounded::Alone,
+            SharingMode::Mps if self.options.caps => Unbounded::Limited,
+            _ => Unbounded::Free,
+        })
     }
 
     /// The reservation from the forecast that the policy believes.
