@@ -1,6 +1,7 @@
-//! `carma bench interference`: what tasks do to each other on one GPU, measured.
+//! `carma bench`: what tasks do to each other on one GPU, and what policies make of many, measured.
 
 mod render;
+mod trace;
 
 use super::unmeasured;
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub(crate) fn run(verb: &BenchVerb) -> Outcome {
     match verb {
         BenchVerb::Interference(args) => interference(args),
+        BenchVerb::Trace(args) => trace::run(args),
     }
 }
 
