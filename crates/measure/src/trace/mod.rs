@@ -3,6 +3,7 @@
 //! Each play has a daemon of its own and runs the tasks as jobs. What a play was goes into a file of its own, so that a call
 //! with too little time for all goes on where the last one ended, and results of several calls become one table.
 
+mod bundled;
 mod play;
 mod policies;
 mod rows;
@@ -11,6 +12,7 @@ mod tasks;
 mod watch;
 
 use crate::{Error, Say};
+pub use bundled::bundled;
 use carma_core::model::SharingMode;
 pub use policies::Wanted;
 use policies::{Planned, order};

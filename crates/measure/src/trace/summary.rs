@@ -95,7 +95,10 @@ impl Summary {
     pub fn of(plays: &[Play]) -> Option<Self> {
         let first = plays.first()?;
         let solo_s = solo(plays);
-        let mut policies: BTreeMap<&str, Vec<Figures>> = BTreeMap::new();
+        // In the order in which they were played first.
+        let mut policies: Vec<Policy> = Vec::new();
+        let mut plays: Vec<&Play> = plays.iter().collect();
+        plays.sort_by_key(|play| (play.policy != BASE, play.began.clone()));
         let (mut cut, mut failed) = (Vec::new(), Vec::new());
         for play in plays {
             let name = format!("{}, play {}", play.policy, play.repeat);
@@ -106,11 +109,12 @@ impl Summary {
             for job in play.jobs.iter().filter(|job| job.state != "COMPLETED") {
                 failed.push(format!("{name}: {} {}: {}", job.kind, job.state, job.reason));
             }
-            policies.entry(&play.policy).or_default().push(figures(play, &solo_s));
+            let of = figures(play, &solo_s);
+            match policies.iter_mut().find(|policy| policy.policy == play.policy) {
+                Some(policy) => policy.plays.push(of),
+                None => policies.push(Policy { policy: play.policy.clone(), plays: vec![of] }),
+            }
         }
-        let mut policies: Vec<Policy> =
-            policies.into_iter().map(|(policy, plays)| Policy { policy: policy.to_owned(), plays }).collect();
-        policies.sort_by_key(|policy| policy.policy != BASE);
         Some(Self {
             machine: first.machine.clone(),
             jobs: first.trace.arrivals.len(),

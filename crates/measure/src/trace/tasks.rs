@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 
 /// Stands in a command for the number of steps.
 const STEPS: &str = "{steps}";
+/// Stands in a command for how long it works alone, seconds.
+const WORK: &str = "{work_s}";
 /// Most bytes that are read of a file of tasks.
 const LARGEST: u64 = 4 << 20;
 /// The most GPUs that a task asks for.
@@ -27,6 +29,9 @@ pub(super) struct TaskFile {
     /// Run once before the first play on real GPUs, e.g. to read from disk what the tasks import.
     #[serde(default)]
     pub(super) warm_up: Vec<String>,
+    /// About how long a task takes to its first step, seconds: nothing but the forecast of a budget goes by it.
+    #[serde(default)]
+    start_s: f64,
     /// The tasks.
     #[serde(rename = "task", default)]
     pub(super) tasks: Vec<Task>,
@@ -63,9 +68,9 @@ pub(super) struct Task {
     /// What stands for `{steps}` in its command, at `--work 1`.
     #[serde(default)]
     steps: Option<u64>,
-    /// About how long it takes alone, seconds: nothing but the forecast of a budget goes by it.
+    /// About how long it works alone, seconds, at `--work 1`; `{work_s}` in its command stands for it.
     #[serde(default)]
-    pub(super) solo_s: Option<f64>,
+    solo_s: Option<f64>,
     /// How often it occurs, against the others.
     #[serde(default = "one")]
     pub(super) weight: u32,
@@ -90,6 +95,7 @@ pub(super) struct Played {
     pub(super) env: BTreeMap<String, String>,
     /// By hand.
     pub(super) memory_mib: Option<u64>,
+    /// About how long it takes alone, start-up included.
     pub(super) solo_s: Option<f64>,
 }
 
@@ -118,6 +124,9 @@ impl TaskFile {
     fn check(&self) -> Result<(), String> {
         if self.tasks.is_empty() {
             return Err("it has no tasks; each begins with [[task]]".into());
+        }
+        if !(0.0..=1e6).contains(&self.start_s) {
+            return Err(format!("start_s is {}, expected a number of seconds", self.start_s));
         }
         let mut names = BTreeSet::new();
         for task in &self.tasks {
@@ -205,6 +214,9 @@ impl Task {
             }
             _ => {}
         }
+        if self.solo_s.is_none() && words().any(|word| word.contains(WORK)) {
+            return Err(format!("its command has {WORK}, and it has no solo_s"));
+        }
         if self.solo_s.is_some_and(|s| !(s > 0.0 && s <= 1e6)) {
             return Err("solo_s is no number of seconds above 0".into());
         }
@@ -229,8 +241,12 @@ impl Task {
         } else {
             self.command.clone()
         };
-        let command =
-            words.iter().map(|word| word.replace(STEPS, steps.as_deref().unwrap_or(STEPS))).collect();
+        let work_s = self.solo_s.map(|solo| solo * here.work);
+        let fill = |word: &String| {
+            let work = work_s.map_or_else(|| WORK.to_owned(), |s| s.to_string());
+            word.replace(STEPS, steps.as_deref().unwrap_or(STEPS)).replace(WORK, &work)
+        };
+        let command = words.iter().map(fill).collect();
         let mut env = file.env.clone();
         env.extend(self.env.clone());
         Ok(Played {
@@ -244,7 +260,7 @@ impl Task {
             cwd: self.cwd.as_ref().map_or_else(|| file.folder.clone(), |cwd| file.folder.join(cwd)),
             env,
             memory_mib: self.memory_mib().map_err(Error::usage)?,
-            solo_s: self.solo_s,
+            solo_s: work_s.map(|work| work + file.start_s),
         })
     }
 }
@@ -290,6 +306,8 @@ mod tests {
             (task("steps = 5"), "no {steps}"),
             (task("virtual = ['{steps}']"), "it has no steps"),
             (task("virtual = ['{steps}']\nsteps = 0"), "steps is 0"),
+            (task("virtual = ['--work={work_s}s']"), "no solo_s"),
+            (format!("start_s = -1\n{}", task("")), "start_s is -1"),
             (task("memory = '20'"), "no unit"),
             (task("solo_s = 0"), "solo_s"),
             (task("solo_s = nan"), "solo_s"),

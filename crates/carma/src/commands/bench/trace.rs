@@ -9,7 +9,7 @@ use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_core::units::Millis;
 use carma_files::{Folder, replace};
-use carma_measure::trace::{Bench, Options, Play, Summary, Wanted, merge};
+use carma_measure::trace::{Bench, Options, Play, Summary, Wanted, bundled, merge};
 use carma_sim::trace::read;
 use carma_sim::trace::synthesize::{Arrivals, times};
 use std::path::{Path, PathBuf};
@@ -63,7 +63,10 @@ fn finish(args: &TraceArgs, plays: &[Play], left: &[String]) -> Result<(), Failu
 fn options(args: &TraceArgs) -> Result<Options, Failure> {
     let carma =
         std::env::current_exe().map_err(|e| Failure::new(format!("cannot find this program: {e}")))?;
-    let tasks = args.tasks.clone().ok_or_else(|| Failure::usage("--tasks is missing"))?;
+    let tasks = match &args.tasks {
+        Some(tasks) => tasks.clone(),
+        None => bundled(&args.output).map_err(unmeasured)?,
+    };
     let mut policies = args.policy.clone();
     if policies.is_empty() {
         let known = POLICIES.map(str::parse::<Wanted>);
