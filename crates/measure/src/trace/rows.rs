@@ -303,5 +303,7 @@ pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, 
             }
         }
     }
-    Ok(all.into_values().collect())
+    let mut all: Vec<Play> = all.into_values().collect();
+    all.sort_by(|a, b| a.began.cmp(&b.began));
+    Ok(all)
 }

@@ -18,7 +18,11 @@ use crate::event::outcome::RunResult;
 use plot::{COLOURS, stroke};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use text::{Esc, Short, plural};
+pub use text::Esc;
+use text::{Short, plural};
+
+/// How pages of carma look.
+pub const STYLE: &str = include_str!("page.css");
 
 /// What the page shows.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +68,7 @@ pub fn page(input: &PageInput<'_>) -> String {
 {style}</style></head><body><main>
 "#,
         title = Esc(input.title),
-        style = include_str!("page.css"),
+        style = STYLE,
     );
     head(&mut out, input);
     if input.runs.len() > RUNS {

@@ -22,7 +22,7 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     if !summary.policies.is_empty() {
         let _ = write!(text, "\n{}", table(summary, screen));
         text.push_str(
-            "\nMeans over the plays; with several, from the least to the greatest in brackets. A time, energy: over that of exclusive.\n",
+            "\nMeans over the plays, with the least and the greatest in brackets. OVER is over exclusive; the page says what all mean.\n",
         );
         if !summary.policies.iter().any(|policy| policy.policy == BASE) {
             text.push_str(
@@ -73,57 +73,64 @@ impl Cell<'_> {
     }
 }
 
+/// The figures that a policy is compared by, and what they mean.
+pub(super) const COLUMNS: [(&str, &str); 19] = [
+    ("PLAYS", "how often it was played"),
+    ("MAKESPAN S", "from the first submission to the last end"),
+    ("OVER", "makespan over that of exclusive"),
+    ("JCT S", "from submission to end, mean"),
+    ("OVER", "JCT over that of exclusive"),
+    ("WAIT S", "from submission to the first start, mean"),
+    ("RUN S", "all attempts of a job, mean"),
+    ("START S", "from the start of a command to its first step, mean of those that print steps"),
+    ("SLOWDOWN", "run time over that of the same kind alone, mean"),
+    ("P95", "slowdown, 95th percentile"),
+    ("KJ", "energy of all GPUs by their counters"),
+    ("OVER", "energy over that of exclusive"),
+    ("SMACT", "SM active, mean over time and GPUs"),
+    ("JOBS/GPU", "jobs on a GPU, mean over time and GPUs"),
+    ("DONE", "jobs completed, of a play the fewest"),
+    ("UNDONE", "attempts that were not their job's last"),
+    ("OOM", "attempts that ended out of GPU memory"),
+    ("VICTIMS", "attempts that ended out of memory or by a fault, through another job"),
+    ("OVERHEAD%", "plans, and decision to running command, of the makespan"),
+];
+
+/// A policy's figures, a text for each of [`COLUMNS`].
+pub(super) fn cells(summary: &Summary, policy: &Policy) -> [String; 19] {
+    let cell = Cell { summary, policy };
+    let count = |n: usize| Some(n as f64);
+    [
+        policy.plays.len().to_string(),
+        cell.of(1, |f| Some(f.makespan_s)),
+        cell.over(|f| Some(f.makespan_s)),
+        cell.of(1, |f| Some(f.jct_s)),
+        cell.over(|f| Some(f.jct_s)),
+        cell.of(1, |f| Some(f.wait_s)),
+        cell.of(1, |f| Some(f.run_s)),
+        cell.of(1, |f| f.startup_s),
+        cell.of(2, |f| f.slowdown),
+        cell.of(2, |f| f.slowdown_p95),
+        cell.of(1, |f| f.energy_kj),
+        cell.over(|f| f.energy_kj),
+        cell.of(2, |f| f.smact),
+        cell.of(2, |f| Some(f.tenants)),
+        format!("{}/{}", policy.plays.iter().map(|f| f.completed).min().unwrap_or(0), summary.jobs),
+        cell.of(0, |f| count(f.undone)),
+        cell.of(0, |f| count(f.oom)),
+        cell.of(0, |f| count(f.oom_victims + f.fault_victims)),
+        cell.of(2, |f| f.overhead_pct),
+    ]
+}
+
 fn table(summary: &Summary, screen: &Screen) -> String {
-    let columns = vec![
-        Column::Left("POLICY"),
-        Column::Right("PLAYS"),
-        Column::Right("MAKESPAN S"),
-        Column::Right("OVER"),
-        Column::Right("JCT S"),
-        Column::Right("OVER"),
-        Column::Right("WAIT S"),
-        Column::Right("RUN S"),
-        Column::Right("START S"),
-        Column::Right("SLOWDOWN"),
-        Column::Right("P95"),
-        Column::Right("KJ"),
-        Column::Right("OVER"),
-        Column::Right("SMACT"),
-        Column::Right("JOBS/GPU"),
-        Column::Right("DONE"),
-        Column::Right("UNDONE"),
-        Column::Right("OOM"),
-        Column::Right("VICTIMS"),
-        Column::Right("OVERHEAD%"),
-    ];
-    // Twenty figures side by side are for comparing: a narrow terminal wraps the lines, and a file has them whole.
+    let mut columns = vec![Column::Left("POLICY")];
+    columns.extend(COLUMNS.map(|(title, _)| Column::Right(title)));
+    // Figures side by side are for comparing: a narrow terminal wraps the lines, and a file has them whole.
     let wide = screen.clone().unlimited();
     let mut table = Table::new(columns, &wide);
-    let count = |n: usize| Some(n as f64);
     for policy in &summary.policies {
-        let cell = Cell { summary, policy };
-        table.row([
-            policy.policy.clone(),
-            policy.plays.len().to_string(),
-            cell.of(1, |f| Some(f.makespan_s)),
-            cell.over(|f| Some(f.makespan_s)),
-            cell.of(1, |f| Some(f.jct_s)),
-            cell.over(|f| Some(f.jct_s)),
-            cell.of(1, |f| Some(f.wait_s)),
-            cell.of(1, |f| Some(f.run_s)),
-            cell.of(1, |f| f.startup_s),
-            cell.of(2, |f| f.slowdown),
-            cell.of(2, |f| f.slowdown_p95),
-            cell.of(1, |f| f.energy_kj),
-            cell.over(|f| f.energy_kj),
-            cell.of(2, |f| f.smact),
-            cell.of(2, |f| Some(f.tenants)),
-            format!("{}/{}", policy.plays.iter().map(|f| f.completed).min().unwrap_or(0), summary.jobs),
-            cell.of(0, |f| count(f.undone)),
-            cell.of(0, |f| count(f.oom)),
-            cell.of(0, |f| count(f.oom_victims + f.fault_victims)),
-            cell.of(2, |f| f.overhead_pct),
-        ]);
+        table.row(std::iter::once(policy.policy.clone()).chain(cells(summary, policy)));
     }
     table.render()
 }
