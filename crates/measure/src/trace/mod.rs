@@ -163,6 +163,7 @@ impl Bench {
             longest_s: self.options.longest_s,
             kill_after: self.options.kill_after,
             stopped,
+            has_played: false,
         };
         let mut warm_up = self.warm_up.take();
         let mut left = Vec::new();

@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(200);
 /// The same on virtual GPUs, where time runs faster.
 const FAST_LOOK: Duration = Duration::from_millis(40);
-/// How long those who were on the GPUs before may take to leave.
+/// How long what the play before left on the GPUs may take to go; others have less.
 const LEAVING: Duration = Duration::from_secs(20);
+const STAYING: Duration = Duration::from_secs(3);
 /// How long cancelled jobs may take to end.
 const ENDING: Duration = Duration::from_secs(40);
 /// What is kept of what a failed job printed, bytes.
@@ -55,6 +56,8 @@ pub(super) struct Stage<'a> {
     /// When the daemon is killed and started again, a share of the jobs submitted.
     pub(super) kill_after: Option<f64>,
     pub(super) stopped: &'a AtomicBool,
+    /// Whether this call has played before.
+    pub(super) has_played: bool,
 }
 
 /// A job that was submitted.
@@ -202,7 +205,9 @@ impl Running<'_, '_> {
 
     /// Submits, watches and waits. Returns why it was broken off.
     fn run(&mut self) -> Result<Option<String>, Error> {
-        self.clock = (watch::free(&mut self.client, LEAVING)?, Instant::now());
+        let patience = if self.stage.has_played { LEAVING } else { STAYING };
+        self.clock = (watch::free(&mut self.client, patience)?, Instant::now());
+        self.stage.has_played = true;
         let begin_ms = self.now_ms();
         let fast = self.stage.gpus.machine.is_virtual;
         let mut looks = 0_u64;
