@@ -55,7 +55,7 @@ fn finish(args: &TraceArgs, plays: &[Play], left: &[String]) -> Result<(), Failu
     written(&args.output.join("jobs.csv"), &rows)?;
     written(&args.output.join("index.html"), page::page(&summary, plays).as_bytes())?;
     if args.json {
-        return Ok(print_json(&value)?);
+        return print_json(&value);
     }
     Ok(print(&render::render(&summary, left, &args.output, &Screen::stdout()))?)
 }

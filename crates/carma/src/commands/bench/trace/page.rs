@@ -97,7 +97,7 @@ fn figures(out: &mut String, summary: &Summary) {
     out.push_str("</tbody></table></div><p class=\"remark\">Means over the plays, with the least and the greatest in brackets. ");
     let meanings: Vec<String> =
         COLUMNS.iter().map(|(title, meaning)| format!("{}: {meaning}", title.to_lowercase())).collect();
-    let _ = write!(out, "{}.</p></section>\n", meanings.join("; "));
+    let _ = writeln!(out, "{}.</p></section>", meanings.join("; "));
 }
 
 /// Kinds in the order of their time on GPUs, so that a colour means the same in every drawing.
