@@ -4,9 +4,11 @@
 #     bench/h200/trace.sh                        # 16 jobs of 12 kinds; what did not get done goes on when it is called again
 #     JOBS=48 WORK=1 ONLY= bench/h200/trace.sh   # the whole: for four GPUs, or for hours
 #
+#     ADD=out_of_memory,illegal_address KILL=0.5 JOBS=10 POLICIES=adaptive STATE=target/trace-faults bench/h200/trace.sh
+#
 # Environment: CARMA (the binary), OUT (where the results go; a call that is killed leaves all plays that were over), STATE (where
 # they are kept between calls; copy plays/ and state/ there to go on elsewhere), BUDGET (of a call), POLICIES, REPEAT, JOBS, GAP,
-# WORK, ONLY (kinds; empty: all), SEED, WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are
+# WORK, ONLY (kinds; empty: all), ADD (and these), KILL (the daemon, when this share has come), SEED, WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are
 # than their 30), ARRIVALS (poisson, or a trace's file). REHEARSE=1 plays it on a virtual GPU: its numbers mean nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,6 +24,12 @@ options=(--policy "$policies" --repeat "${REPEAT:-1}" --jobs "${JOBS:-16}" --mea
     --seed "${SEED:-1}" --arrivals "${ARRIVALS:-poisson}" --config "$state/carma.toml" --budget "${BUDGET:-555s}")
 if [ -n "$only" ]; then
     options+=(--only "$only")
+fi
+if [ -n "${ADD:-}" ]; then
+    options+=(--add "$ADD")
+fi
+if [ -n "${KILL:-}" ]; then
+    options+=(--kill-daemon "$KILL")
 fi
 if [ -n "${TASKS:-}" ]; then
     options+=(--tasks "$TASKS")

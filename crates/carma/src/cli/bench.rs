@@ -143,6 +143,10 @@ pub(crate) struct TraceArgs {
     /// Take the tasks that the trace file names, not those of the file in turn
     #[arg(long, help_heading = "The trace")]
     pub(crate) named: bool,
+    /// A job of each of these tasks as well, spread evenly over the trace; those that come with carma to fail:
+    /// out_of_memory, illegal_address
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "The trace")]
+    pub(crate) add: Vec<String>,
     /// Seed of the arrivals and of the order of the tasks
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "The trace")]
     pub(crate) seed: u64,

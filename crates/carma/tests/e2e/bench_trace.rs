@@ -23,6 +23,12 @@ command = ["/no/such/program"]
 virtual = ["--memory=9G", "--sm=0.6", "--work=30s", "--startup=2s"]
 
 [[task]]
+name = "faults"
+weight = 0
+command = ["/no/such/program"]
+virtual = ["--memory=1G", "--sm=0.2", "--work=60s", "--startup=2s", "--fault-after=4s"]
+
+[[task]]
 name = "two"
 gpus = 2
 command = ["/no/such/program"]
@@ -156,6 +162,19 @@ fn a_killed_daemon_loses_nothing() {
 }
 
 #[test]
+fn a_task_that_is_meant_to_fail_comes_by_name_and_its_victims_are_counted() {
+    let bench = Bench::on_virtual(&["--policy", "or-rr", "--add", "faults", "--only", "small"]);
+    let output = bench.run("out", &[]);
+    let play = bench.play("out", "or-rr-1.json");
+    let (faults, others): (Vec<_>, Vec<_>) = play.jobs.iter().partition(|job| job.kind == "faults");
+    assert_eq!((faults.len(), others.len(), faults[0].state.as_str()), (1, 8, "FAILED"));
+    assert!(others.iter().all(|job| job.kind == "small" && job.state == "COMPLETED"), "{others:?}");
+    assert!(stdout(&output).contains("faults FAILED"), "{}", stdout(&output));
+    let of = &Summary::of(&[play]).unwrap().policies[0].plays[0];
+    assert_eq!((of.completed, of.jobs), (8, 9));
+}
+
+#[test]
 fn a_signal_ends_all_that_was_started() {
     let mark = format!("--work={}s", 40_000 + std::process::id());
     let tasks = format!("[[task]]\nname = 'long'\ncommand = ['true']\nvirtual = ['--memory=1G', '{mark}']\n");
@@ -185,6 +204,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--policy", "fifo"][..], "no policy is called 'fifo'"),
         (&["--policy", "aegis-oracle"], "`memory`"),
         (&["--policy", "exclusive", "--only", "none"], "no task is named `none`"),
+        (&["--policy", "exclusive", "--add", "none"], "no task is named `none`"),
         (&["--policy", "exclusive", "--arrivals", "/no/such.csv"], "--arrivals"),
         (&["--policy", "exclusive", "--named"], "names no tasks"),
         (&["--policy", "exclusive", "--budget", "soon"], "not a time span"),

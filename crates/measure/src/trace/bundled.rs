@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn the_tasks_can_be_read_and_rehearsed() {
         let dir = tempfile::tempdir().unwrap();
-        let file = TaskFile::read(&bundled(dir.path()).unwrap(), &[]).unwrap();
+        let file = TaskFile::read(&bundled(dir.path()).unwrap(), &[], &[]).unwrap();
         assert!(file.tasks.len() >= 16 && file.tasks.iter().filter(|task| task.gpus == 2).count() == 2);
         let here = Here { gpus: 2, is_virtual: true, carma: Path::new("/carma"), work: 0.5 };
         let played = file.played(&here, &|line| panic!("{line}")).unwrap();

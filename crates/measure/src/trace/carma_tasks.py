@@ -105,6 +105,48 @@ def lm_two_halves(x):
     return step
 
 
+@task()
+def out_of_memory(x):
+    """Takes three quarters of the GPU's memory a piece at a time: more than a GPU that is shared has for it."""
+    torch = x.torch
+    if x.tiny:
+        return lambda: None
+    free, total = torch.cuda.mem_get_info()
+    pieces = []
+
+    def step():
+        if sum(piece.numel() for piece in pieces) < 0.75 * total:
+            pieces.append(torch.empty(total // 64, dtype=torch.uint8, device="cuda").fill_(1))
+        time.sleep(0.05)
+
+    return step
+
+
+@task()
+def illegal_address(x):
+    """Computes for a while and then writes to an address that is nobody's: a real memory fault on the GPU."""
+    torch = x.torch
+    if x.tiny:
+        return lambda: None
+    a = torch.randn(2048, 2048, device="cuda")
+    name, code = "wild", 'extern "C" __global__ void wild(unsigned long long where) { *(volatile int *)where = 1; }'
+    began = time.monotonic()
+
+    def step():
+        torch.mm(a, a)
+        if time.monotonic() - began < 5:
+            return
+        if hasattr(torch.cuda, "_compile_kernel"):
+            torch.cuda._compile_kernel(code, name)(grid=(1, 1, 1), block=(1, 1, 1), args=(0x10,))
+        else:
+            import cupy
+
+            cupy.RawKernel(code, name)((1,), (1,), (cupy.uint64(0x10),))
+        torch.cuda.synchronize()
+
+    return step
+
+
 def warm():
     """Imports everything, so that it lies in the system's memory, and makes a context on the GPU."""
     import torch

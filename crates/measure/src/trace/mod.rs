@@ -42,6 +42,8 @@ pub struct Options {
     pub tasks: PathBuf,
     /// Only these tasks of the file; all, if there are none.
     pub only: Vec<String>,
+    /// A job of each of these tasks as well, spread evenly over the trace: what is meant to fail has weight 0, and comes so.
+    pub add: Vec<String>,
     /// The policies.
     pub policies: Vec<Wanted>,
     /// How often each is played.
@@ -97,7 +99,7 @@ impl Bench {
     /// What is wrong in a file; no GPU; no task that can run here.
     pub fn plan(options: Options, say: Say<'_>) -> Result<Self, Error> {
         let began = Instant::now();
-        let file = TaskFile::read(&options.tasks, &options.only)?;
+        let file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
         let gpus = Gpus::open(&options.gpus, options.speed)?;
         let here = Here {
             gpus: gpus.count(),
@@ -105,8 +107,9 @@ impl Bench {
             carma: &options.carma,
             work: options.work,
         };
-        let tasks = file.played(&here, say)?;
+        let mut tasks = file.played(&here, say)?;
         let trace = trace(&file, &tasks, &options)?;
+        tasks.retain(|task| trace.kinds.contains(&task.kind));
         let warm_up = (!file.warm_up.is_empty() && !gpus.machine.is_virtual)
             .then(|| (file.warm_up.clone(), file.folder.clone()));
         let plan = order(&options.policies, options.repeats)?;
@@ -288,16 +291,19 @@ fn trace(file: &TaskFile, tasks: &[Played], options: &Options) -> Result<Trace, 
         return Err(Error::usage(format!("{}: all tasks have weight 0", options.tasks.display())));
     }
     let mut drawn = draw(&weights, unnamed, options.seed).into_iter();
-    let mut arrivals = Vec::with_capacity(options.arrivals.len());
+    let named = |name: &str| {
+        tasks.iter().find(|task| task.kind.name == name).ok_or_else(|| {
+            Error::usage(format!(
+                "the trace has a job of `{}`, and no such task of {} can run here",
+                name.escape_debug(),
+                options.tasks.display()
+            ))
+        })
+    };
+    let mut arrivals = Vec::with_capacity(options.arrivals.len() + options.add.len());
     for (at_s, name) in &options.arrivals {
         let task = match name {
-            Some(name) => tasks.iter().find(|task| task.kind.name == *name).ok_or_else(|| {
-                Error::usage(format!(
-                    "the trace has a job of `{}`, and no such task of {} can run here",
-                    name.escape_debug(),
-                    options.tasks.display()
-                ))
-            })?,
+            Some(name) => named(name)?,
             None => match drawn.next().and_then(|at| tasks.get(at)) {
                 Some(task) => task,
                 None => continue,
@@ -307,6 +313,12 @@ fn trace(file: &TaskFile, tasks: &[Played], options: &Options) -> Result<Trace, 
     }
     if arrivals.is_empty() {
         return Err(Error::usage("the trace has no jobs"));
+    }
+    arrivals.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+    let times: Vec<f64> = arrivals.iter().map(|arrival| arrival.at_s).collect();
+    for (at, name) in options.add.iter().enumerate() {
+        let at_s = times[(at + 1) * times.len() / (options.add.len() + 1)];
+        arrivals.push(Arrival { at_s, kind: named(name)?.kind.name.clone() });
     }
     arrivals.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     let occurs = |task: &&Played| arrivals.iter().any(|arrival| arrival.kind == task.kind.name);

@@ -100,22 +100,26 @@ pub(super) struct Played {
 }
 
 impl TaskFile {
-    /// Reads it, of its tasks only those in `only`, if any are named.
+    /// Reads it, of its tasks only those in `only`, if any are named, and those in `also`.
     ///
     /// # Errors
     /// What is wrong, and in which file.
-    pub(super) fn read(path: &Path, only: &[String]) -> Result<Self, Error> {
+    pub(super) fn read(path: &Path, only: &[String], also: &[String]) -> Result<Self, Error> {
         let bad = |why: String| Error::usage(format!("{}: {why}", path.display()));
         let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
         let mut file: Self = toml::from_str(&text).map_err(|e| bad(e.to_string().trim().to_owned()))?;
         file.check().map_err(bad)?;
-        for name in only {
+        for name in only.iter().chain(also) {
             if !file.tasks.iter().any(|task| task.name == *name) {
                 let known: Vec<&str> = file.tasks.iter().map(|task| task.name.as_str()).collect();
                 return Err(bad(format!("no task is named `{name}`; there are: {}", known.join(", "))));
             }
         }
-        file.tasks.retain(|task| only.is_empty() || only.contains(&task.name));
+        let is_meant = |task: &Task| only.is_empty() || only.contains(&task.name);
+        for task in file.tasks.iter_mut().filter(|task| !is_meant(task)) {
+            task.weight = 0;
+        }
+        file.tasks.retain(|task| is_meant(task) || also.contains(&task.name));
         let absolute = std::path::absolute(path).map_err(|e| bad(e.to_string()))?;
         file.folder = absolute.parent().unwrap_or(Path::new("/")).to_owned();
         Ok(file)
@@ -283,7 +287,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.toml");
         std::fs::write(&path, text).unwrap();
-        TaskFile::read(&path, &[]).map_err(|e| e.message)
+        TaskFile::read(&path, &[], &[]).map_err(|e| e.message)
     }
 
     fn here(gpus: u32, is_virtual: bool, work: f64) -> Here<'static> {

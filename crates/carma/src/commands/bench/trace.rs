@@ -76,6 +76,7 @@ fn options(args: &TraceArgs) -> Result<Options, Failure> {
         carma,
         tasks,
         only: args.only.clone(),
+        add: args.add.clone(),
         policies,
         repeats: args.repeat,
         arrivals: arrivals(args)?,

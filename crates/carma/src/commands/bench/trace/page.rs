@@ -184,9 +184,13 @@ fn drawing(out: &mut String, play: &Play, kinds: &[&str], end_s: f64) {
         height += lanes as f64 * (BAR + 1.0) + 6.0;
     }
     let name = Esc(&play.policy);
+    let killed = match play.kills {
+        0 => "",
+        _ => ", the daemon killed and started again",
+    };
     let _ = write!(
         out,
-        "<div class=\"figure\"><h3>{name}, play {}</h3><svg class=\"plot\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" \
+        "<div class=\"figure\"><h3>{name}, play {}{killed}</h3><svg class=\"plot\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" \
          aria-label=\"Tasks on the GPUs under {name}\">",
         play.repeat,
         height + CURVE + 12.0
