@@ -14,6 +14,8 @@ use std::path::PathBuf;
 pub(crate) enum BenchVerb {
     /// Measure what tasks do to each other: alone, in pairs, triples, quadruples
     Interference(Box<InterferenceArgs>),
+    /// Measure how much more work a GPU gets done when several trainings share it, by way and number
+    Collocation(Box<CollocationArgs>),
     /// Measure what policies make of a trace of tasks, one after the other on the same GPUs
     Trace(Box<TraceArgs>),
 }
@@ -108,6 +110,53 @@ pub(crate) struct InterferenceArgs {
     #[arg(long, value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
     pub(crate) mps_control: PathBuf,
     /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma bench collocation`.
+#[derive(Debug, Args)]
+pub(crate) struct CollocationArgs {
+    /// The trainings: TOML as for interference, with `copies` [default: residual networks that come with carma, which need
+    /// PyTorch and timm]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tasks: Option<PathBuf>,
+    /// Only these
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// How they share the GPU: streams (of one process), time-slice, mps, threads (MPS with the threads divided)
+    #[arg(long, value_name = "WAY,...", value_delimiter = ',', default_value = "streams,time-slice,mps,threads",
+        value_parser = PossibleValuesParser::new(["streams", "time-slice", "mps", "threads"]))]
+    pub(crate) ways: Vec<String>,
+    /// How many at a time; one alone is always measured
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,3,4,5,6,7",
+        value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) counts: Vec<u8>,
+    /// Measure each so often
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+    /// Length of a window, seconds
+    #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = seconds)]
+    pub(crate) window: f64,
+    /// Stop in time to be over after this long, and say how much is left; the same command goes on there
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) budget: Option<Millis>,
+    /// Folder of the results; what is there is not measured again
+    #[arg(long, short, value_name = "DIR", default_value = "bench-collocation")]
+    pub(crate) output: PathBuf,
+    /// The GPUs: nvml, or a model such as virtual:1xH200
+    #[arg(long, value_name = "SPEC", default_value = "nvml")]
+    pub(crate) gpus: String,
+    /// Which of them: index or UUID [default: the first]
+    #[arg(long, value_name = "GPU")]
+    pub(crate) gpu: Option<String>,
+    /// Let time pass N times faster; for virtual GPUs only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) speed: Option<u32>,
+    /// NVIDIA's control program for MPS
+    #[arg(long, value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
+    pub(crate) mps_control: PathBuf,
+    /// Print the figures as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

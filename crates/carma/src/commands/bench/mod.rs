@@ -1,5 +1,6 @@
 //! `carma bench`: what tasks do to each other on one GPU, and what policies make of many, measured.
 
+mod collocation;
 mod render;
 mod trace;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub(crate) fn run(verb: &BenchVerb) -> Outcome {
     match verb {
         BenchVerb::Interference(args) => interference(args),
+        BenchVerb::Collocation(args) => collocation::run(args),
         BenchVerb::Trace(args) => trace::run(args),
     }
 }
@@ -48,6 +50,7 @@ fn options(args: &InterferenceArgs) -> Options {
         threads: args.threads.clone(),
         splits: args.splits.clone(),
         split_pairs: args.split_pairs,
+        ladder: None,
         sharing: args.sharing.clone(),
         solo_rounds: usize::from(args.solo_rounds),
         repeat: args.repeat,

@@ -2,7 +2,7 @@
 
 use super::render::{COLUMNS, cells};
 use carma_measure::trace::{Attempt, Play, Summary};
-use carma_sim::report::html::{Esc, STYLE};
+use carma_sim::report::html::{Esc, top};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -21,25 +21,16 @@ const COLOURS: usize = 8;
 
 /// The page, a complete HTML document.
 pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
-    let mut out = String::with_capacity(64 * 1024);
     let (badge, seconds) = if summary.machine.is_virtual {
         ("<strong>Virtual GPUs:</strong> a model, not a measurement", "virtual seconds")
     } else {
         ("<strong>Measured</strong> on real GPUs", "seconds")
     };
     let machine = summary.machine.describe();
+    let mut out = top(&format!("A trace under several policies: {machine}"), false);
     let _ = write!(
         out,
-        r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none';style-src 'unsafe-inline';img-src data:">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>A trace under several policies: {machine}</title>
-<style>
-{STYLE}</style></head><body><main>
-<header><p class="badge">{badge}</p>
+        r#"<header><p class="badge">{badge}</p>
 <h1>{jobs} jobs of {kinds} kinds under {policies} policies</h1>
 <dl><div><dt>GPUs</dt><dd>{machine}</dd></div><div><dt>The last job comes after</dt><dd>{last:.0} s</dd></div>"#,
         machine = Esc(&machine),
