@@ -284,7 +284,7 @@ pub fn rows(measured: &Measured) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_interference::measured::{Machine, Profiles, TaskNote, VERSION};
+    use carma_interference::measured::{Log, Machine, TaskNote};
 
     fn window(name: &str, rates: &[f64], sharing: Mode, pct: u8) -> Combination {
         Combination {
@@ -307,12 +307,10 @@ mod tests {
             ..TaskNote::default()
         };
         let (one, two) = ("resnet26-cifar", "resnet26-cifar 2 streams");
-        let measured = Measured {
-            version: VERSION,
+        let log = Log {
             machine: Machine::default(),
             tasks: vec![task(one, 32), task(two, 64)],
             sessions: Vec::new(),
-            profiles: Profiles::default(),
             combinations: vec![
                 window(one, &[90.0, 90.0], Mode::Mps, 100),
                 window(one, &[80.0, 80.0], Mode::Mps, 50),
@@ -321,9 +319,9 @@ mod tests {
                 window(two, &[70.0], Mode::TimeSlice, 100),
                 Combination { failed: Some("it ended".into()), ..window(one, &[], Mode::Mps, 100) },
             ],
-            left: 0,
+            whole: 0,
         };
-        let rows = rows(&measured);
+        let rows = rows(&log.assemble(0));
         let of: Vec<(&str, usize, f64)> =
             rows.iter().map(|row| (row.way.as_str(), row.count, row.gain.unwrap())).collect();
         let expected = [
