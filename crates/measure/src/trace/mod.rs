@@ -101,12 +101,7 @@ impl Bench {
         let began = Instant::now();
         let file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
         let gpus = Gpus::open(&options.gpus, options.speed)?;
-        let here = Here {
-            gpus: gpus.count(),
-            is_virtual: gpus.machine.is_virtual,
-            carma: &options.carma,
-            work: options.work,
-        };
+        let here = Here { gpus: gpus.count(), is_virtual: gpus.machine.is_virtual, work: options.work };
         let mut tasks = file.played(&here, say)?;
         let trace = trace(&file, &tasks, &options)?;
         tasks.retain(|task| trace.kinds.contains(&task.kind));
@@ -184,7 +179,7 @@ impl Bench {
                     && other.repeat == planned.repeat
                     && !done(&plays, other)
             });
-            let is_taught = stage.state(planned).exists();
+            let is_taught = stage.taught(planned).exists();
             let again = is_teacher && !is_taught;
             let name = format!("{}, play {}", planned.policy.label, planned.repeat);
             if done(&plays, planned) && !again {
@@ -242,6 +237,10 @@ impl Bench {
                 if play.cut.is_some() || play.jobs.iter().all(|job| job.state == "COMPLETED") {
                     let _ = std::fs::remove_dir_all(&state);
                 }
+            } else {
+                let taught = stage.taught(planned);
+                std::fs::write(&taught, "")
+                    .map_err(|e| Error::new(format!("cannot write {}: {e}", taught.display())))?;
             }
             plays.retain(|p| (&p.policy, p.repeat) != (&play.policy, play.repeat));
             plays.push(play);

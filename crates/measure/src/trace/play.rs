@@ -84,6 +84,13 @@ impl Stage<'_> {
         self.results.join("state").join(teacher.stem())
     }
 
+    /// A file that is there while that state is one of a play that was over, and of nothing since.
+    pub(super) fn taught(&self, planned: &Planned) -> PathBuf {
+        let mut name = self.state(planned).into_os_string();
+        name.push(".taught");
+        name.into()
+    }
+
     /// Plays a policy.
     ///
     /// # Errors
@@ -93,8 +100,13 @@ impl Stage<'_> {
             |what: &Path, e: std::io::Error| Error::new(format!("cannot make {}: {e}", what.display()));
         let state = self.state(planned);
         if !planned.policy.history && state.exists() {
-            std::fs::remove_dir_all(&state)
-                .map_err(|e| Error::new(format!("cannot remove the old state {}: {e}", state.display())))?;
+            std::fs::remove_dir_all(&state).map_err(|e| failed(&state, e))?;
+        }
+        match std::fs::remove_file(self.taught(planned)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&self.taught(planned), e));
+            }
+            _ => {}
         }
         let logs = self.results.join("daemons");
         for folder in [&logs, &state] {
@@ -261,7 +273,7 @@ impl Running<'_, '_> {
             let task = task.ok_or_else(|| Error::new(format!("no task is named {}", arrival.kind)))?;
             let told = self.planned.policy.told;
             let told_mib = self.stage.told(told, task);
-            let request = request(task, told, told_mib);
+            let request = request(self.stage.carma, task, told, told_mib);
             let reply: SubmitReply = self
                 .client
                 .post("/v1/jobs", &request)
@@ -331,7 +343,7 @@ impl Running<'_, '_> {
 }
 
 /// What is submitted of a task.
-fn request(task: &Played, told: Told, told_mib: Option<u64>) -> SubmitRequest {
+fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> SubmitRequest {
     // What this process shares GPUs by is none of theirs.
     let ours = |name: &str| name.starts_with("CUDA_") || name.starts_with("CARMA_");
     let mut env: BTreeMap<String, String> = std::env::vars_os()
@@ -339,8 +351,12 @@ fn request(task: &Played, told: Told, told_mib: Option<u64>) -> SubmitRequest {
         .filter(|(name, _)| !ours(name))
         .collect();
     env.extend(task.env.clone());
+    let mut command = task.kind.command.clone();
+    if let Some(program) = command.first_mut().filter(|_| task.is_modelled) {
+        *program = carma.display().to_string();
+    }
     SubmitRequest {
-        command: task.kind.command.clone(),
+        command,
         cwd: task.cwd.display().to_string(),
         env,
         name: Some(task.kind.name.clone()),

@@ -90,6 +90,8 @@ const fn one() -> u32 {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Played {
     pub(super) kind: Kind,
+    /// Whether carma's own program stands in for it.
+    pub(super) is_modelled: bool,
     /// Absolute.
     pub(super) cwd: PathBuf,
     pub(super) env: BTreeMap<String, String>,
@@ -155,7 +157,7 @@ impl TaskFile {
     }
 
     /// What the tasks are here: left out is what asks for more GPUs than there are, and, on real GPUs, what lacks a module.
-    pub(super) fn played(&self, here: &Here<'_>, say: crate::Say<'_>) -> Result<Vec<Played>, Error> {
+    pub(super) fn played(&self, here: &Here, say: crate::Say<'_>) -> Result<Vec<Played>, Error> {
         let mut lacking: BTreeMap<(&str, &str), bool> = BTreeMap::new();
         let mut tasks = Vec::new();
         for task in &self.tasks {
@@ -184,12 +186,10 @@ impl TaskFile {
 }
 
 /// Where tasks are played.
-pub(super) struct Here<'a> {
+pub(super) struct Here {
     pub(super) gpus: u32,
     /// Whether the GPUs are a model.
     pub(super) is_virtual: bool,
-    /// The program that is a task of virtual GPUs.
-    pub(super) carma: &'a Path,
     /// Steps are multiplied with this.
     pub(super) work: f64,
 }
@@ -231,17 +231,15 @@ impl Task {
         self.memory.as_deref().map(|text| parse::memory(text).map(|size| size.0)).transpose()
     }
 
-    fn is_modelled(&self, here: &Here<'_>) -> bool {
+    fn is_modelled(&self, here: &Here) -> bool {
         here.is_virtual && !self.model.is_empty()
     }
 
-    fn played(&self, file: &TaskFile, here: &Here<'_>) -> Result<Played, Error> {
+    fn played(&self, file: &TaskFile, here: &Here) -> Result<Played, Error> {
         let steps = self.steps.map(|steps| ((steps as f64 * here.work).round().max(1.0) as u64).to_string());
         let words = if self.is_modelled(here) {
-            let carma = here.carma.to_str().ok_or_else(|| {
-                Error::new(format!("the path of this program, {}, is not UTF-8", here.carma.display()))
-            })?;
-            [carma, "virtual-task"].map(str::to_owned).into_iter().chain(self.model.clone()).collect()
+            // Not its path, so that results of two builds can be compared.
+            ["carma", "virtual-task"].map(str::to_owned).into_iter().chain(self.model.clone()).collect()
         } else {
             self.command.clone()
         };
@@ -261,6 +259,7 @@ impl Task {
                 gpus: self.gpus,
                 command,
             },
+            is_modelled: self.is_modelled(here),
             cwd: self.cwd.as_ref().map_or_else(|| file.folder.clone(), |cwd| file.folder.join(cwd)),
             env,
             memory_mib: self.memory_mib().map_err(Error::usage)?,
@@ -290,8 +289,8 @@ mod tests {
         TaskFile::read(&path, &[], &[]).map_err(|e| e.message)
     }
 
-    fn here(gpus: u32, is_virtual: bool, work: f64) -> Here<'static> {
-        Here { gpus, is_virtual, carma: Path::new("/bin/carma"), work }
+    fn here(gpus: u32, is_virtual: bool, work: f64) -> Here {
+        Here { gpus, is_virtual, work }
     }
 
     #[test]
@@ -334,7 +333,7 @@ mod tests {
         assert_eq!((real[0].memory_mib, real[0].env["A"].as_str()), (Some(1536), "2"));
         assert!(real[0].cwd.is_absolute() && real[0].cwd.ends_with("x"));
         let model = file.played(&here(1, true, 0.001), &|_| {}).unwrap();
-        assert_eq!(model[0].kind.command, ["/bin/carma", "virtual-task", "--work", "3s"]);
+        assert_eq!(model[0].kind.command, ["carma", "virtual-task", "--work", "3s"]);
     }
 
     #[test]
