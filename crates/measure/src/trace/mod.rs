@@ -15,7 +15,7 @@ use crate::{Error, Say};
 pub use bundled::bundled;
 use carma_core::model::SharingMode;
 pub use policies::Wanted;
-use policies::{Planned, order};
+use policies::{Planned, Told, order};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -163,90 +163,84 @@ impl Bench {
             stopped,
             has_played: false,
         };
+        if let Some((planned, untold)) = self.plan.iter().find_map(|p| Some((p, stage.untold(p)?)))
+            && self.plan.iter().all(|planned| planned.policy.label != BASE)
+        {
+            return Err(Error::usage(format!("{planned}: {untold}")).hint(
+                "write `memory` into their tables, or play `exclusive` too: peaks that are seen count",
+            ));
+        }
         let mut warm_up = self.warm_up.take();
         let mut left = Vec::new();
-        let done = |plays: &[Play], planned: &Planned| {
-            plays
-                .iter()
-                .any(|p| p.policy == planned.policy.label && p.repeat == planned.repeat && p.cut.is_none())
-        };
         for (at, planned) in self.plan.iter().enumerate() {
-            // With history a play goes on from the state of the one before it.
-            let teaches = planned.policy.teacher();
-            let is_teacher = self.plan.iter().any(|other| {
-                other.policy.history
-                    && other.policy.teacher() == planned.policy
-                    && other.repeat == planned.repeat
-                    && !done(&plays, other)
-            });
+            let is_teacher = teaches(planned, &self.plan, &plays);
             let is_taught = stage.taught(planned).exists();
-            let again = is_teacher && !is_taught;
-            let name = format!("{}, play {}", planned.policy.label, planned.repeat);
-            if done(&plays, planned) && !again {
-                continue;
-            }
-            if planned.policy.history && !is_taught {
-                left.push(format!("{name}: {} has to be played before it", teaches.label));
-                continue;
-            }
-            if stopped.load(Ordering::Relaxed) {
-                left.push(format!("{name}: interrupted"));
+            // What another play is to go on from may be gone, though its rows are there.
+            let again = is_done(planned, &plays);
+            if again && (is_taught || !is_teacher) {
                 continue;
             }
             stage.peaks = peaks(&plays);
-            let untold = stage.untold(planned);
-            if !untold.is_empty() {
-                return Err(Error::usage(format!(
-                    "{name} has to be told what memory the tasks need, and that of {} is not known",
-                    untold.join(", ")
-                ))
-                .hint("write `memory` into their tables, or play `exclusive` before: peaks that were seen count"));
-            }
-            if let Some((needs, deadline)) =
-                forecast(&plays, planned, stage.tasks, &self.trace, &stage.gpus.machine).zip(stage.deadline)
-                && Instant::now() + needs > deadline
-            {
-                left.push(format!(
-                    "{name}: it takes about {:.0} s, and the budget has less left",
-                    needs.as_secs_f64()
-                ));
+            let keeps = if stopped.load(Ordering::Relaxed) {
+                Some("interrupted".to_owned())
+            } else if planned.policy.history && !is_taught {
+                Some(format!("{} has to be played before it", planned.policy.teacher().label))
+            } else {
+                stage.untold(planned).or_else(|| stage.too_long(planned, &plays))
+            };
+            if let Some(why) = keeps {
+                left.push(format!("{planned}: {why}"));
                 continue;
             }
             if let Some((words, folder)) = warm_up.take() {
                 run_warm_up(&words, &folder, &stage, say);
             }
-            say(&format!("{} of {}: {name}", at + 1, self.plan.len()));
+            say(&format!("{} of {}: {planned}", at + 1, self.plan.len()));
             let mut play = stage.play(planned)?;
-            if again && done(&plays, planned) {
-                // It was played only for what it teaches; its first rows stay.
-                let used =
-                    plays.iter().filter(|p| p.policy == play.policy).map(|p| p.repeat).max().unwrap_or(0);
-                play.repeat = used.max(self.options.repeats) + 1;
+            if again {
+                // It was played only for what it teaches, and counts as one more.
+                let alike = plays.iter().filter(|p| p.policy == play.policy).map(|p| p.repeat);
+                play.repeat = alike.max().unwrap_or(0).max(self.options.repeats) + 1;
             }
             play.write(&results)?;
             match &play.cut {
                 Some(why) => {
-                    say(&format!("{name}: broken off, {why}"));
-                    left.push(format!("{name}: {why}"));
+                    say(&format!("{planned}: broken off, {why}"));
+                    left.push(format!("{planned}: {why}"));
                 }
-                None => say(&format!("{name}: {:.1} s", makespan_s(&play))),
+                None => say(&format!("{planned}: {:.1} s", makespan_s(&play))),
             }
-            if play.cut.is_some() || planned.policy.history || !is_teacher {
-                // Nothing goes on from it.
-                let state = stage.state(planned);
-                if play.cut.is_some() || play.jobs.iter().all(|job| job.state == "COMPLETED") {
-                    let _ = std::fs::remove_dir_all(&state);
-                }
-            } else {
+            if is_teacher && play.cut.is_none() {
                 let taught = stage.taught(planned);
                 std::fs::write(&taught, "")
                     .map_err(|e| Error::new(format!("cannot write {}: {e}", taught.display())))?;
+            } else if play.cut.is_some() || play.jobs.iter().all(|job| job.state == "COMPLETED") {
+                // Nothing goes on from it, and nobody will want to look into it.
+                let _ = std::fs::remove_dir_all(stage.state(planned));
             }
             plays.retain(|p| (&p.policy, p.repeat) != (&play.policy, play.repeat));
             plays.push(play);
         }
         Ok(Outcome { plays, left })
     }
+}
+
+/// Whether a play was played to its end.
+fn is_done(planned: &Planned, plays: &[Play]) -> bool {
+    let is = |play: &Play| {
+        (&play.policy, play.repeat) == (&planned.policy.label, planned.repeat) && play.cut.is_none()
+    };
+    plays.iter().any(is)
+}
+
+/// Whether a play that is still to come goes on from the state of this one.
+fn teaches(planned: &Planned, plan: &[Planned], plays: &[Play]) -> bool {
+    plan.iter().any(|other| {
+        other.policy.history
+            && other.policy.teacher() == planned.policy
+            && other.repeat == planned.repeat
+            && !is_done(other, plays)
+    })
 }
 
 /// Locks the folder of the results as long as what is returned lives.
@@ -361,30 +355,53 @@ fn makespan_s(play: &Play) -> f64 {
     play.jobs.iter().filter_map(|job| job.ended_s).fold(0.0, f64::max)
 }
 
-/// How long a play will take, in real time: as the same policy did, else as exclusive did, else by what the tasks say that they
-/// take alone.
-fn forecast(
-    plays: &[Play],
-    planned: &Planned,
-    tasks: &[Played],
-    trace: &Trace,
-    machine: &Machine,
-) -> Option<Duration> {
-    let of = |policy: &str| {
-        let done = plays.iter().filter(|play| play.cut.is_none() && play.policy == policy);
-        done.map(makespan_s).reduce(f64::max)
-    };
-    let solo = || {
-        let each = trace.arrivals.iter().map(|arrival| {
-            let task = tasks.iter().find(|task| task.kind.name == arrival.kind)?;
-            Some(task.solo_s? * f64::from(task.kind.gpus))
-        });
-        let sum: f64 = each.sum::<Option<f64>>()?;
-        Some(sum / machine.gpus.len().max(1) as f64)
-    };
-    let teacher = planned.policy.teacher().label;
-    let seconds = of(&planned.policy.label).or_else(|| of(&teacher)).or_else(|| of(BASE)).or_else(solo)?;
-    Duration::try_from_secs_f64(seconds / f64::from(machine.speed.max(1))).ok()
+impl play::Stage<'_> {
+    /// Why a policy cannot be played yet: kinds of whose memory it has to be told, and nothing is known.
+    fn untold(&self, planned: &Planned) -> Option<String> {
+        let unknown: Vec<&str> = self
+            .tasks
+            .iter()
+            .filter(|task| {
+                planned.policy.told != Told::Nothing && self.told(planned.policy.told, task).is_none()
+            })
+            .map(|task| task.kind.name.as_str())
+            .collect();
+        (!unknown.is_empty()).then(|| {
+            format!(
+                "it has to be told what memory the tasks need, and that of {} is not known",
+                unknown.join(", ")
+            )
+        })
+    }
+
+    /// Why a play does not fit into what is left of the budget.
+    fn too_long(&self, planned: &Planned, plays: &[Play]) -> Option<String> {
+        let (needs, deadline) = self.forecast(planned, plays).zip(self.deadline)?;
+        (Instant::now() + needs > deadline)
+            .then(|| format!("it takes about {:.0} s, and the budget has less left", needs.as_secs_f64()))
+    }
+
+    /// How long a play will take, in real time: as the same policy did, else as it did without history, else as exclusive did,
+    /// else by what the tasks say that they take alone.
+    fn forecast(&self, planned: &Planned, plays: &[Play]) -> Option<Duration> {
+        let machine = &self.gpus.machine;
+        let of = |policy: &str| {
+            let done = plays.iter().filter(|play| play.cut.is_none() && play.policy == policy);
+            done.map(makespan_s).reduce(f64::max)
+        };
+        let solo = || {
+            let each = self.trace.arrivals.iter().map(|arrival| {
+                let task = self.tasks.iter().find(|task| task.kind.name == arrival.kind)?;
+                Some(task.solo_s? * f64::from(task.kind.gpus))
+            });
+            let sum: f64 = each.sum::<Option<f64>>()?;
+            Some(sum / machine.gpus.len().max(1) as f64)
+        };
+        let teacher = planned.policy.teacher().label;
+        let seconds =
+            of(&planned.policy.label).or_else(|| of(&teacher)).or_else(|| of(BASE)).or_else(solo)?;
+        Duration::try_from_secs_f64(seconds / f64::from(machine.speed.max(1))).ok()
+    }
 }
 
 fn run_warm_up(words: &[String], folder: &Path, stage: &play::Stage<'_>, say: Say<'_>) {

@@ -167,22 +167,13 @@ impl Stage<'_> {
     }
 
     /// What carma is told of a job's memory, MiB.
-    fn told(&self, told: Told, task: &Played) -> Option<u64> {
+    pub(super) fn told(&self, told: Told, task: &Played) -> Option<u64> {
         match told {
             Told::Nothing => None,
             Told::Declared | Told::Measured => {
                 task.memory_mib.or_else(|| self.peaks.get(&task.kind.name).copied())
             }
         }
-    }
-
-    /// Kinds of whose memory a policy has to be told, and nothing is known.
-    pub(super) fn untold(&self, planned: &Planned) -> Vec<&str> {
-        if planned.policy.told == Told::Nothing {
-            return Vec::new();
-        }
-        let unknown = self.tasks.iter().filter(|task| self.told(planned.policy.told, task).is_none());
-        unknown.map(|task| task.kind.name.as_str()).collect()
     }
 }
 

@@ -95,6 +95,12 @@ pub(super) struct Planned {
     pub(super) repeat: u32,
 }
 
+impl std::fmt::Display for Planned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, play {}", self.policy.label, self.repeat)
+    }
+}
+
 /// The order of the plays: every policy once, then again, beginning with another each time, so that drift of the machine hits
 /// all alike. What history rests on comes right before it.
 pub(super) fn order(policies: &[Wanted], repeats: u32) -> Result<Vec<Planned>, Error> {
