@@ -7,9 +7,10 @@
 #     ADD=out_of_memory,illegal_address KILL=0.5 JOBS=10 POLICIES=adaptive STATE=target/trace-faults bench/h200/trace.sh
 #
 # Environment: CARMA (the binary), OUT (where the results go; a call that is killed leaves all plays that were over), STATE (where
-# they are kept between calls; copy plays/ and state/ there to go on elsewhere), BUDGET (of a call), POLICIES, REPEAT, JOBS, GAP,
-# WORK, ONLY (kinds; empty: all), ADD (and these), KILL (the daemon, when this share has come), SEED, WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are
-# than their 30), ARRIVALS (poisson, or a trace's file). REHEARSE=1 plays it on a virtual GPU: its numbers mean nothing.
+# they are kept between calls; copy plays/ and state/ from OUT there to go on elsewhere), BUDGET (of a call), POLICIES, REPEAT, JOBS,
+# GAP, WORK, ONLY (kinds; empty: all), ADD (and these), KILL (the daemon, when this share has come), SEED, TASKS (a file of others),
+# ARRIVALS (poisson, or a trace's file), WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are
+# than their 30). REHEARSE=1 plays it on a virtual GPU: its numbers mean nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
@@ -40,9 +41,11 @@ fi
 
 # Whatever ends the call: what was measured is kept.
 keep() {
-    rm -rf "$out/plays" "$out/daemons"
-    cp -r "$state/plays" "$state/daemons" "$out/" 2>/dev/null || true
-    cp "$state"/{index.html,jobs.csv,summary.json} "$out/" 2>/dev/null || true
+    if [ "$(realpath "$out")" != "$(realpath "$state")" ]; then
+        for part in plays state daemons index.html jobs.csv summary.json; do
+            cp -r "$state/$part" "$out/" 2>/dev/null || true
+        done
+    fi
 }
 trap keep EXIT
 "$carma" bench trace "${options[@]}" -o "$state"
