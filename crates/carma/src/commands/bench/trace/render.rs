@@ -61,11 +61,8 @@ struct Cell<'a> {
 impl Cell<'_> {
     fn of(&self, digits: usize, pick: impl Fn(&Figures) -> Option<f64>) -> String {
         let Some([mean, least, most]) = self.policy.spread(&pick) else { return "-".into() };
-        let mut text = format!("{mean:.digits$}");
-        if self.policy.plays.len() > 1 {
-            let _ = write!(text, " ({least:.digits$}-{most:.digits$})");
-        }
-        text
+        let [mean, least, most] = [mean, least, most].map(|value| format!("{value:.digits$}"));
+        if least == most { mean } else { format!("{mean} ({least}-{most})") }
     }
 
     fn over(&self, pick: impl Fn(&Figures) -> Option<f64>) -> String {
