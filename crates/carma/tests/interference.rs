@@ -483,3 +483,49 @@ fn programs_that_know_nothing_of_carma_are_stopped_and_continued() {
         assert!(cpu.per_s > 5.0 && cpu.per_s < 55.0, "{cpu:?}");
     }
 }
+
+#[test]
+fn collocation_says_how_much_more_gets_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(CARMA);
+        command.args([
+            "bench",
+            "collocation",
+            "--gpus",
+            "virtual:1xH200",
+            "--speed",
+            "10",
+            "--window",
+            "0.2",
+        ]);
+        command
+            .args(["--only", "resnet26-cifar", "--counts", "2,4", "--repeat", "1", "-o"])
+            .arg(dir.path())
+            .args(more);
+        command.output().unwrap()
+    };
+    let out = run(&["--json"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&out.stdout).unwrap();
+    let gain = |way: &str, count: u64| {
+        let row = rows.iter().find(|row| row["way"] == way && row["count"] == count);
+        row.unwrap_or_else(|| panic!("{way} {count}: {rows:?}"))["gain"].as_f64().unwrap()
+    };
+    // The law: several small tasks gain by MPS, less by turns.
+    assert_eq!(gain("alone", 1), 1.0);
+    assert!(gain("mps", 4) > 2.5 && gain("time-slice", 4) < gain("mps", 4), "{rows:?}");
+    assert!(gain("mps, threads divided", 4) < gain("mps", 4), "{rows:?}");
+    assert!(rows.iter().all(|row| row["way"] != "streams"), "virtual GPUs have no model of streams");
+    // Again: nothing is left to measure.
+    let windows = || Measured::read(&fs::read_to_string(dir.path().join("measured.json")).unwrap()).unwrap();
+    let before = windows().combinations.len();
+    let out = run(&[]);
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("a model, not a measurement") && text.contains("the most by mps with 4"), "{text}");
+    assert_eq!(windows().combinations.len(), before);
+    let page = fs::read_to_string(dir.path().join("index.html")).unwrap();
+    assert!(page.contains("papers, A100: up to 5.35 by mps") && page.contains("a model, not a measurement"));
+    let out = run(&["--ways", "mig"]);
+    assert_eq!(out.status.code(), Some(2));
+}

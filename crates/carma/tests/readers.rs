@@ -34,6 +34,9 @@ const CARMA: Program = Program {
         (2, "predict --model m.json --observe @"),
         (2, "bench interference -o b.json --tasks @"),
         (2, "bench interference -o b.json --tasks tasks.toml --groups @"),
+        (2, "bench trace -o b --gpus virtual:1xH200 --tasks @"),
+        (2, "bench trace -o b --gpus virtual:1xH200 --tasks tasks.toml --arrivals @"),
+        (2, "bench collocation -o b --gpus virtual:1xH200 --tasks @"),
     ],
     files: &[
         ("t.csv", "job,arrival_s,duration_s,gpus\n1,0,10,1\n"),

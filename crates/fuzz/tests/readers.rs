@@ -2,7 +2,7 @@
 //!
 //! | where they come from | readers |
 //! |---|---|
-//! | files that a user names | `summary`, `hf_config`, `lora_adapter`, `safetensors`, `onnx`, `trace_log`, `command`, `job_toml`, `job_rad`, `profiles`, `measured`, `measured_log`, `learned_model`, `kace_model`, `kace_table`, `kernels`, `report`, `trace_csv`, `catalogue`, `trace_import_*`, `gpu_model`, `dataset`, `networks`, `dnnperf_networks`, `checkpoint`, `gzip` |
+//! | files that a user names | `summary`, `hf_config`, `lora_adapter`, `safetensors`, `onnx`, `trace_log`, `command`, `job_toml`, `job_rad`, `profiles`, `measured`, `measured_log`, `bench_play`, `learned_model`, `kace_model`, `kace_table`, `kernels`, `report`, `trace_csv`, `catalogue`, `trace_import_*`, `gpu_model`, `dataset`, `networks`, `dnnperf_networks`, `checkpoint`, `gzip` |
 //! | files of the operator | `config`, `gpu_spec` |
 //! | the socket | `wire_submit`, `wire_replies`, `memory_sizes` |
 //! | tasks while they run | `heartbeat_datagram`, `heartbeat_file`, `output` |
@@ -238,6 +238,22 @@ fn measured_log() {
     reader("measured_log")
         .sample(sample)
         .reads(|bytes| drop(carma_interference::measured::read_log(&text(bytes))));
+}
+
+#[test]
+fn bench_play() {
+    let sample = r#"{"version": 1, "policy": "adaptive", "repeat": 1, "began": "2026-11-24T00:00:00Z", "carma": "0.1.0",
+        "machine": {"gpus": ["a"], "gpu_memory_mib": 1, "is_virtual": true, "speed": 1, "cpus": 1},
+        "trace": {"kinds": [{"name": "k", "gpus": 1, "command": ["x"]}], "arrivals": [{"at_s": 0.5, "kind": "k"}]},
+        "jobs": [{"kind": "k", "submitted_s": 0.0, "state": "COMPLETED", "reason": "", "ended_s": 9.0, "attempts": [
+            {"decided_s": 0.0, "started_s": 1.0, "ended_s": 9.0, "gpus": [0], "sharing": "mps", "code": "Completed", "text": ""}]}],
+        "samples": [{"at_s": 0.0, "gpus": [{"smact": 0.5, "energy_j": 1.0}]}, {"at_s": 9.0, "gpus": [{"smact": 0.5}]}],
+        "plan_p99_us": 5, "launches": 1}"#;
+    reader("bench_play").sample(sample).reads(|bytes| {
+        if let Ok(play) = serde_json::from_slice::<carma_measure::trace::Play>(bytes) {
+            let _ = carma_measure::trace::Summary::of(&[play]);
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Options of `carma bench`.
 
+use carma_api::parse;
+use carma_core::model::SharingMode;
+use carma_core::units::Millis;
 use carma_interference::share::Mode;
+use carma_measure::trace::Wanted;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -10,6 +14,10 @@ use std::path::PathBuf;
 pub(crate) enum BenchVerb {
     /// Measure what tasks do to each other: alone, in pairs, triples, quadruples
     Interference(Box<InterferenceArgs>),
+    /// Measure how much more work a GPU gets done when several trainings share it, by way and number
+    Collocation(Box<CollocationArgs>),
+    /// Measure what policies make of a trace of tasks, one after the other on the same GPUs
+    Trace(Box<TraceArgs>),
 }
 
 /// `carma bench interference`.
@@ -104,6 +112,140 @@ pub(crate) struct InterferenceArgs {
     /// Print the results as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `carma bench collocation`.
+#[derive(Debug, Args)]
+pub(crate) struct CollocationArgs {
+    /// The trainings: TOML as for interference, with `copies` [default: residual networks that come with carma, which need
+    /// PyTorch and timm]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tasks: Option<PathBuf>,
+    /// Only these
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// How they share the GPU: streams (of one process), time-slice, mps, threads (MPS with the threads divided)
+    #[arg(long, value_name = "WAY,...", value_delimiter = ',', default_value = "streams,time-slice,mps,threads",
+        value_parser = PossibleValuesParser::new(["streams", "time-slice", "mps", "threads"]))]
+    pub(crate) ways: Vec<String>,
+    /// How many at a time; one alone is always measured
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,3,4,5,6,7",
+        value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) counts: Vec<u8>,
+    /// Measure each so often
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+    /// Length of a window, seconds
+    #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = seconds)]
+    pub(crate) window: f64,
+    /// Stop in time to be over after this long, and say how much is left; the same command goes on there
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) budget: Option<Millis>,
+    /// Folder of the results; what is there is not measured again
+    #[arg(long, short, value_name = "DIR", default_value = "bench-collocation")]
+    pub(crate) output: PathBuf,
+    /// The GPUs: nvml, or a model such as virtual:1xH200
+    #[arg(long, value_name = "SPEC", default_value = "nvml")]
+    pub(crate) gpus: String,
+    /// Which of them: index or UUID [default: the first]
+    #[arg(long, value_name = "GPU")]
+    pub(crate) gpu: Option<String>,
+    /// Let time pass N times faster; for virtual GPUs only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) speed: Option<u32>,
+    /// NVIDIA's control program for MPS
+    #[arg(long, value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
+    pub(crate) mps_control: PathBuf,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `carma bench trace`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// The tasks: TOML (docs/bench-trace.md) [default: those that come with carma, which need PyTorch]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tasks: Option<PathBuf>,
+    /// Only these tasks of the file
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// A policy; may be repeated. NAME+history plays once more with what the play before taught, NAME+declared tells what
+    /// memory tasks need, NAME@time-slice and NAME@mps share so [default: exclusive, or-magm, adaptive, adaptive+history]
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',')]
+    pub(crate) policy: Vec<Wanted>,
+    /// Play each policy so often, beginning with another one each time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+    /// Number of jobs; of a trace file the first N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "The trace")]
+    pub(crate) jobs: Option<u32>,
+    /// How jobs come: poisson, uniform, bursty, batch, or the arrivals of a trace (CSV, as for carma simulate)
+    #[arg(long, value_name = "PROCESS|FILE", default_value = "poisson", help_heading = "The trace")]
+    pub(crate) arrivals: String,
+    /// Which trace, where the file holds several
+    #[arg(long, value_name = "NAME", help_heading = "The trace")]
+    pub(crate) trace_name: Option<String>,
+    /// Mean time between two arrivals; those of a file are stretched or compressed to it [default: 2s, of a file its own]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, help_heading = "The trace")]
+    pub(crate) mean_gap: Option<Millis>,
+    /// Take the tasks that the trace file names, not those of the file in turn
+    #[arg(long, help_heading = "The trace")]
+    pub(crate) named: bool,
+    /// A job of each of these tasks as well, spread evenly over the trace; those that come with carma to fail:
+    /// out_of_memory, illegal_address
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "The trace")]
+    pub(crate) add: Vec<String>,
+    /// Seed of the arrivals and of the order of the tasks
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "The trace")]
+    pub(crate) seed: u64,
+    /// Multiply the steps of the tasks
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor, help_heading = "The trace")]
+    pub(crate) work: f64,
+    /// How jobs share a GPU where the policy does not say
+    #[arg(long, value_name = "MODE", value_parser = super::sharing(), default_value = "mps")]
+    pub(crate) sharing: SharingMode,
+    /// Configuration of the daemon [default: none, not the machine's either]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Kill the daemon when this share of the jobs has come, and start it again
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(crate) kill_daemon: Option<f64>,
+    /// Folder of the results; what is there is not played again
+    #[arg(long, short, value_name = "DIR", default_value = "bench-trace")]
+    pub(crate) output: PathBuf,
+    /// Stop in time to be over after this long, and say what is left; the same command goes on there
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) budget: Option<Millis>,
+    /// The longest that one play may take
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "6h")]
+    pub(crate) longest: Millis,
+    /// The GPUs: nvml (of them those in CUDA_VISIBLE_DEVICES), or a model such as virtual:4xA100-40GB
+    #[arg(long, value_name = "SPEC", default_value = "nvml")]
+    pub(crate) gpus: String,
+    /// Let time pass N times faster; for virtual GPUs only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) speed: Option<u32>,
+    /// Play nothing: put the results of earlier calls together into one table
+    #[arg(long, value_name = "DIR", num_args = 1.., conflicts_with_all = ["tasks", "policy", "budget"])]
+    pub(crate) merge: Vec<PathBuf>,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if (1e-4..=1e4).contains(&factor) => Ok(factor),
+        _ => Err(format!("'{text}' is no factor from 0.0001 to 10000")),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err(format!("'{text}' is no share from 0 to 1")),
+    }
 }
 
 fn mode() -> impl TypedValueParser<Value = Mode> {

@@ -5,14 +5,14 @@
 
 use carma_cli::failure::{Failure, Outcome};
 
+use super::unmeasured;
 use carma_api::Client;
-use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, SubmitReply, SubmitRequest};
 use carma_cli::{Column, Screen, Table, wrap};
+use carma_measure::service::{Service, Setup};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The GPUs of the demo.
@@ -119,18 +119,6 @@ struct Run {
     recovered: Vec<JobDetail>,
 }
 
-/// A daemon that ends with its owner.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let _ = self.0.wait();
-    }
-}
-
 fn play(
     label: &'static str,
     policy: &str,
@@ -142,7 +130,7 @@ fn play(
         style("{prefix:>10} [{bar:40.cyan/blue}] {pos:>2}/{len} done  {msg}")?.progress_chars("=> "),
     ));
     bar.set_prefix(label);
-    let (mut client, _daemon) = start(policy, sharing, dir)?;
+    let (_service, mut client) = start(policy, sharing, dir)?;
     let before = energy_j(&mut client)?;
     let started = Instant::now();
     let mut ids = Vec::new();
@@ -168,37 +156,21 @@ fn play(
     Ok(summarise(details, energy_kj))
 }
 
-fn start(policy: &str, sharing: &str, dir: &Path) -> Result<(Client, Daemon), Failure> {
-    let failed = |what: &str, e: &dyn std::fmt::Display| Failure::new(format!("{what}: {e}"));
-    std::fs::create_dir(dir).map_err(|e| failed("cannot create the run's directory", &e))?;
-    let log = File::create(dir.join("daemon.log")).map_err(|e| failed("cannot write the log", &e))?;
-    let socket = dir.join("carma.sock");
-    let child = Command::new("/proc/self/exe")
-        .arg("--socket")
-        .arg(&socket)
-        .args(["serve", "--gpus", GPUS, "--policy", policy, "--sharing", sharing])
-        .args(["--speed", &SPEED.to_string(), "--state"])
-        .arg(dir.join("state"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .map_err(|e| failed("cannot start the daemon", &e))?;
-    let mut daemon = Daemon(child);
-    let started = Instant::now();
-    loop {
-        if let Ok(mut client) = Client::connect(&socket) {
-            let _: StatusReply = client.get("/v1/status")?;
-            return Ok((client, daemon));
-        }
-        if daemon.0.try_wait().is_ok_and(|ended| ended.is_some())
-            || started.elapsed() > Duration::from_secs(10)
-        {
-            let log = std::fs::read_to_string(dir.join("daemon.log")).unwrap_or_default();
-            return Err(Failure::new(format!("the daemon did not start: {}", log.trim())));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn start(policy: &str, sharing: &str, dir: &Path) -> Result<(Service, Client), Failure> {
+    std::fs::create_dir(dir)
+        .map_err(|e| Failure::new(format!("cannot create the run's directory {}: {e}", dir.display())))?;
+    let setup = Setup {
+        carma: Path::new("/proc/self/exe"),
+        socket: dir.join("carma.sock"),
+        state: dir.join("state"),
+        log: dir.join("daemon.log"),
+        gpus: GPUS,
+        speed: SPEED,
+        policy,
+        sharing,
+        config: None,
+    };
+    Service::start(&setup).map_err(unmeasured)
 }
 
 fn request(task: &Task) -> Result<SubmitRequest, Failure> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails says so by panicking")]
 
 mod audit;
+mod bench_trace;
 mod connections;
 mod crash;
 mod explain;

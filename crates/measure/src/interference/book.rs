@@ -164,9 +164,12 @@ impl Book {
         self.log.combinations.iter().filter(counts).map(Key::of).collect()
     }
 
-    /// Solo windows without limits under this sharing, of all sessions.
-    pub(super) fn has_references(&self, sharing: Mode) -> bool {
-        self.log.combinations.iter().any(|w| w.k() == 1 && w.sharing == sharing && !w.is_split())
+    /// Whether each of these tasks has a solo window without limits under this sharing, in any session.
+    pub(super) fn has_references<'a>(&self, sharing: Mode, mut tasks: impl Iterator<Item = &'a str>) -> bool {
+        let is_solo = |w: &&Combination| w.k() == 1 && w.sharing == sharing && !w.is_split();
+        let known: BTreeSet<&str> =
+            self.log.combinations.iter().filter(is_solo).map(|w| w.members[0].as_str()).collect();
+        tasks.all(|task| known.contains(task))
     }
 
     /// Writes the results.

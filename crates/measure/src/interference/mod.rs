@@ -26,6 +26,7 @@ use book::Book;
 use carma_interference::measured::Measured;
 use carma_interference::share::Mode;
 use machine::Gpu;
+pub use plan::Ladder;
 use plan::{Phase, Wanted, phases};
 use processors::Processors;
 use session::Stage;
@@ -64,6 +65,8 @@ pub struct Options {
     pub splits: Vec<(u8, u8)>,
     /// How many pairs, drawn at random, for the splits.
     pub split_pairs: usize,
+    /// Each task with more and more copies of itself, and nothing else.
+    pub ladder: Option<Ladder>,
     /// How the tasks share the GPU; none: as the file says, else by time slices.
     pub sharing: Vec<Mode>,
     /// How often each task runs alone, 2 or more.
@@ -116,6 +119,7 @@ impl Options {
             threads: self.threads.clone(),
             splits: self.splits.clone(),
             split_pairs: self.split_pairs,
+            ladder: self.ladder.clone(),
             repeat: self.repeat,
             seed: self.seed,
         })

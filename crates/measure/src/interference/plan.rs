@@ -81,6 +81,17 @@ impl Phase {
     }
 }
 
+/// Copies of one task together, more and more of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ladder {
+    /// How many at a time, 2 and more; of a task as many as it has copies. One alone is always measured.
+    pub counts: Vec<usize>,
+    /// How they share the GPU.
+    pub sharing: Vec<Mode>,
+    /// Under MPS also with the threads divided equally between them.
+    pub threads: bool,
+}
+
 /// What to measure.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wanted {
@@ -92,6 +103,8 @@ pub(super) struct Wanted {
     pub(super) threads: Vec<u8>,
     pub(super) splits: Vec<(u8, u8)>,
     pub(super) split_pairs: usize,
+    /// These in place of all others.
+    pub(super) ladder: Option<Ladder>,
     pub(super) repeat: u32,
     pub(super) seed: u64,
 }
@@ -121,14 +134,18 @@ pub(super) fn phases(tasks: &[Task], wanted: &Wanted) -> Vec<Phase> {
         for &sharing in &wanted.sharing {
             let residents = tasks.iter().enumerate().flat_map(|(task, of)| {
                 // A second copy only where something asks for it.
-                let twice = groups.iter().any(|g| g.iter().filter(|&&t| t == task).count() > 1);
-                (0..if twice { of.copies } else { 1 }).map(move |copy| Member { copy, ..Member::of(task) })
+                let times = groups.iter().map(|g| g.iter().filter(|&&t| t == task).count());
+                let times = times.max().unwrap_or(1).clamp(1, of.copies);
+                (0..times).map(move |copy| Member { copy, ..Member::of(task) })
             });
             let windows = groups.iter().map(|group| copies(group));
             phases.push(Phase { sharing, residents: residents.collect(), windows: windows.collect() });
         }
     }
     phases.extend(limited(n, wanted));
+    if let Some(ladder) = &wanted.ladder {
+        phases = ladders(tasks, ladder);
+    }
     for (number, phase) in phases.iter_mut().enumerate() {
         let mut windows = Vec::new();
         for repeat in 0..wanted.repeat.max(1) {
@@ -148,6 +165,35 @@ fn copies(group: &[usize]) -> Window {
         members.push(Member { copy, ..Member::of(task) });
     }
     Window { members, repeat: 0 }
+}
+
+/// Each task alone, and with more and more copies of itself, in phases of its own, so that no other takes memory meanwhile.
+fn ladders(tasks: &[Task], ladder: &Ladder) -> Vec<Phase> {
+    let mut phases = Vec::new();
+    for (task, of) in tasks.iter().enumerate() {
+        let counts: BTreeSet<usize> =
+            ladder.counts.iter().copied().filter(|count| (2..=of.copies).contains(count)).collect();
+        let members = |count: usize, pct: u8| {
+            (0..count).map(move |copy| Member { task, copy, pct }).collect::<Vec<_>>()
+        };
+        let window = |count: usize, pct: u8| Window { members: members(count, pct), repeat: 0 };
+        for sharing in [Mode::TimeSlice, Mode::Mps] {
+            let climbed = if ladder.sharing.contains(&sharing) { counts.clone() } else { BTreeSet::new() };
+            // What all are compared with is one alone without MPS.
+            if climbed.is_empty() && sharing == Mode::Mps {
+                continue;
+            }
+            let most = climbed.last().copied().unwrap_or(1);
+            let windows = climbed.iter().map(|count| window(*count, ALL)).collect();
+            phases.push(Phase { sharing, residents: members(most, ALL).into_iter().collect(), windows });
+        }
+        for &count in counts.iter().filter(|_| ladder.threads) {
+            let pct = u8::try_from(100 / count).unwrap_or(1).max(1);
+            let residents = members(count, pct).into_iter().collect();
+            phases.push(Phase { sharing: Mode::Mps, residents, windows: vec![window(count, pct)] });
+        }
+    }
+    phases
 }
 
 /// Tasks alone with a limit, and pairs with the threads divided between them. One set of processes a
@@ -259,6 +305,35 @@ mod tests {
         for window in phases.iter().flat_map(|p| &p.windows).filter(|w| w.members.len() == 2) {
             assert_eq!(window.members.iter().map(|m| u32::from(m.pct)).sum::<u32>(), 100);
         }
+    }
+
+    #[test]
+    fn a_ladder_has_processes_of_one_task_at_a_time() {
+        let mut tasks = tasks(2, 4);
+        tasks[1].copies = 1;
+        let ladder =
+            Ladder { counts: vec![4, 2, 7], sharing: vec![Mode::TimeSlice, Mode::Mps], threads: true };
+        let phases = phases(&tasks, &Wanted { ladder: Some(ladder), ..wanted() });
+        let of = |phase: &Phase| {
+            let mut counts: Vec<usize> = phase.windows.iter().map(|w| w.members.len()).collect();
+            counts.sort_unstable();
+            let pcts: BTreeSet<u8> = phase.residents.iter().map(|m| m.pct).collect();
+            (phase.sharing, phase.residents.len(), counts, pcts.into_iter().collect::<Vec<_>>())
+        };
+        let found: Vec<_> = phases.iter().map(of).collect();
+        let expected = [
+            (Mode::TimeSlice, 4, vec![2, 4], vec![100]),
+            (Mode::Mps, 4, vec![2, 4], vec![100]),
+            (Mode::Mps, 2, vec![2], vec![50]),
+            (Mode::Mps, 4, vec![4], vec![25]),
+            (Mode::TimeSlice, 1, vec![], vec![100]),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(phases[4].references().len(), 1);
+        let ladder = Ladder { counts: vec![3], sharing: vec![Mode::Mps], threads: false };
+        let phases = super::phases(&tasks[..1], &Wanted { ladder: Some(ladder), ..wanted() });
+        let found: Vec<_> = phases.iter().map(of).collect();
+        assert_eq!(found, [(Mode::TimeSlice, 1, vec![], vec![100]), (Mode::Mps, 3, vec![3], vec![100])]);
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub(super) struct Task {
     /// How it is kept idle.
     #[serde(default)]
     pub(super) hold: Hold,
-    /// Processes of it: with two it is paired with itself.
+    /// The most processes of it: with two it is paired with itself.
     #[serde(default = "one")]
     pub(super) copies: usize,
 }
@@ -136,6 +136,9 @@ impl Task {
         }
     }
 }
+
+/// The most processes of a task.
+const MOST_COPIES: usize = 64;
 
 /// The largest file of tasks or groups that is read, bytes: that of a campaign of 24 tasks has five thousand.
 const LARGEST: u64 = 1 << 20;
@@ -182,8 +185,8 @@ impl TaskFile {
             if task.command.first().is_none_or(String::is_empty) {
                 return Err(format!("task `{name}` has no command"));
             }
-            if !(1..=2).contains(&task.copies) {
-                return Err(format!("task `{name}` has {} copies, expected 1 or 2", task.copies));
+            if !(1..=MOST_COPIES).contains(&task.copies) {
+                return Err(format!("task `{name}` has {} copies, expected 1 to {MOST_COPIES}", task.copies));
             }
         }
         for (name, seconds, least) in [

@@ -72,6 +72,15 @@ pub struct Synthesis {
     pub seed: u64,
 }
 
+/// When jobs come, without end. Of the same seed always the same.
+pub fn times(arrivals: Arrivals, mean_gap: Millis, seed: u64) -> impl Iterator<Item = Millis> {
+    let mut dice = Dice::new(seed, Stream::Arrivals);
+    std::iter::successors(Some(Millis::ZERO), move |last| {
+        // Each gap is rounded, so that the sum is exact.
+        Some(*last + Millis((arrivals.gap(&mut dice) * mean_gap.0 as f64).round() as u64))
+    })
+}
+
 /// Makes a trace of tasks of a catalogue.
 ///
 /// # Errors
@@ -86,17 +95,10 @@ pub fn synthesize(catalogue: &Catalogue, what: &Synthesis) -> Result<Trace, Trac
         )));
     }
     let mut tasks = Tasks::new(catalogue, what.mix, what.seed)?;
-    let mut gaps = Dice::new(what.seed, Stream::Arrivals);
     let mut users = Dice::new(what.seed, Stream::Users);
     let names: Vec<Arc<str>> = (1..=what.users.max(1)).map(|n| format!("u{n}").into()).collect();
-    let mut arrival = Millis::ZERO;
     let mut jobs = Vec::with_capacity(what.jobs as usize);
-    for n in 1..=what.jobs {
-        if n > 1 {
-            // Each gap is rounded, so that the sum is exact.
-            arrival =
-                arrival + Millis((what.arrivals.gap(&mut gaps) * what.mean_gap.0 as f64).round() as u64);
-        }
+    for (n, arrival) in (1..=what.jobs).zip(times(what.arrivals, what.mean_gap, what.seed)) {
         if arrival > CENTURY {
             return Err(TraceError::general(
                 "the trace would last more than a hundred years; shorten the mean gap",

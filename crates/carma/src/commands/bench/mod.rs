@@ -1,6 +1,8 @@
-//! `carma bench interference`: what tasks do to each other on one GPU, measured.
+//! `carma bench`: what tasks do to each other on one GPU, and what policies make of many, measured.
 
+mod collocation;
 mod render;
+mod trace;
 
 use super::unmeasured;
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
@@ -16,6 +18,8 @@ use std::time::Duration;
 pub(crate) fn run(verb: &BenchVerb) -> Outcome {
     match verb {
         BenchVerb::Interference(args) => interference(args),
+        BenchVerb::Collocation(args) => collocation::run(args),
+        BenchVerb::Trace(args) => trace::run(args),
     }
 }
 
@@ -46,6 +50,7 @@ fn options(args: &InterferenceArgs) -> Options {
         threads: args.threads.clone(),
         splits: args.splits.clone(),
         split_pairs: args.split_pairs,
+        ladder: None,
         sharing: args.sharing.clone(),
         solo_rounds: usize::from(args.solo_rounds),
         repeat: args.repeat,

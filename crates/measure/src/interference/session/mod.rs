@@ -88,7 +88,8 @@ impl Stage<'_> {
         let todo: Vec<Window> =
             phase.windows.iter().filter(|w| !done.contains(&w.key(phase.sharing, tasks))).cloned().collect();
         let references = phase.references();
-        let known = references.is_empty() || book.has_references(phase.sharing);
+        let alone = references.iter().flat_map(|window| &window.members);
+        let known = book.has_references(phase.sharing, alone.map(|m| tasks[m.task].name.as_str()));
         if self.over(Duration::ZERO) || (todo.is_empty() && (known || !phase.windows.is_empty())) {
             return Ok(());
         }

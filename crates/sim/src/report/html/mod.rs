@@ -18,7 +18,28 @@ use crate::event::outcome::RunResult;
 use plot::{COLOURS, stroke};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use text::{Esc, Short, plural};
+pub use text::Esc;
+use text::{Short, plural};
+
+/// The top of a page of carma's, up to where its content begins: it fetches nothing, and runs a script only where it has one.
+#[must_use]
+pub fn top(title: &str, has_script: bool) -> String {
+    format!(
+        r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none';style-src 'unsafe-inline';{script}img-src data:">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style></head><body><main>
+"#,
+        script = if has_script { "script-src 'unsafe-inline';" } else { "" },
+        title = Esc(title),
+        style = include_str!("page.css"),
+    )
+}
 
 /// What the page shows.
 #[derive(Debug, Clone, Copy)]
@@ -50,22 +71,7 @@ const RUNS: usize = 1000;
 pub fn page(input: &PageInput<'_>) -> String {
     let runs = &input.runs[..input.runs.len().min(RUNS)];
     let names = names(runs);
-    let mut out = String::with_capacity(256 * 1024);
-    let _ = write!(
-        out,
-        r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none';style-src 'unsafe-inline';script-src 'unsafe-inline';img-src data:">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-{style}</style></head><body><main>
-"#,
-        title = Esc(input.title),
-        style = include_str!("page.css"),
-    );
+    let mut out = top(input.title, true);
     head(&mut out, input);
     if input.runs.len() > RUNS {
         absent(

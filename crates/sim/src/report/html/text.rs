@@ -13,7 +13,7 @@ const LONGEST: usize = 200;
 /// Names of jobs and tasks come from traces that others wrote. Beside what HTML needs, control
 /// characters (not allowed in HTML) and the marks that reverse the reading direction are replaced, and
 /// overlong names are cut.
-pub(super) struct Esc<'a>(pub(super) &'a str);
+pub struct Esc<'a>(pub &'a str);
 
 impl Display for Esc<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

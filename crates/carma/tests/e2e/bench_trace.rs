@@ -1,0 +1,261 @@
+//! `carma bench trace`: policies in turn, each with a daemon of its own.
+
+use crate::support::{CARMA, stderr, stdout, until};
+use carma_measure::trace::{Play, Summary};
+use fake_nvml::{FakeGpm, FakeGpu, FakeProcess, State, stage};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// Three kinds, one of them on two GPUs.
+const TASKS: &str = r#"
+[[task]]
+name = "small"
+class = "light"
+command = ["/no/such/program"]
+virtual = ["--memory=1G", "--sm=0.2", "--work=20s", "--startup=2s"]
+weight = 2
+
+[[task]]
+name = "large"
+class = "heavy"
+command = ["/no/such/program"]
+virtual = ["--memory=9G", "--sm=0.6", "--work=30s", "--startup=2s"]
+
+[[task]]
+name = "faults"
+weight = 0
+command = ["/no/such/program"]
+virtual = ["--memory=1G", "--sm=0.2", "--work=60s", "--startup=2s", "--fault-after=4s"]
+
+[[task]]
+name = "two"
+gpus = 2
+command = ["/no/such/program"]
+virtual = ["--memory=4G", "--sm=0.4", "--work=20s", "--startup=2s"]
+"#;
+
+struct Bench {
+    dir: TempDir,
+    args: Vec<String>,
+}
+
+impl Bench {
+    fn new(tasks: &str, args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("tasks.toml"), tasks).unwrap();
+        Self { dir, args: args.iter().map(ToString::to_string).collect() }
+    }
+
+    /// On two virtual GPUs, fast.
+    fn on_virtual(args: &[&str]) -> Self {
+        let mut all =
+            vec!["--gpus", "virtual:2xA100-40GB", "--speed", "60", "--mean-gap", "1s", "--jobs", "8"];
+        all.extend(args);
+        Self::new(TASKS, &all)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, out: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(CARMA);
+        command.args(["bench", "trace", "--tasks"]).arg(self.path("tasks.toml"));
+        command.arg("-o").arg(self.path(out)).args(&self.args).args(more);
+        command
+    }
+
+    fn run(&self, out: &str, more: &[&str]) -> Output {
+        let output = self.command(out, more).output().unwrap();
+        assert!(output.status.success(), "{}\n{}", stdout(&output), stderr(&output));
+        output
+    }
+
+    fn play(&self, out: &str, name: &str) -> Play {
+        let path = self.path(out).join("plays").join(name);
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap()
+    }
+}
+
+fn merged(folders: &[&Path], out: &Path) -> Output {
+    Command::new(CARMA).args(["bench", "trace", "-o"]).arg(out).arg("--merge").args(folders).output().unwrap()
+}
+
+#[test]
+fn policies_in_turn_with_history_and_again_where_the_last_call_ended() {
+    let bench = Bench::on_virtual(&[]);
+    let output = bench.run("out", &["--policy", "exclusive,adaptive+history"]);
+    let table = stdout(&output);
+    assert!(table.contains("2 x Virtual") && table.contains("a model, not a measurement"), "{table}");
+    let plays: Vec<Play> = ["exclusive-1.json", "adaptive-1.json", "adaptive+history-1.json"]
+        .iter()
+        .map(|name| bench.play("out", name))
+        .collect();
+    let summary = Summary::of(&plays).unwrap();
+    for policy in &summary.policies {
+        let of = &policy.plays[0];
+        assert_eq!((of.completed, of.jobs), (8, 8), "{policy:?}");
+        assert!(of.energy_kj.unwrap() > 0.0 && of.smact.unwrap() > 0.0 && of.startup_s.unwrap() > 1.0);
+        assert!(of.slowdown.is_some() && of.overhead_pct.is_none());
+    }
+    assert_eq!(summary.solo_s.len(), 3, "each kind ran alone");
+    // Of a GPU that a policy gives to one job at a time, no two attempts overlap.
+    let mut spans: Vec<(u32, f64, f64)> = Vec::new();
+    for attempt in plays[0].jobs.iter().flat_map(|job| &job.attempts) {
+        spans.extend(attempt.gpus.iter().map(|g| (*g, attempt.started_s.unwrap(), attempt.ended_s.unwrap())));
+    }
+    spans.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    assert!(spans.windows(2).all(|two| two[0].0 != two[1].0 || two[0].2 <= two[1].1), "{spans:?}");
+    for play in &plays {
+        assert!(play.jobs.iter().all(|job| job.told_mib.is_none()), "nothing is told");
+    }
+
+    // Again: nothing is played, and a policy that has to know memory takes the peaks that were seen.
+    let output = bench.run("out", &["--policy", "exclusive,oracle-magm", "--json"]);
+    assert!(!stderr(&output).contains("exclusive, play 1:"), "{}", stderr(&output));
+    assert_eq!(bench.play("out", "exclusive-1.json").began, plays[0].began);
+    let oracle = bench.play("out", "oracle-magm-1.json");
+    assert!(oracle.jobs.iter().all(|job| job.told_mib.is_some_and(|mib| (900..10_000).contains(&mib))));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["policies"].as_array().unwrap().len(), 4);
+
+    // Another trace does not go into the same folder, and not into the same table.
+    let output = bench.command("out", &["--policy", "exclusive", "--seed", "9"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("name another --output"), "{}", stderr(&output));
+    bench.run("other", &["--policy", "exclusive", "--seed", "9"]);
+    let (out, other, both) = (bench.path("out"), bench.path("other"), bench.path("both"));
+    let refused = merged(&[&out, &other], &both);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("cannot be compared"), "{}", stderr(&refused));
+    // The same play twice is one.
+    let output = merged(&[&out, &out], &both);
+    assert!(output.status.success() && both.join("index.html").is_file(), "{}", stderr(&output));
+    let rows = std::fs::read_to_string(both.join("jobs.csv")).unwrap();
+    assert_eq!(rows.lines().count(), 1 + 4 * 8);
+}
+
+#[test]
+fn what_the_budget_leaves_is_named() {
+    let bench = Bench::on_virtual(&["--policy", "exclusive,adaptive"]);
+    let output = bench.run("out", &[]);
+    assert!(!stdout(&output).contains("Left"), "{}", stdout(&output));
+    // The same trace again, of which one play is there: the other is known to take longer than what is left.
+    std::fs::remove_file(bench.path("out").join("plays/adaptive-1.json")).unwrap();
+    let output = bench.run("out", &["--budget", "15.1s"]);
+    let table = stdout(&output);
+    assert!(table.contains("Left") && table.contains("adaptive, play 1: it takes about"), "{table}");
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing() {
+    let bench = Bench::on_virtual(&["--policy", "adaptive", "--kill-daemon", "0.5"]);
+    bench.run("out", &[]);
+    let play = bench.play("out", "adaptive-1.json");
+    assert_eq!((play.kills, play.jobs.len()), (1, 8));
+    assert!(
+        play.jobs.iter().all(|job| job.state == "COMPLETED" && job.attempts.len() == 1),
+        "{:?}",
+        play.jobs
+    );
+}
+
+#[test]
+fn a_task_that_is_meant_to_fail_comes_by_name_and_its_victims_are_counted() {
+    let bench = Bench::on_virtual(&["--policy", "or-rr", "--add", "faults", "--only", "small"]);
+    let output = bench.run("out", &[]);
+    let play = bench.play("out", "or-rr-1.json");
+    let (faults, others): (Vec<_>, Vec<_>) = play.jobs.iter().partition(|job| job.kind == "faults");
+    assert_eq!((faults.len(), others.len(), faults[0].state.as_str()), (1, 8, "FAILED"));
+    assert!(others.iter().all(|job| job.kind == "small" && job.state == "COMPLETED"), "{others:?}");
+    assert!(stdout(&output).contains("faults FAILED"), "{}", stdout(&output));
+    let of = &Summary::of(&[play]).unwrap().policies[0].plays[0];
+    assert_eq!((of.completed, of.jobs), (8, 9));
+}
+
+#[test]
+fn a_signal_ends_all_that_was_started() {
+    let mark = format!("--work={}s", 40_000 + std::process::id());
+    let tasks = format!("[[task]]\nname = 'long'\ncommand = ['true']\nvirtual = ['--memory=1G', '{mark}']\n");
+    let bench = Bench::new(&tasks, &["--gpus", "virtual:1xH200", "--jobs", "2", "--policy", "adaptive"]);
+    let mut command = bench.command("out", &["--mean-gap", "1s"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let runs = || {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let has = |e: std::fs::DirEntry| {
+            std::fs::read_to_string(e.path().join("cmdline")).is_ok_and(|c| c.contains(&mark))
+        };
+        entries.map(has).filter(|has| *has).count()
+    };
+    until("a task to run", || (runs() > 0).then_some(()));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("it was interrupted"), "{}", stdout(&output));
+    until("the tasks to end", || (runs() == 0).then_some(()));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let bench = Bench::on_virtual(&[]);
+    for (args, part) in [
+        (&["--policy", "fifo"][..], "no policy is called 'fifo'"),
+        (&["--policy", "aegis-oracle"], "`memory`"),
+        (&["--policy", "exclusive", "--only", "none"], "no task is named `none`"),
+        (&["--policy", "exclusive", "--add", "none"], "no task is named `none`"),
+        (&["--policy", "exclusive", "--arrivals", "/no/such.csv"], "--arrivals"),
+        (&["--policy", "exclusive", "--named"], "names no tasks"),
+        (&["--policy", "exclusive", "--budget", "soon"], "not a time span"),
+        (&["--policy", "exclusive", "--work", "0"], "no factor"),
+    ] {
+        let output = bench.command("out", args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{args:?}: {}", stderr(&output));
+    }
+    // A play that somebody wrote into.
+    std::fs::create_dir_all(bench.path("out/plays")).unwrap();
+    std::fs::write(bench.path("out/plays/exclusive-1.json"), "{}").unwrap();
+    let output = bench.command("out", &["--policy", "exclusive"]).output().unwrap();
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("is no play"), "{}", stderr(&output));
+}
+
+#[test]
+fn real_gpus_are_read_and_others_on_them_are_named() {
+    let tasks = "[[task]]\nname = 'prints'\ncommand = ['sh', '-c', 'for i in 1 2 3; do echo step $i/{steps}; sleep .3; done']\n\
+                 steps = 3\n[[task]]\nname = 'fails'\ncommand = ['sh', '-c', 'echo what is wrong; exit 3']\n";
+    let bench =
+        Bench::new(tasks, &["--policy", "exclusive@time-slice", "--jobs", "4", "--arrivals", "batch"]);
+    let library = tempfile::tempdir().unwrap();
+    let gpu = FakeGpu {
+        uuid: "GPU-a".into(),
+        name: "NVIDIA H200".into(),
+        gpm: Some(FakeGpm::all(40.0)),
+        power_mw: Some(200_000),
+        ..FakeGpu::default()
+    };
+    let mut state = State::of(vec![gpu]);
+    stage(library.path(), &state).unwrap();
+    let output = bench.command("out", &[]).env("LD_LIBRARY_PATH", library.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = stdout(&output);
+    assert!(table.contains("1 x NVIDIA H200") && !table.contains("model"), "{table}");
+    assert!(table.contains("2/4") && table.contains("what is wrong"), "{table}");
+    let play = bench.play("out", "exclusive@time-slice-1.json");
+    assert!(
+        play.jobs.iter().all(|job| (job.kind == "prints") == job.first_step_s.is_some()),
+        "{:?}",
+        play.jobs
+    );
+    let summary = Summary::of(&[play]).unwrap();
+    let of = &summary.policies[0].plays[0];
+    assert!((of.smact.unwrap() - 0.4).abs() < 1e-6 && of.overhead_pct.is_some(), "{of:?}");
+
+    let stranger = FakeProcess { pid: std::process::id(), used_mib: Some(3000), ..FakeProcess::default() };
+    state.gpus[0].processes = vec![stranger];
+    stage(library.path(), &state).unwrap();
+    let output = bench.command("busy", &[]).env("LD_LIBRARY_PATH", library.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("in use: pid {}", std::process::id())), "{}", stderr(&output));
+}

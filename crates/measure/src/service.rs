@@ -1,0 +1,124 @@
+//! A daemon of our own: carma's program as a child that serves in a folder of ours.
+
+use crate::Error;
+use carma_api::Client;
+use carma_api::wire::StatusReply;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long it may take to answer.
+const START: Duration = Duration::from_secs(30);
+/// How long it may take to end.
+const END: Duration = Duration::from_secs(30);
+
+/// What a daemon is started with.
+#[derive(Debug, Clone)]
+pub struct Setup<'a> {
+    /// carma's program.
+    pub carma: &'a Path,
+    /// Its socket, a short path.
+    pub socket: PathBuf,
+    /// Where its state is kept.
+    pub state: PathBuf,
+    /// Where its log grows.
+    pub log: PathBuf,
+    /// The GPUs, as `carma serve --gpus` has them.
+    pub gpus: &'a str,
+    /// Virtual seconds a second.
+    pub speed: u32,
+    /// The policy.
+    pub policy: &'a str,
+    /// `mps` or `time-slice`.
+    pub sharing: &'a str,
+    /// Its configuration; without one that of the machine counts.
+    pub config: Option<&'a Path>,
+}
+
+/// A daemon that ends with its owner. Jobs do not: they are to be cancelled before.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Service {
+    /// Starts it and waits until it answers.
+    ///
+    /// # Errors
+    /// It cannot be started, or ends: with the end of its log.
+    pub fn start(setup: &Setup<'_>) -> Result<(Self, Client), Error> {
+        let failed =
+            |what: &Path, e: std::io::Error| Error::new(format!("cannot write {}: {e}", what.display()));
+        let log =
+            File::options().create(true).append(true).open(&setup.log).map_err(|e| failed(&setup.log, e))?;
+        let mut command = Command::new(setup.carma);
+        command.arg("--socket").arg(&setup.socket).args(["serve", "--gpus", setup.gpus]);
+        command.args(["--policy", setup.policy, "--sharing", setup.sharing, "--state"]).arg(&setup.state);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        if setup.speed > 1 {
+            command.args(["--speed", &setup.speed.to_string()]);
+        }
+        if let Some(config) = setup.config {
+            command.arg("--config").arg(config);
+        }
+        let child = command
+            .spawn()
+            .map_err(|e| Error::new(format!("cannot start {}: {e}", setup.carma.display())))?;
+        let mut service = Self { child, log: setup.log.clone() };
+        let until = Instant::now() + START;
+        loop {
+            if let Ok(mut client) = Client::connect(&setup.socket)
+                && client.get::<StatusReply>("/v1/status").is_ok()
+            {
+                return Ok((service, client));
+            }
+            if service.child.try_wait().is_ok_and(|ended| ended.is_some()) || Instant::now() > until {
+                let said = tail(&service.log, 2000);
+                return Err(Error::new(format!("the daemon did not start: {}", said.trim())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills it, as a crash does. Its jobs go on.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
+            && self.child.try_wait().is_ok_and(|ended| ended.is_none())
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let until = Instant::now() + END;
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            if Instant::now() > until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The last bytes of a text file; nothing, where it cannot be read.
+pub(crate) fn tail(path: &Path, most: u64) -> String {
+    let read = || -> Option<Vec<u8>> {
+        let mut file = carma_files::open(path).ok()?;
+        let length = file.metadata().ok()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(most))).ok()?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

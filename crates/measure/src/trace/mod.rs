@@ -1,0 +1,436 @@
+//! The same trace of tasks under several policies in turn, on the same machine.
+//!
+//! Each play has a daemon of its own and runs the tasks as jobs. What a play was goes into a file of its own, so that a call
+//! with too little time for all goes on where the last one ended, and results of several calls become one table.
+
+mod bundled;
+mod play;
+mod policies;
+mod rows;
+mod summary;
+mod tasks;
+mod watch;
+
+use crate::{Error, Say};
+pub use bundled::bundled;
+use carma_core::model::SharingMode;
+pub use policies::Wanted;
+use policies::{Planned, Told, order};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+pub use rows::{Arrival, Attempt, GpuSample, Job, Kind, Machine, Play, Sample, Trace};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+pub use summary::{BASE, Figures, Policy, Summary, run_s};
+use tasks::{Here, Played, TaskFile};
+use watch::Gpus;
+
+/// What a daemon takes to start and to end, and what is left to write.
+const CLEAN_UP: Duration = Duration::from_secs(15);
+
+/// What to play, on what, and where the results go.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// carma's program: the daemon, and the tasks of virtual GPUs.
+    pub carma: PathBuf,
+    /// The file of tasks, TOML.
+    pub tasks: PathBuf,
+    /// Only these tasks of the file; all, if there are none.
+    pub only: Vec<String>,
+    /// A job of each of these tasks as well, spread evenly over the trace: what is meant to fail has weight 0, and comes so.
+    pub add: Vec<String>,
+    /// The policies.
+    pub policies: Vec<Wanted>,
+    /// How often each is played.
+    pub repeats: u32,
+    /// When jobs come, seconds, ascending; with the task of each where the trace says it.
+    pub arrivals: Vec<(f64, Option<String>)>,
+    /// Of the order of the tasks.
+    pub seed: u64,
+    /// Steps are multiplied with this.
+    pub work: f64,
+    /// How jobs share a GPU where the policy does not say.
+    pub sharing: SharingMode,
+    /// The daemon's configuration; `None`: its defaults, not what the machine's file says.
+    pub config: Option<PathBuf>,
+    /// Kill the daemon when this share of the jobs is submitted, 0 to 1.
+    pub kill_after: Option<f64>,
+    /// Folder of the results. What is there is not played again.
+    pub output: PathBuf,
+    /// All is over after so long, as far as that can be predicted.
+    pub budget: Option<Duration>,
+    /// The longest that one play may take, seconds on its own clock.
+    pub longest_s: f64,
+    /// The GPUs: `nvml` or `auto`, or a model such as `virtual:4xA100-40GB`.
+    pub gpus: String,
+    /// Virtual seconds a second; for virtual GPUs only.
+    pub speed: Option<u32>,
+}
+
+/// A bench that is planned; nothing runs yet.
+pub struct Bench {
+    options: Options,
+    began: Instant,
+    gpus: Gpus,
+    tasks: Vec<Played>,
+    trace: Trace,
+    warm_up: Option<(Vec<String>, PathBuf)>,
+    plan: Vec<Planned>,
+}
+
+/// What became of a bench.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All plays of the folder, those of earlier calls among them.
+    pub plays: Vec<Play>,
+    /// Plays that are still to be played.
+    pub left: Vec<String>,
+}
+
+impl Bench {
+    /// Reads the tasks, finds the GPUs and plans the plays. The budget counts from here.
+    ///
+    /// # Errors
+    /// What is wrong in a file; no GPU; no task that can run here.
+    pub fn plan(options: Options, say: Say<'_>) -> Result<Self, Error> {
+        let began = Instant::now();
+        let file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
+        let gpus = Gpus::open(&options.gpus, options.speed)?;
+        let here = Here { gpus: gpus.count(), is_virtual: gpus.machine.is_virtual, work: options.work };
+        let mut tasks = file.played(&here, say)?;
+        let trace = trace(&file, &tasks, &options)?;
+        tasks.retain(|task| trace.kinds.contains(&task.kind));
+        let warm_up = (!file.warm_up.is_empty() && !gpus.machine.is_virtual)
+            .then(|| (file.warm_up.clone(), file.folder.clone()));
+        let plan = order(&options.policies, options.repeats)?;
+        Ok(Self { options, began, gpus, tasks, trace, warm_up, plan })
+    }
+
+    /// Plays what is not in the folder of results yet, until all is done, the budget is used up or `stopped` is set.
+    /// `sockets` is a short path to a folder of our own.
+    ///
+    /// # Errors
+    /// Results of another trace in the folder, GPUs that others use, a daemon that fails. What was played stays.
+    pub fn run(mut self, sockets: &Path, stopped: &AtomicBool, say: Say<'_>) -> Result<Outcome, Error> {
+        let results = self.options.output.clone();
+        std::fs::create_dir_all(&results)
+            .map_err(|e| Error::usage(format!("--output {}: {e}", results.display())))?;
+        // The daemon looks at it from another folder, and its journal needs the place for itself.
+        let results = std::fs::canonicalize(&results)
+            .map_err(|e| Error::usage(format!("--output {}: {e}", results.display())))?;
+        let _held = hold(&results)?;
+        let mut plays = rows::together(vec![(results.clone(), rows::read(&results)?)])?;
+        if let Some(other) =
+            plays.first().filter(|p| p.trace != self.trace || !p.machine.is_like(&self.gpus.machine))
+        {
+            return Err(Error::usage(format!(
+                "{} has plays of {}, of {}; this call is of others",
+                results.display(),
+                other.trace.describe(),
+                other.machine.describe()
+            ))
+            .hint("name another --output for another trace, other tasks or other GPUs"));
+        }
+        let config = match &self.options.config {
+            Some(config) => config.clone(),
+            None => {
+                let empty = sockets.join("carma.toml");
+                std::fs::write(&empty, "").map_err(|e| Error::new(format!("{}: {e}", empty.display())))?;
+                empty
+            }
+        };
+        let deadline = self.options.budget.and_then(|budget| self.began.checked_add(budget));
+        let mut stage = play::Stage {
+            carma: &self.options.carma,
+            gpus: &mut self.gpus,
+            spec: &self.options.gpus,
+            trace: &self.trace,
+            tasks: &self.tasks,
+            peaks: peaks(&plays),
+            sharing: self.options.sharing,
+            config: &config,
+            sockets,
+            results: &results,
+            deadline: deadline
+                .map(|deadline| deadline - CLEAN_UP.min(self.options.budget.unwrap_or_default())),
+            longest_s: self.options.longest_s,
+            kill_after: self.options.kill_after,
+            stopped,
+            has_played: false,
+        };
+        if let Some((planned, untold)) = self.plan.iter().find_map(|p| Some((p, stage.untold(p)?)))
+            && self.plan.iter().all(|planned| planned.policy.label != BASE)
+        {
+            return Err(Error::usage(format!("{planned}: {untold}")).hint(
+                "write `memory` into their tables, or play `exclusive` too: peaks that are seen count",
+            ));
+        }
+        let mut warm_up = self.warm_up.take();
+        let mut left = Vec::new();
+        for (at, planned) in self.plan.iter().enumerate() {
+            let is_teacher = teaches(planned, &self.plan, &plays);
+            let is_taught = stage.taught(planned).exists();
+            // What another play is to go on from may be gone, though its rows are there.
+            let again = is_done(planned, &plays);
+            if again && (is_taught || !is_teacher) {
+                continue;
+            }
+            stage.peaks = peaks(&plays);
+            let keeps = if stopped.load(Ordering::Relaxed) {
+                Some("interrupted".to_owned())
+            } else if planned.policy.history && !is_taught {
+                Some(format!("{} has to be played before it", planned.policy.teacher().label))
+            } else {
+                stage.untold(planned).or_else(|| stage.too_long(planned, &plays))
+            };
+            if let Some(why) = keeps {
+                left.push(format!("{planned}: {why}"));
+                continue;
+            }
+            if let Some((words, folder)) = warm_up.take() {
+                run_warm_up(&words, &folder, &stage, say);
+            }
+            say(&format!("{} of {}: {planned}", at + 1, self.plan.len()));
+            let mut play = stage.play(planned)?;
+            if again {
+                // It was played only for what it teaches, and counts as one more.
+                let alike = plays.iter().filter(|p| p.policy == play.policy).map(|p| p.repeat);
+                play.repeat = alike.max().unwrap_or(0).max(self.options.repeats) + 1;
+            }
+            play.write(&results)?;
+            match &play.cut {
+                Some(why) => {
+                    say(&format!("{planned}: broken off, {why}"));
+                    left.push(format!("{planned}: {why}"));
+                }
+                None => say(&format!("{planned}: {:.1} s", makespan_s(&play))),
+            }
+            if is_teacher && play.cut.is_none() {
+                let taught = stage.taught(planned);
+                std::fs::write(&taught, "")
+                    .map_err(|e| Error::new(format!("cannot write {}: {e}", taught.display())))?;
+            } else if play.cut.is_some() || play.jobs.iter().all(|job| job.state == "COMPLETED") {
+                // Nothing goes on from it, and nobody will want to look into it.
+                let _ = std::fs::remove_dir_all(stage.state(planned));
+            }
+            plays.retain(|p| (&p.policy, p.repeat) != (&play.policy, play.repeat));
+            plays.push(play);
+        }
+        Ok(Outcome { plays, left })
+    }
+}
+
+/// Whether a play was played to its end.
+fn is_done(planned: &Planned, plays: &[Play]) -> bool {
+    let is = |play: &Play| {
+        (&play.policy, play.repeat) == (&planned.policy.label, planned.repeat) && play.cut.is_none()
+    };
+    plays.iter().any(is)
+}
+
+/// Whether a play that is still to come goes on from the state of this one.
+fn teaches(planned: &Planned, plan: &[Planned], plays: &[Play]) -> bool {
+    plan.iter().any(|other| {
+        other.policy.history
+            && other.policy.teacher() == planned.policy
+            && other.repeat == planned.repeat
+            && !is_done(other, plays)
+    })
+}
+
+/// Locks the folder of the results as long as what is returned lives.
+fn hold(results: &Path) -> Result<File, Error> {
+    let path = results.join("lock");
+    let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", path.display()));
+    let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Error::busy(format!("another carma writes into {}", results.display()))
+                .hint("wait for it, or name another --output"))
+        }
+        // A file system without locks is no reason to measure nothing.
+        _ => Ok(file),
+    }
+}
+
+/// Plays of several folders of results, put together.
+///
+/// # Errors
+/// A folder or a file that cannot be read; plays of other tasks, arrivals or machines.
+pub fn merge(folders: &[PathBuf]) -> Result<Vec<Play>, Error> {
+    let mut read = Vec::new();
+    for folder in folders {
+        let plays = rows::read(folder)?;
+        if plays.is_empty() {
+            return Err(Error::usage(format!("{} has no plays", folder.display()))
+                .hint("it is to be the --output of an earlier `carma bench trace`"));
+        }
+        read.push((folder.clone(), plays));
+    }
+    rows::together(read)
+}
+
+/// Which tasks come when: those that the trace names, else each as often as its weight says, in an order drawn.
+fn trace(file: &TaskFile, tasks: &[Played], options: &Options) -> Result<Trace, Error> {
+    let weight = |task: &Played| file.tasks.iter().find(|t| t.name == task.kind.name).map_or(0, |t| t.weight);
+    let weights: Vec<u32> = tasks.iter().map(weight).collect();
+    let unnamed = options.arrivals.iter().filter(|(_, name)| name.is_none()).count();
+    if unnamed > 0 && weights.iter().all(|weight| *weight == 0) {
+        return Err(Error::usage(format!("{}: all tasks have weight 0", options.tasks.display())));
+    }
+    let mut drawn = draw(&weights, unnamed, options.seed).into_iter();
+    let named = |name: &str| {
+        tasks.iter().find(|task| task.kind.name == name).ok_or_else(|| {
+            Error::usage(format!(
+                "the trace has a job of `{}`, and no such task of {} can run here",
+                name.escape_debug(),
+                options.tasks.display()
+            ))
+        })
+    };
+    let mut arrivals = Vec::with_capacity(options.arrivals.len() + options.add.len());
+    for (at_s, name) in &options.arrivals {
+        let task = match name {
+            Some(name) => named(name)?,
+            None => match drawn.next().and_then(|at| tasks.get(at)) {
+                Some(task) => task,
+                None => continue,
+            },
+        };
+        arrivals.push(Arrival { at_s: *at_s, kind: task.kind.name.clone() });
+    }
+    if arrivals.is_empty() {
+        return Err(Error::usage("the trace has no jobs"));
+    }
+    arrivals.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+    let times: Vec<f64> = arrivals.iter().map(|arrival| arrival.at_s).collect();
+    for (at, name) in options.add.iter().enumerate() {
+        let at_s = times[(at + 1) * times.len() / (options.add.len() + 1)];
+        arrivals.push(Arrival { at_s, kind: named(name)?.kind.name.clone() });
+    }
+    arrivals.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+    let occurs = |task: &&Played| arrivals.iter().any(|arrival| arrival.kind == task.kind.name);
+    let kinds = tasks.iter().filter(occurs).map(|task| task.kind.clone()).collect();
+    Ok(Trace { kinds, arrivals })
+}
+
+/// `jobs` indices of `weights`, each as often as its share says (what is left over goes to the largest remainders), shuffled.
+fn draw(weights: &[u32], jobs: usize, seed: u64) -> Vec<usize> {
+    let mut dice = Pcg64::seed_from_u64(seed);
+    let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+    let quota = |weight: u32| u128::from(weight) * jobs as u128;
+    let total = u128::from(total.max(1));
+    let mut drawn: Vec<usize> = Vec::with_capacity(jobs);
+    for (at, weight) in weights.iter().enumerate() {
+        drawn.extend(std::iter::repeat_n(at, (quota(*weight) / total) as usize));
+    }
+    // Of equal remainders the dice choose.
+    let mut rest: Vec<usize> = (0..weights.len()).filter(|at| weights[*at] > 0).collect();
+    rest.shuffle(&mut dice);
+    rest.sort_by_key(|at| std::cmp::Reverse(quota(weights[*at]) % total));
+    let missing = jobs.saturating_sub(drawn.len());
+    drawn.extend(rest.into_iter().cycle().take(missing));
+    drawn.shuffle(&mut dice);
+    drawn
+}
+
+/// The most memory that each kind was seen to take, MiB.
+fn peaks(plays: &[Play]) -> BTreeMap<String, u64> {
+    let mut peaks = BTreeMap::new();
+    for job in plays.iter().filter(|play| play.policy == BASE).flat_map(|play| &play.jobs) {
+        if let Some(mib) = job.peak_mib.filter(|_| job.state == "COMPLETED") {
+            let most = peaks.entry(job.kind.clone()).or_insert(0);
+            *most = mib.max(*most);
+        }
+    }
+    peaks
+}
+
+fn makespan_s(play: &Play) -> f64 {
+    play.jobs.iter().filter_map(|job| job.ended_s).fold(0.0, f64::max)
+}
+
+impl play::Stage<'_> {
+    /// Why a policy cannot be played yet: kinds of whose memory it has to be told, and nothing is known.
+    fn untold(&self, planned: &Planned) -> Option<String> {
+        let unknown: Vec<&str> = self
+            .tasks
+            .iter()
+            .filter(|task| {
+                planned.policy.told != Told::Nothing && self.told(planned.policy.told, task).is_none()
+            })
+            .map(|task| task.kind.name.as_str())
+            .collect();
+        (!unknown.is_empty()).then(|| {
+            format!(
+                "it has to be told what memory the tasks need, and that of {} is not known",
+                unknown.join(", ")
+            )
+        })
+    }
+
+    /// Why a play does not fit into what is left of the budget.
+    fn too_long(&self, planned: &Planned, plays: &[Play]) -> Option<String> {
+        let (needs, deadline) = self.forecast(planned, plays).zip(self.deadline)?;
+        (Instant::now() + needs > deadline)
+            .then(|| format!("it takes about {:.0} s, and the budget has less left", needs.as_secs_f64()))
+    }
+
+    /// How long a play will take, in real time: as the same policy did, else as it did without history, else as exclusive did,
+    /// else by what the tasks say that they take alone.
+    fn forecast(&self, planned: &Planned, plays: &[Play]) -> Option<Duration> {
+        let machine = &self.gpus.machine;
+        let of = |policy: &str| {
+            let done = plays.iter().filter(|play| play.cut.is_none() && play.policy == policy);
+            done.map(makespan_s).reduce(f64::max)
+        };
+        let solo = || {
+            let each = self.trace.arrivals.iter().map(|arrival| {
+                let task = self.tasks.iter().find(|task| task.kind.name == arrival.kind)?;
+                Some(task.solo_s? * f64::from(task.kind.gpus))
+            });
+            let sum: f64 = each.sum::<Option<f64>>()?;
+            Some(sum / machine.gpus.len().max(1) as f64)
+        };
+        let teacher = planned.policy.teacher().label;
+        let seconds =
+            of(&planned.policy.label).or_else(|| of(&teacher)).or_else(|| of(BASE)).or_else(solo)?;
+        Duration::try_from_secs_f64(seconds / f64::from(machine.speed.max(1))).ok()
+    }
+}
+
+fn run_warm_up(words: &[String], folder: &Path, stage: &play::Stage<'_>, say: Say<'_>) {
+    let Some((program, rest)) = words.split_first() else { return };
+    let began = Instant::now();
+    let mut command = Command::new(program);
+    command.args(rest).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
+    if let Some(task) = stage.tasks.first() {
+        command.envs(&task.env);
+    }
+    match command.status() {
+        Ok(status) if status.success() => say(&format!("warm-up: {:.0} s", began.elapsed().as_secs_f64())),
+        Ok(status) => say(&format!("warning: the warm-up ended with {status}")),
+        Err(e) => say(&format!("warning: the warm-up {program} cannot be started: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_occur_as_their_weights_say() {
+        let drawn = draw(&[2, 1, 0, 1], 10, 7);
+        let counts: Vec<usize> = (0..4).map(|at| drawn.iter().filter(|d| **d == at).count()).collect();
+        assert_eq!((counts[0], counts[2], drawn.len()), (5, 0, 10));
+        assert!(counts[1] + counts[3] == 5 && counts[1].abs_diff(counts[3]) == 1);
+        assert_eq!(draw(&[2, 1, 0, 1], 10, 7), drawn);
+        assert_ne!(draw(&[1; 20], 20, 1), draw(&[1; 20], 20, 2));
+        assert_eq!(draw(&[u32::MAX, u32::MAX], 3, 1).len(), 3);
+    }
+}

@@ -1,0 +1,423 @@
+//! One policy, once: a daemon of its own, the jobs at their times, and what became of them.
+
+use super::policies::{Planned, Told};
+use super::rows::{Attempt, Job, Play, Sample, Trace, VERSION};
+use super::tasks::Played;
+use super::watch::{self, Gpus};
+use crate::Error;
+use crate::service::{Service, Setup, tail};
+use carma_api::Client;
+use carma_api::wire::{
+    AttemptView, DoneReply, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest,
+};
+use carma_core::model::SharingMode;
+use carma_interference::rate::printed::Printed;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks at the jobs, real GPUs; at the GPUs every second one.
+const LOOK: Duration = Duration::from_millis(200);
+/// The same on virtual GPUs, where time runs faster.
+const FAST_LOOK: Duration = Duration::from_millis(40);
+/// How long what the play before left on the GPUs may take to go; others have less.
+const LEAVING: Duration = Duration::from_secs(20);
+const STAYING: Duration = Duration::from_secs(3);
+/// How long cancelled jobs may take to end.
+const ENDING: Duration = Duration::from_secs(40);
+/// What is kept of what a failed job printed, bytes.
+const LAST_WORDS: u64 = 600;
+
+/// What all plays share.
+pub(super) struct Stage<'a> {
+    pub(super) carma: &'a Path,
+    pub(super) gpus: &'a mut Gpus,
+    /// As `carma serve --gpus` has them.
+    pub(super) spec: &'a str,
+    pub(super) trace: &'a Trace,
+    pub(super) tasks: &'a [Played],
+    /// Peaks that were measured, MiB by kind, for policies that have to know them.
+    pub(super) peaks: BTreeMap<String, u64>,
+    /// How jobs share where the policy does not say.
+    pub(super) sharing: SharingMode,
+    /// The daemon's configuration.
+    pub(super) config: &'a Path,
+    /// Sockets: a short path.
+    pub(super) sockets: &'a Path,
+    /// States and logs.
+    pub(super) results: &'a Path,
+    /// All is over by then, cleaning up included.
+    pub(super) deadline: Option<Instant>,
+    /// The longest that a play may take, seconds of the daemon's clock.
+    pub(super) longest_s: f64,
+    /// When the daemon is killed and started again, a share of the jobs submitted.
+    pub(super) kill_after: Option<f64>,
+    pub(super) stopped: &'a AtomicBool,
+    /// Whether this call has played before.
+    pub(super) has_played: bool,
+}
+
+/// A job that was submitted.
+struct Submitted {
+    id: u64,
+    told_mib: Option<u64>,
+    log: Log,
+}
+
+/// What a job prints, read for its first step.
+struct Log {
+    path: PathBuf,
+    file: Option<File>,
+    printed: Printed,
+    /// The attempt that is listened to.
+    attempt: u32,
+    first_step_ms: Option<f64>,
+}
+
+impl Stage<'_> {
+    /// Where the state of a policy's plays with this number is.
+    pub(super) fn state(&self, planned: &Planned) -> PathBuf {
+        let teacher = Planned { policy: planned.policy.teacher(), repeat: planned.repeat };
+        self.results.join("state").join(teacher.stem())
+    }
+
+    /// A file that is there while that state is one of a play that was over, and of nothing since.
+    pub(super) fn taught(&self, planned: &Planned) -> PathBuf {
+        let mut name = self.state(planned).into_os_string();
+        name.push(".taught");
+        name.into()
+    }
+
+    /// Plays a policy.
+    ///
+    /// # Errors
+    /// A daemon that does not start or ends, GPUs that others use. A play that is broken off is no error but says so.
+    pub(super) fn play(&mut self, planned: &Planned) -> Result<Play, Error> {
+        let failed =
+            |what: &Path, e: std::io::Error| Error::new(format!("cannot make {}: {e}", what.display()));
+        let state = self.state(planned);
+        if !planned.policy.history && state.exists() {
+            std::fs::remove_dir_all(&state).map_err(|e| failed(&state, e))?;
+        }
+        match std::fs::remove_file(self.taught(planned)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&self.taught(planned), e));
+            }
+            _ => {}
+        }
+        let logs = self.results.join("daemons");
+        for folder in [&logs, &state] {
+            std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+        }
+        let sharing = planned.policy.sharing.unwrap_or(self.sharing).to_string();
+        let setup = Setup {
+            carma: self.carma,
+            socket: self.sockets.join("s"),
+            state,
+            log: logs.join(format!("{}.log", planned.stem())),
+            gpus: self.spec,
+            speed: self.gpus.machine.speed,
+            policy: &planned.policy.name,
+            sharing: &sharing,
+            config: Some(self.config),
+        };
+        let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let (service, client) = Service::start(&setup)?;
+        let mut running = Running {
+            stage: self,
+            planned,
+            setup: &setup,
+            service: Some(service),
+            client,
+            jobs: Vec::new(),
+            samples: Vec::new(),
+            clock: (0, Instant::now()),
+            kills: 0,
+        };
+        let outcome = running.run();
+        let ended = running.end();
+        let cut = outcome?;
+        let (jobs, samples, kills) = (running.jobs, running.samples, running.kills);
+        let (details, launches) = ended?;
+        let mut play = Play {
+            version: VERSION,
+            policy: planned.policy.label.clone(),
+            repeat: planned.repeat,
+            began,
+            carma: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: self.gpus.machine.clone(),
+            trace: self.trace.clone(),
+            cut,
+            jobs: Vec::new(),
+            samples: Vec::new(),
+            plan_p99_us: launches.plan_p99_us,
+            launches: launches.count,
+            kills,
+        };
+        let first = details.iter().map(|d| d.job.submitted_ms).min().unwrap_or(0);
+        let since = |ms: f64| (ms - first as f64) / 1000.0;
+        let kinds = self.trace.arrivals.iter().map(|arrival| &arrival.kind);
+        play.jobs =
+            kinds.zip(&jobs).zip(&details).map(|((kind, job), of)| row(kind, job, of, since)).collect();
+        play.samples = samples.into_iter().map(|s| Sample { at_s: since(s.at_s * 1000.0), ..s }).collect();
+        Ok(play)
+    }
+
+    /// What carma is told of a job's memory, MiB.
+    pub(super) fn told(&self, told: Told, task: &Played) -> Option<u64> {
+        match told {
+            Told::Nothing => None,
+            Told::Declared | Told::Measured => {
+                task.memory_mib.or_else(|| self.peaks.get(&task.kind.name).copied())
+            }
+        }
+    }
+}
+
+impl Planned {
+    /// Of the names of its files.
+    pub(super) fn stem(&self) -> String {
+        super::rows::file_name(&self.policy.label, self.repeat).trim_end_matches(".json").to_owned()
+    }
+}
+
+/// A play under way.
+struct Running<'r, 'a> {
+    stage: &'r mut Stage<'a>,
+    planned: &'r Planned,
+    setup: &'r Setup<'r>,
+    service: Option<Service>,
+    client: Client,
+    jobs: Vec<Submitted>,
+    /// Times are Unix seconds of the daemon's clock.
+    samples: Vec<Sample>,
+    /// The daemon's clock, ms, at an instant.
+    clock: (u64, Instant),
+    kills: u32,
+}
+
+impl Running<'_, '_> {
+    /// The daemon's clock, ms.
+    fn now_ms(&self) -> f64 {
+        let passed = self.clock.1.elapsed().as_secs_f64() * f64::from(self.setup.speed);
+        self.clock.0 as f64 + passed * 1000.0
+    }
+
+    /// Submits, watches and waits. Returns why it was broken off.
+    fn run(&mut self) -> Result<Option<String>, Error> {
+        let patience = if self.stage.has_played { LEAVING } else { STAYING };
+        self.clock = (watch::free(&mut self.client, patience)?, Instant::now());
+        self.stage.has_played = true;
+        let begin_ms = self.now_ms();
+        let fast = self.stage.gpus.machine.is_virtual;
+        let mut looks = 0_u64;
+        loop {
+            if let Some(why) = self.over((self.now_ms() - begin_ms) / 1000.0) {
+                return Ok(Some(why));
+            }
+            let next = self.submit_due(begin_ms)?;
+            if fast || looks.is_multiple_of(2) {
+                let at_s = self.now_ms() / 1000.0;
+                let sample = self.stage.gpus.sample(&mut self.client, at_s)?;
+                self.samples.push(sample);
+            }
+            looks += 1;
+            let live: JobsReply = self.ask("/v1/jobs")?;
+            self.listen(&live.jobs);
+            if next.is_none() && live.jobs.is_empty() {
+                let at_s = self.now_ms() / 1000.0;
+                let sample = self.stage.gpus.sample(&mut self.client, at_s)?;
+                self.samples.push(sample);
+                return Ok(None);
+            }
+            self.kill_when_due()?;
+            let due = next.map_or(f64::INFINITY, |at_ms| {
+                (at_ms - self.now_ms()).max(0.0) / 1000.0 / f64::from(self.setup.speed)
+            });
+            let pause = if fast { FAST_LOOK } else { LOOK };
+            std::thread::sleep(pause.min(Duration::try_from_secs_f64(due).unwrap_or(pause)));
+        }
+    }
+
+    fn over(&self, passed_s: f64) -> Option<String> {
+        if self.stage.stopped.load(Ordering::Relaxed) {
+            return Some("it was interrupted".into());
+        }
+        if self.stage.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            return Some("the budget was used up".into());
+        }
+        (passed_s > self.stage.longest_s)
+            .then(|| format!("it was not over after {:.0} s (--longest)", self.stage.longest_s))
+    }
+
+    /// Submits what is due; when the next one is, ms of the daemon's clock.
+    fn submit_due(&mut self, begin_ms: f64) -> Result<Option<f64>, Error> {
+        while let Some(arrival) = self.stage.trace.arrivals.get(self.jobs.len()) {
+            let due = begin_ms + arrival.at_s * 1000.0;
+            if due > self.now_ms() {
+                return Ok(Some(due));
+            }
+            let task = self.stage.tasks.iter().find(|task| task.kind.name == arrival.kind);
+            let task = task.ok_or_else(|| Error::new(format!("no task is named {}", arrival.kind)))?;
+            let told = self.planned.policy.told;
+            let told_mib = self.stage.told(told, task);
+            let request = request(self.stage.carma, task, told, told_mib);
+            let reply: SubmitReply = self
+                .client
+                .post("/v1/jobs", &request)
+                .map_err(|e| Error::new(format!("the daemon did not take the task {}: {e}", arrival.kind)))?;
+            self.jobs.push(Submitted { id: reply.id, told_mib, log: Log::new(reply.log.into()) });
+        }
+        Ok(None)
+    }
+
+    /// Reads what running jobs printed.
+    fn listen(&mut self, live: &[JobView]) {
+        let now_ms = self.now_ms();
+        let attempts: BTreeMap<u64, u32> = live.iter().map(|job| (job.id, job.attempts)).collect();
+        for job in &mut self.jobs {
+            if let Some(attempt) = attempts.get(&job.id) {
+                job.log.read(*attempt, now_ms);
+            }
+        }
+    }
+
+    /// Kills the daemon once, if that is asked for, and starts it again.
+    fn kill_when_due(&mut self) -> Result<(), Error> {
+        let of = self.stage.trace.arrivals.len() as f64;
+        let is_due = self.stage.kill_after.is_some_and(|share| self.jobs.len() as f64 >= share * of);
+        if self.kills > 0 || !is_due {
+            return Ok(());
+        }
+        if let Some(service) = self.service.take() {
+            service.kill();
+        }
+        let (service, client) = Service::start(self.setup)?;
+        self.kills += 1;
+        (self.service, self.client) = (Some(service), client);
+        self.clock = (watch::read(&mut self.client)?.now_ms, Instant::now());
+        Ok(())
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&mut self, path: &str) -> Result<T, Error> {
+        self.client.get(path).map_err(|e| Error::new(e.to_string()))
+    }
+
+    /// Ends what still runs, and the daemon; what it says of the jobs.
+    fn end(&mut self) -> Result<(Vec<JobDetail>, carma_api::wire::LaunchStats), Error> {
+        let until = Instant::now() + ENDING;
+        let mut asked = false;
+        loop {
+            let live: JobsReply = self.ask("/v1/jobs")?;
+            if live.jobs.is_empty() || Instant::now() > until {
+                break;
+            }
+            if !asked {
+                for job in &live.jobs {
+                    // One that ended meanwhile cannot be cancelled.
+                    let _: Result<DoneReply, _> =
+                        self.client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
+                }
+                asked = true;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let ids: Vec<u64> = self.jobs.iter().map(|job| job.id).collect();
+        let details = ids.iter().map(|id| self.ask(&format!("/v1/jobs/{id}"))).collect::<Result<_, _>>()?;
+        let status: StatusReply = self.ask("/v1/status")?;
+        self.service = None;
+        Ok((details, status.launches))
+    }
+}
+
+/// What is submitted of a task.
+fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> SubmitRequest {
+    // What this process shares GPUs by is none of theirs.
+    let ours = |name: &str| name.starts_with("CUDA_") || name.starts_with("CARMA_");
+    let mut env: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !ours(name))
+        .collect();
+    env.extend(task.env.clone());
+    let mut command = task.kind.command.clone();
+    if let Some(program) = command.first_mut().filter(|_| task.is_modelled) {
+        *program = carma.display().to_string();
+    }
+    SubmitRequest {
+        command,
+        cwd: task.cwd.display().to_string(),
+        env,
+        name: Some(task.kind.name.clone()),
+        gpus: Some(task.kind.gpus),
+        gpu_memory_mib: told_mib.filter(|_| told == Told::Declared),
+        measured_mib: told_mib.filter(|_| told == Told::Measured),
+        ..SubmitRequest::default()
+    }
+}
+
+impl Log {
+    fn new(path: PathBuf) -> Self {
+        Self { path, file: None, printed: Printed::new(), attempt: 0, first_step_ms: None }
+    }
+
+    /// Reads on; what comes with a new attempt is that one's.
+    fn read(&mut self, attempt: u32, now_ms: f64) {
+        if attempt != self.attempt {
+            (self.attempt, self.first_step_ms, self.printed) = (attempt, None, Printed::new());
+        }
+        if self.file.is_none() {
+            self.file = carma_files::open(&self.path).ok();
+        }
+        let Some(file) = &mut self.file else { return };
+        let mut buffer = [0; 16 << 10];
+        let mut reports = Vec::new();
+        while let Ok(n @ 1..) = file.read(&mut buffer) {
+            // The first step is all that is asked for.
+            if self.first_step_ms.is_none() {
+                self.printed.feed(now_ms / 1000.0, &buffer[..n], &mut reports);
+            }
+        }
+        if self.first_step_ms.is_none() {
+            self.printed.settle(now_ms / 1000.0, &mut reports);
+            self.first_step_ms = reports.first().map(|report| report.at_s * 1000.0);
+        }
+    }
+}
+
+fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f64) -> Job {
+    let view = &detail.job;
+    let at = |ms: u64| since(ms as f64);
+    let mut reason = view.reason.text.clone();
+    if view.state != "COMPLETED" && view.ended_ms.is_some() {
+        let words = tail(&job.log.path, LAST_WORDS);
+        let lines: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(3)..].join(" | ");
+        if !last.is_empty() {
+            reason = format!("{reason}; its last words: {last}");
+        }
+    }
+    let attempt = |a: &AttemptView| Attempt {
+        decided_s: at(a.decided_ms),
+        started_s: a.started_ms.map(at),
+        ended_s: a.ended_ms.map(at),
+        gpus: a.gpus.clone(),
+        sharing: a.sharing.to_string(),
+        cap_mib: a.cap_mib,
+        code: a.verdict.as_ref().map(|v| v.code.clone()).unwrap_or_default(),
+        text: a.verdict.as_ref().map(|v| v.text.clone()).unwrap_or_default(),
+    };
+    Job {
+        kind: kind.to_owned(),
+        submitted_s: at(view.submitted_ms),
+        told_mib: job.told_mib,
+        state: view.state.clone(),
+        reason,
+        ended_s: view.ended_ms.map(at),
+        peak_mib: view.memory_peak_mib,
+        first_step_s: job.log.first_step_ms.map(&since),
+        attempts: detail.attempts.iter().map(attempt).collect(),
+    }
+}

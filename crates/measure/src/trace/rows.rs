@@ -1,0 +1,309 @@
+//! The raw rows: one file a play, complete in itself, so that plays of several calls can be put together.
+
+use crate::Error;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Version of the format.
+pub(super) const VERSION: u32 = 1;
+/// The most that is read of one play, bytes: an hour of eight GPUs has a hundredth of it.
+const LARGEST: u64 = 256 << 20;
+/// Folder of the plays, in that of the results.
+const PLAYS: &str = "plays";
+
+/// One policy, once. Times are seconds after the first submission, on the daemon's clock: virtual ones on virtual GPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Play {
+    /// Version of the format.
+    pub version: u32,
+    /// The policy as it was asked for: `adaptive+history`, `or-magm@time-slice`.
+    pub policy: String,
+    /// Which of its plays, from 1.
+    pub repeat: u32,
+    /// When it began, RFC 3339.
+    pub began: String,
+    /// carma's version.
+    pub carma: String,
+    /// Where.
+    pub machine: Machine,
+    /// What was played.
+    pub trace: Trace,
+    /// Why it was broken off; such a play counts for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
+    /// The jobs, in the order of the trace.
+    pub jobs: Vec<Job>,
+    /// What the GPUs were read to do.
+    pub samples: Vec<Sample>,
+    /// Time of one plan of the daemon, 99th percentile, microseconds.
+    pub plan_p99_us: u64,
+    /// Number of commands that the daemon started.
+    pub launches: u64,
+    /// How often the daemon was killed on purpose.
+    #[serde(default)]
+    pub kills: u32,
+}
+
+/// Where plays were played. Only those of one machine are compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Product name of each GPU. A virtual one says so.
+    pub gpus: Vec<String>,
+    /// Memory of the first, MiB.
+    pub gpu_memory_mib: u64,
+    /// Whether the GPUs are a model: never a measurement.
+    pub is_virtual: bool,
+    /// Virtual seconds a second; 1 on real GPUs.
+    pub speed: u32,
+    /// Version of the driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// Processors.
+    pub cpus: usize,
+    /// Version of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+}
+
+impl Machine {
+    /// What makes two of them comparable: another kernel does not part them, another GPU does.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        (&self.gpus, self.gpu_memory_mib, self.speed, self.cpus)
+            == (&other.gpus, other.gpu_memory_mib, other.speed, other.cpus)
+    }
+
+    /// In few words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut counts: Vec<(&str, usize)> = Vec::new();
+        for name in &self.gpus {
+            match counts.last_mut() {
+                Some((last, n)) if *last == name => *n += 1,
+                _ => counts.push((name, 1)),
+            }
+        }
+        counts.iter().map(|(name, n)| format!("{n} x {name}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What is played: which tasks come when.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The kinds of tasks that occur.
+    pub kinds: Vec<Kind>,
+    /// When each job is to come, and its kind.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// A kind of task, as it is played.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kind {
+    /// Its name.
+    pub name: String,
+    /// What it is, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// Its class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// GPUs that it asks for.
+    pub gpus: u32,
+    /// Program and arguments, steps filled in.
+    pub command: Vec<String>,
+}
+
+/// A job that is to come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Seconds after the first.
+    pub at_s: f64,
+    /// Name of its kind.
+    pub kind: String,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Name of its kind.
+    pub kind: String,
+    /// When it was accepted.
+    pub submitted_s: f64,
+    /// Memory that carma was told, MiB; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_mib: Option<u64>,
+    /// `COMPLETED`, `FAILED`, ...
+    pub state: String,
+    /// Why it is in that state; of a failed one with the last lines that it printed.
+    pub reason: String,
+    /// When it was over; absent: it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_s: Option<f64>,
+    /// Most memory that it was seen to take on a GPU, MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_mib: Option<u64>,
+    /// When its last attempt first told of a step; absent: it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step_s: Option<f64>,
+    /// Its attempts.
+    pub attempts: Vec<Attempt>,
+}
+
+/// An attempt to run a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// When it was decided.
+    pub decided_s: f64,
+    /// When the command ran; absent: it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_s: Option<f64>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_s: Option<f64>,
+    /// Indices of its GPUs.
+    pub gpus: Vec<u32>,
+    /// `mps`, `time-slice` or `exclusive`.
+    pub sharing: String,
+    /// Hard limit on its memory, MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_mib: Option<u64>,
+    /// How it ended, a word of docs/reference/exit-codes-and-reasons.md; empty: it had not.
+    pub code: String,
+    /// The same in words.
+    pub text: String,
+}
+
+/// All GPUs at one time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When.
+    pub at_s: f64,
+    /// Each GPU.
+    pub gpus: Vec<GpuSample>,
+}
+
+/// One GPU at one time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuSample {
+    /// SM active, share since the sample before; on virtual GPUs over the daemon's window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smact: Option<f64>,
+    /// Power, W.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_w: Option<f64>,
+    /// Energy counter, J; only differences mean anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
+    /// Memory in use, MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_mib: Option<u64>,
+}
+
+impl Trace {
+    /// In few words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let (jobs, kinds) = (self.arrivals.len(), self.kinds.len());
+        let span_s = self.arrivals.last().map_or(0.0, |last| last.at_s);
+        format!("{jobs} jobs of {kinds} kinds that come within {span_s:.0} s")
+    }
+}
+
+impl Play {
+    /// The name of its file.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        file_name(&self.policy, self.repeat)
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self, results: &Path) -> Result<PathBuf, Error> {
+        let path = results.join(PLAYS).join(self.file_name());
+        let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", path.display()));
+        std::fs::create_dir_all(results.join(PLAYS)).map_err(failed)?;
+        let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
+        carma_files::replace(&path, &text).map_err(failed)?;
+        Ok(path)
+    }
+}
+
+/// The file of a play: the policy's own characters, which [`super::policies`] bounds, and the repeat.
+pub(super) fn file_name(policy: &str, repeat: u32) -> String {
+    format!("{}-{repeat}.json", policy.replace(':', "="))
+}
+
+/// Reads the plays of a folder of results; none, where there are none yet.
+pub(super) fn read(results: &Path) -> Result<Vec<Play>, Error> {
+    let folder = results.join(PLAYS);
+    let bad = |path: &Path, why: String| Error::usage(format!("{}: {why}", path.display()));
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(bad(&folder, e.to_string())),
+    };
+    let mut plays = Vec::new();
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    // What begins with a dot is being written, or was when its writer died.
+    let is_row = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
+        !name.starts_with('.') && Path::new(name).extension().is_some_and(|e| e == "json")
+    };
+    for path in paths.into_iter().filter(is_row) {
+        let bytes = carma_files::read(&path, LARGEST).map_err(|e| bad(&path, e.why.to_string()))?;
+        let play: Play =
+            serde_json::from_slice(&bytes).map_err(|e| bad(&path, format!("is no play: {e}")))?;
+        if play.version != VERSION {
+            return Err(bad(&path, format!("has version {}, this carma reads {VERSION}", play.version)));
+        }
+        plays.push(play);
+    }
+    Ok(plays)
+}
+
+/// Puts plays of several folders together. Of two of the same policy and number the complete one counts; where both are,
+/// the second gets the next free number.
+///
+/// # Errors
+/// Plays of other tasks, arrivals or machines, which cannot be compared.
+pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, Error> {
+    let mut all: BTreeMap<(String, u32), Play> = BTreeMap::new();
+    let mut first: Option<(PathBuf, Play)> = None;
+    for (folder, plays) in folders {
+        for play in plays {
+            let (at, model) = first.get_or_insert_with(|| (folder.clone(), play.clone()));
+            let differs = if !model.machine.is_like(&play.machine) {
+                Some("another machine")
+            } else if model.trace != play.trace {
+                Some("other tasks or arrivals")
+            } else {
+                None
+            };
+            if let Some(what) = differs {
+                return Err(Error::usage(format!(
+                    "{} and {} cannot be compared: {} of {what}",
+                    at.display(),
+                    folder.display(),
+                    play.file_name()
+                ))
+                .hint(
+                    "results of one trace on one machine go into one table; name another --output for others",
+                ));
+            }
+            let mut key = (play.policy.clone(), play.repeat);
+            if all.get(&key).is_some_and(|known| known.began == play.began) {
+                continue;
+            }
+            while play.cut.is_none() && all.get(&key).is_some_and(|known| known.cut.is_none()) {
+                key.1 += 1;
+            }
+            if play.cut.is_none() || !all.contains_key(&key) {
+                let repeat = key.1;
+                all.insert(key, Play { repeat, ..play });
+            }
+        }
+    }
+    let mut all: Vec<Play> = all.into_values().collect();
+    all.sort_by(|a, b| a.began.cmp(&b.began));
+    Ok(all)
+}
