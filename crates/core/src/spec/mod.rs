@@ -113,6 +113,9 @@ pub struct Profile {
     /// Share of time with a kernel resident ("GPU utilisation").
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_util: Option<Fraction>,
+    /// SM activity alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smact: Option<Fraction>,
     /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<u8>,

@@ -32,12 +32,13 @@ impl State {
         // and time stands still here: else every GPU would count as stale until it catches up.
         let age = at.since(seen.at);
         let seen = Observation { at: Millis(self.now.0.saturating_sub(age.0)), ..seen.clone() };
-        let energy = seen.energy_mj;
-        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))?;
-        if let Some(energy_mj) = energy {
+        if self.gpu(id).is_none() {
+            return Err(Rejected::NoSuchGpu);
+        }
+        if let Some(energy_mj) = seen.energy_mj {
             self.metered(id, energy_mj);
         }
-        Ok(())
+        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))
     }
 
     pub(super) fn unchanged(&mut self, ids: &[GpuId]) -> Result<(), Rejected> {
