@@ -8,8 +8,8 @@ use carma_core::explain::{Reason, UserLimit};
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Reservation, Tenant};
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Had, HostUse,
-    Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
+    Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Had,
+    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
     SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
@@ -226,6 +226,7 @@ fn profile(key: u64) -> Profile {
     Profile {
         gpu_util: (key != 3).then(|| Fraction::percent(35 * key as u32)),
         smact: (key != 2).then(|| Fraction::percent(20 * key as u32)),
+        power_mw: (key != 1).then_some(250_000),
         score: u8::try_from(key).ok().filter(|score| *score < 3),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::queue::gpu_list;
+use super::usage::metered;
 use crate::cli::GpusArgs;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
 use carma_cli::failure::Outcome;
@@ -76,6 +77,8 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
     }
     text.push_str(&table.render());
     text.push_str(&notes(reply, &metrics, &unknown));
+    let of_gpus: Vec<_> = gpus.iter().filter_map(|gpu| gpu.metered.clone()).collect();
+    text.extend(metered(&of_gpus, screen));
     text
 }
 
@@ -229,6 +232,7 @@ mod tests {
             sm_clock_mhz: Some(1980),
             power_w: Some(412.4),
             energy_j: Some(1e6),
+            metered: None,
             sharing: Some(SharingMode::Mps),
             no_mps: None,
             tenants: vec![],

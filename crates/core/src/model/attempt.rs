@@ -179,6 +179,13 @@ impl Had {
         (self.energy_mj > 0 || self.unmetered < self.held).then_some(self.energy_mj)
     }
 
+    /// Energy that the same progress would have taken alone, millijoules, at this power alone in milliwatts.
+    #[must_use]
+    pub fn alone_mj(&self, power_mw: u32) -> u64 {
+        let mj = u128::from(self.progress().0) * u128::from(power_mw) / 1000;
+        u64::try_from(mj).unwrap_or(u64::MAX)
+    }
+
     /// Both together.
     #[must_use]
     pub fn with(self, other: Self) -> Self {

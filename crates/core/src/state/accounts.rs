@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// What one user has had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
@@ -31,6 +35,13 @@ pub struct Account {
     pub energy_mj: u64,
     /// Of the time charged, that of which the energy is not known.
     pub unmetered: Millis,
+    /// Energy that attempts which are over would have taken alone, millijoules: of those of which the power alone is known,
+    /// and whose counters were read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub alone_mj: u64,
+    /// What those attempts took.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub alone_of_mj: u64,
     /// Time charged lately: it loses half of its weight with each half-life.
     decayed: Decayed,
     /// Beginning of the quota period that the next two are of.
@@ -48,6 +59,8 @@ impl Account {
             progress: 0,
             energy_mj: 0,
             unmetered: Millis::ZERO,
+            alone_mj: 0,
+            alone_of_mj: 0,
             decayed: Decayed::default(),
             period: Millis::ZERO,
             period_charged: Millis::ZERO,
@@ -258,16 +271,21 @@ impl Accounts {
         }
     }
 
-    /// A job leaves its GPUs, charged up to now. Returns what it had of them.
-    fn leave(&mut self, job: JobId, gpus: &[GpuId]) -> Had {
+    /// A job leaves its GPUs, charged up to now. `power_mw`: what a GPU draws under it alone. Returns what it had of them.
+    fn leave(&mut self, job: JobId, uid: u32, gpus: &[GpuId], power_mw: Option<u32>) -> Had {
         let mut had = self.jobs.remove(&job).unwrap_or_default();
+        let account = &mut self.users.get_mut(&uid);
         for gpu in gpus {
             let due = self.meters.get_mut(gpu).and_then(|meter| meter.leave(job));
             let Some(due) = due.filter(|due| due.held > UNREAD) else { continue };
             had.unmetered = had.unmetered + due.held;
-            if let Some(account) = self.users.get_mut(&due.uid) {
+            if let Some(account) = account {
                 account.unmetered = account.unmetered + due.charged;
             }
+        }
+        if let (Some(account), Some(power), true) = (account, power_mw, had.unmetered == Millis::ZERO) {
+            account.alone_mj = account.alone_mj.saturating_add(had.alone_mj(power));
+            account.alone_of_mj = account.alone_of_mj.saturating_add(had.energy_mj);
         }
         had
     }
@@ -360,7 +378,9 @@ impl State {
     /// A job leaves its GPUs. Returns what it had of them.
     pub(super) fn settle(&mut self, job: JobId, gpus: &[GpuId]) -> Had {
         self.charge_around(gpus);
-        self.accounts.leave(job, gpus)
+        let Some(spec) = self.job(job).map(|job| &job.spec) else { return Had::default() };
+        let (uid, power_mw) = (spec.user.uid, spec.profile.power_mw);
+        self.accounts.leave(job, uid, gpus, power_mw)
     }
 
     /// Tenants of these GPUs are others now: what was predicted of them together is remembered with them.
@@ -490,9 +510,10 @@ mod tests {
         assert_eq!(accounts.jobs[&JobId(1)].unmetered, HOUR);
         // A job that is over pays up to the last reading; a long time after it is not known.
         charge(&mut accounts, &parts, Millis(HOUR.0 * 4) + UNREAD, &options);
-        assert_eq!(accounts.leave(JobId(1), &[gpu]).unmetered, HOUR);
+        assert_eq!(accounts.leave(JobId(1), 1, &[gpu], None).unmetered, HOUR);
         charge(&mut accounts, &parts[1..], Millis(HOUR.0 * 5), &options);
-        assert_eq!(accounts.leave(JobId(2), &[gpu]).unmetered, HOUR + HOUR);
+        assert_eq!(accounts.leave(JobId(2), 2, &[gpu], Some(1)).unmetered, HOUR + HOUR);
+        assert_eq!(accounts.users[&2].alone_of_mj, 0, "part of it is not known");
     }
 
     #[test]

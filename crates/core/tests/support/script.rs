@@ -9,8 +9,8 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
-//! learn ID [computed=..] [measured=..] [score=N] [util=.5] [smact=.5]
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [power_w=300] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
+//! learn ID [computed=..] [measured=..] [score=N] [util=.5] [smact=.5] [power_w=300]
 //!                              what earlier runs tell of a job: of its memory, of what it does alone
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
@@ -206,6 +206,7 @@ fn profile(words: &mut Words) -> Outcome<Profile> {
     Ok(Profile {
         gpu_util: words.take_as("util", share)?,
         smact: words.take_as("smact", share)?,
+        power_mw: words.take_as("power_w", number::<u32>)?.map(|watts| watts * 1000),
         score: words.take_as("score", number)?,
     })
 }
