@@ -22,7 +22,7 @@ use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::{self, Durations};
-use crate::sampler::{Board, Look, Roster};
+use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
 use crate::submission::{check_request, new_job};
 use crate::waiters::Waiters;
@@ -855,6 +855,9 @@ impl Engine {
         if moved {
             self.update_roster();
         }
+        if !batch.inputs.is_empty() {
+            self.parts.board.set_tenants(self.tenants());
+        }
         for action in std::mem::take(&mut self.actions) {
             self.parts.performer.perform(&action, &self.state, &self.parts.journal, &self.parts.lives);
         }
@@ -971,6 +974,18 @@ impl Engine {
             }
         }
         std::process::exit(NO_JOURNAL);
+    }
+
+    /// Which jobs have which GPUs, for the recorder.
+    fn tenants(&self) -> Tenants {
+        let user = |job| self.state.job(job).map(|job| job.spec.user.uid);
+        let taken = (0..).map(GpuId).zip(self.state.gpus()).filter(|(_, gpu)| !gpu.tenants.is_empty());
+        let of = taken.map(|(id, gpu)| {
+            let shares = self.state.activity_shares(id).into_iter();
+            let placed = shares.filter_map(|(job, share)| Some(Placed { job, uid: user(job)?, share }));
+            (gpu.info.uuid.clone(), placed.collect())
+        });
+        Tenants(of.collect())
     }
 
     fn update_roster(&self) {

@@ -331,6 +331,22 @@ impl State {
         (jobs.map(part).collect(), Others::on(gpu))
     }
 
+    /// What part each job on a GPU has of what the GPU does, as energy is divided. `None`: it is not known of one of them.
+    #[must_use]
+    pub fn activity_shares(&self, id: GpuId) -> Vec<(JobId, Option<Fraction>)> {
+        let (parts, _) = self.parts(id);
+        let sum = parts.iter().map(|part| part.load.activity).sum::<Option<u64>>();
+        let share = |part: &Part| match (sum, part.load.activity) {
+            _ if parts.len() == 1 => Some(Fraction::ONE),
+            (Some(sum), Some(own)) => {
+                let share = (u128::from(own) * u128::from(Fraction::ONE.0)).checked_div(u128::from(sum))?;
+                u32::try_from(share).ok().map(Fraction)
+            }
+            _ => None,
+        };
+        parts.iter().map(|part| (part.load.job, share(part))).collect()
+    }
+
     /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest.
     fn pace(&self, job: &Job) -> Fraction {
         if let Some(measured) = job.measured.filter(|m| m.over >= self.options.slowdown_window) {
