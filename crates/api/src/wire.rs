@@ -499,6 +499,12 @@ pub struct AttemptView {
     /// Of its time on GPUs, that of which the energy is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmetered_gpu_s: Option<f64>,
+    /// Time on GPUs, added up over them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_gpu_s: Option<f64>,
+    /// Time alone on GPUs that would have brought as much, as measured or predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_gpu_s: Option<f64>,
     /// What was concluded from its end; absent while it runs.
     pub verdict: Option<ReasonView>,
 }

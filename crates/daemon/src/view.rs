@@ -329,11 +329,19 @@ fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement
         alone_bp: None,
         energy_j: None,
         unmetered_gpu_s: None,
+        held_gpu_s: None,
+        progress_gpu_s: None,
         verdict: None,
     }
 }
 
 fn with_had(asker: Asker, owner: u32, had: Had, view: AttemptView) -> AttemptView {
+    let held = had.held > Millis::ZERO;
+    let view = AttemptView {
+        held_gpu_s: held.then(|| seconds(had.held)),
+        progress_gpu_s: held.then(|| seconds(had.progress())),
+        ..view
+    };
     if !asker.may_read(owner) {
         return view;
     }
