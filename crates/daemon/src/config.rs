@@ -249,16 +249,21 @@ section! {
     /// The recorder: a row a second of every GPU, of the jobs on it and of the host, for `carma report --last`.
     #[derive(Copy)]
     pub struct RecorderConfig "recorder" {
-        /// The most that the rows take on the disk; the oldest go first. Four GPUs with two jobs each take some 40 MiB a day. At
-        /// most a sixteenth of the disk. `"0M"`: nothing is recorded.
+        /// `false`: nothing is recorded.
+        pub enabled: bool = Is("true"),
+        /// The most that the rows take on the disk; the oldest go first. Four GPUs with two jobs each take some 25 MiB a day. At
+        /// most a sixteenth of the disk.
         pub size: Size = Is("\"256M\""),
     }
 }
 
 impl RecorderConfig {
-    /// The most that rows take, bytes.
+    /// The most that rows take, bytes; 0: nothing is recorded.
     #[must_use]
     pub fn bytes(&self) -> u64 {
+        if self.enabled == Some(false) {
+            return 0;
+        }
         self.size.map_or(256 << 20, |size| size.0.0.saturating_mul(1 << 20))
     }
 }

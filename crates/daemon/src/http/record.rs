@@ -32,7 +32,8 @@ pub(super) async fn record(
     Asked(options): Asked<Options>,
 ) -> Answered<RecordReply> {
     let Some(recorder) = app.recorder.clone() else {
-        let text = "this carma records nothing (recorder.size = \"0M\", or it could not start to)";
+        let text =
+            "this carma records nothing: [recorder] enabled = false, or its log says what kept it from it";
         return Err(Refused::new(404, "not_found", text).into());
     };
     let now = app.clock.now();

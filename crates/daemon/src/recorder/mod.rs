@@ -20,7 +20,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use segment::{Page, RecordError};
+pub use segment::{Page, RecordError, read};
 
 /// A row is of so long, on the daemon's clock.
 const ROW: Millis = Millis::secs(1);
@@ -135,7 +135,7 @@ impl Recorder {
     /// When the directory cannot be read. What is damaged in it is passed over.
     pub fn read(&self, since: Millis, until: Millis, step: Millis) -> Result<Page, RecordError> {
         let last = lock(&self.unwritten).clone();
-        segment::read(&self.dir, since, until, step, last)
+        read(&self.dir, since, until, step, last)
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn looks_become_rows_and_gaps_stay_gaps() {
         let dir = tempfile::tempdir().unwrap();
-        let config = RecorderConfig { size: Some(Size(MiB(8))) };
+        let config = RecorderConfig { size: Some(Size(MiB(8))), ..RecorderConfig::default() };
         let of = Of { journal: "j", life: "l", boot: "b", inventory: &[gpu()] };
         let recorder = Recorder::start(dir.path(), &config, &of, Millis::secs(2)).unwrap();
         let board = Board::default();
@@ -359,9 +359,9 @@ mod tests {
     }
 
     #[test]
-    fn a_size_of_nothing_records_nothing() {
+    fn nothing_is_recorded_where_that_is_not_wanted() {
         let dir = tempfile::tempdir().unwrap();
-        let config = RecorderConfig { size: Some(Size(MiB(0))) };
+        let config = RecorderConfig { enabled: Some(false), ..RecorderConfig::default() };
         let of = Of { journal: "j", life: "l", boot: "b", inventory: &[] };
         assert!(Recorder::start(dir.path(), &config, &of, Millis::secs(2)).is_none());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -315,8 +315,12 @@ impl Answer {
     }
 }
 
-/// Reads rows that end after `since` and not after `until`. `unwritten`: the latest rows, which may be on the disk already.
-pub(super) fn read(
+/// Reads rows that end after `since` and not after `until`, made into rows of `step`. `unwritten`: the latest rows, which may
+/// be on the disk already.
+///
+/// # Errors
+/// When the directory cannot be read. What is damaged in it is passed over.
+pub fn read(
     dir: &Path,
     since: Millis,
     until: Millis,

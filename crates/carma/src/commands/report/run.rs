@@ -13,7 +13,6 @@ use carma_sim::event::{Cluster, Setup, simulate};
 use carma_sim::report::html::JobEnergy;
 use carma_sim::trace::{Activity, Trace, TraceJob, Workload};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The policy that is compared with.
 const EXCLUSIVE: &str = "exclusive";
@@ -22,7 +21,7 @@ const EXCLUSIVE: &str = "exclusive";
 pub(super) fn recorded(of: &Recorded) -> RunResult {
     let (jobs, stretches) = outcomes(&of.jobs, of.span);
     let mut summary = of_jobs(&jobs, &stretches);
-    of_gpus(&mut summary, of);
+    of_gpus(&mut summary, of, busy_span(&jobs, &stretches, of.span));
     RunResult {
         policy: format!("{}, as it ran", of.policy),
         precondition: String::new(),
@@ -112,6 +111,16 @@ fn outcomes(ran: &[Ran], span: Span) -> (Vec<JobOutcome>, Vec<Stretch>) {
     (jobs, stretches)
 }
 
+/// From the first arrival to the last end, as far as the span reaches; without jobs, all of it.
+fn busy_span(jobs: &[JobOutcome], stretches: &[Stretch], span: Span) -> Span {
+    let first = jobs.iter().map(|job| job.arrival).min();
+    let last = stretches.iter().map(|stretch| stretch.end).max();
+    first.zip(last).map_or(span, |(first, last)| Span {
+        since: span.since + first.0,
+        until: span.since + last.0.max(first.0),
+    })
+}
+
 fn seconds(time: Millis) -> f64 {
     time.0 as f64 / 1000.0
 }
@@ -187,11 +196,12 @@ fn five(gpu: &GpuRow) -> [Option<f64>; 5] {
     [read.smact, read.smocc, read.drama, read.memory_used_mib, read.power_w]
 }
 
-/// The figures of the GPUs, over all of the time that was recorded.
-fn of_gpus(summary: &mut Summary, of: &Recorded) {
+/// The figures of the GPUs, from the first arrival to the last end as in the simulator.
+fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
+    let rows = rows_of(&of.rows, span);
     let (mut all, mut active): ([Mean; 5], [Mean; 5]) = Default::default();
     let (mut read, mut busy, mut tenants) = (0.0, 0.0, 0.0);
-    for gpu in of.rows.iter().flat_map(|row| &row.gpus) {
+    for gpu in rows.iter().flat_map(|row| &row.gpus) {
         let taken: u64 = gpu.tenants.iter().map(|tenant| tenant.span_ms).max().unwrap_or(0);
         read += gpu.span_ms as f64;
         busy += taken as f64;
@@ -208,9 +218,16 @@ fn of_gpus(summary: &mut Summary, of: &Recorded) {
     summary.active = ActiveMeans { smact, smocc, drama, memory_mib, power_w };
     summary.jobs_per_gpu = if busy > 0.0 { tenants / busy } else { 0.0 };
     summary.busy = if read > 0.0 { busy / read } else { f64::NAN };
-    let counted: Option<Vec<f64>> = of.gpus.iter().map(|gpu| energy(&of.rows, gpu.gpu)).collect();
+    let counted: Option<Vec<f64>> = of.gpus.iter().map(|gpu| energy(rows, gpu.gpu)).collect();
     summary.energy_j = counted.filter(|of| !of.is_empty()).map_or(f64::NAN, |of| of.iter().sum());
     summary.energy_per_job_j = summary.energy_j / summary.completed as f64;
+}
+
+/// Those of the rows that end within a span.
+fn rows_of(rows: &[Row], span: Span) -> &[Row] {
+    let from = rows.partition_point(|row| row.at_ms < span.since);
+    let to = rows.partition_point(|row| row.at_ms <= span.until);
+    rows.get(from..to).unwrap_or_default()
 }
 
 /// What the energy counter of a GPU went on by between the first row and the last, joules; `None`: it was not read twice. Where
@@ -273,6 +290,23 @@ fn cluster(gpus: &[RecordedGpu]) -> Option<Cluster> {
     Cluster::parse(&spec.join("+"), &GpuTypes::built_in()).ok()
 }
 
+/// What part of SMACT, SMOCC and DRAM activity each job had: by its share of the activity, else in equal parts.
+fn parts(of: &Recorded) -> BTreeMap<u64, [Option<f64>; 3]> {
+    let mut means: BTreeMap<u64, [Mean; 3]> = BTreeMap::new();
+    for gpu in of.rows.iter().flat_map(|row| &row.gpus) {
+        for tenant in &gpu.tenants {
+            let share = tenant.activity_share.unwrap_or(1.0 / gpu.tenants.len() as f64);
+            let [smact, smocc, drama, ..] = five(gpu);
+            let means = means.entry(tenant.job).or_default();
+            for (mean, value) in means.iter_mut().zip([smact, smocc, drama]) {
+                mean.add(value.map(|value| value * share), tenant.span_ms);
+            }
+        }
+    }
+    let get = |mean: Mean| Some(mean.get()).filter(|mean| mean.is_finite());
+    means.into_iter().map(|(job, means)| (job, means.map(get))).collect()
+}
+
 /// What the simulator says that the jobs which completed would have done had each had its GPUs alone, first come first served;
 /// with what it rests on. `None`: it can't be said, with why.
 pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, Vec<String>) {
@@ -280,15 +314,24 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
         return (None, vec![why.to_owned()]);
     };
-    let mut measured = 0;
+    let (mut as_run, mut estimated) = (0, 0);
+    let seen = parts(of);
     let mut jobs = Vec::new();
     for (ran, outcome) in of.jobs.iter().zip(&run.jobs) {
         if outcome.end.is_none() || outcome.solo == Millis::ZERO {
             continue;
         }
-        measured += u64::from(ran.attempts.last().and_then(pace).is_none());
+        let pace = ran.attempts.last().and_then(pace);
+        as_run += u64::from(pace.is_none());
         let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
-        let [smact, smocc, drama] = alone.unwrap_or_default().map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0));
+        let [smact, smocc, drama] = match alone {
+            Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
+            None => {
+                estimated += 1;
+                let part = seen.get(&ran.row.id).copied().unwrap_or_default();
+                part.map(|part| part.map(|part| (part / pace.unwrap_or(1.0)).min(1.0)))
+            }
+        };
         jobs.push(TraceJob {
             line: 0,
             id: outcome.id.as_str().into(),
@@ -321,13 +364,166 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     let setup = Setup { record: true, ..Setup::new(policy, of.sharing, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
     result.policy = format!("{EXCLUSIVE}, simulated");
+    let tasks: BTreeMap<&str, &str> = run.jobs.iter().map(|job| (&*job.id, &*job.task)).collect();
+    for job in &mut result.jobs {
+        job.task = tasks.get(&*job.id).copied().unwrap_or_default().to_owned();
+    }
     let mut notes = vec![format!(
         "{EXCLUSIVE}, simulated: what the {count} jobs that completed would have done one after the other with GPUs to \
          themselves, by the model of {}. How long each would have run alone is its time here times its speed over its speed \
-         alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}; energy is a model's",
-        Arc::<str>::from(cluster.spec()),
-        if measured > 0 { format!("; of {measured} it is the time here") } else { String::new() },
+         alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}. What each does to a GPU is what was \
+         seen of it alone{}. Power is a model's",
+        cluster.spec(),
+        if as_run > 0 { format!("; of {as_run} it is the time here") } else { String::new() },
+        if estimated > 0 {
+            format!("; of {estimated} that never were, its part of what was seen of the GPU, over its speed")
+        } else {
+            String::new()
+        },
     )];
     notes.extend(workload.notes.iter().map(|note| format!("{EXCLUSIVE}, simulated: {note}")));
     (Some(result), notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::queue::tests::job;
+    use carma_api::record::{Readings, TenantRow};
+    use carma_api::wire::ReasonView;
+    use carma_core::model::SharingMode;
+
+    const START: u64 = 1_760_000_000_000;
+
+    fn attempt(from_s: u64, until_s: Option<u64>, verdict: Option<&str>, pace: Option<f64>) -> AttemptView {
+        let reason = |code: &str| ReasonView { code: code.into(), text: String::new() };
+        let at = |s: u64| START + s * 1000;
+        let held = until_s.map(|until| (until - from_s) as f64);
+        AttemptView {
+            attempt: 1,
+            gpus: vec![0],
+            sharing: SharingMode::Mps,
+            cap_mib: None,
+            placed: reason("PlacedShared"),
+            decided_ms: at(from_s),
+            started_ms: Some(at(from_s)),
+            ended_ms: until_s.map(at),
+            exit_code: None,
+            memory_peak_mib: None,
+            host: None,
+            alone_bp: None,
+            energy_j: None,
+            unmetered_gpu_s: None,
+            held_gpu_s: held,
+            progress_gpu_s: held.zip(pace).map(|(held, pace)| held * pace),
+            verdict: verdict.map(reason),
+        }
+    }
+
+    fn ran(id: u64, submitted_s: u64, attempts: Vec<AttemptView>) -> Ran {
+        let last = attempts.last().unwrap();
+        let state = match last.verdict.as_ref().map(|verdict| verdict.code.as_str()) {
+            None => "RUNNING",
+            Some("Completed") => "COMPLETED",
+            Some(_) => "FAILED",
+        };
+        let mut row = job(id, state, "", "");
+        (row.submitted_ms, row.ended_ms) = (START + submitted_s * 1000, last.ended_ms);
+        (row.energy_j, row.memory_peak_mib) = (Some(1000.0 * id as f64), Some(4096));
+        Ran { row, attempts }
+    }
+
+    /// Ten minutes from the hundredth second on, in rows of ten seconds, with a gap of a minute.
+    fn recorded_run(jobs: Vec<Ran>) -> Recorded {
+        let span = Span { since: START + 100_000, until: START + 700_000 };
+        let row = |n: u64| {
+            let tenant =
+                TenantRow { job: 1, span_ms: 10_000, activity_share: Some(0.5), ..TenantRow::default() };
+            let readings = Readings { smact: Some(0.6), power_w: Some(200.0), ..Readings::default() };
+            let gpu = GpuRow {
+                gpu: 0,
+                span_ms: 10_000,
+                readings,
+                energy_j: Some(n as f64 * 2000.0),
+                tenants: vec![tenant],
+            };
+            Row { at_ms: span.since + n * 10_000, span_ms: 10_000, host: None, gpus: vec![gpu] }
+        };
+        let gpu =
+            RecordedGpu { gpu: 0, name: "NVIDIA H200".into(), kind: "gpu".into(), ..RecordedGpu::default() };
+        Recorded {
+            span,
+            step: Millis::secs(10),
+            gpus: vec![gpu],
+            rows: (1..=60).filter(|n| !(31..=36).contains(n)).map(row).collect(),
+            jobs,
+            policy: "adaptive".into(),
+            sharing: SharingMode::Mps,
+            now_ms: span.until,
+            notes: vec![],
+        }
+    }
+
+    #[test]
+    fn a_run_is_shown_as_it_was() {
+        let jobs = vec![
+            // It began before, and half of its time lies in the span; at four fifths of its speed alone.
+            ran(1, 0, vec![attempt(50, Some(150), Some("Completed"), Some(0.8))]),
+            ran(
+                2,
+                110,
+                vec![
+                    attempt(120, Some(140), Some("OutOfMemoryRetry"), None),
+                    attempt(200, Some(300), Some("Completed"), None),
+                ],
+            ),
+            ran(3, 120, vec![attempt(130, Some(160), Some("NonZeroExit"), Some(1.0))]),
+            ran(4, 400, vec![attempt(500, None, None, None)]),
+        ];
+        let of = recorded_run(jobs);
+        let run = recorded(&of);
+        let series = &run.series[0];
+        assert_eq!((series.smact.len(), series.smact[0], series.smact[35].is_nan()), (60, 0.6, true));
+        let s = &run.summary;
+        assert_eq!((s.jobs, s.completed, s.not_completed, s.oom, s.oom_jobs), (4, 2, 2, 1, 1));
+        assert_eq!((s.makespan_s, s.wait_s.mean, s.jct_s.mean), (600.0, 45.0, 120.0));
+        // 50 s at .8, and 100 s of which nothing is known.
+        assert_eq!(run.jobs[0].solo, Millis::secs(40));
+        assert_eq!((s.slowdown.max, s.slowdown.mean), (1.25, 1.125));
+        let how: Vec<End> = run.stretches.iter().map(|stretch| stretch.how).collect();
+        assert_eq!(how, [End::Completed, End::OutOfMemory, End::Failed, End::Completed, End::Running]);
+        // The counter goes on in the gap; means are of what was read.
+        assert_eq!((s.energy_j, s.power_w, s.busy), (59.0 * 2000.0, 200.0, 1.0));
+        assert!(s.drama.is_nan());
+
+        let (exclusive, notes) = exclusive(&of, &run);
+        let exclusive = exclusive.unwrap();
+        // One GPU: the second begins when the first is done.
+        assert_eq!((exclusive.summary.completed, exclusive.jobs[1].task.as_str()), (2, "train2"));
+        assert!(
+            exclusive.summary.makespan_s >= 140.0 && exclusive.summary.slowdown.max <= 1.05,
+            "{exclusive:?}"
+        );
+        assert!(
+            notes[0].contains("the 2 jobs that completed") && notes[0].contains("; of 1 it is the time here"),
+            "{notes:?}"
+        );
+        // Half of .6 at .8 of its speed: .375 alone.
+        let part = parts(&of)[&1][0].unwrap();
+        assert!((part - 0.3).abs() < 1e-9, "{part}");
+        assert_eq!(joules(&of).iter().map(|job| job.energy_j).sum::<f64>(), 10_000.0);
+    }
+
+    #[test]
+    fn nothing_ran_and_gpus_that_nobody_knows() {
+        let mut of = recorded_run(vec![]);
+        let run = recorded(&of);
+        assert_eq!((run.summary.jobs, run.summary.energy_j), (0, 59.0 * 2000.0));
+        assert!(exclusive(&of, &run).1[0].contains("no job completed"));
+        of.gpus[0].name = "Abacus 3000".into();
+        of.rows.clear();
+        let run = recorded(&of);
+        assert!(run.summary.energy_j.is_nan() && run.summary.busy.is_nan());
+        assert!(exclusive(&of, &run).1[0].contains("not all GPUs"));
+    }
 }
