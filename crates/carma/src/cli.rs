@@ -852,11 +852,11 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, Args)]
 #[command(
     group(clap::ArgGroup::new("what").required(true).multiple(true).args(["file", "last", "since"])),
-    after_help = "Without --html, --csv or --json it prints what the time came to. What is recorded, and how much of it is kept: docs/recording.md."
+    after_help = "Without --html, --csv, --parquet or --json it prints what the time came to. What is recorded, and how much of it is kept: docs/recording.md."
 )]
 pub(crate) struct ReportArgs {
     /// Make the page of what `carma simulate --json --detail` printed; `-` is standard input
-    #[arg(value_name = "FILE", requires = "output", conflicts_with_all = ["last", "since", "until", "html", "csv", "json", "step"])]
+    #[arg(value_name = "FILE", requires = "output", conflicts_with_all = ["last", "since", "until", "html", "csv", "json", "parquet", "step"])]
     pub(crate) file: Option<PathBuf>,
     /// Report on what the daemon recorded in the last so long: 1h, 7d
     #[arg(long, value_name = "TIME", value_parser = parse::duration, conflicts_with = "since")]
@@ -868,8 +868,11 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "WHEN", value_parser = crate::commands::moment)]
     pub(crate) until: Option<u64>,
     /// Make a page of it; where no file is named, carma-report.html
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = false, conflicts_with_all = ["csv", "json"])]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = false, conflicts_with_all = ["csv", "json", "parquet"])]
     pub(crate) html: Option<Option<PathBuf>>,
+    /// Write the same as Parquet; where no file is named, carma-report.parquet
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["csv", "json"])]
+    pub(crate) parquet: Option<Option<PathBuf>>,
     /// Print a line for each GPU and second
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,

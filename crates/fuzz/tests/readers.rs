@@ -432,6 +432,7 @@ fn wire_replies() {
             json::<StatusReply>(bytes);
             json::<SlowdownsReply>(bytes);
             json::<MemoryReply>(bytes);
+            json::<carma_api::record::RecordReply>(bytes);
             json::<ErrorReply>(bytes);
         },
     );

@@ -384,8 +384,15 @@ impl State {
         self.charge(&around);
     }
 
-    /// The energy counter of a GPU is being read. Before the look is taken in: what was there until now is what the state knows
-    /// of it.
+    /// A look at a GPU is about to be taken in: what is reserved and what is seen may be otherwise then, and its energy until now
+    /// is divided by what was. Without a counter nothing depends on it.
+    pub(super) fn charge_as_it_was(&mut self, gpu: GpuId) {
+        if self.accounts.meters.get(&gpu).is_some_and(Meter::is_read) {
+            self.charge([&gpu]);
+        }
+    }
+
+    /// The energy counter of a GPU was read.
     pub(super) fn metered(&mut self, gpu: GpuId, energy_mj: u64) {
         self.charge([&gpu]);
         self.accounts.read(gpu, energy_mj, self.now, &self.options);

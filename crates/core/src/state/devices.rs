@@ -35,6 +35,7 @@ impl State {
         if self.gpu(id).is_none() {
             return Err(Rejected::NoSuchGpu);
         }
+        self.charge_as_it_was(id);
         if let Some(energy_mj) = seen.energy_mj {
             self.metered(id, energy_mj);
         }
@@ -48,6 +49,7 @@ impl State {
             return Err(Rejected::NoSuchGpu);
         }
         for id in ids {
+            self.charge_as_it_was(*id);
             self.change_gpu(*id, |gpu, options| {
                 if let Some(seen) = gpu.seen.take() {
                     gpu.observe(Observation { at: now, ..seen }, options);

@@ -32,6 +32,7 @@
 //! drain|resume GPU by=USER
 //! show                         GPUs with their ledger, and jobs
 //! usage                        what users have had
+//! joules                       where the energy of GPUs went, and what jobs that have GPUs took
 //! each WORD ... / end          plays the lines between for each word, from a fresh state, `$` being
 //!                              the word; only commands that print something are shown
 //! reset                        a fresh state
@@ -412,6 +413,7 @@ impl Stage {
             "restart" => self.restart()?,
             "show" => self.show(),
             "usage" => self.usage(),
+            "joules" => self.joules(),
             "reset" => {
                 *self = Self { out: std::mem::take(&mut self.out), ..Self::default() };
             }
@@ -950,6 +952,28 @@ impl Stage {
                 tenths(account.decayed_at(self.clock, &self.options)),
                 tenths(in_period),
             ));
+        }
+    }
+
+    fn joules(&mut self) {
+        let joules = |mj: u64| format!("{}.{} J", mj / 1000, mj / 100 % 10);
+        let metered = self.state.metered_at(self.clock, &BTreeMap::new());
+        for (gpu, tally) in &metered.gpus {
+            self.say(format!(
+                "GPU {}: {}: jobs {}, idle {}, others {}",
+                gpu.0,
+                joules(tally.total_mj()),
+                joules(tally.jobs_mj),
+                joules(tally.idle_mj),
+                joules(tally.others_mj),
+            ));
+        }
+        for (id, had) in &metered.jobs {
+            let Some(job) = self.state.job(*id) else { continue };
+            let alone =
+                job.spec.profile.power_mw.map(|power| format!(", alone {}", joules(had.alone_mj(power))));
+            let took = had.energy_mj().map_or_else(|| "unknown".to_owned(), joules);
+            self.say(format!("job {id}: {took}{}", alone.unwrap_or_default()));
         }
     }
 

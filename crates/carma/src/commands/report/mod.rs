@@ -1,8 +1,8 @@
 //! `carma report`: the page of a simulation, from what `carma simulate --json` printed, or of what the daemon recorded.
 
-mod csv;
 mod recorded;
 mod run;
+mod table;
 
 use super::Context;
 use super::usage::energy;
@@ -29,6 +29,8 @@ const LARGEST: u64 = 1 << 30;
 
 /// The page where no name is given.
 const PAGE: &str = "carma-report.html";
+/// The same of rows as Parquet.
+const ROWS: &str = "carma-report.parquet";
 
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
@@ -50,7 +52,7 @@ pub(crate) fn moment(text: &str) -> Result<u64, String> {
 
 /// Of what the daemon recorded.
 fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
-    let table = args.csv || args.json;
+    let table = args.csv || args.json || args.parquet.is_some();
     let recorded = recorded::fetch(
         context,
         Wanted {
@@ -68,9 +70,18 @@ fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
         ));
     }
     if args.csv {
-        let text = csv::csv(&recorded, &screen)
+        let text = table::csv(&recorded, &screen)
             .map_err(|e| Failure::new(format!("the rows cannot be written as CSV: {e}")))?;
         return put(args.output.as_deref(), &text);
+    }
+    if let Some(name) = &args.parquet {
+        let bytes = table::parquet(&recorded)
+            .map_err(|e| Failure::new(format!("the rows cannot be written as Parquet: {e}")))?;
+        let file = named(name.as_ref(), args, ROWS);
+        let shown = clean(&file.display().to_string()).into_owned();
+        replace(&file, &bytes).map_err(|e| Failure::new(format!("cannot write {shown}: {e}")))?;
+        print(&format!("{shown}\n"))?;
+        return Ok(0);
     }
     if args.json {
         let reply = document(recorded);
@@ -87,11 +98,16 @@ fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
     let Some(page) = &args.html else {
         return put(args.output.as_deref(), &summary(&recorded, &run, exclusive.as_ref(), &notes, &screen));
     };
-    let file = page.clone().or_else(|| args.output.clone()).unwrap_or_else(|| PathBuf::from(PAGE));
+    let file = named(page.as_ref(), args, PAGE);
     let text = page_of(&recorded, run, exclusive, &notes, &screen);
     write_page(&file, &text)?;
     print(&format!("{}\n", clean(&file.display().to_string())))?;
     Ok(0)
+}
+
+/// The file that is to be written: as the option says, else `-o`, else the usual one.
+fn named(given: Option<&PathBuf>, args: &ReportArgs, usual: &str) -> PathBuf {
+    given.or(args.output.as_ref()).cloned().unwrap_or_else(|| PathBuf::from(usual))
 }
 
 /// To a file, or to the standard output.
@@ -256,7 +272,7 @@ fn summary(
         ]);
     }
     text.push_str(&table.render());
-    text.push_str("Means over jobs and GPUs. --html makes a page of it, --csv and --json print the rows.\n");
+    text.push_str("Means over jobs and GPUs. --html makes a page of it, --csv and --json print the rows, --parquet writes them.\n");
     for note in notes {
         for (i, line) in wrap(&clean(&format!("note: {note}")), screen, 6).into_iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });

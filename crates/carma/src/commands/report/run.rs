@@ -386,7 +386,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::commands::queue::tests::job;
     use carma_api::record::{Readings, TenantRow};
@@ -434,7 +434,7 @@ mod tests {
     }
 
     /// Ten minutes from the hundredth second on, in rows of ten seconds, with a gap of a minute.
-    fn recorded_run(jobs: Vec<Ran>) -> Recorded {
+    pub(in super::super) fn recorded_run(jobs: Vec<Ran>) -> Recorded {
         let span = Span { since: START + 100_000, until: START + 700_000 };
         let row = |n: u64| {
             let tenant =
