@@ -179,8 +179,8 @@ struct Part {
     load: Load,
 }
 
-/// A job that had a GPU for no longer than this after the last reading of its counter is charged no less for it than is known:
-/// looks are a tenth of a second apart.
+/// A job that ends no longer than this after the last reading of the counter has no time of which the energy is not known:
+/// looks are a tenth of a second apart, on the fast clock of virtual GPUs some seconds.
 const UNREAD: Millis = Millis::secs(10);
 
 /// What jobs, users and GPUs come to if energy counters are read.

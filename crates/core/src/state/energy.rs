@@ -265,16 +265,13 @@ impl Meter {
 }
 
 /// Divides an amount in proportion to weights, so that the parts add up to it: what does not divide evenly goes to the
-/// largest remainders, of equal ones to the first. Where all weights are 0 the last gets all.
+/// largest remainders, of equal ones to the first. Weights of 0 are all alike.
 fn divide(amount: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-    let mut parts = vec![0; weights.len()];
-    if sum == 0 {
-        if let Some(last) = parts.last_mut() {
-            *last = amount;
-        }
-        return parts;
+    if sum == 0 && !weights.is_empty() {
+        return divide(amount, &vec![1; weights.len()]);
     }
+    let mut parts = vec![0; weights.len()];
     let exact = |weight: &u64| u128::from(amount) * u128::from(*weight);
     let mut left = amount;
     for (part, weight) in parts.iter_mut().zip(weights) {

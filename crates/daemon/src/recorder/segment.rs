@@ -307,7 +307,7 @@ impl Answer {
 
     fn end_bucket(&mut self) {
         // Of rows that are not put together each keeps its own end.
-        let end = if self.step > 1 { self.bucket * self.step } else { self.fold.latest_ms() };
+        let end = if self.step > 1 { self.bucket.saturating_mul(self.step) } else { self.fold.latest_ms() };
         if let Some(row) = self.fold.take(end) {
             self.made += row.gpus.len().max(1);
             self.rows.push(row);
