@@ -230,6 +230,7 @@ fn patience(method: &Method, path: &str) -> Duration {
     match place {
         "/v1/jobs" if method == Method::POST => SUBMISSION,
         "/v1/jobs" if query.contains("all=true") => LISTING,
+        "/v1/record" => LISTING,
         "/v1/history" if asked("limit").is_some_and(|limit| limit > 1000) => LISTING,
         _ if place.ends_with("/wait") => {
             let wait = asked("timeout_ms").map_or(LONGEST_WAIT, Duration::from_millis).min(LONGEST_WAIT);

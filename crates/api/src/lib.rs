@@ -7,6 +7,7 @@
 pub mod client;
 pub mod job_file;
 pub mod parse;
+pub mod record;
 pub mod wire;
 
 pub use client::{Client, ClientError, LogPiece};

@@ -392,7 +392,7 @@ pub struct LeftView {
 }
 
 /// A job in a listing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
     /// Its number.
     pub id: u64,
@@ -437,6 +437,12 @@ pub struct JobView {
     /// How long it still has to run, while it is not over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<LeftView>,
+    /// Energy of all its attempts by share of its GPUs' counters; absent: no counter was read, or the job is another user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
+    /// Energy that the same progress would have taken alone, by its power alone; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_alone_j: Option<f64>,
     /// Acceptance, Unix time.
     pub submitted_ms: u64,
     /// Start of the current or last attempt, Unix time.
@@ -448,7 +454,7 @@ pub struct JobView {
 }
 
 /// A list of jobs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobsReply {
     /// Wire version.
     pub version: u32,
@@ -459,7 +465,7 @@ pub struct JobsReply {
 }
 
 /// One attempt of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AttemptView {
     /// From 1.
     pub attempt: u32,
@@ -487,6 +493,18 @@ pub struct AttemptView {
     /// Activity while it had its GPUs for itself: mean SMACT, SMOCC and DRAMA, basis points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone_bp: Option<[Option<u32>; 3]>,
+    /// Energy by share of its GPUs' counters; absent: no counter was read, or the job is another user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
+    /// Of its time on GPUs, that of which the energy is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmetered_gpu_s: Option<f64>,
+    /// Time on GPUs, added up over them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_gpu_s: Option<f64>,
+    /// Time alone on GPUs that would have brought as much, as measured or predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_gpu_s: Option<f64>,
     /// What was concluded from its end; absent while it runs.
     pub verdict: Option<ReasonView>,
 }
@@ -599,7 +617,7 @@ pub struct JobDetail {
 }
 
 /// Why a job waits, or why it went where it went.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReply {
     /// Wire version.
     pub version: u32,
@@ -864,6 +882,9 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Energy counter; only differences mean anything.
     pub energy_j: Option<f64>,
+    /// Where its energy went; absent: its counter was not read yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metered: Option<MeteredView>,
     /// How jobs share it that do not say: `mps`, `time-slice` or `exclusive`.
     #[serde(default)]
     pub sharing: Option<SharingMode>,
@@ -874,6 +895,25 @@ pub struct GpuView {
     pub tenants: Vec<TenantView>,
     /// Processes that carma did not start.
     pub foreign: Vec<ForeignView>,
+}
+
+/// Where the energy of a GPU went: what its counter went on by is the sum of the three parts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeteredView {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// When its counter was first read, Unix time.
+    pub since_ms: u64,
+    /// What the counter went on by since.
+    pub counter_j: f64,
+    /// Charged to jobs.
+    pub jobs_j: f64,
+    /// While no job was there.
+    pub idle_j: f64,
+    /// The part of processes that carma did not start.
+    pub others_j: f64,
+    /// Times that the counter began anew: what it had counted since the reading before is lost.
+    pub resets: u64,
 }
 
 /// All GPUs.
@@ -952,6 +992,9 @@ pub struct UsageReply {
     /// All others together; absent where there are none, or one user was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<OthersView>,
+    /// Where the energy of GPUs went; empty where one user was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<MeteredView>,
 }
 
 /// What one user has had. Times on a GPU are in GPU-seconds.
@@ -971,10 +1014,16 @@ pub struct UsageView {
     pub charged_gpu_s: f64,
     /// Progress received: time alone on a GPU that would have brought as much, as measured or predicted.
     pub progress_gpu_s: f64,
-    /// Energy by share of time; `null`: no counter was read yet.
+    /// Energy by share; `null`: no counter was read yet.
     pub energy_j: Option<f64>,
     /// Of the time charged, that of which the energy is not known.
     pub unmetered_gpu_s: f64,
+    /// Energy that attempts which are over would have taken alone: of those of which the power alone is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_alone_j: Option<f64>,
+    /// What those attempts took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_alone_of_j: Option<f64>,
     /// Share where several users wait.
     pub share: u32,
     /// Time charged lately, halved with each half-life.

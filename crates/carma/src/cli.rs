@@ -129,8 +129,8 @@ pub(crate) enum Verb {
     Bench(bench::BenchVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
-    /// Make a page of what `carma simulate --json` printed
-    Report(ReportArgs),
+    /// Report on what ran in the last hours, or make a page of what `carma simulate --json` printed
+    Report(Box<ReportArgs>),
     /// Import, make, look at and export traces
     #[command(subcommand)]
     Trace(TraceVerb),
@@ -403,6 +403,9 @@ pub(crate) struct WaitArgs {
     after_help = "FREE is what carma could give to another job: the capacity less what is reserved or used, whichever is more, less a headroom."
 )]
 pub(crate) struct GpusArgs {
+    /// Look again every so often, until it is interrupted; a second where no time is given
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = parse::duration, conflicts_with = "json")]
+    pub(crate) watch: Option<Millis>,
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -847,13 +850,41 @@ pub(crate) struct SimulateArgs {
 
 /// `carma report`.
 #[derive(Debug, Args)]
+#[command(
+    group(clap::ArgGroup::new("what").required(true).multiple(true).args(["file", "last", "since"])),
+    after_help = "Without --html, --csv, --parquet or --json it prints what the time came to. What is recorded, and how much of it is kept: docs/recording.md."
+)]
 pub(crate) struct ReportArgs {
-    /// What `carma simulate --json --detail` printed; `-` is standard input
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// The page to write
+    /// Make the page of what `carma simulate --json --detail` printed; `-` is standard input
+    #[arg(value_name = "FILE", requires = "output", conflicts_with_all = ["last", "since", "until", "html", "csv", "json", "parquet", "step"])]
+    pub(crate) file: Option<PathBuf>,
+    /// Report on what the daemon recorded in the last so long: 1h, 7d
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, conflicts_with = "since")]
+    pub(crate) last: Option<Millis>,
+    /// ... or from this time on: 2026-03-01, '2026-03-01 14:30'
+    #[arg(long, value_name = "WHEN", value_parser = crate::commands::moment)]
+    pub(crate) since: Option<u64>,
+    /// ... up to this time
+    #[arg(long, value_name = "WHEN", value_parser = crate::commands::moment)]
+    pub(crate) until: Option<u64>,
+    /// Make a page of it; where no file is named, carma-report.html
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = false, conflicts_with_all = ["csv", "json", "parquet"])]
+    pub(crate) html: Option<Option<PathBuf>>,
+    /// Write the same as Parquet; where no file is named, carma-report.parquet
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["csv", "json"])]
+    pub(crate) parquet: Option<Option<PathBuf>>,
+    /// Print a line for each GPU and second
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    /// Print the daemon's rows as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Length of a row, in whole seconds; of a page, as suits the drawing
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) step: Option<Millis>,
+    /// Where it goes: to this file
     #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: PathBuf,
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// `carma trace`.

@@ -114,6 +114,9 @@ pub struct GpuReading {
     /// Clock of the SMs at this instant, MHz.
     #[serde(default)]
     pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory at this instant, MHz.
+    #[serde(default)]
+    pub memory_clock_mhz: Option<u32>,
     /// Processes on the device; `None` where the list could not be read. The MPS server itself is
     /// not listed: it is not a task.
     pub processes: Option<Vec<ProcessReading>>,
@@ -131,6 +134,7 @@ impl GpuReading {
             power_mw: None,
             energy_mj: None,
             sm_clock_mhz: None,
+            memory_clock_mhz: None,
             processes: None,
         }
     }

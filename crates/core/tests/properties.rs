@@ -8,8 +8,8 @@ use carma_core::explain::{Reason, UserLimit};
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Reservation, Tenant};
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, HostUse,
-    Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
+    Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Had,
+    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
     SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
@@ -225,6 +225,8 @@ fn run_time() -> impl Strategy<Value = RunTime> {
 fn profile(key: u64) -> Profile {
     Profile {
         gpu_util: (key != 3).then(|| Fraction::percent(35 * key as u32)),
+        smact: (key != 2).then(|| Fraction::percent(20 * key as u32)),
+        power_mw: (key != 1).then_some(250_000),
         score: u8::try_from(key).ok().filter(|score| *score < 3),
     }
 }
@@ -469,6 +471,10 @@ struct World {
     plans: Vec<(usize, Plan)>,
     /// Milliseconds in which a GPU had tenants, of all GPUs.
     taken: u64,
+    /// Energy counters of GPUs: when they were read, what they said, what they went on by in all.
+    counters: BTreeMap<GpuId, (Millis, u64, u64)>,
+    /// What jobs had that are over.
+    over: Had,
     accepted: BTreeSet<JobId>,
     finished: BTreeSet<JobId>,
     launched: BTreeSet<(JobId, u32)>,
@@ -500,6 +506,8 @@ impl World {
             journal: Vec::new(),
             plans: Vec::new(),
             taken: 0,
+            counters: BTreeMap::new(),
+            over: Had::default(),
             accepted: BTreeSet::new(),
             finished: BTreeSet::new(),
             launched: BTreeSet::new(),
@@ -525,6 +533,17 @@ impl World {
         prop_assert!(self.state.now() >= before.now(), "time went back");
         let taken = before.gpus().iter().filter(|gpu| !gpu.tenants.is_empty()).count() as u64;
         self.taken += taken * self.state.now().since(before.now()).0;
+        if let Input::Observed { gpu, seen } = &input
+            && let Some(says) = seen.energy_mj
+        {
+            let now = self.state.now();
+            let (at, said, sum) = self.counters.entry(*gpu).or_insert((now, says, 0));
+            // One that goes back began anew. Of two readings of one instant the first counts.
+            if says < *said || now > *at {
+                *sum += says.saturating_sub(*said);
+                (*at, *said) = (now, says);
+            }
+        }
         if let Input::Submitted(new) = &input {
             prop_assert!(self.accepted.insert(new.id), "number {} was reused", new.id);
         }
@@ -538,6 +557,7 @@ impl World {
         }
         for finished in applied.finished {
             let id = finished.job.spec.id;
+            self.over = finished.job.past.iter().fold(self.over, |sum, attempt| sum.with(attempt.had));
             prop_assert!(self.finished.insert(id), "job {} ended twice", id);
             prop_assert!(finished.state.is_final());
             self.ends.insert(finished.reason.code());
@@ -1019,6 +1039,19 @@ impl World {
             prop_assert!(whole <= account.held && account.progress() <= account.held, "{:?}", account);
             prop_assert!(account.unmetered <= whole && account.of_period(now, options).0 <= whole);
             prop_assert!(account.decayed_at(now, options) <= whole, "{:?}", account);
+        }
+        // To the millijoule: what counters went on by is in the GPUs' sums, and the jobs' part of those is in the jobs' own
+        // and in their users'.
+        let metered = self.state.metered_at(now, &BTreeMap::new());
+        let past = self.state.jobs().values().flat_map(|job| &job.past).map(|attempt| attempt.had);
+        let had = past.chain(metered.jobs.values().copied()).fold(self.over, Had::with);
+        let of_gpus: u64 = metered.gpus.values().map(|tally| tally.jobs_mj).sum();
+        let of_users: u64 = accounts.values().map(|account| account.energy_mj).sum();
+        prop_assert_eq!((had.energy_mj, of_gpus), (of_users, of_users));
+        prop_assert_eq!(had.held.0, accounts.values().map(|account| account.held.0).sum::<u64>());
+        prop_assert!(had.unmetered <= had.held && had.progress() <= had.held, "{:?}", had);
+        for (gpu, tally) in &metered.gpus {
+            prop_assert_eq!(tally.total_mj(), self.counters[gpu].2, "{:?}", tally);
         }
         Ok(())
     }

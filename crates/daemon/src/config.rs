@@ -93,6 +93,8 @@ section! {
         pub limits: LimitsConfig,
         /// The journal.
         pub journal: JournalConfig,
+        /// What is recorded of the GPUs.
+        pub recorder: RecorderConfig,
     }
 }
 
@@ -240,6 +242,29 @@ section! {
         /// Space on the disk that is kept for the journal alone, so that a full disk does not stop it; at most a sixteenth
         /// of the disk.
         pub reserve: Size = Is("\"32M\""),
+    }
+}
+
+section! {
+    /// The recorder: a row a second of every GPU, of the jobs on it and of the host, for `carma report --last`.
+    #[derive(Copy)]
+    pub struct RecorderConfig "recorder" {
+        /// `false`: nothing is recorded.
+        pub enabled: bool = Is("true"),
+        /// The most that the rows take on the disk; the oldest go first. Four GPUs with two jobs each take some 25 MiB a day. At
+        /// most a sixteenth of the disk.
+        pub size: Size = Is("\"256M\""),
+    }
+}
+
+impl RecorderConfig {
+    /// The most that rows take, bytes; 0: nothing is recorded.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        if self.enabled == Some(false) {
+            return 0;
+        }
+        self.size.map_or(256 << 20, |size| size.0.0.saturating_mul(1 << 20))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::{self, Durations};
-use crate::sampler::{Board, Look, Roster};
+use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
 use crate::submission::{check_request, new_job};
 use crate::waiters::Waiters;
@@ -49,6 +49,8 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the state is told of energy counters if nothing else changes, on the daemon's clock: accounts are so old at most,
 /// and the journal takes an entry in six hundred more.
 const METER: Millis = Millis::secs(600);
+/// The same of a GPU without jobs while jobs wait: what it drew before one of them comes is not that one's.
+const METER_IDLE: Millis = Millis::secs(10);
 /// How often the journal is looked after.
 const TEND: Duration = Duration::from_millis(100);
 /// How long a daemon without a journal tells users so.
@@ -702,10 +704,15 @@ impl Engine {
         self.over(job, attempt, exit);
     }
 
-    /// Whether a counter has not been told for long, of a GPU that is in use.
+    /// Whether a counter has not been told for long, of a GPU that is in use or may be in a moment.
     fn meter_is_due(&self, id: GpuId, gpu: &Gpu, look: &Look) -> bool {
-        let since = self.metered.get(&id).map_or(METER, |last| look.seen.at.since(*last));
-        look.seen.energy_mj.is_some() && !gpu.tenants.is_empty() && since >= METER
+        let most = match (gpu.tenants.is_empty(), self.state.queue().is_empty()) {
+            (false, _) => METER,
+            (true, false) => METER_IDLE,
+            (true, true) => return false,
+        };
+        let since = self.metered.get(&id).map_or(most, |last| look.seen.at.since(*last));
+        look.seen.energy_mj.is_some() && since >= most
     }
 
     /// Tells the state what the energy counters of some GPUs say: the accounts of their tenants depend on it, and once a GPU
@@ -814,6 +821,9 @@ impl Engine {
         for input in self.parts.slowdowns.news_of_profiles(&self.state) {
             self.apply(input);
         }
+        for input in self.parts.slowdowns.first_profiles(&self.state) {
+            self.apply(input);
+        }
         for input in self.parts.slowdowns.answers(&self.state) {
             self.apply(input);
         }
@@ -844,6 +854,9 @@ impl Engine {
         });
         if moved {
             self.update_roster();
+        }
+        if !batch.inputs.is_empty() {
+            self.parts.board.set_tenants(self.tenants());
         }
         for action in std::mem::take(&mut self.actions) {
             self.parts.performer.perform(&action, &self.state, &self.parts.journal, &self.parts.lives);
@@ -961,6 +974,18 @@ impl Engine {
             }
         }
         std::process::exit(NO_JOURNAL);
+    }
+
+    /// Which jobs have which GPUs, for the recorder.
+    fn tenants(&self) -> Tenants {
+        let user = |job| self.state.job(job).map(|job| job.spec.user.uid);
+        let taken = (0..).map(GpuId).zip(self.state.gpus()).filter(|(_, gpu)| !gpu.tenants.is_empty());
+        let of = taken.map(|(id, gpu)| {
+            let shares = self.state.activity_shares(id).into_iter();
+            let placed = shares.filter_map(|(job, share)| Some(Placed { job, uid: user(job)?, share }));
+            (gpu.info.uuid.clone(), placed.collect())
+        });
+        Tenants(of.collect())
     }
 
     fn update_roster(&self) {

@@ -2,7 +2,7 @@
 
 use crate::journal::StoredJob;
 use crate::run_time;
-use crate::view::{Asker, Subject, attempts, indices};
+use crate::view::{Asker, Live, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RunningView, SoonerView,
@@ -19,7 +19,7 @@ use carma_interference::rate::tally::Done;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Why a job waits, or why it went where it went. `done`: how far jobs are by their own count.
+/// Why a job waits, or why it went where it went. `live`: what is known of running jobs beside the state.
 #[must_use]
 pub fn explain(
     asker: Asker,
@@ -27,10 +27,10 @@ pub fn explain(
     now: Millis,
     subject: &Subject<'_>,
     stored: Option<&StoredJob>,
-    done: &BTreeMap<JobId, Done>,
+    live: Live<'_>,
 ) -> ExplainReply {
-    let job = subject.job();
-    let row = subject.row(asker, state, now, done.get(&job.spec.id));
+    let (job, done) = (subject.job(), live.done);
+    let row = subject.row(asker, state, now, live);
     let may_read = asker.may_read(job.spec.user.uid);
     let mut reply = ExplainReply {
         version: VERSION,
@@ -41,7 +41,7 @@ pub fn explain(
         gpus: Vec::new(),
         sooner: Vec::new(),
         running: None,
-        attempts: attempts(asker, state, job, &row),
+        attempts: attempts(asker, state, job, &row, live),
         job: row,
     };
     match (subject, &job.phase) {

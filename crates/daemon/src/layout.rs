@@ -32,6 +32,8 @@ pub(crate) struct Layout {
     pub(crate) logs: PathBuf,
     /// The journal.
     pub(crate) journal: PathBuf,
+    /// What is recorded of the GPUs.
+    pub(crate) recorder: PathBuf,
     /// What users reach: they may pass through it, and list nothing.
     pub(crate) runtime: PathBuf,
     /// Sockets and heartbeat files of jobs.
@@ -57,6 +59,8 @@ impl Layout {
         own_dir(&run, 0o700)?;
         let logs = state_dir.join("logs");
         own_dir(&logs, 0o700)?;
+        let recorder = state_dir.join("recorder");
+        own_dir(&recorder, 0o700)?;
         let runtime = runtime(state_dir, as_root)?;
         let (pace, mps) = (runtime.join("pace"), runtime.join("mps"));
         own_dir(&pace, 0o711)?;
@@ -66,6 +70,7 @@ impl Layout {
             run_was_there,
             logs,
             journal: state_dir.join("carma.db"),
+            recorder,
             virtual_gpus: runtime.join("virtual-gpus.sock"),
             runtime,
             pace,

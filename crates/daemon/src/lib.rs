@@ -28,6 +28,7 @@ pub mod notify;
 pub mod people;
 pub mod perform;
 pub mod quota;
+pub mod recorder;
 pub mod run;
 pub mod run_time;
 pub mod sampler;

@@ -438,7 +438,7 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::model::{Exit, Floor, Placement, SeenMemory, SharingMode};
+    use carma_core::model::{Exit, Floor, Had, Placement, SeenMemory, SharingMode};
     use carma_core::reading::GpuKind;
     use carma_core::units::Millis;
 
@@ -481,6 +481,7 @@ mod tests {
             peak: Some(MiB(peak)),
             alone: None,
             seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),
+            had: Had::default(),
             verdict,
         }
     }

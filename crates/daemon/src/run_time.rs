@@ -140,7 +140,7 @@ fn seconds(at: Millis) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::model::{Exit, GpuId, Placement, RunsOf, SharingMode};
+    use carma_core::model::{Exit, GpuId, Had, Placement, RunsOf, SharingMode};
 
     fn request(line: &str) -> SubmitRequest {
         let command = line.split_whitespace().map(str::to_owned).collect();
@@ -182,6 +182,7 @@ mod tests {
             peak: None,
             alone: None,
             seen: None,
+            had: Had::default(),
             verdict: Reason::Completed,
         };
         let began = Some(Millis::secs(10));

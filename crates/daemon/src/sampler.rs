@@ -5,7 +5,7 @@ use crate::run::cgroup::Hierarchy;
 use carma_core::input::{Foreign, Observation};
 use carma_core::model::{JobId, ProcessRef};
 use carma_core::reading::{GpuReading, ProcessReading};
-use carma_core::units::{MiB, Millis};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{GpuWindows, WindowSummary};
 use carma_gpu::{Probe, Sharing};
 use carma_process::process;
@@ -30,11 +30,27 @@ pub struct Roster {
     pub jobs: Vec<(JobId, ProcessRef, Option<ProcessRef>)>,
 }
 
+/// Jobs on GPUs by UUID, for the recorder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tenants(pub BTreeMap<Arc<str>, Vec<Placed>>);
+
+/// A job on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Which.
+    pub job: JobId,
+    /// Its user.
+    pub uid: u32,
+    /// Its part of what the GPU does, where known.
+    pub share: Option<Fraction>,
+}
+
 /// Where the sampler leaves what it saw, and learns which jobs run.
 #[derive(Debug, Default)]
 pub struct Board {
     looks: Mutex<Arc<Vec<Look>>>,
     roster: Mutex<Arc<Roster>>,
+    tenants: Mutex<Arc<Tenants>>,
     /// Notable looks that the engine has not taken, the oldest first.
     untaken: Mutex<VecDeque<Arc<Vec<Look>>>>,
     /// Looks that were asked for, and that were taken on request: see [`Board::ask`].
@@ -78,13 +94,23 @@ impl Board {
         *lock(&self.roster) = Arc::new(roster);
     }
 
+    /// Tells which jobs have which GPUs, by UUID.
+    pub fn set_tenants(&self, tenants: Tenants) {
+        *lock(&self.tenants) = Arc::new(tenants);
+    }
+
+    /// Which jobs have which GPUs.
+    #[must_use]
+    pub fn tenants(&self) -> Arc<Tenants> {
+        lock(&self.tenants).clone()
+    }
+
     fn roster(&self) -> Arc<Roster> {
         lock(&self.roster).clone()
     }
 
     /// Publishes looks that answer what was asked up to a number; `notable`: they differ from the last.
-    fn publish(&self, looks: Vec<Look>, asked: u64, notable: bool) {
-        let looks = Arc::new(looks);
+    fn publish(&self, looks: Arc<Vec<Look>>, asked: u64, notable: bool) {
         if notable {
             let mut untaken = lock(&self.untaken);
             if untaken.len() >= UNTAKEN {
@@ -112,8 +138,8 @@ pub struct Pace {
     pub window: Millis,
 }
 
-/// Starts the sampling thread. `changed` is called when processes come or go, memory moves or a
-/// GPU's health changes: things that a decision should not wait for; and after a look that was asked for.
+/// Starts the sampling thread. `looked` is given every look, and told whether it was asked for or processes came or went,
+/// memory moved or a GPU's health changed: things that a decision should not wait for.
 ///
 /// # Errors
 /// When the kernel gives no thread.
@@ -124,7 +150,7 @@ pub fn start(
     pace: Pace,
     board: Arc<Board>,
     hierarchy: Option<Arc<Hierarchy>>,
-    changed: impl Fn() + Send + 'static,
+    looked: impl Fn(Millis, &Arc<Vec<Look>>, bool) + Send + 'static,
 ) -> std::io::Result<()> {
     let gpus = probe.inventory().len();
     let mut sampler = Sampler {
@@ -147,13 +173,12 @@ pub fn start(
             }
             // Read before the look begins, so that it answers nothing that was asked during it.
             let asked = board.asked.load(Ordering::Acquire);
-            let looks = sampler.look(clock.now(), due, &board);
+            let at = clock.now();
+            let looks = Arc::new(sampler.look(at, due, &board));
             let differs = differ(&board.looks(), &looks);
             let news = differs || !board.has(asked);
-            board.publish(looks, asked, differs);
-            if news {
-                changed();
-            }
+            board.publish(looks.clone(), asked, differs);
+            looked(at, &looks, news);
             next += pace.sample;
             let now = Instant::now();
             if next < now {

@@ -13,6 +13,7 @@ use crate::messages::Message;
 use crate::notify::{Notify, Watchdog};
 use crate::people::People;
 use crate::perform::Performer;
+use crate::recorder::{self, Recorder};
 use crate::run::cgroup::Hierarchy;
 use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher, Report};
@@ -20,7 +21,7 @@ use crate::run::lives::Lives;
 use crate::run::pace::{Paces, SOCKET};
 use crate::run::watch::Watcher;
 use crate::run_time::Durations;
-use crate::sampler::{self, Board, Pace};
+use crate::sampler::{self, Board, Look, Pace};
 use crate::slowdown::Slowdowns;
 use carma_api::wire::CgroupsView;
 use carma_core::Input;
@@ -147,6 +148,12 @@ fn pace(config: &Config, speed: u32, window: Millis) -> (Pace, Millis) {
     (Pace { sample, summarise, window }, Millis(cadence.max(1000)))
 }
 
+/// What a look stands for at most, on the daemon's clock: what was between looks that are further apart was not seen.
+fn longest(pace: &Pace, speed: u32) -> Millis {
+    let look = u64::try_from(pace.sample.as_millis()).unwrap_or(u64::MAX);
+    Millis(look.saturating_mul(u64::from(speed)).saturating_mul(4)).max(Millis::secs(2))
+}
+
 /// What the policy `kace` predicts with.
 fn kace(config: &Config) -> Result<Option<Trained>, ServeError> {
     let Some(file) = &config.kace_model else { return Ok(Trained::shipped()) };
@@ -270,6 +277,14 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         Arc::new(move |job, attempt, outcome| drop(to_engine.send(Message::Launched(job, attempt, outcome))));
     let paces = Paces::start(layout.pace.clone(), clock).map_err(system("cannot count progress"))?;
     let slowdowns = Slowdowns::new(paces.clone(), kace(&options.config)?, &journal.slowdowns()?);
+    let of = recorder::Of {
+        journal: journal.id(),
+        life: &life.name,
+        boot: &life.boot,
+        inventory: &gpus.inventory,
+    };
+    let recorder =
+        Recorder::start(&layout.recorder, &options.config.recorder, &of, longest(&pace, options.speed));
     let launcher = Launcher::start(Context {
         life,
         records: lives.present_dir(),
@@ -315,7 +330,15 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         watchdog: Watchdog::from_env(notify.clone()),
     };
     let to_engine = engine.clone();
-    let looked = move || drop(to_engine.send(Message::Look));
+    let (for_looks, on_board) = (recorder.clone(), board.clone());
+    let looked = move |at: Millis, looks: &Arc<Vec<Look>>, news: bool| {
+        if news {
+            drop(to_engine.send(Message::Look));
+        }
+        if let Some(recorder) = &for_looks {
+            recorder.offer(at, looks, &on_board);
+        }
+    };
     sampler::start(gpus.probe, gpus.sharing.clone(), clock, pace, board.clone(), hierarchy.ok(), looked)
         .map_err(system("cannot start the sampling thread"))?;
 
@@ -328,6 +351,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let app = Arc::new(App {
         engine: engine.clone(),
         board,
+        recorder: recorder.clone(),
         rates,
         paces,
         clock,
@@ -346,6 +370,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     notify.stopping();
     let _ = engine.send(Message::Stop);
     let _ = thread.join();
+    if let Some(recorder) = recorder {
+        recorder.stop();
+    }
     gpus.sharing.shutdown();
     // Supervisors of jobs that go on find the next daemon's.
     let _ = fs::remove_file(layout.pace.join(SOCKET));

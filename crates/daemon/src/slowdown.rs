@@ -492,6 +492,10 @@ impl Slowdowns {
             let busy = profile.metrics.gpu_util_pct.or(profile.metrics.gract_pct);
             let gpu_util = busy.and_then(|busy| Fraction::from_f64(busy.mean / 100.0));
             known.gpu_util = known.gpu_util.max(gpu_util);
+            let smact = profile.metrics.smact_pct.and_then(|smact| Fraction::from_f64(smact.mean / 100.0));
+            known.smact = known.smact.max(smact);
+            let power_mw = profile.metrics.power_w.map(|power| (power.mean * 1000.0).round() as u32);
+            known.power_mw = known.power_mw.max(power_mw);
             if matches!(state.options().policy.pack, Pack::Scores { .. }) {
                 known.score = known.score.max(self.score(command_key, gpu, state.options().sharing));
             }
@@ -536,6 +540,18 @@ impl Slowdowns {
             news.then_some(Input::Profiled { job: job.spec.id, profile })
         });
         news.collect()
+    }
+
+    /// Profiles of running jobs that had none when they were submitted: their energy is divided and compared by what they do
+    /// alone.
+    pub fn first_profiles(&mut self, state: &State) -> Vec<Input> {
+        let running = state.active().iter().filter_map(|id| state.job(*id));
+        let without = running.filter(|job| job.spec.profile.power_mw.is_none()).map(|job| &job.spec);
+        let told = without.filter_map(|spec| {
+            let profile = self.known(state, spec.command_key);
+            profile.power_mw.is_some().then_some(Input::Profiled { job: spec.id, profile })
+        });
+        told.collect()
     }
 
     /// Answers to what the core asks, and to what it was told before where the answer is another one now.

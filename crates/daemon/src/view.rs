@@ -7,13 +7,13 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    OthersView, RateView, ReasonView, TenantView, UsageReply, UsageView,
+    MeteredView, OthersView, RateView, ReasonView, TenantView, UsageReply, UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
-use carma_core::model::{Attempt, EndLevel, Finished, GpuId, HostUse, Job, JobId, Phase, Placement};
+use carma_core::model::{Attempt, EndLevel, Finished, GpuId, Had, HostUse, Job, JobId, Phase, Placement};
 use carma_core::reading::{GpuKind, Health};
-use carma_core::state::{Account, State};
+use carma_core::state::{Account, Metered, State, Tally};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_interference::rate::tally::Done;
 use std::collections::BTreeMap;
@@ -77,6 +77,9 @@ fn strangers_row(row: JobView) -> JobView {
         run_time,
         done_pct,
         left,
+        // What users have had of energy is theirs to know.
+        energy_j: _,
+        energy_alone_j: _,
         submitted_ms,
         started_ms,
         ended_ms,
@@ -101,6 +104,8 @@ fn strangers_row(row: JobView) -> JobView {
         run_time,
         done_pct,
         left,
+        energy_j: None,
+        energy_alone_j: None,
         submitted_ms,
         started_ms,
         ended_ms,
@@ -156,6 +161,33 @@ pub(crate) fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
     gpus.iter().filter_map(|id| state.gpu(*id)).map(|g| g.info.index).collect()
 }
 
+/// What is metered up to now: counters are read ten times a second, and the state is told of them when it matters.
+#[must_use]
+pub fn metered(state: &State, now: Millis, looks: &[Look]) -> Metered {
+    let counter = |look: &Look| {
+        let id = state.gpu_id(&look.reading.uuid)?;
+        let told = state.gpu(id)?.seen.as_ref()?.at;
+        (look.seen.at > told).then_some((id, look.seen.energy_mj?))
+    };
+    state.metered_at(now, &looks.iter().filter_map(counter).collect())
+}
+
+fn joules(mj: u64) -> f64 {
+    mj as f64 / 1000.0
+}
+
+/// What all attempts of a job had; `live`: its present one.
+fn had(job: &Job, live: Option<Had>) -> Had {
+    job.past.iter().map(|attempt| attempt.had).chain(live).fold(Had::default(), Had::with)
+}
+
+fn with_energy(row: JobView, job: &Job, live: Option<Had>) -> JobView {
+    let had = had(job, live);
+    let metered = had.energy_mj();
+    let alone = job.spec.profile.power_mw.filter(|_| metered.is_some()).map(|power| had.alone_mj(power));
+    JobView { energy_j: metered.map(joules), energy_alone_j: alone.map(joules), ..row }
+}
+
 /// A live job's row with how far it is. `done`: by its own count.
 fn live_view(
     asker: Asker,
@@ -163,28 +195,40 @@ fn live_view(
     now: Millis,
     job: &Job,
     waiting: Option<&Reason>,
-    done: Option<&Done>,
+    live: Live<'_>,
 ) -> JobView {
-    JobView {
+    let (done, id) = (live.done.get(&job.spec.id), job.spec.id);
+    let row = JobView {
         // Whole percents that are done: all is done when it has ended.
         done_pct: done.map(|done| (done.share * 100.0) as u32),
         left: run_time::left(job, done, now),
         ..job_view(asker, state, job, waiting)
+    };
+    if asker.may_read(job.spec.user.uid) {
+        with_energy(row, job, live.metered.jobs.get(&id).copied())
+    } else {
+        row
     }
+}
+
+/// What is known of running jobs beside the state.
+#[derive(Debug, Clone, Copy)]
+pub struct Live<'a> {
+    /// How far they are by their own count.
+    pub done: &'a BTreeMap<JobId, Done>,
+    /// What they have had.
+    pub metered: &'a Metered,
 }
 
 /// All live jobs: running first, then pending in queue order, then held.
 #[must_use]
-pub fn jobs(asker: Asker, state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> JobsReply {
+pub fn jobs(asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobsReply {
     let waiting: BTreeMap<JobId, Reason> = carma_core::plan(state, now).waiting.into_iter().collect();
     let active = state.active().iter().copied();
     let queued = state.queue().iter().map(|key| key.id);
     let held = state.jobs().values().filter(|j| matches!(j.phase, Phase::Held { .. })).map(|j| j.spec.id);
     let jobs = active.chain(queued).chain(held).filter_map(|id| state.job(id));
-    let row = |job: &Job| {
-        let id = &job.spec.id;
-        live_view(asker, state, now, job, waiting.get(id), done.get(id))
-    };
+    let row = |job: &Job| live_view(asker, state, now, job, waiting.get(&job.spec.id), live);
     let rows = jobs.map(row).collect();
     JobsReply { version: VERSION, now_ms: now.0, jobs: rows }
 }
@@ -239,6 +283,8 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         run_time: job.spec.run_time.as_ref().map(run_time::to_view),
         done_pct: None,
         left: None,
+        energy_j: None,
+        energy_alone_j: None,
         submitted_ms: job.submitted.0,
         started_ms: started,
         ended_ms: None,
@@ -264,7 +310,7 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
         ..job_view(asker, state, job, None)
     };
-    asker.row(job.spec.user.uid, row)
+    asker.row(job.spec.user.uid, with_energy(row, job, None))
 }
 
 fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement) -> AttemptView {
@@ -281,12 +327,30 @@ fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement
         memory_peak_mib: None,
         host: None,
         alone_bp: None,
+        energy_j: None,
+        unmetered_gpu_s: None,
+        held_gpu_s: None,
+        progress_gpu_s: None,
         verdict: None,
     }
 }
 
+fn with_had(asker: Asker, owner: u32, had: Had, view: AttemptView) -> AttemptView {
+    let held = had.held > Millis::ZERO;
+    let view = AttemptView {
+        held_gpu_s: held.then(|| seconds(had.held)),
+        progress_gpu_s: held.then(|| seconds(had.progress())),
+        ..view
+    };
+    if !asker.may_read(owner) {
+        return view;
+    }
+    let unmetered = (had.unmetered > Millis::ZERO).then(|| seconds(had.unmetered));
+    AttemptView { energy_j: had.energy_mj().map(joules), unmetered_gpu_s: unmetered, ..view }
+}
+
 fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> AttemptView {
-    AttemptView {
+    let view = AttemptView {
         started_ms: attempt.started.map(|m| m.0),
         ended_ms: Some(attempt.ended.0),
         exit_code: attempt.exit.as_ref().and_then(|e| e.status.shell_code()),
@@ -295,7 +359,8 @@ fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> A
         alone_bp: attempt.alone.map(|alone| alone.means().map(|mean| mean.map(|f| f.0))),
         verdict: Some(asker.reason(owner, &attempt.verdict)),
         ..placement_view(asker, state, owner, &attempt.placement)
-    }
+    };
+    with_had(asker, owner, attempt.had, view)
 }
 
 fn host_view(host: HostUse) -> HostView {
@@ -308,15 +373,23 @@ fn host_view(host: HostUse) -> HostView {
     }
 }
 
-pub(crate) fn attempts(asker: Asker, state: &State, job: &Job, row: &JobView) -> Vec<AttemptView> {
+pub(crate) fn attempts(
+    asker: Asker,
+    state: &State,
+    job: &Job,
+    row: &JobView,
+    live: Live<'_>,
+) -> Vec<AttemptView> {
     let owner = job.spec.user.uid;
     let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(asker, state, owner, a)).collect();
     if let Some(placement) = job.placement() {
-        views.push(AttemptView {
+        let view = AttemptView {
             started_ms: row.started_ms,
             memory_peak_mib: row.memory_peak_mib,
             ..placement_view(asker, state, owner, placement)
-        });
+        };
+        let had = live.metered.jobs.get(&job.spec.id).copied().unwrap_or_default();
+        views.push(with_had(asker, owner, had, view));
     }
     views
 }
@@ -337,12 +410,12 @@ impl Subject<'_> {
         }
     }
 
-    pub(crate) fn row(&self, asker: Asker, state: &State, now: Millis, done: Option<&Done>) -> JobView {
+    pub(crate) fn row(&self, asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobView {
         match self {
             Self::Live(job) => {
                 let plan = carma_core::plan(state, now);
                 let waiting = plan.waiting.iter().find(|(id, _)| *id == job.spec.id).map(|(_, r)| r);
-                live_view(asker, state, now, job, waiting, done)
+                live_view(asker, state, now, job, waiting, live)
             }
             Self::Over(finished) => finished_view(asker, state, finished),
         }
@@ -357,8 +430,8 @@ pub struct Beside<'a> {
     pub journal: &'a str,
     /// How fast it goes.
     pub rate: Option<RateView>,
-    /// How far it is by its own count.
-    pub done: Option<&'a Done>,
+    /// What is known of running jobs.
+    pub live: Live<'a>,
 }
 
 /// Everything about one job that the asker may see.
@@ -370,9 +443,9 @@ pub fn detail(
     subject: &Subject<'_>,
     beside: Beside<'_>,
 ) -> JobDetail {
-    let Beside { stored, journal, rate, done } = beside;
+    let Beside { stored, journal, rate, live } = beside;
     let job = subject.job();
-    let row = subject.row(asker, state, now, done);
+    let row = subject.row(asker, state, now, live);
     let f = &job.spec.forecasts;
     let estimates = f.estimates.iter().map(|(estimator, says)| (estimator.name(), Some(says)));
     let forecasts = [("declared", f.declared), ("computed", f.computed.map(|c| c.upper))];
@@ -393,7 +466,7 @@ pub fn detail(
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
         host_limits: stored.map(|s| s.request.host_limits()).unwrap_or_default(),
         checkpoint: stored.and_then(|stored| checkpoint(job, stored, journal)),
-        attempts: attempts(asker, state, job, &row),
+        attempts: attempts(asker, state, job, &row, live),
         job: row,
     };
     if asker.may_read(job.spec.user.uid) { detail } else { strangers_detail(detail) }
@@ -418,10 +491,11 @@ fn seconds(time: Millis) -> f64 {
 
 /// What users have had: a row for each whom the asker may see, and the others together.
 #[must_use]
-pub fn usage(asker: Asker, state: &State, now: Millis) -> UsageReply {
+pub fn usage(asker: Asker, state: &State, now: Millis, looks: &[Look]) -> UsageReply {
+    let metered = metered(state, now, looks);
     let options = state.options();
     let (mut users, mut others) = (Vec::new(), OthersView::default());
-    for (uid, account) in state.accounts_at(now) {
+    for (uid, account) in metered.users {
         let row = usage_view(state, now, uid, &account);
         if asker.may_read(uid) {
             users.push(row);
@@ -443,6 +517,23 @@ pub fn usage(asker: Asker, state: &State, now: Millis) -> UsageReply {
         period_ends_ms: options.next_period(now).0,
         users,
         others: (others.users > 0).then_some(others),
+        gpus: metered
+            .gpus
+            .iter()
+            .filter_map(|(id, tally)| Some(tally_view(state.gpu(*id)?, tally)))
+            .collect(),
+    }
+}
+
+fn tally_view(gpu: &Gpu, tally: &Tally) -> MeteredView {
+    MeteredView {
+        gpu: gpu.info.index,
+        since_ms: tally.since.0,
+        counter_j: joules(tally.total_mj()),
+        jobs_j: joules(tally.jobs_mj),
+        idle_j: joules(tally.idle_mj),
+        others_j: joules(tally.others_mj),
+        resets: tally.resets,
     }
 }
 
@@ -450,7 +541,6 @@ fn usage_view(state: &State, now: Millis, uid: u32, account: &Account) -> UsageV
     let (options, has) = (state.options(), state.usage(uid));
     let may = options.allowances.of(uid);
     let (period, period_mj) = account.of_period(now, options);
-    let joules = |mj: u64| mj as f64 / 1000.0;
     let metered = account.energy_mj > 0 || account.unmetered < account.charged;
     UsageView {
         user: account.name.to_string(),
@@ -462,6 +552,8 @@ fn usage_view(state: &State, now: Millis, uid: u32, account: &Account) -> UsageV
         progress_gpu_s: seconds(account.progress()),
         energy_j: metered.then(|| joules(account.energy_mj)),
         unmetered_gpu_s: seconds(account.unmetered),
+        energy_alone_j: (account.alone_of_mj > 0).then(|| joules(account.alone_mj)),
+        energy_alone_of_j: (account.alone_of_mj > 0).then(|| joules(account.alone_of_mj)),
         share: options.allowances.share_of(uid),
         lately_gpu_s: seconds(account.decayed_at(now, options)),
         period_gpu_s: seconds(period),
@@ -478,11 +570,12 @@ fn f(value: Option<Fraction>) -> Option<f64> {
 /// All GPUs, with the latest look at each.
 #[must_use]
 pub fn gpus(state: &State, now: Millis, looks: &[Look]) -> GpusReply {
-    let mut gpus: Vec<GpuView> = state
-        .gpus()
-        .iter()
-        .map(|gpu| gpu_view(state, now, gpu, looks.iter().find(|l| l.reading.uuid == gpu.info.uuid)))
-        .collect();
+    let metered = metered(state, now, looks);
+    let view = |(id, gpu): (GpuId, &Gpu)| GpuView {
+        metered: metered.gpus.get(&id).map(|tally| tally_view(gpu, tally)),
+        ..gpu_view(state, now, gpu, looks.iter().find(|l| l.reading.uuid == gpu.info.uuid))
+    };
+    let mut gpus: Vec<GpuView> = (0..).map(GpuId).zip(state.gpus()).map(view).collect();
     gpus.sort_by_key(|g| g.index);
     GpusReply { version: VERSION, now_ms: now.0, window_ms: state.options().window.0, gpus }
 }
@@ -537,6 +630,7 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
         sm_clock_mhz: reading.and_then(|r| r.sm_clock_mhz),
         power_w: reading.and_then(|r| r.power_mw).map(|mw| f64::from(mw) / 1000.0),
         energy_j: reading.and_then(|r| r.energy_mj).map(|mj| mj as f64 / 1000.0),
+        metered: None,
         sharing: Some(gpu.shares_by(state.options().sharing)),
         no_mps: gpu.info.no_mps.as_deref().map(str::to_owned),
         tenants: gpu

@@ -11,6 +11,8 @@ use std::ptr::without_provenance_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nvmlClockType_enum_NVML_CLOCK_MEM as CLOCK_MEMORY;
+use nvmlClockType_enum_NVML_CLOCK_SM as CLOCK_SM;
 use nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH;
 use nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED;
 use nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST;
@@ -390,7 +392,12 @@ export! {
     }
     nvmlDeviceGetClockInfo = (handle: nvmlDevice_t, clock: nvmlClockType_t, out: *mut c_uint) {
         let device = device(FUNCTION, handle)?;
-        let mhz = device.whole()?.sm_clock_mhz.filter(|_| clock == nvmlClockType_enum_NVML_CLOCK_SM);
+        let gpu = device.whole()?;
+        let mhz = match clock {
+            CLOCK_SM => gpu.sm_clock_mhz,
+            CLOCK_MEMORY => gpu.memory_clock_mhz,
+            _ => None,
+        };
         put(out, mhz.ok_or(NOT_SUPPORTED)?)
     }
     nvmlDeviceGetTemperature = (handle: nvmlDevice_t, _sensor: c_uint, out: *mut c_uint) {

@@ -62,6 +62,8 @@ pub struct FakeGpu {
     pub memory_utilization: u32,
     /// Clock of the SMs, MHz.
     pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory.
+    pub memory_clock_mhz: Option<u32>,
     /// Temperature, degrees Celsius.
     pub temperature: Option<u32>,
     /// Who holds memory on it.
@@ -145,6 +147,7 @@ impl Default for FakeGpu {
             utilization: Some(0),
             memory_utilization: 0,
             sm_clock_mhz: Some(1_980),
+            memory_clock_mhz: Some(3_201),
             temperature: Some(30),
             processes: Vec::new(),
             gpm: Some(FakeGpm::all(0.0)),

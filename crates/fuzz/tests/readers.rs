@@ -6,7 +6,7 @@
 //! | files of the operator | `config`, `gpu_spec` |
 //! | the socket | `wire_submit`, `wire_replies`, `memory_sizes` |
 //! | tasks while they run | `heartbeat_datagram`, `heartbeat_file`, `output` |
-//! | carma's own files, which a crash or a bad disk may have damaged | `journal_input`, `journal_state`, `supervisor_order`, `supervisor_hello`, `supervisor_record` |
+//! | carma's own files, which a crash or a bad disk may have damaged | `journal_input`, `journal_state`, `supervisor_order`, `supervisor_hello`, `supervisor_record`, `recorder_file`, `recorder_rows` |
 //!
 //! Structured targets, which get deeper into one format, lie with their crates (`tests/*fuzz*.rs`, and
 //! `bolero::check!` beside the code). Files of `carma bench interference` (tasks, groups) are read by `toml` within
@@ -448,6 +448,7 @@ fn wire_replies() {
             json::<StatusReply>(bytes);
             json::<SlowdownsReply>(bytes);
             json::<MemoryReply>(bytes);
+            json::<carma_api::record::RecordReply>(bytes);
             json::<ErrorReply>(bytes);
         },
     );
@@ -517,5 +518,53 @@ fn supervisor_record() {
     reader("supervisor_record").sample(sample).reads(move |bytes| {
         std::fs::write(dir.path().join("7.1.record"), bytes).unwrap();
         let _ = records.read();
+    });
+}
+
+/// A block of the recorder's files, with the sum that it should have.
+fn block(begin: u64, end: u64, text: &[u8]) -> Vec<u8> {
+    let mut payload = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut payload, text).unwrap();
+    let payload = payload.finish().unwrap();
+    let times = [begin.to_le_bytes(), end.to_le_bytes()].concat();
+    let sum = crc32fast::hash(&[&times[..], &payload].concat());
+    let length = u32::try_from(payload.len()).unwrap();
+    [&length.to_le_bytes()[..], &sum.to_le_bytes(), &times, &payload].concat()
+}
+
+const RECORDED: &str = r#"{"at_ms":2000,"span_ms":1000,"host":{"cpu_pct":12.5},"gpus":[{"gpu":0,"span_ms":1000,"smact":0.5,"energy_j":1.5,"tenants":[{"job":7,"uid":1,"span_ms":1000,"activity_share":1.0}]}]}
+"#;
+
+fn recorder_header() -> Vec<u8> {
+    let gpu = r#"{"gpu":0,"uuid":"GPU-0","name":"H200","kind":"gpu","memory_mib":1}"#;
+    let header = format!(r#"{{"version":1,"carma":"0","journal":"j","life":"l","boot":"b","gpus":[{gpu}]}}"#);
+    block(1000, 1000, header.as_bytes())
+}
+
+/// What a report gets of a file of the recorder with these bytes.
+fn recorder_reads(dir: &Path, bytes: &[u8]) -> usize {
+    use carma_core::units::Millis;
+    std::fs::write(dir.join("00000001.rec"), bytes).unwrap();
+    let read =
+        |step| carma_daemon::recorder::read(dir, Millis(0), Millis(u64::MAX), step, Vec::new()).unwrap();
+    let _ = read(Millis::secs(60));
+    read(Millis(1)).rows.len()
+}
+
+#[test]
+fn recorder_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = [recorder_header(), block(1000, 2000, RECORDED.as_bytes())].concat();
+    assert_eq!(recorder_reads(dir.path(), &sample), 1);
+    reader("recorder_file").sample(sample).reads(move |bytes| {
+        recorder_reads(dir.path(), bytes);
+    });
+}
+
+#[test]
+fn recorder_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    reader("recorder_rows").sample(RECORDED).reads(move |bytes| {
+        recorder_reads(dir.path(), &[recorder_header(), block(1000, 2000, bytes)].concat());
     });
 }

@@ -108,6 +108,7 @@ fn memory_in_use_is_all_that_a_job_cannot_have() {
         utilization: Some(100),
         memory_utilization: 37,
         sm_clock_mhz: Some(1_755),
+        memory_clock_mhz: Some(2_619),
         ..gpu("GPU-a")
     };
     let state = State::of(vec![busy]);
@@ -123,7 +124,7 @@ fn memory_in_use_is_all_that_a_job_cannot_have() {
     assert_eq!(reading.energy_mj, Some(9_000_000_000_000));
     assert_eq!(reading.activity.gpu_util, Some(Fraction::ONE));
     assert_eq!(reading.activity.mem_util, Some(Fraction::percent(37)));
-    assert_eq!(reading.sm_clock_mhz, Some(1_755));
+    assert_eq!((reading.sm_clock_mhz, reading.memory_clock_mhz), (Some(1_755), Some(2_619)));
     assert_eq!(reading.processes, Some(vec![]));
 
     // A driver that has only the older call tells the same.
@@ -252,6 +253,7 @@ fn what_a_gpu_does_not_tell_is_none() {
         energy_mj: None,
         utilization: None,
         sm_clock_mhz: None,
+        memory_clock_mhz: None,
         gpm: None,
         ..gpu("GPU-a")
     };

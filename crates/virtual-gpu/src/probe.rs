@@ -68,6 +68,7 @@ fn reading(gpu: &GpuInfo, sample: &Sample, last: (f64, Totals)) -> GpuReading {
         energy_mj: Some((sample.totals.energy_j * 1000.0).round() as u64),
         // Not modelled in MHz.
         sm_clock_mhz: None,
+        memory_clock_mhz: None,
         processes: Some(
             sample
                 .processes

@@ -2,23 +2,52 @@
 
 use super::Context;
 use super::queue::gpu_list;
+use super::usage::metered;
 use crate::cli::GpusArgs;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
 use carma_cli::failure::Outcome;
-use carma_cli::{Column, Screen, Table, clean};
+use carma_cli::{Column, Screen, Table, clean, print, stamp};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 /// A reading older than this many milliseconds is pointed out.
 const OLD_MS: u64 = 5_000;
 /// Characters of a UUID that are shown at least: `GPU-` and eight digits.
 const UUID_SHOWN: usize = 12;
 
+/// Between two looks at the least, in milliseconds.
+const QUICKEST_MS: u64 = 100;
+/// Moves a terminal's cursor to the upper left corner, and clears what is below it.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
 /// Lists them.
 pub(crate) fn run(context: &Context, args: &GpusArgs) -> Outcome {
-    context.listing("/v1/gpus", args.json, render)
+    match args.watch {
+        Some(every) => watch(context, Duration::from_millis(every.0.max(QUICKEST_MS))),
+        None => context.listing("/v1/gpus", args.json, render),
+    }
+}
+
+/// Lists them again and again: on a terminal in one place, elsewhere one below the other.
+fn watch(context: &Context, every: Duration) -> Outcome {
+    let mut client = context.client()?;
+    loop {
+        let reply: GpusReply = client.get("/v1/gpus")?;
+        // Its width may have changed.
+        let screen = Screen::stdout();
+        let head = format!("{}\n", stamp(reply.now_ms, &screen));
+        let text = render(&reply, &screen);
+        if io::stdout().is_terminal() {
+            print(&format!("{CLEAR}{head}{text}"))?;
+        } else {
+            print(&format!("{head}{text}\n"))?;
+        }
+        std::thread::sleep(every);
+    }
 }
 
 /// A column whose value may be unknown.
@@ -76,6 +105,8 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
     }
     text.push_str(&table.render());
     text.push_str(&notes(reply, &metrics, &unknown));
+    let of_gpus: Vec<_> = gpus.iter().filter_map(|gpu| gpu.metered.clone()).collect();
+    text.extend(metered(&of_gpus, screen));
     text
 }
 
@@ -229,6 +260,7 @@ mod tests {
             sm_clock_mhz: Some(1980),
             power_w: Some(412.4),
             energy_j: Some(1e6),
+            metered: None,
             sharing: Some(SharingMode::Mps),
             no_mps: None,
             tenants: vec![],

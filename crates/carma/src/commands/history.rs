@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::queue::gpu_list;
+use super::usage::energy;
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
 use carma_api::wire::{JobsReply, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
@@ -62,6 +63,14 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
     if hosts {
         columns.push(Right("HOST"));
     }
+    let energies = reply.jobs.iter().any(|job| job.energy_j.is_some());
+    let alone = reply.jobs.iter().any(|job| job.energy_alone_j.is_some());
+    if energies {
+        columns.push(Right("ENERGY"));
+    }
+    if alone {
+        columns.push(Right("ALONE"));
+    }
     columns.extend([Right("TRIES"), Left("REASON")]);
     let dash = || "-".to_owned();
     let mut table = Table::new(columns, screen).at_most_lines(2);
@@ -86,6 +95,12 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         if hosts {
             row.push(job.host_memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()));
         }
+        if energies {
+            row.push(job.energy_j.map_or_else(dash, energy));
+        }
+        if alone {
+            row.push(job.energy_alone_j.map_or_else(dash, energy));
+        }
         row.extend([
             job.attempts.to_string(),
             // It would say so again.
@@ -94,6 +109,9 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         table.row(row);
     }
     let mut text = table.render();
+    if alone {
+        text.push_str("ALONE: energy that the same progress would have taken alone, as forecast.\n");
+    }
     if u32::try_from(reply.jobs.len()).is_ok_and(|n| n == limit) {
         text.push_str(&format!("The latest {limit}; --limit N shows more.\n"));
     }
@@ -109,6 +127,7 @@ mod tests {
     fn finished_jobs() {
         let mut done = job(7, "COMPLETED", "Completed", "completed");
         (done.exit_code, done.memory_peak_mib, done.attempts) = (Some(0), Some(9318), 2);
+        (done.energy_j, done.energy_alone_j) = (Some(12_345.6), Some(15_000.0));
         let mut failed = job(
             6,
             "OUT_OF_MEMORY",
@@ -120,10 +139,11 @@ mod tests {
         (cancelled.started_ms, cancelled.gpus) = (None, vec![]);
         let reply = JobsReply { version: 1, now_ms: 0, jobs: vec![done, failed, cancelled] };
         insta::assert_snapshot!(render(&reply, 3, &Screen::of_width(None)), @r"
-        END                        ID  NAME    USER   STATE          EXIT  GPU   WAIT  RUN     PEAK  TRIES  REASON
-        2025-10-09T08:55:00+00:00   7  train7  alice  COMPLETED         0  0    1m00s  40s  9.1 GiB      2
-        2025-10-09T08:55:00+00:00   6  train6  alice  OUT_OF_MEMORY     1  0    1m00s  40s        -      4  out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU
-        2025-10-09T08:55:00+00:00   5  train5  alice  CANCELLED         -  -    1m40s    -        -      0  cancelled by alice
+        END                        ID  NAME    USER   STATE          EXIT  GPU   WAIT  RUN     PEAK   ENERGY    ALONE  TRIES  REASON
+        2025-10-09T08:55:00+00:00   7  train7  alice  COMPLETED         0  0    1m00s  40s  9.1 GiB  12.3 kJ  15.0 kJ      2
+        2025-10-09T08:55:00+00:00   6  train6  alice  OUT_OF_MEMORY     1  0    1m00s  40s        -        -        -      4  out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU
+        2025-10-09T08:55:00+00:00   5  train5  alice  CANCELLED         -  -    1m40s    -        -        -        -      0  cancelled by alice
+        ALONE: energy that the same progress would have taken alone, as forecast.
         The latest 3; --limit N shows more.
         ");
         let empty = JobsReply { jobs: vec![], ..reply };

@@ -39,6 +39,8 @@ mod usage;
 mod virtual_task;
 mod wait;
 
+pub(crate) use report::moment;
+
 use crate::cli::{Cli, ConfigVerb, Verb};
 use crate::places::default_socket;
 use carma_api::Client;
@@ -122,7 +124,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Profile(args) => profile::run(&context, &args),
         Verb::Bench(verb) => bench::run(&verb),
         Verb::Simulate(args) => simulate::run(&args),
-        Verb::Report(args) => report::run(&args),
+        Verb::Report(args) => report::run(&context, &args),
         Verb::Trace(verb) => trace::run(&context, &verb),
         Verb::Lab(args) => lab::run(&args),
         Verb::Demo => demo::run(),

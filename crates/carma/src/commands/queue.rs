@@ -211,6 +211,8 @@ pub(crate) mod tests {
             run_time: None,
             done_pct: None,
             left: None,
+            energy_j: None,
+            energy_alone_j: None,
             priority: 0,
             submitted_ms: 1_760_000_000_000,
             started_ms: running.then_some(1_760_000_060_000),

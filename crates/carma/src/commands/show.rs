@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::queue::gpu_list;
+use super::usage::energy;
 use crate::cli::ShowArgs;
 use carma_api::wire::{
     AttemptView, CheckpointView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView,
@@ -39,6 +40,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("expected", detail.estimate.as_ref().map(expected));
     block.line_if("rate", detail.rate.as_ref().map(rate));
     block.line_if("slowdown", slowdown(job));
+    block.line_if("energy", energy_of(detail));
     block.line_if("run time", job.run_time.as_ref().map(run_time));
     block.line_if("left", left(job));
     block.line_if("time limit", detail.time_limit_ms.map(|t| Millis(t).to_string()));
@@ -153,6 +155,20 @@ pub(crate) fn left(job: &JobView) -> Option<String> {
     Some(format!("about {}{done} (by {})", Millis::secs(left.left_s), left.source))
 }
 
+/// What it took by its share of the counters, and would have taken alone.
+fn energy_of(detail: &JobDetail) -> Option<String> {
+    let mut text = energy(detail.job.energy_j?);
+    if let Some(alone) = detail.job.energy_alone_j {
+        let _ = write!(text, ", alone about {} for the same progress", energy(alone));
+    }
+    let unmetered: f64 = detail.attempts.iter().filter_map(|attempt| attempt.unmetered_gpu_s).sum();
+    if unmetered > 0.0 {
+        let time = Millis((unmetered * 1000.0) as u64);
+        let _ = write!(text, "; without {time} on GPUs that no counter tells of");
+    }
+    Some(text)
+}
+
 /// Its limit, and what was measured.
 fn slowdown(job: &JobView) -> Option<String> {
     let factor = |pct: u32| f64::from(pct) / 100.0;
@@ -262,6 +278,7 @@ pub(crate) mod tests {
         job.sharing = Some(SharingMode::TimeSlice);
         job.memory_reserved_mib = Some(10_240);
         job.attempts = 2;
+        (job.energy_j, job.energy_alone_j) = (Some(14_200.0), Some(19_000.0));
         let reason = |code: &str, text: &str| ReasonView { code: code.into(), text: text.into() };
         let first = AttemptView {
             attempt: 1,
@@ -276,6 +293,10 @@ pub(crate) mod tests {
             memory_peak_mib: Some(8192),
             host: None,
             alone_bp: None,
+            energy_j: Some(7_100.0),
+            unmetered_gpu_s: Some(12.0),
+            held_gpu_s: Some(30.0),
+            progress_gpu_s: Some(30.0),
             verdict: Some(reason(
                 "OutOfMemoryRetry",
                 "out of GPU memory: culprit, it reached its own cap of 8.0 GiB; retried with at least 10.0 GiB (retry 1 of 3)",
@@ -291,6 +312,7 @@ pub(crate) mod tests {
             ended_ms: None,
             exit_code: None,
             memory_peak_mib: None,
+            unmetered_gpu_s: None,
             verdict: None,
             ..first.clone()
         };
@@ -328,6 +350,8 @@ pub(crate) mod tests {
         memory:     10.0 GiB reserved, peak unknown (on each GPU)
         limits:     4.5 processors
         forecasts:  8.0 GiB declared, 6.8 GiB measured
+        energy:     14.2 kJ, alone about 19.0 kJ for the same progress; without 12 s on GPUs that
+                    no counter tells of
         time limit: 2 h
         priority:   0
         submitted:  2025-10-09T08:53:20+00:00
@@ -391,6 +415,7 @@ pub(crate) mod tests {
         forecasts:  12.4 GiB computed, 8.0 GiB declared
         expected:   9.6 GiB to 12.4 GiB, upper bound at 95 %, cannot run below
                     8.3 GiB (allocator/summary, tier summary)
+        energy:     14.2 kJ, alone about 19.0 kJ for the same progress
         ");
         let why = reasons(detail.estimate.as_ref().unwrap(), &Screen::of_width(Some(60)));
         insta::assert_snapshot!(why.trim(), @r"

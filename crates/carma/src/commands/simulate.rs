@@ -13,7 +13,7 @@ use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown};
 use carma_sim::event::outcome::{JobOutcome, RunResult};
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
 use carma_sim::gpu::add_file;
-use carma_sim::report::html::{PageInput, page};
+use carma_sim::report::html::{Origin, PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
 use carma_sim::report::seeds;
 use carma_sim::trace::{Trace, TraceError, WorkJob, Workload, read};
@@ -43,6 +43,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
             notes.push(format!("Of {} seeds, this page shows the first.", args.seeds));
         }
         let text = page(&PageInput {
+            origin: Origin::Simulated,
             title: &format!("{} on {}", trace.name, cluster.spec()),
             trace: &trace.name,
             cluster: cluster.spec(),
@@ -50,6 +51,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
             date: &now(),
             notes: &notes,
             runs: &runs,
+            joules: &[],
         });
         write_page(file, &text)?;
     }

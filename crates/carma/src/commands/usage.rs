@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::cli::UsageArgs;
-use carma_api::wire::{UsageReply, UsageView};
+use carma_api::wire::{MeteredView, UsageReply, UsageView};
 use carma_cli::failure::Outcome;
 use carma_cli::{Column, Screen, Table, span, stamp};
 use carma_core::units::Millis;
@@ -30,7 +30,7 @@ fn hours(gpu_s: f64) -> String {
     format!("{:.2} h", gpu_s / 3600.0)
 }
 
-fn energy(joules: f64) -> String {
+pub(super) fn energy(joules: f64) -> String {
     match joules {
         ..1e3 => format!("{joules:.0} J"),
         1e3..3.6e5 => format!("{:.1} kJ", joules / 1e3),
@@ -38,12 +38,35 @@ fn energy(joules: f64) -> String {
     }
 }
 
+/// Where the energy of GPUs went, in a line; `None`: no counter was read.
+pub(super) fn metered(gpus: &[MeteredView], screen: &Screen) -> Option<String> {
+    let since = gpus.iter().map(|gpu| gpu.since_ms).min()?;
+    let sum = |part: fn(&MeteredView) -> f64| gpus.iter().map(part).sum::<f64>();
+    let mut text = format!(
+        "Energy since {}: {}, of it {} by jobs, {} idle",
+        stamp(since, screen),
+        energy(sum(|gpu| gpu.counter_j)),
+        energy(sum(|gpu| gpu.jobs_j)),
+        energy(sum(|gpu| gpu.idle_j)),
+    );
+    let others = sum(|gpu| gpu.others_j);
+    if others > 0.0 {
+        text.push_str(&format!(", {} not started by carma", energy(others)));
+    }
+    let resets: u64 = gpus.iter().map(|gpu| gpu.resets).sum();
+    if resets > 0 {
+        text.push_str(&format!("; without what was lost where counters began anew ({resets})"));
+    }
+    text.push_str(".\n");
+    Some(text)
+}
+
 /// What is left of an amount.
 fn left(most: Option<f64>, used: f64, text: fn(f64) -> String) -> Option<String> {
     most.map(|most| text((most - used).max(0.0)))
 }
 
-fn row(user: &UsageView) -> [String; 11] {
+fn row(user: &UsageView, alone: bool) -> Vec<String> {
     let dash = || "-".to_owned();
     let per_hour = user.progress_gpu_s / user.held_gpu_s;
     let left = [
@@ -51,7 +74,8 @@ fn row(user: &UsageView) -> [String; 11] {
         left(user.quota_energy_j, user.period_energy_j, energy),
     ];
     let left: Vec<String> = left.into_iter().flatten().collect();
-    [
+    let over_alone = user.energy_alone_j.zip(user.energy_alone_of_j).map(|(alone, took)| took / alone);
+    let mut row = vec![
         user.user.clone(),
         user.running.to_string(),
         user.waiting.to_string(),
@@ -60,19 +84,26 @@ fn row(user: &UsageView) -> [String; 11] {
         hours(user.progress_gpu_s),
         if user.held_gpu_s > 0.0 { format!("{per_hour:.2}") } else { dash() },
         user.energy_j.map_or_else(dash, energy),
+    ];
+    if alone {
+        row.push(over_alone.map_or_else(dash, |share| format!("{share:.2}")));
+    }
+    row.extend([
         user.share.to_string(),
         hours(user.lately_gpu_s),
         if left.is_empty() { dash() } else { left.join(", ") },
-    ]
+    ]);
+    row
 }
 
 fn render(reply: &UsageReply, screen: &Screen) -> String {
     use Column::{Left, Right};
     let mut text = String::new();
+    let alone = reply.users.iter().any(|user| user.energy_alone_j.is_some());
     if reply.users.is_empty() {
         text.push_str("You have had no GPU yet.\n");
     } else {
-        let columns = vec![
+        let mut columns = vec![
             Left("USER"),
             Right("RUN"),
             Right("WAIT"),
@@ -81,12 +112,13 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
             Right("PROGRESS"),
             Right("A HELD HOUR"),
             Right("ENERGY"),
-            Right("SHARE"),
-            Right("LATELY"),
-            Left("QUOTA LEFT"),
         ];
+        if alone {
+            columns.push(Right("OF ALONE"));
+        }
+        columns.extend([Right("SHARE"), Right("LATELY"), Left("QUOTA LEFT")]);
         let mut table = Table::new(columns, screen);
-        reply.users.iter().for_each(|user| table.row(row(user)));
+        reply.users.iter().for_each(|user| table.row(row(user, alone)));
         text.push_str(&table.render());
     }
     if let Some(others) = &reply.others {
@@ -108,6 +140,12 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
         "GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every {}.\n",
         span(Millis(reply.half_life_s.saturating_mul(1000)))
     ));
+    if alone {
+        text.push_str(
+            "OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.\n",
+        );
+    }
+    text.extend(metered(&reply.gpus, screen));
     let unmetered = reply.users.iter().filter(|user| user.energy_j.is_some() && user.unmetered_gpu_s > 0.0);
     let names: Vec<String> =
         unmetered.map(|user| format!("{} ({})", user.user, hours(user.unmetered_gpu_s))).collect();
@@ -141,6 +179,8 @@ mod tests {
             progress_gpu_s: 390_000.0,
             energy_j: Some(1.1e8),
             unmetered_gpu_s: 7200.0,
+            energy_alone_j: Some(1.2e8),
+            energy_alone_of_j: Some(9e7),
             share: 3,
             lately_gpu_s: 123_456.0,
             period_gpu_s: 300_000.0,
@@ -157,17 +197,28 @@ mod tests {
             period_ends_ms: 1_759_968_000_000,
             users: vec![alice, bob],
             others: None,
+            gpus: vec![MeteredView {
+                gpu: 0,
+                since_ms: 1_750_000_000_000,
+                counter_j: 1.3e8,
+                jobs_j: 1.1e8,
+                idle_j: 1.9e7,
+                others_j: 1e6,
+                resets: 1,
+            }],
         };
         insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
-        USER   RUN  WAIT      HELD  CHARGED  PROGRESS  A HELD HOUR     ENERGY  SHARE   LATELY  QUOTA LEFT
-        alice    2    14  125.00 h  83.33 h  108.33 h         0.87  30.56 kWh      3  34.29 h  16.67 h, 0 J
-        bob      0     1    0.00 h   0.00 h    0.00 h            -          -      1   0.00 h  -
+        USER   RUN  WAIT      HELD  CHARGED  PROGRESS  A HELD HOUR     ENERGY  OF ALONE  SHARE   LATELY  QUOTA LEFT
+        alice    2    14  125.00 h  83.33 h  108.33 h         0.87  30.56 kWh      0.75      3  34.29 h  16.67 h, 0 J
+        bob      0     1    0.00 h   0.00 h    0.00 h            -          -         -      1   0.00 h  -
         GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every 7d00h.
+        OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.
+        Energy since 2025-06-15T15:06:40+00:00: 36.11 kWh, of it 30.56 kWh by jobs, 5.28 kWh idle, 0.28 kWh not started by carma; without what was lost where counters began anew (1).
         Energy without time that no counter tells of: alice (2.00 h).
         Quotas are for 30d00h; the next period begins at 2025-10-09T00:00:00+00:00.
         ");
         let others = OthersView { users: 2, running: 1, held_gpu_s: 3600.0, ..OthersView::default() };
-        let reply = UsageReply { users: vec![], others: Some(others), ..reply };
+        let reply = UsageReply { users: vec![], others: Some(others), gpus: vec![], ..reply };
         insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
         You have had no GPU yet.
         2 other users: 1 running, 0 waiting, held 1.00 h, charged 0.00 h, progress 0.00 h.

@@ -17,6 +17,7 @@ mod privacy;
 mod profile;
 mod recovery;
 mod replay;
+mod report;
 mod run_time;
 mod saving;
 mod service;

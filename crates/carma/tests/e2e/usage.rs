@@ -1,6 +1,6 @@
 //! `carma usage`: what users have had, who sees whose, and that a daemon that dies forgets nothing of it.
 
-use crate::support::{Daemon, Setup, stderr, stdout, until};
+use crate::support::{Daemon, Setup, stderr, stdout, task, until};
 use crate::users::{ready, submit_as};
 use carma_api::wire::{UsageReply, UsageView};
 
@@ -78,4 +78,44 @@ fn users_see_what_they_have_had() {
     let later = row(&usage(&daemon, "carma-alice"), "carma-alice");
     assert!(later.charged_gpu_s > had.charged_gpu_s && later.share == 3, "{later:?}");
     assert!(later.energy_j >= had.energy_j, "{later:?} {had:?}");
+}
+
+#[test]
+fn the_joules_of_jobs_and_what_was_idle_are_what_the_counters_went_on_by() {
+    let config = "policy = 'or-magm'\n[gate]\nenabled = false\n[sampling]\nwindow = '1s'\n";
+    let daemon = Setup::new("virtual:2xA100-40GB").config(config).args(&["--speed", "10"]).start();
+    let work = |work: &str, sm: &str| task(&["--memory=4G", work, sm], Some(6));
+    let mut ids = vec![daemon.submit(work("--work=15s", "--sm=0.4"))];
+    daemon.in_state(ids[0], "RUNNING");
+    // What the counters said when the daemon began to divide.
+    let begun = |daemon: &Daemon| -> Vec<f64> {
+        let gpus = daemon.gpus().gpus;
+        gpus.iter().map(|gpu| gpu.energy_j.unwrap() - gpu.metered.as_ref().unwrap().counter_j).collect()
+    };
+    let before = begun(&daemon);
+    ids.extend(["--sm=0.2", "--sm=0.6", "--sm=0.3"].map(|sm| daemon.submit(work("--work=30s", sm))));
+    ids.iter().for_each(|id| drop(daemon.end_of(*id)));
+    let last = daemon.submit(work("--work=40s", "--sm=0.5"));
+    let so_far = until("some energy", || daemon.show(last).job.energy_j.filter(|joules| *joules > 0.0));
+    assert!(daemon.end_of(last).job.energy_j.unwrap() >= so_far);
+
+    let history: carma_api::wire::JobsReply = daemon.client().get("/v1/history").unwrap();
+    let jobs: f64 = history.jobs.iter().map(|job| job.energy_j.unwrap()).sum();
+    let reply: UsageReply = daemon.client().get("/v1/usage").unwrap();
+    let of_users: f64 = reply.users.iter().map(|user| user.energy_j.unwrap()).sum();
+    let of_gpus: f64 = reply.gpus.iter().map(|gpu| gpu.jobs_j).sum();
+    assert!((jobs - of_users).abs() < 0.01 && (jobs - of_gpus).abs() < 0.01, "{jobs} {of_users} {of_gpus}");
+    for gpu in &reply.gpus {
+        assert!((gpu.jobs_j + gpu.idle_j + gpu.others_j - gpu.counter_j).abs() < 0.01, "{gpu:?}");
+        assert!(gpu.idle_j > 0.0 && gpu.others_j == 0.0 && gpu.resets == 0, "{gpu:?}");
+    }
+    assert!(jobs > 0.3 * reply.gpus.iter().map(|gpu| gpu.counter_j).sum::<f64>(), "{reply:?}");
+    // And the counters say so themselves.
+    for (was, is) in before.iter().zip(begun(&daemon)) {
+        let counter: f64 = reply.gpus.iter().map(|gpu| gpu.counter_j).sum();
+        assert!((was - is).abs() < 0.01 * counter, "{before:?} {is} {counter}");
+    }
+    let text = stdout(&daemon.carma(&["show", &last.to_string()]));
+    assert!(text.contains("energy:"), "{text}");
+    assert!(stdout(&daemon.carma(&["gpus"])).contains("by jobs, "));
 }

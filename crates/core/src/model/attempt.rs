@@ -131,8 +131,71 @@ pub struct Attempt {
     /// How its memory was seen to grow; `None`: it was not seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<SeenMemory>,
+    /// What it had of its GPUs. Journals of carma 0.2 do not say it.
+    #[serde(default, skip_serializing_if = "Had::is_none")]
+    pub had: Had,
     /// What was concluded.
     pub verdict: Reason,
+}
+
+/// What an attempt had of its GPUs, added up over them: an hour on two GPUs is two hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Had {
+    /// Time on GPUs, shared or not.
+    pub held: Millis,
+    /// Progress, in basis points of a millisecond alone on a GPU.
+    progress: u64,
+    /// Energy by share, millijoules, as far as counters were read.
+    pub energy_mj: u64,
+    /// Of the time, that of which the energy is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unmetered: Millis,
+}
+
+fn is_zero(time: &Millis) -> bool {
+    *time == Millis::ZERO
+}
+
+impl Had {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// It had a GPU for a span, at this speed over its speed alone.
+    pub(crate) fn charge(&mut self, span: Millis, pace: Fraction) {
+        self.held = self.held + span;
+        self.progress = self.progress.saturating_add(span.0.saturating_mul(u64::from(pace.0)));
+    }
+
+    /// So much time alone on a GPU would have brought as much: as measured, else as predicted, else 1 over the number of jobs.
+    #[must_use]
+    pub const fn progress(&self) -> Millis {
+        Millis(self.progress / Fraction::ONE.0 as u64)
+    }
+
+    /// Energy, millijoules. `None`: no counter was read over any of the time.
+    #[must_use]
+    pub fn energy_mj(&self) -> Option<u64> {
+        (self.energy_mj > 0 || self.unmetered < self.held).then_some(self.energy_mj)
+    }
+
+    /// Energy that the same progress would have taken alone, millijoules, at this power alone in milliwatts.
+    #[must_use]
+    pub fn alone_mj(&self, power_mw: u32) -> u64 {
+        let mj = u128::from(self.progress().0) * u128::from(power_mw) / 1000;
+        u64::try_from(mj).unwrap_or(u64::MAX)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            held: self.held + other.held,
+            progress: self.progress.saturating_add(other.progress),
+            energy_mj: self.energy_mj.saturating_add(other.energy_mj),
+            unmetered: self.unmetered + other.unmetered,
+        }
+    }
 }
 
 impl Attempt {

@@ -12,6 +12,6 @@ pub use crate::spec::{
     Basis, Computed, Estimates, Estimator, Forecasts, GpuId, JobId, NewJob, Profile, Request, RunTime,
     RunsOf, SharingMode, User,
 };
-pub use attempt::{Attempt, EndCause, EndLevel, Ending, Placement, ProcessRef};
+pub use attempt::{Attempt, EndCause, EndLevel, Ending, Had, Placement, ProcessRef};
 pub use exit::{Exit, ExitStatus, HostUse};
 pub use job::{Finished, Job, JobState, Phase, QueueKey};

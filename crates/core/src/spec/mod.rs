@@ -113,6 +113,12 @@ pub struct Profile {
     /// Share of time with a kernel resident ("GPU utilisation").
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_util: Option<Fraction>,
+    /// SM activity alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smact: Option<Fraction>,
+    /// Power that a GPU draws under it, milliwatts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw: Option<u32>,
     /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<u8>,

@@ -2,16 +2,23 @@
 //!
 //! A GPU's time is divided among its tenants in equal parts, so that what all users are charged is the time in which GPUs
 //! had tenants. Progress is a job's time on a GPU times its speed there: as measured beside its present neighbours, else as
-//! predicted when they came together, else 1 over the number of tenants. Accounts are brought up to date when tenants, speeds
-//! or energy counters change; in between, [`State::accounts_at`] says what they will be.
+//! predicted when they came together, else 1 over the number of tenants. How energy is divided is in [`super::energy`]: what
+//! a job is charged of it, its user is. Accounts are brought up to date when tenants, speeds or energy counters change; in
+//! between, [`State::accounts_at`] and [`State::metered_at`] say what they will be.
 
 use super::State;
-use crate::model::{GpuId, Job, JobId, SharingMode, User};
+use super::energy::{Load, Meter, Others, Tally};
+use crate::ledger::Gpu;
+use crate::model::{GpuId, Had, Job, JobId, SharingMode, User};
 use crate::policy::Options;
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
 
 /// What one user has had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +35,13 @@ pub struct Account {
     pub energy_mj: u64,
     /// Of the time charged, that of which the energy is not known.
     pub unmetered: Millis,
+    /// Energy that attempts which are over would have taken alone, millijoules: of those of which the power alone is known,
+    /// and whose counters were read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub alone_mj: u64,
+    /// What those attempts took.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub alone_of_mj: u64,
     /// Time charged lately: it loses half of its weight with each half-life.
     decayed: Decayed,
     /// Beginning of the quota period that the next two are of.
@@ -45,6 +59,8 @@ impl Account {
             progress: 0,
             energy_mj: 0,
             unmetered: Millis::ZERO,
+            alone_mj: 0,
+            alone_of_mj: 0,
             decayed: Decayed::default(),
             period: Millis::ZERO,
             period_charged: Millis::ZERO,
@@ -157,23 +173,25 @@ impl Decayed {
     }
 }
 
-/// How far the tenants of a GPU are charged.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-struct Meter {
-    /// Up to here.
-    until: Millis,
-    /// When its energy counter was read last, and what it said, millijoules.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    read: Option<(Millis, u64)>,
-    /// Time that users were charged since.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    since: BTreeMap<u32, Millis>,
+/// A job on a GPU, as far as it is charged.
+struct Part {
+    pace: Fraction,
+    load: Load,
 }
 
-/// A job on a GPU, as far as its user is charged.
-struct Part {
-    uid: u32,
-    pace: Fraction,
+/// A job that ends no longer than this after the last reading of the counter has no time of which the energy is not known:
+/// looks are a tenth of a second apart, on the fast clock of virtual GPUs some seconds.
+const UNREAD: Millis = Millis::secs(10);
+
+/// What jobs, users and GPUs come to if energy counters are read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Metered {
+    /// Users, by uid.
+    pub users: BTreeMap<u32, Account>,
+    /// Jobs that have GPUs: of the present attempt.
+    pub jobs: BTreeMap<JobId, Had>,
+    /// GPUs whose counter was read.
+    pub gpus: BTreeMap<GpuId, Tally>,
 }
 
 /// What users have had.
@@ -181,6 +199,9 @@ struct Part {
 pub(super) struct Accounts {
     users: BTreeMap<u32, Account>,
     meters: BTreeMap<GpuId, Meter>,
+    /// Jobs that have GPUs: what their present attempts had.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    jobs: BTreeMap<JobId, Had>,
 }
 
 impl Accounts {
@@ -202,50 +223,71 @@ impl Accounts {
         us / u64::from(options.allowances.share_of(uid))
     }
 
-    fn charge(&mut self, gpu: GpuId, parts: &[Part], now: Millis, options: &Options) {
+    fn charge(&mut self, gpu: GpuId, parts: Vec<Part>, others: Others, now: Millis, options: &Options) {
         // Of a GPU that no account knew before (journals of carma 0.1) it is not known since when.
-        let meter = self.meters.entry(gpu).or_insert_with(|| Meter { until: now, ..Meter::default() });
+        let meter = self.meters.entry(gpu).or_insert_with(|| Meter::from(now));
         let (from, span) = (meter.until, now.since(meter.until));
         meter.until = meter.until.max(now);
-        let among = parts.len() as u64;
-        if span == Millis::ZERO || among == 0 {
+        if span == Millis::ZERO {
             return;
         }
-        for (at, part) in (0..).zip(parts) {
+        let among = parts.len() as u64;
+        for (at, Part { pace, load }) in (0..).zip(&parts) {
             // What does not divide evenly goes to the first, a millisecond each.
             let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
-            let Some(account) = self.users.get_mut(&part.uid) else { continue };
-            account.charge(from, span, charged, part.pace, options);
-            if meter.read.is_some() {
-                let since = meter.since.entry(part.uid).or_default();
-                *since = *since + charged;
+            let Some(account) = self.users.get_mut(&load.uid) else { continue };
+            account.charge(from, span, charged, *pace, options);
+            let had = self.jobs.entry(load.job).or_default();
+            had.charge(span, *pace);
+            if meter.is_read() {
+                meter.owes(load.job, load.uid, span, charged);
             } else {
                 account.unmetered = account.unmetered + charged;
+                had.unmetered = had.unmetered + span;
+            }
+        }
+        if meter.is_read() {
+            let loads: Vec<Load> = parts.into_iter().map(|part| part.load).collect();
+            meter.passed(span, &loads, others);
+        }
+    }
+
+    /// The energy counter of a GPU was read: what it has counted since is divided.
+    fn read(&mut self, gpu: GpuId, energy_mj: u64, now: Millis, options: &Options) {
+        let Some(meter) = self.meters.get_mut(&gpu) else { return };
+        for paid in meter.read(energy_mj, now) {
+            let Some(account) = self.users.get_mut(&paid.due.uid) else { continue };
+            let had = self.jobs.entry(paid.job).or_default();
+            match paid.energy_mj {
+                Some(energy_mj) => {
+                    account.power(now, energy_mj, options);
+                    had.energy_mj = had.energy_mj.saturating_add(energy_mj);
+                }
+                None => {
+                    account.unmetered = account.unmetered + paid.due.charged;
+                    had.unmetered = had.unmetered + paid.due.held;
+                }
             }
         }
     }
 
-    /// The energy counter of a GPU was read: what it has counted since is divided by time.
-    fn read(&mut self, gpu: GpuId, energy_mj: u64, now: Millis, options: &Options) {
-        let Some(meter) = self.meters.get_mut(&gpu) else { return };
-        let before = meter.read.replace((now, energy_mj));
-        let Some((then, counted)) = before else { return };
-        let span = now.since(then);
-        if span == Millis::ZERO {
-            // Two readings of one instant: the first one stands for the time before, the other for what follows.
-            return;
-        }
-        for (uid, charged) in std::mem::take(&mut meter.since) {
-            let Some(account) = self.users.get_mut(&uid) else { continue };
-            // A counter that goes back began anew, and what it had counted is lost.
-            match energy_mj.checked_sub(counted) {
-                Some(delta) => {
-                    let part = u128::from(delta) * u128::from(charged.0) / u128::from(span.0);
-                    account.power(now, u64::try_from(part).unwrap_or(u64::MAX), options);
-                }
-                None => account.unmetered = account.unmetered + charged,
+    /// A job leaves its GPUs, charged up to now. `power_mw`: what a GPU draws under it alone. Returns what it had of them.
+    fn leave(&mut self, job: JobId, uid: u32, gpus: &[GpuId], power_mw: Option<u32>) -> Had {
+        let mut had = self.jobs.remove(&job).unwrap_or_default();
+        let account = &mut self.users.get_mut(&uid);
+        for gpu in gpus {
+            let due = self.meters.get_mut(gpu).and_then(|meter| meter.leave(job));
+            let Some(due) = due.filter(|due| due.held > UNREAD) else { continue };
+            had.unmetered = had.unmetered + due.held;
+            if let Some(account) = account {
+                account.unmetered = account.unmetered + due.charged;
             }
         }
+        if let (Some(account), Some(power), true) = (account, power_mw, had.unmetered == Millis::ZERO) {
+            account.alone_mj = account.alone_mj.saturating_add(had.alone_mj(power));
+            account.alone_of_mj = account.alone_of_mj.saturating_add(had.energy_mj);
+        }
+        had
     }
 }
 
@@ -253,11 +295,24 @@ impl State {
     /// What each user has had, by uid, up to this time.
     #[must_use]
     pub fn accounts_at(&self, now: Millis) -> BTreeMap<u32, Account> {
+        self.metered_at(now, &BTreeMap::new()).users
+    }
+
+    /// What users and jobs have had, and where the energy of GPUs went, up to this time, if energy counters say this now.
+    #[must_use]
+    pub fn metered_at(&self, now: Millis, counters: &BTreeMap<GpuId, u64>) -> Metered {
         let mut accounts = self.accounts.clone();
-        for gpu in self.taken() {
-            accounts.charge(gpu, &self.parts(gpu), now, &self.options);
+        let taken: BTreeSet<GpuId> = self.taken().chain(counters.keys().copied()).collect();
+        for gpu in taken {
+            let (parts, others) = self.parts(gpu);
+            accounts.charge(gpu, parts, others, now, &self.options);
+            if let Some(energy_mj) = counters.get(&gpu) {
+                accounts.read(gpu, *energy_mj, now, &self.options);
+            }
         }
-        accounts.users
+        let read = accounts.meters.into_iter().filter(|(_, meter)| meter.is_read());
+        let gpus = read.map(|(gpu, meter)| (gpu, meter.tally)).collect();
+        Metered { users: accounts.users, jobs: accounts.jobs, gpus }
     }
 
     /// GPUs that have tenants.
@@ -265,11 +320,31 @@ impl State {
         (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| !gpu.tenants.is_empty()).map(|(id, _)| id)
     }
 
-    /// Whom the time of a GPU is charged to.
-    fn parts(&self, id: GpuId) -> Vec<Part> {
-        let tenants = self.gpu(id).map_or(&[][..], |gpu| &gpu.tenants);
-        let jobs = tenants.iter().filter_map(|tenant| self.job(tenant.job));
-        jobs.map(|job| Part { uid: job.spec.user.uid, pace: self.pace(job) }).collect()
+    /// Whom the time and the energy of a GPU are charged to.
+    fn parts(&self, id: GpuId) -> (Vec<Part>, Others) {
+        let Some(gpu) = self.gpu(id) else { return (Vec::new(), Others::None) };
+        let part = |job: &Job| {
+            let pace = self.pace(job);
+            Part { pace, load: load(gpu, job, pace) }
+        };
+        let jobs = gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
+        (jobs.map(part).collect(), Others::on(gpu))
+    }
+
+    /// What part each job on a GPU has of what the GPU does, as energy is divided. `None`: it is not known of one of them.
+    #[must_use]
+    pub fn activity_shares(&self, id: GpuId) -> Vec<(JobId, Option<Fraction>)> {
+        let (parts, _) = self.parts(id);
+        let sum = parts.iter().map(|part| part.load.activity).sum::<Option<u64>>();
+        let share = |part: &Part| match (sum, part.load.activity) {
+            _ if parts.len() == 1 => Some(Fraction::ONE),
+            (Some(sum), Some(own)) => {
+                let share = (u128::from(own) * u128::from(Fraction::ONE.0)).checked_div(u128::from(sum))?;
+                u32::try_from(share).ok().map(Fraction)
+            }
+            _ => None,
+        };
+        parts.iter().map(|part| (part.load.job, share(part))).collect()
     }
 
     /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest.
@@ -295,8 +370,8 @@ impl State {
 
     fn charge<'a>(&mut self, gpus: impl IntoIterator<Item = &'a GpuId>) {
         for gpu in gpus {
-            let parts = self.parts(*gpu);
-            self.accounts.charge(*gpu, &parts, self.now, &self.options);
+            let (parts, others) = self.parts(*gpu);
+            self.accounts.charge(*gpu, parts, others, self.now, &self.options);
         }
     }
 
@@ -309,10 +384,26 @@ impl State {
         self.charge(&around);
     }
 
+    /// A look at a GPU is about to be taken in: what is reserved and what is seen may be otherwise then, and its energy until now
+    /// is divided by what was. Without a counter nothing depends on it.
+    pub(super) fn charge_as_it_was(&mut self, gpu: GpuId) {
+        if self.accounts.meters.get(&gpu).is_some_and(Meter::is_read) {
+            self.charge([&gpu]);
+        }
+    }
+
     /// The energy counter of a GPU was read.
     pub(super) fn metered(&mut self, gpu: GpuId, energy_mj: u64) {
         self.charge([&gpu]);
         self.accounts.read(gpu, energy_mj, self.now, &self.options);
+    }
+
+    /// A job leaves its GPUs. Returns what it had of them.
+    pub(super) fn settle(&mut self, job: JobId, gpus: &[GpuId]) -> Had {
+        self.charge_around(gpus);
+        let Some(spec) = self.job(job).map(|job| &job.spec) else { return Had::default() };
+        let (uid, power_mw) = (spec.user.uid, spec.profile.power_mw);
+        self.accounts.leave(job, uid, gpus, power_mw)
     }
 
     /// Tenants of these GPUs are others now: what was predicted of them together is remembered with them.
@@ -345,6 +436,21 @@ impl State {
         let jobs = gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
         jobs.filter_map(|job| Some((job.spec.id, pace(job)?.expected))).collect()
     }
+}
+
+/// What a job asks of a GPU that it is on.
+fn load(gpu: &Gpu, job: &Job, pace: Fraction) -> Load {
+    let tenant = gpu.tenant(job.spec.id);
+    let seen = tenant.is_some_and(|tenant| tenant.active_since.is_some());
+    let is_known = gpu.seen.as_ref().is_some_and(|seen| seen.processes_known);
+    let alone = tenant.and_then(|tenant| tenant.alone?.means()[0]).or(job.spec.profile.smact);
+    let activity = match alone {
+        _ if is_known && !seen => Some(0),
+        Some(alone) => Some(u64::from(alone.0) * u64::from(pace.0)),
+        None => None,
+    };
+    let memory = tenant.map_or(0, |tenant| tenant.takes(gpu.info.memory).0);
+    Load { job: job.spec.id, uid: job.spec.user.uid, memory, activity }
 }
 
 #[cfg(test)]
@@ -384,23 +490,32 @@ mod tests {
         }
     }
 
-    fn accounts(parts: &[(u32, u32)]) -> (Accounts, Vec<Part>) {
+    fn accounts(parts: &[(u32, u32)]) -> Accounts {
         let mut accounts = Accounts::default();
-        let part = |(uid, pace): &(u32, u32)| Part { uid: *uid, pace: Fraction::percent(*pace) };
         parts.iter().for_each(|(uid, _)| accounts.open(&User::new(*uid, format!("u{uid}"))));
-        (accounts, parts.iter().map(part).collect())
+        accounts
+    }
+
+    /// Jobs 1, 2 and so on of these users at these speeds.
+    fn charge(accounts: &mut Accounts, parts: &[(u32, u32)], now: Millis, options: &Options) {
+        let part = |(job, (uid, pace)): (u64, &(u32, u32))| {
+            let load = Load { job: JobId(job), uid: *uid, memory: 1, activity: None };
+            Part { pace: Fraction::percent(*pace), load }
+        };
+        accounts.charge(GpuId(0), (1..).zip(parts).map(part).collect(), Others::None, now, options);
     }
 
     #[test]
     fn time_progress_and_energy_are_divided() {
-        let (mut accounts, parts) = accounts(&[(1, 70), (2, 90), (2, 60)]);
+        let parts = [(1, 70), (2, 90), (2, 60)];
+        let mut accounts = accounts(&parts);
         let options = Options::default();
         let gpu = GpuId(0);
-        accounts.charge(gpu, &[], HOUR, &options);
+        charge(&mut accounts, &[], HOUR, &options);
         accounts.read(gpu, 5_000, HOUR, &options);
         // An hour alone for nobody, an hour for three jobs, and the counter goes on by 900 J in these two hours.
-        accounts.charge(gpu, &[], HOUR + HOUR, &options);
-        accounts.charge(gpu, &parts, Millis(HOUR.0 * 3), &options);
+        charge(&mut accounts, &[], HOUR + HOUR, &options);
+        charge(&mut accounts, &parts, Millis(HOUR.0 * 3), &options);
         accounts.read(gpu, 905_000, Millis(HOUR.0 * 3), &options);
         let (one, two) = (&accounts.users[&1], &accounts.users[&2]);
         assert_eq!((one.held, one.charged), (HOUR, Millis(HOUR.0 / 3)));
@@ -408,22 +523,32 @@ mod tests {
         assert_eq!((one.progress(), two.progress()), (Millis(HOUR.0 * 7 / 10), Millis(HOUR.0 * 15 / 10)));
         assert_eq!((one.energy_mj, two.energy_mj), (150_000, 300_000));
         assert_eq!((one.unmetered, two.unmetered), (Millis::ZERO, Millis::ZERO));
+        let had = accounts.jobs[&JobId(2)];
+        assert_eq!((had.held, had.progress(), had.energy_mj), (HOUR, Millis(HOUR.0 * 9 / 10), 150_000));
         // The counter began anew.
-        accounts.charge(gpu, &parts, Millis(HOUR.0 * 4), &options);
+        charge(&mut accounts, &parts, Millis(HOUR.0 * 4), &options);
         accounts.read(gpu, 7_000, Millis(HOUR.0 * 4), &options);
         assert_eq!(accounts.users[&1].energy_mj, 150_000);
         assert_eq!(accounts.users[&1].unmetered, Millis(HOUR.0 / 3));
+        assert_eq!(accounts.jobs[&JobId(1)].unmetered, HOUR);
+        // A job that is over pays up to the last reading; a long time after it is not known.
+        charge(&mut accounts, &parts, Millis(HOUR.0 * 4) + UNREAD, &options);
+        assert_eq!(accounts.leave(JobId(1), 1, &[gpu], None).unmetered, HOUR);
+        charge(&mut accounts, &parts[1..], Millis(HOUR.0 * 5), &options);
+        assert_eq!(accounts.leave(JobId(2), 2, &[gpu], Some(1)).unmetered, HOUR + HOUR);
+        assert_eq!(accounts.users[&2].alone_of_mj, 0, "part of it is not known");
     }
 
     #[test]
     fn a_period_counts_from_its_beginning() {
-        let (mut accounts, parts) = accounts(&[(1, 100)]);
+        let parts = [(1, 100)];
+        let mut accounts = accounts(&parts);
         let options = Options { quota_period: Millis(HOUR.0 * 10), ..Options::default() };
-        accounts.charge(GpuId(0), &[], HOUR, &options);
-        accounts.charge(GpuId(0), &parts, Millis(HOUR.0 * 9), &options);
+        charge(&mut accounts, &[], HOUR, &options);
+        charge(&mut accounts, &parts, Millis(HOUR.0 * 9), &options);
         let of = |accounts: &Accounts, at: u64| accounts.users[&1].of_period(Millis(HOUR.0 * at), &options).0;
         assert_eq!((of(&accounts, 9), of(&accounts, 10)), (Millis(HOUR.0 * 8), Millis::ZERO));
-        accounts.charge(GpuId(0), &parts, Millis(HOUR.0 * 12), &options);
+        charge(&mut accounts, &parts, Millis(HOUR.0 * 12), &options);
         assert_eq!((of(&accounts, 9), of(&accounts, 12)), (Millis::ZERO, Millis(HOUR.0 * 2)));
     }
 }

@@ -132,7 +132,10 @@ impl State {
                     job.not_before = until;
                     // A machine that lacks something for days must not make the job grow without end.
                     if failures > KEPT_NOT_LAUNCHED {
-                        job.past.remove(job.past.len() - 2);
+                        let gone = job.past.remove(job.past.len() - 2);
+                        if let Some(last) = job.past.last_mut() {
+                            last.had = last.had.with(gone.had);
+                        }
                     }
                 });
             }
@@ -189,7 +192,7 @@ impl State {
             Phase::Launching { placement, .. } => (placement.clone(), None),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
         };
-        self.charge_around(&placement.gpus);
+        let had = self.settle(id, &placement.gpus);
         let mut left = Vec::new();
         for gpu in &placement.gpus {
             if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)) {
@@ -208,7 +211,7 @@ impl State {
         });
         self.regrouped(&placement.gpus);
         self.predict_paces(&placement.gpus);
-        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, verdict };
+        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, had, verdict };
         // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;

@@ -32,12 +32,14 @@ impl State {
         // and time stands still here: else every GPU would count as stale until it catches up.
         let age = at.since(seen.at);
         let seen = Observation { at: Millis(self.now.0.saturating_sub(age.0)), ..seen.clone() };
-        let energy = seen.energy_mj;
-        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))?;
-        if let Some(energy_mj) = energy {
+        if self.gpu(id).is_none() {
+            return Err(Rejected::NoSuchGpu);
+        }
+        self.charge_as_it_was(id);
+        if let Some(energy_mj) = seen.energy_mj {
             self.metered(id, energy_mj);
         }
-        Ok(())
+        self.change_gpu(id, |gpu, options| gpu.observe(seen, options))
     }
 
     pub(super) fn unchanged(&mut self, ids: &[GpuId]) -> Result<(), Rejected> {
@@ -47,6 +49,7 @@ impl State {
             return Err(Rejected::NoSuchGpu);
         }
         for id in ids {
+            self.charge_as_it_was(*id);
             self.change_gpu(*id, |gpu, options| {
                 if let Some(seen) = gpu.seen.take() {
                     gpu.observe(Observation { at: now, ..seen }, options);

@@ -6,6 +6,7 @@
 mod accounts;
 mod attempts;
 mod devices;
+mod energy;
 mod index;
 mod oom;
 mod outcome;
@@ -18,7 +19,8 @@ mod suppose;
 mod waiting;
 mod weights;
 
-pub use accounts::Account;
+pub use accounts::{Account, Metered};
+pub use energy::Tally;
 pub use index::Usage;
 pub(crate) use place::Share;
 pub use place::Unbounded;

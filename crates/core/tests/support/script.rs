@@ -9,8 +9,8 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
-//! learn ID [computed=..] [measured=..] [score=N] [util=.5]
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [power_w=300] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
+//! learn ID [computed=..] [measured=..] [score=N] [util=.5] [smact=.5] [power_w=300]
 //!                              what earlier runs tell of a job: of its memory, of what it does alone
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
@@ -32,6 +32,7 @@
 //! drain|resume GPU by=USER
 //! show                         GPUs with their ledger, and jobs
 //! usage                        what users have had
+//! joules                       where the energy of GPUs went, and what jobs that have GPUs took
 //! each WORD ... / end          plays the lines between for each word, from a fresh state, `$` being
 //!                              the word; only commands that print something are shown
 //! reset                        a fresh state
@@ -203,7 +204,12 @@ fn memory(text: &str) -> Outcome<MiB> {
 }
 
 fn profile(words: &mut Words) -> Outcome<Profile> {
-    Ok(Profile { gpu_util: words.take_as("util", share)?, score: words.take_as("score", number)? })
+    Ok(Profile {
+        gpu_util: words.take_as("util", share)?,
+        smact: words.take_as("smact", share)?,
+        power_mw: words.take_as("power_w", number::<u32>)?.map(|watts| watts * 1000),
+        score: words.take_as("score", number)?,
+    })
 }
 
 /// `BASIS:NEED:UPPER`, and a fourth word: `elastic`, or the memory of the GPU that a share is one of.
@@ -407,6 +413,7 @@ impl Stage {
             "restart" => self.restart()?,
             "show" => self.show(),
             "usage" => self.usage(),
+            "joules" => self.joules(),
             "reset" => {
                 *self = Self { out: std::mem::take(&mut self.out), ..Self::default() };
             }
@@ -945,6 +952,28 @@ impl Stage {
                 tenths(account.decayed_at(self.clock, &self.options)),
                 tenths(in_period),
             ));
+        }
+    }
+
+    fn joules(&mut self) {
+        let joules = |mj: u64| format!("{}.{} J", mj / 1000, mj / 100 % 10);
+        let metered = self.state.metered_at(self.clock, &BTreeMap::new());
+        for (gpu, tally) in &metered.gpus {
+            self.say(format!(
+                "GPU {}: {}: jobs {}, idle {}, others {}",
+                gpu.0,
+                joules(tally.total_mj()),
+                joules(tally.jobs_mj),
+                joules(tally.idle_mj),
+                joules(tally.others_mj),
+            ));
+        }
+        for (id, had) in &metered.jobs {
+            let Some(job) = self.state.job(*id) else { continue };
+            let alone =
+                job.spec.profile.power_mw.map(|power| format!(", alone {}", joules(had.alone_mj(power))));
+            let took = had.energy_mj().map_or_else(|| "unknown".to_owned(), joules);
+            self.say(format!("job {id}: {took}{}", alone.unwrap_or_default()));
         }
     }
 

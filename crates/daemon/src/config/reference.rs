@@ -5,7 +5,7 @@ use super::*;
 use carma_bless::{agrees, wrapped};
 use std::fmt::Write as _;
 
-const SECTIONS: [Section; 10] = [
+const SECTIONS: [Section; 11] = [
     Config::SECTION,
     GateConfig::SECTION,
     MemoryConfig::SECTION,
@@ -16,6 +16,7 @@ const SECTIONS: [Section; 10] = [
     JobsConfig::SECTION,
     LimitsConfig::SECTION,
     JournalConfig::SECTION,
+    RecorderConfig::SECTION,
 ];
 
 impl Key {

@@ -3,6 +3,7 @@
 use super::{Answered, Shared, Words, job_id, show};
 use crate::explain;
 use crate::messages::Peer;
+use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::ExplainReply;
@@ -17,12 +18,14 @@ pub(super) async fn explain(
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
-    let paces = app.paces.clone();
+    let (paces, looks) = (app.paces.clone(), app.board.looks());
     let reply = app.readers.read(move |reader| {
         let over = show::find(reader, &state, id)?;
         let subject = show::subject(&state, over.as_ref(), id)?;
         let stored = reader.job(id)?;
-        Ok(explain::explain(asker, &state, now, &subject, stored.as_ref(), &paces.done()))
+        let (done, metered) = (paces.done(), view::metered(&state, now, &looks));
+        let live = Live { done: &done, metered: &metered };
+        Ok(explain::explain(asker, &state, now, &subject, stored.as_ref(), live))
     });
     Ok(Json(reply.await?))
 }

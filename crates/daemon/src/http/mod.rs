@@ -9,6 +9,7 @@ mod memory;
 mod order;
 mod queue;
 mod readers;
+mod record;
 mod show;
 mod slowdowns;
 mod status;
@@ -24,6 +25,7 @@ use crate::journal::JournalError;
 use crate::limits::Descriptors;
 use crate::messages::{Message, Peer, Refused};
 use crate::people::{People, Person};
+use crate::recorder::Recorder;
 use crate::run::pace::Paces;
 use crate::sampler::Board;
 use crate::slowdown::Rates;
@@ -53,6 +55,8 @@ pub struct App {
     pub engine: mpsc::Sender<Message>,
     /// The latest looks at the GPUs.
     pub board: Arc<Board>,
+    /// What is recorded of them; `None`: nothing is.
+    pub recorder: Option<Arc<Recorder>>,
     /// How fast running jobs go.
     pub rates: Rates,
     /// What running jobs count.
@@ -248,6 +252,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/gpus", get(gpus::gpus))
         .route("/v1/gpus/{index}/{verb}", post(order::gpu))
         .route("/v1/slowdowns", get(slowdowns::slowdowns))
+        .route("/v1/record", get(record::record))
         .route("/v1/history", get(history::history))
         .route("/v1/usage", get(usage::usage))
         .route("/v1/memory", get(memory::memory))

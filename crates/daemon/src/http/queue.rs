@@ -2,7 +2,7 @@
 
 use super::{Answered, Asked, Failure, MyTurns, Shared, history};
 use crate::messages::{Peer, Refused};
-use crate::view;
+use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::JobsReply;
@@ -29,8 +29,11 @@ pub(super) async fn queue(
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
-    let (of_state, paces) = (state.clone(), app.paces.clone());
-    let task = tokio::task::spawn_blocking(move || view::jobs(asker, &of_state, now, &paces.done()));
+    let (of_state, paces, looks) = (state.clone(), app.paces.clone(), app.board.looks());
+    let task = tokio::task::spawn_blocking(move || {
+        let (done, metered) = (paces.done(), view::metered(&of_state, now, &looks));
+        view::jobs(asker, &of_state, now, Live { done: &done, metered: &metered })
+    });
     let mut reply = task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
     if options.all {
         let _turn = app.readers.listing(&turns).await?;

@@ -3,7 +3,7 @@
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
 use crate::journal::Reader;
 use crate::messages::Peer;
-use crate::view::{self, Beside, Subject};
+use crate::view::{self, Beside, Live, Subject};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::JobDetail;
@@ -21,7 +21,7 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let asker = app.asker(peer);
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-    let (paces, journal) = (app.paces.clone(), app.journal_id.clone());
+    let (paces, journal, looks) = (app.paces.clone(), app.journal_id.clone(), app.board.looks());
     let reply = app.readers.read(move |reader| {
         let mut stored = reader.job(id)?;
         if stored.as_ref().is_some_and(|stored| stored.request.saves_at_home()) {
@@ -30,8 +30,9 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
         }
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
-        let done = paces.done();
-        let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, done: done.get(&id) };
+        let (done, metered) = (paces.done(), view::metered(&state, now, &looks));
+        let live = Live { done: &done, metered: &metered };
+        let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, live };
         Ok(view::detail(asker, &state, now, &subject, beside))
     });
     Ok(Json(reply.await?))

@@ -21,10 +21,11 @@ pub(super) async fn usage(
     Asked(options): Asked<Options>,
 ) -> Answered<UsageReply> {
     let (state, _) = app.view().await?;
-    let mut reply = view::usage(app.asker(&peer), &state, app.clock.now());
+    let mut reply = view::usage(app.asker(&peer), &state, app.clock.now(), &app.board.looks());
     if let Some(user) = options.user {
         reply.users.retain(|row| row.user == user);
         reply.others = None;
+        reply.gpus.clear();
         if reply.users.is_empty() {
             // The same words whether there is none or it is another's.
             let text = format!("there is no account of '{}' that you may see", short(&user));

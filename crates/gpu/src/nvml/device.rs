@@ -112,6 +112,7 @@ impl<'n> Device<'n> {
             power_mw: optional(self.nvml.power_usage())?,
             energy_mj: optional(self.nvml.total_energy_consumption())?,
             sm_clock_mhz: optional(self.nvml.clock_info(Clock::SM))?,
+            memory_clock_mhz: optional(self.nvml.clock_info(Clock::Memory))?,
             processes: optional(processes(&self.nvml))?,
         })
     }

@@ -147,6 +147,7 @@ mod tests {
                 activity: Activity::default(),
                 power_mw: None,
                 sm_clock_mhz: None,
+                memory_clock_mhz: None,
                 energy_mj: None,
                 processes: Some(processes),
             };

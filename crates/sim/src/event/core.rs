@@ -309,7 +309,7 @@ pub(super) fn index(job: JobId) -> JobIndex {
 /// What is known of a task beforehand.
 fn profile(task: &CatalogueTask) -> Profile {
     let gpu_util = task.activity.gract.and_then(Fraction::from_f64);
-    Profile { gpu_util, score: task.lucid_score }
+    Profile { gpu_util, score: task.lucid_score, ..Profile::default() }
 }
 
 /// How often the core may ask on at one instant; the daemon's asks on with each of its turns.

@@ -18,6 +18,10 @@ pub enum End {
     Evicted,
     /// Its GPU was about to run full; it begins anew.
     GrowthGuard,
+    /// Of a recorded run: it failed, was cancelled, or reached its time limit.
+    Failed,
+    /// Of a recorded run: it went on beyond what is shown.
+    Running,
 }
 
 /// One stretch of a job on its GPUs.
@@ -109,6 +113,28 @@ pub struct Spread {
     pub p95: f64,
     /// Largest value.
     pub max: f64,
+}
+
+impl Spread {
+    /// Of these values; of none all is 0.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let Some(max) = values.last().copied() else {
+            return Self::default();
+        };
+        let at = |q: f64| carma_stats::quantile(&values, q).unwrap_or_default();
+        Self { mean: values.iter().sum::<f64>() / values.len() as f64, median: at(0.5), p95: at(0.95), max }
+    }
+}
+
+/// Jain's fairness index of the means per user, each a sum and how many it is of: `(sum x)^2 / (n sum x^2)`, 1 when all are
+/// alike. Users without anything do not count.
+#[must_use]
+pub fn jain(users: &[(f64, u64)]) -> f64 {
+    let means: Vec<f64> = users.iter().filter(|(_, n)| *n > 0).map(|(sum, n)| sum / *n as f64).collect();
+    let (sum, squares) = means.iter().fold((0.0, 0.0), |(a, b), x| (a + x, b + x * x));
+    if squares > 0.0 { sum * sum / (means.len() as f64 * squares) } else { 1.0 }
 }
 
 /// The figures of a run.

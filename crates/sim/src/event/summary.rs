@@ -1,7 +1,7 @@
 //! The figures of a run.
 
 use super::engine::Account;
-use super::outcome::{ActiveMeans, GpuSeries, Spread, Summary};
+use super::outcome::{ActiveMeans, GpuSeries, Spread, Summary, jain};
 use super::world::World;
 use crate::trace::Workload;
 
@@ -52,10 +52,10 @@ pub(super) fn summary(workload: &Workload, ledger: &[Account], world: &World, en
         }
     }
     s.makespan_s = span_ms / S;
-    s.wait_s = spread(wait);
-    s.exec_s = spread(exec);
-    s.jct_s = spread(jct);
-    s.slowdown = spread(slowdown);
+    s.wait_s = Spread::of(wait);
+    s.exec_s = Spread::of(exec);
+    s.jct_s = Spread::of(jct);
+    s.slowdown = Spread::of(slowdown);
     s.oom_wait_s = if recovered > 0 { oom_wait / recovered as f64 } else { 0.0 };
     s.users = user_wait.iter().filter(|(_, n)| *n > 0).count() as u64;
     s.fairness_wait = jain(&user_wait);
@@ -86,22 +86,6 @@ fn totals(s: &mut Summary, world: &World, span_ms: f64) {
     };
     s.jobs_per_gpu = per(sum(|t| t.tenants), busy);
     s.busy = per(busy, gpu_time);
-}
-
-fn spread(mut values: Vec<f64>) -> Spread {
-    values.sort_by(f64::total_cmp);
-    let Some(max) = values.last().copied() else {
-        return Spread::default();
-    };
-    let at = |q: f64| carma_stats::quantile(&values, q).unwrap_or_default();
-    Spread { mean: values.iter().sum::<f64>() / values.len() as f64, median: at(0.5), p95: at(0.95), max }
-}
-
-/// Jain's fairness index of the means per user: `(sum x)^2 / (n sum x^2)`, 1 when all are alike.
-fn jain(users: &[(f64, u64)]) -> f64 {
-    let means: Vec<f64> = users.iter().filter(|(_, n)| *n > 0).map(|(sum, n)| sum / *n as f64).collect();
-    let (sum, squares) = means.iter().fold((0.0, 0.0), |(a, b), x| (a + x, b + x * x));
-    if squares > 0.0 { sum * sum / (means.len() as f64 * squares) } else { 1.0 }
 }
 
 /// Points that a curve over the whole run has at most.
@@ -158,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_spread_interpolates() {
-        let s = spread(vec![4.0, 1.0, 3.0, 2.0]);
+        let s = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
         assert_eq!((s.mean, s.median, s.max), (2.5, 2.5, 4.0));
         assert!((s.p95 - 3.85).abs() < 1e-12);
     }

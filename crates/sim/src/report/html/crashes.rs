@@ -1,7 +1,7 @@
 //! Out-of-memory crashes: how many, what they cost, and each of the first ones.
 
 use super::text::{Esc, Short, count, span};
-use super::{block, open};
+use super::{Origin, block, open};
 use crate::event::outcome::{Oom, RunResult};
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 const LISTED: usize = 50;
 
 /// Writes the section.
-pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
+pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], origin: Origin) {
     open(out, "ooms", "Out-of-memory crashes");
     out.push_str(
         "<div class=\"wide\"><table><thead><tr><th class=\"text\">Policy</th><th class=\"text\">Precondition of sharing</th><th>OOM crashes</th><th>Jobs affected</th>\
@@ -40,7 +40,14 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     } else if runs.iter().any(|r| r.summary.oom > 0) {
         super::absent(
             out,
-            "The result does not hold the crashes one by one. It does after <code>carma simulate --json --detail</code>.",
+            match origin {
+                Origin::Simulated => {
+                    "The result does not hold the crashes one by one. It does after <code>carma simulate --json --detail</code>."
+                }
+                Origin::Recorded | Origin::RecordedVirtual => {
+                    "<code>carma show</code> says of each attempt why it ran out of memory."
+                }
+            },
         );
     }
     out.push_str("</section>\n");

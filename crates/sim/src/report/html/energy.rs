@@ -1,8 +1,8 @@
 //! What each policy took from the socket.
 
-use super::COLOURS;
 use super::plot::{At, WIDTH};
 use super::text::{Short, UNKNOWN, Unit, energy_unit, largest, number, watt_hours};
+use super::{COLOURS, JobEnergy};
 use crate::event::outcome::RunResult;
 use std::fmt::Write as _;
 
@@ -10,8 +10,11 @@ use std::fmt::Write as _;
 const RUNS: usize = 40;
 const ROW: f64 = 30.0;
 
+/// The most jobs of the table.
+const JOBS: usize = 50;
+
 /// Writes the section.
-pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
+pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], joules: &[JobEnergy]) {
     super::open(out, "energy", "Energy and power");
     let runs = &runs[..runs.len().min(RUNS)];
     // Names of policies may be long, and bars must start at one place.
@@ -55,7 +58,44 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
         let _ =
             writeln!(out, "<p class=\"remark\">The first {RUNS} of {} policies are drawn.</p>", names.len());
     }
+    if !joules.is_empty() {
+        jobs(out, joules);
+    }
     out.push_str("</section>\n");
+}
+
+/// What jobs took, the most first.
+fn jobs(out: &mut String, joules: &[JobEnergy]) {
+    let mut order: Vec<&JobEnergy> = joules.iter().collect();
+    order.sort_by(|a, b| b.energy_j.total_cmp(&a.energy_j));
+    let unit = energy_unit(largest(joules.iter().map(|job| job.energy_j)));
+    out.push_str(
+        "<h3>Energy of jobs</h3><div class=\"wide\"><table><thead><tr><th class=\"text\">Job</th><th class=\"text\">Task</th>\
+         <th class=\"text\">User</th>",
+    );
+    let _ = write!(out, "<th>Energy, {}</th><th>Alone, {}</th></tr></thead><tbody>", unit.name, unit.name);
+    for job in order.iter().take(JOBS) {
+        let alone = job.alone_j.map_or_else(|| UNKNOWN.to_owned(), |joules| number(unit.of(joules)));
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"text\">{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{alone}</td></tr>",
+            Short(&job.id, 40),
+            Short(&job.task, 60),
+            Short(&job.user, 40),
+            number(unit.of(job.energy_j)),
+        );
+    }
+    let sum: f64 = joules.iter().map(|job| job.energy_j).sum();
+    let _ = writeln!(
+        out,
+        "</tbody></table></div>\n<p class=\"remark\">All {} took {} {} ({}), each over all of its time and by its share of the GPUs\u{2019} \
+         energy counters. Alone: what the same progress would have taken on a GPU alone, as forecast.{}</p>",
+        joules.len(),
+        number(unit.of(sum)),
+        unit.name,
+        watt_hours(sum),
+        if joules.len() > JOBS { " Those that took most are listed." } else { "" },
+    );
 }
 
 fn bars(

@@ -1,8 +1,8 @@
 //! Which task was when on which GPU.
 
-use super::absent;
 use super::plot::{At, Panel, WIDTH, open, time_ticks};
 use super::text::{Esc, Short, largest, plural, span};
+use super::{Origin, absent};
 use crate::event::outcome::{End, RunResult, Stretch};
 use carma_core::units::Millis;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +26,18 @@ struct Bar<'a> {
 }
 
 /// Writes the section.
-pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
+pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], origin: Origin) {
     super::open(out, "gantt", "Tasks on the GPUs");
     if runs.iter().all(|r| r.stretches.is_empty()) {
         absent(
             out,
-            "The result does not say which task ran where. It does after <code>carma simulate --html</code> \
-             and after <code>carma simulate --json --detail</code>.",
+            match origin {
+                Origin::Simulated => {
+                    "The result does not say which task ran where. It does after <code>carma simulate --html</code> \
+                     and after <code>carma simulate --json --detail</code>."
+                }
+                Origin::Recorded | Origin::RecordedVirtual => "Nothing ran.",
+            },
         );
         out.push_str("</section>\n");
         return;
@@ -278,6 +283,8 @@ fn draw(
         End::Preempted => "taken back, goes on later",
         End::Evicted => "evicted: it slowed a neighbour down beyond its limit; begins anew",
         End::GrowthGuard => "growth guard: its GPU was about to run full; begins anew",
+        End::Failed => "failed, cancelled or timed out",
+        End::Running => "goes on",
     };
     let _ = write!(
         out,
@@ -323,7 +330,7 @@ GPU {} · attempt {}
             let r = (thick * 0.4).clamp(2.5, 5.0);
             marks.push_str(&taken_back(mark(r), y, r));
         }
-        End::Completed => {}
+        End::Completed | End::Failed | End::Running => {}
     }
 }
 

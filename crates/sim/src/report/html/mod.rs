@@ -1,4 +1,4 @@
-//! The page of a simulation: one file that opens offline, for reading, printing and talks.
+//! The page of a simulation, or of a recorded run beside one: one file that opens offline, for reading, printing and talks.
 //!
 //! All drawings are SVG made here; nothing is fetched. The script only lets a reader choose which
 //! policies the activity section compares, and the page is complete without it.
@@ -41,9 +41,57 @@ pub fn top(title: &str, has_script: bool) -> String {
     )
 }
 
+/// Where the runs of a page come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// All of them are simulated.
+    Simulated,
+    /// The first was recorded on GPUs. Others are simulated, and their names say so.
+    Recorded,
+    /// The same on virtual GPUs.
+    RecordedVirtual,
+}
+
+impl Origin {
+    /// The badge at the top, and the words at the end.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Simulated => (
+                "<strong>Simulated:</strong> a model, not a measurement",
+                "Simulated: a model, not a measurement.",
+            ),
+            Self::Recorded => (
+                "<strong>Recorded</strong> by carma as it ran; what is called simulated is a model",
+                "Recorded; what is called simulated is a model.",
+            ),
+            Self::RecordedVirtual => (
+                "<strong>Virtual GPUs:</strong> a model, not a measurement",
+                "Virtual GPUs: a model, not a measurement.",
+            ),
+        }
+    }
+}
+
+/// Energy of a job.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct JobEnergy {
+    /// Its number.
+    pub id: String,
+    /// What it is.
+    pub task: String,
+    /// Who submitted it.
+    pub user: String,
+    /// What it took, joules.
+    pub energy_j: f64,
+    /// What the same progress would have taken alone; `None`: not known.
+    pub alone_j: Option<f64>,
+}
+
 /// What the page shows.
 #[derive(Debug, Clone, Copy)]
 pub struct PageInput<'a> {
+    /// Where the runs come from.
+    pub origin: Origin,
     /// Title of the page.
     pub title: &'a str,
     /// Name of the trace.
@@ -58,6 +106,8 @@ pub struct PageInput<'a> {
     pub notes: &'a [String],
     /// One for each policy; the first is what the others are compared with.
     pub runs: &'a [RunResult],
+    /// Of a recorded run, what its jobs took; empty where nothing is known of it.
+    pub joules: &'a [JobEnergy],
 }
 
 /// The most runs of a page: no person compares more, and a browser shows them.
@@ -84,25 +134,27 @@ pub fn page(input: &PageInput<'_>) -> String {
     } else {
         figures::section(&mut out, runs, &names);
         activity::section(&mut out, runs, &names);
-        gantt::section(&mut out, runs, &names);
+        gantt::section(&mut out, runs, &names, input.origin);
         spread::section(&mut out, runs, &names);
-        energy::section(&mut out, runs, &names);
-        crashes::section(&mut out, runs, &names);
+        energy::section(&mut out, runs, &names, input.joules);
+        crashes::section(&mut out, runs, &names, input.origin);
     }
     let _ = write!(
         out,
-        "<footer>Written by carma {}. Simulated: a model, not a measurement.</footer>\n</main>\n<script>\n{}</script>\n</body></html>\n",
+        "<footer>Written by carma {}. {}</footer>\n</main>\n<script>\n{}</script>\n</body></html>\n",
         env!("CARGO_PKG_VERSION"),
+        input.origin.words().1,
         include_str!("page.js"),
     );
     out
 }
 
-/// What was simulated, and that it was.
+/// What ran, and whether that was simulated.
 fn head(out: &mut String, input: &PageInput<'_>) {
     let _ = write!(
         out,
-        "<header><p class=\"badge\"><strong>Simulated:</strong> a model, not a measurement</p>\n<h1>{}</h1>\n<dl>",
+        "<header><p class=\"badge\">{}</p>\n<h1>{}</h1>\n<dl>",
+        input.origin.words().0,
         Esc(input.title)
     );
     let mut item = |name: &str, value: &str| {
@@ -123,8 +175,10 @@ fn head(out: &mut String, input: &PageInput<'_>) {
     );
     item("Policies", &listed(input.runs.iter().map(|r| r.policy.as_str())));
     item("Sharing", &listed(input.runs.iter().map(|r| r.sharing.as_str())));
-    let seeds: Vec<String> = input.runs.iter().map(|r| r.seed.to_string()).collect();
-    item("Seed", &listed(seeds.iter().map(String::as_str)));
+    if input.origin == Origin::Simulated {
+        let seeds: Vec<String> = input.runs.iter().map(|r| r.seed.to_string()).collect();
+        item("Seed", &listed(seeds.iter().map(String::as_str)));
+    }
     item("Page written", &Esc(input.date).to_string());
     out.push_str("</dl>\n");
     if !input.command.is_empty() {

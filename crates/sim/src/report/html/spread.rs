@@ -93,8 +93,10 @@ fn slowdowns(run: &RunResult) -> Vec<f64> {
         if let Some(time) = time {
             match stretch.how {
                 // What came before was lost.
-                End::OutOfMemory | End::Evicted | End::GrowthGuard => *time = 0.0,
-                End::Completed | End::Preempted => *time += seconds(stretch.end.since(stretch.start)),
+                End::OutOfMemory | End::Evicted | End::GrowthGuard | End::Failed => *time = 0.0,
+                End::Completed | End::Preempted | End::Running => {
+                    *time += seconds(stretch.end.since(stretch.start))
+                }
             }
         }
     }

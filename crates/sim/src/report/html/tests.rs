@@ -8,6 +8,7 @@ use carma_core::units::Millis;
 fn shown(runs: &[RunResult]) -> String {
     let notes = ["Interference is modelled.".to_owned()];
     let page = page(&PageInput {
+        origin: Origin::Simulated,
         title: "60 jobs on 4 GPUs",
         trace: "trace-60",
         cluster: "4xA100-40GB",
@@ -15,6 +16,7 @@ fn shown(runs: &[RunResult]) -> String {
         date: "2026-03-01 12:00 UTC",
         notes: &notes,
         runs,
+        joules: &[],
     });
     well_formed(&page);
     page
@@ -89,6 +91,7 @@ fn hostile_names_stay_text() {
     }
     let notes = [evil.to_owned()];
     let page = page(&PageInput {
+        origin: Origin::Simulated,
         title: evil,
         trace: evil,
         cluster: evil,
@@ -96,6 +99,12 @@ fn hostile_names_stay_text() {
         date: evil,
         notes: &notes,
         runs: &runs,
+        joules: &[JobEnergy {
+            id: evil.into(),
+            task: evil.into(),
+            user: evil.into(),
+            ..JobEnergy::default()
+        }],
     });
     well_formed(&page);
     assert_eq!(page.matches("<script").count(), 1);

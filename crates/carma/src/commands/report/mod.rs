@@ -1,0 +1,362 @@
+//! `carma report`: the page of a simulation, from what `carma simulate --json` printed, or of what the daemon recorded.
+
+mod recorded;
+mod run;
+mod table;
+
+use super::Context;
+use super::usage::energy;
+use crate::cli::ReportArgs;
+use carma_api::VERSION;
+use carma_api::record::RecordReply;
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, clean, print, print_json, shell_line, span, stamp, wrap};
+use carma_core::units::{MiB, Millis};
+use carma_files::{Why, replace};
+use carma_sim::event::outcome::RunResult;
+use carma_sim::report::html::{Origin, PageInput, page};
+use carma_sim::report::json::SimulateReply;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned, civil};
+use recorded::{Recorded, Wanted};
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The largest document that is read, in bytes. Three policies with a hundred thousand jobs each come to
+/// a fifth of it, detail and indentation included.
+const LARGEST: u64 = 1 << 30;
+
+/// The page where no name is given.
+const PAGE: &str = "carma-report.html";
+/// The same of rows as Parquet.
+const ROWS: &str = "carma-report.parquet";
+
+/// Runs the verb.
+pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
+    match (&args.file, &args.output) {
+        (Some(file), Some(output)) => of_simulation(file, output),
+        (Some(_), None) => Err(Failure::usage("-o FILE is missing: where is the page to go?")),
+        (None, _) => of_daemon(context, args),
+    }
+}
+
+/// A point in time as people write it: RFC 3339, or a date or a date and a time here. Unix milliseconds.
+pub(crate) fn moment(text: &str) -> Result<u64, String> {
+    let here = |time: civil::DateTime| time.to_zoned(TimeZone::system()).map(|zoned| zoned.timestamp());
+    let at = text.parse::<Timestamp>().or_else(|_| text.parse::<civil::DateTime>().and_then(here)).map_err(
+        |_| format!("'{text}' is no time; write 2026-03-01, '2026-03-01 14:30' or 2026-03-01T14:30:00+01:00"),
+    )?;
+    u64::try_from(at.as_millisecond()).map_err(|_| format!("'{text}' is before 1970"))
+}
+
+/// Of what the daemon recorded.
+fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
+    let table = args.csv || args.json || args.parquet.is_some();
+    let recorded = recorded::fetch(
+        context,
+        Wanted {
+            last: args.last,
+            since: args.since,
+            until: args.until,
+            step: args.step.or(table.then_some(Millis::secs(1))),
+            jobs: !table,
+        },
+    )?;
+    let screen = Screen::stdout();
+    if recorded.rows.is_empty() && !args.json {
+        return Err(Failure::new("nothing was recorded in that time").hint(
+            "the daemon keeps as much as `size` of `[recorder]` says; `carma report --last 1d --json` says from when on",
+        ));
+    }
+    if args.csv {
+        let text = table::csv(&recorded, &screen)
+            .map_err(|e| Failure::new(format!("the rows cannot be written as CSV: {e}")))?;
+        return put(args.output.as_deref(), &text);
+    }
+    if let Some(name) = &args.parquet {
+        let bytes = table::parquet(&recorded)
+            .map_err(|e| Failure::new(format!("the rows cannot be written as Parquet: {e}")))?;
+        let file = named(name.as_ref(), args, ROWS);
+        let shown = clean(&file.display().to_string()).into_owned();
+        replace(&file, &bytes).map_err(|e| Failure::new(format!("cannot write {shown}: {e}")))?;
+        print(&format!("{shown}\n"))?;
+        return Ok(0);
+    }
+    if args.json {
+        let reply = document(recorded);
+        let value = serde_json::to_value(&reply).map_err(|e| Failure::new(e.to_string()))?;
+        return match &args.output {
+            Some(_) => put(args.output.as_deref(), &value.to_string()),
+            None => print_json(&value).map(|()| 0),
+        };
+    }
+    let run = run::recorded(&recorded);
+    let (exclusive, more) = run::exclusive(&recorded, &run);
+    let notes: Vec<String> =
+        recorded.notes.iter().cloned().chain(remarks_of(&recorded)).chain(more).collect();
+    let Some(page) = &args.html else {
+        return put(args.output.as_deref(), &summary(&recorded, &run, exclusive.as_ref(), &notes, &screen));
+    };
+    let file = named(page.as_ref(), args, PAGE);
+    let text = page_of(&recorded, run, exclusive, &notes, &screen);
+    write_page(&file, &text)?;
+    print(&format!("{}\n", clean(&file.display().to_string())))?;
+    Ok(0)
+}
+
+/// The file that is to be written: as the option says, else `-o`, else the usual one.
+fn named(given: Option<&PathBuf>, args: &ReportArgs, usual: &str) -> PathBuf {
+    given.or(args.output.as_ref()).cloned().unwrap_or_else(|| PathBuf::from(usual))
+}
+
+/// To a file, or to the standard output.
+fn put(file: Option<&Path>, text: &str) -> Outcome {
+    match file {
+        Some(file) => write_page(file, text)?,
+        None => print(text)?,
+    }
+    Ok(0)
+}
+
+/// All rows as one answer of the daemon.
+fn document(of: Recorded) -> RecordReply {
+    RecordReply {
+        version: VERSION,
+        now_ms: of.now_ms,
+        first_ms: of.rows.first().map(|row| row.at_ms.saturating_sub(row.span_ms)),
+        gpus: of.gpus,
+        rows: of.rows,
+        next_ms: None,
+        dropped_looks: 0,
+    }
+}
+
+fn is_virtual(of: &Recorded) -> bool {
+    of.gpus.iter().any(|gpu| gpu.kind == "virtual")
+}
+
+/// The GPUs, in words.
+fn gpus(of: &Recorded) -> String {
+    let mut kinds: Vec<(&str, u32)> = Vec::new();
+    for gpu in &of.gpus {
+        match kinds.iter_mut().find(|(name, _)| *name == gpu.name) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((&gpu.name, 1)),
+        }
+    }
+    kinds.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a reader should know of what was recorded.
+fn remarks_of(of: &Recorded) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let whole = (of.span.until - of.span.since) as f64;
+    for gpu in &of.gpus {
+        let rows = of.rows.iter().flat_map(|row| &row.gpus).filter(|row| row.gpu == gpu.gpu);
+        let read: f64 = rows.map(|row| row.span_ms as f64).sum();
+        // Rows end at looks, and a moment at either end is always missing.
+        if read < whole * 0.98 - 2000.0 {
+            let percent = read / whole * 100.0;
+            remarks.push(format!(
+                "GPU {} was read for {percent:.0} % of the time; the rest is a gap, and counts in no mean",
+                gpu.gpu
+            ));
+        }
+    }
+    let before = of.jobs.iter().filter(|job| job.row.submitted_ms < of.span.since).count();
+    if before > 0 {
+        remarks.push(format!(
+            "{before} jobs were submitted before: they count from the beginning of the report on"
+        ));
+    }
+    let (mut jobs, mut hidden) = (0.0, 0);
+    for job in of.jobs.iter().filter(|job| !job.attempts.is_empty()) {
+        jobs += job.row.energy_j.unwrap_or(0.0);
+        hidden += u64::from(job.row.energy_j.is_none());
+    }
+    let counted: f64 = of.gpus.iter().filter_map(|gpu| run::energy(&of.rows, gpu.gpu)).sum();
+    if counted > 0.0 {
+        let unknown = match hidden {
+            0 => String::new(),
+            n => format!("; {n} more jobs are other users', or their counters were not read"),
+        };
+        remarks.push(format!(
+            "the energy counters of the GPUs went on by {} in this time; the jobs that were there took {} over all of their \
+             own time{unknown}. `carma usage` has what was idle",
+            energy(counted),
+            energy(jobs)
+        ));
+    }
+    remarks
+}
+
+fn page_of(
+    of: &Recorded,
+    run: RunResult,
+    exclusive: Option<RunResult>,
+    notes: &[String],
+    screen: &Screen,
+) -> String {
+    let title = format!("{} to {}", stamp(of.span.since, screen), stamp(of.span.until, screen));
+    let runs: Vec<RunResult> = [Some(run), exclusive].into_iter().flatten().collect();
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    page(&PageInput {
+        origin: if is_virtual(of) { Origin::RecordedVirtual } else { Origin::Recorded },
+        title: &title,
+        trace: "",
+        cluster: &gpus(of),
+        command: &format!("carma {}", shell_line(&words)),
+        date: &now(),
+        notes,
+        runs: &runs,
+        joules: &run::joules(of),
+    })
+}
+
+/// What it came to, for a terminal.
+fn summary(
+    of: &Recorded,
+    run: &RunResult,
+    exclusive: Option<&RunResult>,
+    notes: &[String],
+    screen: &Screen,
+) -> String {
+    let mut text = String::new();
+    if is_virtual(of) {
+        text.push_str("Virtual GPUs: a model, not a measurement\n");
+    }
+    let _ = writeln!(
+        text,
+        "{} to {}, {}: {} jobs, {} completed.\n",
+        stamp(of.span.since, screen),
+        stamp(of.span.until, screen),
+        gpus(of),
+        run.summary.jobs,
+        run.summary.completed
+    );
+    use Column::{Left, Right};
+    let known =
+        |value: f64, text: &dyn Fn(f64) -> String| if value.is_finite() { text(value) } else { "-".into() };
+    let time = |value: f64| known(value, &|s| span(Millis((s * 1000.0) as u64)));
+    let share = |value: f64| known(value, &|v| format!("{v:.2}"));
+    let columns = vec![
+        Left("RUN"),
+        Right("MAKESPAN"),
+        Right("WAIT"),
+        Right("JCT"),
+        Right("SLOWDOWN"),
+        Right("OOM"),
+        Right("ENERGY"),
+        Right("SMACT"),
+        Right("MEMORY"),
+        Right("POWER"),
+        Right("JOBS/GPU"),
+    ];
+    let mut table = Table::new(columns, screen);
+    for run in [Some(run), exclusive].into_iter().flatten() {
+        let s = &run.summary;
+        table.row([
+            run.policy.clone(),
+            time(s.makespan_s),
+            time(s.wait_s.mean),
+            time(s.jct_s.mean),
+            share(s.slowdown.mean),
+            s.oom.to_string(),
+            known(s.energy_j, &energy),
+            share(s.smact),
+            known(s.memory_mib, &|mib| MiB(mib as u64).to_string()),
+            known(s.power_w, &|w| format!("{w:.0} W")),
+            share(s.jobs_per_gpu),
+        ]);
+    }
+    text.push_str(&table.render());
+    text.push_str("Means over jobs and GPUs. --html makes a page of it, --csv and --json print the rows, --parquet writes them.\n");
+    for note in notes {
+        for (i, line) in wrap(&clean(&format!("note: {note}")), screen, 6).into_iter().enumerate() {
+            let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
+        }
+    }
+    text
+}
+
+/// Of what `carma simulate --json` printed.
+fn of_simulation(file: &Path, output: &Path) -> Outcome {
+    let name = source_name(file);
+    let bytes = read(file).map_err(|why| match why {
+        Why::TooLarge { .. } | Why::Longer { .. } => {
+            Failure::usage(format!("{name}: {why}")).hint("simulate fewer jobs, or without --detail")
+        }
+        Why::Io(why) => Failure::new(format!("cannot read {name}: {why}")),
+        why => Failure::usage(format!("{name}: {why}")),
+    })?;
+    let reply = SimulateReply::read(&bytes).map_err(|e| {
+        Failure::usage(format!("{name}: {e}")).hint("carma report reads what `carma simulate --json` prints")
+    })?;
+    let mut notes = reply.notes.clone();
+    notes.extend(remarks(&reply));
+    let runs = reply.runs();
+    let text = page(&PageInput {
+        origin: Origin::Simulated,
+        title: &format!("{} on {}", reply.trace, reply.cluster),
+        trace: &reply.trace,
+        cluster: &reply.cluster,
+        command: reply.command.as_deref().unwrap_or_default(),
+        date: &now(),
+        notes: &notes,
+        runs: &runs,
+        joules: &[],
+    });
+    write_page(output, &text)?;
+    Ok(0)
+}
+
+/// What the page cannot show as it stands in the document.
+fn remarks(reply: &SimulateReply) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let without = reply.rows.iter().filter(|row| row.detail.is_none()).count();
+    if without > 0 {
+        remarks.push(format!(
+            "{} of the {} policies come without jobs and activity: those are missing from the drawings. \
+             `carma simulate --json --detail` writes them.",
+            without,
+            reply.rows.len()
+        ));
+    }
+    if let Some(row) = reply.rows.iter().find(|row| row.seeds > 1) {
+        remarks.push(format!(
+            "Figures are means of {} runs with seeds from {} on; drawings show one of them.",
+            row.seeds, row.seed
+        ));
+    }
+    remarks
+}
+
+/// The time, as a page shows it.
+pub(crate) fn now() -> String {
+    Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
+}
+
+/// Writes a page so that nobody sees half of one.
+///
+/// # Errors
+/// When it cannot be written; the file is then as it was.
+pub(crate) fn write_page(path: &Path, text: &str) -> Result<(), Failure> {
+    let name = clean(&path.display().to_string()).into_owned();
+    replace(path, text.as_bytes()).map_err(|e| Failure::new(format!("cannot write {name}: {e}")))
+}
+
+fn source_name(file: &Path) -> String {
+    if file == Path::new("-") {
+        return "standard input".into();
+    }
+    shell_line(&[file.display().to_string()])
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Why> {
+    if file == Path::new("-") {
+        return carma_files::read_stream(io::stdin().lock(), LARGEST);
+    }
+    carma_files::read(file, LARGEST).map_err(|e| e.why)
+}

@@ -1,0 +1,168 @@
+//! What the daemon recorded in a span of time, and the jobs that ran then.
+
+use crate::commands::Context;
+use carma_api::record::{RecordReply, RecordedGpu, Row};
+use carma_api::wire::{AttemptView, JobDetail, JobView, JobsReply, StatusReply};
+use carma_api::{Client, ClientError};
+use carma_cli::failure::Failure;
+use carma_core::model::SharingMode;
+use carma_core::units::Millis;
+
+/// Jobs whose attempts are asked for at most: each is a question of its own.
+const JOBS: usize = 5000;
+/// Jobs over that are asked for at first, and if those do not reach back far enough.
+const HISTORY: [u64; 2] = [1000, 100_000];
+
+/// A span of time, Unix milliseconds of the daemon's clock: after the first up to the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) since: u64,
+    pub(super) until: u64,
+}
+
+/// A job that ran.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ran {
+    pub(super) row: JobView,
+    pub(super) attempts: Vec<AttemptView>,
+}
+
+/// A recorded run.
+#[derive(Debug, Clone)]
+pub(super) struct Recorded {
+    pub(super) span: Span,
+    /// Length of a row.
+    pub(super) step: Millis,
+    pub(super) gpus: Vec<RecordedGpu>,
+    pub(super) rows: Vec<Row>,
+    pub(super) jobs: Vec<Ran>,
+    pub(super) policy: String,
+    pub(super) sharing: SharingMode,
+    pub(super) now_ms: u64,
+    /// What a reader should know.
+    pub(super) notes: Vec<String>,
+}
+
+/// What to ask for. Times are Unix milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) last: Option<Millis>,
+    pub(super) since: Option<u64>,
+    pub(super) until: Option<u64>,
+    /// `None`: as suits a drawing.
+    pub(super) step: Option<Millis>,
+    /// Whether jobs are wanted.
+    pub(super) jobs: bool,
+}
+
+/// Rows of a drawing.
+const POINTS: u64 = 600;
+
+/// Asks for it.
+///
+/// # Errors
+/// What the daemon refuses, and a span of no time.
+pub(super) fn fetch(context: &Context, wanted: Wanted) -> Result<Recorded, Failure> {
+    let mut client = context.client()?;
+    let status: StatusReply = client.get("/v1/status")?;
+    let live: JobsReply = client.get("/v1/jobs")?;
+    let now = live.now_ms;
+    let until = wanted.until.unwrap_or(now).min(now);
+    let since = match (wanted.since, wanted.last) {
+        (Some(since), _) => since,
+        (None, Some(last)) => until.saturating_sub(last.0),
+        (None, None) => 0,
+    };
+    if since >= until {
+        return Err(Failure::usage(
+            "the report would be of no time: --since is not before --until, or is yet to come",
+        ));
+    }
+    let mut notes = Vec::new();
+    let first = rows(&mut client, Span { since, until: since }, Millis::secs(1))?.first_ms;
+    let since = match first {
+        Some(first) if first > since && first < until => {
+            notes.push("what was before is not recorded, or not kept any more".to_owned());
+            first
+        }
+        _ => since,
+    };
+    // Whole seconds, so that rows end where steps do.
+    let step = wanted.step.unwrap_or(Millis((until - since).div_ceil(POINTS))).0.div_ceil(1000).max(1) * 1000;
+    let span = Span { since: since / step * step, until };
+    let reply = rows(&mut client, span, Millis(step))?;
+    if reply.dropped_looks > 0 {
+        notes.push(format!(
+            "{} looks at the GPUs were not recorded since the daemon started: its disk was too slow",
+            reply.dropped_looks
+        ));
+    }
+    let jobs = if wanted.jobs { jobs(&mut client, &live, span, &mut notes)? } else { Vec::new() };
+    Ok(Recorded {
+        span,
+        step: Millis(step),
+        gpus: reply.gpus,
+        rows: reply.rows,
+        jobs,
+        policy: status.policy,
+        sharing: status.sharing,
+        now_ms: now,
+        notes,
+    })
+}
+
+/// All rows of a span, part by part.
+fn rows(client: &mut Client, span: Span, step: Millis) -> Result<RecordReply, Failure> {
+    let mut all = RecordReply::default();
+    let mut since = span.since;
+    loop {
+        let path = format!("/v1/record?since_ms={since}&until_ms={}&step_ms={}", span.until, step.0);
+        let reply: RecordReply = client.get(&path)?;
+        let next = reply.next_ms.filter(|next| *next > since);
+        all = RecordReply {
+            rows: [all.rows, reply.rows].concat(),
+            ..RecordReply { rows: Vec::new(), ..reply }
+        };
+        match next {
+            Some(next) => since = next,
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Jobs that were there in a span.
+fn jobs(
+    client: &mut Client,
+    live: &JobsReply,
+    span: Span,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Ran>, Failure> {
+    let mut over = Vec::new();
+    for limit in HISTORY {
+        let reply: JobsReply = client.get(&format!("/v1/history?limit={limit}"))?;
+        over = reply.jobs;
+        let reaches = over.last().is_none_or(|job| job.ended_ms.is_some_and(|ended| ended < span.since));
+        if reaches || (over.len() as u64) < limit {
+            break;
+        }
+    }
+    let there =
+        |job: &JobView| job.submitted_ms < span.until && job.ended_ms.is_none_or(|ended| ended > span.since);
+    let mut rows: Vec<JobView> = over.into_iter().chain(live.jobs.clone()).filter(there).collect();
+    rows.sort_by_key(|job| (job.submitted_ms, job.id));
+    rows.dedup_by_key(|job| job.id);
+    if rows.len() > JOBS {
+        notes.push(format!("{} jobs were there; the report is of the last {JOBS}", rows.len()));
+        rows.drain(..rows.len() - JOBS);
+    }
+    let mut jobs = Vec::new();
+    for row in rows {
+        match client.get::<JobDetail>(&format!("/v1/jobs/{}", row.id)) {
+            Ok(detail) => jobs.push(Ran { row: detail.job, attempts: detail.attempts }),
+            // Forgotten between the two questions.
+            Err(ClientError::Refused { status: 404, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(jobs)
+}

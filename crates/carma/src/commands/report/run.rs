@@ -1,0 +1,529 @@
+//! A recorded run as the pages of the simulator show one, and what the same jobs would have done with GPUs to themselves.
+
+use super::recorded::{Ran, Recorded, Span};
+use carma_api::record::{GpuRow, RecordedGpu, Row};
+use carma_api::wire::AttemptView;
+use carma_core::policy::presets;
+use carma_core::units::{MiB, Millis};
+use carma_hardware::{Facts, GpuTypes};
+use carma_sim::event::outcome::{
+    ActiveMeans, End, GpuSeries, JobOutcome, RunResult, Spread, Stretch, Summary, jain,
+};
+use carma_sim::event::{Cluster, Setup, simulate};
+use carma_sim::report::html::JobEnergy;
+use carma_sim::trace::{Activity, Trace, TraceJob, Workload};
+use std::collections::BTreeMap;
+
+/// The policy that is compared with.
+const EXCLUSIVE: &str = "exclusive";
+
+/// The run as it was.
+pub(super) fn recorded(of: &Recorded) -> RunResult {
+    let (jobs, stretches) = outcomes(&of.jobs, of.span);
+    let mut summary = of_jobs(&jobs, &stretches);
+    of_gpus(&mut summary, of, busy_span(&jobs, &stretches, of.span));
+    RunResult {
+        policy: format!("{}, as it ran", of.policy),
+        precondition: String::new(),
+        sharing: of.sharing.to_string(),
+        seed: 0,
+        summary,
+        events: 0,
+        jobs,
+        stretches,
+        ooms: Vec::new(),
+        step_s: of.step.0 as f64 / 1000.0,
+        series: series(of),
+    }
+}
+
+/// A time of the daemon's clock from the beginning of a span on, within it.
+fn within(at: u64, span: Span) -> Millis {
+    Millis(at.clamp(span.since, span.until) - span.since)
+}
+
+/// How an attempt ended.
+fn end(attempt: &AttemptView) -> End {
+    match attempt.verdict.as_ref().map(|verdict| verdict.code.as_str()) {
+        None => End::Running,
+        Some("Completed") => End::Completed,
+        Some("OutOfMemory" | "OutOfMemoryRetry") => End::OutOfMemory,
+        Some("Evicted") => End::Evicted,
+        Some("GrowthGuard") => End::GrowthGuard,
+        Some("Requeued") => End::Preempted,
+        Some(_) => End::Failed,
+    }
+}
+
+/// Time alone that would have brought as much, over the time on GPUs; `None`: not known.
+fn pace(attempt: &AttemptView) -> Option<f64> {
+    let (progress, held) = attempt.progress_gpu_s.zip(attempt.held_gpu_s)?;
+    (held > 0.0 && progress > 0.0).then(|| (progress / held).min(1.0))
+}
+
+/// Jobs and their stretches on GPUs, all from the beginning of the span on and within it: of what began before, the part that
+/// lies in it counts.
+fn outcomes(ran: &[Ran], span: Span) -> (Vec<JobOutcome>, Vec<Stretch>) {
+    let (mut jobs, mut stretches) = (Vec::new(), Vec::new());
+    for (at, Ran { row, attempts }) in (0..).zip(ran) {
+        let mut mine: Vec<(Stretch, Option<f64>)> = Vec::new();
+        for attempt in attempts {
+            let Some(start) = attempt.started_ms else { continue };
+            let until = attempt.ended_ms.unwrap_or(span.until);
+            if until <= span.since || start >= span.until {
+                continue;
+            }
+            let how = if until > span.until { End::Running } else { end(attempt) };
+            let stretch = Stretch {
+                job: at,
+                attempt: attempt.attempt,
+                gpus: attempt.gpus.clone(),
+                start: within(start, span),
+                end: within(until, span),
+                how,
+                shared: attempt.placed.code == "PlacedShared",
+            };
+            mine.push((stretch, pace(attempt)));
+        }
+        let length = |stretch: &Stretch| stretch.end.since(stretch.start);
+        let exec = mine.iter().map(|(stretch, _)| length(stretch).0).sum();
+        let last = mine.last();
+        let solo = last.map(|(stretch, pace)| length(stretch).0 as f64 * pace.unwrap_or(1.0));
+        let ended = row.ended_ms.filter(|ended| *ended <= span.until && row.state == "COMPLETED");
+        jobs.push(JobOutcome {
+            id: row.id.to_string(),
+            task: row.name.clone(),
+            user: row.user.clone(),
+            gpus: row.gpus_requested,
+            arrival: within(row.submitted_ms, span),
+            first_start: mine.first().map(|(stretch, _)| stretch.start),
+            last_start: last.map(|(stretch, _)| stretch.start),
+            end: ended.map(|ended| within(ended, span)),
+            exec: Millis(exec),
+            solo: Millis(solo.unwrap_or(0.0).round() as u64),
+            attempts: u32::try_from(mine.len()).unwrap_or(u32::MAX),
+            ooms: u32::try_from(mine.iter().filter(|(s, _)| s.how == End::OutOfMemory).count())
+                .unwrap_or(u32::MAX),
+        });
+        stretches.extend(mine.into_iter().map(|(stretch, _)| stretch));
+    }
+    stretches.sort_by_key(|stretch| (stretch.start, stretch.job));
+    (jobs, stretches)
+}
+
+/// From the first arrival to the last end, as far as the span reaches; without jobs, all of it.
+fn busy_span(jobs: &[JobOutcome], stretches: &[Stretch], span: Span) -> Span {
+    let first = jobs.iter().map(|job| job.arrival).min();
+    let last = stretches.iter().map(|stretch| stretch.end).max();
+    first.zip(last).map_or(span, |(first, last)| Span {
+        since: span.since + first.0,
+        until: span.since + last.0.max(first.0),
+    })
+}
+
+fn seconds(time: Millis) -> f64 {
+    time.0 as f64 / 1000.0
+}
+
+/// The figures of the jobs.
+fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
+    let count = |how: End| stretches.iter().filter(|stretch| stretch.how == how).count() as u64;
+    let mut summary = Summary {
+        jobs: jobs.len() as u64,
+        oom: count(End::OutOfMemory),
+        oom_jobs: jobs.iter().filter(|job| job.ooms > 0).count() as u64,
+        preemptions: count(End::Preempted),
+        evictions: count(End::Evicted),
+        growth_guard: count(End::GrowthGuard),
+        ..Summary::default()
+    };
+    let lost = stretches.iter().filter(|stretch| stretch.how == End::OutOfMemory);
+    summary.oom_lost_gpu_s = lost.map(|s| seconds(s.end.since(s.start)) * s.gpus.len() as f64).sum();
+    let (mut wait, mut exec, mut jct, mut slowdown) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut users: BTreeMap<&str, [(f64, u64); 2]> = BTreeMap::new();
+    for (at, job) in (0..).zip(jobs) {
+        let (Some(end), Some(start)) = (job.end, job.last_start) else { continue };
+        let last = stretches.iter().rev().find(|s| s.job == at && s.how == End::Completed);
+        let ran = last.map_or(0.0, |stretch| seconds(stretch.end.since(stretch.start)));
+        wait.push(seconds(start.since(job.arrival)));
+        exec.push(seconds(job.exec));
+        jct.push(seconds(end.since(job.arrival)));
+        let of_user = users.entry(&job.user).or_default();
+        of_user[0] = (of_user[0].0 + seconds(start.since(job.arrival)), of_user[0].1 + 1);
+        if job.solo > Millis::ZERO {
+            slowdown.push(ran / seconds(job.solo));
+            of_user[1] =
+                (of_user[1].0 + seconds(end.since(job.arrival)) / seconds(job.solo), of_user[1].1 + 1);
+        }
+    }
+    summary.completed = wait.len() as u64;
+    summary.not_completed = summary.jobs - summary.completed;
+    let first = jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
+    let last = stretches.iter().map(|stretch| stretch.end).max().unwrap_or_default();
+    summary.makespan_s = seconds(last.since(first));
+    summary.wait_s = Spread::of(wait);
+    summary.exec_s = Spread::of(exec);
+    summary.jct_s = Spread::of(jct);
+    summary.slowdown = Spread::of(slowdown);
+    summary.oom_wait_s = f64::NAN;
+    summary.users = users.len() as u64;
+    let [waits, slowdowns]: [Vec<_>; 2] = [0, 1].map(|at| users.values().map(|user| user[at]).collect());
+    summary.fairness_wait = jain(&waits);
+    summary.fairness_slowdown = jain(&slowdowns);
+    summary
+}
+
+/// A mean by time. Of nothing: not a number, which is shown as unknown.
+#[derive(Default)]
+struct Mean(f64, f64);
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>, weight: u64) {
+        if let Some(value) = value {
+            self.0 += value * weight as f64;
+            self.1 += weight as f64;
+        }
+    }
+
+    fn get(&self) -> f64 {
+        if self.1 > 0.0 { self.0 / self.1 } else { f64::NAN }
+    }
+}
+
+/// SMACT, SMOCC, DRAM activity, memory and power of a row.
+fn five(gpu: &GpuRow) -> [Option<f64>; 5] {
+    let read = &gpu.readings;
+    [read.smact, read.smocc, read.drama, read.memory_used_mib, read.power_w]
+}
+
+/// The figures of the GPUs, from the first arrival to the last end as in the simulator.
+fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
+    let rows = rows_of(&of.rows, span);
+    let (mut all, mut active): ([Mean; 5], [Mean; 5]) = Default::default();
+    let (mut read, mut busy, mut tenants) = (0.0, 0.0, 0.0);
+    for gpu in rows.iter().flat_map(|row| &row.gpus) {
+        let taken: u64 = gpu.tenants.iter().map(|tenant| tenant.span_ms).max().unwrap_or(0);
+        read += gpu.span_ms as f64;
+        busy += taken as f64;
+        tenants += gpu.tenants.iter().map(|tenant| tenant.span_ms as f64).sum::<f64>();
+        for ((mean, active), value) in all.iter_mut().zip(&mut active).zip(five(gpu)) {
+            mean.add(value, gpu.span_ms);
+            active.add(value, taken);
+        }
+    }
+    let [smact, smocc, drama, memory_mib, power_w] = all.map(|mean| mean.get());
+    (summary.smact, summary.smocc, summary.drama) = (smact, smocc, drama);
+    (summary.memory_mib, summary.power_w) = (memory_mib, power_w);
+    let [smact, smocc, drama, memory_mib, power_w] = active.map(|mean| mean.get());
+    summary.active = ActiveMeans { smact, smocc, drama, memory_mib, power_w };
+    summary.jobs_per_gpu = if busy > 0.0 { tenants / busy } else { 0.0 };
+    summary.busy = if read > 0.0 { busy / read } else { f64::NAN };
+    let counted: Option<Vec<f64>> = of.gpus.iter().map(|gpu| energy(rows, gpu.gpu)).collect();
+    summary.energy_j = counted.filter(|of| !of.is_empty()).map_or(f64::NAN, |of| of.iter().sum());
+    summary.energy_per_job_j = summary.energy_j / summary.completed as f64;
+}
+
+/// Those of the rows that end within a span.
+fn rows_of(rows: &[Row], span: Span) -> &[Row] {
+    let from = rows.partition_point(|row| row.at_ms < span.since);
+    let to = rows.partition_point(|row| row.at_ms <= span.until);
+    rows.get(from..to).unwrap_or_default()
+}
+
+/// What the energy counter of a GPU went on by between the first row and the last, joules; `None`: it was not read twice. Where
+/// it began anew, what it had counted since the row before is lost.
+pub(super) fn energy(rows: &[Row], gpu: u32) -> Option<f64> {
+    let read = rows.iter().flat_map(|row| &row.gpus).filter(|row| row.gpu == gpu);
+    let counters: Vec<f64> = read.filter_map(|row| row.energy_j).collect();
+    (counters.len() > 1).then(|| counters.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0)).sum())
+}
+
+/// What was read of each GPU over time. What was not read is not a number: a gap.
+fn series(of: &Recorded) -> Vec<GpuSeries> {
+    let steps = usize::try_from((of.span.until - of.span.since).div_ceil(of.step.0)).unwrap_or(0);
+    let one = |gpu: &RecordedGpu| {
+        let gap = || vec![f32::NAN; steps];
+        let mut series = GpuSeries { smact: gap(), memory_mib: gap(), power_w: gap() };
+        for row in &of.rows {
+            // A row ends where a step does.
+            let at = row.at_ms.saturating_sub(of.span.since).div_ceil(of.step.0).checked_sub(1);
+            let Some(at) = at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < steps) else {
+                continue;
+            };
+            for read in row.gpus.iter().filter(|row| row.gpu == gpu.gpu) {
+                let value = |value: Option<f64>| value.map_or(f32::NAN, |value| value as f32);
+                series.smact[at] = value(read.readings.smact);
+                series.memory_mib[at] = value(read.readings.memory_used_mib);
+                series.power_w[at] = value(read.readings.power_w);
+            }
+        }
+        series
+    };
+    of.gpus.iter().map(one).collect()
+}
+
+/// What the jobs took, as far as the asker may know.
+pub(super) fn joules(of: &Recorded) -> Vec<JobEnergy> {
+    let one = |job: &Ran| {
+        Some(JobEnergy {
+            id: job.row.id.to_string(),
+            task: job.row.name.clone(),
+            user: job.row.user.clone(),
+            energy_j: job.row.energy_j?,
+            alone_j: job.row.energy_alone_j,
+        })
+    };
+    of.jobs.iter().filter_map(one).collect()
+}
+
+/// The GPUs as the simulator calls them; `None`: not all are of a type that it knows, whole, and named by one name.
+fn cluster(gpus: &[RecordedGpu]) -> Option<Cluster> {
+    let mut parts: Vec<(u32, &str)> = Vec::new();
+    for gpu in gpus {
+        let name = &*Facts::of_product(&gpu.name).filter(|_| gpu.kind != "mig")?.model.as_ref()?.name;
+        match parts.last_mut() {
+            Some((count, last)) if *last == name => *count += 1,
+            _ => parts.push((1, name)),
+        }
+    }
+    let spec: Vec<String> = parts.iter().map(|(count, name)| format!("{count}x{name}")).collect();
+    Cluster::parse(&spec.join("+"), &GpuTypes::built_in()).ok()
+}
+
+/// What part of SMACT, SMOCC and DRAM activity each job had: by its share of the activity, else in equal parts.
+fn parts(of: &Recorded) -> BTreeMap<u64, [Option<f64>; 3]> {
+    let mut means: BTreeMap<u64, [Mean; 3]> = BTreeMap::new();
+    for gpu in of.rows.iter().flat_map(|row| &row.gpus) {
+        for tenant in &gpu.tenants {
+            let share = tenant.activity_share.unwrap_or(1.0 / gpu.tenants.len() as f64);
+            let [smact, smocc, drama, ..] = five(gpu);
+            let means = means.entry(tenant.job).or_default();
+            for (mean, value) in means.iter_mut().zip([smact, smocc, drama]) {
+                mean.add(value.map(|value| value * share), tenant.span_ms);
+            }
+        }
+    }
+    let get = |mean: Mean| Some(mean.get()).filter(|mean| mean.is_finite());
+    means.into_iter().map(|(job, means)| (job, means.map(get))).collect()
+}
+
+/// What the simulator says that the jobs which completed would have done had each had its GPUs alone, first come first served;
+/// with what it rests on. `None`: it can't be said, with why.
+pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, Vec<String>) {
+    let Some(cluster) = cluster(&of.gpus) else {
+        let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
+        return (None, vec![why.to_owned()]);
+    };
+    let (mut as_run, mut estimated) = (0, 0);
+    let seen = parts(of);
+    let mut jobs = Vec::new();
+    for (ran, outcome) in of.jobs.iter().zip(&run.jobs) {
+        if outcome.end.is_none() || outcome.solo == Millis::ZERO {
+            continue;
+        }
+        let pace = ran.attempts.last().and_then(pace);
+        as_run += u64::from(pace.is_none());
+        let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
+        let [smact, smocc, drama] = match alone {
+            Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
+            None => {
+                estimated += 1;
+                let part = seen.get(&ran.row.id).copied().unwrap_or_default();
+                part.map(|part| part.map(|part| (part / pace.unwrap_or(1.0)).min(1.0)))
+            }
+        };
+        jobs.push(TraceJob {
+            line: 0,
+            id: outcome.id.as_str().into(),
+            arrival: outcome.arrival,
+            task: None,
+            duration: Some(outcome.solo),
+            gpus: Some(outcome.gpus.max(1)),
+            user: outcome.user.as_str().into(),
+            memory: ran.row.memory_peak_mib.map(MiB),
+            threads: None,
+            activity: Activity { smact, smocc, drama, ..Activity::default() },
+        });
+    }
+    if jobs.is_empty() {
+        return (
+            None,
+            vec!["no job completed, so that there is nothing to compare with exclusive GPUs".to_owned()],
+        );
+    }
+    let count = jobs.len();
+    jobs.sort_by_key(|job| job.arrival);
+    let trace = Trace { name: "recorded".into(), file: None, jobs, notes: Vec::new() };
+    let Some((workload, policy)) = Workload::resolve(&trace, None).ok().zip(presets::by_name(EXCLUSIVE))
+    else {
+        return (
+            None,
+            vec!["what exclusive GPUs would have done cannot be simulated of these jobs".to_owned()],
+        );
+    };
+    let setup = Setup { record: true, ..Setup::new(policy, of.sharing, None, 1) };
+    let mut result = simulate(&workload, &cluster, &setup, &|_| ());
+    result.policy = format!("{EXCLUSIVE}, simulated");
+    let tasks: BTreeMap<&str, &str> = run.jobs.iter().map(|job| (&*job.id, &*job.task)).collect();
+    for job in &mut result.jobs {
+        job.task = tasks.get(&*job.id).copied().unwrap_or_default().to_owned();
+    }
+    let mut notes = vec![format!(
+        "{EXCLUSIVE}, simulated: what the {count} jobs that completed would have done one after the other with GPUs to \
+         themselves, by the model of {}. How long each would have run alone is its time here times its speed over its speed \
+         alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}. What each does to a GPU is what was \
+         seen of it alone{}. Power is a model's",
+        cluster.spec(),
+        if as_run > 0 { format!("; of {as_run} it is the time here") } else { String::new() },
+        if estimated > 0 {
+            format!("; of {estimated} that never were, its part of what was seen of the GPU, over its speed")
+        } else {
+            String::new()
+        },
+    )];
+    notes.extend(workload.notes.iter().map(|note| format!("{EXCLUSIVE}, simulated: {note}")));
+    (Some(result), notes)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::commands::queue::tests::job;
+    use carma_api::record::{Readings, TenantRow};
+    use carma_api::wire::ReasonView;
+    use carma_core::model::SharingMode;
+
+    const START: u64 = 1_760_000_000_000;
+
+    fn attempt(from_s: u64, until_s: Option<u64>, verdict: Option<&str>, pace: Option<f64>) -> AttemptView {
+        let reason = |code: &str| ReasonView { code: code.into(), text: String::new() };
+        let at = |s: u64| START + s * 1000;
+        let held = until_s.map(|until| (until - from_s) as f64);
+        AttemptView {
+            attempt: 1,
+            gpus: vec![0],
+            sharing: SharingMode::Mps,
+            cap_mib: None,
+            placed: reason("PlacedShared"),
+            decided_ms: at(from_s),
+            started_ms: Some(at(from_s)),
+            ended_ms: until_s.map(at),
+            exit_code: None,
+            memory_peak_mib: None,
+            host: None,
+            alone_bp: None,
+            energy_j: None,
+            unmetered_gpu_s: None,
+            held_gpu_s: held,
+            progress_gpu_s: held.zip(pace).map(|(held, pace)| held * pace),
+            verdict: verdict.map(reason),
+        }
+    }
+
+    fn ran(id: u64, submitted_s: u64, attempts: Vec<AttemptView>) -> Ran {
+        let last = attempts.last().unwrap();
+        let state = match last.verdict.as_ref().map(|verdict| verdict.code.as_str()) {
+            None => "RUNNING",
+            Some("Completed") => "COMPLETED",
+            Some(_) => "FAILED",
+        };
+        let mut row = job(id, state, "", "");
+        (row.submitted_ms, row.ended_ms) = (START + submitted_s * 1000, last.ended_ms);
+        (row.energy_j, row.memory_peak_mib) = (Some(1000.0 * id as f64), Some(4096));
+        Ran { row, attempts }
+    }
+
+    /// Ten minutes from the hundredth second on, in rows of ten seconds, with a gap of a minute.
+    pub(in super::super) fn recorded_run(jobs: Vec<Ran>) -> Recorded {
+        let span = Span { since: START + 100_000, until: START + 700_000 };
+        let row = |n: u64| {
+            let tenant =
+                TenantRow { job: 1, span_ms: 10_000, activity_share: Some(0.5), ..TenantRow::default() };
+            let readings = Readings { smact: Some(0.6), power_w: Some(200.0), ..Readings::default() };
+            let gpu = GpuRow {
+                gpu: 0,
+                span_ms: 10_000,
+                readings,
+                energy_j: Some(n as f64 * 2000.0),
+                tenants: vec![tenant],
+            };
+            Row { at_ms: span.since + n * 10_000, span_ms: 10_000, host: None, gpus: vec![gpu] }
+        };
+        let gpu =
+            RecordedGpu { gpu: 0, name: "NVIDIA H200".into(), kind: "gpu".into(), ..RecordedGpu::default() };
+        Recorded {
+            span,
+            step: Millis::secs(10),
+            gpus: vec![gpu],
+            rows: (1..=60).filter(|n| !(31..=36).contains(n)).map(row).collect(),
+            jobs,
+            policy: "adaptive".into(),
+            sharing: SharingMode::Mps,
+            now_ms: span.until,
+            notes: vec![],
+        }
+    }
+
+    #[test]
+    fn a_run_is_shown_as_it_was() {
+        let jobs = vec![
+            // It began before, and half of its time lies in the span; at four fifths of its speed alone.
+            ran(1, 0, vec![attempt(50, Some(150), Some("Completed"), Some(0.8))]),
+            ran(
+                2,
+                110,
+                vec![
+                    attempt(120, Some(140), Some("OutOfMemoryRetry"), None),
+                    attempt(200, Some(300), Some("Completed"), None),
+                ],
+            ),
+            ran(3, 120, vec![attempt(130, Some(160), Some("NonZeroExit"), Some(1.0))]),
+            ran(4, 400, vec![attempt(500, None, None, None)]),
+        ];
+        let of = recorded_run(jobs);
+        let run = recorded(&of);
+        let series = &run.series[0];
+        assert_eq!((series.smact.len(), series.smact[0], series.smact[35].is_nan()), (60, 0.6, true));
+        let s = &run.summary;
+        assert_eq!((s.jobs, s.completed, s.not_completed, s.oom, s.oom_jobs), (4, 2, 2, 1, 1));
+        assert_eq!((s.makespan_s, s.wait_s.mean, s.jct_s.mean), (600.0, 45.0, 120.0));
+        // 50 s at .8, and 100 s of which nothing is known.
+        assert_eq!(run.jobs[0].solo, Millis::secs(40));
+        assert_eq!((s.slowdown.max, s.slowdown.mean), (1.25, 1.125));
+        let how: Vec<End> = run.stretches.iter().map(|stretch| stretch.how).collect();
+        assert_eq!(how, [End::Completed, End::OutOfMemory, End::Failed, End::Completed, End::Running]);
+        // The counter goes on in the gap; means are of what was read.
+        assert_eq!((s.energy_j, s.power_w, s.busy), (59.0 * 2000.0, 200.0, 1.0));
+        assert!(s.drama.is_nan());
+
+        let (exclusive, notes) = exclusive(&of, &run);
+        let exclusive = exclusive.unwrap();
+        // One GPU: the second begins when the first is done.
+        assert_eq!((exclusive.summary.completed, exclusive.jobs[1].task.as_str()), (2, "train2"));
+        assert!(
+            exclusive.summary.makespan_s >= 140.0 && exclusive.summary.slowdown.max <= 1.05,
+            "{exclusive:?}"
+        );
+        assert!(
+            notes[0].contains("the 2 jobs that completed") && notes[0].contains("; of 1 it is the time here"),
+            "{notes:?}"
+        );
+        // Half of .6 at .8 of its speed: .375 alone.
+        let part = parts(&of)[&1][0].unwrap();
+        assert!((part - 0.3).abs() < 1e-9, "{part}");
+        assert_eq!(joules(&of).iter().map(|job| job.energy_j).sum::<f64>(), 10_000.0);
+    }
+
+    #[test]
+    fn nothing_ran_and_gpus_that_nobody_knows() {
+        let mut of = recorded_run(vec![]);
+        let run = recorded(&of);
+        assert_eq!((run.summary.jobs, run.summary.energy_j), (0, 59.0 * 2000.0));
+        assert!(exclusive(&of, &run).1[0].contains("no job completed"));
+        of.gpus[0].name = "Abacus 3000".into();
+        of.rows.clear();
+        let run = recorded(&of);
+        assert!(run.summary.energy_j.is_nan() && run.summary.busy.is_nan());
+        assert!(exclusive(&of, &run).1[0].contains("not all GPUs"));
+    }
+}

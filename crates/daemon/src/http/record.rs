@@ -1,0 +1,73 @@
+//! `GET /v1/record`
+
+use super::{Answered, Asked, Failure, MyTurns, Shared};
+use crate::messages::{Peer, Refused};
+use axum::Json;
+use axum::extract::State;
+use carma_api::VERSION;
+use carma_api::record::{RecordReply, Row};
+use carma_core::units::Millis;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+pub(super) struct Options {
+    /// Rows that end after this, Unix time; an hour ago where it is absent.
+    since_ms: Option<u64>,
+    /// ... and not after this; now.
+    until_ms: Option<u64>,
+    /// Length of a row: those of a second are put together.
+    #[serde(default)]
+    step_ms: u64,
+}
+
+/// How far back rows go that are asked for without a time.
+const USUAL: Millis = Millis::secs(3600);
+
+/// Hands out what was recorded, a part of it where it is much. Which jobs were on a GPU and what memory they held is for all to
+/// see, as in the listings; what each of them did is its user's.
+pub(super) async fn record(
+    State(app): Shared,
+    peer: Peer,
+    MyTurns(turns): MyTurns,
+    Asked(options): Asked<Options>,
+) -> Answered<RecordReply> {
+    let Some(recorder) = app.recorder.clone() else {
+        let text =
+            "this carma records nothing: [recorder] enabled = false, or its log says what kept it from it";
+        return Err(Refused::new(404, "not_found", text).into());
+    };
+    let now = app.clock.now();
+    let since = options.since_ms.map_or(Millis(now.since(USUAL).0), Millis);
+    let until = Millis(options.until_ms.unwrap_or(now.0).min(now.0));
+    let _turn = app.readers.listing(&turns).await?;
+    let (reader, step) = (recorder.clone(), Millis(options.step_ms));
+    let read = tokio::task::spawn_blocking(move || reader.read(since, until, step));
+    let page = read.await.map_err(|e| Refused::new(500, "internal", e.to_string()))?;
+    let page = page.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
+    let mut rows = page.rows;
+    let asker = app.asker(&peer);
+    hide(&mut rows, |uid| asker.may_read(uid));
+    let mut gpus = page.gpus;
+    for gpu in recorder.gpus() {
+        if !gpus.iter().any(|known| known.gpu == gpu.gpu) {
+            gpus.push(gpu.clone());
+        }
+    }
+    Ok(Json(RecordReply {
+        version: VERSION,
+        now_ms: now.0,
+        first_ms: page.first.map(|first| first.0),
+        gpus,
+        rows,
+        next_ms: page.next.map(|next| next.0),
+        dropped_looks: recorder.dropped(),
+    }))
+}
+
+fn hide(rows: &mut [Row], may_read: impl Fn(u32) -> bool) {
+    for tenant in rows.iter_mut().flat_map(|row| &mut row.gpus).flat_map(|gpu| &mut gpu.tenants) {
+        if !may_read(tenant.uid) {
+            tenant.activity_share = None;
+        }
+    }
+}
