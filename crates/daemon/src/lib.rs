@@ -39,4 +39,5 @@ pub mod waiters;
 
 pub use error::ServeError;
 pub use run::supervise;
+pub use run::suspend;
 pub use serve::{ServeOptions, serve};

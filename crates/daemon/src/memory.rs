@@ -481,6 +481,7 @@ mod tests {
             peak: Some(MiB(peak)),
             alone: None,
             seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),
+            suspended: Millis::ZERO,
             verdict,
         }
     }
