@@ -42,7 +42,7 @@ class Carma:
         text, config = config, os.path.join(self.dir, "carma.toml")
         with open(config, "w") as file:
             file.write(text)
-        gpus = "virtual:1xH200" if options.virtual else "nvml"
+        gpus = getattr(options, "virtual_gpus", "virtual:1xH200") if options.virtual else "nvml"
         self.log = open(os.path.join(self.dir, "daemon.log"), "w")
         command = [options.carma, "--socket", self.socket, "serve", "--gpus", gpus, "--config", config]
         command += ["--state", os.path.join(self.dir, "state"), "--policy", policy, "--sharing", sharing]

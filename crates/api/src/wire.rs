@@ -447,6 +447,9 @@ pub struct JobView {
     pub submitted_ms: u64,
     /// Start of the current or last attempt, Unix time.
     pub started_ms: Option<u64>,
+    /// For how long that attempt was suspended; absent: it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_ms: Option<u64>,
     /// End, Unix time.
     pub ended_ms: Option<u64>,
     /// Exit code of the last attempt as a shell would show it.

@@ -30,8 +30,18 @@ const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// The others, which are named in one line.
-const ALSO: [&str; 8] =
-    ["bench", "config", "journal", "report", "trace", "trace-model", "usage", "virtual-task"];
+const ALSO: [&str; 10] = [
+    "bench",
+    "config",
+    "journal",
+    "move",
+    "report",
+    "suspend",
+    "trace",
+    "trace-model",
+    "usage",
+    "virtual-task",
+];
 
 /// The parser, with a help that groups the verbs.
 pub(crate) fn command() -> clap::Command {
@@ -100,10 +110,14 @@ pub(crate) enum Verb {
     Release(JobsArgs),
     /// End running jobs and put them back into the queue, or submit finished ones again
     Requeue(JobsArgs),
-    /// Start no more jobs on GPUs; those that run go on
-    Drain(GpuIndicesArgs),
-    /// Use drained GPUs again
-    Resume(GpuIndicesArgs),
+    /// Let a running or suspended job go on on another GPU
+    Move(MoveArgs),
+    /// Start no more jobs on GPUs; those that run go on, or move away
+    Drain(DrainArgs),
+    /// Take running jobs off their GPU: they stand still, and their GPU memory goes to the host's
+    Suspend(JobsArgs),
+    /// Let suspended jobs go on, or use drained GPUs again
+    Resume(ResumeArgs),
     /// Check the configuration
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -464,9 +478,40 @@ pub(crate) struct HistoryExportArgs {
     pub(crate) csv: bool,
 }
 
-/// `carma drain` and `carma resume`.
+/// `carma resume`.
 #[derive(Debug, Args)]
-pub(crate) struct GpuIndicesArgs {
+#[command(
+    after_help = "A number means the suspended job or the drained GPU that has it; where it is both, --job or --gpu says which."
+)]
+pub(crate) struct ResumeArgs {
+    /// Suspended jobs or drained GPUs by their numbers: 7, 0-3, 1,4
+    #[arg(value_name = "ID", required = true, value_delimiter = ',')]
+    pub(crate) ids: Vec<IdRange>,
+    /// They are jobs
+    #[arg(long)]
+    pub(crate) job: bool,
+    /// They are GPUs
+    #[arg(long, conflicts_with = "job")]
+    pub(crate) gpu: bool,
+}
+
+/// `carma move`.
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    /// Number of the job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: u64,
+    /// Index of the GPU in `carma gpus` [default: the first of the same type that has room]
+    #[arg(value_name = "GPU")]
+    pub(crate) gpu: Option<u32>,
+}
+
+/// `carma drain`.
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Move the jobs that run there to other GPUs of the same type, as far as they can be suspended and there is room
+    #[arg(long = "move")]
+    pub(crate) move_jobs: bool,
     /// GPUs by their index in `carma gpus`: 0, 0-3, 1,4
     #[arg(value_name = "GPU", required = true, value_delimiter = ',')]
     pub(crate) gpus: Vec<IdRange>,
@@ -601,6 +646,12 @@ impl IdRange {
     }
 }
 
+impl From<u64> for IdRange {
+    fn from(id: u64) -> Self {
+        Self(id..=id)
+    }
+}
+
 impl FromStr for IdRange {
     type Err = String;
 
@@ -638,9 +689,10 @@ fn variable(text: &str) -> Result<(String, String), String> {
 
 /// A state by Slurm's word or short code.
 fn state(text: &str) -> Result<String, String> {
-    const STATES: [(&str, &str); 7] = [
+    const STATES: [(&str, &str); 8] = [
         ("PD", "PENDING"),
         ("R", "RUNNING"),
+        ("S", "SUSPENDED"),
         ("CD", "COMPLETED"),
         ("F", "FAILED"),
         ("CA", "CANCELLED"),

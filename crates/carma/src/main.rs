@@ -14,6 +14,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == carma_daemon::supervise::ARGUMENT) {
         return carma_daemon::supervise::main();
     }
+    // So are the processes that call the driver to suspend jobs.
+    if std::env::args_os().nth(1).is_some_and(|word| word == carma_daemon::suspend::ARGUMENT) {
+        return carma_daemon::suspend::main();
+    }
     let matches = cli::command().get_matches();
     let cli = match cli::Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,

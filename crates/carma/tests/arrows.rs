@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// From bottom to top.
-const ORDER: [&str; 28] = [
+const ORDER: [&str; 29] = [
     "carma-bless",
     "carma-seeded",
     "carma-core",
@@ -21,6 +21,7 @@ const ORDER: [&str; 28] = [
     "carma-interference",
     "carma-process",
     "carma-memory",
+    "fake-cuda",
     "fake-nvml",
     "carma-gpu",
     "carma-virtual-gpu",

@@ -32,7 +32,8 @@ fn check_jobs(state: &State, broken: &mut Vec<String>) {
             .filter(|(_, gpu)| gpu.tenant(*id).is_some())
             .map(|(i, _)| crate::model::GpuId(i))
             .collect();
-        let mut given = job.placement().map(|p| p.gpus.clone()).unwrap_or_default();
+        let placed = job.placement().filter(|_| !job.is_off());
+        let mut given = placed.map(|p| p.gpus.clone()).unwrap_or_default();
         given.sort_unstable();
         if held != given {
             broken.push(format!("job {id}: placed on {given:?} but the ledger has it on {held:?}"));

@@ -142,6 +142,57 @@ pub enum Input {
         /// The cause, in words.
         why: String,
     },
+    /// A job that was to be suspended has left its GPUs.
+    Suspended {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+        /// Memory of the host that it takes now.
+        host: MiB,
+    },
+    /// A job that was suspended runs again.
+    Resumed {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+    },
+    /// A job could not be suspended and runs on, or could not be put back and is suspended as before.
+    SuspendFailed {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+        /// The cause, in words.
+        why: String,
+        /// Whether it is neither the one nor the other: then it begins anew.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        stuck: bool,
+    },
+    /// A user wants a running job taken off its GPUs.
+    Suspend {
+        /// Number of the job.
+        job: JobId,
+        /// Who asks.
+        by: User,
+    },
+    /// A user wants a suspended job to go on.
+    Unsuspend {
+        /// Number of the job.
+        job: JobId,
+        /// Who asks.
+        by: User,
+    },
+    /// A user wants a running or suspended job to go on on another GPU.
+    Move {
+        /// Number of the job.
+        job: JobId,
+        /// Where to.
+        gpu: GpuId,
+        /// Who asks.
+        by: User,
+    },
     /// A user wants a job ended.
     Cancel {
         /// Number of the job.
@@ -209,6 +260,22 @@ pub enum Action {
         level: EndLevel,
         /// Why it is to end.
         cause: EndCause,
+    },
+    /// Take a running job off its GPUs.
+    Suspend {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+    },
+    /// Put a suspended job back on GPUs.
+    Resume {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+        /// Which, in the order of those that it had.
+        gpus: Vec<GpuId>,
     },
     /// Move a job on by decision alone: back to the queue, or to its end.
     SetState {

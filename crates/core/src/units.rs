@@ -100,6 +100,12 @@ impl fmt::Display for MiB {
 pub struct Millis(pub u64);
 
 impl Millis {
+    /// Whether it is none.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// No memory.
     pub const ZERO: Self = Self(0);
 

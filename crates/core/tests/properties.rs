@@ -66,6 +66,13 @@ enum Op {
     Launch(Pick, Vec<u32>, u32, SharingMode),
     End(Pick, EndLevel),
     CannotSave(Pick),
+    Suspend(Pick, u32),
+    Unsuspend(Pick, u32),
+    Move(Pick, u32, u32),
+    Suspended(Pick, bool),
+    Resumed(Pick, bool),
+    SuspendFailed(Pick, bool),
+    SuspendAll,
     SetState(Pick, JobState),
     Started(Pick, bool, SharingMode),
     Exited(Pick, bool, ExitStatus, Option<EvidenceKind>, Never, u32),
@@ -410,6 +417,13 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(job, gpus, attempt, mode)| Op::Launch(job, gpus, attempt, mode)),
         1 => (pick(), level()).prop_map(|(job, level)| Op::End(job, level)),
         1 => pick().prop_map(Op::CannotSave),
+        1 => (pick(), uid()).prop_map(|(job, by)| Op::Suspend(job, by)),
+        1 => (pick(), uid()).prop_map(|(job, by)| Op::Unsuspend(job, by)),
+        1 => (pick(), 0u32..5, uid()).prop_map(|(job, gpu, by)| Op::Move(job, gpu, by)),
+        1 => (pick(), right()).prop_map(|(job, ok)| Op::Suspended(job, ok)),
+        1 => (pick(), right()).prop_map(|(job, ok)| Op::Resumed(job, ok)),
+        1 => (pick(), any::<bool>()).prop_map(|(job, stuck)| Op::SuspendFailed(job, stuck)),
+        1 => Just(Op::SuspendAll),
         1 => (pick(), state).prop_map(|(job, state)| Op::SetState(job, state)),
         8 => (pick(), right(), mode()).prop_map(|(job, ok, mode)| Op::Started(job, ok, mode)),
         8 => (pick(), right(), status(), evidence(), never(), prop_oneof![9 => Just(0u32), 1 => 1u32..5])
@@ -457,7 +471,8 @@ const MOST_SHARES: u64 = 6;
 fn targets(action: &Action) -> &[GpuId] {
     match action {
         Action::Launch { placement, .. } => &placement.gpus,
-        Action::End { .. } | Action::SetState { .. } => &[],
+        Action::Resume { gpus, .. } => gpus,
+        Action::End { .. } | Action::Suspend { .. } | Action::SetState { .. } => &[],
     }
 }
 
@@ -744,6 +759,32 @@ impl World {
             Op::CannotSave(pick) => {
                 let (job, attempt) = self.attempt(*pick, true);
                 Input::CannotSave { job, attempt, why: "no process of it catches SIGUSR1".into() }
+            }
+            Op::Suspend(pick, by) => Input::Suspend { job: self.id(*pick), by: user(*by) },
+            Op::Unsuspend(pick, by) => Input::Unsuspend { job: self.id(*pick), by: user(*by) },
+            Op::Move(pick, gpu, by) => Input::Move { job: self.id(*pick), gpu: GpuId(*gpu), by: user(*by) },
+            Op::Suspended(pick, right) => {
+                let (job, attempt) = self.attempt(*pick, *right);
+                Input::Suspended { job, attempt, host: MiB::gib(1) }
+            }
+            Op::Resumed(pick, right) => {
+                let (job, attempt) = self.attempt(*pick, *right);
+                Input::Resumed { job, attempt }
+            }
+            Op::SuspendFailed(pick, stuck) => {
+                let (job, attempt) = self.attempt(*pick, true);
+                Input::SuspendFailed { job, attempt, why: "no".into(), stuck: *stuck }
+            }
+            Op::SuspendAll => {
+                for id in self.state.active().clone() {
+                    self.feed(Input::Suspend { job: id, by: user(0) })?;
+                }
+                self.follow_plan(usize::MAX)?;
+                for id in self.state.active().clone() {
+                    self.step(&Op::Suspended(Pick::Number(id.0), true))?;
+                    self.feed(Input::Unsuspend { job: id, by: user(0) })?;
+                }
+                return Ok(());
             }
             Op::SetState(job, state) => Input::Decided(Box::new(Action::SetState {
                 job: self.id(*job),
@@ -1062,15 +1103,15 @@ impl World {
         let mut has: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
         for job in self.state.jobs().values() {
             let has = has.entry(job.spec.user.uid).or_default();
-            if let Some(placed) = job.placement() {
+            if let Some(placed) = job.placement().filter(|_| !job.is_off()) {
                 *has = (has.0 + 1, has.1 + placed.gpus.len() as u32);
             }
         }
         for action in &made.actions {
-            if let Action::Launch { job, placement } = action {
+            if let Action::Launch { job, .. } | Action::Resume { job, .. } = action {
                 let uid = self.state.job(*job).unwrap().spec.user.uid;
                 let has = has.entry(uid).or_default();
-                *has = (has.0 + 1, has.1 + placement.gpus.len() as u32);
+                *has = (has.0 + 1, has.1 + targets(action).len() as u32);
                 let may = allowances.of(uid);
                 prop_assert!(may.jobs.is_none_or(|most| has.0 <= most), "user {} runs {:?}", uid, has);
                 prop_assert!(may.gpus.is_none_or(|most| has.1 <= most), "user {} runs {:?}", uid, has);
@@ -1118,7 +1159,8 @@ impl World {
                 _ => None,
             })
             .collect();
-        let mut all: Vec<JobId> = made.waiting.iter().map(|(id, _)| *id).collect();
+        let off = |id: &JobId| self.state.job(*id).is_some_and(Job::is_off);
+        let mut all: Vec<JobId> = made.waiting.iter().map(|(id, _)| *id).filter(|id| !off(id)).collect();
         all.extend(&launched);
         all.sort_unstable();
         let mut queued: Vec<JobId> = self.state.queue().iter().map(|key| key.id).collect();
@@ -1176,7 +1218,10 @@ impl World {
                 }
             },
             EndLevel::Kill | EndLevel::Abandon => {
-                prop_assert!(sent.is_some_and(|(before, _)| before >= EndLevel::Terminate));
+                // What stands still, or is in no state in which it could end, is not asked.
+                let asked = sent.is_some_and(|(before, _)| before >= EndLevel::Terminate);
+                let stuck = matches!(cause, EndCause::Stuck { .. });
+                prop_assert!(asked || stuck || job.is_off());
             }
         }
         Ok(())
@@ -1345,6 +1390,7 @@ fn the_random_runs_reach_every_kind_of_end() {
             for job in state.jobs().values() {
                 met.extend(job.past.last().map(|a| a.verdict.code()));
                 met.extend(job.placement().map(|p| p.reason.code()));
+                met.extend(State::reason_of_suspension(job).map(|reason| reason.code()));
             }
         }
         met.extend(world.ends);
@@ -1376,6 +1422,9 @@ fn the_random_runs_reach_every_kind_of_end() {
         "MaxSlowdown",
         "Evicted",
         "GrowthGuard",
+        "Suspended",
+        "NotResumed",
+        "Stuck",
         "OutOfMemoryRetry",
         "OutOfMemory",
         "HostOutOfMemory",

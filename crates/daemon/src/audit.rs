@@ -35,8 +35,10 @@ impl Act {
             Self::Order(Order::Hold(_)) => "hold",
             Self::Order(Order::Release(_)) => "release",
             Self::Order(Order::Requeue(_)) => "requeue",
+            Self::Order(Order::Suspend(_)) => "suspend",
+            Self::Order(Order::Unsuspend(_) | Order::Resume(_)) => "resume",
+            Self::Order(Order::Move(..)) => "move",
             Self::Order(Order::Drain(_)) => "drain",
-            Self::Order(Order::Resume(_)) => "resume",
             Self::Context(_) => "context",
         }
     }
@@ -46,8 +48,14 @@ impl Act {
         match self {
             Self::Submit => (None, None),
             Self::Order(
-                Order::Cancel(job) | Order::Hold(job) | Order::Release(job) | Order::Requeue(job),
+                Order::Cancel(job)
+                | Order::Hold(job)
+                | Order::Release(job)
+                | Order::Requeue(job)
+                | Order::Suspend(job)
+                | Order::Unsuspend(job),
             ) => (Some(job.0), None),
+            Self::Order(Order::Move(job, gpu)) => (Some(job.0), gpu),
             Self::Order(Order::Drain(gpu) | Order::Resume(gpu)) | Self::Context(gpu) => (None, Some(gpu)),
         }
     }
@@ -97,6 +105,12 @@ pub fn happened(state: &State, inputs: &[(Millis, Input)], finished: &[Finished]
             }
             Input::Exited { job, attempt, exit } if exit.not_started.is_some() => {
                 ("launch", *job, *attempt, "the command was not started".to_owned())
+            }
+            Input::Suspended { job, attempt, .. } => ("suspend", *job, *attempt, "suspended".to_owned()),
+            Input::Resumed { job, attempt } => ("resume", *job, *attempt, "runs again".to_owned()),
+            Input::SuspendFailed { job, attempt, stuck, .. } => {
+                let outcome = if *stuck { "stuck" } else { "failed" };
+                ("suspend", *job, *attempt, outcome.to_owned())
             }
             Input::Exited { job, attempt, exit } => ("exit", *job, *attempt, exit.status.to_string()),
             _ => continue,

@@ -12,7 +12,7 @@ use crate::logs;
 use crate::memory::{self, Expected, Memory};
 use crate::messages::{Answer, Message, Order, Peer, Refused};
 use crate::notify::Watchdog;
-use crate::perform::Performer;
+use crate::perform::{Performer, held};
 use crate::quota::{self, Environments};
 use crate::run::adopt::{self, Found, Known};
 use crate::run::cgroup::Hierarchy;
@@ -20,6 +20,8 @@ use crate::run::cgroup::HostLimits;
 use crate::run::launch::Outcome;
 use crate::run::lives::Lives;
 use crate::run::record::Records;
+use crate::run::suspend;
+use crate::run::suspend::host::Host;
 use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::{self, Durations};
 use crate::sampler::{Board, Look, Placed, Roster, Tenants};
@@ -30,7 +32,7 @@ use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Estimator, Exit, GpuId, JobId, Phase};
+use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SuspendStep};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -219,12 +221,14 @@ impl Engine {
             Ok(Found::Alive { supervisor, child, pidfd }) => {
                 tracing::info!("job {id} still runs; watching it again");
                 self.apply(started(supervisor, child));
+                self.suspend_on(id);
                 self.parts.slowdowns.paces().open(id, name);
                 self.parts.watcher.adopted(watched, pidfd, false);
             }
             Ok(Found::Orphan { supervisor, child, pidfd }) => {
                 tracing::warn!("job {id} still runs, unsupervised: its supervisor was killed");
                 self.apply(started(supervisor, Some(child)));
+                self.suspend_on(id);
                 self.parts.watcher.adopted(watched, pidfd, true);
             }
             Ok(Found::NeverStarted) => {
@@ -234,6 +238,20 @@ impl Engine {
                 tracing::error!("what became of job {id} cannot be found out yet: {e}");
                 self.parts.watcher.undecided(watched);
             }
+        }
+    }
+
+    /// A job that was about to leave its GPUs or to come back when the daemon stopped: that is done to its end.
+    fn suspend_on(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        let (Some(suspension), Some(placement)) = (job.suspension(), job.placement()) else { return };
+        let attempt = placement.attempt;
+        match suspension.step {
+            SuspendStep::Suspending => self.actions.push(Action::Suspend { job: id, attempt }),
+            SuspendStep::Resuming => {
+                self.actions.push(Action::Resume { job: id, attempt, gpus: placement.gpus.clone() });
+            }
+            SuspendStep::Asked | SuspendStep::Suspended => {}
         }
     }
 
@@ -455,6 +473,15 @@ impl Engine {
                     tracing::warn!("job {job} is ended without saving its work: {why}");
                 }
             }
+            Message::Suspension(job, attempt, outcome) => {
+                self.apply(match outcome {
+                    suspend::Outcome::Suspended(host) => Input::Suspended { job, attempt, host },
+                    suspend::Outcome::Resumed => Input::Resumed { job, attempt },
+                    suspend::Outcome::Failed { why, stuck } => {
+                        Input::SuspendFailed { job, attempt, why, stuck }
+                    }
+                });
+            }
             Message::Look => {}
             Message::Stop => return true,
         }
@@ -578,6 +605,7 @@ impl Engine {
             Order::Requeue(job) if self.state.job(job).is_none() => return self.resubmit(job, peer),
             Order::Requeue(job) => {
                 let runs = self.state.job(job).filter(|job| matches!(job.phase, Phase::Running { .. }));
+                let runs = runs.filter(|job| job.suspension().is_none());
                 let text = match runs.and_then(|job| job.spec.request.save_grace) {
                     Some(grace) => format!(
                         "job {job} is asked to save its work, for which it has {grace}, and is then put back into the queue"
@@ -585,6 +613,20 @@ impl Engine {
                     None => format!("job {job} is being put back into the queue"),
                 };
                 (Input::Requeue { job, by }, job.0, text)
+            }
+            Order::Suspend(job) => {
+                self.check_suspension(job)?;
+                (Input::Suspend { job, by }, job.0, format!("job {job} is being suspended"))
+            }
+            Order::Unsuspend(job) => (
+                Input::Unsuspend { job, by },
+                job.0,
+                format!("job {job} goes on as soon as its GPU has room"),
+            ),
+            Order::Move(job, index) => {
+                let gpu = self.check_move(job, index)?;
+                let index = self.state.gpu(gpu).map_or(0, |gpu| gpu.info.index);
+                (Input::Move { job, gpu, by }, job.0, format!("job {job} moves to GPU {index}"))
             }
             Order::Drain(index) => {
                 let text = format!("GPU {index} is drained: its jobs go on, no new ones come");
@@ -600,6 +642,65 @@ impl Engine {
             Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),
             Err(rejected) => Err(rejected.into()),
             Ok(()) => Ok((id, text)),
+        }
+    }
+
+    /// Whether a job can be suspended as far as the driver and the host's memory go.
+    fn check_suspension(&self, id: JobId) -> Result<(), Refused> {
+        let conflict = |text: String| Err(Refused::new(409, "conflict", text));
+        let suspender = &self.parts.performer.suspender;
+        let driver = match &suspender.driver {
+            Ok(driver) => driver,
+            Err(why) => {
+                return conflict(format!("jobs cannot be suspended here: {why}; see `carma doctor`"));
+            }
+        };
+        let running = self.state.job(id).filter(|_| driver.takes_host_memory());
+        let Some((job, placement)) = running.and_then(|job| Some((job, job.placement()?))) else {
+            return Ok(());
+        };
+        let leaving = |job: &&Job| !job.is_off() && job.spec.id != id;
+        let others = self.state.halted().iter().filter_map(|id| self.state.job(*id)).filter(leaving);
+        let promised = others.map(|job| held(&self.state, job)).sum();
+        let group =
+            self.parts.hierarchy.as_ref().ok().map(|h| h.group(&self.parts.lives.short(id, placement)));
+        let Some(host) = Host::now() else {
+            return conflict("the memory of this machine cannot be read (/proc/meminfo)".into());
+        };
+        host.has_room(held(&self.state, job), promised, group.as_ref())
+            .or_else(|why| conflict(format!("job {id} cannot be suspended: {why}")))
+    }
+
+    /// The GPU that a job moves to, and whether it can as far as the driver, the host and that GPU's memory go. What the
+    /// state refuses anyway passes.
+    fn check_move(&self, id: JobId, index: Option<u32>) -> Result<GpuId, Refused> {
+        self.check_suspension(id)?;
+        let conflict = |text: String| Err(Refused::new(409, "conflict", text));
+        if self.parts.performer.suspender.driver.as_ref().is_ok_and(|driver| !driver.moves()) {
+            return conflict("jobs cannot be moved here: that needs a driver of r580 or newer".into());
+        }
+        let now = self.parts.clock.now();
+        let wanted = index.map(|index| self.gpu_by_index(index)).transpose()?;
+        let Some((job, placement)) = self.state.job(id).and_then(|job| Some((job, job.placement()?))) else {
+            return Ok(wanted.unwrap_or(GpuId(0)));
+        };
+        let bars = |to: GpuId| carma_core::plan::bars_move(&self.state, now, job, to);
+        if let Some(to) = wanted {
+            let there = placement.gpus.contains(&to) && !job.is_off();
+            return match bars(to).filter(|_| !there) {
+                Some(reason) => conflict(format!("job {id} cannot move: {reason}")),
+                None => Ok(to),
+            };
+        }
+        let like = |gpu: &Gpu| {
+            let on = placement.gpus.first().and_then(|on| self.state.gpu(*on));
+            on.is_some_and(|on| (&on.info.name, on.info.memory) == (&gpu.info.name, gpu.info.memory))
+        };
+        let all = (0..).map(GpuId).zip(self.state.gpus());
+        let mut others = all.filter(|(to, gpu)| gpu.present && !placement.gpus.contains(to) && like(gpu));
+        match others.find(|(to, _)| bars(*to).is_none()) {
+            Some((to, _)) => Ok(to),
+            None => conflict(format!("job {id} cannot move: no other GPU of its type has room for it")),
         }
     }
 

@@ -56,7 +56,7 @@ pub fn explain(
                 .map(|waiting| WaitingView { end: end(state, &ends, &found), ..waiting });
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
-        (Subject::Live(_), Phase::Running { placement, .. }) => {
+        (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
             reply.running = Some(running(state, job, placement));
         }
         _ => {}

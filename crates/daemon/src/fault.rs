@@ -15,6 +15,8 @@ pub enum Point {
     AfterSpawn,
     /// A job has ended, and that is not yet in the journal.
     AfterExit,
+    /// That a job leaves its GPU or comes back is in the journal, and nothing is done about it yet.
+    AfterSuspension,
     /// A launch is about to spawn a supervisor: it is held up here for two seconds, rather than the daemon killed.
     HoldLaunch,
 }
@@ -26,6 +28,7 @@ impl Point {
             Self::AfterDecision => "after-decision",
             Self::AfterSpawn => "after-spawn",
             Self::AfterExit => "after-exit",
+            Self::AfterSuspension => "after-suspension",
             Self::HoldLaunch => "hold-launch",
         }
     }

@@ -40,4 +40,5 @@ pub mod waiters;
 
 pub use error::ServeError;
 pub use run::supervise;
+pub use run::suspend;
 pub use serve::{ServeOptions, serve};

@@ -482,6 +482,7 @@ mod tests {
             alone: None,
             seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),
             had: Had::default(),
+            suspended: Millis::ZERO,
             verdict,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::config::limits::UserLimits;
 use crate::run::launch::Outcome;
+use crate::run::suspend;
 use crate::run::watch::Event;
 use crate::slowdown::Subject;
 use carma_api::wire::{
@@ -72,6 +73,12 @@ pub enum Order {
     Release(JobId),
     /// Put a running job back, or submit a finished one again.
     Requeue(JobId),
+    /// Take a running job off its GPU.
+    Suspend(JobId),
+    /// Let a suspended job go on.
+    Unsuspend(JobId),
+    /// Let a job go on on another GPU (by index); `None`: on any that has room.
+    Move(JobId, Option<u32>),
     /// Take a GPU (by index) out of use.
     Drain(u32),
     /// Give a GPU (by index) back.
@@ -103,6 +110,8 @@ pub enum Message {
     Launched(JobId, u32, Outcome),
     /// A job that was to save its work cannot be asked to, and why.
     CannotSave(JobId, u32, String),
+    /// What came of suspending a job, or of putting it back.
+    Suspension(JobId, u32, suspend::Outcome),
     /// The sampler saw something that should not wait.
     Look,
     /// End the daemon; jobs go on.

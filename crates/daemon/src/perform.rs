@@ -1,21 +1,33 @@
 //! The one place where actions become effects.
 
+use crate::fault::{self, Point};
 use crate::journal::Journal;
 use crate::run::cgroup::Hierarchy;
 use crate::run::checkpoint;
 use crate::run::launch::{Launch, Launcher, Outcome, Report};
 use crate::run::lives::Lives;
 use crate::run::record::Claim;
+use crate::run::suspend::{Subject, Suspender, What};
 use crate::run::watch::signal;
 use carma_core::input::Action;
-use carma_core::model::{EndLevel, Job, JobId, Phase, Placement, SharingMode};
+use carma_core::model::{EndLevel, GpuId, Job, JobId, Phase, Placement, SharingMode, SuspendStep};
 use carma_core::state::State;
+use carma_core::units::MiB;
 use carma_gpu::Sharing;
 use carma_process::process;
 use std::sync::Arc;
 
 /// Takes word of a job that cannot be asked to save its work: its attempt, and why.
 pub type CannotSave = Arc<dyn Fn(JobId, u32, String) + Send + Sync>;
+
+/// What a job is seen to hold on its GPUs, or held when it left them.
+#[must_use]
+pub fn held(state: &State, job: &Job) -> MiB {
+    let there = job.placement().into_iter().flat_map(|placement| &placement.gpus);
+    let there = there.filter_map(|gpu| state.gpu(*gpu)?.tenant(job.spec.id)?.observed);
+    let kept = job.suspension().into_iter().flat_map(|suspension| &suspension.kept);
+    there.sum::<MiB>().max(kept.filter_map(|tenant| tenant.observed).sum())
+}
 
 /// Carries actions out.
 pub struct Performer {
@@ -27,6 +39,8 @@ pub struct Performer {
     pub hierarchy: Option<Arc<Hierarchy>>,
     /// Where failures go.
     pub report: Report,
+    /// Has jobs leave their GPUs and come back.
+    pub suspender: Suspender,
     /// Who is told that a job cannot be asked to save its work.
     pub cannot_save: CannotSave,
 }
@@ -40,6 +54,7 @@ impl Performer {
                 self.ask_to_save(*job, *attempt, state, journal, lives);
             }
             Action::End { job, level, .. } => self.end(*job, *level, state, lives),
+            Action::Suspend { job, .. } | Action::Resume { job, .. } => self.suspend(*job, state, lives),
             // Its effect is on the state alone.
             Action::SetState { .. } => {}
         }
@@ -96,6 +111,35 @@ impl Performer {
             tracing::warn!("job {id} could not leave MPS before it is signalled: no thread can be had ({e})");
             let _ = signal(supervisor, child, None, level);
         }
+    }
+
+    /// Has a job leave its GPUs or come back, whichever it is about to.
+    fn suspend(&self, id: JobId, state: &State, lives: &Lives) {
+        let Some(job) = state.job(id) else { return };
+        let Phase::Running { placement, supervisor, child, .. } = &job.phase else { return };
+        let Some(suspension) = job.suspension() else { return };
+        let uuid = |id: &GpuId| state.gpu(*id).map(|gpu| gpu.info.uuid.clone());
+        let what = match suspension.step {
+            SuspendStep::Suspending => What::Suspend(placement.gpus.iter().filter_map(uuid).collect()),
+            SuspendStep::Resuming => {
+                let ends = suspension.home.first().and_then(uuid).zip(placement.gpus.first().and_then(uuid));
+                let Some((from, to)) = ends else { return };
+                let all = state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.uuid.clone());
+                What::Resume { from, to, all: all.collect() }
+            }
+            SuspendStep::Asked | SuspendStep::Suspended => return,
+        };
+        let subject = Subject {
+            job: id,
+            attempt: placement.attempt,
+            supervisor: *supervisor,
+            child: *child,
+            group: self.hierarchy.as_ref().map(|h| h.group(&lives.short(id, placement))),
+            book: lives.records(id, placement).book(),
+            memory: held(state, job),
+        };
+        fault::inject(Point::AfterSuspension);
+        self.suspender.begin(subject, what);
     }
 
     /// Asks a job to save its work. Off the engine's thread, since all of the machine's processes are looked at.

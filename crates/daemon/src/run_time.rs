@@ -75,7 +75,7 @@ pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
 
 /// What an attempt says of its job's run time. `None`: it never ran.
 fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
-    let ran = attempt.ended.since(attempt.started?);
+    let ran = attempt.ended.since(attempt.started? + attempt.suspended);
     let exit = attempt.exit.as_ref().filter(|exit| exit.not_started.is_none())?;
     // Whatever else ended it, it had not come to its end: one that has saved its work to be moved also ends with code 0.
     let cut = exit.status != ExitStatus::Code(0) || attempt.verdict != Reason::Completed;
@@ -103,7 +103,8 @@ pub fn to_view(run_time: &RunTime) -> RunTimeView {
 #[must_use]
 pub fn left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
     let started = match &job.phase {
-        Phase::Running { started, .. } => Some(*started),
+        // While it is suspended, time stands still.
+        Phase::Running { started, halt, .. } => Some(*started + halt.until(now)),
         // It runs for all of its time from when it starts.
         Phase::Pending | Phase::Held { .. } | Phase::Launching { .. } => None,
         Phase::Judging { .. } => return None,
@@ -183,6 +184,7 @@ mod tests {
             alone: None,
             seen: None,
             had: Had::default(),
+            suspended: Millis::ZERO,
             verdict: Reason::Completed,
         };
         let began = Some(Millis::secs(10));

@@ -89,6 +89,19 @@ impl Board {
         self.answered.load(Ordering::Acquire) >= number
     }
 
+    /// The processes on GPUs of these UUIDs, by a look that begins from now on; by the latest one, if none comes within
+    /// `patience`.
+    #[must_use]
+    pub fn processes_on(&self, gpus: &[Arc<str>], patience: Duration) -> Vec<u32> {
+        let (look, since) = (self.ask(), Instant::now());
+        while !self.has(look) && since.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let looks = self.looks();
+        let there = looks.iter().filter(|look| gpus.contains(&look.reading.uuid));
+        there.flat_map(|look| look.reading.processes.iter().flatten()).map(|process| process.pid).collect()
+    }
+
     /// Tells which jobs run.
     pub fn set_roster(&self, roster: Roster) {
         *lock(&self.roster) = Arc::new(roster);

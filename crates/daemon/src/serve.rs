@@ -19,6 +19,7 @@ use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher, Report};
 use crate::run::lives::Lives;
 use crate::run::pace::{Paces, SOCKET};
+use crate::run::suspend::{self, Suspender};
 use crate::run::watch::Watcher;
 use crate::run_time::Durations;
 use crate::sampler::{self, Board, Look, Pace};
@@ -69,6 +70,8 @@ struct Gpus {
     inventory: Vec<GpuInfo>,
     /// Version of the driver.
     driver: String,
+    /// Whose calls suspend jobs; or why none can.
+    driver_of_suspensions: Result<suspend::Driver, String>,
     /// Hosts virtual GPUs as long as it lives.
     _virtual: Option<VirtualGpus>,
 }
@@ -115,6 +118,7 @@ impl Gpus {
             env: Vec::new(),
             inventory,
             driver,
+            driver_of_suspensions: suspend::Driver::find(),
             _virtual: None,
         })
     }
@@ -132,6 +136,7 @@ impl Gpus {
             env: host.env_for_jobs(),
             inventory: host.inventory().to_vec(),
             driver: "none".to_owned(),
+            driver_of_suspensions: Ok(suspend::Driver::Virtual(host.socket().to_owned())),
             _virtual: Some(host),
         })
     }
@@ -153,6 +158,9 @@ fn longest(pace: &Pace, speed: u32) -> Millis {
     let look = u64::try_from(pace.sample.as_millis()).unwrap_or(u64::MAX);
     Millis(look.saturating_mul(u64::from(speed)).saturating_mul(4)).max(Millis::secs(2))
 }
+
+/// How long a look at the GPUs is waited for where a job is to leave one.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the policy `kace` predicts with.
 fn kace(config: &Config) -> Result<Option<Trained>, ServeError> {
@@ -303,6 +311,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     .map_err(system("cannot start the launching thread"))?;
     let rates = slowdowns.rates();
     let to_engine = engine.clone();
+    let of_suspensions = engine.clone();
     let journal_id = journal.id().to_owned();
     let parts = Parts {
         journal,
@@ -316,6 +325,16 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
             sharing: gpus.sharing.clone(),
             hierarchy: hierarchy.clone().ok(),
             report,
+            suspender: Suspender {
+                driver: gpus.driver_of_suspensions.clone(),
+                on_gpus: {
+                    let board = board.clone();
+                    Arc::new(move |gpus| board.processes_on(gpus, LOOK_PATIENCE))
+                },
+                report: Arc::new(move |job, attempt, outcome| {
+                    drop(of_suspensions.send(Message::Suspension(job, attempt, outcome)));
+                }),
+            },
             cannot_save: Arc::new(move |job, attempt, why| {
                 drop(to_engine.send(Message::CannotSave(job, attempt, why)));
             }),

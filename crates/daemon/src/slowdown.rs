@@ -292,6 +292,10 @@ impl Slowdowns {
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
             let Phase::Running { placement, .. } = &job.phase else { continue };
+            // It stands still, and nobody's neighbour is to blame.
+            if job.suspension().is_some() {
+                continue;
+            }
             let attempt = placement.attempt;
             let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
             let Some(company) = Company::of(job.spec.id, &gpus) else { continue };

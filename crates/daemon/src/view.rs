@@ -82,6 +82,7 @@ fn strangers_row(row: JobView) -> JobView {
         energy_alone_j: _,
         submitted_ms,
         started_ms,
+        suspended_ms,
         ended_ms,
         exit_code,
     } = row;
@@ -108,6 +109,7 @@ fn strangers_row(row: JobView) -> JobView {
         energy_alone_j: None,
         submitted_ms,
         started_ms,
+        suspended_ms,
         ended_ms,
         exit_code,
     }
@@ -239,7 +241,10 @@ fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
         Phase::Pending => waiting.cloned().unwrap_or(Reason::NotPlannedYet),
         Phase::Held { by } => Reason::Held { by: by.clone() },
         Phase::Launching { .. } => Reason::Launching,
-        Phase::Running { placement, .. } => placement.reason.clone(),
+        Phase::Running { placement, .. } => {
+            let of_suspension = || State::reason_of_suspension(job);
+            waiting.cloned().or_else(of_suspension).unwrap_or_else(|| placement.reason.clone())
+        }
         Phase::Judging { .. } => Reason::Judging,
     }
 }
@@ -254,10 +259,11 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         Reservation::Whole | Reservation::None => None,
     });
     let peak = tenants.iter().filter_map(|t| t.peak).max().or_else(|| last.and_then(|a| a.peak));
-    let started = match &job.phase {
-        Phase::Running { started, .. } => Some(started.0),
-        _ => None,
+    let (started, suspended) = match &job.phase {
+        Phase::Running { started, halt, .. } => (Some(started.0), Some(halt.until(state.now()).0)),
+        _ => (None, None),
     };
+    let suspended = suspended.filter(|ms| *ms > 0);
     let owner = job.spec.user.uid;
     let row = JobView {
         id: job.spec.id.0,
@@ -265,7 +271,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         user: job.spec.user.name.to_string(),
         state: job.state().as_str().to_owned(),
         reason: asker.reason(owner, &reason_of(job, waiting)),
-        gpus: placement.map(|p| indices(state, &p.gpus)).unwrap_or_default(),
+        gpus: placement.filter(|_| !job.is_off()).map(|p| indices(state, &p.gpus)).unwrap_or_default(),
         gpus_requested: job.spec.request.gpus,
         sharing: placement.map(|p| p.sharing),
         memory_reserved_mib: reserved,
@@ -287,6 +293,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         energy_alone_j: None,
         submitted_ms: job.submitted.0,
         started_ms: started,
+        suspended_ms: suspended,
         ended_ms: None,
         // What has not ended has none; its earlier attempts have theirs.
         exit_code: None,
@@ -306,6 +313,7 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         sharing: last.map(|a| a.placement.sharing),
         memory_peak_mib: job.past.iter().filter_map(|a| a.peak).max().map(|m| m.0),
         started_ms: last.and_then(|a| a.started).map(|m| m.0),
+        suspended_ms: last.map(|a| a.suspended.0).filter(|ms| *ms > 0),
         ended_ms: Some(finished.at.0),
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
         ..job_view(asker, state, job, None)

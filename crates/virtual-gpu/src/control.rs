@@ -60,7 +60,7 @@ fn ask(socket: &Path, message: &ClientMessage) -> Result<(), ControlError> {
     }
 }
 
-fn exchange(socket: &Path, message: &ClientMessage) -> std::io::Result<Option<HostMessage>> {
+pub(super) fn exchange(socket: &Path, message: &ClientMessage) -> std::io::Result<Option<HostMessage>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;

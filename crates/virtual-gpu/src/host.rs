@@ -2,9 +2,12 @@
 //! sleeps until a client says something.
 
 use super::physics::{Arrival, Notice, OutOfMemory, Physics, Refusal, Sample, TaskDemand};
-use super::protocol::{ClientMessage, GpuNote, HostMessage, Lines, MOST_LINE, ProcessNote, VERSION, line};
+use super::protocol::{
+    CheckpointCall, ClientMessage, GpuNote, HostMessage, Lines, MOST_LINE, ProcessNote, VERSION, line,
+};
 use super::{MOST_GPUS, StartError};
 use carma_core::reading::GpuInfo;
+use carma_gpu::ProcessState;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -336,7 +339,15 @@ impl Host {
             serde_json::from_slice(bytes).map_err(|e| format!("unreadable message: {e}"))?;
         match message {
             ClientMessage::Hello {
-                gpus, demand, mps, thread_percent, caps_mib, held_mib, active, ..
+                gpus,
+                demand,
+                mps,
+                thread_percent,
+                caps_mib,
+                held_mib,
+                active,
+                hold,
+                ..
             } => {
                 if task {
                     return Err("a second `hello`".to_owned());
@@ -354,6 +365,7 @@ impl Host {
                     caps: caps_mib,
                     held: held_mib,
                     active,
+                    hold: hold.unwrap_or(ProcessState::Running),
                 };
                 let speed = self.shared.speed;
                 self.send(id, &HostMessage::Welcome { v: VERSION, speed, gpus: notes });
@@ -364,7 +376,12 @@ impl Host {
                     client.task = true;
                 }
             }
-            ClientMessage::Alloc { .. } | ClientMessage::Active { .. } | ClientMessage::Fault if !task => {
+            ClientMessage::Alloc { .. }
+            | ClientMessage::Active { .. }
+            | ClientMessage::Fault
+            | ClientMessage::Holds { .. }
+                if !task =>
+            {
                 return Err("a task says `hello` first".to_owned());
             }
             ClientMessage::Alloc { id: request, gpu, mib } => {
@@ -386,6 +403,12 @@ impl Host {
                 let (mut physics, now) = self.shared.lock();
                 physics.fault(now, id);
             }
+            ClientMessage::Holds { state } => self.shared.lock().0.set_holds(id, state),
+            ClientMessage::Checkpoint { call, pid, pairs, .. } => {
+                self.may_control(uid)?;
+                let answer = self.checkpoint(call, pid, &pairs)?;
+                self.send(id, &answer);
+            }
             ClientMessage::Drop { gpu, .. } => {
                 self.may_control(uid)?;
                 self.shared.drop_gpu(&gpu).map_err(|()| format!("there is no virtual GPU `{gpu}`"))?;
@@ -403,6 +426,31 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    /// One of the driver's checkpoint calls.
+    fn checkpoint(
+        &self,
+        call: CheckpointCall,
+        pid: u32,
+        pairs: &[(String, String)],
+    ) -> Result<HostMessage, String> {
+        use ProcessState::{Checkpointed, Locked, Running};
+        let (mut physics, now) = self.shared.lock();
+        let step = match call {
+            CheckpointCall::State => return Ok(HostMessage::State { state: physics.holds(pid)? }),
+            CheckpointCall::Lock => (Running, Locked),
+            CheckpointCall::Checkpoint => (Locked, Checkpointed),
+            CheckpointCall::Restore => (Checkpointed, Locked),
+            CheckpointCall::Unlock => (Locked, Running),
+        };
+        let find = |name: &String| {
+            physics.find(name).ok_or_else(|| format!("there is no virtual GPU `{}`", name.escape_debug()))
+        };
+        let pairs = pairs.iter().map(|(from, to)| Ok((find(from)?, find(to)?)));
+        let pairs: Vec<(usize, usize)> = pairs.collect::<Result<_, String>>()?;
+        physics.hold(now, pid, step, &pairs)?;
+        Ok(HostMessage::Done)
     }
 
     fn may_control(&self, uid: u32) -> Result<(), String> {
@@ -449,6 +497,13 @@ impl Host {
                 Notice::Fault => HostMessage::Fault,
                 Notice::Terminated => HostMessage::Terminated,
                 Notice::Lost(gpu) => HostMessage::Lost { gpu: gpu.to_string() },
+                Notice::Hold(state, gpus) => {
+                    // What it was told of its pace is of no use any more.
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.rate = None;
+                    }
+                    HostMessage::Hold { state, gpus: gpus.iter().map(ToString::to_string).collect() }
+                }
             };
             self.send(id, &message);
             concerned.insert(id);

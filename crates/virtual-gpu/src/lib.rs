@@ -9,7 +9,7 @@
 //!   speak [`protocol`]. Each integrates its own progress, so a host that is killed and started again
 //!   loses nothing: tasks go on at their last rate, come back within [`RECONNECT`] and say what they
 //!   hold. Until then the new host does not know them and its GPUs look empty.
-//! - [`VirtualProbe`] and [`VirtualMps`] are the two traits through which the daemon sees any GPU.
+//! - [`VirtualProbe`], [`VirtualMps`] and [`VirtualCheckpoint`] are the three traits through which the daemon sees any GPU.
 //! - [`control`] injects faults from outside.
 //!
 //! # What is modelled, and how
@@ -27,6 +27,7 @@
 //! - **Not modelled**: temperature, PCIe, tensor and FP pipes, MIG, host memory, the driver's
 //!   own memory, the seconds that an MPS server takes to come back after a fault.
 
+mod checkpoint;
 pub mod control;
 mod host;
 mod mps;
@@ -36,6 +37,7 @@ pub mod protocol;
 mod spec;
 pub mod task;
 
+pub use checkpoint::VirtualCheckpoint;
 pub use mps::VirtualMps;
 pub(crate) use mps::{ENV_MEMORY_LIMIT, ENV_THREADS};
 pub use physics::TaskDemand;

@@ -4,6 +4,7 @@
 //! Everything between two events is constant, so a GPU's counters are integrated only when something
 //! on it changes or a client reads it. That is why idle virtual GPUs cost nothing.
 
+use carma_gpu::ProcessState;
 use carma_hardware::GpuType;
 use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Capacities, Demand, Tenant as Sharer, share_mixed};
@@ -53,6 +54,8 @@ pub(crate) struct Arrival {
     pub(crate) held: Vec<u64>,
     /// Whether it computes, rather than starts up.
     pub(crate) active: bool,
+    /// Where it is on its way off its GPUs and back.
+    pub(crate) hold: ProcessState,
 }
 
 /// What a tenant has to be told.
@@ -66,6 +69,8 @@ pub(crate) enum Notice {
     Terminated,
     /// One of its GPUs is gone.
     Lost(Arc<str>),
+    /// It is to stop, or may go on, on these GPUs.
+    Hold(ProcessState, Vec<Arc<str>>),
 }
 
 /// Why an allocation failed.
@@ -148,11 +153,15 @@ struct Tenant {
     dead: bool,
     /// Last progress that it was told; `None` while it does not compute.
     rate: Option<f64>,
+    /// Where it says that it is.
+    holds: ProcessState,
+    /// What it held on its GPUs, in their order, while its memory is the host's, MiB.
+    saved: Vec<u64>,
 }
 
 impl Tenant {
     fn computes(&self) -> bool {
-        self.arrival.active && !self.dead
+        self.arrival.active && !self.dead && self.arrival.hold == ProcessState::Running
     }
 
     fn held_on(&self, gpu: usize) -> u64 {
@@ -224,13 +233,18 @@ impl Physics {
             *held = (*held).min(self.gpus[gpu].memory_mib);
         }
         let gpus = arrival.gpus.clone();
-        let lost = gpus.iter().find(|&&gpu| self.gpus[gpu].lost.is_some());
+        // Whose memory is the host's has nothing to lose.
+        let there = || gpus.iter().filter(|_| arrival.hold != ProcessState::Checkpointed);
+        let lost = there().find(|&&gpu| self.gpus[gpu].lost.is_some());
         if let Some(&gpu) = lost {
             arrival.held.fill(0);
             self.outbox.push((id, Notice::Lost(Arc::clone(&self.gpus[gpu].uuid))));
         }
-        self.tenants.insert(id, Tenant { arrival, dead: lost.is_some(), rate: None });
-        for &gpu in &gpus {
+        let holds = arrival.hold;
+        let off = holds == ProcessState::Checkpointed;
+        let saved = if off { std::mem::replace(&mut arrival.held, vec![0; gpus.len()]) } else { Vec::new() };
+        self.tenants.insert(id, Tenant { arrival, dead: lost.is_some(), rate: None, holds, saved });
+        for &gpu in gpus.iter().filter(|_| !off) {
             self.gpus[gpu].tenants.insert(id);
         }
         self.refresh(now, &gpus);
@@ -337,6 +351,88 @@ impl Physics {
         clients.len()
     }
 
+    /// Where a process is on its way off its GPUs and back.
+    pub(crate) fn holds(&self, pid: u32) -> Result<ProcessState, String> {
+        let mut states = self.tenants_of(pid).map(|(_, tenant)| {
+            if tenant.holds == tenant.arrival.hold { tenant.holds } else { ProcessState::Between }
+        });
+        let first = states.next().ok_or_else(|| NO_CONTEXT.to_owned())?;
+        Ok(if states.all(|state| state == first) { first } else { ProcessState::Between })
+    }
+
+    /// A tenant says where it is.
+    pub(crate) fn set_holds(&mut self, id: TenantId, state: ProcessState) {
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.holds = state;
+        }
+    }
+
+    /// Takes a process a step further off its GPUs or back, on others where `pairs` say so.
+    ///
+    /// # Errors
+    /// In words; nothing has changed then.
+    pub(crate) fn hold(
+        &mut self,
+        now: f64,
+        pid: u32,
+        (from, to): (ProcessState, ProcessState),
+        pairs: &[(usize, usize)],
+    ) -> Result<(), String> {
+        if self.tenants_of(pid).any(|(_, tenant)| tenant.arrival.mps) {
+            return Err("not supported: an MPS client".to_owned());
+        }
+        // Who does not answer when it is to be locked is let go again.
+        let unlocks = to == ProcessState::Running;
+        let locked = || self.tenants_of(pid).all(|(_, tenant)| tenant.arrival.hold == from);
+        if self.holds(pid)? != from && !(unlocks && locked()) {
+            return Err("not in the state for that".to_owned());
+        }
+        let goes = |gpu: usize| pairs.iter().find(|(old, _)| *old == gpu).map_or(gpu, |(_, new)| *new);
+        let back = (from, to) == (ProcessState::Checkpointed, ProcessState::Locked);
+        let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
+        for (_, tenant) in self.tenants_of(pid).filter(|_| back) {
+            for (&gpu, saved) in tenant.arrival.gpus.iter().zip(&tenant.saved) {
+                *wanted.entry(goes(gpu)).or_default() += saved;
+            }
+        }
+        for (&gpu, &mib) in &wanted {
+            let target = self.gpus.get(gpu).filter(|target| target.lost.is_none());
+            let memory = target.ok_or("invalid value: no such GPU")?.memory_mib;
+            if mib > memory.saturating_sub(self.memory_used(gpu)) {
+                return Err("out of memory".to_owned());
+            }
+        }
+        let ids: Vec<TenantId> = self.tenants_of(pid).map(|(id, _)| id).collect();
+        let mut touched = Vec::new();
+        for id in ids {
+            let Some(tenant) = self.tenants.get_mut(&id) else { continue };
+            let arrival = &mut tenant.arrival;
+            arrival.hold = to;
+            tenant.rate = None;
+            touched.extend_from_slice(&arrival.gpus);
+            if back {
+                arrival.gpus = arrival.gpus.iter().map(|gpu| goes(*gpu)).collect();
+                arrival.held = std::mem::take(&mut tenant.saved);
+                touched.extend_from_slice(&arrival.gpus);
+            } else if to == ProcessState::Checkpointed {
+                let none = vec![0; arrival.held.len()];
+                tenant.saved = std::mem::replace(&mut arrival.held, none);
+            }
+            let gpus = arrival.gpus.clone();
+            for &gpu in &gpus {
+                if to == ProcessState::Checkpointed {
+                    self.gpus[gpu].tenants.remove(&id);
+                } else {
+                    self.gpus[gpu].tenants.insert(id);
+                }
+            }
+            let uuids = gpus.iter().map(|gpu| Arc::clone(&self.gpus[*gpu].uuid)).collect();
+            self.outbox.push((id, Notice::Hold(to, uuids)));
+        }
+        self.refresh(now, &touched);
+        Ok(())
+    }
+
     /// A GPU falls off the bus: it reads as lost, and everyone on it loses its context.
     pub(crate) fn drop_gpu(&mut self, now: f64, gpu: usize, why: &str) {
         let now = self.advance_clock(now);
@@ -404,6 +500,12 @@ impl Physics {
                 }
             })
             .collect()
+    }
+
+    /// The living tenants of a process.
+    fn tenants_of(&self, pid: u32) -> impl Iterator<Item = (TenantId, &Tenant)> {
+        let of = move |(_, tenant): &(&TenantId, &Tenant)| tenant.arrival.pid == pid && !tenant.dead;
+        self.tenants.iter().filter(of).map(|(id, tenant)| (*id, tenant))
     }
 
     fn tenants_on(&self, gpu: usize) -> impl Iterator<Item = (TenantId, &Tenant)> {
@@ -529,6 +631,9 @@ impl Physics {
     }
 }
 
+/// What the driver says of a process that it does not know.
+const NO_CONTEXT: &str = "not initialised: it does not use a GPU";
+
 /// Most other processes named in a failed allocation.
 const MOST_OTHERS: usize = 16;
 
@@ -574,6 +679,7 @@ mod tests {
             caps: Vec::new(),
             held: Vec::new(),
             active: true,
+            hold: ProcessState::Running,
         }
     }
 

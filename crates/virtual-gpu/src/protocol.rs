@@ -5,6 +5,7 @@
 //! message. Unknown keys are ignored, unknown types are an error, and after an error the host closes.
 
 use super::physics::TaskDemand;
+use carma_gpu::ProcessState;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol.
@@ -40,6 +41,9 @@ pub enum ClientMessage {
         /// Whether it computes already.
         #[serde(default)]
         active: bool,
+        /// Where it is on its way off its GPUs and back; `None`: it runs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<ProcessState>,
     },
     /// Asks for memory. Answered by `allocated`, `out_of_memory` or `error`.
     Alloc {
@@ -57,6 +61,23 @@ pub enum ClientMessage {
     },
     /// The task has a fatal fault, e.g. an illegal address.
     Fault,
+    /// The task has taken in a `hold`.
+    Holds {
+        /// Where it is now.
+        state: ProcessState,
+    },
+    /// Control: one of the driver's checkpoint calls. Answered by `state`, `done` or `error`.
+    Checkpoint {
+        /// Protocol version.
+        v: u32,
+        /// Which.
+        call: CheckpointCall,
+        /// The process that it is about.
+        pid: u32,
+        /// With `restore`: where to, as pairs of UUIDs; none: where it was.
+        #[serde(default)]
+        pairs: Vec<(String, String)>,
+    },
     /// Control: a GPU falls off the bus. Answered by `done` or `error`.
     Drop {
         /// Protocol version.
@@ -78,6 +99,18 @@ pub enum ClientMessage {
         /// `false`: preparing MPS fails.
         available: bool,
     },
+}
+
+/// A checkpoint call of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the calls'")]
+pub enum CheckpointCall {
+    State,
+    Lock,
+    Checkpoint,
+    Restore,
+    Unlock,
 }
 
 /// From the host to a client.
@@ -128,6 +161,18 @@ pub enum HostMessage {
     Lost {
         /// Its UUID.
         gpu: String,
+    },
+    /// The task is to stop computing, or may go on. Answered by `holds`.
+    Hold {
+        /// Where it is from now on.
+        state: ProcessState,
+        /// Its GPUs from now on.
+        gpus: Vec<String>,
+    },
+    /// Where a process is on its way off its GPUs and back.
+    State {
+        /// There.
+        state: ProcessState,
     },
     /// A control request was carried out.
     Done,
@@ -214,6 +259,7 @@ mod tests {
             caps_mib: vec![Some(3072)],
             held_mib: vec![0],
             active: false,
+            hold: None,
         };
         let text = r#"{"type":"hello","v":1,"gpus":["GPU-virtual-h200-0"],"demand":{"gract":0.5,"sm":0.25,"occupancy":0.1,"dram":0.1},"mps":true,"thread_percent":null,"caps_mib":[3072],"held_mib":[0],"active":false}"#;
         assert_eq!(line(&hello), format!("{text}\n").into_bytes());

@@ -9,6 +9,7 @@ use crate::protocol::{ClientMessage, GpuNote, HostMessage, Lines, ProcessNote, V
 use crate::{ENV_MEMORY_LIMIT, ENV_THREADS};
 use crate::{ENV_MPS, ENV_SOCKET, ENV_SPEED, MOST_SPEED, RECONNECT, TaskDemand, context};
 use carma_core::units::MiB;
+use carma_gpu::ProcessState;
 use pace::{ENV_BENCH, Pace};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::{BTreeMap, VecDeque};
@@ -404,6 +405,10 @@ struct Task<'a> {
     /// Pace that the host last said; `None` until it says one.
     rate: Option<f64>,
     active: bool,
+    /// Where it is on its way off its GPUs and back.
+    hold: ProcessState,
+    /// Its GPUs.
+    devices: Vec<String>,
     held: Vec<u64>,
     requests: VecDeque<Request>,
     /// Whether the first request was sent and not answered.
@@ -437,6 +442,8 @@ impl<'a> Task<'a> {
             work: 0.0,
             rate: None,
             active: false,
+            hold: ProcessState::Running,
+            devices: env.devices.clone(),
             held: vec![0; env.devices.len()],
             requests: VecDeque::new(),
             asked: false,
@@ -501,8 +508,8 @@ impl<'a> Task<'a> {
     fn count(&mut self, now: Instant) {
         let span = now.saturating_duration_since(self.counted).as_secs_f64() * self.speed;
         let since = std::mem::replace(&mut self.counted, now);
-        // Before the first host there is no GPU to start on.
-        if self.gpus.is_empty() {
+        // Before the first host there is no GPU to start on, and for one that is held time stands still.
+        if self.gpus.is_empty() || self.is_held() {
             return;
         }
         self.elapsed += span;
@@ -515,6 +522,10 @@ impl<'a> Task<'a> {
         }
     }
 
+    fn is_held(&self) -> bool {
+        self.hold != ProcessState::Running
+    }
+
     /// Speed over the speed alone. A host that went away before it said a pace leaves full speed.
     fn speed_now(&self) -> f64 {
         self.rate.unwrap_or(if self.host.is_some() { 0.0 } else { 1.0 })
@@ -522,6 +533,9 @@ impl<'a> Task<'a> {
 
     /// Does what is due.
     fn act(&mut self) -> Option<End> {
+        if self.is_held() {
+            return None;
+        }
         self.ask();
         if !self.active
             && self.requests.is_empty()
@@ -620,7 +634,7 @@ impl<'a> Task<'a> {
             at(Some(self.retry_at));
             at(self.give_up_at);
         }
-        if self.gpus.is_empty() {
+        if self.gpus.is_empty() || self.is_held() {
             return next;
         }
         if !self.active {
@@ -746,20 +760,30 @@ impl<'a> Task<'a> {
             HostMessage::Error { message } => Some(End::Refused(format!(
                 "RuntimeError: No CUDA GPUs are available (the host of the virtual GPUs says: {message})"
             ))),
-            HostMessage::Done => None,
+            HostMessage::Hold { state, gpus } => {
+                self.count(Instant::now());
+                self.hold = state;
+                self.devices = gpus;
+                // Until the host says a pace.
+                self.rate = None;
+                self.send(&ClientMessage::Holds { state });
+                None
+            }
+            HostMessage::State { .. } | HostMessage::Done => None,
         }
     }
 
     fn connect(&mut self, now: Instant) {
         let hello = ClientMessage::Hello {
             v: VERSION,
-            gpus: self.env.devices.clone(),
+            gpus: self.devices.clone(),
             demand: self.spec.demand(),
             mps: self.env.mps,
             thread_percent: self.env.thread_percent,
             caps_mib: (0..self.env.devices.len()).map(|i| self.env.caps.get(&i).map(|cap| cap.0)).collect(),
             held_mib: self.held.clone(),
             active: self.active,
+            hold: self.is_held().then_some(self.hold),
         };
         match UnixStream::connect(&self.env.socket) {
             Ok(stream) => {

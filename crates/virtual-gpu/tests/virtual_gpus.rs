@@ -9,12 +9,14 @@
 
 use carma_core::reading::{GpuReading, Health};
 use carma_core::units::{MiB, Millis};
-use carma_gpu::{Probe, Sharing, SharingRequest};
+use carma_gpu::checkpoint::steps::{resume, suspend};
+use carma_gpu::checkpoint::swap;
+use carma_gpu::{Checkpoint, Probe, ProcessState, Sharing, SharingRequest};
 use carma_hardware::GpuType;
 use carma_virtual_gpu::protocol::{ClientMessage, HostMessage, MOST_LINE};
 use carma_virtual_gpu::task::{Growth, TaskEnv, TaskSpec, run};
 use carma_virtual_gpu::{
-    ENV_SOCKET, StartError, TaskDemand, VirtualGpus, VirtualProbe, VirtualSpec, control,
+    ENV_SOCKET, StartError, TaskDemand, VirtualCheckpoint, VirtualGpus, VirtualProbe, VirtualSpec, control,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -137,6 +139,7 @@ impl Raw {
             caps_mib: Vec::new(),
             held_mib: Vec::new(),
             active: true,
+            hold: None,
         });
         assert!(matches!(raw.hear(), Some(HostMessage::Welcome { .. })));
         raw
@@ -331,6 +334,53 @@ fn a_new_host_finds_the_tasks_of_the_old_one() {
     // Had it stood still while there was no host, it would have taken the 20 virtual s longer.
     assert_eq!(ended.code, 0);
     assert!(ended.took() < 55.0, "{}", ended.out);
+}
+
+#[test]
+fn a_task_is_suspended_and_goes_on_where_it_was_or_on_another_gpu() {
+    let mut rig = Rig::new("virtual:2xA100-40GB", 50.0);
+    let spec =
+        TaskSpec { memory: MiB::gib(7), sm: 0.5, work_s: 100.0, startup_s: 1.0, ..TaskSpec::default() };
+    let task = start(spec, rig.env("0", &[]));
+    let driver = VirtualCheckpoint::new(&rig.socket());
+    let (me, lock) = ([std::process::id()], Duration::from_secs(20));
+    let mut probe = rig.gpus().probe();
+    wait_for("activity", || read(&mut probe, 0).activity.smact.filter(|s| s.0 == 5000));
+    suspend(&driver, &me, lock).unwrap();
+    assert_eq!(driver.state(me[0]), Ok(ProcessState::Checkpointed));
+    let left = read(&mut probe, 0);
+    assert_eq!((left.memory_used, left.processes.unwrap().len()), (Some(MiB::ZERO), 0));
+    // 100 virtual seconds, which it does not take part in, half of them without a host.
+    std::thread::sleep(Duration::from_secs(1));
+    rig.gpus = None;
+    std::thread::sleep(Duration::from_secs(1));
+    rig.gpus = Some(host("virtual:2xA100-40GB", &rig.socket(), 50.0));
+    let uuids: Vec<String> = rig.gpus().inventory().iter().map(|gpu| gpu.uuid.to_string()).collect();
+    let pairs = swap(uuids.iter().map(String::as_str), &uuids[0], &uuids[1]);
+    resume(&driver, &me, &pairs).unwrap();
+    let mut probe = rig.gpus().probe();
+    assert_eq!(read(&mut probe, 1).memory_used, Some(MiB::gib(7)));
+    assert_eq!(read(&mut probe, 0).memory_used, Some(MiB::ZERO));
+    let ended = task.join().unwrap();
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!((100.9..180.0).contains(&ended.took()), "{}", ended.out);
+    assert!(driver.lock(me[0], lock).unwrap_err().why.contains("does not use a GPU"));
+}
+
+#[test]
+fn what_cannot_be_suspended_is_refused() {
+    let rig = Rig::new("virtual:1xA100-40GB", 10.0);
+    let driver = VirtualCheckpoint::new(&rig.socket());
+    let me = [std::process::id()];
+    let client = Raw::task(&rig.socket(), &["0"], 0.5, true);
+    let failed = suspend(&driver, &me, Duration::from_secs(20)).unwrap_err();
+    assert!(failed.why.contains("an MPS client") && failed.stuck.is_none(), "{failed:?}");
+    drop(client);
+    // It hears what it is told, and never says that it has.
+    let _deaf = Raw::task(&rig.socket(), &["0"], 0.5, false);
+    wait_for("it to be known", || driver.state(me[0]).ok());
+    let failed = suspend(&driver, &me, Duration::from_millis(50)).unwrap_err();
+    assert!(failed.why.contains("no answer within 0.1 s"), "{failed:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use carma_api::wire::{ContextProbe, DoneReply, GpusReply, StatusReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_core::reading::GpuInfo;
+use carma_gpu::checkpoint::cuda;
 use carma_gpu::{NvmlOptions, Probe, find_program};
 use carma_measure::context::{self, Measured};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -52,7 +53,13 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     findings.extend(status.as_ref().map(cgroups));
     let is_virtual = status.is_some_and(|s| s.gpus.starts_with("virtual:"));
     let (nvml, has_gpus) = nvml(is_virtual);
-    findings.extend([nvml, mps(has_gpus), pidfd(), systemd(Path::new("/run/systemd/system"))]);
+    findings.extend([
+        nvml,
+        mps(has_gpus),
+        suspend(has_gpus, &cuda::open(None)),
+        pidfd(),
+        systemd(Path::new("/run/systemd/system")),
+    ]);
     if args.probe_context {
         findings.extend(contexts(&context.socket, &args.python));
     }
@@ -232,6 +239,25 @@ fn mps(has_gpus: bool) -> Finding {
     }
 }
 
+/// Whether the driver can take processes off their GPUs and put them back.
+fn suspend(has_gpus: bool, driver: &Result<cuda::Cuda, String>) -> Finding {
+    const ABOUT: &str = "suspend";
+    match driver {
+        Ok(driver) if driver.moves() => {
+            Finding::ok(ABOUT, "the driver can suspend jobs and bring them back, also on another GPU")
+        }
+        Ok(_) => {
+            Finding::ok(ABOUT, "the driver can suspend jobs and bring them back, but not move them (r580)")
+        }
+        Err(why) if has_gpus => Finding::warn(
+            ABOUT,
+            format!("jobs cannot be suspended: {why}"),
+            "install a driver of r570 or newer with its CUDA library; jobs can save their work before they are requeued (--checkpoint-signal)",
+        ),
+        Err(_) => Finding::ok(ABOUT, format!("no {}; without GPUs it is not needed", cuda::LIBRARY_NAME)),
+    }
+}
+
 fn pidfd() -> Finding {
     const ABOUT: &str = "kernel";
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -272,6 +298,12 @@ mod tests {
               be
               -> mend it
         ");
+    }
+
+    #[test]
+    fn a_driver_that_cannot_suspend_matters_where_gpus_are() {
+        let none = cuda::open(Some(Path::new("/nowhere/libcuda.so.1")));
+        assert_eq!((suspend(true, &none).level, suspend(false, &none).level), ("warn", "ok"));
     }
 
     #[test]

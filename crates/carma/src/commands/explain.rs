@@ -78,7 +78,8 @@ fn state(reply: &ExplainReply) -> String {
         Some(waiting) => Some((waiting.since_ms, reply.now_ms)),
         None => job.started_ms.map(|at| (at, job.ended_ms.unwrap_or(reply.now_ms))),
     };
-    if let Some((since, until)) = since {
+    // When it was suspended is not told.
+    if let Some((since, until)) = since.filter(|_| job.state != "SUSPENDED") {
         let word = if job.ended_ms.is_some() { "after" } else { "for" };
         let _ = write!(text, " {word} {}", Millis(until).since(Millis(since)));
     }

@@ -230,10 +230,10 @@ fn uuid_length(gpus: &[GpuView]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn gpu(index: u32) -> GpuView {
+    pub(crate) fn gpu(index: u32) -> GpuView {
         GpuView {
             index,
             uuid: format!("GPU-{index}b2c3d4e-1111-2222-3333-444455556666"),

@@ -89,7 +89,10 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
             job.exit_code.map_or_else(dash, |c| c.to_string()),
             gpu_list(&job.gpus),
             waited,
-            between(job.started_ms, job.ended_ms),
+            between(
+                job.started_ms,
+                job.ended_ms.map(|end| end.saturating_sub(job.suspended_ms.unwrap_or(0))),
+            ),
             job.memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()),
         ];
         if hosts {

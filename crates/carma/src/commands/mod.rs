@@ -17,6 +17,7 @@ mod hold;
 mod journal;
 mod lab;
 mod logs;
+mod move_job;
 mod order;
 mod predict;
 mod profile;
@@ -32,6 +33,7 @@ mod simulate;
 mod spoken;
 mod stream;
 mod submit;
+mod suspend;
 mod trace;
 mod trace_model;
 mod tracer;
@@ -112,6 +114,8 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Release(args) => release::run(&context, &args),
         Verb::Requeue(args) => requeue::run(&context, &args),
         Verb::Drain(args) => drain::run(&context, &args),
+        Verb::Move(args) => move_job::run(&context, &args),
+        Verb::Suspend(args) => suspend::run(&context, &args),
         Verb::Resume(args) => resume::run(&context, &args),
         Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
         Verb::Doctor(args) => doctor::run(&context, &args),

@@ -43,13 +43,15 @@ fn wanted(args: &QueueArgs, user: &str, state: &str) -> bool {
         && (args.state.is_empty() || args.state.iter().any(|s| s == state))
 }
 
-const WAITS: u8 = 1;
-const FINISHED: u8 = 2;
+const SUSPENDED: u8 = 1;
+const WAITS: u8 = 2;
+const FINISHED: u8 = 3;
 
-/// Running jobs come first, then those that wait.
+/// Running jobs come first, then those that are suspended, then those that wait.
 fn rank(state: &str) -> u8 {
     match state {
         "RUNNING" => 0,
+        "SUSPENDED" => SUSPENDED,
         "PENDING" => WAITS,
         _ => FINISHED,
     }
@@ -160,7 +162,8 @@ fn time_in_state(job: &JobView, now_ms: u64) -> Millis {
         WAITS => job.submitted_ms,
         _ => job.started_ms.unwrap_or(until.0),
     };
-    until.since(Millis(from))
+    // While it is suspended it does not run.
+    until.since(Millis(from)).since(Millis(job.suspended_ms.unwrap_or(0)))
 }
 
 /// `0,1`, or `-` for none.
@@ -175,7 +178,12 @@ fn footer(jobs: &[JobView]) -> String {
     let count = |n: u8| jobs.iter().filter(|j| rank(&j.state) == n).count();
     let held = jobs.iter().filter(|j| j.state == "PENDING" && j.reason.code == "Held").count();
     let (running, pending, finished) = (count(0), count(WAITS), count(FINISHED));
-    let mut text = format!("{running} running, {pending} pending");
+    let mut text = format!("{running} running, ");
+    match count(SUSPENDED) {
+        0 => {}
+        suspended => drop(write!(text, "{suspended} suspended, ")),
+    }
+    let _ = write!(text, "{pending} pending");
     if held > 0 {
         let _ = write!(text, " ({held} held)");
     }
@@ -215,6 +223,7 @@ pub(crate) mod tests {
             energy_alone_j: None,
             priority: 0,
             submitted_ms: 1_760_000_000_000,
+            suspended_ms: None,
             started_ms: running.then_some(1_760_000_060_000),
             ended_ms: (running && state != "RUNNING").then_some(1_760_000_100_000),
             exit_code: None,

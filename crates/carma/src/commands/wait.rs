@@ -99,7 +99,7 @@ pub(crate) fn until_over(
 
 /// Whether nothing more comes.
 pub(crate) fn is_over(job: &JobView) -> bool {
-    !matches!(job.state.as_str(), "PENDING" | "RUNNING")
+    !matches!(job.state.as_str(), "PENDING" | "RUNNING" | "SUSPENDED")
 }
 
 /// The job's own exit code where it says something; 1 for a job that did not complete and has no

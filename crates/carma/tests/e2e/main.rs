@@ -25,6 +25,7 @@ mod sharing;
 mod simulated;
 mod slowdown;
 mod support;
+mod suspending;
 mod usage;
 mod users;
 mod what_if;

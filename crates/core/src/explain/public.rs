@@ -41,6 +41,8 @@ impl Reason {
                 filling: Filling { gpu: _, memory: _, free: _, left: _, held: _, exceeded: _ },
                 next: _,
             }
+            | Self::Suspended { by: _, host: _ }
+            | Self::Moving { off: _ }
             | Self::TimeLimit { limit: _ }
             | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
             | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),
@@ -68,6 +70,11 @@ impl Reason {
                 "not started, through no fault of its own; it is tried again".into()
             }
             Self::LaunchFailed { error: _ } => "could not be started".into(),
+            Self::RunsOn { why: _ } => "could not be suspended or moved, and runs on".into(),
+            Self::NotResumed { why: _, until: _ } => {
+                "NotResumed(it stays suspended; tried again in a moment)".into()
+            }
+            Self::Stuck { why: _ } => "could neither run nor stay suspended; requeued without charge".into(),
             Self::OutOfMemoryFinal { blame, why: _ } => format!("out of GPU memory: {blame}"),
             Self::HostOutOfMemory { line: _ } => "out of host memory, which another GPU does not help".into(),
             Self::FaultVictim { culprit, line: _ } => {

@@ -213,6 +213,35 @@ pub enum Reason {
         /// What the next attempt gets; `None`: as before, another job took the memory.
         next: Option<Floor>,
     },
+    /// It is suspended: its GPU memory is in the host's.
+    Suspended {
+        /// Name of the user who asked for it.
+        by: Arc<str>,
+        /// Memory of the host that it takes.
+        host: MiB,
+    },
+    /// It is about to leave its GPUs, or to be put back on them.
+    Moving {
+        /// Whether it leaves them.
+        off: bool,
+    },
+    /// It could not be suspended or moved, and runs on.
+    RunsOn {
+        /// What went wrong, in words.
+        why: String,
+    },
+    /// It could not be put back on its GPUs, and that is tried again.
+    NotResumed {
+        /// What went wrong, in words.
+        why: String,
+        /// When it is tried again.
+        until: Millis,
+    },
+    /// It could neither run nor stay suspended, or ended on the way. Back to the queue without charge.
+    Stuck {
+        /// What went wrong, in words.
+        why: String,
+    },
     /// Over its time limit.
     TimeLimit {
         /// The limit.

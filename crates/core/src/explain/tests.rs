@@ -100,6 +100,11 @@ fn all() -> Vec<Reason> {
             filling: Filling { gpu: 1, memory: m, free: m, left: m, held: m, exceeded: Some(m) },
             next: Some(Floor::Memory(m)),
         },
+        Reason::Suspended { by: "bob".into(), host: m },
+        Reason::Moving { off: true },
+        Reason::RunsOn { why: text() },
+        Reason::NotResumed { why: text(), until: Millis(1) },
+        Reason::Stuck { why: text() },
         Reason::TimeLimit { limit: Millis(1) },
         Reason::OutOfMemoryRetry {
             blame: neighbour.clone(),
@@ -153,7 +158,7 @@ fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
         hidden += usize::from(marked.to_string().contains(SECRET));
     }
     // The markers do arrive where the full text shows them.
-    assert_eq!(hidden, 11, "reasons whose full text has a text of its own");
+    assert_eq!(hidden, 14, "reasons whose full text has a text of its own");
 }
 
 #[test]
@@ -206,9 +211,14 @@ fn every_reason_is_tried() {
         Reason::HostMemoryLimit { .. } => 26,
         Reason::Later { .. } => 27,
         Reason::GrowthGuard { .. } => 28,
+        Reason::Suspended { .. } => 29,
+        Reason::Moving { .. } => 30,
+        Reason::NotResumed { .. } => 31,
+        Reason::Stuck { .. } => 32,
+        Reason::RunsOn { .. } => 33,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..29).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..34).collect::<Vec<_>>());
 }
 
 #[test]

@@ -218,6 +218,22 @@ impl fmt::Display for Reason {
                     None => Ok(()),
                 }
             }
+            Self::Suspended { by, host } => {
+                write!(f, "suspended by {by}")?;
+                match *host {
+                    MiB::ZERO => Ok(()),
+                    host => write!(f, "; {host} of its memory are in the host's"),
+                }
+            }
+            Self::Moving { off: true } => f.write_str("it is being suspended"),
+            Self::Moving { off: false } => f.write_str("it is being put back on its GPU"),
+            Self::RunsOn { why } => write!(f, "could not be suspended or moved, and runs on: {why}"),
+            Self::NotResumed { why, until: _ } => {
+                write!(f, "NotResumed(it stays suspended: {why}; tried again in a moment)")
+            }
+            Self::Stuck { why } => {
+                write!(f, "could neither run nor stay suspended: {why}; requeued without charge")
+            }
             Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
             Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {
                 write!(f, "out of GPU memory: {blame}; retried with {next}")?;

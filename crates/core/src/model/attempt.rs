@@ -69,13 +69,21 @@ pub enum EndCause {
     },
     /// A GPU of it is about to run full, and of the jobs that grow there it came last.
     GrowthGuard(Filling),
+    /// It was suspended or put back only in part, so that it can neither run nor wait.
+    Stuck {
+        /// What went wrong, in words.
+        why: String,
+    },
 }
 
 impl EndCause {
     /// Whether a job that is ended for it goes back into the queue.
     #[must_use]
     pub const fn requeues(&self) -> bool {
-        matches!(self, Self::Requeued { .. } | Self::Evicted { .. } | Self::GrowthGuard(_))
+        matches!(
+            self,
+            Self::Requeued { .. } | Self::Evicted { .. } | Self::GrowthGuard(_) | Self::Stuck { .. }
+        )
     }
 
     /// Whether a job that is ended for it is given the time to save its work: where that is of use to it, and the GPU is
@@ -134,6 +142,9 @@ pub struct Attempt {
     /// What it had of its GPUs. Journals of carma 0.2 do not say it.
     #[serde(default, skip_serializing_if = "Had::is_none")]
     pub had: Had,
+    /// For how long it was suspended.
+    #[serde(default, skip_serializing_if = "Millis::is_zero")]
+    pub suspended: Millis,
     /// What was concluded.
     pub verdict: Reason,
 }

@@ -2,6 +2,7 @@
 
 use super::attempt::{Attempt, Ending, Placement, ProcessRef};
 use super::exit::{Exit, ExitStatus};
+use super::suspension::{Halt, SuspendStep, Suspension};
 use crate::explain::Reason;
 use crate::policy::Line;
 use crate::progress::{Class, Measured};
@@ -42,6 +43,9 @@ pub enum Phase {
         child: Option<ProcessRef>,
         /// Set while it is being ended.
         ending: Option<Ending>,
+        /// How it was and is suspended.
+        #[serde(default, skip_serializing_if = "Halt::is_none")]
+        halt: Halt,
     },
     /// It died of a fault that may have been a neighbour's, and waits for the verdict.
     Judging {
@@ -62,6 +66,8 @@ pub enum JobState {
     Pending,
     /// Its command runs, or is being started.
     Running,
+    /// Its command was taken off its GPUs and stands still.
+    Suspended,
     /// Ended with exit code 0.
     Completed,
     /// Ended otherwise.
@@ -81,6 +87,7 @@ impl JobState {
         match self {
             Self::Pending => "PENDING",
             Self::Running => "RUNNING",
+            Self::Suspended => "SUSPENDED",
             Self::Completed => "COMPLETED",
             Self::Failed => "FAILED",
             Self::Cancelled => "CANCELLED",
@@ -92,7 +99,7 @@ impl JobState {
     /// Whether the job is over.
     #[must_use]
     pub const fn is_final(self) -> bool {
-        !matches!(self, Self::Pending | Self::Running)
+        !matches!(self, Self::Pending | Self::Running | Self::Suspended)
     }
 }
 
@@ -138,13 +145,31 @@ pub struct Job {
 impl Job {
     /// State as a user sees it.
     #[must_use]
-    pub const fn state(&self) -> JobState {
+    pub fn state(&self) -> JobState {
         match self.phase {
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } | Phase::Launching { .. } => {
                 JobState::Pending
             }
-            Phase::Running { .. } => JobState::Running,
+            Phase::Running { .. } => match self.suspension().map(|suspension| suspension.step) {
+                Some(SuspendStep::Suspended | SuspendStep::Resuming) => JobState::Suspended,
+                Some(SuspendStep::Asked | SuspendStep::Suspending) | None => JobState::Running,
+            },
         }
+    }
+
+    /// The suspension under way.
+    #[must_use]
+    pub fn suspension(&self) -> Option<&Suspension> {
+        match &self.phase {
+            Phase::Running { halt, .. } => halt.now.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is suspended, and so has no GPU.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.suspension().is_some_and(Suspension::is_off)
     }
 
     /// How it is being ended, or is to end as soon as it has started.
@@ -156,7 +181,7 @@ impl Job {
         }
     }
 
-    /// Where it runs or is about to run.
+    /// Where it runs or is about to run; of one that is suspended, where it ran.
     #[must_use]
     pub const fn placement(&self) -> Option<&Placement> {
         match &self.phase {

@@ -5,6 +5,7 @@
 mod attempt;
 mod exit;
 mod job;
+mod suspension;
 
 pub use crate::ledger::SeenMemory;
 pub use crate::recovery::Floor;
@@ -15,3 +16,4 @@ pub use crate::spec::{
 pub use attempt::{Attempt, EndCause, EndLevel, Ending, Had, Placement, ProcessRef};
 pub use exit::{Exit, ExitStatus, HostUse};
 pub use job::{Finished, Job, JobState, Phase, QueueKey};
+pub use suspension::{Halt, SuspendStep, Suspension, Wanted};

@@ -30,7 +30,7 @@ pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
 pub(super) fn ended_by(plan: &Plan) -> BTreeSet<JobId> {
     let ended = plan.actions.iter().filter_map(|action| match action {
         Action::End { job, .. } => Some(*job),
-        Action::Launch { .. } | Action::SetState { .. } => None,
+        _ => None,
     });
     ended.collect()
 }
@@ -39,7 +39,10 @@ pub(super) fn ended_by(plan: &Plan) -> BTreeSet<JobId> {
 /// still being launched has nothing to save.
 pub(super) fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
     let runs = matches!(job.phase, Phase::Running { .. });
-    if runs && cause.saves() && job.spec.request.save_grace.is_some() {
+    if job.is_off() || matches!(cause, EndCause::Stuck { .. }) {
+        // It stands still, and can do nothing with a signal that it could catch.
+        EndLevel::Kill
+    } else if runs && cause.saves() && job.spec.request.save_grace.is_some() {
         EndLevel::Checkpoint
     } else {
         EndLevel::Terminate
@@ -56,15 +59,16 @@ struct Next {
 /// The next signal of a job that is to end, or that time may end: to save, politely, then for good, and at last without
 /// its supervisor. One that is still being launched has no command that could end politely.
 fn next(job: &Job, grace: Millis) -> Option<Next> {
-    let (ending, started) = match &job.phase {
-        Phase::Running { started, ending, .. } => (ending, Some(*started)),
-        Phase::Launching { ending, .. } => (ending, None),
+    let (ending, started, halt) = match &job.phase {
+        Phase::Running { started, ending, halt, .. } => (ending, Some(*started), Some(halt)),
+        Phase::Launching { ending, .. } => (ending, None, None),
         Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return None,
     };
     let Some(Ending { cause, sent, cannot_save }) = ending else {
         let limit = job.spec.request.time_limit?;
+        let halt = halt.filter(|halt| halt.now.as_ref().is_none_or(|suspension| suspension.off.is_none()))?;
         let cause = EndCause::TimeLimit(limit);
-        return Some(Next { at: started? + limit, level: EndLevel::Terminate, cause });
+        return Some(Next { at: started? + limit + halt.before, level: EndLevel::Terminate, cause });
     };
     let Some((sent, at)) = *sent else {
         return Some(Next { at: Millis::ZERO, level: first_level(job, cause), cause: cause.clone() });

@@ -21,6 +21,9 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
         let Some(measured) = job.measured else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };
+        if job.suspension().is_some() {
+            continue;
+        }
         let promised = limit(state, job);
         let Some(least) = promised.map(least_progress).or(kept) else { continue };
         let recent = now.since(measured.at) <= state.options().slowdown_window;
@@ -33,7 +36,8 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         }
         let tenants = || placement.gpus.iter().filter_map(|id| state.gpu(*id)).flat_map(|gpu| &gpu.tenants);
-        let leaving = |job: &Job| job.ending().is_some() || ended.contains(&job.spec.id);
+        let leaving =
+            |job: &Job| job.ending().is_some() || job.suspension().is_some() || ended.contains(&job.spec.id);
         if tenants().any(|t| state.job(t.job).is_some_and(leaving)) {
             continue;
         }

@@ -96,7 +96,7 @@ fn leaves(state: &State, gpu: &Gpu, ended: &BTreeSet<JobId>, now: Millis) -> Opt
     let mut members = Vec::with_capacity(gpu.tenants.len());
     for tenant in &gpu.tenants {
         let job = state.job(tenant.job)?;
-        if job.ending().is_some() || ended.contains(&tenant.job) {
+        if job.ending().is_some() || job.suspension().is_some() || ended.contains(&tenant.job) {
             return None;
         }
         members.push(Member::new(tenant, job.placement()?));

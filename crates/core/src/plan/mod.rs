@@ -13,12 +13,14 @@ mod gpus;
 mod growth;
 mod limits;
 mod place;
+mod resume;
 mod search;
 mod slot;
 mod sooner;
 mod want;
 
 pub use answers::{Answer, answers};
+pub use resume::bars_move;
 pub use sooner::sooner;
 
 use crate::explain::Reason;
@@ -31,6 +33,7 @@ use evict::evict;
 use faults::judge_faults;
 use growth::guard;
 use place::place_jobs;
+use resume::suspend_jobs;
 use search::Slots;
 use std::sync::Arc;
 use want::{Blind, Want};
@@ -80,6 +83,7 @@ pub fn ends(state: &State, now: Millis) -> Plan {
     end_jobs(state, now, &mut plan);
     evict(state, now, &mut plan);
     guard(state, now, &mut plan);
+    suspend_jobs(state, &mut plan);
     judge_faults(state, now, &mut plan);
     plan
 }

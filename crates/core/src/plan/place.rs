@@ -5,6 +5,7 @@
 use super::failed::Failed;
 use super::gpus::Places;
 use super::limits::Takes;
+use super::resume::resume_jobs;
 use super::slot::cooldown;
 use super::want::{Blind, Want};
 use super::{Detail, Plan};
@@ -43,14 +44,21 @@ fn prefetch<'a>(jobs: impl Iterator<Item = &'a Job>) {
 }
 
 pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
-    if state.queue().is_empty() {
-        return;
-    }
     let options = state.options();
     let policy = &options.policy;
     let mut places = Places::new(state, now);
-    let mut failed = Failed::default();
     let mut takes = Takes::new(state);
+    let mut left_waiting = resume_jobs(state, now, detail, (&mut places, &mut takes), plan);
+    if state.queue().is_empty() {
+        if takes.spent {
+            plan.wake_at(options.next_period(now));
+        }
+        if left_waiting {
+            wake_when_patience_ends(state, now, plan);
+        }
+        return;
+    }
+    let mut failed = Failed::default();
     // Set once a job that may not be overtaken did not fit.
     let mut barrier: Option<Reason> = None;
     if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
@@ -62,7 +70,6 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         plan.waiting.reserve(state.queue().len());
     }
     let blind = Blind::of(state);
-    let mut left_waiting = false;
     let by_length = policy.line.is_by_length();
     let mut misses = 0;
     let mut ahead = state.queue().line(now).map(|(_, job)| job);

@@ -6,7 +6,7 @@
 use super::beside::Beside;
 use super::want::Want;
 use crate::explain::{Holder, Refusal};
-use crate::ledger::{Gpu, Reservation};
+use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Order, Pack};
 use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
@@ -210,6 +210,40 @@ impl<'a> Slot<'a> {
             return Some(Bar::Memory);
         }
         self.bars_at_any_memory(want)
+    }
+
+    /// Why a suspended job may not come back to this one. `off`: when it left it; `None`: it was on another. Nothing is
+    /// predicted anew, and what it does to others is measured; but nobody with a limit of slowdown who came meanwhile is slowed
+    /// down by it, and none is slowed down beyond its own limit by those whom it did not have beside it.
+    pub(super) fn bars_return(&self, want: &Want, off: Option<Millis>) -> Option<Bar> {
+        if want.alone {
+            return self.bars_idle(want);
+        }
+        if self.closed {
+            return Some(Bar::Closed);
+        }
+        if let Some(job) = self.exclusive {
+            return Some(Bar::Exclusive(job));
+        }
+        if let Some(job) = self.held {
+            return Some(Bar::Held(job));
+        }
+        if let Some((job, active_for)) = self.starting_unknown {
+            return Some(Bar::Starting(job, active_for));
+        }
+        if !self.has_room(want) {
+            return Some(Bar::Memory);
+        }
+        if let Some(most) = self.most_jobs.filter(|most| self.tenants >= *most) {
+            return Some(Bar::Full(most));
+        }
+        if want.limited && off.is_none() && self.tenants > 0 {
+            return Some(Bar::Slowdown(Objection::NotYet));
+        }
+        let came = |t: &&Tenant| off.is_none_or(|off| t.placed > off);
+        let limited = |t: &&Tenant| self.state.job(t.job).is_some_and(|job| limit(self.state, job).is_some());
+        let newcomer = self.gpu.tenants.iter().filter(came).find(limited);
+        newcomer.map(|tenant| Bar::Slowdown(Objection::Unknown(tenant.job)))
     }
 
     /// Whether as much memory is free as the job needs.

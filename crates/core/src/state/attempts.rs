@@ -7,8 +7,8 @@ use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::ledger::{Alone, Reservation, Tenant};
 use crate::model::{
-    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, GpuId, Job, JobId, JobState, Phase,
-    ProcessRef, SeenMemory, SharingMode,
+    Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, GpuId, Halt, Job, JobId, JobState,
+    Phase, ProcessRef, SeenMemory, SharingMode,
 };
 use crate::recovery;
 use crate::units::Millis;
@@ -43,10 +43,12 @@ impl State {
             }
         }
         self.update(id, |job| {
-            let (mut placement, started, ending) = match &job.phase {
-                Phase::Launching { placement, ending } => (placement.clone(), now, ending.clone()),
-                Phase::Running { placement, started, ending, .. } => {
-                    (placement.clone(), *started, ending.clone())
+            let (mut placement, started, ending, halt) = match &job.phase {
+                Phase::Launching { placement, ending } => {
+                    (placement.clone(), now, ending.clone(), Halt::default())
+                }
+                Phase::Running { placement, started, ending, halt, .. } => {
+                    (placement.clone(), *started, ending.clone(), halt.clone())
                 }
                 Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
             };
@@ -54,7 +56,7 @@ impl State {
                 placement.sharing = sharing;
                 placement.cap = None;
             }
-            job.phase = Phase::Running { placement, started, supervisor, child, ending };
+            job.phase = Phase::Running { placement, started, supervisor, child, ending, halt };
         })
     }
 
@@ -187,9 +189,11 @@ impl State {
             return Vec::new();
         };
         let command = job.spec.command_key;
-        let (placement, started) = match &job.phase {
-            Phase::Running { placement, started, .. } => (placement.clone(), Some(*started)),
-            Phase::Launching { placement, .. } => (placement.clone(), None),
+        let (placement, started, halt) = match &job.phase {
+            Phase::Running { placement, started, halt, .. } => {
+                (placement.clone(), Some(*started), halt.clone())
+            }
+            Phase::Launching { placement, .. } => (placement.clone(), None, Halt::default()),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
         };
         let had = self.settle(id, &placement.gpus);
@@ -198,6 +202,11 @@ impl State {
             if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)) {
                 left.push((*gpu, tenant));
             }
+        }
+        let suspended = halt.until(now);
+        // One that is suspended has left already.
+        if let Some(suspension) = halt.now.filter(|suspension| suspension.is_off()) {
+            left.extend(suspension.home.into_iter().zip(suspension.kept));
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
         if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
@@ -211,7 +220,8 @@ impl State {
         });
         self.regrouped(&placement.gpus);
         self.predict_paces(&placement.gpus);
-        let attempt = Attempt { placement, started, ended: now, exit, peak, alone, seen, had, verdict };
+        let attempt =
+            Attempt { placement, started, ended: now, exit, peak, alone, seen, had, suspended, verdict };
         // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// What one user's jobs take and wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Jobs that wait: pending, held, or for a verdict.
+    /// Jobs that wait: pending, held, suspended, or for a verdict.
     pub waiting: u32,
     /// Jobs that are starting or running.
     pub running: u32,
@@ -25,10 +25,10 @@ impl Usage {
     /// What one job takes or waits for.
     pub(crate) fn of(job: &Job) -> Self {
         match job.placement() {
-            Some(placed) => {
+            Some(placed) if !job.is_off() => {
                 Self { waiting: 0, running: 1, gpus: u32::try_from(placed.gpus.len()).unwrap_or(u32::MAX) }
             }
-            None => Self { waiting: 1, running: 0, gpus: 0 },
+            _ => Self { waiting: 1, running: 0, gpus: 0 },
         }
     }
 
@@ -57,6 +57,7 @@ impl State {
         self.active.clear();
         self.ending.clear();
         self.judging.clear();
+        self.halted.clear();
         self.usage.clear();
         self.index_gpus();
         let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
@@ -78,8 +79,11 @@ impl State {
                     self.ending.insert(job.spec.id);
                 }
             }
-            Phase::Running { ref ending, .. } => {
+            Phase::Running { ref ending, ref halt, .. } => {
                 self.active.insert(job.spec.id);
+                if halt.now.is_some() {
+                    self.halted.insert(job.spec.id);
+                }
                 if ending.is_some() || job.spec.request.time_limit.is_some() {
                     self.ending.insert(job.spec.id);
                 }
@@ -122,6 +126,7 @@ impl State {
         self.active.remove(&id);
         self.ending.remove(&id);
         self.judging.remove(&id);
+        self.halted.remove(&id);
     }
 
     /// Restores what is derived from the GPUs.

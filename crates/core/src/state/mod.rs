@@ -16,6 +16,7 @@ mod predictions;
 mod requests;
 mod shadow;
 mod suppose;
+mod suspensions;
 mod waiting;
 mod weights;
 
@@ -72,6 +73,9 @@ pub struct State {
     /// Jobs that wait for a verdict; derived from `jobs`.
     #[serde(skip)]
     judging: BTreeSet<JobId>,
+    /// Jobs with a suspension under way; derived from `jobs`.
+    #[serde(skip)]
+    halted: BTreeSet<JobId>,
     /// What each user's jobs take and wait for; derived from `jobs`. Nobody is in it with nothing.
     #[serde(skip)]
     usage: BTreeMap<u32, Usage>,
@@ -221,6 +225,12 @@ impl State {
         &self.judging
     }
 
+    /// Jobs with a suspension under way.
+    #[must_use]
+    pub const fn halted(&self) -> &BTreeSet<JobId> {
+        &self.halted
+    }
+
     /// GPUs in the order of their indices.
     pub(crate) fn order(&self) -> &[GpuId] {
         &self.order
@@ -309,6 +319,14 @@ impl State {
             }
             Input::Stepped { job, attempt } => self.stepped(*job, *attempt),
             Input::CannotSave { job, attempt, why: _ } => self.cannot_save(*job, *attempt),
+            Input::Suspended { job, attempt, host } => self.suspended(*job, *attempt, *host),
+            Input::Resumed { job, attempt } => self.resumed(*job, *attempt),
+            Input::SuspendFailed { job, attempt, why, stuck } => {
+                self.suspend_failed(*job, *attempt, why, *stuck)
+            }
+            Input::Suspend { job, by } => self.suspend(*job, by),
+            Input::Unsuspend { job, by } => self.unsuspend(*job, by),
+            Input::Move { job, gpu, by } => self.move_to(*job, *gpu, by),
             Input::Cancel { job, by } => self.cancel(*job, by, applied),
             Input::Hold { job, by } => self.hold(*job, by),
             Input::Release { job, by } => self.release(*job, by),
@@ -337,6 +355,8 @@ impl State {
                     }
                 })
             }
+            Action::Suspend { job, attempt } => self.suspending(*job, *attempt),
+            Action::Resume { job, attempt, gpus } => self.resuming(*job, *attempt, gpus),
             Action::SetState { job, state, reason } => self.judged(*job, *state, reason, applied),
         }
     }

@@ -48,7 +48,7 @@ impl State {
                 return Err(Rejected::StaleAttempt { job: id, attempt });
             }
         };
-        let status = exit.status;
+        let (status, job_halted) = (exit.status, job.suspension().is_some());
         if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
             return self.not_launched(id, attempt, why, true, applied);
         }
@@ -58,6 +58,11 @@ impl State {
             if !(done && matches!(ending.cause, EndCause::Requeued { .. })) {
                 return self.ended(id, exit, ending.cause, applied);
             }
+        }
+        // On the way off its GPUs and back, what ends it is not the command's own doing.
+        if job_halted && status != ExitStatus::Code(0) {
+            let why = format!("it ended on the way ({status})");
+            return self.ended(id, exit, EndCause::Stuck { why }, applied);
         }
         if let Some(why) = &exit.not_started {
             let reason = Reason::NotStarted { why: why.clone() };
@@ -125,6 +130,10 @@ impl State {
             EndCause::Evicted { job, slowdown, limit, apart } => {
                 self.leave(id, Some(exit.clone()), Reason::Evicted { job, slowdown, limit, apart });
                 self.requeue_free(id);
+            }
+            EndCause::Stuck { why } => {
+                self.leave(id, Some(exit.clone()), Reason::Stuck { why });
+                self.enqueue(id, |job| job.free_retries += 1);
             }
             EndCause::GrowthGuard(filling) => return self.outgrew(id, exit, filling),
             EndCause::Requeued { by } => {

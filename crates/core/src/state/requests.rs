@@ -227,7 +227,7 @@ impl State {
         self.end(id, EndCause::Requeued { by: by.name.clone() })
     }
 
-    fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
+    pub(super) fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
         if by.uid == job.spec.user.uid || self.is_admin(by) {
             return Ok(());
         }

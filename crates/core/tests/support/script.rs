@@ -27,7 +27,11 @@
 //! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
 //! launch-fails ID error="..." [permanent]
 //! cannot-save ID why="..."       it was to save its work and could not be asked to
-//! cancel|hold|release|requeue ID by=USER
+//! cancel|hold|release|requeue|suspend|unsuspend ID by=USER
+//! move ID GPU by=USER
+//! suspended ID [host=9G]       it has left its GPUs
+//! resumed ID                   it runs again
+//! suspend-fails ID why="..." [stuck]
 //! restart                      the state as a daemon that starts anew reads it
 //! drain|resume GPU by=USER
 //! show                         GPUs with their ledger, and jobs
@@ -393,7 +397,9 @@ impl Stage {
             "start" => self.start(&mut words)?,
             "exit" => self.exit(&mut words)?,
             "launch-fails" => self.launch_fails(&mut words)?,
-            "cancel" | "hold" | "release" | "requeue" => self.ask(&command, &mut words)?,
+            "cancel" | "hold" | "release" | "requeue" | "suspend" | "unsuspend" => {
+                self.ask(&command, &mut words)?
+            }
             "drain" | "resume" => {
                 let gpu = words.gpu()?;
                 let by = words.take("by").ok_or("by=USER is missing")?;
@@ -409,6 +415,31 @@ impl Stage {
                 let attempt = self.placement(job)?.attempt;
                 let why = words.take("why").ok_or("why=\"...\" is missing")?;
                 self.apply(&Input::CannotSave { job, attempt, why })?;
+            }
+            "move" => {
+                let job = words.job()?;
+                let gpu = words.gpu()?;
+                let by = words.take("by").ok_or("by=USER is missing")?;
+                let by = self.user(&by);
+                self.apply(&Input::Move { job, gpu, by })?;
+            }
+            "suspended" => {
+                let job = words.job()?;
+                let attempt = self.placement(job)?.attempt;
+                let host = words.take_as("host", memory)?.unwrap_or_default();
+                self.apply(&Input::Suspended { job, attempt, host })?;
+            }
+            "resumed" => {
+                let job = words.job()?;
+                let attempt = self.placement(job)?.attempt;
+                self.apply(&Input::Resumed { job, attempt })?;
+            }
+            "suspend-fails" => {
+                let job = words.job()?;
+                let attempt = self.placement(job)?.attempt;
+                let why = words.take("why").ok_or("why=\"...\" is missing")?;
+                let stuck = words.flag("stuck");
+                self.apply(&Input::SuspendFailed { job, attempt, why, stuck })?;
             }
             "restart" => self.restart()?,
             "show" => self.show(),
@@ -795,6 +826,8 @@ impl Stage {
             "cancel" => Input::Cancel { job, by },
             "hold" => Input::Hold { job, by },
             "release" => Input::Release { job, by },
+            "suspend" => Input::Suspend { job, by },
+            "unsuspend" => Input::Unsuspend { job, by },
             _ => Input::Requeue { job, by },
         })
         .map(drop)
@@ -868,11 +901,16 @@ impl Stage {
                     EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
                     EndCause::Requeued { by } => format!("put back into the queue by {by}"),
                     EndCause::GrowthGuard(filling) => filling.to_string(),
+                    EndCause::Stuck { why } => format!("it is stuck: {why}"),
                     EndCause::Evicted { job, slowdown, limit, .. } => {
                         format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
                     }
                 };
                 format!("job {job} is {how}: {why}")
+            }
+            Action::Suspend { job, .. } => format!("job {job} leaves its GPU"),
+            Action::Resume { job, gpus, .. } => {
+                format!("job {job} is put back on {}", self.names(gpus))
             }
             Action::SetState { job, state, reason } => {
                 format!("job {job} becomes {state}: {reason}")
@@ -1003,8 +1041,12 @@ impl Stage {
                 }
             }
             Phase::Running { placement, ending, .. } => {
-                let _ = write!(text, " on {}", self.names(&placement.gpus));
+                let was = if job.is_off() { "was " } else { "" };
+                let _ = write!(text, " {was}on {}", self.names(&placement.gpus));
                 let _ = write!(text, " [{}]", placement.sharing);
+                if let Some(reason) = State::reason_of_suspension(job) {
+                    let _ = write!(text, ", {reason}");
+                }
                 match ending.as_ref().map(|ending| ending.sent) {
                     Some(Some((EndLevel::Checkpoint, _))) => text.push_str(", saving its work"),
                     Some(_) => text.push_str(", being ended"),

@@ -1,4 +1,4 @@
-//! `POST /v1/jobs/{id}/{cancel|hold|release|requeue}`, `POST /v1/gpus/{index}/{drain|resume}`
+//! `POST /v1/jobs/{id}/{cancel|hold|release|requeue|suspend|resume|move}`, `POST /v1/jobs/{id}/move/{index}`, `POST /v1/gpus/{index}/{drain|resume}`
 
 use super::{Answered, App, Failure, Shared, Words, job_id, short};
 use crate::audit::{self, Act};
@@ -30,9 +30,29 @@ pub(super) async fn job(
         "hold" => Order::Hold(id),
         "release" => Order::Release(id),
         "requeue" => Order::Requeue(id),
+        "suspend" => Order::Suspend(id),
+        "resume" => Order::Unsuspend(id),
+        "move" => Order::Move(id, None),
         _ => return Err(unknown(&verb)),
     };
     give(&app, order, peer).await
+}
+
+/// A job is to go on on this GPU.
+pub(super) async fn move_to(
+    State(app): Shared,
+    peer: Peer,
+    Words((id, index)): Words<(String, String)>,
+) -> Answered<DoneReply> {
+    let order = Order::Move(job_id(&id)?, Some(gpu_index(&index)?));
+    give(&app, order, peer).await
+}
+
+fn gpu_index(index: &str) -> Result<u32, Failure> {
+    index.parse().map_err(|_| {
+        let text = format!("'{}' is no number of a GPU; see `carma gpus`", short(index));
+        Refused::new(400, "bad_request", text).into()
+    })
 }
 
 /// An order about a GPU.
@@ -41,10 +61,7 @@ pub(super) async fn gpu(
     peer: Peer,
     Words((index, verb)): Words<(String, String)>,
 ) -> Answered<DoneReply> {
-    let index: u32 = index.parse().map_err(|_| {
-        let text = format!("'{}' is no number of a GPU; see `carma gpus`", short(&index));
-        Failure::from(Refused::new(400, "bad_request", text))
-    })?;
+    let index = gpu_index(&index)?;
     let order = match verb.as_str() {
         "drain" => Order::Drain(index),
         "resume" => Order::Resume(index),

@@ -284,6 +284,26 @@ impl Group {
         }
     }
 
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The memory that it and the groups above it may still take, and the limit that this comes from. `None`: none of them
+    /// has one that can be read.
+    #[must_use]
+    pub fn room(&self) -> Option<(MiB, MiB)> {
+        let bytes = |dir: &Path, file: &str| {
+            process::kernel_file(&dir.join(file)).ok().and_then(|text| text.trim().parse::<u64>().ok())
+        };
+        let room = |dir: &Path| {
+            let (most, now) = (bytes(dir, "memory.max")?, bytes(dir, "memory.current")?);
+            Some((MiB(most.saturating_sub(now) >> 20), MiB(most >> 20)))
+        };
+        self.dir.ancestors().filter_map(room).min()
+    }
+
     /// Kills every process in it, however it hides: nothing can fork its way out.
     ///
     /// # Errors

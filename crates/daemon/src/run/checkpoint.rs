@@ -55,7 +55,11 @@ pub fn ask(
 }
 
 /// The processes of a job now, without its supervisor: those in its cgroup, and those that descend from its first ones.
-fn members(supervisor: ProcessRef, child: Option<ProcessRef>, group: Option<&Group>) -> BTreeMap<u32, Stat> {
+pub(super) fn members(
+    supervisor: ProcessRef,
+    child: Option<ProcessRef>,
+    group: Option<&Group>,
+) -> BTreeMap<u32, Stat> {
     let lives = |process: &ProcessRef| process::identify(process.pid) == Some(*process);
     let roots: Vec<u32> =
         [Some(supervisor), child].into_iter().flatten().filter(lives).map(|root| root.pid).collect();

@@ -21,4 +21,5 @@ pub mod order;
 pub mod pace;
 pub mod record;
 pub mod supervise;
+pub mod suspend;
 pub mod watch;

@@ -70,6 +70,12 @@ impl Records {
         Self { file: dir.join(format!("{job}.{attempt}.record")), id: None }
     }
 
+    /// The file beside it that says which processes of the attempt are being suspended.
+    #[must_use]
+    pub fn book(&self) -> PathBuf {
+        self.file.with_extension("suspend")
+    }
+
     /// Claims the attempt. `None`: another has, or its life is over and its directory gone; either way nothing of
     /// it may be started.
     ///
@@ -136,6 +142,7 @@ impl Records {
     /// Removes the file, once the journal has it.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.file);
+        let _ = fs::remove_file(self.book());
     }
 }
 

@@ -1,0 +1,406 @@
+//! Jobs that are taken off their GPU for a while.
+
+use crate::support::{Daemon, Setup, is_root, job, stderr, stdout, task, until};
+use carma_api::wire::{JobDetail, SubmitRequest};
+use carma_core::model::SharingMode;
+use fake_cuda::{Fault, Process};
+use fake_nvml::{FakeGpu, FakeProcess, State};
+use tempfile::TempDir;
+
+const ONE: &str = "virtual:1xA100-40GB";
+
+/// A task that takes turns and would run for so many seconds alone.
+fn training(gib: u64, work_s: u64) -> SubmitRequest {
+    let (memory, work) = (format!("{gib}G"), work_s.to_string());
+    let words = ["--memory", &memory, "--sm", "0.5", "--startup", "0s", "--work", &format!("{work}s")];
+    SubmitRequest { sharing: Some(SharingMode::TimeSlice), ..task(&words, Some(gib)) }
+}
+
+#[track_caller]
+fn carma(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.carma(args);
+    assert!(output.status.success(), "{args:?}: {}\n{}", stderr(&output), daemon.log());
+    stdout(&output)
+}
+
+#[track_caller]
+fn refused(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.carma(args);
+    assert!(!output.status.success(), "{args:?}: {}", stdout(&output));
+    stderr(&output)
+}
+
+/// What a job is seen to hold on the GPU.
+fn observed(daemon: &Daemon, id: u64) -> Option<u64> {
+    let gpu = daemon.gpus().gpus.remove(0);
+    gpu.tenants.iter().find(|tenant| tenant.job == id)?.observed_mib
+}
+
+#[track_caller]
+fn runs_with(daemon: &Daemon, id: u64, gib: u64) {
+    until(&format!("job {id} to hold {gib} GiB; the daemon's log:\n{}", daemon.log()), || {
+        (observed(daemon, id) == Some(gib << 10)).then_some(())
+    });
+}
+
+fn steps(daemon: &Daemon, id: u64) -> usize {
+    daemon.output(id).lines().filter(|line| line.starts_with("step ")).count()
+}
+
+#[track_caller]
+fn suspended(daemon: &Daemon, id: u64) -> JobDetail {
+    carma(daemon, &["suspend", &id.to_string()]);
+    daemon.in_state(id, "SUSPENDED")
+}
+
+#[test]
+fn a_job_leaves_its_gpu_to_others_and_goes_on_where_it_was() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let id = daemon.submit(training(30, 60));
+    runs_with(&daemon, id, 30);
+    until("its first steps", || (steps(&daemon, id) > 0).then_some(()));
+    let told = carma(&daemon, &["suspend", &id.to_string()]);
+    assert!(told.contains(&format!("job {id} is being suspended")), "{told}");
+    let view = daemon.in_state(id, "SUSPENDED").job;
+    assert_eq!((view.reason.code.as_str(), &view.gpus[..]), ("Suspended", &[][..]));
+    assert!(view.reason.text.starts_with("suspended by "), "{}", view.reason.text);
+    let gpu = daemon.gpus().gpus.remove(0);
+    assert!(gpu.tenants.is_empty(), "{gpu:?}");
+    until("its memory to be free", || (daemon.gpus().gpus[0].memory_used_mib == Some(0)).then_some(()));
+    let table = carma(&daemon, &["queue"]);
+    assert!(table.contains("SUSPENDED") && table.contains("0 running, 1 suspended, 0 pending"), "{table}");
+
+    // Its memory is another's now, and it comes back when that one is done.
+    let before = steps(&daemon, id);
+    let other = daemon.submit(training(30, 60));
+    runs_with(&daemon, other, 30);
+    carma(&daemon, &["resume", &id.to_string()]);
+    let reason = until("its reason", || {
+        let job = daemon.show(id).job;
+        (job.reason.code == "GpuMemory").then_some(job.reason.text)
+    });
+    assert!(reason.contains("need 30.0 GiB") && reason.contains(&format!("job {other}")), "{reason}");
+    // Nobody overtakes it.
+    let later = daemon.submit(training(5, 1));
+    let waits = until("the reason of the last one", || {
+        let job = daemon.show(later).job;
+        (job.state == "PENDING" && job.reason.code != "NotPlannedYet").then_some(job.reason.text)
+    });
+    assert!(waits.contains(&format!("job {id}")), "{waits}");
+    assert_eq!(steps(&daemon, id), before, "it stands still");
+    daemon.end_of(other);
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
+    assert!(over.job.suspended_ms.is_some_and(|ms| ms > 0));
+    let done = daemon.output(id);
+    let took: f64 = done.rsplit(" in ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
+    let ran = over.job.ended_ms.unwrap() - over.job.started_ms.unwrap();
+    assert!(ran as f64 / 1000.0 > took, "its own clock stood still, too: {done}");
+    assert_eq!(daemon.end_of(later).job.state, "COMPLETED");
+}
+
+#[test]
+fn time_limits_do_not_count_while_a_job_is_suspended() {
+    let daemon = Setup::new(ONE).start();
+    let mut request = training(5, 3);
+    request.time_limit_ms = Some(6_000);
+    let id = daemon.submit(request);
+    runs_with(&daemon, id, 5);
+    suspended(&daemon, id);
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    assert_eq!(daemon.show(id).job.state, "SUSPENDED");
+    // What was asked for is withdrawn by asking for the contrary.
+    carma(&daemon, &["resume", "--job", &id.to_string()]);
+    assert_eq!(daemon.end_of(id).job.state, "COMPLETED", "{}", daemon.log());
+}
+
+#[test]
+fn a_suspended_job_can_be_cancelled_and_requeued() {
+    let daemon = Setup::new(ONE).start();
+    let id = daemon.submit(training(5, 3_600));
+    runs_with(&daemon, id, 5);
+    let pid = daemon.show(id).pid.unwrap();
+    suspended(&daemon, id);
+    let again = refused(&daemon, &["suspend", &id.to_string()]);
+    assert!(again.contains("suspended already"), "{again}");
+    carma(&daemon, &["requeue", &id.to_string()]);
+    runs_with(&daemon, id, 5);
+    assert_eq!(daemon.show(id).attempts.len(), 2);
+    suspended(&daemon, id);
+    carma(&daemon, &["cancel", &id.to_string()]);
+    assert_eq!(daemon.end_of(id).job.state, "CANCELLED");
+    until("its process to be gone", || std::fs::read_link(format!("/proc/{pid}/exe")).is_err().then_some(()));
+}
+
+#[test]
+fn what_cannot_be_suspended_is_told_why() {
+    let daemon = Setup::new("virtual:2xA100-40GB").start();
+    let none = refused(&daemon, &["suspend", "7"]);
+    assert!(none.contains("there is no job 7"), "{none}");
+    let mps = daemon.submit(SubmitRequest { sharing: Some(SharingMode::Mps), ..training(5, 3_600) });
+    runs_with(&daemon, mps, 5);
+    let why = refused(&daemon, &["suspend", &mps.to_string()]);
+    assert!(why.contains("cannot suspend a client of MPS") && why.contains("--sharing time-slice"), "{why}");
+    assert!(refused(&daemon, &["resume", "--job", &mps.to_string()]).contains("not suspended"));
+    carma(&daemon, &["cancel", &mps.to_string()]);
+    let two = daemon.submit(SubmitRequest { gpus: Some(2), ..training(5, 3_600) });
+    daemon.in_state(two, "RUNNING");
+    let why = refused(&daemon, &["suspend", &two.to_string()]);
+    assert!(why.contains("jobs on several GPUs"), "{why}");
+    carma(&daemon, &["cancel", &two.to_string()]);
+    // It runs, but not on a GPU: the driver has nothing to take.
+    let turns = Some(SharingMode::TimeSlice);
+    let cpu = daemon.submit(SubmitRequest { sharing: turns, ..job(&["/bin/sleep", "600"]) });
+    daemon.in_state(cpu, "RUNNING");
+    carma(&daemon, &["suspend", &cpu.to_string()]);
+    until("it to run on", || daemon.log().contains("none of its processes uses a GPU now").then_some(()));
+    daemon.in_state(cpu, "RUNNING");
+    carma(&daemon, &["cancel", &cpu.to_string()]);
+}
+
+#[test]
+fn a_daemon_that_is_killed_finds_its_suspended_jobs() {
+    let mut daemon = Setup::new(ONE).start();
+    let id = daemon.submit(training(5, 20));
+    runs_with(&daemon, id, 5);
+    suspended(&daemon, id);
+    daemon.kill();
+    daemon.restart(&[]);
+    assert_eq!(daemon.show(id).job.state, "SUSPENDED");
+    carma(&daemon, &["resume", &id.to_string()]);
+    runs_with(&daemon, id, 5);
+    daemon.in_state(id, "RUNNING");
+    // Killed on the way out, and on the way back: each is done to its end.
+    for (order, state) in [("suspend", "SUSPENDED"), ("resume", "RUNNING")] {
+        daemon.kill();
+        daemon.restart(&[("CARMA_FAULT", "after-suspension")]);
+        // It dies before it has answered.
+        daemon.carma(&[order, &id.to_string()]);
+        daemon.wait_dead();
+        daemon.restart(&[]);
+        daemon.in_state(id, state);
+    }
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
+}
+
+#[test]
+fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
+    let daemon = Setup::new("virtual:2xA100-40GB+1xH200").args(&["--speed", "5"]).start();
+    let id = daemon.submit(training(20, 60));
+    runs_with(&daemon, id, 20);
+    until("its first steps", || (steps(&daemon, id) > 0).then_some(()));
+    for (gpu, words) in [("0", "it is on that GPU"), ("2", "one type only"), ("9", "there is no GPU 9")] {
+        let why = refused(&daemon, &["move", &id.to_string(), gpu]);
+        assert!(why.contains(words), "{why}");
+    }
+    let told = carma(&daemon, &["move", &id.to_string(), "1"]);
+    assert!(told.contains(&format!("job {id} moves to GPU 1")), "{told}");
+    let on = |gpu: usize| {
+        until(&format!("job {id} to run on GPU {gpu}; the daemon's log:\n{}", daemon.log()), || {
+            let there = daemon.gpus().gpus[gpu].tenants.first()?.observed_mib == Some(20 << 10);
+            (there && daemon.show(id).job.state == "RUNNING").then_some(())
+        });
+        assert_eq!(daemon.show(id).job.gpus, [u32::try_from(gpu).unwrap()]);
+    };
+    on(1);
+    carma(&daemon, &["drain", "--move", "1"]);
+    on(0);
+    let nowhere = refused(&daemon, &["drain", "--move", "0"]);
+    assert!(nowhere.contains("no other GPU of its type has room"), "{nowhere}");
+    carma(&daemon, &["resume", "--gpu", "0,1"]);
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
+}
+
+/// Two H200 with these processes on the first.
+fn gpus(processes: Vec<FakeProcess>) -> Vec<FakeGpu> {
+    let uuid = |last: char| format!("GPU-00000000-0000-0000-0000-00000000000{last}");
+    let second = FakeGpu { uuid: uuid('b'), ..FakeGpu::default() };
+    vec![FakeGpu { uuid: uuid('a'), processes, ..FakeGpu::default() }, second]
+}
+
+/// A machine with two H200 and their driver, none of it real.
+struct Machine {
+    library: TempDir,
+    daemon: Daemon,
+    id: u64,
+    pid: u32,
+}
+
+impl Machine {
+    /// With a job that the driver believes to hold 4 GiB.
+    fn start() -> Self {
+        let library = tempfile::tempdir().unwrap();
+        fake_nvml::stage(library.path(), &State::of(gpus(Vec::new()))).unwrap();
+        fake_cuda::stage(library.path(), &fake_cuda::State::default()).unwrap();
+        let daemon = Setup::new("nvml").env("LD_LIBRARY_PATH", library.path().to_str().unwrap()).start();
+        let mut machine = Self { library, daemon, id: 0, pid: 0 };
+        machine.id = machine
+            .daemon
+            .submit(SubmitRequest { gpu_memory_mib: Some(8 << 10), ..job(&["/bin/sleep", "604"]) });
+        machine.sees_it();
+        machine
+    }
+
+    /// The driver gets to know the job's present process.
+    fn sees_it(&mut self) {
+        let old = self.pid;
+        self.pid = until("the job's pid", || self.daemon.show(self.id).pid.filter(|pid| *pid != old));
+        self.cuda(|state| {
+            state.processes.insert(self.pid, Process::default());
+        });
+        self.nvml(true);
+        until("it to be seen", || observed(&self.daemon, self.id));
+    }
+
+    fn nvml(&self, there: bool) {
+        let process = FakeProcess { pid: self.pid, used_mib: Some(4 << 10), ..FakeProcess::default() };
+        let processes = there.then_some(process).into_iter().collect();
+        fake_nvml::set_state(self.library.path(), &State::of(gpus(processes))).unwrap();
+    }
+
+    /// The job's process is on this GPU.
+    fn nvml_on(&self, gpu: usize) {
+        let mut gpus = gpus(Vec::new());
+        let process = FakeProcess { pid: self.pid, used_mib: Some(4 << 10), ..FakeProcess::default() };
+        gpus[gpu].processes.push(process);
+        fake_nvml::set_state(self.library.path(), &State::of(gpus)).unwrap();
+    }
+
+    fn cuda(&self, change: impl FnOnce(&mut fake_cuda::State)) -> fake_cuda::State {
+        fake_cuda::change(self.library.path(), change).unwrap()
+    }
+
+    fn fault(&self, function: &str, fault: Fault) {
+        self.cuda(|state| {
+            state.faults.insert(format!("cuCheckpointProcess{function}"), fault);
+        });
+    }
+
+    fn state(&self) -> i32 {
+        self.cuda(|_| ()).processes[&self.pid].state
+    }
+
+    #[track_caller]
+    fn failed(&self, words: &str) {
+        until(&format!("'{words}' in the log:\n{}", self.daemon.log()), || {
+            self.daemon.log().contains(words).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_drivers_errors_leave_a_job_where_it_was() {
+    let machine = Machine::start();
+    let (daemon, id) = (&machine.daemon, machine.id.to_string());
+    let once = |code| Fault { code: Some(code), times: 1, ..Fault::default() };
+    for (function, code, words) in
+        [("Lock", 600, "not ready within the time given"), ("Checkpoint", 2, "out of memory")]
+    {
+        machine.fault(function, once(code));
+        carma(daemon, &["suspend", &id]);
+        machine.failed(words);
+        assert_eq!((daemon.in_state(machine.id, "RUNNING").job.gpus, machine.state()), (vec![0], 0));
+    }
+    // Its caller dies with what it had begun: that is undone.
+    machine
+        .fault("Checkpoint", Fault { kills_caller: true, takes_effect: true, times: 1, ..Fault::default() });
+    carma(daemon, &["suspend", &id]);
+    machine.failed("the process that calls the driver ended with signal: 9");
+    until("it to run on", || (machine.state() == 0).then_some(()));
+    daemon.in_state(machine.id, "RUNNING");
+
+    carma(daemon, &["suspend", &id]);
+    let view = daemon.in_state(machine.id, "SUSPENDED").job;
+    machine.nvml(false);
+    assert!(view.reason.text.contains("4.0 GiB of its memory are in the host's"), "{}", view.reason.text);
+    // The GPU has no room for it: it stays, and is tried again.
+    machine.fault("Restore", once(2));
+    carma(daemon, &["resume", &id]);
+    let reason = until("the reason", || {
+        let reason = daemon.show(machine.id).job.reason;
+        (reason.code == "NotResumed").then_some(reason.text)
+    });
+    assert!(reason.contains("out of memory") && machine.state() == 2, "{reason}");
+    // The caller dies on the way back: what is missing is done.
+    machine.fault("Unlock", Fault { kills_caller: true, times: 1, ..once(0) });
+    carma(daemon, &["resume", &id]);
+    daemon.in_state(machine.id, "RUNNING");
+    assert_eq!((machine.state(), daemon.show(machine.id).attempts.len()), (0, 1));
+    machine.nvml(true);
+}
+
+#[test]
+fn the_driver_is_told_of_every_gpu_where_a_job_moves() {
+    let machine = Machine::start();
+    let (daemon, id) = (&machine.daemon, machine.id.to_string());
+    machine.cuda(|state| state.version = 12_080);
+    let why = refused(daemon, &["move", &id]);
+    assert!(why.contains("needs a driver of r580 or newer"), "{why}");
+    machine.cuda(|state| state.version = 13_000);
+    carma(daemon, &["move", &id, "1"]);
+    until("it to run there", || {
+        let job = daemon.show(machine.id).job;
+        (job.state == "RUNNING" && job.gpus == [1]).then_some(())
+    });
+    let pairs = machine.cuda(|_| ()).processes[&machine.pid].pairs.clone();
+    let uuid = |last: char| format!("{:0>32}", last);
+    let swapped = [('a', 'b'), ('b', 'a')].map(|(from, to)| (uuid(from), uuid(to)));
+    assert_eq!((pairs.as_slice(), machine.state()), (&swapped[..], 0));
+    machine.nvml_on(1);
+    until("it to be seen there", || machine.daemon.gpus().gpus[1].tenants[0].observed_mib);
+    // Where the driver refuses, it goes back at once, and says why.
+    machine.fault("Restore", Fault { code: Some(1), times: 1, ..Fault::default() });
+    carma(daemon, &["move", &id, "0"]);
+    let reason = until("the reason", || {
+        let job = daemon.show(machine.id).job;
+        (job.state == "RUNNING" && job.reason.code == "NotSuspended").then_some(job.reason.text)
+    });
+    assert!(reason.contains("runs on: restore of process") && machine.state() == 0, "{reason}");
+    assert_eq!(daemon.show(machine.id).job.gpus, [1]);
+}
+
+#[test]
+fn a_driver_that_hangs_is_given_up_and_the_job_is_not_lost() {
+    let mut machine = Machine::start();
+    machine.fault("Lock", Fault { hang_ms: 600_000, takes_effect: true, times: 1, ..Fault::default() });
+    carma(&machine.daemon, &["suspend", &machine.id.to_string()]);
+    machine.failed("the driver has not answered within");
+    until("it to run on", || (machine.state() == 0).then_some(()));
+    assert_eq!(machine.daemon.in_state(machine.id, "RUNNING").attempts.len(), 1);
+    // One that can be brought neither here nor there begins anew.
+    machine.fault("Checkpoint", Fault { code: Some(999), ..Fault::default() });
+    machine.fault("Unlock", Fault { code: Some(999), ..Fault::default() });
+    carma(&machine.daemon, &["suspend", &machine.id.to_string()]);
+    machine.sees_it();
+    let detail = machine.daemon.in_state(machine.id, "RUNNING");
+    assert_eq!(detail.attempts[0].verdict.as_ref().unwrap().code, "Stuck", "{detail:?}");
+}
+
+#[test]
+fn a_job_with_a_limit_of_host_memory_is_not_suspended_beyond_it() {
+    if !is_root() {
+        eprintln!("skipped: cgroups with limits need root");
+        return;
+    }
+    let mut machine = Machine::start();
+    let status = machine.daemon.status();
+    if !status.cgroups.controllers.iter().any(|controller| controller == "memory") {
+        eprintln!("skipped: no memory controller here");
+        return;
+    }
+    carma(&machine.daemon, &["cancel", &machine.id.to_string()]);
+    let request = SubmitRequest {
+        gpu_memory_mib: Some(8 << 10),
+        host_memory_mib: Some(1 << 10),
+        ..job(&["/bin/sleep", "605"])
+    };
+    machine.id = machine.daemon.submit(request);
+    machine.sees_it();
+    let why = refused(&machine.daemon, &["suspend", &machine.id.to_string()]);
+    assert!(
+        why.contains("its 4.0 GiB of GPU memory would go to the host's, and its cgroup has room"),
+        "{why}"
+    );
+}

@@ -1,0 +1,120 @@
+//! A running job that is taken off its GPUs for a while, its memory in the host's.
+
+use crate::ledger::Tenant;
+use crate::spec::GpuId;
+use crate::units::{MiB, Millis};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Where a job is on its way off its GPUs and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuspendStep {
+    /// It is to be suspended. It runs.
+    Asked,
+    /// It is being suspended, and has its GPUs as before.
+    Suspending,
+    /// It is suspended, and has no GPU.
+    Suspended,
+    /// It is being put back on GPUs that it has again.
+    Resuming,
+}
+
+/// That somebody wants a suspended job to go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Name of the user who asked for it.
+    pub by: Arc<str>,
+    /// Since when.
+    pub at: Millis,
+    /// The GPU that it is to move to, if it has room; `None`: where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<GpuId>,
+}
+
+/// A suspension under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspension {
+    /// Name of the user who asked for it.
+    pub by: Arc<str>,
+    /// How far it is.
+    pub step: SuspendStep,
+    /// When it had left its GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off: Option<Millis>,
+    /// Memory of the host that it takes.
+    #[serde(default, skip_serializing_if = "MiB::is_zero")]
+    pub host: MiB,
+    /// Its GPUs when it was suspended: there its processes come from when they are put back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub home: Vec<GpuId>,
+    /// What it was on each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Tenant>,
+    /// Set when it is to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<Wanted>,
+    /// How often in a row it could not be put back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// Not to be tried again before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Millis>,
+}
+
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Suspension {
+    /// One that was just asked for.
+    #[must_use]
+    pub const fn new(by: Arc<str>) -> Self {
+        Self {
+            by,
+            step: SuspendStep::Asked,
+            off: None,
+            host: MiB::ZERO,
+            home: Vec::new(),
+            kept: Vec::new(),
+            wanted: None,
+            failures: 0,
+            not_before: None,
+        }
+    }
+
+    /// Whether the job has no GPU.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.step == SuspendStep::Suspended
+    }
+}
+
+/// How a running job was and is suspended.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Halt {
+    /// The suspension under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<Box<Suspension>>,
+    /// For how long it was suspended before.
+    #[serde(default, skip_serializing_if = "Millis::is_zero")]
+    pub before: Millis,
+    /// Why it could not be suspended or put back when that was last tried, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+impl Halt {
+    /// Whether it never was.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// For how long it has been suspended until a time, in all.
+    #[must_use]
+    pub fn until(&self, now: Millis) -> Millis {
+        let off = self.now.as_ref().and_then(|suspension| suspension.off);
+        self.before + off.map_or(Millis::ZERO, |off| now.since(off))
+    }
+}

@@ -1,0 +1,155 @@
+//! Jobs that leave their GPUs for a while, and jobs that come back.
+//!
+//! A suspended job that is to go on goes before those that wait: it ran before them. Its GPU is kept for it.
+
+use super::gpus::Places;
+use super::limits::Takes;
+use super::search::Slots;
+use super::want::{Blind, Want};
+use super::{Detail, Plan};
+use crate::explain::{NoGpu, Reason};
+use crate::input::Action;
+use crate::ledger::{Reservation, Tenant};
+use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
+use crate::state::State;
+use crate::units::{MiB, Millis};
+use std::sync::Arc;
+
+/// Jobs that are to leave their GPUs.
+pub(super) fn suspend_jobs(state: &State, plan: &mut Plan) {
+    for job in state.halted().iter().filter_map(|id| state.job(*id)) {
+        let asked = job.suspension().is_some_and(|suspension| suspension.step == SuspendStep::Asked);
+        if let Some(Placement { attempt, .. }) = job.placement().filter(|_| asked && job.ending().is_none()) {
+            plan.actions.push(Action::Suspend { job: job.spec.id, attempt: *attempt });
+        }
+    }
+}
+
+/// A suspended job that is to go on: its number, its suspension, and since when somebody waits for it.
+fn returning(job: &Job) -> Option<(Millis, JobId, &Suspension)> {
+    let suspension = job.suspension().filter(|suspension| suspension.is_off() && job.ending().is_none())?;
+    Some((suspension.wanted.as_ref()?.at, job.spec.id, suspension))
+}
+
+/// Puts jobs back on their GPUs, the first who asked first. Returns whether one of them waits.
+pub(super) fn resume_jobs(
+    state: &State,
+    now: Millis,
+    detail: Detail,
+    (places, takes): (&mut Places<'_>, &mut Takes<'_>),
+    plan: &mut Plan,
+) -> bool {
+    let mut waits = false;
+    // Nobody takes what one that is on its way moves to, or must go back to if it cannot.
+    for job in state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none()) {
+        let Some(suspension) = job.suspension() else { continue };
+        let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);
+        let kept = match suspension.step {
+            SuspendStep::Asked | SuspendStep::Suspending => to,
+            SuspendStep::Suspended => None,
+            SuspendStep::Resuming => to.and_then(|_| suspension.home.first().copied()),
+        };
+        if let Some(kept) = kept {
+            let kept = places.slots().slots.iter_mut().find(|slot| slot.id == kept);
+            kept.into_iter().for_each(|slot| slot.hold_for(job.spec.id));
+        }
+    }
+    let mut back: Vec<_> =
+        state.halted().iter().filter_map(|id| Some((state.job(*id)?, returning(state.job(*id)?)?))).collect();
+    back.sort_by_key(|(_, (at, id, _))| (*at, *id));
+    for (job, (_, id, suspension)) in back {
+        if let Some(until) = suspension.not_before.filter(|until| *until > now) {
+            plan.wake_at(until);
+            continue;
+        }
+        let bars = takes.bars(job, true, now);
+        let found = match bars {
+            Some(reason) => Err(Box::new(reason)),
+            None => find(places.slots(), state, job, suspension, now),
+        };
+        waits |= found.is_err();
+        match (found, job.placement()) {
+            (Ok(gpu), Some(placement)) => {
+                takes.take(job);
+                plan.actions.push(Action::Resume { job: id, attempt: placement.attempt, gpus: vec![gpu] });
+            }
+            (Ok(_), None) => {}
+            (Err(reason), _) if detail == Detail::Reasons => plan.waiting.push((id, *reason)),
+            (Err(_), _) => {}
+        }
+    }
+    waits
+}
+
+/// Why a job that runs or is suspended could not move to a GPU now; `None`: it could.
+#[must_use]
+pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Reason> {
+    let now = now.max(state.now());
+    let there = job.placement()?.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.tenant(job.spec.id));
+    let mut as_if = Suspension::new(job.spec.user.name.clone());
+    as_if.kept = match job.suspension().filter(|suspension| suspension.is_off()) {
+        Some(suspension) => suspension.kept.clone(),
+        None => there.cloned().collect(),
+    };
+    as_if.home = vec![to];
+    find(&mut Slots::new(state, now), state, job, &as_if, now).err().map(|reason| *reason)
+}
+
+/// The GPU that a job comes back to: where it is to move, if that has room, else where it was. Else why it waits; its GPU
+/// is kept for it.
+fn find(
+    slots: &mut Slots<'_>,
+    state: &State,
+    job: &Job,
+    suspension: &Suspension,
+    now: Millis,
+) -> Result<GpuId, Box<Reason>> {
+    let want = want(state, job, suspension, now);
+    let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);
+    let home = suspension.home.first().copied();
+    let mut why = None;
+    for target in [to, home].into_iter().flatten() {
+        let Some(at) = slots.slots.iter().position(|slot| slot.id == target) else { continue };
+        let off = suspension.off.filter(|_| to != Some(target));
+        let Some(bar) = slots.slots[at].bars_return(&want, off) else {
+            slots.slots[at].take(job.spec.id, &want, None);
+            return Ok(target);
+        };
+        let slot = &slots.slots[at];
+        let refusals = vec![(slot.gpu.info.index, slot.refusal(bar, &want, slots.options, now))];
+        let reason = slots.none_for(&want, Arc::new(NoGpu { fitting: 0, refusals }));
+        why.get_or_insert(reason);
+    }
+    if let Some(slot) = home.and_then(|home| slots.slots.iter_mut().find(|slot| slot.id == home)) {
+        slot.hold_for(job.spec.id);
+    }
+    Err(Box::new(why.unwrap_or(Reason::NotPlannedYet)))
+}
+
+/// What it wants: what it had.
+fn want(state: &State, job: &Job, suspension: &Suspension, now: Millis) -> Want {
+    let alone = |tenant: &Tenant| tenant.exclusive || tenant.reservation == Reservation::Whole;
+    let reserved = suspension.kept.iter().filter_map(|tenant| match tenant.reservation {
+        Reservation::Memory(m) => Some(m.max(tenant.observed.unwrap_or_default())),
+        Reservation::Whole | Reservation::None => tenant.observed,
+    });
+    let need = reserved.max();
+    let alone = suspension.kept.iter().any(alone);
+    let of = Want::of(state, job, now, None::<Blind>);
+    Want {
+        idle_only: alone,
+        least_capacity: need.unwrap_or_default(),
+        need,
+        guard: MiB::ZERO,
+        reservation: if alone {
+            Reservation::Whole
+        } else {
+            need.map_or(Reservation::None, Reservation::Memory)
+        },
+        share: None,
+        sharing: job.placement().map_or(of.sharing, |placement| placement.sharing),
+        alone,
+        overdue: true,
+        ..of
+    }
+}

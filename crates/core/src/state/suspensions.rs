@@ -1,0 +1,296 @@
+//! Running jobs leave their GPUs and come back: what users ask for, what was decided, and what came of it.
+//!
+//! The job keeps its attempt all the while. What it had on its GPUs is kept with it, so that it comes back as it was.
+
+use super::State;
+use crate::explain::Reason;
+use crate::input::Rejected;
+use crate::ledger::{Reservation, Tenant};
+use crate::model::{
+    EndCause, GpuId, Halt, Job, JobId, Phase, Placement, SharingMode, SuspendStep, Suspension, User, Wanted,
+};
+use crate::reading::GpuKind;
+use crate::units::{MiB, Millis};
+
+/// The pause after a job could not be put back, doubled with each time.
+const PAUSE: Millis = Millis::secs(10);
+/// Doublings of it at most: five minutes.
+const MOST_DOUBLINGS: u32 = 5;
+
+fn wrong(job: &Job, hint: &'static str) -> Rejected {
+    Rejected::WrongState { job: job.spec.id, state: job.state().as_str(), hint }
+}
+
+impl State {
+    /// Why a job cannot be suspended now, if it cannot; what only the driver knows aside.
+    fn bars_suspension(job: &Job) -> Option<&'static str> {
+        let Phase::Running { placement, ending, .. } = &job.phase else {
+            return Some(
+                "only running jobs can be suspended; `carma hold` keeps one that waits from starting",
+            );
+        };
+        match placement {
+            _ if ending.is_some() => Some("it is being ended"),
+            Placement { sharing: SharingMode::Mps, .. } => Some(
+                "the driver cannot suspend a client of MPS; `carma requeue` has it save its work and start again, and with `--sharing time-slice` it could be suspended",
+            ),
+            Placement { gpus, .. } if gpus.len() != 1 => Some(
+                "jobs on several GPUs cannot be suspended; `carma requeue` has it save its work and start again",
+            ),
+            _ => None,
+        }
+    }
+
+    pub(super) fn suspend(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if let Some(hint) = Self::bars_suspension(job) {
+            return Err(wrong(job, hint));
+        }
+        match job.suspension().map(|suspension| (suspension.step, suspension.wanted.is_some())) {
+            Some((SuspendStep::Resuming, _)) => Err(wrong(job, "it is being put back on its GPU")),
+            Some((_, false)) => Err(wrong(job, "it is suspended already, or about to be")),
+            _ => {
+                let by = by.name.clone();
+                self.change_halt(id, |halt| {
+                    halt.failed = None;
+                    halt.now.get_or_insert_with(|| Box::new(Suspension::new(by))).wanted = None;
+                })
+            }
+        }
+    }
+
+    pub(super) fn unsuspend(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        let Some(suspension) = job.suspension().filter(|_| job.ending().is_none()) else {
+            return Err(wrong(job, "it is not suspended"));
+        };
+        let asked = suspension.step == SuspendStep::Asked;
+        let by = by.name.clone();
+        self.change_halt(id, |halt| {
+            if asked {
+                halt.now = None;
+            } else if let Some(suspension) = &mut halt.now {
+                suspension.not_before = None;
+                suspension.wanted.get_or_insert(Wanted { by, at: now, to: None });
+            }
+        })
+    }
+
+    pub(super) fn move_to(&mut self, id: JobId, to: GpuId, by: &User) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if let Some(hint) = Self::bars_suspension(job) {
+            return Err(wrong(job, hint));
+        }
+        let target = self.gpu(to).filter(|gpu| gpu.present).ok_or(Rejected::NoSuchGpu)?;
+        let from =
+            job.suspension().filter(|suspension| suspension.is_off()).map(|suspension| &suspension.home);
+        let from = from.or_else(|| job.placement().map(|placement| &placement.gpus));
+        let from = from.and_then(|gpus| gpus.first()).and_then(|gpu| self.gpu(*gpu));
+        let Some(from) = from else { return Err(Rejected::NoSuchGpu) };
+        let hint = if from.info.uuid == target.info.uuid {
+            Some("it is on that GPU")
+        } else if [from, target].iter().any(|gpu| matches!(gpu.info.kind, GpuKind::Mig { .. })) {
+            Some("the driver moves no process between MIG instances")
+        } else if (&from.info.name, from.info.memory) != (&target.info.name, target.info.memory) {
+            Some("a process moves between GPUs of one type only")
+        } else if target.drained_by.is_some() {
+            Some("that GPU is drained")
+        } else {
+            match job.suspension().map(|suspension| suspension.step) {
+                None | Some(SuspendStep::Suspended) => None,
+                Some(_) => Some("it is being suspended or put back; move it when that is done"),
+            }
+        };
+        if let Some(hint) = hint {
+            return Err(wrong(job, hint));
+        }
+        let by = by.name.clone();
+        self.change_halt(id, |halt| {
+            halt.failed = None;
+            let suspension = halt.now.get_or_insert_with(|| Box::new(Suspension::new(by.clone())));
+            suspension.not_before = None;
+            suspension.wanted = Some(Wanted { by, at: now, to: Some(to) });
+        })
+    }
+
+    /// It was decided that it leaves its GPUs now.
+    pub(super) fn suspending(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
+        self.at_step(id, attempt, SuspendStep::Asked)?;
+        self.change_suspension(id, |suspension| suspension.step = SuspendStep::Suspending)
+    }
+
+    /// It has left them.
+    pub(super) fn suspended(&mut self, id: JobId, attempt: u32, host: MiB) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.at_step(id, attempt, SuspendStep::Suspending)?;
+        let gpus = job.placement().map(|placement| placement.gpus.clone()).unwrap_or_default();
+        let kept = self.vacate(id, &gpus);
+        self.update(id, |job| job.measured = None)?;
+        self.change_suspension(id, |suspension| {
+            suspension.step = SuspendStep::Suspended;
+            suspension.off = Some(now);
+            suspension.host = host;
+            suspension.kept = kept;
+            suspension.home = gpus;
+        })
+    }
+
+    /// Takes a job off GPUs, and returns what it was there.
+    fn vacate(&mut self, id: JobId, gpus: &[GpuId]) -> Vec<Tenant> {
+        let now = self.now;
+        self.charge_around(gpus);
+        let take = |gpu: &GpuId| self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)).ok().flatten();
+        let mut kept: Vec<Tenant> = gpus.iter().filter_map(take).collect();
+        for tenant in &mut kept {
+            // It comes back with all that it held.
+            if let Reservation::Memory(m) = &mut tenant.reservation {
+                *m = (*m).max(tenant.observed.unwrap_or_default());
+            }
+        }
+        self.regrouped(gpus);
+        self.predict_paces(gpus);
+        kept
+    }
+
+    /// It was decided that it is put back on these GPUs now. From now on they are its own.
+    pub(super) fn resuming(&mut self, id: JobId, attempt: u32, gpus: &[GpuId]) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.at_step(id, attempt, SuspendStep::Suspended)?;
+        let Some(suspension) = job.suspension() else { return Err(wrong(job, "it is not suspended")) };
+        let tenants = suspension.kept.clone();
+        let exclusive = |tenant: &Tenant| tenant.exclusive || tenant.reservation == Reservation::Whole;
+        let room = |(gpu, tenant): (&GpuId, &Tenant)| {
+            self.gpu(*gpu).is_some_and(|gpu| {
+                let first = gpu.tenants.is_empty();
+                first || (!exclusive(tenant) && gpu.has_room(tenant.reservation, false))
+            })
+        };
+        let distinct = gpus.iter().collect::<std::collections::BTreeSet<_>>().len() == gpus.len();
+        let ending = job.ending().is_some();
+        if ending || !distinct || gpus.len() != tenants.len() || !gpus.iter().zip(&tenants).all(room) {
+            return Err(wrong(job, "this was planned for another state; plan again"));
+        }
+        self.charge_around(gpus);
+        for (gpu, tenant) in gpus.iter().zip(tenants) {
+            self.change_gpu(*gpu, |gpu, _| {
+                gpu.add(Tenant { placed: now, active_since: None, observed: None, ..tenant });
+            })?;
+        }
+        self.regrouped(gpus);
+        self.update(id, |job| {
+            if let Phase::Running { placement, halt, .. } = &mut job.phase {
+                placement.gpus = gpus.to_vec();
+                if let Some(suspension) = &mut halt.now {
+                    suspension.step = SuspendStep::Resuming;
+                    suspension.not_before = None;
+                }
+            }
+        })?;
+        self.predict_paces(gpus);
+        Ok(())
+    }
+
+    /// It runs again.
+    pub(super) fn resumed(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.at_step(id, attempt, SuspendStep::Resuming)?;
+        let on = job.placement().and_then(|placement| placement.gpus.first().copied());
+        let to = job.suspension().and_then(|suspension| suspension.wanted.as_ref()?.to);
+        let missed = to.is_some() && to != on;
+        self.change_halt(id, |halt| {
+            let missed = missed.then(|| "the GPU that it was to move to had no room any more".to_owned());
+            // What kept it from moving is worth knowing once it runs again.
+            let failed = missed.or_else(|| halt.failed.take());
+            *halt = Halt { before: halt.until(now), now: None, failed };
+        })
+    }
+
+    /// It runs on, or stays suspended, or begins anew.
+    pub(super) fn suspend_failed(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        why: &str,
+        stuck: bool,
+    ) -> Result<(), Rejected> {
+        let now = self.now;
+        let job = self.attempt_of(id, attempt)?;
+        let why = why.to_owned();
+        let step = job.suspension().map(|suspension| suspension.step);
+        if !matches!(step, Some(SuspendStep::Suspending | SuspendStep::Resuming)) {
+            return Err(wrong(job, "it is neither being suspended nor being put back"));
+        }
+        if stuck {
+            return self.end(id, EndCause::Stuck { why });
+        }
+        if step == Some(SuspendStep::Suspending) {
+            return self
+                .change_halt(id, |halt| *halt = Halt { failed: Some(why), now: None, before: halt.before });
+        }
+        let gpus = job.placement().map(|placement| placement.gpus.clone()).unwrap_or_default();
+        self.vacate(id, &gpus);
+        self.update(id, |job| {
+            let Phase::Running { placement, halt, .. } = &mut job.phase else { return };
+            halt.failed = Some(why);
+            let Some(suspension) = &mut halt.now else { return };
+            suspension.step = SuspendStep::Suspended;
+            placement.gpus.clone_from(&suspension.home);
+            // Where it could not go it does not try to go again, but back at once.
+            if let Some(wanted) = &mut suspension.wanted
+                && wanted.to.take().is_some()
+            {
+                return;
+            }
+            let pause = PAUSE.0 << suspension.failures.min(MOST_DOUBLINGS);
+            suspension.not_before = Some(now + Millis(pause));
+            suspension.failures = suspension.failures.saturating_add(1);
+        })
+    }
+
+    /// A running job that is at this step of its suspension.
+    fn at_step(&self, id: JobId, attempt: u32, step: SuspendStep) -> Result<&Job, Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        match job.suspension() {
+            Some(suspension) if suspension.step == step => Ok(job),
+            _ => Err(wrong(job, "its suspension is at another step")),
+        }
+    }
+
+    fn change_halt(&mut self, id: JobId, change: impl FnOnce(&mut Halt)) -> Result<(), Rejected> {
+        self.update(id, |job| {
+            if let Phase::Running { halt, .. } = &mut job.phase {
+                change(halt);
+            }
+        })
+    }
+
+    fn change_suspension(&mut self, id: JobId, change: impl FnOnce(&mut Suspension)) -> Result<(), Rejected> {
+        self.change_halt(id, |halt| {
+            if let Some(suspension) = &mut halt.now {
+                change(suspension);
+            }
+        })
+    }
+
+    /// What there is to say of a job that is or was to be suspended, as far as no GPU is asked.
+    #[must_use]
+    pub fn reason_of_suspension(job: &Job) -> Option<Reason> {
+        let Phase::Running { halt, .. } = &job.phase else { return None };
+        let Some(suspension) = &halt.now else {
+            return halt.failed.clone().map(|why| Reason::RunsOn { why });
+        };
+        Some(match suspension.step {
+            SuspendStep::Asked | SuspendStep::Suspending => Reason::Moving { off: true },
+            SuspendStep::Resuming => Reason::Moving { off: false },
+            SuspendStep::Suspended => match (&suspension.wanted, &halt.failed, suspension.not_before) {
+                (Some(_), Some(why), Some(until)) => Reason::NotResumed { why: why.clone(), until },
+                _ => Reason::Suspended { by: suspension.by.clone(), host: suspension.host },
+            },
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! The process that makes the driver's calls: carma itself, re-executed, one for each errand.
+
+use super::Driver;
+use carma_core::model::ProcessRef;
+use carma_gpu::Checkpoint;
+use carma_gpu::checkpoint::steps::{Failed, Took, resume, suspend};
+use carma_gpu::checkpoint::{Pair, cuda};
+use carma_process::process;
+use carma_virtual_gpu::VirtualCheckpoint;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Argument by which the binary knows that it is to call the driver.
+pub const ARGUMENT: &str = "__suspend";
+
+/// Longest book or errand that is read, bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// What is to be done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Errand {
+    pub(super) driver: Driver,
+    pub(super) work: Work,
+    /// Whom it is about, beside those that the book names.
+    pub(super) processes: Vec<ProcessRef>,
+    /// Directory of the job's cgroup.
+    pub(super) group: Option<PathBuf>,
+    pub(super) book: PathBuf,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Work {
+    /// They leave their GPUs, and stand still.
+    Suspend {
+        /// How long each may take to finish its work there.
+        lock: Duration,
+    },
+    /// They come back and go on.
+    Resume {
+        /// Where to; none: where they were.
+        pairs: Vec<Pair>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// It is done.
+    Done(Took),
+    /// It is not.
+    Failed(Failed),
+}
+
+/// Does one errand; it comes on standard input, the answer goes to standard output.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut text = Vec::new();
+    let errand = io::stdin()
+        .take(LONGEST)
+        .read_to_end(&mut text)
+        .and_then(|_| serde_json::from_slice::<Errand>(&text).map_err(io::Error::other));
+    let errand = match errand {
+        Ok(errand) => errand,
+        Err(e) => {
+            eprintln!("carma suspend: no errand on standard input: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    let answer = match errand.carry_out() {
+        Ok(took) => Answer::Done(took),
+        Err(failed) => Answer::Failed(failed),
+    };
+    // A daemon that is gone asks again when it is back.
+    let told = serde_json::to_vec(&answer).map_err(io::Error::other);
+    let _ = told.and_then(|text| io::stdout().write_all(&text));
+    ExitCode::SUCCESS
+}
+
+impl Errand {
+    fn carry_out(&self) -> Result<Took, Failed> {
+        let failed = |why: String| Failed { why, stuck: None };
+        let mut book = Book::open(&self.book)
+            .map_err(|e| failed(format!("{} cannot be written: {e}", self.book.display())))?;
+        let mut processes = book.processes.clone();
+        processes.extend(self.processes.iter().filter(|process| !book.processes.contains(process)));
+        // A number that another process has by now is nobody's.
+        processes.retain(|process| process::identify(process.pid) == Some(*process));
+        let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        let driver: Box<dyn Checkpoint> = match &self.driver {
+            Driver::Virtual(socket) => Box::new(VirtualCheckpoint::new(socket)),
+            Driver::Cuda => {
+                let cuda = cuda::open(None).map_err(failed)?;
+                cuda.init().map_err(failed)?;
+                Box::new(cuda)
+            }
+        };
+        // What stands still answers no call.
+        self.freeze(false);
+        match &self.work {
+            Work::Suspend { .. } if pids.is_empty() => {
+                Err(failed("none of its processes uses a GPU now".into()))
+            }
+            Work::Suspend { lock } => {
+                book.write(&processes).map_err(|e| failed(format!("{}: {e}", self.book.display())))?;
+                suspend(driver.as_ref(), &pids, *lock).inspect(|_| self.freeze(true)).inspect_err(|failed| {
+                    if failed.stuck.is_none() {
+                        book.forget();
+                    }
+                })
+            }
+            Work::Resume { pairs } => resume(driver.as_ref(), &pids, pairs)
+                .inspect_err(|failed| self.freeze(failed.stuck.is_none()))
+                .inspect(|_| book.forget()),
+        }
+    }
+
+    /// Has the whole job stand still or go on, where it has a cgroup. Its processes that use no GPU would else go on as far
+    /// as they can without the others.
+    fn freeze(&self, on: bool) {
+        if let Some(group) = &self.group
+            && let Err(e) = std::fs::write(group.join("cgroup.freeze"), if on { "1" } else { "0" })
+        {
+            eprintln!("carma suspend: {}: {e}", group.display());
+        }
+    }
+}
+
+/// Who has been touched of a job.
+struct Book {
+    file: File,
+    processes: Vec<ProcessRef>,
+}
+
+impl Book {
+    /// Waits until no other errand has it.
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        file.lock()?;
+        let mut text = Vec::new();
+        (&mut file).take(LONGEST).read_to_end(&mut text)?;
+        // One that was cut off while it was written was written before anybody was touched.
+        Ok(Self { file, processes: serde_json::from_slice(&text).unwrap_or_default() })
+    }
+
+    /// All of them run. That they may be named once more does no harm.
+    fn forget(&mut self) {
+        let _ = self.write(&[]);
+    }
+
+    fn write(&mut self, processes: &[ProcessRef]) -> io::Result<()> {
+        let text = serde_json::to_vec(processes).map_err(io::Error::other)?;
+        self.file.rewind()?;
+        self.file.set_len(0)?;
+        self.file.write_all(&text)
+    }
+}

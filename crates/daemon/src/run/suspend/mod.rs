@@ -1,0 +1,297 @@
+//! Jobs leave their GPUs and come back, by the driver's checkpoint calls.
+//!
+//! A call may hang for ever. So each errand is run by a process of its own, carma itself, re-executed, which is given up at
+//! its deadline; what it had begun is undone by another. In the *book*, a file beside the attempt's record, it says which
+//! processes it is about before it touches one: so a daemon that starts anew can have an errand done to its end. One errand
+//! at a time has the book.
+
+mod errand;
+pub mod host;
+
+pub use errand::{ARGUMENT, main};
+
+use super::cgroup::Group;
+use super::checkpoint::members;
+use carma_core::model::{JobId, ProcessRef};
+use carma_core::units::MiB;
+use carma_gpu::checkpoint::cuda;
+use carma_gpu::checkpoint::swap;
+use carma_process::process;
+use errand::{Answer, Errand, Work};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a process may take to finish its work on the GPU. It stands still meanwhile.
+const LOCK: Duration = Duration::from_secs(10);
+/// What an errand may take beside: a driver that wakes sleeping GPUs needs seconds.
+const BASE: Duration = Duration::from_secs(20);
+/// What it may take for each GiB. Measured on H200s: .75 s at most to leave the GPU, .2 s to come back.
+const PER_GIB: Duration = Duration::from_secs(3);
+/// How long a process is looked for that was seen on a GPU before.
+const SEEN: Duration = Duration::from_secs(5);
+/// Between two looks whether something is there.
+const POLL: Duration = Duration::from_millis(10);
+/// Longest answer that is read, bytes.
+const LONGEST: u64 = 1 << 16;
+
+/// Whose calls suspend processes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Driver {
+    /// The CUDA driver's.
+    Cuda,
+    /// Those of the virtual GPUs that are hosted at this socket.
+    Virtual(PathBuf),
+}
+
+impl Driver {
+    /// The machine's driver.
+    ///
+    /// # Errors
+    /// In words, where it cannot suspend processes.
+    pub fn find() -> Result<Self, String> {
+        cuda::open(None).map(|_| Self::Cuda)
+    }
+
+    /// Whether it puts processes back on other GPUs, too.
+    #[must_use]
+    pub fn moves(&self) -> bool {
+        match self {
+            Self::Cuda => cuda::open(None).is_ok_and(|cuda| cuda.moves()),
+            Self::Virtual(_) => true,
+        }
+    }
+
+    /// Whether what leaves a GPU goes to the host's memory.
+    #[must_use]
+    pub const fn takes_host_memory(&self) -> bool {
+        matches!(self, Self::Cuda)
+    }
+}
+
+/// A job that is to leave its GPUs or to come back.
+pub struct Subject {
+    /// Number of the job.
+    pub job: JobId,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Its supervisor.
+    pub supervisor: ProcessRef,
+    /// Its first process.
+    pub child: Option<ProcessRef>,
+    /// Its cgroup, where it has one.
+    pub group: Option<Group>,
+    /// Its book.
+    pub book: PathBuf,
+    /// What it holds, or held, on its GPUs.
+    pub memory: MiB,
+}
+
+/// What is to be done with it.
+pub enum What {
+    /// It leaves its GPUs. UUIDs of those.
+    Suspend(Vec<Arc<str>>),
+    /// It comes back.
+    Resume {
+        /// UUID of the GPU that it was on.
+        from: Arc<str>,
+        /// UUID of the GPU that it comes back to.
+        to: Arc<str>,
+        /// UUIDs of all GPUs.
+        all: Vec<Arc<str>>,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has left its GPUs, and takes so much memory of the host.
+    Suspended(MiB),
+    /// It runs again.
+    Resumed,
+    /// Nothing has changed; or, where it is stuck, nobody can say how it is.
+    Failed {
+        /// The cause, in words.
+        why: String,
+        /// Whether it is stuck.
+        stuck: bool,
+    },
+}
+
+/// Where outcomes go.
+pub type Report = Arc<dyn Fn(JobId, u32, Outcome) + Send + Sync>;
+
+/// Says which processes are on GPUs of these UUIDs, by a look from now: it may take its time.
+pub type OnGpus = Arc<dyn Fn(&[Arc<str>]) -> Vec<u32> + Send + Sync>;
+
+/// Has errands done, each on a thread of its own.
+pub struct Suspender {
+    /// Whose calls; or why there are none, in words.
+    pub driver: Result<Driver, String>,
+    /// Tells which processes are on GPUs.
+    pub on_gpus: OnGpus,
+    /// Takes the outcomes.
+    pub report: Report,
+}
+
+impl Suspender {
+    /// Has a job leave its GPUs or come back.
+    pub fn begin(&self, subject: Subject, what: What) {
+        let (job, attempt) = (subject.job, subject.attempt);
+        let fail = |why: String| (self.report)(job, attempt, Outcome::Failed { why, stuck: false });
+        let driver = match &self.driver {
+            Ok(driver) => driver.clone(),
+            Err(why) => return fail(why.clone()),
+        };
+        let (on_gpus, report) = (self.on_gpus.clone(), self.report.clone());
+        let work = move || {
+            let outcome = carry_out(&driver, &on_gpus, &subject, &what);
+            match &outcome {
+                Outcome::Failed { why, stuck: true } => tracing::error!("job {job} is stuck: {why}"),
+                Outcome::Failed { why, stuck: false } => tracing::warn!("job {job}: {why}"),
+                Outcome::Suspended(_) | Outcome::Resumed => {}
+            }
+            report(job, attempt, outcome);
+        };
+        if let Err(e) = std::thread::Builder::new().name("suspend".into()).spawn(work) {
+            fail(format!("no thread can be had: {e}"));
+        }
+    }
+}
+
+fn carry_out(driver: &Driver, on_gpus: &OnGpus, subject: &Subject, what: &What) -> Outcome {
+    let (work, processes) = match what {
+        What::Suspend(gpus) => (Work::Suspend { lock: LOCK }, own(on_gpus, gpus, subject)),
+        What::Resume { from, to, .. } if from == to => (Work::Resume { pairs: Vec::new() }, Vec::new()),
+        What::Resume { from, to, all } => {
+            (Work::Resume { pairs: swap(all.iter().map(|uuid| &**uuid), from, to) }, Vec::new())
+        }
+    };
+    let gib = u32::try_from(subject.memory.0.div_ceil(1024)).unwrap_or(u32::MAX);
+    let deadline = BASE
+        .saturating_add(PER_GIB.saturating_mul(gib))
+        .saturating_add(LOCK.saturating_mul(u32::try_from(processes.len()).unwrap_or(u32::MAX)));
+    let suspends = matches!(what, What::Suspend(_));
+    let errand = Errand {
+        driver: driver.clone(),
+        work,
+        processes,
+        group: subject.group.as_ref().map(|group| group.dir().to_owned()),
+        book: subject.book.clone(),
+    };
+    let answer = match run(&errand, deadline) {
+        // One that was to leave goes on where it was. One that was to come back does: what is missing is done.
+        Err(NoAnswer::GivenUp(why)) => {
+            let again = if suspends { Work::Resume { pairs: Vec::new() } } else { errand.work.clone() };
+            let again = Errand { work: again, processes: Vec::new(), ..errand };
+            match run(&again, deadline) {
+                Ok(Answer::Done(_)) if suspends => return Outcome::Failed { why, stuck: false },
+                Ok(Answer::Failed(more)) if suspends => {
+                    return Outcome::Failed { why: format!("{why}; then {}", more.why), stuck: true };
+                }
+                Ok(answer) => answer,
+                Err(more) => {
+                    return Outcome::Failed { why: format!("{why}; then {}", more.why()), stuck: true };
+                }
+            }
+        }
+        Err(NoAnswer::NotStarted(why)) => return Outcome::Failed { why, stuck: false },
+        Ok(answer) => answer,
+    };
+    match answer {
+        Answer::Done(took) => {
+            let done = if suspends { "is suspended" } else { "runs again" };
+            tracing::info!("job {} {done}: {took:?}", subject.job);
+            let host = if driver.takes_host_memory() { subject.memory } else { MiB::ZERO };
+            if suspends { Outcome::Suspended(host) } else { Outcome::Resumed }
+        }
+        Answer::Failed(failed) => {
+            let stuck = failed.stuck.is_some();
+            let why = match failed.stuck {
+                Some(more) => format!("{}; and it cannot go back: {more}", failed.why),
+                None => failed.why,
+            };
+            Outcome::Failed { why, stuck }
+        }
+    }
+}
+
+/// The job's processes on these GPUs. Where it is known to hold memory and none is seen, as when virtual GPUs have just
+/// begun anew, it is looked again for a while.
+fn own(on_gpus: &OnGpus, gpus: &[Arc<str>], subject: &Subject) -> Vec<ProcessRef> {
+    let since = Instant::now();
+    loop {
+        let members = members(subject.supervisor, subject.child, subject.group.as_ref());
+        let mut pids = on_gpus(gpus);
+        pids.sort_unstable();
+        pids.dedup();
+        let own = pids.into_iter().filter(|pid| members.contains_key(pid));
+        let own: Vec<ProcessRef> = own.filter_map(process::identify).collect();
+        if !own.is_empty() || subject.memory.is_zero() || since.elapsed() >= SEEN {
+            return own;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Why an errand has no answer, in words.
+enum NoAnswer {
+    /// Nothing was done.
+    NotStarted(String),
+    /// Nobody knows how far it came.
+    GivenUp(String),
+}
+
+impl NoAnswer {
+    fn why(self) -> String {
+        let (Self::NotStarted(why) | Self::GivenUp(why)) = self;
+        why
+    }
+}
+
+/// Has an errand done by a process of its own.
+fn run(errand: &Errand, deadline: Duration) -> Result<Answer, NoAnswer> {
+    let none = |e: io::Error| format!("the process that calls the driver cannot be started: {e}");
+    let mut child = spawn(errand).map_err(|e| NoAnswer::NotStarted(none(e)))?;
+    let since = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                let mut text = Vec::new();
+                let answer = child.stdout.take().map(|out| out.take(LONGEST).read_to_end(&mut text));
+                let told = answer.and_then(|_| serde_json::from_slice(&text).ok());
+                let why = || format!("the process that calls the driver ended with {status}");
+                return told.ok_or_else(|| NoAnswer::GivenUp(why()));
+            }
+            Ok(None) if since.elapsed() < deadline => std::thread::sleep(POLL),
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                // One that hangs in the kernel ends when the kernel lets it.
+                let reap = move || drop(child.wait());
+                let _ = std::thread::Builder::new().name("give up".into()).spawn(reap);
+                let why = format!("the driver has not answered within {} s", deadline.as_secs());
+                return Err(NoAnswer::GivenUp(why));
+            }
+        }
+    }
+}
+
+fn spawn(errand: &Errand) -> io::Result<Child> {
+    let mut stdin = File::from(memfd_create("carma-errand", MemfdFlags::CLOEXEC)?);
+    stdin.write_all(&serde_json::to_vec(errand).map_err(io::Error::other)?)?;
+    stdin.rewind()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("carma-suspend").arg(ARGUMENT).env_clear();
+    // Where the driver's library lies, if not where the system looks.
+    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
+        command.env("LD_LIBRARY_PATH", path);
+    }
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::inherit()).current_dir("/").spawn()
+}
