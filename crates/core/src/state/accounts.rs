@@ -257,15 +257,16 @@ impl Accounts {
         let Some(meter) = self.meters.get_mut(&gpu) else { return };
         for paid in meter.read(energy_mj, now) {
             let Some(account) = self.users.get_mut(&paid.due.uid) else { continue };
-            let had = self.jobs.entry(paid.job).or_default();
+            // One that moved away may be over by now: its user pays for it all the same.
+            let had = self.jobs.get_mut(&paid.job);
             match paid.energy_mj {
                 Some(energy_mj) => {
                     account.power(now, energy_mj, options);
-                    had.energy_mj = had.energy_mj.saturating_add(energy_mj);
+                    had.into_iter().for_each(|had| had.energy_mj = had.energy_mj.saturating_add(energy_mj));
                 }
                 None => {
                     account.unmetered = account.unmetered + paid.due.charged;
-                    had.unmetered = had.unmetered + paid.due.held;
+                    had.into_iter().for_each(|had| had.unmetered = had.unmetered + paid.due.held);
                 }
             }
         }
