@@ -44,7 +44,9 @@ fn lines(source: &str) -> Vec<Line> {
         Literal,
         Comment(u32),
     }
-    let source = source.find("#[cfg(test)]\nmod tests {").map_or(source, |end| &source[..end]);
+    let tests =
+        ["mod tests {", "pub(crate) mod tests {"].map(|of| source.find(&format!("#[cfg(test)]\n{of}")));
+    let source = tests.into_iter().flatten().min().map_or(source, |end| &source[..end]);
     let mut state = In::Code;
     let mut literal = String::new();
     source
