@@ -115,6 +115,8 @@ const GPU_ERROR: &[&str] = &[
     "CUDNN_STATUS_INTERNAL_ERROR",
     "CUBLAS_STATUS_EXECUTION_FAILED",
     "CUBLAS_STATUS_INTERNAL_ERROR",
+    // PyTorch's, when no kernel of cuDNN runs any more: seen of a victim of another client's fault on an H200.
+    "unable to find an engine to execute this computation",
     "CUDA error: unknown error",
     "CUDA_ERROR_UNKNOWN",
 ];
@@ -350,6 +352,8 @@ mod tests {
             kind("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED_CUDART"),
             Some(EvidenceKind::GpuError)
         );
+        let victim = "Traceback (most recent call last):\nRuntimeError: FIND was unable to find an engine to execute this computation";
+        assert_eq!(kind(victim), Some(EvidenceKind::GpuError));
     }
 
     #[test]
