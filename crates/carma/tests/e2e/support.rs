@@ -1,7 +1,7 @@
 //! A real daemon in a directory of its own, on virtual GPUs.
 
 use carma_api::Client;
-use carma_api::wire::{GpusReply, JobDetail, JobsReply, StatusReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -268,7 +268,13 @@ impl Daemon {
     pub(crate) fn in_state(&self, id: u64, state: &str) -> JobDetail {
         until(&format!("job {id} to be {state}"), || {
             let detail = self.show(id);
-            (detail.job.state == state).then_some(detail)
+            let JobView { state: now, ended_ms, .. } = &detail.job;
+            assert!(
+                ended_ms.is_none() || now == state,
+                "job {id} is {now}, not {state}; the daemon's log:\n{}",
+                self.log()
+            );
+            (now == state).then_some(detail)
         })
     }
 

@@ -34,7 +34,7 @@ const LOCK: Duration = Duration::from_secs(10);
 const BASE: Duration = Duration::from_secs(20);
 /// What it may take for each GiB. Measured on H200s: .75 s at most to leave the GPU, .2 s to come back.
 const PER_GIB: Duration = Duration::from_secs(3);
-/// How long a process is looked for that was seen on a GPU before.
+/// How long processes on a GPU are looked for.
 const SEEN: Duration = Duration::from_secs(5);
 /// Between two looks whether something is there.
 const POLL: Duration = Duration::from_millis(10);
@@ -116,7 +116,7 @@ pub enum Outcome {
     Suspended(MiB),
     /// It runs again.
     Resumed,
-    /// Nothing has changed; or, where it is stuck, nobody can say how it is.
+    /// Nothing has changed; or, where it is stuck, its state is unknown.
     Failed {
         /// The cause, in words.
         why: String,
@@ -223,8 +223,8 @@ fn carry_out(driver: &Driver, on_gpus: &OnGpus, subject: &Subject, what: &What) 
     }
 }
 
-/// The job's processes on these GPUs. Where it is known to hold memory and none is seen, as when virtual GPUs have just
-/// begun anew, it is looked again for a while.
+/// The job's processes on these GPUs. Where none is seen it is looked again for a while: after a restart of the daemon,
+/// processes may not have found the virtual GPUs again yet.
 fn own(on_gpus: &OnGpus, gpus: &[Arc<str>], subject: &Subject) -> Vec<ProcessRef> {
     let since = Instant::now();
     loop {
@@ -234,7 +234,7 @@ fn own(on_gpus: &OnGpus, gpus: &[Arc<str>], subject: &Subject) -> Vec<ProcessRef
         pids.dedup();
         let own = pids.into_iter().filter(|pid| members.contains_key(pid));
         let own: Vec<ProcessRef> = own.filter_map(process::identify).collect();
-        if !own.is_empty() || subject.memory.is_zero() || since.elapsed() >= SEEN {
+        if !own.is_empty() || since.elapsed() >= SEEN {
             return own;
         }
         std::thread::sleep(POLL);
