@@ -80,7 +80,7 @@ fn a_job_leaves_its_gpu_to_others_and_goes_on_where_it_was() {
         (job.reason.code == "GpuMemory").then_some(job.reason.text)
     });
     assert!(reason.contains("need 30.0 GiB") && reason.contains(&format!("job {other}")), "{reason}");
-    // Nobody overtakes it.
+    // No job overtakes it.
     let later = daemon.submit(training(5, 1));
     let waits = until("the reason of the last one", || {
         let job = daemon.show(later).job;

@@ -20,7 +20,7 @@ pub enum SuspendStep {
     Resuming,
 }
 
-/// That somebody wants a suspended job to go on.
+/// The wish that a suspended job goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Name of the user who asked for it.

@@ -25,7 +25,7 @@ pub(super) fn suspend_jobs(state: &State, plan: &mut Plan) {
     }
 }
 
-/// A suspended job that is to go on: its number, its suspension, and since when somebody waits for it.
+/// A suspended job that is to go on: its number, its suspension, and when that was asked for.
 fn returning(job: &Job) -> Option<(Millis, JobId, &Suspension)> {
     let suspension = job.suspension().filter(|suspension| suspension.is_off() && job.ending().is_none())?;
     Some((suspension.wanted.as_ref()?.at, job.spec.id, suspension))
@@ -40,7 +40,7 @@ pub(super) fn resume_jobs(
     plan: &mut Plan,
 ) -> bool {
     let mut waits = false;
-    // Nobody takes what one that is on its way moves to, or must go back to if it cannot.
+    // The GPU that a job on its way moves to, and the one that it must go back to if it cannot, are kept for it.
     for job in state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none()) {
         let Some(suspension) = job.suspension() else { continue };
         let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);

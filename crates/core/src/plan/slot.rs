@@ -192,16 +192,8 @@ impl<'a> Slot<'a> {
         if self.gpu.info.memory < want.least_capacity {
             return Some(Bar::TooSmall);
         }
-        if let Some(job) = self.exclusive {
-            return Some(Bar::Exclusive(job));
-        }
-        if let Some(job) = self.held {
-            return Some(Bar::Held(job));
-        }
-        // All of it is reserved, but only until that job's need is known: say that rather than
-        // that it holds all the memory.
-        if let Some((job, active_for)) = self.starting_unknown {
-            return Some(Bar::Starting(job, active_for));
+        if let Some(bar) = self.kept() {
+            return Some(bar);
         }
         if let Some(job) = self.rising {
             return Some(Bar::Rising(job));
@@ -212,9 +204,22 @@ impl<'a> Slot<'a> {
         self.bars_at_any_memory(want)
     }
 
+    /// Who has it alone, for now or for good.
+    fn kept(&self) -> Option<Bar> {
+        if let Some(job) = self.exclusive {
+            return Some(Bar::Exclusive(job));
+        }
+        if let Some(job) = self.held {
+            return Some(Bar::Held(job));
+        }
+        // All of it is reserved, but only until that job's need is known: say that rather than
+        // that it holds all the memory.
+        self.starting_unknown.map(|(job, active_for)| Bar::Starting(job, active_for))
+    }
+
     /// Why a suspended job may not come back to this one. `off`: when it left it; `None`: it was on another. Nothing is
-    /// predicted anew, and what it does to others is measured; but nobody with a limit of slowdown who came meanwhile is slowed
-    /// down by it, and none is slowed down beyond its own limit by those whom it did not have beside it.
+    /// predicted anew, and what it does to others is measured; but no job with a limit of slowdown that came meanwhile is slowed
+    /// down by it, and it is not slowed down beyond its own limit by neighbours that are new to it.
     pub(super) fn bars_return(&self, want: &Want, off: Option<Millis>) -> Option<Bar> {
         if want.alone {
             return self.bars_idle(want);
@@ -222,14 +227,8 @@ impl<'a> Slot<'a> {
         if self.closed {
             return Some(Bar::Closed);
         }
-        if let Some(job) = self.exclusive {
-            return Some(Bar::Exclusive(job));
-        }
-        if let Some(job) = self.held {
-            return Some(Bar::Held(job));
-        }
-        if let Some((job, active_for)) = self.starting_unknown {
-            return Some(Bar::Starting(job, active_for));
+        if let Some(bar) = self.kept() {
+            return Some(bar);
         }
         if !self.has_room(want) {
             return Some(Bar::Memory);

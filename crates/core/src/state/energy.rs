@@ -11,7 +11,7 @@
 //! 3. Of processes that carma did not start no activity is known. Beside jobs their part of both is that of the memory that
 //!    they hold; where that is not known, as much as a job's.
 //!
-//! What nobody is there for is idle, and so is what is counted between the last reading before a job's end and that end:
+//! Energy while no process is there is idle, and so is what is counted between the last reading before a job's end and that end:
 //! its account is closed by then. All parts of a GPU add up to what its counter went on by since it was first read.
 
 use crate::ledger::Gpu;
@@ -142,7 +142,7 @@ pub(super) struct Meter {
     /// The same of jobs that are over.
     #[serde(default, skip_serializing_if = "Weight::is_none")]
     over: Weight,
-    /// Time in which nobody was there, microseconds.
+    /// Time without a process, microseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     idle_us: u64,
     /// Power with nothing on the GPU, milliwatts.
@@ -187,7 +187,7 @@ impl Meter {
         let floors = divide(us, &memory);
         let active: Option<Vec<u64>> = loads.iter().map(|load| load.activity).collect();
         let rests = match active {
-            // Nobody computes yet.
+            // None computes yet.
             Some(active) if active.iter().all(|activity| *activity == 0) => floors.clone(),
             Some(active) => divide(us, &active),
             None => {
@@ -247,7 +247,7 @@ impl Meter {
         let weights = || due.values().map(|due| due.weight).chain([others, over]);
         let floors: Vec<u64> = weights().map(|weight| weight.floor).chain([idle_us]).collect();
         let busy = weights().any(|weight| weight.rest > 0);
-        // Nothing above the floor is drawn while nobody is there, once that is known.
+        // Nothing above the floor is drawn while no process is there, once that is known.
         let idle = if self.floor_mw.is_some() && busy { 0 } else { idle_us };
         let rests: Vec<u64> = weights().map(|weight| weight.rest).chain([idle]).collect();
         let parts = divide(floor, &floors).into_iter().zip(divide(delta - floor, &rests));
@@ -326,7 +326,7 @@ mod tests {
         counter.passed(MINUTE, &[load(1, 1, Some(20)), load(2, 1, None), load(3, 1, Some(0))], Others::None);
         let paid = counter.read(54_000_000, at(3));
         assert_eq!(energies(&paid), [Some(11_000_000), Some(11_000_000), Some(2_000_000)]);
-        // Nobody computes: all of it goes as the floor does.
+        // None computes: all of it goes as the floor does.
         counter.passed(MINUTE, &[load(1, 1, Some(0)), load(2, 3, Some(0))], Others::None);
         assert_eq!(energies(&counter.read(78_000_000, at(4))), [Some(6_000_000), Some(18_000_000)]);
         assert_eq!(counter.tally.total_mj(), 78_000_000);

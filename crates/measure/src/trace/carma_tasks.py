@@ -124,7 +124,7 @@ def out_of_memory(x):
 
 @task()
 def illegal_address(x):
-    """Computes for a while and then writes to an address that is nobody's: a real memory fault on the GPU."""
+    """Computes for a while and then writes to an invalid address: a real memory fault on the GPU."""
     torch = x.torch
     if x.tiny:
         return lambda: None

@@ -215,7 +215,7 @@ impl Bench {
                 std::fs::write(&taught, "")
                     .map_err(|e| Error::new(format!("cannot write {}: {e}", taught.display())))?;
             } else if play.cut.is_some() || play.jobs.iter().all(|job| job.state == "COMPLETED") {
-                // Nothing goes on from it, and nobody will want to look into it.
+                // Nothing goes on from it, and there is nothing to look into.
                 let _ = std::fs::remove_dir_all(stage.state(planned));
             }
             plays.retain(|p| (&p.policy, p.repeat) != (&play.policy, play.repeat));

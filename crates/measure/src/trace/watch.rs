@@ -102,7 +102,7 @@ pub(super) fn read(client: &mut Client) -> Result<GpusReply, Error> {
     client.get("/v1/gpus").map_err(|e| Error::new(e.to_string()))
 }
 
-/// Waits until all GPUs can be read and nobody is on them; the daemon's clock then, ms.
+/// Waits until all GPUs can be read and no process is on them; the daemon's clock then, ms.
 ///
 /// # Errors
 /// Who is on them all the same.
@@ -120,7 +120,7 @@ pub(super) fn free(client: &mut Client, patience: Duration) -> Result<u64, Error
                 Error::new(format!("the GPUs cannot be read: {}", unread.join(", ")))
             } else {
                 Error::busy(format!("the GPUs are in use: {}", users.join(", ")))
-                    .hint("a trace is of nobody else's work: wait, or name free GPUs in CUDA_VISIBLE_DEVICES")
+                    .hint("no other work may run meanwhile: wait, or name free GPUs in CUDA_VISIBLE_DEVICES")
             });
         }
         std::thread::sleep(Duration::from_millis(50));

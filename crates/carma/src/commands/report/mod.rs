@@ -338,7 +338,7 @@ pub(crate) fn now() -> String {
     Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
 }
 
-/// Writes a page so that nobody sees half of one.
+/// Writes a page whole: a reader never sees half of one.
 ///
 /// # Errors
 /// When it cannot be written; the file is then as it was.

@@ -89,7 +89,7 @@ impl Errand {
             .map_err(|e| failed(format!("{} cannot be written: {e}", self.book.display())))?;
         let mut processes = book.processes.clone();
         processes.extend(self.processes.iter().filter(|process| !book.processes.contains(process)));
-        // A number that another process has by now is nobody's.
+        // A number that another process has by now does not count.
         processes.retain(|process| process::identify(process.pid) == Some(*process));
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
         let driver: Box<dyn Checkpoint> = match &self.driver {
@@ -146,7 +146,7 @@ impl Book {
         file.lock()?;
         let mut text = Vec::new();
         (&mut file).take(LONGEST).read_to_end(&mut text)?;
-        // One that was cut off while it was written was written before anybody was touched.
+        // One that was cut off while it was written was written before any process was touched.
         Ok(Self { file, processes: serde_json::from_slice(&text).unwrap_or_default() })
     }
 
