@@ -110,7 +110,9 @@ fn the_joules_of_jobs_and_what_was_idle_are_what_the_counters_went_on_by() {
     assert!((jobs - of_users).abs() < 0.01 && (jobs - of_gpus).abs() < 0.01, "{jobs} {of_users} {of_gpus}");
     for gpu in &reply.gpus {
         assert!((gpu.jobs_j + gpu.idle_j + gpu.others_j - gpu.counter_j).abs() < 0.01, "{gpu:?}");
-        assert!(gpu.idle_j > 0.0 && gpu.others_j == 0.0 && gpu.resets == 0, "{gpu:?}");
+        assert!(gpu.idle_j > 0.0 && gpu.resets == 0, "{gpu:?}");
+        // A process that is seen just as its job begins or ends may not be known as the job's in that look.
+        assert!(gpu.others_j < 0.01 * gpu.counter_j, "{gpu:?}");
     }
     assert!(jobs > 0.3 * reply.gpus.iter().map(|gpu| gpu.counter_j).sum::<f64>(), "{reply:?}");
     // And the counters say so themselves.
