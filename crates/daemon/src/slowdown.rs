@@ -6,6 +6,8 @@
 //!
 //! Jobs of one command are one class: what was learned of a command serves its next run.
 
+mod assumed;
+
 use crate::run::pace::{HostLook, Paces};
 use crate::sampler::Look;
 use carma_api::VERSION;
@@ -23,6 +25,7 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::{lucid, outlook};
+use assumed::Assumptions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -43,7 +46,7 @@ const SILENCE: f64 = 10.0;
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
 const STORE_EVERY: Millis = Millis::secs(60);
-/// Key of the model's row; the others are `profile/COMMAND/GPU`.
+/// Key of the model's row; the others are `profile/COMMAND/GPU` and `assumed/COMMAND/GPU`.
 const MODEL: &str = "model";
 /// Samples kept for a profile: two minutes at one a second.
 const MOST_SAMPLES: usize = 120;
@@ -61,6 +64,8 @@ pub struct Slowdowns {
     kace: Option<Trained>,
     /// By command and product name of the GPU, with when it was last used.
     profiles: BTreeMap<(u64, String), (Profile, Millis)>,
+    /// Of commands without a profile.
+    assumed: Assumptions,
     watched: BTreeMap<JobId, Watch>,
     rates: Rates,
     /// Rows to store.
@@ -120,6 +125,7 @@ impl Slowdowns {
             fresh: SlowdownModel::shipped(),
             kace,
             profiles: BTreeMap::new(),
+            assumed: Assumptions::default(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
             changed: BTreeSet::new(),
@@ -139,6 +145,7 @@ impl Slowdowns {
     pub fn restore(&mut self, rows: &[(String, String)]) {
         self.model = SlowdownModel::shipped();
         self.profiles.clear();
+        self.assumed = Assumptions::default();
         for (key, body) in rows {
             let read = if key == MODEL {
                 SlowdownModel::read(body).map(|model| self.model = model).map_err(|e| e.to_string())
@@ -159,11 +166,18 @@ impl Slowdowns {
 
     fn restore_profile(&mut self, key: &str, body: &str) -> Result<(), String> {
         let words: Vec<&str> = key.splitn(3, '/').collect();
-        let ["profile", command, gpu] = words[..] else { return Err("no such row is known".into()) };
+        let [kind @ ("profile" | "assumed"), command, gpu] = words[..] else {
+            return Err("no such row is known".into());
+        };
         let command = u64::from_str_radix(command, 16).map_err(|e| e.to_string())?;
         let profile: Profile = serde_json::from_str(body).map_err(|e| e.to_string())?;
         profile.check().map_err(|e| e.to_string())?;
-        self.profiles.insert((command, gpu.to_owned()), (profile, Millis::ZERO));
+        let key = (command, gpu.to_owned());
+        if kind == "profile" {
+            self.profiles.insert(key, (profile, Millis::ZERO));
+        } else {
+            self.assumed.restore(key, profile);
+        }
         Ok(())
     }
 
@@ -222,15 +236,14 @@ impl Slowdowns {
     }
 
     fn profile_rows(&mut self) -> Vec<(String, Option<String>)> {
-        let name = |(command, gpu): &(u64, String)| format!("profile/{command:016x}/{gpu}");
-        let mut rows: Vec<_> = self.forgotten.drain(..).map(|key| (name(&key), None)).collect();
-        for key in std::mem::take(&mut self.changed) {
-            let Some((profile, _)) = self.profiles.get(&key) else { continue };
-            match serde_json::to_string(profile) {
-                Ok(body) => rows.push((name(&key), Some(body))),
-                Err(e) => tracing::warn!("a profile cannot be stored: {e}"),
-            }
-        }
+        let forgotten = self.forgotten.drain(..).map(|key| (key, None));
+        let changed = std::mem::take(&mut self.changed);
+        let changed = changed.into_iter().map(|key| {
+            let profile = self.profiles.get(&key).map(|(profile, _)| profile);
+            (key, profile)
+        });
+        let mut rows = rows_of("profile", forgotten.chain(changed));
+        rows.extend(rows_of("assumed", self.assumed.changes().into_iter()));
         rows
     }
 
@@ -258,6 +271,7 @@ impl Slowdowns {
         }
         (self.news, self.untold) = (true, true);
         self.scores.remove(&key);
+        self.assumed.forget(&key);
         self.changed.insert(key.clone());
         self.profiles.insert(key, (profile, now));
     }
@@ -292,8 +306,11 @@ impl Slowdowns {
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
             let Phase::Running { placement, .. } = &job.phase else { continue };
-            // It stands still, and nobody's neighbour is to blame.
+            // It stands still, which is no neighbour's doing.
             if job.suspension().is_some() {
+                if let Some(watch) = self.watched.get_mut(&job.spec.id) {
+                    watch.alone = None;
+                }
                 continue;
             }
             let attempt = placement.attempt;
@@ -326,18 +343,18 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
+        let known = |key: &(u64, String)| self.profiles.get(key).map(|(profile, _)| profile.clone());
+        self.news |= self.assumed.look(now, state, looks, &self.model, known);
         inputs
     }
 
     fn look_alone(&mut self, now: Millis, job: &Job, gpus: &[&Gpu], company: &Company, looks: &[Look]) {
         let id = job.spec.id;
         let Some(watch) = self.watched.get_mut(&id) else { return };
-        let since = company.since.max(watch.began) + WARM_UP;
         watch.measured = now;
-        let alone = watch.alone.get_or_insert_with(|| Alone::new(since));
-        if alone.since != since {
-            *alone = Alone::new(since);
-        }
+        let alone =
+            watch.alone.get_or_insert_with(|| Alone::new(company.since.max(watch.began) + WARM_UP));
+        let since = alone.since;
         // What was measured beside others is not so any more.
         if let Some(view) = self.rates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             view.progress = None;
@@ -446,7 +463,7 @@ impl Slowdowns {
                 observed.get(&job.spec.id).copied().filter(|progress| *progress > 0.0 && own(job))
             };
             let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
-            let alone = KnownAlone(&self.profiles);
+            let alone = KnownAlone { profiles: &self.profiles, assumed: None };
             let off = outlook::is_off(&self.model, gpu, &jobs, &progress, &alone) == Some(true);
             match outlook::observe(&mut self.model, gpu, &jobs, progress, &alone) {
                 Some(Ok(())) => (self.model_changed, self.news) = (true, self.news || off),
@@ -569,7 +586,7 @@ impl Slowdowns {
             }
         }
         let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
-        let alone = KnownAlone(&self.profiles);
+        let alone = KnownAlone { profiles: &self.profiles, assumed: Some(&self.assumed) };
         let mut answer = |asked| outlook::answer(models, state, &asked, &alone, &mut self.answered);
         let mut outlooks: Vec<Outlook> =
             carma_core::slowdown::questions(state).into_iter().filter_map(&mut answer).collect();
@@ -588,23 +605,42 @@ impl Slowdowns {
     }
 }
 
-/// What is known of jobs alone: jobs of one command do the same.
-struct KnownAlone<'a>(&'a BTreeMap<(u64, String), (Profile, Millis)>);
-
-impl KnownAlone<'_> {
-    fn get(&self, command: u64, gpu: &str) -> Option<&Profile> {
-        self.0.get(&(command, gpu.to_owned())).map(|(profile, _)| profile)
-    }
+/// What is known of jobs alone, and assumed of those of which that is not known: jobs of one command do the same.
+struct KnownAlone<'a> {
+    profiles: &'a BTreeMap<(u64, String), (Profile, Millis)>,
+    assumed: Option<&'a Assumptions>,
 }
 
 impl outlook::Alone for KnownAlone<'_> {
     fn knows(&self, command: u64, gpu: &str) -> bool {
-        self.get(command, gpu).is_some()
+        self.profiles.contains_key(&(command, gpu.to_owned()))
     }
 
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
-        self.get(command, gpu).cloned()
+        self.profiles.get(&(command, gpu.to_owned())).map(|(profile, _)| profile.clone())
     }
+
+    fn assumed(&self, command: u64, gpu: &str) -> Option<Profile> {
+        self.assumed?.get(&(command, gpu.to_owned())).cloned()
+    }
+}
+
+/// Rows to store of profiles of this kind; `None`: one that is forgotten.
+fn rows_of<'a>(
+    kind: &str,
+    profiles: impl Iterator<Item = ((u64, String), Option<&'a Profile>)>,
+) -> Vec<(String, Option<String>)> {
+    let row = |((command, gpu), profile): ((u64, String), Option<&Profile>)| {
+        let name = format!("{kind}/{command:016x}/{gpu}");
+        match profile.map(serde_json::to_string).transpose() {
+            Ok(body) => Some((name, body)),
+            Err(e) => {
+                tracing::warn!("{name} cannot be stored: {e}");
+                None
+            }
+        }
+    };
+    profiles.filter_map(row).collect()
 }
 
 impl Watch {
@@ -621,9 +657,9 @@ impl Alone {
 
 /// Who a job is with.
 struct Company {
-    /// Nobody: no tenant, no process that is not ours.
+    /// No other has begun on its GPUs: no tenant, no process that is not ours.
     alone: bool,
-    /// Since when it is active with nobody coming or going.
+    /// Since when it is active; not before a job last came or went.
     since: Millis,
     /// When a job last came or went.
     changed: Millis,
@@ -642,7 +678,7 @@ impl Company {
         let tenants = || gpus.iter().flat_map(|gpu| &gpu.tenants);
         let begun: Option<Vec<Millis>> = tenants().map(|t| t.active_since).collect();
         Some(Self {
-            alone: tenants().all(|t| t.job == id),
+            alone: tenants().all(|t| t.job == id || t.active_since.is_none()),
             since: own.max(changed),
             changed,
             settled_at: begun.and_then(|at| at.into_iter().max()).map(|at| at.max(changed) + SETTLING),

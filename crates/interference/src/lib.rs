@@ -1,5 +1,6 @@
 //! Predictions of slowdown: how fast each task goes when several share a GPU.
 
+pub mod assumed;
 pub mod group;
 pub mod kace;
 pub mod kernels;

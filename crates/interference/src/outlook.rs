@@ -2,6 +2,7 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
+use crate::assumed::{refined, typical};
 use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
@@ -23,6 +24,10 @@ pub trait Alone {
     fn knows(&self, command: u64, gpu: &str) -> bool;
     /// What it does. Its class says with which tasks it learns.
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile>;
+    /// What it is assumed to do ([`crate::assumed`]), where it was never seen alone; `None`: nothing was learned of it.
+    fn assumed(&self, _command: u64, _gpu: &str) -> Option<Profile> {
+        None
+    }
 }
 
 /// How the predictor calls a way of sharing; a job without neighbours counts as time-sliced.
@@ -40,24 +45,13 @@ fn known(classes: &[Class], gpu: &str, alone: &impl Alone) -> Option<Vec<(Profil
     classes.iter().map(one).collect()
 }
 
-/// The same, with [`typical`] in place of what is not known.
+/// The same, with what is assumed in place of what is not known.
 fn assumed(classes: &[Class], gpu: &str, alone: &impl Alone) -> Vec<(Profile, Option<f64>)> {
-    let profile = |class: &Class| alone.profile(class.command, gpu).unwrap_or_else(typical);
-    classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
-}
-
-/// What a task is taken to do of which nothing is known: between the median of the tasks of our catalogue of an H200 (SMACT
-/// .64, SMOCC .10, DRAM .12, GRACT .74) and that of CARMA's evaluation on an A100 (SMACT .22, SMOCC .14, DRAM .07).
-fn typical() -> Profile {
-    let share = |percent| Some(Stat::of(percent));
-    let metrics = Metrics {
-        gract_pct: share(60.0),
-        smact_pct: share(40.0),
-        smocc_pct: share(12.0),
-        drama_pct: share(10.0),
-        ..Metrics::default()
+    let instead = |command| alone.assumed(command, gpu).unwrap_or_else(typical);
+    let profile = |class: &Class| {
+        alone.profile(class.command, gpu).unwrap_or_else(|| instead(class.command))
     };
-    Profile { name: "typical".into(), metrics, ..Profile::default() }
+    classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
 }
 
 /// The same where the profiles of some tell utilisation alone: their kernels are taken to fill as many SMs, and to use as much
@@ -302,13 +296,18 @@ struct Seen {
     sharing: Mode,
 }
 
+/// How jobs share the GPU that they are on: where one takes turns, all do.
+fn shared_by(jobs: &[&Job]) -> Mode {
+    let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
+    mode(most_shared.unwrap_or(SharingMode::Exclusive))
+}
+
 impl Seen {
     /// `None`: what one of them does alone is not known.
     fn of(gpu: &Gpu, jobs: &[&Job], alone: &impl Alone) -> Option<Self> {
         let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
         let known = known(&classes, &gpu.info.name, alone)?;
-        let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
-        let sharing = mode(most_shared.unwrap_or(SharingMode::Exclusive));
+        let sharing = shared_by(jobs);
         // It is learned from what is assumed when it is predicted.
         let known = filled(&known, sharing).unwrap_or(known);
         Some(Self { known, gpu: GpuType::named(&gpu.info.name), sharing })
@@ -349,6 +348,27 @@ pub fn observe(
     let members = &members(&seen.known);
     let group = Group { gpu: &seen.gpu, sharing: seen.sharing, members };
     Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
+}
+
+/// What is assumed of those jobs' commands that were never seen alone, once the GPU was seen to do this under all of them:
+/// each command once.
+#[must_use]
+pub fn assume(
+    model: &SlowdownModel,
+    gpu: &Gpu,
+    jobs: &[&Job],
+    seen: &Metrics,
+    alone: &impl Alone,
+) -> BTreeMap<u64, Profile> {
+    let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
+    let guesses: Vec<bool> = classes.iter().map(|class| !alone.knows(class.command, &gpu.info.name)).collect();
+    let believed = assumed(&classes, &gpu.info.name, alone);
+    let members = &members(&believed);
+    let group = Group { gpu: &GpuType::named(&gpu.info.name), sharing: shared_by(jobs), members };
+    let Some(refined) = refined(model, &group, &guesses, seen) else { return BTreeMap::new() };
+    let new = believed.iter().zip(refined).map(|((believed, _), metrics)| Profile { metrics, ..believed.clone() });
+    let all = classes.iter().zip(new).zip(&guesses).filter(|(_, guess)| **guess);
+    all.map(|((class, profile), _)| (class.command, profile)).collect()
 }
 
 #[cfg(test)]

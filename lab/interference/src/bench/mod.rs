@@ -6,6 +6,7 @@
 mod baselines;
 mod kace;
 mod measured;
+mod never_alone;
 mod others;
 mod set;
 mod stats;
@@ -144,13 +145,14 @@ const MAPE: &str = "MAPE %";
 const COVERED: &str = "% covered";
 
 /// Names of the parts.
-pub const PARTS: [&str; 7] = ["kace", "splits", "lucid", "igniter", "gavel", "h200", "new-tasks"];
+pub const PARTS: [&str; 8] =
+    ["kace", "splits", "lucid", "igniter", "gavel", "h200", "new-tasks", "never-alone"];
 
 /// Runs the parts, or one of them. Data that is absent or wrong becomes a line that says so.
 #[must_use]
 pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
     type Part = fn(&Data) -> Result<Vec<Line>, crate::kace::Error>;
-    let parts: [(&'static str, Part); 7] = [
+    let parts: [(&'static str, Part); 8] = [
         ("kace", tests_kace::kace),
         ("splits", tests_kace::splits),
         ("lucid", tests_others::lucid),
@@ -158,6 +160,7 @@ pub fn run(data: &Data, only: Option<&str>) -> Vec<Line> {
         ("gavel", tests_others::gavel),
         ("h200", tests_h200::h200),
         ("new-tasks", tests_new::new_tasks),
+        ("never-alone", never_alone::never_alone),
     ];
     let mut lines = Vec::new();
     for (name, part) in parts {

@@ -63,7 +63,7 @@ fn by_sharing(path: &Path) -> Result<Vec<(Mode, Set, usize)>, Error> {
 }
 
 /// The sets under one way of sharing, and how many windows were left out since a task made no step in them.
-fn of(measured: &Measured, sharing: Mode) -> (Set, usize) {
+pub(super) fn of(measured: &Measured, sharing: Mode) -> (Set, usize) {
     let warm = Warm::of(measured);
     let sound = |w: &&Combination| {
         w.failed.is_none() && w.sharing == sharing && w.rates.len() == w.k() && !w.is_split()

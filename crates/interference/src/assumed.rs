@@ -1,0 +1,99 @@
+//! What is assumed of tasks that were never seen alone.
+//!
+//! On a busy GPU a task may never be alone, so that it has no profile. At first it is taken for [`typical`]. What the GPU
+//! does under several tasks is about the sum of what each does alone, times its progress: what is more or less than that is
+//! divided among those of which something is assumed, in proportion to what is assumed of them (as the expectation
+//! maximisation of emission tomography does, Shepp and Vardi 1982). Tasks that were seen in several companies are told
+//! apart by that; of those that were always together, only the sum is known. Where tasks take all of a GPU their sum says
+//! no more than that, and nothing changes.
+
+use crate::group::{Group, Mode};
+use crate::online::SlowdownModel;
+use crate::profile::{Metrics, Profile, Stat};
+
+/// A step goes so far: 1 explains what was seen at once, and follows noise.
+const STEP: f64 = 0.5;
+/// The largest change of one step.
+const MOST: f64 = 2.0;
+/// So much more than is seen under tasks they are assumed to want at most. Of 1 to 3 the best on sets of our catalogue on an
+/// H200 (docs/research/interference.md): less takes a full GPU for a busy one, more lets noise add up.
+const HIDDEN: f64 = 1.5;
+/// No task is assumed to do less than this share of what a typical one does: an idle phase that was seen once, or a host that
+/// held all up, must not let any number of tasks in.
+const LEAST: f64 = 0.25;
+/// Nor more than this, percent.
+const FULL: f64 = 99.0;
+
+/// What a task is taken to do of which nothing is known: between the median of the tasks of our catalogue of an H200 (SMACT
+/// .64, SMOCC .10, DRAM .12, GRACT .74) and that of CARMA's evaluation on an A100 (SMACT .22, SMOCC .14, DRAM .07).
+#[must_use]
+pub fn typical() -> Profile {
+    let share = |percent| Some(Stat::of(percent));
+    let metrics = Metrics {
+        gract_pct: share(60.0),
+        smact_pct: share(40.0),
+        smocc_pct: share(12.0),
+        drama_pct: share(10.0),
+        ..Metrics::default()
+    };
+    Profile { name: "typical".into(), metrics, ..Profile::default() }
+}
+
+/// One metric of the activity, and how those of several tasks add up.
+struct Kind {
+    of: fn(&Metrics) -> Option<Stat>,
+    set: fn(&mut Metrics, Stat),
+    /// Kernels of several tasks run at the same time, and time in which any does counts once.
+    overlaps: bool,
+}
+
+const fn kinds(sharing: Mode) -> [Kind; 4] {
+    let overlaps = matches!(sharing, Mode::Mps);
+    [
+        Kind { of: |m| m.gract_pct, set: |m, value| m.gract_pct = Some(value), overlaps },
+        Kind { of: |m| m.smact_pct, set: |m, value| m.smact_pct = Some(value), overlaps: false },
+        Kind { of: |m| m.smocc_pct, set: |m, value| m.smocc_pct = Some(value), overlaps: false },
+        Kind { of: |m| m.drama_pct, set: |m, value| m.drama_pct = Some(value), overlaps: false },
+    ]
+}
+
+/// Brings what is assumed of some members closer to what the GPU did under all of them, `seen`. `assumed` says of whom
+/// something is assumed, by position. Their new metrics, by position; `None`: nothing is predicted of the group.
+#[must_use]
+pub fn refined(
+    model: &SlowdownModel,
+    group: &Group<'_>,
+    assumed: &[bool],
+    seen: &Metrics,
+) -> Option<Vec<Metrics>> {
+    let progress = model.expect(group).ok()?;
+    let mut metrics: Vec<Metrics> = group.members.iter().map(|member| member.profile.metrics).collect();
+    let typical = typical().metrics;
+    for Kind { of, set, overlaps } in kinds(group.sharing) {
+        // Shares add up; of what overlaps the logarithms of what each leaves do.
+        let adds = |percent: f64| {
+            let share = (percent / 100.0).clamp(0.0, FULL / 100.0);
+            if overlaps { -(1.0 - share).ln() } else { share }
+        };
+        let (Some(seen), Some(typical)) = (of(seen), of(&typical)) else { continue };
+        // What those of whom something is assumed, or is not, do at these shares of their speed alone.
+        let sum = |wanted: bool, speed: &dyn Fn(usize) -> f64| -> f64 {
+            let those = (0..metrics.len()).filter(|at| assumed[*at] == wanted);
+            those.filter_map(|at| Some(adds(of(&metrics[at])?.mean * speed(at)))).sum()
+        };
+        let missing = |speed: &dyn Fn(usize) -> f64| (adds(seen.mean) - sum(false, speed)) / sum(true, speed).max(1e-6);
+        let mut ratio = missing(&|at| progress[at]).clamp(1.0 / MOST, MOST);
+        // A GPU that is full shows no more, whatever they would do if they were let.
+        if ratio > 1.0 {
+            ratio = ratio.min(missing(&|_| 1.0 / HIDDEN)).max(1.0);
+        }
+        let ratio = ratio.powf(STEP);
+        for (metrics, _) in metrics.iter_mut().zip(assumed).filter(|(_, assumed)| **assumed) {
+            if let Some(value) = of(metrics) {
+                let value = (value.mean * ratio).clamp(LEAST * typical.mean, FULL);
+                set(metrics, Stat::of(value));
+            }
+        }
+    }
+    Some(metrics)
+}
