@@ -10,22 +10,23 @@ mod assumed;
 
 use crate::run::pace::{HostLook, Paces};
 use crate::sampler::Look;
+use assumed::Assumptions;
 use carma_api::VERSION;
 use carma_api::wire::{RateView, SlowdownsReply};
 use carma_core::input::Input;
-use carma_core::ledger::Gpu;
+use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{self as spec, Job, JobId, Phase, SharingMode};
 use carma_core::policy::Pack;
 use carma_core::slowdown::{Outlook, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
+use carma_interference::assumed::typical;
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::{lucid, outlook};
-use assumed::Assumptions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -51,6 +52,9 @@ const MODEL: &str = "model";
 /// Samples kept for a profile: two minutes at one a second.
 const MOST_SAMPLES: usize = 120;
 
+/// By command and product name of the GPU, with when it was last used.
+type Profiled = BTreeMap<(u64, String), (Profile, Millis)>;
+
 /// What is published for readers.
 pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
 
@@ -62,8 +66,7 @@ pub struct Slowdowns {
     fresh: SlowdownModel,
     /// For a policy that goes by what jobs get done together.
     kace: Option<Trained>,
-    /// By command and product name of the GPU, with when it was last used.
-    profiles: BTreeMap<(u64, String), (Profile, Millis)>,
+    profiles: Profiled,
     /// Of commands without a profile.
     assumed: Assumptions,
     watched: BTreeMap<JobId, Watch>,
@@ -85,9 +88,9 @@ pub struct Slowdowns {
 /// One running attempt.
 struct Watch {
     attempt: u32,
-    /// Since when this daemon looks: what was before, an earlier one saw.
+    /// Since when it is looked at without a break.
     began: Millis,
-    /// Time alone that the samples cover; restarts when company comes or goes.
+    /// Time alone that the samples cover; begins anew when others have begun on its GPUs.
     alone: Option<Alone>,
     /// Rate alone of this very process.
     rate: Option<Rate>,
@@ -156,6 +159,8 @@ impl Slowdowns {
                 tracing::warn!("what was learned of slowdowns as '{key}' is left out: {e}");
             }
         }
+        // An older carma may have seen them alone, and left what was assumed of them.
+        self.profiles.keys().for_each(|key| self.assumed.forget(key));
         self.changed.clear();
         self.forgotten.clear();
         self.model_changed = false;
@@ -243,7 +248,7 @@ impl Slowdowns {
             (key, profile)
         });
         let mut rows = rows_of("profile", forgotten.chain(changed));
-        rows.extend(rows_of("assumed", self.assumed.changes().into_iter()));
+        rows.extend(rows_of("assumed", self.assumed.changes()));
         rows
     }
 
@@ -306,16 +311,16 @@ impl Slowdowns {
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
             let Phase::Running { placement, .. } = &job.phase else { continue };
-            // It stands still, which is no neighbour's doing.
-            if job.suspension().is_some() {
-                if let Some(watch) = self.watched.get_mut(&job.spec.id) {
-                    watch.alone = None;
-                }
-                continue;
-            }
             let attempt = placement.attempt;
             let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
-            let Some(company) = Company::of(job.spec.id, &gpus) else { continue };
+            // While it is suspended it stands still, which is no neighbour's doing.
+            let is_on = job.suspension().is_none();
+            let Some(company) = Company::of(job.spec.id, &gpus).filter(|_| is_on) else {
+                if let Some(watch) = self.watched.get_mut(&job.spec.id) {
+                    watch.breaks(now);
+                }
+                continue;
+            };
             let watch = self.watched.entry(job.spec.id).or_insert_with(|| Watch::new(attempt, now));
             if watch.attempt != attempt {
                 *watch = Watch::new(attempt, now);
@@ -343,8 +348,7 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        let known = |key: &(u64, String)| self.profiles.get(key).map(|(profile, _)| profile.clone());
-        self.news |= self.assumed.look(now, state, looks, &self.model, known);
+        self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles);
         inputs
     }
 
@@ -352,8 +356,7 @@ impl Slowdowns {
         let id = job.spec.id;
         let Some(watch) = self.watched.get_mut(&id) else { return };
         watch.measured = now;
-        let alone =
-            watch.alone.get_or_insert_with(|| Alone::new(company.since.max(watch.began) + WARM_UP));
+        let alone = watch.alone.get_or_insert_with(|| Alone::new(company.since.max(watch.began) + WARM_UP));
         let since = alone.since;
         // What was measured beside others is not so any more.
         if let Some(view) = self.rates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
@@ -463,7 +466,7 @@ impl Slowdowns {
                 observed.get(&job.spec.id).copied().filter(|progress| *progress > 0.0 && own(job))
             };
             let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
-            let alone = KnownAlone { profiles: &self.profiles, assumed: None };
+            let alone = KnownAlone { profiles: &self.profiles, assumed: &self.assumed };
             let off = outlook::is_off(&self.model, gpu, &jobs, &progress, &alone) == Some(true);
             match outlook::observe(&mut self.model, gpu, &jobs, progress, &alone) {
                 Some(Ok(())) => (self.model_changed, self.news) = (true, self.news || off),
@@ -586,7 +589,7 @@ impl Slowdowns {
             }
         }
         let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
-        let alone = KnownAlone { profiles: &self.profiles, assumed: Some(&self.assumed) };
+        let alone = KnownAlone { profiles: &self.profiles, assumed: &self.assumed };
         let mut answer = |asked| outlook::answer(models, state, &asked, &alone, &mut self.answered);
         let mut outlooks: Vec<Outlook> =
             carma_core::slowdown::questions(state).into_iter().filter_map(&mut answer).collect();
@@ -607,8 +610,8 @@ impl Slowdowns {
 
 /// What is known of jobs alone, and assumed of those of which that is not known: jobs of one command do the same.
 struct KnownAlone<'a> {
-    profiles: &'a BTreeMap<(u64, String), (Profile, Millis)>,
-    assumed: Option<&'a Assumptions>,
+    profiles: &'a Profiled,
+    assumed: &'a Assumptions,
 }
 
 impl outlook::Alone for KnownAlone<'_> {
@@ -620,8 +623,8 @@ impl outlook::Alone for KnownAlone<'_> {
         self.profiles.get(&(command, gpu.to_owned())).map(|(profile, _)| profile.clone())
     }
 
-    fn assumed(&self, command: u64, gpu: &str) -> Option<Profile> {
-        self.assumed?.get(&(command, gpu.to_owned())).cloned()
+    fn assumed(&self, command: u64, gpu: &str) -> Profile {
+        self.assumed.get(&(command, gpu.to_owned())).cloned().unwrap_or_else(typical)
     }
 }
 
@@ -646,6 +649,11 @@ fn rows_of<'a>(
 impl Watch {
     const fn new(attempt: u32, now: Millis) -> Self {
         Self { attempt, began: now, alone: None, rate: None, gap_s: None, measured: now, lost: Millis::ZERO }
+    }
+
+    /// What it does now is not to be measured.
+    fn breaks(&mut self, now: Millis) {
+        (self.began, self.measured, self.alone) = (now, now, None);
     }
 }
 
@@ -678,12 +686,17 @@ impl Company {
         let tenants = || gpus.iter().flat_map(|gpu| &gpu.tenants);
         let begun: Option<Vec<Millis>> = tenants().map(|t| t.active_since).collect();
         Some(Self {
-            alone: tenants().all(|t| t.job == id || t.active_since.is_none()),
+            alone: gpus.iter().all(|gpu| gpu.tenants.iter().all(|t| t.job == id || is_absent(gpu, t))),
             since: own.max(changed),
             changed,
             settled_at: begun.and_then(|at| at.into_iter().max()).map(|at| at.max(changed) + SETTLING),
         })
     }
+}
+
+/// Whether a job was placed on a GPU and has no process there yet.
+fn is_absent(gpu: &Gpu, tenant: &Tenant) -> bool {
+    tenant.active_since.is_none() && gpu.seen.as_ref().is_some_and(|seen| seen.processes_known)
 }
 
 impl Samples {

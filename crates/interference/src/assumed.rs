@@ -47,6 +47,14 @@ struct Kind {
     overlaps: bool,
 }
 
+impl Kind {
+    /// A share in percent as a number that adds up: of what overlaps the logarithms of what each leaves do.
+    fn adds(&self, percent: f64) -> f64 {
+        let share = percent.clamp(0.0, FULL) / 100.0;
+        if self.overlaps { -(1.0 - share).ln() } else { share }
+    }
+}
+
 const fn kinds(sharing: Mode) -> [Kind; 4] {
     let overlaps = matches!(sharing, Mode::Mps);
     [
@@ -58,7 +66,8 @@ const fn kinds(sharing: Mode) -> [Kind; 4] {
 }
 
 /// Brings what is assumed of some members closer to what the GPU did under all of them, `seen`. `assumed` says of whom
-/// something is assumed, by position. Their new metrics, by position; `None`: nothing is predicted of the group.
+/// something is assumed, by position. Their new metrics, by position; those of other members, and metrics that were not seen
+/// or that another member's profile lacks, are as before. `None`: nothing is predicted of the group.
 #[must_use]
 pub fn refined(
     model: &SlowdownModel,
@@ -69,31 +78,43 @@ pub fn refined(
     let progress = model.expect(group).ok()?;
     let mut metrics: Vec<Metrics> = group.members.iter().map(|member| member.profile.metrics).collect();
     let typical = typical().metrics;
-    for Kind { of, set, overlaps } in kinds(group.sharing) {
-        // Shares add up; of what overlaps the logarithms of what each leaves do.
-        let adds = |percent: f64| {
-            let share = (percent / 100.0).clamp(0.0, FULL / 100.0);
-            if overlaps { -(1.0 - share).ln() } else { share }
+    for kind in kinds(group.sharing) {
+        let (Some(seen), Some(typical)) = ((kind.of)(seen), (kind.of)(&typical)) else { continue };
+        let mean = |(metrics, assumed): (&Metrics, &bool)| match (kind.of)(metrics) {
+            Some(stat) => Some(stat.mean),
+            None => assumed.then_some(typical.mean),
         };
-        let (Some(seen), Some(typical)) = (of(seen), of(&typical)) else { continue };
+        let Some(means) = metrics.iter().zip(assumed).map(mean).collect::<Option<Vec<f64>>>() else {
+            continue;
+        };
         // What those of whom something is assumed, or is not, do at these shares of their speed alone.
-        let sum = |wanted: bool, speed: &dyn Fn(usize) -> f64| -> f64 {
-            let those = (0..metrics.len()).filter(|at| assumed[*at] == wanted);
-            those.filter_map(|at| Some(adds(of(&metrics[at])?.mean * speed(at)))).sum()
+        let sum = |wanted: bool, speed: &[f64]| -> f64 {
+            let all = means.iter().zip(speed).zip(assumed);
+            all.filter(|(_, assumed)| **assumed == wanted)
+                .map(|((mean, speed), _)| kind.adds(mean * speed))
+                .sum()
         };
-        let missing = |speed: &dyn Fn(usize) -> f64| (adds(seen.mean) - sum(false, speed)) / sum(true, speed).max(1e-6);
-        let mut ratio = missing(&|at| progress[at]).clamp(1.0 / MOST, MOST);
+        // So many times what is assumed would explain what was seen.
+        let ratio = |speed: &[f64]| {
+            (kind.adds(seen.mean) - sum(false, speed)) / sum(true, speed).max(f64::MIN_POSITIVE)
+        };
+        let mut step = ratio(&progress).clamp(1.0 / MOST, MOST);
         // A GPU that is full shows no more, whatever they would do if they were let.
-        if ratio > 1.0 {
-            ratio = ratio.min(missing(&|_| 1.0 / HIDDEN)).max(1.0);
+        if step > 1.0 {
+            step = step.min(ratio(&vec![1.0 / HIDDEN; means.len()])).max(1.0);
         }
-        let ratio = ratio.powf(STEP);
-        for (metrics, _) in metrics.iter_mut().zip(assumed).filter(|(_, assumed)| **assumed) {
-            if let Some(value) = of(metrics) {
-                let value = (value.mean * ratio).clamp(LEAST * typical.mean, FULL);
-                set(metrics, Stat::of(value));
-            }
+        if !step.is_finite() {
+            continue;
+        }
+        let step = step.powf(STEP);
+        for ((metrics, mean), _) in
+            metrics.iter_mut().zip(&means).zip(assumed).filter(|(_, assumed)| **assumed)
+        {
+            (kind.set)(metrics, Stat::of((mean * step).clamp(LEAST * typical.mean, FULL)));
         }
     }
     Some(metrics)
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,9 +24,9 @@ pub trait Alone {
     fn knows(&self, command: u64, gpu: &str) -> bool;
     /// What it does. Its class says with which tasks it learns.
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile>;
-    /// What it is assumed to do ([`crate::assumed`]), where it was never seen alone; `None`: nothing was learned of it.
-    fn assumed(&self, _command: u64, _gpu: &str) -> Option<Profile> {
-        None
+    /// What it is assumed to do where that is not known ([`crate::assumed`]): what is typical, where nothing was learned.
+    fn assumed(&self, _command: u64, _gpu: &str) -> Profile {
+        typical()
     }
 }
 
@@ -47,9 +47,8 @@ fn known(classes: &[Class], gpu: &str, alone: &impl Alone) -> Option<Vec<(Profil
 
 /// The same, with what is assumed in place of what is not known.
 fn assumed(classes: &[Class], gpu: &str, alone: &impl Alone) -> Vec<(Profile, Option<f64>)> {
-    let instead = |command| alone.assumed(command, gpu).unwrap_or_else(typical);
     let profile = |class: &Class| {
-        alone.profile(class.command, gpu).unwrap_or_else(|| instead(class.command))
+        alone.profile(class.command, gpu).unwrap_or_else(|| alone.assumed(class.command, gpu))
     };
     classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
 }
@@ -350,8 +349,8 @@ pub fn observe(
     Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
 }
 
-/// What is assumed of those jobs' commands that were never seen alone, once the GPU was seen to do this under all of them:
-/// each command once.
+/// What is assumed of those jobs' commands of which nothing is known, once the GPU was seen to do this under all of them; of
+/// those that it tells something of.
 #[must_use]
 pub fn assume(
     model: &SlowdownModel,
@@ -360,15 +359,18 @@ pub fn assume(
     seen: &Metrics,
     alone: &impl Alone,
 ) -> BTreeMap<u64, Profile> {
+    let name = &gpu.info.name;
     let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
-    let guesses: Vec<bool> = classes.iter().map(|class| !alone.knows(class.command, &gpu.info.name)).collect();
-    let believed = assumed(&classes, &gpu.info.name, alone);
-    let members = &members(&believed);
-    let group = Group { gpu: &GpuType::named(&gpu.info.name), sharing: shared_by(jobs), members };
-    let Some(refined) = refined(model, &group, &guesses, seen) else { return BTreeMap::new() };
-    let new = believed.iter().zip(refined).map(|((believed, _), metrics)| Profile { metrics, ..believed.clone() });
-    let all = classes.iter().zip(new).zip(&guesses).filter(|(_, guess)| **guess);
-    all.map(|((class, profile), _)| (class.command, profile)).collect()
+    let guesses: Vec<bool> = classes.iter().map(|class| !alone.knows(class.command, name)).collect();
+    let before = assumed(&classes, name, alone);
+    let members = &members(&before);
+    let group = Group { gpu: &GpuType::named(name), sharing: shared_by(jobs), members };
+    let after = refined(model, &group, &guesses, seen).unwrap_or_default();
+    let all = classes.iter().zip(&before).zip(after);
+    let changed = all.filter(|((_, (before, _)), after)| before.metrics != *after);
+    changed
+        .map(|((class, (before, _)), metrics)| (class.command, Profile { metrics, ..before.clone() }))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,21 +1,23 @@
 //! What is assumed of commands of which no job was ever alone: learned from what GPUs do under several.
+//!
+//! It serves what is expected of a group, and nothing else: who was never alone stays unknown to limits, and the predictor learns
+//! nothing of it.
 
-use super::{MOST_PROFILES, Samples};
+use super::{KnownAlone, MOST_PROFILES, Profiled, SETTLING, Samples};
 use crate::sampler::Look;
 use carma_core::ledger::Gpu;
 use carma_core::model::{GpuId, Job, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
+use carma_interference::assumed::typical;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, Alone};
-use carma_interference::profile::{Profile, Stat};
+use carma_interference::outlook;
+use carma_interference::profile::{Metrics, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Jobs that begin load, compile and warm up.
-const WARM_UP: Millis = Millis::secs(5);
 /// What a GPU does is taken over so long.
 const WINDOW: Millis = Millis::secs(5);
-/// Changes of engine and SM activity below this, in points, are noise.
+/// What is assumed changes notably by so many points.
 const NOTABLE: f64 = 2.0;
 
 /// Command, and product name of the GPU.
@@ -24,15 +26,21 @@ type Key = (u64, String);
 /// What is assumed, and the GPUs that are watched for it.
 #[derive(Default)]
 pub(super) struct Assumptions {
-    /// With when it was last used.
-    profiles: BTreeMap<Key, (Profile, Millis)>,
+    guesses: BTreeMap<Key, Guess>,
     companies: BTreeMap<GpuId, Company>,
     /// Rows to store.
     changed: BTreeSet<Key>,
     forgotten: Vec<Key>,
 }
 
-/// Who works on a GPU.
+struct Guess {
+    profile: Profile,
+    /// The same when it last changed notably.
+    told: Metrics,
+    used: Millis,
+}
+
+/// Jobs at work on a GPU.
 struct Company {
     members: Vec<(JobId, u32)>,
     /// From when on what the GPU does counts.
@@ -43,86 +51,83 @@ struct Company {
 impl Assumptions {
     /// What is assumed of a command, if anything was learned.
     pub(super) fn get(&self, key: &Key) -> Option<&Profile> {
-        self.profiles.get(key).map(|(profile, _)| profile)
+        self.guesses.get(key).map(|guess| &guess.profile)
     }
 
     /// What was stored.
     pub(super) fn restore(&mut self, key: Key, profile: Profile) {
-        self.profiles.insert(key, (profile, Millis::ZERO));
+        self.make_room(&key);
+        self.guesses.insert(key, Guess { told: profile.metrics, profile, used: Millis::ZERO });
     }
 
     /// It is known now what the command does alone.
     pub(super) fn forget(&mut self, key: &Key) {
-        if self.profiles.remove(key).is_some() {
+        if self.guesses.remove(key).is_some() {
             self.changed.remove(key);
             self.forgotten.push(key.clone());
         }
     }
 
     /// Rows that changed since the last time; `None`: one that is forgotten.
-    pub(super) fn changes(&mut self) -> Vec<(Key, Option<&Profile>)> {
-        let mut rows: Vec<_> = self.forgotten.drain(..).map(|key| (key, None)).collect();
-        for key in std::mem::take(&mut self.changed) {
-            let profile = self.profiles.get(&key).map(|(profile, _)| profile);
-            rows.push((key, profile));
-        }
-        rows
+    pub(super) fn changes(&mut self) -> impl Iterator<Item = (Key, Option<&Profile>)> {
+        let forgotten = std::mem::take(&mut self.forgotten).into_iter().map(|key| (key, None));
+        let changed = std::mem::take(&mut self.changed);
+        forgotten.chain(changed.into_iter().map(|key| {
+            let profile = self.get(&key);
+            (key, profile)
+        }))
     }
 
-    /// Looks at all GPUs. Learns of those on which commands are that were never seen alone (`known` says which were), and says
-    /// whether what is assumed has changed notably.
+    /// Looks at all GPUs, and learns of those under which a command is that was never seen alone. Whether what is assumed has
+    /// changed notably.
     pub(super) fn look(
         &mut self,
         now: Millis,
         state: &State,
         looks: &[Look],
         model: &SlowdownModel,
-        known: impl Fn(&Key) -> Option<Profile>,
+        profiles: &Profiled,
     ) -> bool {
         let mut news = false;
         for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
-            let key = |job: &Job| (job.spec.command_key, gpu.info.name.clone());
-            let jobs = working(state, gpu).unwrap_or_default();
-            if !jobs.iter().any(|job| known(&key(job)).is_none()) {
+            let key = |command| (command, gpu.info.name.clone());
+            let any_unknown =
+                |jobs: &Vec<&Job>| jobs.iter().any(|job| !profiles.contains_key(&key(job.spec.command_key)));
+            let Some(jobs) = at_work(state, gpu).filter(any_unknown) else {
                 self.companies.remove(&id);
                 continue;
-            }
-            let members: Vec<(JobId, u32)> = jobs.iter().map(|job| (job.spec.id, job.attempts)).collect();
-            let company = self.companies.entry(id).or_insert_with(|| Company::new(members.clone(), now));
+            };
+            let members = jobs.iter().map(|job| (job.spec.id, job.attempts)).collect();
+            let company = self.companies.entry(id).or_insert_with(|| Company::new(Vec::new(), now));
             if company.members != members {
                 *company = Company::new(members, now);
             }
-            if now < company.from {
-                continue;
-            }
-            company.samples.take(&[gpu], looks, None);
-            if now.since(company.from) < WINDOW {
-                continue;
-            }
-            company.from = now;
-            let seen = std::mem::take(&mut company.samples).metrics();
-            let alone = Both { known: &known, assumed: &self.profiles };
-            for (command, new) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
-                let key = (command, gpu.info.name.clone());
-                if let Some((old, used)) = self.profiles.get_mut(&key) {
-                    *used = now;
-                    if alike(old, &new) {
-                        continue;
-                    }
-                }
-                self.make_room(&key);
-                news = true;
-                self.changed.insert(key.clone());
-                self.profiles.insert(key, (new, now));
+            let Some(seen) = company.look(now, gpu, looks) else { continue };
+            let alone = KnownAlone { profiles, assumed: self };
+            for (command, profile) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
+                news |= self.keep(key(command), profile, now);
             }
         }
         news
     }
 
+    /// Whether this is notably other than before.
+    fn keep(&mut self, key: Key, profile: Profile, now: Millis) -> bool {
+        let told = self.guesses.get(&key).map_or_else(|| typical().metrics, |guess| guess.told);
+        let is_new = !near(&told, &profile.metrics);
+        if is_new {
+            self.changed.insert(key.clone());
+        }
+        self.make_room(&key);
+        let told = if is_new { profile.metrics } else { told };
+        self.guesses.insert(key, Guess { profile, told, used: now });
+        is_new
+    }
+
     /// The one used least lately goes.
     fn make_room(&mut self, key: &Key) {
-        if self.profiles.len() >= MOST_PROFILES && !self.profiles.contains_key(key) {
-            let oldest = self.profiles.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
+        if self.guesses.len() >= MOST_PROFILES && !self.guesses.contains_key(key) {
+            let oldest = self.guesses.iter().min_by_key(|(_, guess)| guess.used).map(|(key, _)| key.clone());
             if let Some(oldest) = oldest {
                 self.forget(&oldest);
             }
@@ -132,40 +137,49 @@ impl Assumptions {
 
 impl Company {
     fn new(members: Vec<(JobId, u32)>, now: Millis) -> Self {
-        Self { members, from: now + WARM_UP, samples: Samples::default() }
+        Self { members, from: now + SETTLING, samples: Samples::default() }
+    }
+
+    /// What the GPU did over a window, when it is full.
+    fn look(&mut self, now: Millis, gpu: &Gpu, looks: &[Look]) -> Option<Metrics> {
+        if now < self.from {
+            return None;
+        }
+        self.samples.take(&[gpu], looks, None);
+        if now.since(self.from) < WINDOW {
+            return None;
+        }
+        self.from = now;
+        Some(std::mem::take(&mut self.samples).metrics())
     }
 }
 
-fn alike(old: &Profile, new: &Profile) -> bool {
-    let percent = |of: Option<Stat>| of.map_or(0.0, |stat| stat.mean);
-    let near = |a, b| (percent(a) - percent(b)).abs() < NOTABLE;
-    let (old, new) = (&old.metrics, &new.metrics);
-    near(old.gract_pct, new.gract_pct) && near(old.smact_pct, new.smact_pct)
+/// Whether two sets of metrics are the same but for noise.
+fn near(a: &Metrics, b: &Metrics) -> bool {
+    [
+        (a.gract_pct, b.gract_pct),
+        (a.smact_pct, b.smact_pct),
+        (a.smocc_pct, b.smocc_pct),
+        (a.drama_pct, b.drama_pct),
+    ]
+    .into_iter()
+    .all(|(a, b)| a.zip(b).is_none_or(|(a, b)| (a.mean - b.mean).abs() < NOTABLE))
 }
 
-/// Jobs that have begun on a GPU. `None`: others may be at work there, too.
-fn working<'a>(state: &'a State, gpu: &Gpu) -> Option<Vec<&'a Job>> {
-    let begun = gpu.tenants.iter().filter(|tenant| tenant.active_since.is_some());
-    let jobs: Option<Vec<&Job>> = begun.map(|tenant| state.job(tenant.job)).collect();
-    jobs.filter(|_| gpu.present && gpu.foreign().is_empty())
-}
-
-/// What is known of commands alone, and what is assumed of others.
-struct Both<'a, F> {
-    known: &'a F,
-    assumed: &'a BTreeMap<Key, (Profile, Millis)>,
-}
-
-impl<F: Fn(&Key) -> Option<Profile>> Alone for Both<'_, F> {
-    fn knows(&self, command: u64, gpu: &str) -> bool {
-        self.profile(command, gpu).is_some()
+/// The jobs on a GPU, all of which make steps or have settled. `None`: one still starts, stands still or ends, or has other GPUs
+/// (it goes as fast as the slowest of them lets it); or others may be at work there.
+fn at_work<'a>(state: &'a State, gpu: &Gpu) -> Option<Vec<&'a Job>> {
+    if !gpu.present || !gpu.foreign().is_empty() {
+        return None;
     }
-
-    fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
-        (self.known)(&(command, gpu.to_owned()))
-    }
-
-    fn assumed(&self, command: u64, gpu: &str) -> Option<Profile> {
-        self.assumed.get(&(command, gpu.to_owned())).map(|(profile, _)| profile.clone())
-    }
+    let there = gpu.tenants.iter().filter(|tenant| !super::is_absent(gpu, tenant));
+    let working = |job: &&Job| {
+        let own = job.placement().is_some_and(|placed| placed.gpus.len() == 1);
+        own && job.suspension().is_none() && job.ending().is_none()
+    };
+    let jobs = there.map(|tenant| {
+        let begun = tenant.active_since.is_some() && (tenant.settled || tenant.stepped.is_some());
+        state.job(tenant.job).filter(|job| begun && working(job))
+    });
+    jobs.collect()
 }

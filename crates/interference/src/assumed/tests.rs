@@ -1,0 +1,198 @@
+use super::*;
+use crate::group::{GpuType, MOST_MEMBERS, Member};
+use proptest::prelude::*;
+
+const MODES: [Mode; 2] = [Mode::Mps, Mode::TimeSlice];
+
+fn task(name: &str, gract: f64, smact: f64) -> Profile {
+    let metrics =
+        Metrics { gract_pct: Some(Stat::of(gract)), smact_pct: Some(Stat::of(smact)), ..typical().metrics };
+    Profile { name: name.into(), metrics, ..Profile::default() }
+}
+
+fn smact(metrics: &Metrics) -> f64 {
+    metrics.smact_pct.unwrap().mean
+}
+
+/// What a GPU does under these tasks, by the model's progress of each.
+fn under(tasks: &[Profile], sharing: Mode) -> Metrics {
+    let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+    let group = Group { gpu: &GpuType::named("NVIDIA H200"), sharing, members: &members };
+    let progress = SlowdownModel::shipped().expect(&group).unwrap();
+    let mut seen = Metrics::default();
+    for kind in kinds(sharing) {
+        let shares = tasks.iter().zip(&progress).map(|(t, p)| (kind.of)(&t.metrics).unwrap().mean * p);
+        let sum: f64 = shares.map(|percent| kind.adds(percent)).sum();
+        let share = if kind.overlaps { 1.0 - (-sum).exp() } else { sum };
+        (kind.set)(&mut seen, Stat::of((share * 100.0).min(100.0)));
+    }
+    seen
+}
+
+/// So many steps; what is assumed after them.
+fn steps(tasks: &[Profile], assumed: &[bool], sharing: Mode, seen: &Metrics, times: usize) -> Vec<Profile> {
+    let (model, gpu) = (SlowdownModel::shipped(), GpuType::named("NVIDIA H200"));
+    let mut tasks = tasks.to_vec();
+    for _ in 0..times {
+        let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+        let group = Group { gpu: &gpu, sharing, members: &members };
+        let refined = refined(&model, &group, assumed, seen).unwrap();
+        for (task, metrics) in tasks.iter_mut().zip(refined) {
+            task.metrics = metrics;
+        }
+    }
+    tasks
+}
+
+#[test]
+fn who_does_what_is_typical_stays_typical() {
+    for sharing in MODES {
+        for k in 1..=2 {
+            let tasks = vec![typical(); k];
+            for after in steps(&tasks, &vec![true; k], sharing, &under(&tasks, sharing), 20) {
+                for (name, before, _) in typical().metrics.iter() {
+                    let (_, after, _) = after.metrics.iter().find(|(n, ..)| *n == name).unwrap();
+                    let off = before.zip(after).map_or(0.0, |(a, b)| (a.mean - b.mean).abs());
+                    assert!(off < 1e-6 && before.is_some() == after.is_some(), "{k} {sharing} {name}: {off}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn light_and_heavy_tasks_are_found_so() {
+    for sharing in MODES {
+        for (gract, percent) in [(20.0, 15.0), (75.0, 60.0)] {
+            let real = vec![task("a", gract, percent)];
+            let [after] = &steps(&[typical()], &[true], sharing, &under(&real, sharing), 20)[..] else {
+                panic!()
+            };
+            assert!((smact(&after.metrics) - percent).abs() < 0.5, "{sharing} {percent}: {after:?}");
+        }
+    }
+    let real = vec![task("a", 15.0, 12.0); 4];
+    let after = steps(&vec![typical(); 4], &[true; 4], Mode::Mps, &under(&real, Mode::Mps), 20);
+    assert!(after.iter().all(|task| (10.0..20.0).contains(&smact(&task.metrics))), "{after:?}");
+}
+
+#[test]
+fn an_idle_gpu_makes_no_task_lighter_than_a_quarter_of_a_typical_one() {
+    let idle = [Metrics::default(), under(&[task("a", 0.0, 0.0)], Mode::Mps)];
+    let after = idle.map(|seen| smact(&steps(&[typical()], &[true], Mode::Mps, &seen, 50)[0].metrics));
+    assert_eq!(after, [40.0, 10.0]);
+}
+
+#[test]
+fn what_is_known_of_others_stays_and_is_taken_off() {
+    for sharing in MODES {
+        let known = task("known", 30.0, 25.0);
+        let real = under(&[known.clone(), task("a", 25.0, 20.0)], sharing);
+        let after = steps(&[known.clone(), typical()], &[false, true], sharing, &real, 20);
+        assert_eq!(after[0], known);
+        assert!((smact(&after[1].metrics) - 20.0).abs() < 2.0, "{sharing}: {after:?}");
+        // All are known: nothing is assumed of them.
+        assert_eq!(steps(&after, &[false, false], sharing, &Metrics::default(), 1), after);
+    }
+}
+
+#[test]
+fn what_is_not_seen_or_not_known_of_a_neighbour_is_not_learned() {
+    let seen = |smact_pct| Metrics { smact_pct, gpu_util_pct: Some(Stat::of(99.0)), ..Metrics::default() };
+    // Before Hopper the driver tells utilisation alone.
+    assert_eq!(steps(&[typical()], &[true], Mode::Mps, &seen(None), 5), [typical()]);
+    let nan = seen(Some(Stat::of(f64::NAN)));
+    assert_eq!(steps(&[typical()], &[true], Mode::Mps, &nan, 5), [typical()]);
+    let poor = Profile { name: "poor".into(), metrics: seen(None), ..Profile::default() };
+    let both = [poor, typical()];
+    assert_eq!(steps(&both, &[false, true], Mode::Mps, &seen(Some(Stat::of(90.0))), 5), both);
+}
+
+#[test]
+fn a_full_gpu_hides_no_more_than_a_part() {
+    for sharing in MODES {
+        for k in 2..=4 {
+            let full = under(&vec![task("a", 100.0, 100.0); k], sharing);
+            let after = steps(&vec![typical(); k], &vec![true; k], sharing, &full, 50);
+            let sum: f64 = after.iter().map(|task| smact(&task.metrics)).sum();
+            let least = smact(&typical().metrics) * k as f64;
+            assert!(sum <= (HIDDEN * smact(&full)).max(least) + 1e-6, "{k} {sharing}: {sum}");
+        }
+    }
+}
+
+#[test]
+fn several_companies_tell_tasks_apart() {
+    for sharing in MODES {
+        let real = [task("light", 12.0, 11.0), task("middle", 30.0, 25.0), task("heavy", 60.0, 50.0)];
+        let mut told = [typical(), typical(), typical()];
+        for _ in 0..30 {
+            for pair in [[0, 1], [1, 2], [0, 2]] {
+                let of = |tasks: &[Profile]| pair.map(|at| tasks[at].clone());
+                let after = steps(&of(&told), &[true; 2], sharing, &under(&of(&real), sharing), 1);
+                pair.iter().zip(after).for_each(|(at, task)| told[*at] = task);
+            }
+        }
+        for (told, real) in told.iter().zip(&real) {
+            let (told, smact) = (smact(&told.metrics), smact(&real.metrics));
+            assert!((told - smact).abs() < 5.0, "{} {sharing}: {told} for {smact}", real.name);
+        }
+    }
+}
+
+#[test]
+fn of_more_than_the_model_takes_nothing_is_said() {
+    let tasks = vec![typical(); MOST_MEMBERS + 1];
+    let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+    let group = Group { gpu: &GpuType::named("h200"), sharing: Mode::Mps, members: &members };
+    let assumed = vec![true; tasks.len()];
+    assert_eq!(refined(&SlowdownModel::shipped(), &group, &assumed, &typical().metrics), None);
+}
+
+fn metrics() -> impl Strategy<Value = Metrics> {
+    let stat = || proptest::option::of((0.0..105.0).prop_map(Stat::of));
+    (stat(), stat(), stat(), stat()).prop_map(|(gract_pct, smact_pct, smocc_pct, drama_pct)| Metrics {
+        gract_pct,
+        smact_pct,
+        smocc_pct,
+        drama_pct,
+        ..Metrics::default()
+    })
+}
+
+/// Whatever a driver may say.
+fn anything() -> impl Strategy<Value = Metrics> {
+    let stat = || proptest::option::of(any::<f64>().prop_map(Stat::of));
+    (stat(), stat(), metrics()).prop_map(|(gract_pct, smact_pct, rest)| Metrics {
+        gract_pct,
+        smact_pct,
+        ..rest
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn values_stay_finite_and_within_bounds(
+        members in prop::collection::vec((metrics(), any::<bool>()), 1..6),
+        seen in anything(),
+        mps: bool,
+    ) {
+        let sharing = if mps { Mode::Mps } else { Mode::TimeSlice };
+        let task = |metrics| Profile { name: "a".into(), metrics, ..Profile::default() };
+        let tasks: Vec<Profile> = members.iter().map(|(metrics, _)| task(*metrics)).collect();
+        let assumed: Vec<bool> = members.iter().map(|(_, assumed)| *assumed).collect();
+        let after = steps(&tasks, &assumed, sharing, &seen, 2);
+        prop_assert_eq!(&steps(&tasks, &assumed, sharing, &seen, 2), &after);
+        for ((before, after), assumed) in tasks.iter().zip(&after).zip(assumed) {
+            prop_assert!(after.check().is_ok(), "{after:?}");
+            prop_assert!(assumed || before == after);
+            for kind in kinds(sharing) {
+                let [before, after, typical] =
+                    [before, after, &typical()].map(|of| (kind.of)(&of.metrics).map(|stat| stat.mean));
+                let (Some(after), Some(typical)) = (after, typical) else { continue };
+                prop_assert!(before == Some(after) || (LEAST * typical..=FULL).contains(&after), "{after}");
+            }
+        }
+    }
+}
