@@ -801,3 +801,6 @@ fn numbers_of(profile: &Profile) -> Profile {
         remarks: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

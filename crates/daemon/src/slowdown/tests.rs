@@ -1,0 +1,396 @@
+//! Jobs on a GPU that is told what it does; time is told, too.
+
+use super::*;
+use crate::clock::Clock;
+use carma_core::input::{Action, Foreign, Observation};
+use carma_core::model::{Forecasts, GpuId, NewJob, Placement, ProcessRef, Request, User};
+use carma_core::plan;
+use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
+use carma_core::units::MiB;
+use carma_core::windows::{Summary, WindowSummary};
+
+const GPU: &str = "NVIDIA H200";
+
+struct Host {
+    state: State,
+    slowdowns: Slowdowns,
+    now: Millis,
+    /// How jobs are placed.
+    sharing: SharingMode,
+    /// Who has processes on the first GPU.
+    there: Vec<JobId>,
+    strangers: bool,
+    processes_known: bool,
+    /// SM activity and engine time of the first GPU, percent; `None`: it does not tell.
+    busy: Option<f64>,
+    _dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let paces = Paces::start(dir.path().to_owned(), Clock::start(Millis::ZERO, 1)).unwrap();
+        let mut host = Self {
+            state: State::default(),
+            slowdowns: Slowdowns::new(paces, None, &[]),
+            now: Millis::secs(1_000),
+            sharing: SharingMode::Mps,
+            there: Vec::new(),
+            strangers: false,
+            processes_known: true,
+            busy: Some(0.0),
+            _dir: dir,
+        };
+        host.feed(Input::Configured(Box::default()));
+        let info = |index| GpuInfo {
+            uuid: format!("GPU-{index}").into(),
+            index,
+            name: GPU.into(),
+            memory: MiB::gib(140),
+            kind: GpuKind::Virtual,
+            has_activity: true,
+            no_mps: None,
+        };
+        host.feed(Input::Inventory(vec![info(0), info(1)]));
+        // What is tested is who joins others.
+        host.feed(Input::Drain { gpu: GpuId(1), by: User::new(0, "root") });
+        host.see(1);
+        host
+    }
+
+    fn feed(&mut self, input: Input) {
+        self.state.apply(self.now, &input).unwrap();
+    }
+
+    /// A job of a command of its own, which waits.
+    fn submit(&mut self, gpus: u32, max_slowdown: Option<f64>) -> JobId {
+        let id = self.state.next_id();
+        self.feed(Input::Submitted(Box::new(NewJob {
+            id,
+            user: User::new(1000, "a"),
+            name: "train".into(),
+            command_key: id.0,
+            request: Request {
+                gpus,
+                exclusive: false,
+                sharing: None,
+                thread_percent: None,
+                time_limit: None,
+                priority: 0,
+                max_retries: None,
+                max_slowdown: max_slowdown.and_then(Fraction::from_f64),
+                save_grace: None,
+            },
+            profile: spec::Profile::default(),
+            run_time: None,
+            forecasts: Forecasts { declared: Some(MiB(2048)), ..Forecasts::default() },
+            hold: false,
+        })));
+        id
+    }
+
+    /// The same, placed on these GPUs.
+    fn place(&mut self, gpus: &[u32]) -> JobId {
+        let job = self.submit(gpus.len() as u32, None);
+        let placement = Placement {
+            attempt: 1,
+            gpus: gpus.iter().copied().map(GpuId).collect(),
+            sharing: self.sharing,
+            cap: None,
+            part: None,
+            thread_percent: None,
+            at: self.now,
+            reason: carma_core::explain::Reason::NotPlannedYet,
+        };
+        self.feed(Input::Decided(Box::new(Action::Launch { job, placement })));
+        let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
+        let sharing = self.sharing;
+        self.feed(Input::Started { job, attempt: 1, supervisor, child: None, sharing, note: None });
+        job
+    }
+
+    /// It has processes on the first GPU.
+    fn begin(&mut self, job: JobId) {
+        self.there.push(job);
+        self.see(1);
+    }
+
+    /// The same, and makes steps.
+    fn work(&mut self) -> JobId {
+        let job = self.place(&[0]);
+        self.begin(job);
+        self.feed(Input::Stepped { job, attempt: 1 });
+        job
+    }
+
+    /// So many looks, a second apart.
+    fn see(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now = self.now + Millis::secs(1);
+            let looks = [0, 1].map(|gpu| self.look(gpu));
+            for (gpu, look) in (0..).map(GpuId).zip(&looks) {
+                self.feed(Input::Observed { gpu, seen: Box::new(look.seen.clone()) });
+            }
+            for input in self.slowdowns.look(self.now, &self.state, &looks) {
+                self.feed(input);
+            }
+        }
+    }
+
+    fn look(&self, gpu: u32) -> Look {
+        let (there, busy) = if gpu == 0 { (&self.there[..], self.busy) } else { (&[][..], Some(0.0)) };
+        let memory = Some(MiB(1024));
+        let summary = Some(Summary { samples: 300, ..Summary::default() });
+        let stranger = Foreign { pid: 4711, user: None, memory };
+        let mut reading = GpuReading::empty(format!("GPU-{gpu}").into(), Health::Ok);
+        let share = busy.and_then(|percent| Fraction::from_f64(percent / 100.0));
+        (reading.activity.smact, reading.activity.gract) = (share, share);
+        reading.activity.gpu_util = Some(Fraction::ONE);
+        let seen = Observation {
+            at: self.now,
+            health: Health::Ok,
+            used: Some(MiB(1024 * there.len() as u64)),
+            jobs: there.iter().filter(|_| self.processes_known).map(|job| (*job, memory)).collect(),
+            foreign: Some(stranger).filter(|_| self.strangers && gpu == 0).into_iter().collect(),
+            processes_known: self.processes_known,
+            window: WindowSummary { smact: summary, smocc: summary, drama: summary },
+            energy_mj: None,
+        };
+        Look { seen, reading }
+    }
+
+    /// SM activity that is assumed of a job; `None`: nothing was learned.
+    fn assumed(&self, job: JobId) -> Option<f64> {
+        let profile = self.slowdowns.assumed.get(&(job.0, GPU.into()))?;
+        Some(profile.metrics.smact_pct.unwrap().mean)
+    }
+
+    /// What the core asks is answered; who is launched then.
+    fn launched(&mut self) -> Vec<JobId> {
+        loop {
+            let answers = self.slowdowns.answers(&self.state);
+            if answers.is_empty() {
+                break;
+            }
+            answers.into_iter().for_each(|input| self.feed(input));
+        }
+        let actions = plan(&self.state, self.now).actions;
+        let launched = |action| match action {
+            Action::Launch { job, .. } => Some(job),
+            _ => None,
+        };
+        actions.into_iter().filter_map(launched).collect()
+    }
+
+    fn outlook(&self, newcomer: JobId) -> &Outlook {
+        self.state.outlooks().find(|outlook| outlook.newcomer.command == newcomer.0).unwrap()
+    }
+}
+
+fn rows(of: Vec<(String, Option<String>)>) -> Vec<(String, String)> {
+    of.into_iter().filter_map(|(key, body)| Some((key, body?))).collect()
+}
+
+#[test]
+fn light_jobs_that_were_never_alone_get_more_company_than_typical_ones() {
+    let mut host = Host::new();
+    let jobs = [(); 4].map(|()| host.work());
+    host.see(1);
+    let next = host.submit(1, None);
+    assert_eq!(host.launched(), []);
+    let before = host.outlook(next).joins.expected;
+    host.busy = Some(12.0);
+    host.see(60);
+    assert!(
+        jobs.iter()
+            .all(|job| host.assumed(*job).unwrap() < 15.0 && host.slowdowns.profile(job.0, GPU).is_none())
+    );
+    assert_eq!(host.launched(), [next]);
+    let after = host.outlook(next);
+    assert!(after.joins.expected > before, "{after:?}");
+    assert_eq!(after.unknown.len(), jobs.len() + 1);
+}
+
+#[test]
+fn where_a_limit_counts_what_is_assumed_is_not_known() {
+    let mut host = Host::new();
+    let jobs = [host.work(), host.work()];
+    host.busy = Some(5.0);
+    host.see(60);
+    let limited = host.submit(1, Some(10.0));
+    assert_eq!(host.launched(), []);
+    let outlook = host.outlook(limited);
+    assert_eq!(outlook.unknown.len(), 3);
+    let least = |pace: &carma_core::slowdown::Pace| pace.lower.unwrap().0 * 2 <= pace.expected.0 + 1;
+    assert!(outlook.paces.iter().chain([&outlook.joins]).all(least), "{outlook:?}");
+    // Nor does it teach the predictor.
+    let before = host.slowdowns.model.to_json().unwrap();
+    let progress: BTreeMap<JobId, f64> = jobs.iter().map(|job| (*job, 0.2)).collect();
+    host.slowdowns.learn(&host.state, &progress);
+    assert_eq!(host.slowdowns.model.to_json().unwrap(), before);
+    assert!(!host.slowdowns.model_changed);
+    // Nor is it told as what they do alone.
+    assert_eq!(host.slowdowns.known(&host.state, jobs[0].0), spec::Profile::default());
+    let asked = Subject { id: jobs[0], command: jobs[0].0, readable: true };
+    assert_eq!(host.slowdowns.tell(&host.state, &[asked]).unknown, [jobs[0].0]);
+}
+
+#[test]
+fn a_window_begins_when_all_work_and_anew_when_one_comes() {
+    let mut host = Host::new();
+    host.busy = Some(20.0);
+    let a = host.place(&[0]);
+    host.begin(a);
+    // It starts up.
+    host.see(8);
+    assert_eq!(host.assumed(a), None);
+    host.feed(Input::Stepped { job: a, attempt: 1 });
+    let b = host.work();
+    host.see(7);
+    assert_eq!(host.assumed(a), None);
+    host.see(1);
+    let first = host.assumed(a).unwrap();
+    assert!(first < 40.0 && host.assumed(b) == Some(first));
+    // One that was placed does not count before it has begun; then the others wait for it.
+    let c = host.place(&[0]);
+    host.see(5);
+    let second = host.assumed(a).unwrap();
+    assert!(second < first && host.assumed(c).is_none());
+    host.begin(c);
+    host.see(10);
+    assert_eq!((host.assumed(a), host.assumed(c)), (Some(second), None));
+    host.feed(Input::Stepped { job: c, attempt: 1 });
+    host.see(8);
+    assert!(host.assumed(c).is_some());
+}
+
+#[test]
+fn nothing_is_assumed_of_what_cannot_be_seen_or_stands_still() {
+    let learns = |change: fn(&mut Host, JobId)| {
+        let mut host = Host::new();
+        host.busy = Some(15.0);
+        host.sharing = SharingMode::TimeSlice;
+        let (a, b) = (host.work(), host.work());
+        change(&mut host, b);
+        host.see(14);
+        host.assumed(a).is_some()
+    };
+    assert!(learns(|_, _| {}));
+    // Before Hopper the driver tells utilisation alone.
+    assert!(!learns(|host, _| host.busy = None));
+    assert!(!learns(|host, _| host.strangers = true));
+    assert!(!learns(|host, _| {
+        host.place(&[0]);
+        host.processes_known = false;
+    }));
+    assert!(!learns(|host, job| host.feed(Input::Cancel { job, by: User::new(1000, "a") })));
+    assert!(!learns(|host, job| host.feed(Input::Suspend { job, by: User::new(1000, "a") })));
+    assert!(!learns(|host, _| {
+        host.feed(Input::Resume { gpu: GpuId(1), by: User::new(0, "root") });
+        let job = host.place(&[0, 1]);
+        host.begin(job);
+        host.feed(Input::Stepped { job, attempt: 1 });
+    }));
+}
+
+#[test]
+fn what_is_assumed_is_stored_until_more_is_known() {
+    let mut host = Host::new();
+    host.busy = Some(12.0);
+    let (a, b) = (host.work(), host.work());
+    host.see(30);
+    let stored = rows(host.slowdowns.changes(host.now));
+    let names: Vec<&str> = stored.iter().map(|(name, _)| name.as_str()).collect();
+    let name = |job: JobId| format!("assumed/{:016x}/{GPU}", job.0);
+    assert_eq!(names, [name(a), name(b)]);
+    // Small changes are no news.
+    host.see(5);
+    assert_eq!(host.slowdowns.changes(host.now), []);
+    let hostile = [
+        ("assumed/1".to_owned(), "{}".to_owned()),
+        (format!("assumed/zz/{GPU}"), stored[0].1.clone()),
+        (format!("assumed/09/{GPU}"), r#"{"name":"a","metrics":{"smact_pct":1e300}}"#.to_owned()),
+        (format!("guessed/09/{GPU}"), stored[0].1.clone()),
+    ];
+    host.slowdowns.restore(&[&hostile[..], &stored].concat());
+    assert_eq!(host.slowdowns.assumed.get(&(9, GPU.into())), None);
+    let known = host.assumed(a).unwrap();
+    assert!((5.0..15.0).contains(&known), "{known}");
+    assert_eq!(host.slowdowns.changes(host.now), []);
+    // Once it was alone, that counts.
+    let profile = Profile { name: "train".into(), ..typical() };
+    host.slowdowns.keep(a.0, GPU, profile, host.now);
+    let changes = host.slowdowns.changes(host.now);
+    assert!(changes.iter().any(|row| *row == (name(a), None)), "{changes:?}");
+    assert_eq!(host.assumed(a), None);
+    // An older carma stores profiles and leaves what was assumed.
+    let all = [&stored[..], &rows(changes)].concat();
+    host.slowdowns.restore(&all);
+    assert_eq!(host.slowdowns.changes(host.now), [(name(a), None)]);
+    assert!(host.assumed(a).is_none() && host.assumed(b).is_some());
+}
+
+#[test]
+fn what_is_assumed_is_bounded() {
+    let mut assumed = Assumptions::default();
+    for command in 0..MOST_PROFILES as u64 + 10 {
+        assumed.restore((command, GPU.into()), typical());
+    }
+    let forgotten = assumed.changes().filter(|(_, row)| row.is_none()).count();
+    assert_eq!(forgotten, 10);
+    let left = (0..MOST_PROFILES as u64 + 10).filter(|at| assumed.get(&(*at, GPU.into())).is_some()).count();
+    assert_eq!(left, MOST_PROFILES);
+}
+
+#[test]
+fn a_job_is_alone_until_its_neighbour_has_begun() {
+    let mut host = Host::new();
+    host.busy = Some(30.0);
+    let a = host.place(&[0]);
+    host.begin(a);
+    host.see(8);
+    // Placed, and not yet on the GPU: what is seen is the first one's.
+    let b = host.place(&[0]);
+    host.see(8);
+    assert!(host.slowdowns.profile(a.0, GPU).is_some());
+    // What it does beside the other is not taken for what it does alone.
+    host.busy = Some(90.0);
+    host.begin(b);
+    host.see(40);
+    let smact = |host: &Host| host.slowdowns.profile(a.0, GPU).unwrap().metrics.smact_pct.unwrap().mean;
+    assert!((smact(&host) - 30.0).abs() < 0.1);
+    assert!(host.slowdowns.profile(b.0, GPU).is_none());
+    assert_eq!(host.assumed(a), None);
+}
+
+#[test]
+fn where_processes_cannot_be_seen_a_placed_neighbour_counts() {
+    let mut host = Host::new();
+    host.busy = Some(30.0);
+    let a = host.place(&[0]);
+    host.begin(a);
+    host.place(&[0]);
+    host.processes_known = false;
+    host.see(40);
+    assert!(host.slowdowns.profile(a.0, GPU).is_none());
+    host.processes_known = true;
+    host.see(20);
+    assert!(host.slowdowns.profile(a.0, GPU).is_some());
+}
+
+#[test]
+fn a_process_of_others_begins_the_time_alone_anew() {
+    let mut host = Host::new();
+    host.busy = Some(90.0);
+    let a = host.place(&[0]);
+    host.begin(a);
+    host.see(14);
+    host.strangers = true;
+    host.see(1);
+    (host.strangers, host.busy) = (false, Some(30.0));
+    host.see(14);
+    assert!(host.slowdowns.profile(a.0, GPU).is_none());
+    host.see(3);
+    let profile = host.slowdowns.profile(a.0, GPU).unwrap();
+    assert!((profile.metrics.smact_pct.unwrap().mean - 30.0).abs() < 0.1, "{profile:?}");
+}
