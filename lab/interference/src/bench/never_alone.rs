@@ -1,4 +1,6 @@
 //! Tasks that were never seen alone: what is assumed of them is learned from what the GPU did under several of them.
+//!
+//! A part of each file's sets is seen first, in random order; the same sets of the rest are scored whatever was seen.
 
 use super::set::{Errors, Set, Together};
 use super::stats::{Clustered, Dice};
@@ -6,13 +8,14 @@ use super::tests_new::of;
 use super::{Data, Line, errors_lines};
 use crate::kace::Error;
 use carma_interference::assumed::{refined, typical};
-use carma_interference::group::{Group, Member, Mode};
+use carma_interference::group::Mode;
 use carma_interference::measured::{Combination, Measured};
 use carma_interference::online::SlowdownModel;
-use carma_interference::profile::Profile;
+use carma_interference::profile::{Metrics, Profile};
+use std::collections::BTreeMap;
 
 const PART: &str = "never-alone";
-/// What the method was chosen by, and what it was scored on once it was fixed.
+/// Of our own H200. The first two chose the constants of the method; the others were scored when it was fixed.
 const FILES: [&str; 4] = [
     "interference-h200.log.jsonl",
     "heavier-tasks-h200.log.jsonl",
@@ -24,7 +27,7 @@ const ORDERS: u64 = 8;
 /// Steps of learning in a company.
 const ROUNDS: usize = 4;
 /// Companies that are seen first.
-const SEEN: [usize; 4] = [0, 5, 20, 60];
+const SEEN: [usize; 3] = [0, 20, 60];
 /// The share of its speed alone that `adaptive` keeps for each.
 const FLOOR: f64 = 0.5;
 
@@ -39,111 +42,101 @@ pub(super) fn never_alone(data: &Data) -> Result<Vec<Line>, Error> {
         }
         let measured =
             Measured::read(&crate::own::text(&path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+        let name = file.split('.').next().unwrap_or(file);
         for sharing in [Mode::Mps, Mode::TimeSlice] {
-            let (set, _) = of(&measured, sharing);
-            lines.extend(score(&set.checked(&place)?, &measured, sharing, file));
+            let set = of(&measured, sharing).0.checked(&place)?;
+            lines.extend(score(&set, &activities(&measured, sharing), &format!("{name}, {sharing}")));
         }
     }
     Ok(lines)
 }
 
-fn score(set: &Set, measured: &Measured, sharing: Mode, file: &str) -> Vec<Line> {
+/// What the GPU did under tasks together, by their names in order.
+type Activities = BTreeMap<Vec<String>, Metrics>;
+
+fn activities(measured: &Measured, sharing: Mode) -> Activities {
+    let plain = |w: &&Combination| w.failed.is_none() && w.sharing == sharing && !w.is_split();
+    let names = |w: &Combination| {
+        let mut names = w.members.clone();
+        names.sort_unstable();
+        names
+    };
+    // Of several windows the first one.
+    measured.combinations.iter().rev().filter(plain).map(|w| (names(w), w.activity)).collect()
+}
+
+/// The lines of one file and way of sharing.
+fn score(set: &Set, activities: &Activities, label: &str) -> Vec<Line> {
     let model = SlowdownModel::shipped();
-    let label = |what: &str| format!("{file}, {sharing}: {what}");
-    let mut lines = Vec::new();
-    for seen in SEEN {
-        let (mut errors, mut judged, mut off) = (Errors::default(), Judged::default(), Clustered::default());
-        for seed in 0..ORDERS {
-            let mut rows: Vec<_> = set.rows.clone();
-            Dice::new(seed).shuffle(&mut rows);
-            let (first, rest) = rows.split_at(seen.min(rows.len()));
-            let mut told = Set { tasks: vec![typical(); set.tasks.len()], ..set.clone() };
-            for (profile, task) in told.tasks.iter_mut().zip(&set.tasks) {
-                profile.name.clone_from(&task.name);
-            }
-            for row in first {
-                let named: Vec<&str> = row.tasks.iter().map(|task| set.tasks[*task].name.as_str()).collect();
-                let Some(window) = measured.combinations.iter().find(|w| is(w, &named, sharing)) else { continue };
-                for _ in 0..ROUNDS {
-                    learn(&mut told, &model, row.tasks.as_slice(), sharing, window);
-                }
-            }
-            for (guess, task) in told.tasks.iter().zip(&set.tasks) {
-                let smact = |p: &Profile| p.metrics.smact_pct.map_or(0.0, |s| s.mean / 100.0);
-                off.add(&task.name, (smact(guess) - smact(task)).abs());
-            }
-            judged.add(&told, &model, rest);
-            told.rows = rest.to_vec();
-            errors.extend(told.told(&model));
+    let mut scores = SEEN.map(|_| Scores::default());
+    let mut profiled = Scores::default();
+    for seed in 0..ORDERS {
+        let mut rows = set.rows.clone();
+        Dice::new(seed).shuffle(&mut rows);
+        let rest = rows.split_off(SEEN[SEEN.len() - 1].min(rows.len()));
+        let known = Set { rows: rest, ..set.clone() };
+        profiled.add(&known, set, &model);
+        let unknown = |task: &Profile| Profile { name: task.name.clone(), ..typical() };
+        let mut told = Set { tasks: set.tasks.iter().map(unknown).collect(), ..known };
+        let mut first = rows.into_iter();
+        let mut learned = 0;
+        for (seen, scores) in SEEN.into_iter().zip(&mut scores) {
+            first.by_ref().take(seen - learned).for_each(|row| learn(&mut told, &model, &row, activities));
+            learned = seen;
+            scores.add(&told, set, &model);
         }
-        let who = format!("{seen} companies seen");
-        lines.extend(errors_lines(PART, &label("slowdown"), &who, &errors, ORDERS).into_iter().take(1));
-        lines.extend(judged.lines(&label, &who, ORDERS));
-        lines.push(Line::new(PART, label("SMACT alone, points off"), &who, "points").of(&off, ORDERS));
     }
-    let mut judged = Judged::default();
-    judged.add(set, &model, &set.rows);
-    let told = errors_lines(PART, &label("slowdown"), "profiles alone", &set.told(&model), 1);
-    lines.extend(told.into_iter().take(1));
-    lines.extend(judged.lines(&label, "profiles alone", 1));
-    lines
+    let seen = SEEN.iter().map(|seen| format!("{seen} companies seen"));
+    let lines = seen.zip(&scores).flat_map(|(who, scores)| scores.lines(label, &who));
+    lines.chain(profiled.lines(label, "profiles alone").into_iter().take(2)).collect()
 }
 
-fn is(window: &Combination, named: &[&str], sharing: Mode) -> bool {
-    let mut members: Vec<&str> = window.members.iter().map(String::as_str).collect();
-    let mut named = named.to_vec();
-    members.sort_unstable();
-    named.sort_unstable();
-    window.failed.is_none() && window.sharing == sharing && !window.is_split() && members == named
-}
-
-/// One look at a company.
-fn learn(told: &mut Set, model: &SlowdownModel, tasks: &[usize], sharing: Mode, window: &Combination) {
-    let profiles: Vec<Profile> = tasks.iter().map(|task| told.tasks[*task].clone()).collect();
-    let members: Vec<Member<'_>> = profiles.iter().map(Member::of).collect();
-    let group = Group { gpu: &told.gpu, sharing, members: &members };
-    let assumed = vec![true; tasks.len()];
-    let Some(metrics) = refined(model, &group, &assumed, &window.activity) else { return };
-    for (task, metrics) in tasks.iter().zip(metrics) {
-        told.tasks[*task].metrics = metrics;
+/// Some looks at a company.
+fn learn(told: &mut Set, model: &SlowdownModel, row: &Together, activities: &Activities) {
+    let mut names: Vec<String> = row.tasks.iter().map(|task| told.tasks[*task].name.clone()).collect();
+    names.sort_unstable();
+    let Some(activity) = activities.get(&names) else { return };
+    let assumed = vec![true; row.tasks.len()];
+    for _ in 0..ROUNDS {
+        let refined = refined(model, &told.group(row, &told.members(row)), &assumed, activity);
+        for (task, metrics) in row.tasks.iter().zip(refined.unwrap_or_default()) {
+            told.tasks[*task].metrics = metrics;
+        }
     }
 }
 
-/// Sets that keep the floor, as predicted and as measured, by number of members.
+/// How far off what is said of the same sets is.
 #[derive(Default)]
-struct Judged {
-    /// 1 where both say the same.
-    rightly: Clustered,
-    /// Of those that are predicted to keep it: 1 where they do.
-    kept: Clustered,
-    /// Of those that keep it: 1 where that is predicted.
-    found: Clustered,
+struct Scores {
+    slowdown: Errors,
+    /// 1 where a set is rightly said to keep the floor or not to, by number of members.
+    floor: Clustered,
+    /// Of SMACT alone, as shares, by task.
+    smact: Clustered,
 }
 
-impl Judged {
-    fn add(&mut self, set: &Set, model: &SlowdownModel, rows: &[Together]) {
-        for row in rows {
-            let Some(forecast) = set.predict(model, row) else { continue };
+impl Scores {
+    fn add(&mut self, told: &Set, truth: &Set, model: &SlowdownModel) {
+        self.slowdown.extend(told.told(model));
+        for row in &told.rows {
+            let Some(forecast) = told.predict(model, row) else { continue };
             let said = forecast.tasks.iter().all(|task| task.progress.expected >= FLOOR);
             let was = row.progress.iter().all(|progress| *progress >= FLOOR);
-            let of = row.tasks.len().to_string();
-            let number = |is: bool| f64::from(u8::from(is));
-            self.rightly.add(&of, number(said == was));
-            if said {
-                self.kept.add(&of, number(was));
-            }
-            if was {
-                self.found.add(&of, number(said));
-            }
+            self.floor.add(&row.tasks.len().to_string(), f64::from(u8::from(said == was)));
+        }
+        for (told, task) in told.tasks.iter().zip(&truth.tasks) {
+            let smact = |p: &Profile| p.metrics.smact_pct.map_or(f64::NAN, |s| s.mean / 100.0);
+            self.smact.add(&task.name, (smact(told) - smact(task)).abs());
         }
     }
 
-    fn lines(&self, label: &dyn Fn(&str) -> String, who: &str, repeats: u64) -> [Line; 3] {
-        let line = |what: &str, values| Line::new(PART, label(what), who, "%").of(values, repeats);
+    fn lines(&self, label: &str, who: &str) -> [Line; 3] {
+        let label = |what: &str| format!("{label}: {what}");
+        let [slowdown, _] = errors_lines(PART, &label("slowdown"), who, &self.slowdown, ORDERS);
         [
-            line("floor judged rightly", &self.rightly),
-            line("let in, and keep it", &self.kept),
-            line("keep it, and let in", &self.found),
+            slowdown,
+            Line::new(PART, label("floor judged rightly"), who, "%").of(&self.floor, ORDERS),
+            Line::new(PART, label("SMACT alone, points off"), who, "points").of(&self.smact, ORDERS),
         ]
     }
 }
