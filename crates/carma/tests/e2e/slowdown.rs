@@ -233,3 +233,24 @@ fn a_run_that_goes_on_is_known_while_it_runs() {
     assert_eq!(daemon.show(first).job.state, "RUNNING");
     daemon.carma(&["cancel", &first.to_string()]);
 }
+
+#[test]
+fn light_commands_that_were_never_alone_share_one_gpu() {
+    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--speed", "20", "--policy", "adaptive"]).start();
+    // Eight commands, each new; as many typical ones would keep less than half of their speed.
+    let jobs: Vec<u64> = (0..8)
+        .map(|n| {
+            let work = format!("--work={}s", 3000 + n);
+            let light = ["--memory=2G", "--sm=0.04", "--gract=0.05", "--startup=1s", "--progress=bar", &work];
+            daemon.submit(task(&light, Some(3)))
+        })
+        .collect();
+    for id in &jobs {
+        daemon.in_state(*id, "RUNNING");
+    }
+    let ids: Vec<String> = jobs.iter().map(u64::to_string).collect();
+    let told: carma_api::wire::SlowdownsReply =
+        daemon.client().get(&format!("/v1/slowdowns?jobs={}", ids.join(","))).unwrap();
+    // The first may have had the GPU for itself for long enough.
+    assert!(told.unknown.len() >= 7, "{:?}", told.unknown);
+}
