@@ -754,9 +754,12 @@ pub struct RunningView {
     /// What was predicted that it keeps of its speed beside its present neighbours, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pct: Option<u32>,
-    /// What the policy keeps every job at, percent of its speed alone.
+    /// What the policy keeps it at whatever comes, percent of its speed alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_pct: Option<u32>,
+    /// The same over its whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_run_pct: Option<u32>,
     /// What happens if it runs out of GPU memory, in words.
     pub out_of_memory: String,
     /// Jobs on its GPUs.

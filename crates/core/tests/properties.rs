@@ -965,7 +965,8 @@ impl World {
             let keeps = |outlook: &Outlook| {
                 (&outlook.there.classes, outlook.newcomer, kind(outlook))
                     == (&classes, job.class(), gpu.info.name.as_str())
-                    && outlook.paces.iter().chain([&outlook.joins]).all(|pace| pace.expected >= rule.floor)
+                    && outlook.joins.expected >= rule.floor
+                    && outlook.paces.iter().all(|pace| pace.expected >= rule.dip())
                     && (overdue || outlook.gain() >= rule.gain)
             };
             let kept = classes.is_empty() || self.state.outlooks().any(keeps);

@@ -175,7 +175,8 @@ section! {
         /// Which of the GPUs that would do is taken. `speedup` takes the one on which the job adds most to the predicted
         /// sum of progress; `packed` does so too, and takes idle GPUs last; `throughput` the one whose jobs get most done together by KACE's prediction.
         pub order: Order = Is("\"speedup\""),
-        /// `adaptive` lets a job join others only where each of them is predicted to keep this share of its speed alone.
+        /// `adaptive` lets a job join others only where it is predicted to keep this share of its speed alone; those that are there
+        /// four fifths of it at any time, and six fifths over their whole run.
         pub floor: f64 = Is("0.5"),
         /// ... and where the sum of those shares grows by this much.
         pub gain: f64 = Is("0.2"),

@@ -243,7 +243,8 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
     RunningView {
         placed: placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
         predicted_pct: own.map(pct),
-        floor_pct: state.options().policy.progress.map(|rule| pct(rule.floor)),
+        floor_pct: state.options().policy.progress.map(|rule| pct(rule.dip())),
+        whole_run_pct: state.options().policy.progress.map(|rule| pct(rule.whole_run())),
         out_of_memory: out_of_memory(state, job, placement, alone),
         neighbours,
         foreign: u32::try_from(foreign).unwrap_or(u32::MAX),

@@ -152,7 +152,14 @@ fn speed(job: &JobView, running: &RunningView) -> String {
         (None, false) => words.push("not measured yet beside these neighbours".to_owned()),
     }
     words.extend(running.predicted_pct.map(|pct| format!("{} predicted", share(pct))));
-    words.extend(running.floor_pct.map(|pct| format!("the policy keeps every job at {}", share(pct))));
+    let kept = running.floor_pct.zip(running.whole_run_pct);
+    words.extend(kept.map(|(floor, whole)| {
+        format!(
+            "no job joins that leaves it less than {}, or {} over its whole run",
+            share(floor),
+            share(whole)
+        )
+    }));
     words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
     words.join("; ")
 }
@@ -521,7 +528,8 @@ mod tests {
             running: Some(RunningView {
                 placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
                 predicted_pct: Some(78),
-                floor_pct: Some(50),
+                floor_pct: Some(40),
+                whole_run_pct: Some(60),
                 out_of_memory: "fails beyond its hard limit of 10.0 GiB, no neighbour does; tried again with more memory, 1 of 5 retries used".into(),
                 neighbours: vec![NeighbourView {
                     gpu: 0,

@@ -59,7 +59,7 @@ impl Refusal {
             Self::Unpredicted { .. } | Self::Unprofiled { .. } => "not predicted yet",
             Self::Uncontrolled => "others' processes there",
             Self::Apart { .. } => "kept apart",
-            Self::Floor { .. } => "below the floor",
+            Self::Floor { .. } | Self::WholeRun { .. } => "below the floor",
             Self::Gain { .. } => "too little gain",
             Self::Bad => "went wrong before",
             Self::Held { .. } => "kept for another job",
@@ -114,6 +114,7 @@ impl Refusal {
             }
             Self::Apart { job } => format!("kept apart from job {job}"),
             Self::Floor { job, expected: _, floor } => format!("{cause} of {floor}: job {job}"),
+            Self::WholeRun { job, whole: _, least } => format!("{cause} of {least} over its run: job {job}"),
             Self::Gain { gain: _, least } => format!("{cause}: {least} wanted"),
             Self::Held { job } => format!("kept for job {job}"),
             Self::MpsCooldown { left } => format!("{cause}: {left} left"),

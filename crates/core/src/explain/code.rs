@@ -19,6 +19,7 @@ impl Reason {
                     | Refusal::Full { .. }
                     | Refusal::Pack { .. }
                     | Refusal::Floor { .. }
+                    | Refusal::WholeRun { .. }
                     | Refusal::Gain { .. }
                     | Refusal::Bad
                     | Refusal::Unprofiled { .. },

@@ -157,7 +157,7 @@ pub enum Refusal {
         /// With whom.
         job: JobId,
     },
-    /// A job would fall below the progress that the policy keeps everyone at.
+    /// A job would be slower than the policy asks for.
     Floor {
         /// Whose progress.
         job: JobId,
@@ -165,6 +165,15 @@ pub enum Refusal {
         expected: Fraction,
         /// The floor.
         floor: Fraction,
+    },
+    /// A job there would keep less of its speed over its whole run than the policy asks for.
+    WholeRun {
+        /// Which.
+        job: JobId,
+        /// What it would keep over its whole run.
+        whole: Fraction,
+        /// What the policy asks for.
+        least: Fraction,
     },
     /// All jobs there together would gain less than the policy asks for.
     Gain {
@@ -205,6 +214,7 @@ impl Refusal {
             Self::Slowdown { .. }
             | Self::Unpredicted { .. }
             | Self::Floor { .. }
+            | Self::WholeRun { .. }
             | Self::Gain { .. }
             | Self::Bad
             | Self::Held { .. } => 11,
@@ -307,9 +317,12 @@ impl fmt::Display for Refusal {
                 f.write_str("what would get done together is not predicted yet")
             }
             Self::Floor { job, expected, floor } => {
+                write!(f, "job {job} would keep {expected} of its speed, and the policy asks for {floor}")
+            }
+            Self::WholeRun { job, whole, least } => {
                 write!(
                     f,
-                    "job {job} would keep {expected} of its speed, and the policy keeps everyone at {floor}"
+                    "job {job} would keep {whole} of its speed over its whole run, and the policy asks for {least}"
                 )
             }
             Self::Gain { gain, least } => {

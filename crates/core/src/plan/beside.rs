@@ -69,10 +69,14 @@ impl<'a> Beside<'a> {
         Some(newcomer).filter(|_| joins == class).or_else(there).unwrap_or(newcomer)
     }
 
+    /// What is predicted of each job that is there if one joins.
+    pub(super) fn paces(&self, outlook: &Outlook) -> impl Iterator<Item = (JobId, Pace)> {
+        self.members.iter().filter_map(|(job, class)| Some((*job, outlook.of(*class)?)))
+    }
+
     /// What is predicted of each job if one joins, by job number.
     pub(super) fn predicted(&self, newcomer: JobId, outlook: &Outlook) -> Vec<Predicted> {
-        let there = self.members.iter().filter_map(|(job, class)| Some((*job, outlook.of(*class)?)));
-        let all = there.chain([(newcomer, outlook.joins)]);
+        let all = self.paces(outlook).chain([(newcomer, outlook.joins)]);
         let mut tasks: Vec<Predicted> =
             all.map(|(job, Pace { expected, lower })| Predicted { job, expected, lower }).collect();
         tasks.sort_by_key(|task| task.job);

@@ -17,7 +17,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
     let ended = ended_by(plan);
     // A floor is kept in expectation: what is measured is judged with a little patience.
-    let kept = state.options().policy.progress.map(|rule| Fraction(rule.floor.0 / 10 * 9));
+    let kept = state.options().policy.progress.map(|rule| Fraction(rule.dip().0 / 10 * 9));
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
         let Some(measured) = job.measured else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };

@@ -254,15 +254,19 @@ impl<'a> Slots<'a> {
     }
 
     /// Keeps as many GPUs for a job that is overdue as it wants: of those that could ever do and are kept for no other,
-    /// those with the fewest jobs, the longest there first. They are the same in each plan as long as nobody comes, and
-    /// nobody does.
+    /// those whose last job has the least to do. No job comes to these, so that what is left there only gets less, and
+    /// another GPU takes the place of one of them only if less is left on it. Of jobs that take longer than expected
+    /// nothing is: then those stay that have been there for longest.
     pub(super) fn hold(&mut self, want: &Want) {
         let could = |slot: &&mut Slot<'_>| {
             !slot.closed && !slot.is_held() && slot.gpu.info.memory >= want.least_capacity
         };
         let mut slots: Vec<&mut Slot<'_>> = self.slots.iter_mut().filter(could).collect();
-        let last_came = |slot: &Slot<'_>| slot.gpu.tenants.iter().map(|t| t.placed).max();
-        slots.sort_by_key(|slot| (slot.tenants, last_came(slot), slot.id));
+        slots.sort_by_cached_key(|slot| {
+            let last_came = slot.gpu.tenants.iter().map(|t| t.placed).max();
+            // When processes that are not ours go, or a job ends that has just been placed, is not known at all.
+            (!slot.gpu.foreign().is_empty(), slot.has_added(), slot.left(), last_came, slot.id)
+        });
         slots.iter_mut().take(want.gpus as usize).for_each(|slot| slot.hold_for(want.job));
     }
 

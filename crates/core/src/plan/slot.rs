@@ -41,8 +41,17 @@ pub(crate) enum Objection {
     /// The policy goes by what jobs get done together, and too little is known of this one; `None`: nothing is predicted
     /// yet.
     Unprofiled(Option<JobId>),
-    /// A job would fall below the progress that the policy keeps everyone at.
+    /// A job would be slower than the policy asks for.
     Floor(Fraction),
+    /// A job that is there would keep too little over its whole run.
+    WholeRun {
+        /// Which.
+        job: JobId,
+        /// What it would keep.
+        whole: Fraction,
+        /// What it must.
+        least: Fraction,
+    },
     /// All of them together would gain too little.
     Gain {
         /// What they would gain.
@@ -305,9 +314,14 @@ impl<'a> Slot<'a> {
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let least = if want.overdue { Fraction(0) } else { rule.gain };
-            let below = |pace: &Pace| pace.expected < rule.floor;
-            if outlook.paces.iter().chain([&outlook.joins]).any(below) {
+            if outlook.joins.expected < rule.floor {
                 return Some(Objection::Floor(rule.floor));
+            }
+            if outlook.paces.iter().any(|pace| pace.expected < rule.dip()) {
+                return Some(Objection::Floor(rule.dip()));
+            }
+            if let Some((job, whole)) = self.slowed_down(beside, outlook, want, rule.whole_run()) {
+                return Some(Objection::WholeRun { job, whole, least: rule.whole_run() });
             }
             if outlook.gain() < least {
                 return Some(Objection::Gain { gain: outlook.gain(), least });
@@ -333,6 +347,30 @@ impl<'a> Slot<'a> {
                 })
             }),
         }
+    }
+
+    /// The first job here that would keep less than this over its whole run if the job joined, and what it would keep.
+    fn slowed_down(
+        &self,
+        beside: &Beside<'_>,
+        outlook: &Outlook,
+        want: &Want,
+        least: Fraction,
+    ) -> Option<(JobId, Fraction)> {
+        let there = |(id, pace): (JobId, Pace)| {
+            // Whatever it has done, it keeps no less than this pace.
+            let slow = pace.expected < least && id != want.job;
+            let job = self.state.job(id).filter(|_| slow)?;
+            let whole = self.state.course(job).whole_run(pace.expected);
+            (whole < least).then_some((id, whole))
+        };
+        beside.paces(outlook).find_map(there)
+    }
+
+    /// Time that the last job here takes alone from now on.
+    pub(super) fn left(&self) -> Millis {
+        let tenants = self.gpu.tenants.iter().filter_map(|tenant| self.state.job(tenant.job));
+        tenants.map(|job| self.state.course(job).left).max().unwrap_or(Millis::ZERO)
     }
 
     /// Whether this plan has placed a job here.
@@ -430,6 +468,7 @@ impl<'a> Slot<'a> {
                     let (job, expected) = slowest.map_or((want.job, floor), |task| (task.job, task.expected));
                     Refusal::Floor { job, expected, floor }
                 }
+                Objection::WholeRun { job, whole, least } => Refusal::WholeRun { job, whole, least },
                 Objection::Gain { gain, least } => Refusal::Gain { gain, least },
                 Objection::Bad => Refusal::Bad,
             },

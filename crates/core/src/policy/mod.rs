@@ -123,14 +123,31 @@ fn is_whole(bound: &Fraction) -> bool {
     *bound == whole()
 }
 
-/// What must be predicted before a job joins others.
+/// What must be predicted before a job joins others. Progress is speed beside the others over speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Nobody's expected progress is below this: speed beside the others over speed alone.
+    /// What a job is expected to keep when it joins. Those that are there may be slower for a while ([`Self::dip`]), as long
+    /// as they are not over their whole run ([`Self::whole_run`]).
     pub floor: Fraction,
     /// The sum of all jobs' expected progress grows by at least this much. Not asked of a job that is over the bound on
     /// its start.
     pub gain: Fraction,
+}
+
+impl Progress {
+    /// What a job that is there is expected to keep at any time: four fifths of the floor.
+    #[must_use]
+    pub const fn dip(self) -> Fraction {
+        Fraction(self.floor.0 / 5 * 4)
+    }
+
+    /// What a job that is there is expected to keep over its whole run, if its neighbours stay: six fifths of the floor, 1 at
+    /// most. Both were chosen on CARMA's traces and made-up ones, for mean completion time at less slowdown.
+    #[must_use]
+    pub const fn whole_run(self) -> Fraction {
+        let part = self.floor.0 / 5 * 6;
+        if part < Fraction::ONE.0 { Fraction(part) } else { Fraction::ONE }
+    }
 }
 
 /// Everything that decides where a job goes.

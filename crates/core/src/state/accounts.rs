@@ -223,6 +223,11 @@ impl Accounts {
         us / u64::from(options.allowances.share_of(uid))
     }
 
+    /// What the present attempt of a job had of its GPUs, as far as it was charged.
+    pub(super) fn had(&self, job: JobId) -> Had {
+        self.jobs.get(&job).copied().unwrap_or_default()
+    }
+
     fn charge(&mut self, gpu: GpuId, parts: Vec<Part>, others: Others, now: Millis, options: &Options) {
         // Of a GPU that no account knew before (journals of carma 0.1) it is not known since when.
         let meter = self.meters.entry(gpu).or_insert_with(|| Meter::from(now));

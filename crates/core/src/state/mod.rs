@@ -5,6 +5,7 @@
 
 mod accounts;
 mod attempts;
+mod course;
 mod devices;
 mod energy;
 mod index;

@@ -1,9 +1,9 @@
 //! The bound on a job's start under `adaptive`, on random traces: how late a job may be, whatever else comes.
 //!
-//! What is stated in docs/fairness.md: while a job is the first of those over their bounds, its GPUs are kept. With n jobs
-//! on these when that begins, it starts within n times the longest time that any job is on its GPUs. For no job may join a
-//! GPU that is kept, and another GPU is kept in its place only if that has fewer jobs, or as many that have been there for
-//! longer: so within each such time at least one of the n leaves.
+//! What is stated in docs/fairness.md: while a job is the first of those over their bounds, its GPUs are kept. On each of
+//! these the last job has some time left that it would take alone, and with true run times that is known. No job may join a
+//! GPU that is kept, so that this time only gets shorter, and another GPU is kept in its place only where less is left. So
+//! the job starts within the longest of these times over the least speed that neighbours leave a job.
 
 use super::core::CoreScheduler;
 use super::engine::{Engine, complete};
@@ -14,10 +14,9 @@ use super::{Cluster, Setup};
 use crate::trace::{Activity, CatalogueTask, WorkJob, Workload};
 use carma_core::model::{Forecasts, JobId, SharingMode};
 use carma_core::policy::{Objective, presets};
-use carma_core::units::{MiB, Millis};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_hardware::GpuTypes;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const GPUS: usize = 4;
@@ -28,8 +27,6 @@ const CLUSTER: &str = "4xA100-40GB";
 struct First {
     job: JobId,
     since: Millis,
-    /// Jobs on the GPUs that are kept for it then; one on two of them counts twice.
-    beside: u64,
 }
 
 /// A job that was the first of those over their bounds until it started.
@@ -37,8 +34,6 @@ struct First {
 struct Wait {
     first: First,
     start: Millis,
-    /// The longest time that a job had been on its GPUs by then.
-    longest: Millis,
 }
 
 /// The core at work, and how long those over their bounds waited.
@@ -47,10 +42,6 @@ struct Witness<'a> {
     /// The bound of each job when it came.
     bounds: Vec<Option<Millis>>,
     first: Option<First>,
-    /// When each job that runs was put on its GPUs.
-    started: BTreeMap<JobId, Millis>,
-    /// The longest time that a job was on its GPUs.
-    longest: Millis,
     waits: Vec<Wait>,
 }
 
@@ -64,26 +55,14 @@ impl<'a> Witness<'a> {
             core: CoreScheduler::new(workload, cluster.inventory(), setup),
             bounds: Vec::new(),
             first: None,
-            started: BTreeMap::new(),
-            longest: Millis::ZERO,
             waits: Vec::new(),
         }
     }
 
-    fn ended(&mut self, now: Millis, job: JobIndex) {
-        if let Some(started) = self.started.remove(&id(job)) {
-            self.longest = self.longest.max(now.since(started));
-        }
-    }
-
     fn starts(&mut self, now: Millis, job: JobIndex) {
-        let job = id(job);
-        if let Some(first) = self.first.take_if(|first| first.job == job) {
-            let running = self.started.values().map(|started| now.since(*started)).max();
-            let longest = self.longest.max(running.unwrap_or_default());
-            self.waits.push(Wait { first, start: now, longest });
+        if let Some(first) = self.first.take_if(|first| first.job == id(job)) {
+            self.waits.push(Wait { first, start: now });
         }
-        self.started.insert(job, now);
     }
 
     /// Who is the first of those over their bounds now.
@@ -95,10 +74,7 @@ impl<'a> Witness<'a> {
             return;
         };
         if self.first.is_none_or(|first| first.job != job.spec.id) {
-            let mut tenants: Vec<usize> = state.gpus().iter().map(|gpu| gpu.tenants.len()).collect();
-            tenants.sort_unstable();
-            let beside = tenants.iter().take(job.spec.request.gpus as usize).sum::<usize>() as u64;
-            self.first = Some(First { job: job.spec.id, since: now, beside });
+            self.first = Some(First { job: job.spec.id, since: now });
         }
     }
 }
@@ -112,7 +88,6 @@ impl Scheduler for Witness<'_> {
     }
 
     fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
-        self.ended(now, job);
         self.core.left(now, job, how, world)
     }
 
@@ -123,10 +98,8 @@ impl Scheduler for Witness<'_> {
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let decisions = self.core.decide(now, world);
         for decision in &decisions {
-            match decision {
-                Decision::Start { job, .. } => self.starts(now, *job),
-                Decision::Evict { job, how: _ } => self.ended(now, *job),
-                Decision::Preempt { .. } | Decision::HoldBack { .. } => {}
+            if let Decision::Start { job, .. } = decision {
+                self.starts(now, *job);
             }
         }
         self.look(now);
@@ -222,9 +195,11 @@ proptest! {
         setup.knowledge.run_times = RunTimesKnown::True;
         let workload = complete(&workload, &cluster, SharingMode::Mps);
         let witness = play(&workload, &cluster, &setup);
+        let longest = workload.jobs.iter().map(|job| job.duration).max().unwrap_or_default();
+        let slowest = setup.options.policy.progress.unwrap().dip();
+        let most = Millis(longest.0 * u64::from(Fraction::ONE.0) / u64::from(slowest.0));
         for wait in &witness.waits {
-            let most = Millis(wait.longest.0 * wait.first.beside);
-            prop_assert!(wait.start.since(wait.first.since) <= most, "{wait:?}");
+            prop_assert!(wait.start.since(wait.first.since) <= most, "{wait:?} {most}");
         }
         // Of one user alone the bound is the wait without sharing.
         if workload.users.len() == 1 {

@@ -23,7 +23,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("memory.floor", "MiB"),
     ("memory.guard", "MiB"),
     ("memory.reserve", "MiB"),
-    ("progress.floor", "share of its speed that every job keeps, as predicted"),
+    ("progress.floor", "share of its speed that a job keeps that joins others, as predicted"),
     ("progress.gain", "speeds of single jobs that a newcomer adds, as predicted"),
     ("bound", "bound on a job's wait, over its wait if nobody shared"),
     ("most-jobs", "jobs on one GPU"),
