@@ -5,16 +5,25 @@
 use crate::ledger::Gpu;
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
-use crate::state::{Server, State};
+use crate::state::{Course, Server, State};
+use crate::units::Millis;
 use std::collections::BTreeMap;
 
 /// Those who are on a GPU, those that this plan has placed there among them.
 pub(super) struct Beside<'a> {
     state: &'a State,
-    members: Vec<(JobId, Class)>,
+    members: Vec<Member>,
     server: Server,
     /// As one finds them who takes turns with them, and one whom the same MPS server serves.
     modes: [Mode<'a>; 2],
+}
+
+/// A job on the GPU.
+pub(super) struct Member {
+    pub(super) job: JobId,
+    class: Class,
+    /// `None`: this plan has placed it.
+    pub(super) course: Option<Course>,
 }
 
 struct Mode<'a> {
@@ -24,7 +33,9 @@ struct Mode<'a> {
 
 impl<'a> Beside<'a> {
     pub(super) fn new(state: &'a State, id: GpuId, gpu: &Gpu) -> Self {
-        let members = gpu.tenants.iter().filter_map(|t| Some((t.job, state.job(t.job)?.class())));
+        let jobs = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
+        let members =
+            jobs.map(|job| Member { job: job.spec.id, class: job.class(), course: Some(state.course(job)) });
         let (server, companies) = state.companies(id, gpu);
         let modes = companies.map(|company| Mode { outlooks: state.outlooks_of(&company), company });
         Self { state, members: members.collect(), server, modes }
@@ -32,7 +43,7 @@ impl<'a> Beside<'a> {
 
     /// A job is placed here; `server`: what serves it if it is under MPS.
     pub(super) fn join(&mut self, job: JobId, class: Class, server: Option<u32>) {
-        self.members.push((job, class));
+        self.members.push(Member { job, class, course: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
@@ -65,18 +76,24 @@ impl<'a> Beside<'a> {
 
     /// The job of this class: the newcomer, or one that is there.
     pub(super) fn who(&self, newcomer: JobId, joins: Class, class: Class) -> JobId {
-        let there = || self.members.iter().find(|(_, of)| *of == class).map(|(job, _)| *job);
+        let there = || self.members.iter().find(|member| member.class == class).map(|member| member.job);
         Some(newcomer).filter(|_| joins == class).or_else(there).unwrap_or(newcomer)
     }
 
     /// What is predicted of each job that is there if one joins.
-    pub(super) fn paces(&self, outlook: &Outlook) -> impl Iterator<Item = (JobId, Pace)> {
-        self.members.iter().filter_map(|(job, class)| Some((*job, outlook.of(*class)?)))
+    pub(super) fn paces(&self, outlook: &Outlook) -> impl Iterator<Item = (&Member, Pace)> {
+        self.members.iter().filter_map(|member| Some((member, outlook.of(member.class)?)))
+    }
+
+    /// Time that the last job that is there takes alone from now on.
+    pub(super) fn left(&self) -> Millis {
+        self.members.iter().filter_map(|member| Some(member.course?.left)).max().unwrap_or_default()
     }
 
     /// What is predicted of each job if one joins, by job number.
     pub(super) fn predicted(&self, newcomer: JobId, outlook: &Outlook) -> Vec<Predicted> {
-        let all = self.paces(outlook).chain([(newcomer, outlook.joins)]);
+        let there = self.paces(outlook).map(|(member, pace)| (member.job, pace));
+        let all = there.chain([(newcomer, outlook.joins)]);
         let mut tasks: Vec<Predicted> =
             all.map(|(job, Pace { expected, lower })| Predicted { job, expected, lower }).collect();
         tasks.sort_by_key(|task| task.job);

@@ -3,7 +3,7 @@
 //!
 //! Which GPU is taken among those that do is in [`super::search`].
 
-use super::beside::Beside;
+use super::beside::{Beside, Member};
 use super::want::Want;
 use crate::explain::{Holder, Refusal};
 use crate::ledger::{Gpu, Reservation, Tenant};
@@ -320,7 +320,7 @@ impl<'a> Slot<'a> {
             if outlook.paces.iter().any(|pace| pace.expected < rule.dip()) {
                 return Some(Objection::Floor(rule.dip()));
             }
-            if let Some((job, whole)) = self.slowed_down(beside, outlook, want, rule.whole_run()) {
+            if let Some((job, whole)) = slowed_down(beside, outlook, rule.whole_run()) {
                 return Some(Objection::WholeRun { job, whole, least: rule.whole_run() });
             }
             if outlook.gain() < least {
@@ -349,28 +349,9 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// The first job here that would keep less than this over its whole run if the job joined, and what it would keep.
-    fn slowed_down(
-        &self,
-        beside: &Beside<'_>,
-        outlook: &Outlook,
-        want: &Want,
-        least: Fraction,
-    ) -> Option<(JobId, Fraction)> {
-        let there = |(id, pace): (JobId, Pace)| {
-            // Whatever it has done, it keeps no less than this pace.
-            let slow = pace.expected < least && id != want.job;
-            let job = self.state.job(id).filter(|_| slow)?;
-            let whole = self.state.course(job).whole_run(pace.expected);
-            (whole < least).then_some((id, whole))
-        };
-        beside.paces(outlook).find_map(there)
-    }
-
-    /// Time that the last job here takes alone from now on.
+    /// Time that the last job here takes alone from now on, where predictions count.
     pub(super) fn left(&self) -> Millis {
-        let tenants = self.gpu.tenants.iter().filter_map(|tenant| self.state.job(tenant.job));
-        tenants.map(|job| self.state.course(job).left).max().unwrap_or(Millis::ZERO)
+        self.beside.as_ref().map_or(Millis::ZERO, Beside::left)
     }
 
     /// Whether this plan has placed a job here.
@@ -546,6 +527,19 @@ impl<'a> Slot<'a> {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
     }
+}
+
+/// The first of those who are there that would keep less than this over its whole run if a job joined, and what it would keep.
+fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, least: Fraction) -> Option<(JobId, Fraction)> {
+    let there = |(member, pace): (&Member, Pace)| {
+        // At this speed a job gets no slower over its whole run, whatever it has kept so far.
+        let whole = match member.course {
+            Some(course) if pace.expected < least => course.whole_run(pace.expected),
+            _ => pace.expected,
+        };
+        (whole < least).then_some((member.job, whole))
+    };
+    beside.paces(outlook).find_map(there)
 }
 
 /// How long a GPU takes no MPS clients yet, after a fault.

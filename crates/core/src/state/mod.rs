@@ -22,6 +22,7 @@ mod waiting;
 mod weights;
 
 pub use accounts::{Account, Metered};
+pub(crate) use course::Course;
 pub use energy::Tally;
 pub use index::Usage;
 pub(crate) use place::Share;
