@@ -1,14 +1,13 @@
 //! KACE on our own measurements: tables from files of `carma bench interference`, in which power was measured too.
 
-use crate::bench::of_measured;
-use crate::kace::cells::MAX_BYTES;
+use crate::bench::{of_measured, text};
+use crate::kace::Error;
 use crate::kace::features::measured;
 use crate::kace::protocol::{Case, Protocol, Split};
 use crate::kace::rules::Rule;
 use crate::kace::score::{self, Scored, Scorer};
 use crate::kace::table::{Collocation, MEM_BUSY, MEMCAP, SM_BUSY, SOLO, Table};
 use crate::kace::trainer::{Kace, Options};
-use crate::kace::{Error, unread};
 use carma_interference::group::{Group, Member, Mode};
 use carma_interference::kace::features::Target;
 use carma_interference::measured::{Measured, Warm};
@@ -169,12 +168,6 @@ impl Own {
         row.members.iter_mut().for_each(|member| member.throughput = each);
         Some(row)
     }
-}
-
-/// A text that may be packed.
-pub(crate) fn text(path: &Path) -> Result<String, Error> {
-    let bytes = carma_files::read_unpacked(path, MAX_BYTES).map_err(unread)?;
-    String::from_utf8(bytes).map_err(|e| Error::new(path.display().to_string(), format!("not text: {e}")))
 }
 
 /// Mean power over the windows of each group, those left out that failed or were not warm.

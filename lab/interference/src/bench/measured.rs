@@ -2,6 +2,7 @@
 //! tasks (`bench/h200/collocation.py`).
 
 use super::set::{Set, Together};
+use crate::kace::cells::MAX_BYTES;
 use crate::kace::{Error, unread};
 use carma_interference::group::{GpuType, Mode};
 use carma_interference::measured::{Combination, Measured, Warm, median};
@@ -20,6 +21,12 @@ pub(crate) fn files(folder: &Path, begins: &str) -> Vec<PathBuf> {
     });
     all.sort();
     all
+}
+
+/// A text that may be packed.
+pub(crate) fn text(path: &Path) -> Result<String, Error> {
+    let bytes = carma_files::read_unpacked(path, MAX_BYTES).map_err(unread)?;
+    String::from_utf8(bytes).map_err(|e| Error::new(path.display().to_string(), format!("not text: {e}")))
 }
 
 fn read(path: &Path) -> Result<String, Error> {

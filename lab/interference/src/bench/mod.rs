@@ -15,7 +15,7 @@ mod tests_kace;
 mod tests_new;
 mod tests_others;
 
-pub(crate) use measured::of_measured;
+pub(crate) use measured::{of_measured, text};
 pub use stats::Mean;
 
 use serde::Serialize;

@@ -5,7 +5,7 @@
 use super::set::{Errors, Set, Together};
 use super::stats::{Clustered, Dice};
 use super::tests_new::of;
-use super::{Data, Line, errors_lines};
+use super::{Data, Line, errors_lines, text};
 use crate::kace::Error;
 use carma_interference::assumed::{refined, typical};
 use carma_interference::group::Mode;
@@ -40,8 +40,7 @@ pub(super) fn never_alone(data: &Data) -> Result<Vec<Line>, Error> {
             lines.push(Line::new(PART, file, "-", "").note(format!("skipped: {place} is not there")));
             continue;
         }
-        let measured =
-            Measured::read(&crate::own::text(&path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+        let measured = Measured::read(&text(&path)?).map_err(|e| Error::new(&place, e.to_string()))?;
         let name = file.split('.').next().unwrap_or(file);
         for sharing in [Mode::Mps, Mode::TimeSlice] {
             let set = of(&measured, sharing).0.checked(&place)?;

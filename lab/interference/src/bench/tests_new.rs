@@ -6,7 +6,7 @@ use super::measured::{Pick, shown};
 use super::set::{Errors, Set, Together};
 use super::stats::{Clustered, Dice};
 use super::tests_h200::less_known;
-use super::{Data, Line, MAPE, ORACLE, errors_lines};
+use super::{Data, Line, MAPE, ORACLE, errors_lines, text};
 use crate::kace::Error;
 use carma_interference::group::{GpuType, Mode, Objective};
 use carma_interference::measured::{Combination, Measured, Warm, median};
@@ -54,7 +54,7 @@ pub(super) fn first(data: &Data) -> Result<Vec<Set>, Error> {
 /// A log's sets under each way of sharing, and how many windows were left out.
 fn by_sharing(path: &Path) -> Result<Vec<(Mode, Set, usize)>, Error> {
     let place = path.display().to_string();
-    let measured = Measured::read(&crate::own::text(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+    let measured = Measured::read(&text(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
     let one = |sharing| {
         let (set, stalled) = of(&measured, sharing);
         Ok((sharing, set.checked(&place)?, stalled))
