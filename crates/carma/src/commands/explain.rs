@@ -154,11 +154,7 @@ fn speed(job: &JobView, running: &RunningView) -> String {
     words.extend(running.predicted_pct.map(|pct| format!("{} predicted", share(pct))));
     let kept = running.floor_pct.zip(running.whole_run_pct);
     words.extend(kept.map(|(floor, whole)| {
-        format!(
-            "no job joins that leaves it less than {}, or {} over its whole run",
-            share(floor),
-            share(whole)
-        )
+        format!("the policy keeps it at {}, at {} over its run", share(floor), share(whole))
     }));
     words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
     words.join("; ")
@@ -556,7 +552,7 @@ mod tests {
         why:      most progress gained, as predicted of 3 that would do; 20.5 GiB were
                   free beside 1 other
         speed:    0.81 of its speed alone, as measured; 0.78 predicted; the policy keeps
-                  every job at 0.50; limit of slowdown 1.50
+                  it at 0.40, at 0.60 over its run; limit of slowdown 1.50
         memory:   10.0 GiB reserved, peak unknown (on each GPU)
         if OOM:   fails beyond its hard limit of 10.0 GiB, no neighbour does; tried
                   again with more memory, 1 of 5 retries used

@@ -58,7 +58,7 @@ const RUNS: [(&str, SharingMode, Known, u64); 12] = [
     ("adaptive", SharingMode::Mps, Known::Nothing, 106),
     ("adaptive", SharingMode::TimeSlice, Known::Nothing, 122),
     ("adaptive", SharingMode::Mps, Known::Seen, 123),
-    ("adaptive", SharingMode::TimeSlice, Known::Seen, 163),
+    ("adaptive", SharingMode::TimeSlice, Known::Seen, 170),
 ];
 
 /// A small generator: the same jobs in every run.
