@@ -10,7 +10,7 @@
 # they are kept between calls; copy plays/ and state/ from OUT there to go on elsewhere), BUDGET (of a call), POLICIES, REPEAT, JOBS,
 # GAP, WORK, ONLY (kinds; empty: all), ADD (and these), KILL (the daemon, when this share has come), SEED, TASKS (a file of others),
 # ARRIVALS (poisson, or a trace's file), WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are
-# than their 30). REHEARSE=1 plays it on a virtual GPU: its numbers mean nothing.
+# than their 30). REHEARSE=2 plays it on two virtual GPUs: its numbers mean nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
@@ -36,7 +36,7 @@ if [ -n "${TASKS:-}" ]; then
     options+=(--tasks "$TASKS")
 fi
 if [ -n "${REHEARSE:-}" ]; then
-    options+=(--gpus virtual:1xH200 --speed 20)
+    options+=(--gpus "virtual:${REHEARSE}xH200" --speed 20)
 fi
 
 # Whatever ends the call: what was measured is kept.

@@ -111,6 +111,34 @@ impl Outlook {
         Fraction(self.after().0.saturating_sub(self.before.0))
     }
 
+    /// What the newcomer keeps of its speed over its whole run, of which it starts up in this part: nobody slows that down.
+    #[must_use]
+    pub fn joins_over_run(&self, start: Fraction) -> Fraction {
+        let one = u64::from(Fraction::ONE.0);
+        let (start, work) = self.lasts(start);
+        Fraction(u32::try_from(one * one / (start + work).max(1)).unwrap_or(u32::MAX))
+    }
+
+    /// What it adds to the sum of progress, in the mean over its whole run: while it starts up it gets on and costs nobody
+    /// anything. Nothing if it costs the others more than it gains once it works.
+    #[must_use]
+    pub fn gain_over_run(&self, start: Fraction) -> Fraction {
+        let (start, work) = self.lasts(start);
+        if self.after() < self.before {
+            return Fraction(0);
+        }
+        let one = u128::from(Fraction::ONE.0);
+        let sum = u128::from(start) * one + u128::from(work) * u128::from(self.gain().0);
+        Fraction(u32::try_from(sum / u128::from(start + work).max(1)).unwrap_or(u32::MAX))
+    }
+
+    /// How long the newcomer starts up and works, as it would share, over its run time alone, basis points.
+    fn lasts(&self, start: Fraction) -> (u64, u64) {
+        let one = u64::from(Fraction::ONE.0);
+        let start = u64::from(start.0).min(one);
+        (start, (one - start) * one / u64::from(self.joins.expected.0.max(1)))
+    }
+
     /// What is predicted of a tenant of this class.
     #[must_use]
     pub fn of(&self, class: Class) -> Option<Pace> {
@@ -168,6 +196,33 @@ pub fn slowdown(progress: Fraction) -> Fraction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn start_up_is_not_slowed_down_and_costs_nobody_anything() {
+        let pace = |percent| Pace { expected: Fraction::percent(percent), lower: None };
+        let class = Class { command: 1, threads: None };
+        let there = Company { kind: GpuId(0), sharing: SharingMode::Mps, classes: vec![class] };
+        let of = |before, after, joins| Outlook {
+            there: there.clone(),
+            newcomer: class,
+            paces: vec![pace(after)],
+            joins: pace(joins),
+            unknown: Vec::new(),
+            before: Fraction::percent(before),
+            throughput: None,
+        };
+        let over_run = |outlook: &Outlook, start| {
+            let start = Fraction::percent(start);
+            (outlook.joins_over_run(start).0, outlook.gain_over_run(start).0)
+        };
+        // Without start-up it is what is predicted. Half of a run at half of the speed is two thirds of the time.
+        let outlook = of(100, 60, 50);
+        assert_eq!(over_run(&outlook, 0), (5000, 1000));
+        assert_eq!(over_run(&outlook, 50), (6666, 4000));
+        // One that costs more than it brings gains nothing, however long it starts up.
+        assert_eq!(over_run(&of(100, 40, 50), 50), (6666, 0));
+        assert_eq!(over_run(&of(100, 100, 0), 0), (1, 0));
+    }
 
     #[test]
     fn slowdown_and_progress_are_each_others_inverse() {

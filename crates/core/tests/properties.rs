@@ -84,6 +84,7 @@ enum Op {
     Crash(u32),
     Forecast(Pick, Computed),
     RunTime(Pick, RunTime),
+    Stepped(Pick),
     Profiled(Pick, Profile),
     /// What the next plan asks is answered: with this progress, or that a job is unknown.
     Predict(bool, u32),
@@ -220,7 +221,8 @@ fn computed() -> impl Strategy<Value = Computed> {
 
 fn run_time() -> impl Strategy<Value = RunTime> {
     let basis = prop_oneof![Just(RunsOf::Command), Just(RunsOf::User)];
-    (basis, 0u32..40, 0u64..10_000).prop_map(|(basis, runs, low_s)| RunTime {
+    let length = prop_oneof![0u64..120, 0u64..10_000];
+    (basis, 0u32..40, length).prop_map(|(basis, runs, low_s)| RunTime {
         low_s,
         median_s: low_s * 2,
         high_s: low_s * 5,
@@ -434,6 +436,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
         1 => (pick(), run_time()).prop_map(|(job, run_time)| Op::RunTime(job, run_time)),
+        2 => pick().prop_map(Op::Stepped),
         2 => (pick(), 0u64..4).prop_map(|(job, key)| Op::Profiled(job, profile(key))),
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
@@ -835,6 +838,10 @@ impl World {
                 measured: computed.basis.is_measured().then_some(computed.likely),
             },
             Op::RunTime(job, run_time) => Input::RunTime { job: self.id(*job), run_time: *run_time },
+            Op::Stepped(job) => {
+                let (job, attempt) = self.attempt(*job, true);
+                Input::Stepped { job, attempt }
+            }
             Op::Profiled(job, profile) => Input::Profiled { job: self.id(*job), profile: *profile },
             Op::Predict(unknown, progress) => Input::Predicted(
                 questions(&self.state).into_iter().map(|q| self.outlook(q, *unknown, *progress)).collect(),
@@ -952,11 +959,15 @@ impl World {
     }
 
     /// Where progress counts, who joins others was predicted to leave each of them, and to keep, what must be left, and to add
-    /// what must be added unless it is overdue.
+    /// what must be added unless it is overdue. Who starts up for part of its run may keep less while it works, and is
+    /// spared those who will be gone by then.
     fn keeps_floor(&self, job: JobId, placement: &Placement) -> Check {
         let Some(rule) = self.state.options().policy.progress else { return Ok(()) };
         let job = self.state.job(job).unwrap();
         let overdue = self.state.is_overdue(job, self.clock.max(self.state.now()));
+        let start = self.state.startup(job);
+        let starts = start.takes > Millis::ZERO;
+        prop_assert!(start.share.0 <= 5_000 && (start.share.0 > 0) == starts);
         for gpu in placement.gpus.iter().filter_map(|id| self.state.gpu(*id)) {
             let classes = gpu.tenants.iter().map(|tenant| self.state.job(tenant.job).unwrap().class());
             let mut classes: Vec<Class> = classes.collect();
@@ -965,9 +976,10 @@ impl World {
             let keeps = |outlook: &Outlook| {
                 (&outlook.there.classes, outlook.newcomer, kind(outlook))
                     == (&classes, job.class(), gpu.info.name.as_str())
-                    && outlook.joins.expected >= rule.floor
-                    && outlook.paces.iter().all(|pace| pace.expected >= rule.dip())
-                    && (overdue || outlook.gain() >= rule.gain)
+                    && outlook.joins.expected >= if starts { rule.dip() } else { rule.floor }
+                    && outlook.joins_over_run(start.share) >= rule.floor
+                    && (starts || outlook.paces.iter().all(|pace| pace.expected >= rule.dip()))
+                    && (overdue || outlook.gain_over_run(start.share) >= rule.gain)
             };
             let kept = classes.is_empty() || self.state.outlooks().any(keeps);
             prop_assert!(kept, "job {} joins {:?} unasked: {:?}", job.spec.id, classes, placement);
@@ -1350,10 +1362,19 @@ proptest! {
     #[test]
     fn whatever_comes_in_the_default_policy_keeps_its_floor(
         sizes in vec(select(vec![40u64, 80]), 1..4),
-        ops in vec((prop_oneof![op(), small_job()], select(vec![4_999u32, 5_000, 5_999, 6_000, 10_000])), 1..40),
+        ran in vec(small_job(), 0..5),
+        ops in vec((prop_oneof![op(), small_job()], select(vec![4_000u32, 4_999, 5_000, 5_999, 6_000, 10_000])), 1..40),
     ) {
         let mut world = World::new(&sizes, Options { sharing: SharingMode::Mps, caps: true, ..Options::default() });
         prop_assert!(world.state.options().policy.progress.is_some());
+        // Of those that ran before it is known how long they start up.
+        let (job, code) = (Pick::Live(0), ExitStatus::Code(0));
+        for op in ran {
+            let exit = Op::Exited(job, true, code, None, Never::Ran, 0);
+            for op in [Op::LookAtAll(0), op, Op::Plan(1), Op::StartAll, Op::Clock(20_000), Op::Stepped(job), exit] {
+                world.step(&op)?;
+            }
+        }
         for (op, progress) in ops {
             if matches!(op, Op::Configure(_)) {
                 continue;

@@ -23,7 +23,7 @@ use crate::run::record::Records;
 use crate::run::suspend;
 use crate::run::suspend::host::Host;
 use crate::run::watch::{self, Event, Watcher};
-use crate::run_time::{self, Durations};
+use crate::run_time::Durations;
 use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
 use crate::submission::{check_request, new_job};
@@ -36,6 +36,7 @@ use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SuspendStep};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
+use carma_run_time::news;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -405,14 +406,15 @@ impl Engine {
         self.spread(id);
     }
 
-    /// Tells jobs of the same program that wait what is expected of them now.
+    /// Tells jobs that wait what is expected of them now: all of the same program, and of the first in the queue those of whose
+    /// command too little is known.
     fn spread(&mut self, over: JobId) {
         let state = &self.state;
         let waits =
             |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
         for id in self.parts.memory.news_to(over, waits) {
             let spec = self.state.job(id).map(|job| &job.spec);
-            let (before, run_time_before) = (spec.map(|s| s.forecasts), spec.and_then(|s| s.run_time));
+            let before = spec.map(|s| s.forecasts);
             let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
             let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
@@ -425,11 +427,23 @@ impl Engine {
                     self.batch.expected.push((id, view));
                 }
             }
-            if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid)
-                && run_time::is_news(run_time_before.as_ref(), &run_time)
-            {
-                self.apply(Input::RunTime { job: id, run_time });
-            }
+            self.tell_run_time(id, &stored);
+        }
+        let line = self.state.queue().line(self.state.now()).take(news::LOOKED_AT).map(|(_, job)| job);
+        let little = line.filter(|job| news::is_little(job.spec.run_time.as_ref()));
+        let little: Vec<JobId> = little.map(|job| job.spec.id).take(news::TOLD).collect();
+        for id in little {
+            let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
+            self.tell_run_time(id, &stored);
+        }
+    }
+
+    fn tell_run_time(&mut self, id: JobId, stored: &StoredJob) {
+        let before = self.state.job(id).and_then(|job| job.spec.run_time);
+        if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid)
+            && news::is_news(before.as_ref(), &run_time)
+        {
+            self.apply(Input::RunTime { job: id, run_time });
         }
     }
 

@@ -60,19 +60,6 @@ impl Durations {
     }
 }
 
-/// Whether a forecast says so much else than before that a job that waits is told: each end of an array's jobs moves those of
-/// all others a little.
-#[must_use]
-pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
-    let Some(before) = before else { return true };
-    let moved = |before: u64, now: u64| before.abs_diff(now) > before / 10;
-    before.basis != now.basis
-        || now.runs >= before.runs.saturating_mul(2)
-        || moved(before.low_s, now.low_s)
-        || moved(before.median_s, now.median_s)
-        || moved(before.high_s, now.high_s)
-}
-
 /// What an attempt says of its job's run time. `None`: it never ran.
 fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
     let ran = attempt.ended.since(attempt.started? + attempt.suspended);
@@ -201,22 +188,6 @@ mod tests {
         let mut never = attempt(ExitStatus::Code(127), began);
         never.exit.as_mut().unwrap().not_started = Some("no such file".into());
         assert_eq!(run(&never, Millis(0)), None);
-    }
-
-    #[test]
-    fn a_little_more_is_no_news() {
-        let one = RunTime { low_s: 100, median_s: 200, high_s: 300, basis: RunsOf::Command, runs: 4 };
-        assert!(is_news(None, &one) && !is_news(Some(&one), &one));
-        assert!(!is_news(Some(&one), &RunTime { median_s: 210, runs: 5, ..one }));
-        for news in [
-            RunTime { median_s: 230, ..one },
-            RunTime { low_s: 80, ..one },
-            RunTime { high_s: 400, ..one },
-            RunTime { runs: 8, ..one },
-            RunTime { basis: RunsOf::User, ..one },
-        ] {
-            assert!(is_news(Some(&one), &news), "{news:?}");
-        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! What the numbers below were chosen on, and how good the forecasts are: docs/research/runtime.md.
 
 mod forecast;
+pub mod news;
 mod quantile;
 
 pub use forecast::left_s;

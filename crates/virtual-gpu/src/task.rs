@@ -373,6 +373,10 @@ const GROWTH_STEPS: u64 = 64;
 const STEPS_PER_SECOND: f64 = 10.0;
 /// Shortest work between two lines of progress, virtual seconds when alone.
 const LINE_EVERY_S: f64 = 5.0;
+/// And more often while it has done no more than this, as a task of short steps would: carma sees that it makes steps.
+const EARLY_S: f64 = 5.0;
+/// Seconds of work between two of those lines.
+const EARLY_LINE_EVERY_S: f64 = 0.5;
 /// Most lines of progress.
 const MOST_STEP_LINES: f64 = 200.0;
 /// Work closer than this to a mark has reached it: sums of floats don't meet exactly.
@@ -881,7 +885,8 @@ impl<'a> Task<'a> {
             writeln!(self.out, "step {:.0}/{steps:.0}  {:.1} it/s", share * steps, pace * STEPS_PER_SECOND);
         let _ = self.out.flush();
         self.last_line = (self.elapsed, self.work);
-        let every = LINE_EVERY_S.max(self.spec.work_s / MOST_STEP_LINES);
+        let often = if self.work < EARLY_S { EARLY_LINE_EVERY_S } else { LINE_EVERY_S };
+        let every = often.max(self.spec.work_s / MOST_STEP_LINES);
         self.next_line = ((self.work / every).floor() + 1.0) * every;
     }
 }

@@ -49,6 +49,27 @@ fn earlier_runs_say_how_long_the_next_will_take_and_a_restart_keeps_it() {
 }
 
 #[test]
+fn a_job_of_which_nothing_is_known_hears_what_others_took() {
+    let daemon = Setup::new(ONE).start();
+    let alone = |command: &[&str]| SubmitRequest {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        exclusive: true,
+        ..task(&["--memory=1G"], None)
+    };
+    let first = daemon.submit(alone(&["sleep", "1"]));
+    let second = daemon.submit(alone(&["sleep", "60"]));
+    let third = daemon.submit(alone(&["true"]));
+    assert_eq!(daemon.show(third).job.run_time, None);
+    daemon.end_of(first);
+    let source = until("a forecast", || Some(daemon.show(third).job.run_time?.source));
+    assert_eq!(
+        (source.as_str(), daemon.show(third).job.state.as_str()),
+        ("1 run of other programs of this user", "PENDING")
+    );
+    daemon.in_state(second, "RUNNING");
+}
+
+#[test]
 fn a_job_that_counts_says_how_far_it_is() {
     let daemon = Setup::new(ONE).start();
     let line = "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo \"step $i/1000\"; sleep 0.05; done";

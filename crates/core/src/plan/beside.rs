@@ -2,11 +2,11 @@
 //!
 //! What follows from a prediction is the policy's and the limits' ([`super::slot`]).
 
-use crate::ledger::Gpu;
+use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
 use crate::state::{Course, Server, State};
-use crate::units::Millis;
+use crate::units::{Fraction, Millis};
 use std::collections::BTreeMap;
 
 /// Those who are on a GPU, those that this plan has placed there among them.
@@ -24,6 +24,8 @@ pub(super) struct Member {
     class: Class,
     /// `None`: this plan has placed it.
     pub(super) course: Option<Course>,
+    /// What it keeps of its speed as they are now, as far as that was predicted.
+    pub(super) pace: Option<Fraction>,
 }
 
 struct Mode<'a> {
@@ -33,9 +35,12 @@ struct Mode<'a> {
 
 impl<'a> Beside<'a> {
     pub(super) fn new(state: &'a State, id: GpuId, gpu: &Gpu) -> Self {
-        let jobs = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
-        let members =
-            jobs.map(|job| Member { job: job.spec.id, class: job.class(), course: Some(state.course(job)) });
+        let member = |tenant: &Tenant| {
+            let job = state.job(tenant.job)?;
+            let course = Some(state.course(job));
+            Some(Member { job: tenant.job, class: job.class(), course, pace: tenant.pace })
+        };
+        let members = gpu.tenants.iter().filter_map(member);
         let (server, companies) = state.companies(id, gpu);
         let modes = companies.map(|company| Mode { outlooks: state.outlooks_of(&company), company });
         Self { state, members: members.collect(), server, modes }
@@ -43,7 +48,7 @@ impl<'a> Beside<'a> {
 
     /// A job is placed here; `server`: what serves it if it is under MPS.
     pub(super) fn join(&mut self, job: JobId, class: Class, server: Option<u32>) {
-        self.members.push(Member { job, class, course: None });
+        self.members.push(Member { job, class, course: None, pace: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);

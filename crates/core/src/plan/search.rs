@@ -8,7 +8,7 @@ use crate::explain::{NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order};
-use crate::state::State;
+use crate::state::{Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,6 +62,7 @@ impl<'a> Slots<'a> {
             class,
             server: class.map(|_| want.server).filter(|server| self.servers.contains(server)),
             overdue: want.overdue,
+            start: class.map_or_else(Startup::default, |_| want.start),
             blind: want.blind,
             job: want.particular.then_some(want.job),
         }

@@ -3,16 +3,16 @@
 //!
 //! Which GPU is taken among those that do is in [`super::search`].
 
-use super::beside::{Beside, Member};
+use super::beside::Beside;
 use super::want::Want;
 use crate::explain::{Holder, Refusal};
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
-use crate::policy::{GateVerdict, Options, Order, Pack};
+use crate::policy::{GateVerdict, Options, Order, Pack, Progress};
 use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
 use crate::reading::Health;
 use crate::slowdown::{is_limited, kept_apart, limit, was_parted};
-use crate::state::{Server, State};
+use crate::state::{Course, Server, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
 
@@ -42,7 +42,14 @@ pub(crate) enum Objection {
     /// yet.
     Unprofiled(Option<JobId>),
     /// A job would be slower than the policy asks for.
-    Floor(Fraction),
+    Floor {
+        /// Which.
+        job: JobId,
+        /// What is predicted of it.
+        expected: Fraction,
+        /// What it must keep.
+        floor: Fraction,
+    },
     /// A job that is there would keep too little over its whole run.
     WholeRun {
         /// Which.
@@ -314,17 +321,19 @@ impl<'a> Slot<'a> {
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let least = if want.overdue { Fraction(0) } else { rule.gain };
-            if outlook.joins.expected < rule.floor {
-                return Some(Objection::Floor(rule.floor));
+            let (job, expected) = (want.job, outlook.joins.expected);
+            if outlook.joins_over_run(want.start.share) < rule.floor {
+                return Some(Objection::Floor { job, expected, floor: rule.floor });
             }
-            if outlook.paces.iter().any(|pace| pace.expected < rule.dip()) {
-                return Some(Objection::Floor(rule.dip()));
+            if expected < rule.dip() {
+                return Some(Objection::Floor { job, expected, floor: rule.dip() });
             }
-            if let Some((job, whole)) = slowed_down(beside, outlook, rule.whole_run()) {
-                return Some(Objection::WholeRun { job, whole, least: rule.whole_run() });
+            if let Some(objection) = slowed_down(beside, outlook, want.start.takes, rule) {
+                return Some(objection);
             }
-            if outlook.gain() < least {
-                return Some(Objection::Gain { gain: outlook.gain(), least });
+            let gain = outlook.gain_over_run(want.start.share);
+            if gain < least {
+                return Some(Objection::Gain { gain, least });
             }
             if self.state.is_bad(beside.company(self.server_for(want)), want.class) {
                 return Some(Objection::Bad);
@@ -443,12 +452,7 @@ impl<'a> Slot<'a> {
                 Objection::Foreign => Refusal::Uncontrolled,
                 Objection::Apart(job) => Refusal::Apart { job },
                 Objection::Unprofiled(job) => Refusal::Unprofiled { job },
-                Objection::Floor(floor) => {
-                    let tasks = self.predicted(want);
-                    let slowest = tasks.iter().min_by_key(|task| task.expected);
-                    let (job, expected) = slowest.map_or((want.job, floor), |task| (task.job, task.expected));
-                    Refusal::Floor { job, expected, floor }
-                }
+                Objection::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
                 Objection::WholeRun { job, whole, least } => Refusal::WholeRun { job, whole, least },
                 Objection::Gain { gain, least } => Refusal::Gain { gain, least },
                 Objection::Bad => Refusal::Bad,
@@ -529,17 +533,32 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// The first of those who are there that would keep less than this over its whole run if a job joined, and what it would keep.
-fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, least: Fraction) -> Option<(JobId, Fraction)> {
-    let there = |(member, pace): (&Member, Pace)| {
+/// What a newcomer that starts up for so long would do to those who are there, if that is too much: at any time, or over a whole
+/// run. Who is over before it works is not slowed down by it.
+fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Progress) -> Option<Objection> {
+    let there = || {
+        beside.paces(outlook).filter(|(member, pace)| {
+            let ends = |course: Course| course.ends_within(start, member.pace.unwrap_or(pace.expected));
+            start == Millis::ZERO || !member.course.is_some_and(ends)
+        })
+    };
+    let floor = rule.dip();
+    if let Some((member, Pace { expected, .. })) = there().min_by_key(|(_, pace)| pace.expected)
+        && expected < floor
+    {
+        return Some(Objection::Floor { job: member.job, expected, floor });
+    }
+    let least = rule.whole_run();
+    there().find_map(|(member, pace)| {
         // At this speed a job gets no slower over its whole run, whatever it has kept so far.
         let whole = match member.course {
-            Some(course) if pace.expected < least => course.whole_run(pace.expected),
+            Some(course) if pace.expected < least => {
+                course.whole_run(member.pace.unwrap_or(pace.expected), start, pace.expected)
+            }
             _ => pace.expected,
         };
-        (whole < least).then_some((member.job, whole))
-    };
-    beside.paces(outlook).find_map(there)
+        (whole < least).then_some(Objection::WholeRun { job: member.job, whole, least })
+    })
 }
 
 /// How long a GPU takes no MPS clients yet, after a fault.

@@ -8,7 +8,7 @@ use crate::model::{Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
 use crate::progress::Class;
 use crate::slowdown;
-use crate::state::{Share, State};
+use crate::state::{Share, Startup, State};
 use crate::units::{MiB, Millis};
 
 /// What a pending job wants of a GPU.
@@ -47,6 +47,8 @@ pub(super) struct Want {
     pub(super) blind: Option<Blind>,
     /// It would have started by now without sharing.
     pub(super) overdue: bool,
+    /// How it starts up.
+    pub(super) start: Startup,
 }
 
 /// How much a job gets of whose memory nothing is known: the same for all of them in a plan.
@@ -115,6 +117,8 @@ pub(super) struct WantKind {
     /// Its MPS server, where predictions count and some GPU has jobs of that server.
     pub(super) server: Option<u32>,
     pub(super) overdue: bool,
+    /// How it starts up, where predictions count.
+    pub(super) start: Startup,
     pub(super) blind: Option<Blind>,
     /// The job itself, where its answers are its own.
     pub(super) job: Option<JobId>,
@@ -171,6 +175,7 @@ impl Want {
             class: job.class(),
             blind,
             overdue: state.is_overdue(job, now),
+            start: if policy.progress.is_some() { state.startup(job) } else { Startup::default() },
         }
     }
 

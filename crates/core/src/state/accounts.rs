@@ -1,14 +1,14 @@
 //! What each user has had of the GPUs: time, the part of it that counts where several shared, progress and energy.
 //!
 //! A GPU's time is divided among its tenants in equal parts, so that what all users are charged is the time in which GPUs
-//! had tenants. Progress is a job's time on a GPU times its speed there: as measured beside its present neighbours, else as
-//! predicted when they came together, else 1 over the number of tenants. How energy is divided is in [`super::energy`]: what
+//! had tenants. Progress is a job's time on a GPU times its speed there: 1 while it starts up, then as measured beside its
+//! present neighbours, else as predicted when they came together, else 1 over the number of tenants. How energy is divided is in [`super::energy`]: what
 //! a job is charged of it, its user is. Accounts are brought up to date when tenants, speeds or energy counters change; in
 //! between, [`State::accounts_at`] and [`State::metered_at`] say what they will be.
 
 use super::State;
 use super::energy::{Load, Meter, Others, Tally};
-use crate::ledger::Gpu;
+use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, Had, Job, JobId, SharingMode, User};
 use crate::policy::Options;
 use crate::units::{Fraction, Millis};
@@ -176,7 +176,16 @@ impl Decayed {
 /// A job on a GPU, as far as it is charged.
 struct Part {
     pace: Fraction,
+    /// Until then it started up, which nobody slows down.
+    starts_until: Millis,
     load: Load,
+}
+
+/// The mean pace over a span of which the first part is start-up.
+fn over(pace: Fraction, starting: Millis, span: Millis) -> Fraction {
+    let works = u128::from(span.since(starting).0) * u128::from(pace.0);
+    let sum = u128::from(starting.0) * u128::from(Fraction::ONE.0) + works;
+    Fraction(u32::try_from(sum / u128::from(span.0.max(1))).unwrap_or(pace.0))
 }
 
 /// A job that ends no longer than this after the last reading of the counter has no time of which the energy is not known:
@@ -237,13 +246,14 @@ impl Accounts {
             return;
         }
         let among = parts.len() as u64;
-        for (at, Part { pace, load }) in (0..).zip(&parts) {
+        for (at, Part { pace, starts_until, load }) in (0..).zip(&parts) {
+            let pace = over(*pace, starts_until.since(from).min(span), span);
             // What does not divide evenly goes to the first, a millisecond each.
             let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
             let Some(account) = self.users.get_mut(&load.uid) else { continue };
-            account.charge(from, span, charged, *pace, options);
+            account.charge(from, span, charged, pace, options);
             let had = self.jobs.entry(load.job).or_default();
-            had.charge(span, *pace);
+            had.charge(span, pace);
             if meter.is_read() {
                 meter.owes(load.job, load.uid, span, charged);
             } else {
@@ -329,12 +339,12 @@ impl State {
     /// Whom the time and the energy of a GPU are charged to.
     fn parts(&self, id: GpuId) -> (Vec<Part>, Others) {
         let Some(gpu) = self.gpu(id) else { return (Vec::new(), Others::None) };
-        let part = |job: &Job| {
+        let part = |tenant: &Tenant| {
+            let job = self.job(tenant.job)?;
             let pace = self.pace(job);
-            Part { pace, load: load(gpu, job, pace) }
+            Some(Part { pace, starts_until: self.starts_until(job, tenant), load: load(gpu, job, pace) })
         };
-        let jobs = gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
-        (jobs.map(part).collect(), Others::on(gpu))
+        (gpu.tenants.iter().filter_map(part).collect(), Others::on(gpu))
     }
 
     /// What part each job on a GPU has of what the GPU does, as energy is divided. `None`: it is not known of one of them.
@@ -351,6 +361,21 @@ impl State {
             _ => None,
         };
         parts.iter().map(|part| (part.load.job, share(part))).collect()
+    }
+
+    /// What the present attempt of a job that has GPUs had of them until now.
+    pub(super) fn had_until_now(&self, job: &Job) -> Had {
+        let mut had = self.accounts.had(job.spec.id);
+        let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
+        for (id, gpu) in gpus.filter_map(|id| Some((id, self.gpu(*id)?))) {
+            let (Some(meter), Some(tenant)) = (self.accounts.meters.get(id), gpu.tenant(job.spec.id)) else {
+                continue;
+            };
+            let (from, span) = (meter.until, self.now.since(meter.until));
+            let starting = self.starts_until(job, tenant).since(from).min(span);
+            had.charge(span, over(self.pace(job), starting, span));
+        }
+        had
     }
 
     /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest.
@@ -506,7 +531,7 @@ mod tests {
     fn charge(accounts: &mut Accounts, parts: &[(u32, u32)], now: Millis, options: &Options) {
         let part = |(job, (uid, pace)): (u64, &(u32, u32))| {
             let load = Load { job: JobId(job), uid: *uid, memory: 1, activity: None };
-            Part { pace: Fraction::percent(*pace), load }
+            Part { pace: Fraction::percent(*pace), starts_until: Millis::ZERO, load }
         };
         accounts.charge(GpuId(0), (1..).zip(parts).map(part).collect(), Others::None, now, options);
     }

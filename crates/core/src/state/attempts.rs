@@ -212,6 +212,12 @@ impl State {
         if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
             self.peaks.add(command, peak);
         }
+        let began =
+            left.iter().filter_map(|(_, t)| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();
+        // One that was suspended may have been so before it worked.
+        if let (Some(took), Reason::Completed, Millis::ZERO) = (began, &verdict, suspended) {
+            self.starts.add(command, took);
+        }
         let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
         let seen = left.iter().filter_map(|(_, t)| t.seen(now)).reduce(|a, b| SeenMemory {
             active: a.active.max(b.active),

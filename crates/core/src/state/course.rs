@@ -16,27 +16,46 @@ pub(crate) struct Course {
     done: Millis,
     /// Time that it takes alone from now on, if it takes as long as expected. Zero: it has taken longer.
     pub(crate) left: Millis,
+    /// The part of it in which it still starts up, which nobody slows down.
+    start: Millis,
 }
 
 impl Course {
-    /// Speed over its whole run, over its speed alone, if it goes on at this pace until its end.
-    pub(crate) fn whole_run(self, pace: Fraction) -> Fraction {
+    /// Whether it is over within this time if it goes on at this pace.
+    pub(crate) fn ends_within(self, time: Millis, pace: Fraction) -> bool {
+        let left = u128::from(self.left.0.max(self.done.0 / LONGER).max(1));
+        let start = u128::from(self.start.0).min(left);
+        start + (left - start) * u128::from(Fraction::ONE.0) / u128::from(pace.0.max(1)) <= u128::from(time.0)
+    }
+
+    /// Speed over its whole run, over its speed alone, if it goes on as now for a while and then at the last pace until its end.
+    pub(crate) fn whole_run(self, now: Fraction, for_now: Millis, then: Fraction) -> Fraction {
         let left = u128::from(self.left.0.max(self.done.0 / LONGER).max(1));
         let one = u128::from(Fraction::ONE.0);
         let alone = u128::from(self.done.0) + left;
-        let took = u128::from(self.on.0) + left * one / u128::from(pace.0.max(1));
+        let start = u128::from(self.start.0).min(left);
+        let works_for_now = u128::from(for_now.0).saturating_sub(start);
+        let (now, then) = (u128::from(now.0.max(1)), u128::from(then.0.max(1)));
+        let work = left - start;
+        let done_for_now = (works_for_now * now / one).min(work);
+        let took = start + done_for_now * one / now + (work - done_for_now) * one / then;
+        let took = u128::from(self.on.0) + took;
         Fraction(u32::try_from(alone * one / took.max(1)).unwrap_or(u32::MAX))
     }
 }
 
 impl State {
-    /// How far a job is that has GPUs, as of when it was last charged: a minute ago at most where jobs go by length
-    /// ([`super::weights`]).
+    /// How far a job is that has GPUs.
     pub(crate) fn course(&self, job: &Job) -> Course {
         let gpus = job.placement().map_or(1, |placed| placed.gpus.len().max(1)) as u64;
-        let had = self.accounts.had(job.spec.id);
+        let had = self.had_until_now(job);
         let (on, done) = (Millis(had.held.0 / gpus), Millis(had.progress().0 / gpus));
-        Course { on, done, left: Millis::secs(job.spec.run_s()).since(done) }
+        let left = Millis::secs(job.spec.run_s()).since(done);
+        let tenants = job.placement().into_iter().flat_map(|placed| &placed.gpus);
+        let tenants = tenants.filter_map(|gpu| self.gpu(*gpu)?.tenant(job.spec.id));
+        let start = tenants.map(|tenant| self.starts_until(job, tenant).since(self.now())).max();
+        let start = start.unwrap_or_default();
+        Course { on, done, left, start: start.min(Millis(left.0 / 2)) }
     }
 }
 
@@ -45,27 +64,67 @@ mod tests {
     use super::*;
 
     const fn course(on: u64, done: u64, left: u64) -> Course {
-        Course { on: Millis::secs(on), done: Millis::secs(done), left: Millis::secs(left) }
+        let (on, done, left) = (Millis::secs(on), Millis::secs(done), Millis::secs(left));
+        Course { on, done, left, start: Millis::ZERO }
+    }
+
+    impl Course {
+        fn whole_run_at(self, pace: Fraction) -> Fraction {
+            self.whole_run(Fraction::ONE, Millis::ZERO, pace)
+        }
+    }
+
+    #[test]
+    fn until_a_neighbour_works_it_goes_on_as_now() {
+        let (half, fifth) = (Fraction::percent(50), Fraction::percent(20));
+        let course = course(0, 0, 100);
+        assert_eq!(course.whole_run(half, Millis::secs(200), fifth), half);
+        // 100 s of half the speed do half of it, and the rest takes 250.
+        assert_eq!(course.whole_run(half, Millis::secs(100), fifth).0, 2857);
+        let starting = Course { start: Millis::secs(50), ..course };
+        assert_eq!(starting.whole_run(half, Millis::secs(50), fifth).0, 3333);
+        assert_eq!(starting.whole_run(half, Millis::secs(150), fifth).0, 6666);
+    }
+
+    #[test]
+    fn the_rest_takes_as_long_as_its_pace_says() {
+        let half = Fraction::percent(50);
+        let ends_within = |course: Course, seconds| course.ends_within(Millis::secs(seconds), half);
+        assert!(ends_within(course(0, 0, 10), 20) && !ends_within(course(0, 0, 10), 19));
+        let starting = Course { start: Millis::secs(5), ..course(0, 0, 10) };
+        assert!(ends_within(starting, 15) && !ends_within(starting, 14));
+        // One that takes longer than expected is not taken to be over at once.
+        assert!(!ends_within(course(100, 100, 0), 49));
+    }
+
+    #[test]
+    fn start_up_is_not_slowed_down() {
+        let half = Fraction::percent(50);
+        let starting = |on, left, start| Course { start: Millis::secs(start), ..course(on, on, left) };
+        assert_eq!(starting(0, 20, 10).whole_run_at(half).0, 6666);
+        assert_eq!(starting(10, 20, 0).whole_run_at(half).0, 6000);
+        assert_eq!(starting(0, 0, 10).whole_run_at(half), Fraction::ONE);
     }
 
     #[test]
     fn a_slow_phase_weighs_as_much_as_it_lasts() {
         let half = Fraction::percent(50);
         // All of it at half its speed, half of it, none of it.
-        assert_eq!(course(0, 0, 100).whole_run(half), half);
-        assert_eq!(course(100, 100, 100).whole_run(half).0, 6666);
-        assert_eq!(course(100, 100, 100).whole_run(Fraction::ONE), Fraction::ONE);
+        assert_eq!(course(0, 0, 100).whole_run_at(half), half);
+        assert_eq!(course(100, 100, 100).whole_run_at(half).0, 6666);
+        assert_eq!(course(100, 100, 100).whole_run_at(Fraction::ONE), Fraction::ONE);
         // The same again after a slow half is still half; at full speed it is better.
-        assert_eq!(course(200, 100, 100).whole_run(half), half);
-        assert_eq!(course(200, 100, 100).whole_run(Fraction::ONE).0, 6666);
+        assert_eq!(course(200, 100, 100).whole_run_at(half), half);
+        assert_eq!(course(200, 100, 100).whole_run_at(Fraction::ONE).0, 6666);
     }
 
     #[test]
     fn one_that_takes_longer_than_expected_has_a_quarter_left() {
-        assert_eq!(course(100, 100, 0).whole_run(Fraction::percent(50)).0, 8333);
-        assert_eq!(course(0, 0, 0).whole_run(Fraction::ONE), Fraction::ONE);
-        assert_eq!(course(0, 0, 1).whole_run(Fraction(0)).0, 1);
-        let most = Course { on: Millis(u64::MAX), done: Millis(u64::MAX), left: Millis(u64::MAX) };
-        assert_eq!(most.whole_run(Fraction::ONE), Fraction::ONE);
+        assert_eq!(course(100, 100, 0).whole_run_at(Fraction::percent(50)).0, 8333);
+        assert_eq!(course(0, 0, 0).whole_run_at(Fraction::ONE), Fraction::ONE);
+        assert_eq!(course(0, 0, 1).whole_run_at(Fraction(0)).0, 1);
+        let endless = Millis(u64::MAX);
+        let most = Course { on: endless, done: endless, left: endless, start: endless };
+        assert_eq!(most.whole_run_at(Fraction::ONE), Fraction::ONE);
     }
 }

@@ -16,6 +16,7 @@ mod place;
 mod predictions;
 mod requests;
 mod shadow;
+mod starts;
 mod suppose;
 mod suspensions;
 mod waiting;
@@ -41,6 +42,8 @@ use peaks::Peaks;
 use predictions::{Bad, Outlooks};
 use serde::{Deserialize, Serialize};
 use shadow::Shadows;
+use starts::Starts;
+pub use starts::Startup;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use waiting::Waiting;
@@ -110,6 +113,9 @@ pub struct State {
     /// What commands took lately.
     #[serde(default, skip_serializing_if = "Peaks::is_empty")]
     peaks: Peaks,
+    /// How long commands started up lately.
+    #[serde(default, skip_serializing_if = "Starts::is_empty")]
+    starts: Starts,
     /// Companies in which a job was measured below the floor of the policy, with when that was.
     #[serde(default, skip_serializing_if = "Bad::is_empty")]
     bad: Bad,

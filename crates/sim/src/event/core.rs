@@ -5,7 +5,7 @@
 //! something changes on it, and readings never go stale.
 
 use super::Setup;
-use super::knowledge::Known;
+use super::knowledge::{Known, RunTimesKnown};
 use super::outcome::End;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
@@ -23,7 +23,7 @@ use carma_core::recovery::{Evidence, EvidenceKind, Said};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::WindowSummary;
 use carma_core::{Action, Input, State};
-use carma_run_time::{Class, Run, RunTimes};
+use carma_run_time::{Class, Run, RunTimes, news};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -110,6 +110,31 @@ impl<'a> CoreScheduler<'a> {
 
     fn command(&self, job: JobIndex) -> u64 {
         self.commands.get(job as usize).copied().unwrap_or_default()
+    }
+
+    /// A job is over: of the first that wait, those of its task and those of which little is known hear what it took, as the daemon's
+    /// do.
+    fn tell_run_times(&mut self, now: Millis, over: JobIndex) {
+        let by_length = self.state.options().policy.line.is_by_length();
+        if !by_length || self.known.run_times() != RunTimesKnown::Learned {
+            return;
+        }
+        let program = self.class(over).program;
+        let mut others = 0;
+        let mut told = Vec::new();
+        for (_, job) in self.state.queue().line(now).take(news::LOOKED_AT) {
+            let (class, before) = (self.class(index(job.spec.id)), job.spec.run_time.as_ref());
+            let is_other = class.program != program;
+            if is_other && (others == news::TOLD || !news::is_little(before)) {
+                continue;
+            }
+            others += usize::from(is_other);
+            let run_time = self.run_times.forecast(&class).filter(|now| news::is_news(before, now));
+            told.extend(run_time.map(|run_time| (job.spec.id, run_time)));
+        }
+        for (job, run_time) in told {
+            self.apply(now, &Input::RunTime { job, run_time });
+        }
     }
 
     /// A job is over: where that is how memory is learned, the others of its task hear of it.
@@ -377,6 +402,7 @@ impl Scheduler for CoreScheduler<'_> {
             // As the daemon measures it: what was lost to neighbours is taken out.
             let seconds = world.jobs[job as usize].solo.div_ceil(1000);
             self.run_times.learn(&self.class(job), Run { seconds, cut: false });
+            self.tell_run_times(now, job);
             self.learn_memory(now, job);
         }
         let over = applied.is_none_or(|applied| !applied.finished.is_empty());

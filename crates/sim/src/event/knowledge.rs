@@ -137,6 +137,11 @@ impl Known {
         &self.knowledge.errors
     }
 
+    /// What is known of run times.
+    pub(super) const fn run_times(&self) -> RunTimesKnown {
+        self.knowledge.run_times
+    }
+
     /// How long a job is expected to run, where that is not learned.
     pub(super) fn run_time(&self, command: u64, job: &WorkJob) -> Option<RunTime> {
         if self.knowledge.run_times == RunTimesKnown::Learned {

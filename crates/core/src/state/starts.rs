@@ -1,0 +1,161 @@
+//! How long commands took to start up lately, and what that is of the run of a job that is about to.
+//!
+//! While a job starts up (it imports, loads, creates its CUDA context) it hardly uses its GPU: neighbours do not slow it
+//! down, nor does it slow them down. Of a job of minutes that is a lot, of one of hours nothing.
+
+use super::State;
+use crate::ledger::Tenant;
+use crate::model::Job;
+use crate::units::{Fraction, Millis};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// The latest commands that ran, each with the time from its placement to its first step, as it was seen last; where no steps are
+/// seen, to its first memory on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "VecDeque<(u64, Millis)>", into = "VecDeque<(u64, Millis)>")]
+pub(super) struct Starts {
+    of: VecDeque<(u64, Millis)>,
+    /// What is expected of a command that has not run; `None`: too few have.
+    usual: Option<Millis>,
+    /// The longest of them.
+    longest: Millis,
+}
+
+/// Commands that are remembered.
+const MOST: usize = 64;
+/// Of fewer commands nothing is concluded for others.
+const LEAST: usize = 3;
+
+/// Shares of a run are taken in so many parts, rounded down: jobs of one command whose run times are forecast a little
+/// differently are to be answered alike, and what is less counts as nothing.
+const PARTS: u64 = 16;
+/// No more than so many of them: the rest is work that others may slow down.
+const MOST_PARTS: u64 = PARTS / 2;
+
+/// How a job that waits will start up, as far as that is known and counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Startup {
+    /// The part of its run alone that it is.
+    pub share: Fraction,
+    /// How long it takes.
+    pub takes: Millis,
+}
+
+impl From<VecDeque<(u64, Millis)>> for Starts {
+    fn from(of: VecDeque<(u64, Millis)>) -> Self {
+        let mut took: Vec<Millis> = of.iter().map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        // A quarter of the commands is faster: taken to be longer than it is, a start-up would bring too many together.
+        let usual = took.get(took.len() / 4).copied().filter(|_| took.len() >= LEAST);
+        Self { usual, longest: took.last().copied().unwrap_or_default(), of }
+    }
+}
+
+impl From<Starts> for VecDeque<(u64, Millis)> {
+    fn from(starts: Starts) -> Self {
+        starts.of
+    }
+}
+
+impl Starts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    pub(super) fn add(&mut self, command: u64, took: Millis) {
+        let mut of = std::mem::take(&mut self.of);
+        of.retain(|(known, _)| *known != command);
+        of.push_back((command, took));
+        if of.len() > MOST {
+            of.pop_front();
+        }
+        *self = of.into();
+    }
+
+    /// How long a command is expected to start up.
+    fn expected(&self, command: u64) -> Option<Millis> {
+        let own = self.of.iter().find(|(known, _)| *known == command);
+        own.map(|(_, took)| *took).or(self.usual)
+    }
+
+    /// How a command starts up that runs for so long in all.
+    fn of_run(&self, command: u64, run: Millis) -> Startup {
+        // Most jobs are long.
+        if run.0 >= self.longest.0.saturating_mul(PARTS) {
+            return Startup::default();
+        }
+        let takes = self.expected(command).unwrap_or_default();
+        let parts = (takes.0 * PARTS).checked_div(run.0).unwrap_or(0);
+        if parts == 0 {
+            return Startup::default();
+        }
+        let share = parts.min(MOST_PARTS) * u64::from(Fraction::ONE.0) / PARTS;
+        Startup { share: Fraction(u32::try_from(share).unwrap_or(0)), takes: takes.min(Millis(run.0 / 2)) }
+    }
+}
+
+impl State {
+    /// How a job that waits will start up: for half of its run at most.
+    #[must_use]
+    pub fn startup(&self, job: &Job) -> Startup {
+        self.starts.of_run(job.spec.command_key, Millis::secs(job.spec.run_s()))
+    }
+
+    /// Since when or from when on a job works on a GPU: its first step was seen, or its memory and no less than its command took
+    /// before. `None`: nothing tells.
+    pub(super) fn at_work_from(&self, job: &Job, tenant: &Tenant) -> Option<Millis> {
+        let expected = self.starts.expected(job.spec.command_key).map(|start| tenant.placed + start);
+        tenant.stepped.or_else(|| expected.max(tenant.active_since))
+    }
+
+    /// Until when a job that is on a GPU starts up, as far as one can tell now: one that was not seen on it still does.
+    pub(super) fn starts_until(&self, job: &Job, tenant: &Tenant) -> Millis {
+        let seen = tenant.stepped.or(tenant.active_since).is_some();
+        self.at_work_from(job, tenant).max((!seen).then_some(self.now())).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(took: &[(u64, u64)]) -> Starts {
+        let mut starts = Starts::default();
+        took.iter().for_each(|(command, took)| starts.add(*command, Millis::secs(*took)));
+        starts
+    }
+
+    #[test]
+    fn a_command_counts_once_and_the_oldest_are_forgotten() {
+        let mut starts = of(&[(1, 10), (2, 20), (1, 30)]);
+        assert_eq!(starts.expected(1), Some(Millis::secs(30)));
+        assert_eq!(starts.expected(3), None);
+        (100..200).for_each(|command| starts.add(command, Millis::secs(7)));
+        assert_eq!((starts.of.len(), starts.longest), (MOST, Millis::secs(7)));
+    }
+
+    #[test]
+    fn others_are_expected_to_take_what_a_quarter_of_the_commands_takes_less_than() {
+        let starts = of(&[(1, 10), (2, 20), (3, 12), (4, 300)]);
+        assert_eq!(starts.expected(9), Some(Millis::secs(12)));
+    }
+
+    #[test]
+    fn the_share_is_in_sixteenths_and_half_at_most() {
+        let starts = of(&[(1, 10)]);
+        let of = |run| starts.of_run(1, Millis::secs(run));
+        let share = |run| of(run).share.0;
+        assert_eq!([share(0), share(5), share(20), share(40), share(45)], [0, 5000, 5000, 2500, 1875]);
+        assert_eq!([share(159), share(160), share(3600)], [625, 0, 0]);
+        assert_eq!([of(12).takes, of(45).takes, of(160).takes].map(|t| t.0), [6_000, 10_000, 0]);
+        assert_eq!(starts.of_run(2, Millis::secs(20)), Startup::default());
+    }
+
+    #[test]
+    fn what_is_derived_is_derived_again() {
+        let starts = of(&[(1, 10), (2, 20), (3, 30)]);
+        let text = serde_json::to_string(&starts).expect("numbers");
+        assert_eq!(serde_json::from_str::<Starts>(&text).expect("as written"), starts);
+    }
+}

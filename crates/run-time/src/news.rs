@@ -1,0 +1,65 @@
+//! Which jobs that wait are told what an end teaches.
+
+use carma_core::model::{RunTime, RunsOf};
+
+/// Jobs at the head of the queue that hear of an end although it was of another program: those of which little is known.
+pub const TOLD: usize = 64;
+/// Jobs at the head of the queue that are looked at for that.
+pub const LOOKED_AT: usize = 1024;
+/// So many runs of other programs say what they can.
+const FEW: u32 = 8;
+
+/// Whether a forecast says so much else than before that a job that waits is told: each end of an array's jobs moves those of
+/// all others a little.
+#[must_use]
+pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
+    let Some(before) = before else { return true };
+    let moved = |before: u64, now: u64| before.abs_diff(now) > before / 10;
+    before.basis != now.basis
+        || now.runs >= before.runs.saturating_mul(2)
+        || moved(before.low_s, now.low_s)
+        || moved(before.median_s, now.median_s)
+        || moved(before.high_s, now.high_s)
+}
+
+/// Whether so little is known of a job's run time that an end of any job may tell more: nothing, or what a few runs of other
+/// programs took.
+#[must_use]
+pub fn is_little(known: Option<&RunTime>) -> bool {
+    known.is_none_or(|known| matches!(known.basis, RunsOf::User | RunsOf::All) && known.runs < FEW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_little_more_is_no_news() {
+        let one = RunTime { low_s: 100, median_s: 200, high_s: 300, basis: RunsOf::Command, runs: 4 };
+        assert!(is_news(None, &one) && !is_news(Some(&one), &one));
+        assert!(!is_news(Some(&one), &RunTime { median_s: 210, runs: 5, ..one }));
+        for news in [
+            RunTime { median_s: 230, ..one },
+            RunTime { low_s: 80, ..one },
+            RunTime { high_s: 400, ..one },
+            RunTime { runs: 8, ..one },
+            RunTime { basis: RunsOf::User, ..one },
+        ] {
+            assert!(is_news(Some(&one), &news), "{news:?}");
+        }
+    }
+
+    #[test]
+    fn few_runs_of_others_are_little() {
+        let one = RunTime { low_s: 1, median_s: 2, high_s: 3, basis: RunsOf::User, runs: 7 };
+        assert!(
+            is_little(None)
+                && is_little(Some(&one))
+                && is_little(Some(&RunTime { basis: RunsOf::All, ..one }))
+        );
+        assert!(!is_little(Some(&RunTime { runs: 8, ..one })));
+        for basis in [RunsOf::Command, RunsOf::Program] {
+            assert!(!is_little(Some(&RunTime { basis, ..one })));
+        }
+    }
+}
