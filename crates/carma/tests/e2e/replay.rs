@@ -65,15 +65,20 @@ fn replays(daemon: &mut Daemon, ids: &[u64]) {
     let mut finished = Vec::new();
     let mut planned: std::vec::IntoIter<Action> = Vec::new().into_iter();
     let mut decisions = 0;
-    for (at, input) in &inputs {
+    for (n, (at, input)) in inputs.iter().enumerate() {
         match input {
             Input::Decided(action) => {
                 if planned.as_slice().is_empty() {
-                    // A launch carries the time at which it was planned.
-                    let when = match &**action {
-                        Action::Launch { placement, .. } => placement.at,
-                        _ => *at,
+                    // A launch carries the time at which it and what was decided with it were planned.
+                    let together = inputs[n..].iter().map_while(|(_, input)| match input {
+                        Input::Decided(action) => Some(&**action),
+                        _ => None,
+                    });
+                    let planned_at = |action: &Action| match action {
+                        Action::Launch { placement, .. } => Some(placement.at),
+                        _ => None,
                     };
+                    let when = together.filter_map(planned_at).next().unwrap_or(*at);
                     planned = carma_core::plan(&state, when).actions.into_iter();
                 }
                 assert_eq!(planned.next().as_ref(), Some(&**action), "decision {decisions}");
