@@ -111,7 +111,7 @@ impl Outlook {
         Fraction(self.after().0.saturating_sub(self.before.0))
     }
 
-    /// What the newcomer keeps of its speed over its whole run, of which it starts up in this part: nobody slows that down.
+    /// Mean progress of the newcomer over its whole run, of which this part is start-up, without interference.
     #[must_use]
     pub fn joins_over_run(&self, start: Fraction) -> Fraction {
         let one = u64::from(Fraction::ONE.0);
@@ -119,8 +119,8 @@ impl Outlook {
         Fraction(u32::try_from(one * one / (start + work).max(1)).unwrap_or(u32::MAX))
     }
 
-    /// What it adds to the sum of progress, in the mean over its whole run: while it starts up it gets on and costs nobody
-    /// anything. Nothing if it costs the others more than it gains once it works.
+    /// Mean gain over the newcomer's whole run: 1 during start-up, then [`Self::gain`]. Zero if the sum of progress falls once it
+    /// works.
     #[must_use]
     pub fn gain_over_run(&self, start: Fraction) -> Fraction {
         let (start, work) = self.lasts(start);

@@ -176,13 +176,14 @@ impl Decayed {
 /// A job on a GPU, as far as it is charged.
 struct Part {
     pace: Fraction,
-    /// Until then it started up, which nobody slows down.
+    /// End of its start-up, until when its speed is 1.
     starts_until: Millis,
     load: Load,
 }
 
-/// The mean pace over a span of which the first part is start-up.
-fn over(pace: Fraction, starting: Millis, span: Millis) -> Fraction {
+/// The mean pace over a span from a time on, of which what is before the end of start-up goes at full speed.
+fn over(pace: Fraction, starts_until: Millis, from: Millis, span: Millis) -> Fraction {
+    let starting = starts_until.since(from).min(span);
     let works = u128::from(span.since(starting).0) * u128::from(pace.0);
     let sum = u128::from(starting.0) * u128::from(Fraction::ONE.0) + works;
     Fraction(u32::try_from(sum / u128::from(span.0.max(1))).unwrap_or(pace.0))
@@ -247,7 +248,7 @@ impl Accounts {
         }
         let among = parts.len() as u64;
         for (at, Part { pace, starts_until, load }) in (0..).zip(&parts) {
-            let pace = over(*pace, starts_until.since(from).min(span), span);
+            let pace = over(*pace, *starts_until, from, span);
             // What does not divide evenly goes to the first, a millisecond each.
             let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
             let Some(account) = self.users.get_mut(&load.uid) else { continue };
@@ -372,8 +373,7 @@ impl State {
                 continue;
             };
             let (from, span) = (meter.until, self.now.since(meter.until));
-            let starting = self.starts_until(job, tenant).since(from).min(span);
-            had.charge(span, over(self.pace(job), starting, span));
+            had.charge(span, over(self.pace(job), self.starts_until(job, tenant), from, span));
         }
         had
     }

@@ -16,27 +16,31 @@ pub(crate) struct Course {
     done: Millis,
     /// Time that it takes alone from now on, if it takes as long as expected. Zero: it has taken longer.
     pub(crate) left: Millis,
-    /// The part of it in which it still starts up, which nobody slows down.
+    /// The part of it that is start-up, without interference.
     start: Millis,
 }
 
 impl Course {
-    /// Whether it is over within this time if it goes on at this pace.
-    pub(crate) fn ends_within(self, time: Millis, pace: Fraction) -> bool {
+    /// Start-up and work that are left, in milliseconds alone.
+    fn rest(self) -> (u128, u128) {
         let left = u128::from(self.left.0.max(self.done.0 / LONGER).max(1));
         let start = u128::from(self.start.0).min(left);
-        start + (left - start) * u128::from(Fraction::ONE.0) / u128::from(pace.0.max(1)) <= u128::from(time.0)
+        (start, left - start)
+    }
+
+    /// Whether it is over within this time if it goes on at this pace.
+    pub(crate) fn ends_within(self, time: Millis, pace: Fraction) -> bool {
+        let (start, work) = self.rest();
+        start + work * u128::from(Fraction::ONE.0) / u128::from(pace.0.max(1)) <= u128::from(time.0)
     }
 
     /// Speed over its whole run, over its speed alone, if it goes on as now for a while and then at the last pace until its end.
     pub(crate) fn whole_run(self, now: Fraction, for_now: Millis, then: Fraction) -> Fraction {
-        let left = u128::from(self.left.0.max(self.done.0 / LONGER).max(1));
+        let (start, work) = self.rest();
         let one = u128::from(Fraction::ONE.0);
-        let alone = u128::from(self.done.0) + left;
-        let start = u128::from(self.start.0).min(left);
+        let alone = u128::from(self.done.0) + start + work;
         let works_for_now = u128::from(for_now.0).saturating_sub(start);
         let (now, then) = (u128::from(now.0.max(1)), u128::from(then.0.max(1)));
-        let work = left - start;
         let done_for_now = (works_for_now * now / one).min(work);
         let took = start + done_for_now * one / now + (work - done_for_now) * one / then;
         let took = u128::from(self.on.0) + took;

@@ -1,7 +1,7 @@
 //! How long commands took to start up lately, and what that is of the run of a job that is about to.
 //!
-//! While a job starts up (it imports, loads, creates its CUDA context) it hardly uses its GPU: neighbours do not slow it
-//! down, nor does it slow them down. Of a job of minutes that is a lot, of one of hours nothing.
+//! During start-up (imports, loading, creation of the CUDA context) a job hardly uses its GPU: there is no interference with
+//! its neighbours. Of a job of minutes that is a lot, of one of hours nothing.
 
 use super::State;
 use crate::ledger::Tenant;
@@ -86,7 +86,7 @@ impl Starts {
             return Startup::default();
         }
         let takes = self.expected(command).unwrap_or_default();
-        let parts = (takes.0 * PARTS).checked_div(run.0).unwrap_or(0);
+        let parts = takes.0.saturating_mul(PARTS).checked_div(run.0).unwrap_or(0);
         if parts == 0 {
             return Startup::default();
         }
@@ -102,17 +102,13 @@ impl State {
         self.starts.of_run(job.spec.command_key, Millis::secs(job.spec.run_s()))
     }
 
-    /// Since when or from when on a job works on a GPU: its first step was seen, or its memory and no less than its command took
-    /// before. `None`: nothing tells.
-    pub(super) fn at_work_from(&self, job: &Job, tenant: &Tenant) -> Option<Millis> {
-        let expected = self.starts.expected(job.spec.command_key).map(|start| tenant.placed + start);
-        tenant.stepped.or_else(|| expected.max(tenant.active_since))
-    }
-
-    /// Until when a job that is on a GPU starts up, as far as one can tell now: one that was not seen on it still does.
+    /// When the start-up of a job on a GPU ended or is expected to end: at its first step; until that is seen, once it has memory on the
+    /// GPU, and not before its command is expected to.
     pub(super) fn starts_until(&self, job: &Job, tenant: &Tenant) -> Millis {
-        let seen = tenant.stepped.or(tenant.active_since).is_some();
-        self.at_work_from(job, tenant).max((!seen).then_some(self.now())).unwrap_or_default()
+        tenant.stepped.unwrap_or_else(|| {
+            let expected = self.starts.expected(job.spec.command_key).unwrap_or_default();
+            tenant.active_since.unwrap_or(self.now()).max(tenant.placed + expected)
+        })
     }
 }
 
