@@ -267,6 +267,9 @@ pub enum Action {
         job: JobId,
         /// Number of the attempt, from 1.
         attempt: u32,
+        /// Why the policy wants that; `None`: a user does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<EndCause>,
     },
     /// Put a suspended job back on GPUs.
     Resume {

@@ -13,7 +13,7 @@ pub use crate::progress::{
 
 use crate::explain::Reason;
 use crate::ledger::Gpu;
-use crate::model::{GpuId, Job, JobId, SharingMode};
+use crate::model::{Attempt, GpuId, Job, JobId, SharingMode};
 use crate::state::{JobKind, Server, State};
 use crate::units::{Fraction, MiB};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,8 @@ pub(crate) fn limit(state: &State, job: &Job) -> Option<Fraction> {
 /// The tenant that the job has been with before and may not join again.
 pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
     let from = |job: &Job, other: JobId| {
-        job.past.iter().any(|a| matches!(&a.verdict, Reason::Evicted { apart, .. } if apart.contains(&other)))
+        let was = |a: &Attempt| matches!(&a.verdict, Reason::Evicted { apart, .. } if apart.contains(&other));
+        job.past.iter().any(was) || job.halt().is_some_and(|halt| halt.apart.contains(&other))
     };
     gpu.tenants
         .iter()
@@ -36,7 +37,8 @@ pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
 
 /// Whether a job was evicted, and kept apart from others since.
 pub(crate) fn was_parted(job: &Job) -> bool {
-    job.past.iter().any(|a| matches!(&a.verdict, Reason::Evicted { apart, .. } if !apart.is_empty()))
+    let was = |a: &Attempt| matches!(&a.verdict, Reason::Evicted { apart, .. } if !apart.is_empty());
+    job.past.iter().any(was) || job.halt().is_some_and(|halt| !halt.apart.is_empty())
 }
 
 /// Whether a tenant has a limit.
@@ -108,15 +110,22 @@ pub fn questions(state: &State) -> Vec<Question> {
     let mut asked = BTreeSet::new();
     let (mut classes, mut asking) = (BTreeSet::new(), 0);
     let mut kinds = BTreeSet::new();
-    for (at, (_, job)) in state.queue().line(state.now()).take(LOOKED_AT).enumerate() {
+    let halted = state.halted().iter().filter_map(|id| state.job(*id));
+    let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
+    let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
+    for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
-        if kinds.len() == state.queue().kinds() {
+        if !job.is_off() && kinds.len() == state.queue().kinds() {
             break;
         }
-        if !kinds.insert(JobKind::of(job)) {
+        if !job.is_off() && !kinds.insert(JobKind::of(job)) {
             continue;
         }
-        let Some(sharing) = state.sharing_for(job) else { continue };
+        let sharing = match job.placement() {
+            Some(placement) => Some(placement.sharing).filter(|sharing| *sharing != SharingMode::Exclusive),
+            None => state.sharing_for(job),
+        };
+        let Some(sharing) = sharing else { continue };
         let of_job = by_policy || limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
         if !(of_job || any_limited) || !classes.insert((job.class(), server, of_job)) {

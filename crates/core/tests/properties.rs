@@ -9,8 +9,8 @@ use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Reservation, Tenant};
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Had,
-    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
-    SharingMode, User,
+    HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, QueueKey, Request, RunTime,
+    RunsOf, SharingMode, User,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{
@@ -160,7 +160,8 @@ fn options() -> impl Strategy<Value = Options> {
         (1u32..4, time()),
     );
     let retries = (0u32..3, 0u32..3);
-    let rest = (sharing, any::<bool>(), any::<bool>(), any::<bool>(), retries, slowdown, by_gain, blind);
+    let flags = [any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()];
+    let rest = (sharing, flags, retries, slowdown, by_gain, blind);
     let times = (time(), time(), time(), time(), time(), time());
     (policy, rest, times, allowances).prop_map(
         |(policy, rest, times, (jobs, gpus, quota, (share, half_life)))| {
@@ -169,16 +170,18 @@ fn options() -> impl Strategy<Value = Options> {
             options.policy.idle_first = policy.2;
             options.policy.backfill = policy.3;
             options.policy.reserve = policy.4;
-            (options.sharing, options.caps, options.mps_multi_user) = (rest.0, rest.1, rest.2);
-            if rest.3 {
+            let [caps, mps_multi_user, exclusively, suspends] = rest.1;
+            (options.sharing, options.caps, options.mps_multi_user) = (rest.0, caps, mps_multi_user);
+            options.suspends = suspends;
+            if exclusively {
                 options.recovery = RecoveryMethod::Exclusive;
             }
-            (options.max_retries, options.max_free_retries) = rest.4;
+            (options.max_retries, options.max_free_retries) = rest.2;
             (options.window, options.startup_patience) = (times.0, times.1);
             (options.kill_grace, options.fault_window) = (times.3, times.4);
             options.mps_cooldown = times.5;
-            options.max_slowdown = rest.5.map(Fraction);
-            options.policy.blind |= rest.7;
+            options.max_slowdown = rest.3.map(Fraction);
+            options.policy.blind |= rest.5;
             // User 1001 may have one more of what is limited, user 1002 anything.
             let allow = |more: Option<u32>| {
                 let of = |most: Option<u32>| most.zip(more).map(|(most, more)| most + more);
@@ -192,7 +195,7 @@ fn options() -> impl Strategy<Value = Options> {
             options.quota_period = quota.map_or(options.quota_period, |quota| quota.2);
             options.usage_half_life = half_life;
             options.slowdown_window = Millis(times.2.0.min(4_000));
-            if rest.6 {
+            if rest.4 {
                 let by_both = options.policy.most_jobs.is_some();
                 options.policy.order = if by_both { Order::Throughput } else { Order::Speedup };
             }
@@ -905,9 +908,10 @@ impl World {
         let settled = made.actions.len() <= count && !verdicts && patience && whole;
         let taken: BTreeSet<GpuId> = made.actions.iter().flat_map(targets).copied().collect();
         // Where predictions decide, which say anything here, a job that was placed may make room beside it for one before
-        // it; and one that is overdue keeps the GPUs with the fewest jobs, which are others once this plan is done.
+        // it; and one that is overdue or urgent keeps the GPUs with the least to do, which are others once this plan is done.
         let predicted = self.state.options().policy.goes_by_predictions();
-        let keeps = predicted && !self.overdue().is_empty();
+        let urgent = self.state.queue().iter().any(QueueKey::is_urgent);
+        let keeps = predicted && (urgent || !self.overdue().is_empty());
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
@@ -1362,10 +1366,11 @@ proptest! {
     #[test]
     fn whatever_comes_in_the_default_policy_keeps_its_floor(
         sizes in vec(select(vec![40u64, 80]), 1..4),
+        (sharing, suspends) in (select(vec![SharingMode::Mps, SharingMode::TimeSlice]), any::<bool>()),
         ran in vec(small_job(), 0..5),
         ops in vec((prop_oneof![op(), small_job()], select(vec![4_000u32, 4_999, 5_000, 5_999, 6_000, 10_000])), 1..40),
     ) {
-        let mut world = World::new(&sizes, Options { sharing: SharingMode::Mps, caps: true, ..Options::default() });
+        let mut world = World::new(&sizes, Options { sharing, suspends, caps: true, ..Options::default() });
         prop_assert!(world.state.options().policy.progress.is_some());
         // Of those that ran before it is known how long they start up.
         let (job, code) = (Pick::Live(0), ExitStatus::Code(0));
@@ -1404,9 +1409,24 @@ fn the_random_runs_reach_every_kind_of_end() {
             (options.sharing, options.mps_multi_user) = (SharingMode::Mps, true);
             options.allowances = Allowances::default();
         }
+        // And few suspend jobs by themselves, and fewer hear that these have left their GPUs.
+        let sets_aside = n % 4 == 1;
+        if sets_aside {
+            options.policy = presets::by_name("adaptive").unwrap();
+            (options.sharing, options.suspends) = (SharingMode::TimeSlice, true);
+            options.allowances = Allowances::default();
+        }
         let mut world = World::new(&[40, 40, 80], options);
         for op in &ops {
             world.step(op).unwrap();
+            let leaves = world
+                .state
+                .jobs()
+                .values()
+                .find(|job| sets_aside && job.suspension().is_some_and(|s| s.cause.is_some()));
+            if let Some(id) = leaves.map(|job| job.spec.id.0) {
+                world.step(&Op::Suspended(Pick::Number(id), true)).unwrap();
+            }
             let state = &world.state;
             met.extend(plan(state, world.clock).waiting.iter().map(|(_, r)| r.code()));
             for job in state.jobs().values() {
@@ -1445,6 +1465,8 @@ fn the_random_runs_reach_every_kind_of_end() {
         "Evicted",
         "GrowthGuard",
         "Suspended",
+        "SetAside",
+        "MadeRoom",
         "NotResumed",
         "Stuck",
         "OutOfMemoryRetry",

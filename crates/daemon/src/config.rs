@@ -225,6 +225,9 @@ section! {
         pub max_slowdown: f64 = Example("1.5"),
         /// How long the progress of a job is measured before its limit counts as broken.
         pub slowdown_window: Span = Is("\"15s\""),
+        /// Jobs may be suspended for the sake of others, where they would else be ended or make others wait. Needs a driver that can
+        /// (`carma doctor`).
+        pub suspend: bool = Is("true"),
     }
 }
 
@@ -398,6 +401,7 @@ impl Config {
         set(&mut options.mps_cooldown, self.mps.cooldown);
         set(&mut options.kill_grace, self.jobs.kill_grace);
         set(&mut options.slowdown_window, self.jobs.slowdown_window);
+        options.suspends = self.jobs.suspend.unwrap_or(true);
         if let Some(most) = self.jobs.max_slowdown {
             options.max_slowdown =
                 Some(Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most)).ok_or_else(

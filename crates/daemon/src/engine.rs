@@ -248,7 +248,7 @@ impl Engine {
         let (Some(suspension), Some(placement)) = (job.suspension(), job.placement()) else { return };
         let attempt = placement.attempt;
         match suspension.step {
-            SuspendStep::Suspending => self.actions.push(Action::Suspend { job: id, attempt }),
+            SuspendStep::Suspending => self.actions.push(Action::Suspend { job: id, attempt, cause: None }),
             SuspendStep::Resuming => {
                 self.actions.push(Action::Resume { job: id, attempt, gpus: placement.gpus.clone() });
             }
@@ -921,8 +921,22 @@ impl Engine {
         remember(&mut self.plan_us, planned, started.elapsed());
         self.wake = plan.wake;
         for action in plan.actions {
-            if self.apply(Input::Decided(Box::new(action.clone()))) {
-                self.actions.push(action);
+            let cannot = match &action {
+                Action::Suspend { job, attempt, cause: Some(_) } => {
+                    self.check_suspension(*job).err().map(|refused| (*job, *attempt, refused.text))
+                }
+                _ => None,
+            };
+            if !self.apply(Input::Decided(Box::new(action.clone()))) {
+                continue;
+            }
+            match cannot {
+                // Then the next plan does without.
+                Some((job, attempt, why)) => {
+                    self.apply(Input::SuspendFailed { job, attempt, why, stuck: false });
+                    self.wake = Some(now);
+                }
+                None => self.actions.push(action),
             }
         }
     }

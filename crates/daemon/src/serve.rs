@@ -260,6 +260,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     for owner in owners {
         core.allowances.set(owner, people.look_up(owner, owner).limits.allowance());
     }
+    core.suspends &= gpus.driver_of_suspensions.is_ok();
     let policy = core.policy.name.clone();
     let (pace, cadence) = pace(&options.config, options.speed, core.window);
     // At a high speed one look a cadence must still count as fresh.

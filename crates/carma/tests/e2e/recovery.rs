@@ -84,7 +84,10 @@ fn a_job_that_is_denied_what_was_reserved_for_it_is_a_victim_even_if_its_log_say
 
 #[test]
 fn a_job_that_grows_goes_back_before_the_gpu_is_full_and_the_older_one_stays() {
-    let daemon = Setup::new("virtual:1xA100-40GB").args(&["--sharing", "time-slice", "--speed", "2"]).start();
+    let daemon = Setup::new("virtual:1xA100-40GB")
+        .args(&["--sharing", "time-slice", "--speed", "2"])
+        .config("[jobs]\nsuspend = false\n")
+        .start();
     // It takes some more at its end, when the younger one would have had all that there is.
     let older =
         ["--memory=4G", "--sm=0.2", "--work=40s", "--startup=0s", "--grow-to=4200M", "--grow-after=38s"];

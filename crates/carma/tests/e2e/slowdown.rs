@@ -5,9 +5,14 @@ use carma_api::wire::{CheckpointSignal, JobDetail};
 
 /// Ten times as fast as life, short windows.
 fn start(gpus: &'static str) -> Daemon {
+    start_with(gpus, "")
+}
+
+/// The same with more settings of jobs.
+fn start_with(gpus: &'static str, jobs: &str) -> Daemon {
     Setup::new(gpus)
         .args(&["--policy", "oracle-magm", "--sharing", "time-slice", "--speed", "10"])
-        .config("[sampling]\nwindow = '3s'\n[jobs]\nslowdown-window = '8s'\n")
+        .config(&format!("[sampling]\nwindow = '3s'\n[jobs]\nslowdown-window = '8s'\n{jobs}"))
         .start()
 }
 
@@ -109,10 +114,9 @@ fn nobody_joins_where_a_limit_would_be_exceeded() {
     assert!(stderr(&missing).contains("there is no job 4711"), "{}", stderr(&missing));
 }
 
-#[test]
-fn who_slows_a_job_beyond_its_limit_is_evicted() {
-    let daemon = start("virtual:1xA100-40GB");
-    // A command that is light the first time and heavy afterwards. It saves its work when it is asked to.
+/// A job with a limit that runs, and one beside it that does more than was to be expected: its command is light the first time
+/// and heavy afterwards. It saves its work when it is asked to.
+fn limited_and_deceiver(daemon: &Daemon) -> (u64, u64) {
     let flag = daemon.dir.path().join("seen");
     let line = format!(
         "if [ -e {0} ]; then trap 'kill $!; wait; echo saved; exit 0' USR1; \
@@ -128,14 +132,40 @@ fn who_slows_a_job_beyond_its_limit_is_evicted() {
         request
     };
     let first = daemon.submit(deceiver());
-    profiled(&daemon, first);
+    profiled(daemon, first);
     daemon.end_of(first);
     let mut limited =
         task(&["--memory=5G", "--sm=0.8", "--gract=0.9", "--work=3000s", "--progress=bar"], Some(6));
     limited.max_slowdown_pct = Some(130);
     let limited = daemon.submit(limited);
-    profiled(&daemon, limited);
-    let second = daemon.submit(deceiver());
+    profiled(daemon, limited);
+    (limited, daemon.submit(deceiver()))
+}
+
+#[test]
+fn who_slows_a_job_beyond_its_limit_is_suspended_until_it_can_be_elsewhere_or_alone() {
+    let daemon = start("virtual:1xA100-40GB");
+    let (limited, second) = limited_and_deceiver(&daemon);
+    let text = until(&format!("a suspension; the daemon's log:\n{}", daemon.log()), || {
+        let job = daemon.show(second).job;
+        (job.state == "SUSPENDED" && job.reason.code == "SetAside").then_some(job.reason.text)
+    });
+    assert!(text.contains(&format!("suspended by carma: job {limited} was slowed down by ")), "{text}");
+    assert!(
+        text.contains(&format!("beside job {limited} a limit of slowdown was exceeded before")),
+        "{text}"
+    );
+    assert_eq!(daemon.show(limited).job.state, "RUNNING");
+    daemon.carma(&["cancel", &limited.to_string()]);
+    let back = daemon.in_state(second, "RUNNING");
+    assert_eq!(back.job.attempts, 1, "{}", daemon.log());
+    assert!(!daemon.output(second).contains("saved"));
+}
+
+#[test]
+fn who_slows_a_job_beyond_its_limit_is_evicted() {
+    let daemon = start_with("virtual:1xA100-40GB", "suspend = false\n");
+    let (limited, second) = limited_and_deceiver(&daemon);
     let evicted = until(&format!("an eviction; the daemon's log:\n{}", daemon.log()), || {
         let detail = daemon.show(second);
         let verdict = detail.attempts.first()?.verdict.clone()?;

@@ -213,6 +213,90 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
     assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
 }
 
+// --- by the policy ---------------------------------------------------------------------------
+
+#[test]
+fn a_job_that_grows_is_suspended_before_the_gpu_is_full_and_loses_nothing() {
+    let daemon = Setup::new(ONE).args(&["--sharing", "time-slice", "--speed", "2"]).start();
+    // It has settled when the other comes, and takes no more.
+    let older = ["--memory=4G", "--sm=0.2", "--work=40s", "--startup=0s"];
+    let older = daemon.submit(task(&older, None));
+    until("the older one to settle", || {
+        let gpus = daemon.gpus().gpus;
+        gpus[0].tenants.first().filter(|tenant| tenant.reserved_mib < Some(5 * 1024)).map(drop)
+    });
+    let younger =
+        ["--memory=30G", "--sm=0.2", "--work=25s", "--startup=0s", "--grow-to=38G", "--grow-after=1s"];
+    let younger = daemon.submit(task(&[&younger[..], &["--grow-over=20s"]].concat(), None));
+    let reason = until(&format!("a suspension; the daemon's log:\n{}", daemon.log()), || {
+        let job = daemon.show(younger).job;
+        (job.state == "SUSPENDED" && job.reason.code == "SetAside").then_some(job.reason.text)
+    });
+    assert!(
+        reason.starts_with("suspended by carma: growth guard: GPU 0 was about to run full, "),
+        "{reason}"
+    );
+    assert!(reason.contains("waits for room: GpuMemory(need 39.5 GiB"), "{reason}");
+    for verb in ["show", "explain"] {
+        let text = carma(&daemon, &[verb, &younger.to_string()]);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("GPU 0 was about to run full"), "{verb}: {text}");
+    }
+    for id in [older, younger] {
+        let over = daemon.end_of(id);
+        assert_eq!(
+            (over.job.state.as_str(), over.job.attempts),
+            ("COMPLETED", 1),
+            "{}",
+            over.job.reason.text
+        );
+    }
+    assert!(!daemon.output(younger).contains("out of memory"), "{}", daemon.output(younger));
+}
+
+#[test]
+fn an_urgent_job_has_others_suspended_for_as_long_as_it_runs() {
+    let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    let id = daemon.submit(training(30, 100));
+    runs_with(&daemon, id, 30);
+    until("its first steps", || (steps(&daemon, id) > 0).then_some(()));
+    let urgent = daemon.submit(SubmitRequest { priority: 1, ..training(30, 20) });
+    let reason = until("a suspension", || {
+        let job = daemon.show(id).job;
+        (job.state == "SUSPENDED").then_some(job.reason.text)
+    });
+    assert!(reason.starts_with(&format!("suspended by carma: it makes room for job {urgent}")), "{reason}");
+    let over = daemon.end_of(urgent);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1), "{}", daemon.log());
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1), "{}", daemon.log());
+    assert!(over.job.suspended_ms.is_some_and(|ms| ms > 0));
+}
+
+#[test]
+fn a_job_on_two_gpus_that_is_over_its_bound_has_room_made_for_it() {
+    let daemon = Setup::new("virtual:2xA100-40GB").args(&["--speed", "20"]).start();
+    // Before jobs have ended an expected run time is a time limit; then also what others took.
+    let limited = |gib, work_s, limit_s: u64| SubmitRequest {
+        time_limit_ms: Some(limit_s * 1000),
+        ..training(gib, work_s)
+    };
+    let first = daemon.submit(limited(30, 300, 360));
+    let second = daemon.submit(limited(30, 400, 450));
+    let wide = daemon.submit(SubmitRequest { gpus: Some(2), ..limited(20, 20, 60) });
+    let long = daemon.submit(limited(30, 400, 18_000));
+    for id in [first, second] {
+        assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+    }
+    let over = daemon.end_of(wide);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1), "{}", daemon.log());
+    let held = daemon.show(long).job;
+    assert!(held.started_ms.is_some_and(|at| Some(at) < over.job.started_ms), "{held:?}");
+    let over = daemon.end_of(long);
+    assert_eq!((over.job.state.as_str(), over.job.attempts), ("COMPLETED", 1), "{}", daemon.log());
+    assert!(over.job.suspended_ms.is_some_and(|ms| ms > 0), "{}", daemon.log());
+}
+
 /// Two H200 with these processes on the first.
 fn gpus(processes: Vec<FakeProcess>) -> Vec<FakeGpu> {
     let uuid = |last: char| format!("GPU-00000000-0000-0000-0000-00000000000{last}");

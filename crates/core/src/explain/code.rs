@@ -58,6 +58,8 @@ impl Reason {
             Self::RequeuedByUser { .. } => "Requeued",
             Self::Evicted { .. } => "Evicted",
             Self::GrowthGuard { .. } => "GrowthGuard",
+            Self::MadeRoom { .. } => "MadeRoom",
+            Self::SetAside { .. } => "SetAside",
             Self::Suspended { .. } => "Suspended",
             Self::Moving { off: true } => "Suspending",
             Self::Moving { off: false } => "Resuming",

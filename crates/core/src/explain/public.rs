@@ -1,7 +1,7 @@
 //! What any user may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
 //! of an error, which belong to the job's owner.
 
-use super::text::took_down;
+use super::text::{set_aside, took_down};
 use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
@@ -41,6 +41,7 @@ impl Reason {
                 filling: Filling { gpu: _, memory: _, free: _, left: _, held: _, exceeded: _ },
                 next: _,
             }
+            | Self::MadeRoom { job: _ }
             | Self::Suspended { by: _, host: _ }
             | Self::Moving { off: _ }
             | Self::TimeLimit { limit: _ }
@@ -58,6 +59,7 @@ impl Reason {
                 let (gpus, need, guard, source) = (*gpus, *need, *guard, *source);
                 Self::NoGpu { gpus, need, guard, source, detail }.to_string()
             }
+            Self::SetAside { cause, waits } => set_aside(cause, waits.as_ref().map(|why| why.public_text())),
             Self::Pause { error: _, until: _ } => {
                 "LaunchPause(it could not be started; tried again in a moment)".into()
             }

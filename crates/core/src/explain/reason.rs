@@ -68,6 +68,28 @@ pub struct Filling {
     pub exceeded: Option<MiB>,
 }
 
+/// Why the policy took a running job off its GPU for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aside {
+    /// Its GPU was about to run full.
+    GrowthGuard(Filling),
+    /// A neighbour was slowed down by more than its limit.
+    Evicted {
+        /// Whose limit.
+        job: JobId,
+        /// What was measured.
+        slowdown: Fraction,
+        /// The limit.
+        limit: Fraction,
+    },
+    /// It makes room for a job that waits.
+    Room {
+        /// Which.
+        job: JobId,
+    },
+}
+
 /// Why something was decided or is as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -212,6 +234,18 @@ pub enum Reason {
         filling: Filling,
         /// What the next attempt gets; `None`: as before, another job took the memory.
         next: Option<Floor>,
+    },
+    /// It made room for a job that waited. Back to the queue without charge.
+    MadeRoom {
+        /// Which.
+        job: JobId,
+    },
+    /// The policy suspended it. It comes back by itself.
+    SetAside {
+        /// Why.
+        cause: Aside,
+        /// What it waits for; `None`: that is not known yet.
+        waits: Option<Box<Reason>>,
     },
     /// It is suspended: its GPU memory is in the host's.
     Suspended {

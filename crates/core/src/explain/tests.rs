@@ -1,7 +1,7 @@
 //! The public text of no reason gives a user's own words away.
 
 use super::public::public_status;
-use super::{Filling, Holder, NoGpu, Reason, Refusal, UserLimit};
+use super::{Aside, Filling, Holder, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
 use crate::spec::{JobId, SharingMode};
@@ -101,6 +101,12 @@ fn all() -> Vec<Reason> {
             filling: Filling { gpu: 1, memory: m, free: m, left: m, held: m, exceeded: Some(m) },
             next: Some(Floor::Memory(m)),
         },
+        Reason::MadeRoom { job },
+        Reason::SetAside {
+            cause: Aside::Evicted { job, slowdown: Fraction(1), limit: Fraction(1) },
+            waits: Some(Box::new(Reason::NotResumed { why: text(), until: Millis(1) })),
+        },
+        Reason::SetAside { cause: Aside::Room { job }, waits: None },
         Reason::Suspended { by: "bob".into(), host: m },
         Reason::Moving { off: true },
         Reason::RunsOn { why: text() },
@@ -159,7 +165,7 @@ fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
         hidden += usize::from(marked.to_string().contains(SECRET));
     }
     // The markers do arrive where the full text shows them.
-    assert_eq!(hidden, 14, "reasons whose full text has a text of its own");
+    assert_eq!(hidden, 15, "reasons whose full text has a text of its own");
 }
 
 #[test]
@@ -217,9 +223,11 @@ fn every_reason_is_tried() {
         Reason::NotResumed { .. } => 31,
         Reason::Stuck { .. } => 32,
         Reason::RunsOn { .. } => 33,
+        Reason::MadeRoom { .. } => 34,
+        Reason::SetAside { .. } => 35,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..34).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..36).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The full text of a reason, for those who may read the job.
 
 use super::refusal::holders;
-use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
+use super::{Aside, Filling, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::NeedSource;
 use crate::spec::JobId;
 use crate::units::MiB;
@@ -97,6 +97,20 @@ impl fmt::Display for Filling {
             None => Ok(()),
         }
     }
+}
+
+/// Why the policy suspended a job, and what the job waits for.
+pub(super) fn set_aside(cause: &Aside, waits: Option<String>) -> String {
+    let why = match cause {
+        Aside::GrowthGuard(filling) => format!("growth guard: {filling}"),
+        Aside::Evicted { job, slowdown, limit } => {
+            format!("job {job} was slowed down by {slowdown}, and its limit is {limit}")
+        }
+        Aside::Room { job } => format!("it makes room for job {job}"),
+    };
+    let waits =
+        waits.map_or_else(|| "comes back by itself".into(), |waits| format!("waits for room: {waits}"));
+    format!("suspended by carma: {why}; {waits}")
 }
 
 impl fmt::Display for Reason {
@@ -217,6 +231,10 @@ impl fmt::Display for Reason {
                     Some(next) => write!(f, ", with {next}"),
                     None => Ok(()),
                 }
+            }
+            Self::MadeRoom { job } => write!(f, "made room for job {job}; requeued without charge"),
+            Self::SetAside { cause, waits } => {
+                f.write_str(&set_aside(cause, waits.as_ref().map(ToString::to_string)))
             }
             Self::Suspended { by, host } => {
                 write!(f, "suspended by {by}")?;

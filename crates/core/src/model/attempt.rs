@@ -69,6 +69,11 @@ pub enum EndCause {
     },
     /// A GPU of it is about to run full, and of the jobs that grow there it came last.
     GrowthGuard(Filling),
+    /// It makes room for a job that waits: one on several GPUs that is overdue, or an operator's urgent one.
+    Room {
+        /// The job that waits.
+        job: JobId,
+    },
     /// It was suspended or put back only in part, so that it can neither run nor wait.
     Stuck {
         /// What went wrong, in words.
@@ -82,7 +87,11 @@ impl EndCause {
     pub const fn requeues(&self) -> bool {
         matches!(
             self,
-            Self::Requeued { .. } | Self::Evicted { .. } | Self::GrowthGuard(_) | Self::Stuck { .. }
+            Self::Requeued { .. }
+                | Self::Evicted { .. }
+                | Self::GrowthGuard(_)
+                | Self::Room { .. }
+                | Self::Stuck { .. }
         )
     }
 
@@ -90,7 +99,16 @@ impl EndCause {
     /// not full before.
     #[must_use]
     pub const fn saves(&self) -> bool {
-        matches!(self, Self::Requeued { .. } | Self::Evicted { .. })
+        matches!(self, Self::Requeued { .. } | Self::Evicted { .. } | Self::Room { .. })
+    }
+
+    /// The job that room is made for.
+    #[must_use]
+    pub const fn makes_room_for(&self) -> Option<JobId> {
+        match self {
+            Self::Room { job } => Some(*job),
+            _ => None,
+        }
     }
 }
 

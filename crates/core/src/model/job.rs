@@ -166,6 +166,15 @@ impl Job {
         }
     }
 
+    /// How it was and is suspended, if it runs.
+    #[must_use]
+    pub const fn halt(&self) -> Option<&Halt> {
+        match &self.phase {
+            Phase::Running { halt, .. } => Some(halt),
+            _ => None,
+        }
+    }
+
     /// Whether it is suspended, and so has no GPU.
     #[must_use]
     pub fn is_off(&self) -> bool {
@@ -215,6 +224,12 @@ impl Job {
         self.past.iter().filter_map(least).max().unwrap_or_default()
     }
 
+    /// Whether it goes before all others: an operator has said so, since users give no priority above 0.
+    #[must_use]
+    pub const fn is_urgent(&self) -> bool {
+        self.spec.request.priority > 0
+    }
+
     /// GPU-seconds that it is expected to take alone.
     fn gpu_seconds(&self) -> u64 {
         self.spec.run_s().saturating_mul(u64::from(self.spec.request.gpus))
@@ -252,6 +267,14 @@ pub struct QueueKey {
     pub length: u64,
     /// Submission order.
     pub id: JobId,
+}
+
+impl QueueKey {
+    /// The same as [`Job::is_urgent`].
+    #[must_use]
+    pub const fn is_urgent(&self) -> bool {
+        self.priority.0 > 0
+    }
 }
 
 /// A job that is over, as it leaves the state.

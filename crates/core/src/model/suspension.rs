@@ -1,7 +1,8 @@
 //! A running job that is taken off its GPUs for a while, its memory in the host's.
 
+use super::EndCause;
 use crate::ledger::Tenant;
-use crate::spec::GpuId;
+use crate::spec::{GpuId, JobId};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -35,8 +36,14 @@ pub struct Wanted {
 /// A suspension under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspension {
-    /// Name of the user who asked for it.
+    /// Name of the user who asked for it; of one that the policy takes off, carma.
     pub by: Arc<str>,
+    /// Why the policy took it off; `None`: a user asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<EndCause>>,
+    /// It could not be put back on another GPU than its own, so that this is not tried again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
     /// How far it is.
     pub step: SuspendStep,
     /// When it had left its GPUs.
@@ -72,6 +79,8 @@ impl Suspension {
     pub const fn new(by: Arc<str>) -> Self {
         Self {
             by,
+            cause: None,
+            bound: false,
             step: SuspendStep::Asked,
             off: None,
             host: MiB::ZERO,
@@ -81,6 +90,12 @@ impl Suspension {
             failures: 0,
             not_before: None,
         }
+    }
+
+    /// The job for which the policy took it off, if it was for one that waits.
+    #[must_use]
+    pub fn makes_room_for(&self) -> Option<JobId> {
+        self.cause.as_ref()?.makes_room_for()
     }
 
     /// Whether the job has no GPU.
@@ -99,6 +114,12 @@ pub struct Halt {
     /// For how long it was suspended before.
     #[serde(default, skip_serializing_if = "Millis::is_zero")]
     pub before: Millis,
+    /// How often the policy took it off.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub times: u32,
+    /// Jobs that it is not put beside again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apart: Vec<JobId>,
     /// Why it could not be suspended or put back when that was last tried, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,

@@ -5,7 +5,7 @@
 
 use super::Plan;
 use crate::input::Action;
-use crate::model::{EndCause, EndLevel, Ending, Job, JobId, Phase};
+use crate::model::{EndCause, EndLevel, Ending, Job, JobId, Phase, Placement};
 use crate::state::State;
 use crate::units::Millis;
 use std::collections::BTreeSet;
@@ -26,18 +26,33 @@ pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     }
 }
 
-/// Jobs that are ended by a plan, as far as it is made: of a time limit that is just over, say.
-pub(super) fn ended_by(plan: &Plan) -> BTreeSet<JobId> {
-    let ended = plan.actions.iter().filter_map(|action| match action {
-        Action::End { job, .. } => Some(*job),
+/// Jobs that a plan takes off their GPUs, as far as it is made: of a time limit that is just over, say.
+pub(super) fn leaving_by(plan: &Plan) -> BTreeSet<JobId> {
+    let leaving = plan.actions.iter().filter_map(|action| match action {
+        Action::End { job, .. } | Action::Suspend { job, .. } => Some(*job),
         _ => None,
     });
-    ended.collect()
+    leaving.collect()
+}
+
+/// Takes a job off its GPUs for the sake of others: suspended where that can be, so that its work is not lost; else ended.
+pub(super) fn take_off(state: &State, job: &Job, cause: EndCause) -> Option<Action> {
+    if state.may_set_aside(job) {
+        let Placement { attempt, .. } = *job.placement()?;
+        return Some(Action::Suspend { job: job.spec.id, attempt, cause: Some(cause) });
+    }
+    end(job, cause)
+}
+
+/// Ends a job for the sake of others.
+pub(super) fn end(job: &Job, cause: EndCause) -> Option<Action> {
+    let Placement { attempt, .. } = *job.placement()?;
+    Some(Action::End { job: job.spec.id, attempt, level: first_level(job, &cause), cause })
 }
 
 /// How a job is asked first: to save its work, where there is time for it and its user wants it; else to end. One that is
 /// still being launched has nothing to save.
-pub(super) fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
+fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
     let runs = matches!(job.phase, Phase::Running { .. });
     if job.is_off() || matches!(cause, EndCause::Stuck { .. }) {
         // It stands still, and can do nothing with a signal that it could catch.

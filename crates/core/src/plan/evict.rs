@@ -3,8 +3,7 @@
 //! What is allowed and predicted is in [`crate::slowdown`]. Here only what was measured counts.
 
 use super::Plan;
-use super::ending::{ended_by, first_level};
-use crate::input::Action;
+use super::ending::{leaving_by, take_off};
 use crate::model::{EndCause, GpuId, Job, JobId, Phase};
 use crate::slowdown::{least_progress, limit, slowdown};
 use crate::state::State;
@@ -15,7 +14,7 @@ use std::collections::BTreeSet;
 /// is measured anew after each.
 pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
-    let ended = ended_by(plan);
+    let leaves = leaving_by(plan);
     // A floor is kept in expectation: what is measured is judged with a little patience.
     let kept = state.options().policy.progress.map(|rule| Fraction(rule.dip().0 / 10 * 9));
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
@@ -37,7 +36,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         }
         let tenants = || placement.gpus.iter().filter_map(|id| state.gpu(*id)).flat_map(|gpu| &gpu.tenants);
         let leaving =
-            |job: &Job| job.ending().is_some() || job.suspension().is_some() || ended.contains(&job.spec.id);
+            |job: &Job| job.ending().is_some() || job.suspension().is_some() || leaves.contains(&job.spec.id);
         if tenants().any(|t| state.job(t.job).is_some_and(leaving)) {
             continue;
         }
@@ -60,11 +59,6 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         let limit = promised.unwrap_or_else(|| slowdown(least));
         let cause = EndCause::Evicted { job: id, slowdown: slowdown(measured.progress), limit, apart };
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
-        plan.actions.push(Action::End {
-            job: latest.spec.id,
-            attempt: evicted.attempt,
-            level: first_level(latest, &cause),
-            cause,
-        });
+        plan.actions.extend(take_off(state, latest, cause));
     }
 }

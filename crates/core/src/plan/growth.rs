@@ -1,15 +1,15 @@
 //! Memory that grows where nothing limits it: who leaves a GPU before it runs full.
 //!
 //! On a full GPU the next allocation fails, no matter which job took the memory. So the youngest of the jobs that grow goes
-//! back into the queue before that, at once: memory may be full within seconds. A job that stays within its declared need,
+//! before that, at once: memory may be full within seconds. Where it is the only one that grows it may be suspended, since it
+//! stands still long before its memory is free; else it goes back into the queue. A job that stays within its declared need,
 //! or that has settled within its reservation, never goes.
 
 use super::Plan;
-use super::ending::ended_by;
+use super::ending::{end, leaving_by, take_off};
 use crate::explain::Filling;
-use crate::input::Action;
 use crate::ledger::{Gpu, Reservation, Tenant};
-use crate::model::{EndCause, EndLevel, JobId, Placement};
+use crate::model::{EndCause, JobId, Placement};
 use crate::state::State;
 use crate::units::{MiB, Millis};
 use std::collections::BTreeSet;
@@ -20,23 +20,19 @@ const MARGIN_PERCENT: u64 = 3;
 /// But no less than this: PyTorch's allocator asks for about so much at a time.
 const MARGIN_LEAST: MiB = MiB::gib(1);
 
-/// Ends jobs that would run a GPU full, one on a GPU at a time: when it has left, there may be room.
+/// Takes off jobs that would run a GPU full, one on a GPU at a time: when it has left, there may be room.
 pub(super) fn guard(state: &State, now: Millis, plan: &mut Plan) {
     // Elsewhere jobs of unknown memory have GPUs of their own, and published policies stay as they were published.
     if !state.options().policy.blind {
         return;
     }
-    let mut ended = ended_by(plan);
+    let mut leaving = leaving_by(plan);
     for gpu in state.gpus().iter().filter(|gpu| gpu.tenants.len() > 1) {
-        let Some((job, filling)) = leaves(state, gpu, &ended, now) else { continue };
-        let Some(placement) = state.job(job).and_then(|job| job.placement()) else { continue };
-        ended.insert(job);
-        plan.actions.push(Action::End {
-            job,
-            attempt: placement.attempt,
-            level: EndLevel::Terminate,
-            cause: EndCause::GrowthGuard(filling),
-        });
+        let Some(Leaves { job, alone, filling }) = leaves(state, gpu, &leaving, now) else { continue };
+        leaving.insert(job);
+        let Some(job) = state.job(job) else { continue };
+        let cause = EndCause::GrowthGuard(filling);
+        plan.actions.extend(if alone { take_off(state, job, cause) } else { end(job, cause) });
     }
 }
 
@@ -85,8 +81,16 @@ impl<'a> Member<'a> {
     }
 }
 
+/// Who has to leave a GPU.
+struct Leaves {
+    job: JobId,
+    /// No other grows.
+    alone: bool,
+    filling: Filling,
+}
+
 /// Who has to leave a GPU, if it is about to run full.
-fn leaves(state: &State, gpu: &Gpu, ended: &BTreeSet<JobId>, now: Millis) -> Option<(JobId, Filling)> {
+fn leaves(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>, now: Millis) -> Option<Leaves> {
     let seen = gpu.seen.as_ref().filter(|seen| seen.processes_known)?;
     let (memory, used) = (gpu.info.memory, seen.used?);
     let stale_after = state.options().stale_after;
@@ -96,7 +100,7 @@ fn leaves(state: &State, gpu: &Gpu, ended: &BTreeSet<JobId>, now: Millis) -> Opt
     let mut members = Vec::with_capacity(gpu.tenants.len());
     for tenant in &gpu.tenants {
         let job = state.job(tenant.job)?;
-        if job.ending().is_some() || job.suspension().is_some() || ended.contains(&tenant.job) {
+        if job.ending().is_some() || job.suspension().is_some() || leaving.contains(&tenant.job) {
             return None;
         }
         members.push(Member::new(tenant, job.placement()?));
@@ -115,5 +119,6 @@ fn leaves(state: &State, gpu: &Gpu, ended: &BTreeSet<JobId>, now: Millis) -> Opt
     let goes = |m: &&Member<'_>| m.exceeded.is_some() || m.came() > first;
     let last = growing().filter(goes).max_by_key(|m| m.came())?;
     let Member { held, exceeded, .. } = *last;
-    Some((last.tenant.job, Filling { gpu: gpu.info.index, memory, free, left, held, exceeded }))
+    let filling = Filling { gpu: gpu.info.index, memory, free, left, held, exceeded };
+    Some(Leaves { job: last.tenant.job, alone: growing().count() == 1, filling })
 }

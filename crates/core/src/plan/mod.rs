@@ -14,6 +14,7 @@ mod growth;
 mod limits;
 mod place;
 mod resume;
+mod room;
 mod search;
 mod slot;
 mod sooner;

@@ -6,6 +6,7 @@ use super::failed::Failed;
 use super::gpus::Places;
 use super::limits::Takes;
 use super::resume::resume_jobs;
+use super::room;
 use super::slot::cooldown;
 use super::want::{Blind, Want};
 use super::{Detail, Plan};
@@ -71,6 +72,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     }
     let blind = Blind::of(state);
     let by_length = policy.line.is_by_length();
+    let beneficiaries = room::beneficiaries(state);
     let mut misses = 0;
     let mut ahead = state.queue().line(now).map(|(_, job)| job);
     for (n, (key, job)) in state.queue().line(now).enumerate() {
@@ -102,7 +104,10 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             }
             continue;
         }
-        let want = Want::of(state, job, now, blind);
+        let mut want = Want::of(state, job, now, blind);
+        // GPUs are kept for it alone.
+        let has_room = beneficiaries.contains(&key.id);
+        want.particular |= has_room;
         if let Some(placement) = places.place_idle(job, &want) {
             takes.take(job);
             plan.actions.push(Action::Launch { job: key.id, placement });
@@ -145,7 +150,10 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             plan.waiting.push((key.id, reason));
         }
         // Else jobs that go first would keep it out for ever.
-        if want.overdue {
+        if !has_room && room::is_entitled(job, &want) {
+            room::make(state, job, &want, slots, plan);
+        }
+        if want.holds || has_room {
             slots.hold(&want);
             failed = Failed::default();
         }

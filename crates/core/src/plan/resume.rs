@@ -1,17 +1,19 @@
 //! Jobs that leave their GPUs for a while, and jobs that come back.
 //!
-//! A suspended job that is to go on goes before those that wait: it ran before them. Its GPU is kept for it.
+//! A suspended job that is to go on goes before those that wait: it ran before them. Its GPU is kept for it. One that the
+//! policy took off also takes another GPU of the type, where it is predicted to do no harm.
 
 use super::gpus::Places;
 use super::limits::Takes;
 use super::search::Slots;
 use super::want::{Blind, Want};
-use super::{Detail, Plan};
+use super::{Detail, Plan, room};
 use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
-use crate::state::State;
+use crate::reading::GpuKind;
+use crate::state::{State, aside};
 use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ pub(super) fn suspend_jobs(state: &State, plan: &mut Plan) {
     for job in state.halted().iter().filter_map(|id| state.job(*id)) {
         let asked = job.suspension().is_some_and(|suspension| suspension.step == SuspendStep::Asked);
         if let Some(Placement { attempt, .. }) = job.placement().filter(|_| asked && job.ending().is_none()) {
-            plan.actions.push(Action::Suspend { job: job.spec.id, attempt: *attempt });
+            plan.actions.push(Action::Suspend { job: job.spec.id, attempt: *attempt, cause: None });
         }
     }
 }
@@ -40,6 +42,11 @@ pub(super) fn resume_jobs(
     plan: &mut Plan,
 ) -> bool {
     let mut waits = false;
+    if !room::beneficiaries(state).is_empty()
+        && let Some(until) = room::keep(state, now, places.slots())
+    {
+        plan.wake_at(until);
+    }
     // The GPU that a job on its way moves to, and the one that it must go back to if it cannot, are kept for it.
     for job in state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none()) {
         let Some(suspension) = job.suspension() else { continue };
@@ -58,7 +65,8 @@ pub(super) fn resume_jobs(
         state.halted().iter().filter_map(|id| Some((state.job(*id)?, returning(state.job(*id)?)?))).collect();
     back.sort_by_key(|(_, (at, id, _))| (*at, *id));
     for (job, (_, id, suspension)) in back {
-        if let Some(until) = suspension.not_before.filter(|until| *until > now) {
+        let kept_until = room::kept_until(state, suspension);
+        if let Some(until) = suspension.not_before.max(kept_until).filter(|until| *until > now) {
             plan.wake_at(until);
             continue;
         }
@@ -74,7 +82,14 @@ pub(super) fn resume_jobs(
                 plan.actions.push(Action::Resume { job: id, attempt: placement.attempt, gpus: vec![gpu] });
             }
             (Ok(_), None) => {}
-            (Err(reason), _) if detail == Detail::Reasons => plan.waiting.push((id, *reason)),
+            (Err(reason), _) if detail == Detail::Reasons => {
+                let cause = suspension.cause.as_deref().and_then(aside);
+                let reason = match cause {
+                    Some(cause) => Reason::SetAside { cause, waits: Some(reason) },
+                    None => *reason,
+                };
+                plan.waiting.push((id, reason));
+            }
             (Err(_), _) => {}
         }
     }
@@ -105,6 +120,9 @@ fn find(
     now: Millis,
 ) -> Result<GpuId, Box<Reason>> {
     let want = want(state, job, suspension, now);
+    if suspension.cause.is_some() {
+        return find_harmless(slots, state, suspension, &want, now);
+    }
     let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);
     let home = suspension.home.first().copied();
     let mut why = None;
@@ -124,6 +142,54 @@ fn find(
         slot.hold_for(job.spec.id);
     }
     Err(Box::new(why.unwrap_or(Reason::NotPlannedYet)))
+}
+
+/// The same for a job that the policy took off: where it was, or of all GPUs of the type the one with the most memory free, but
+/// only where a job that waits could be placed, too.
+fn find_harmless(
+    slots: &mut Slots<'_>,
+    state: &State,
+    suspension: &Suspension,
+    want: &Want,
+    now: Millis,
+) -> Result<GpuId, Box<Reason>> {
+    let home = suspension.home.first().copied();
+    let Some(from) = home.and_then(|home| state.gpu(home)) else {
+        return Err(Box::new(Reason::NotPlannedYet));
+    };
+    let may_move = !suspension.bound && !matches!(from.info.kind, GpuKind::Mig { .. });
+    let mut refusals = Vec::new();
+    let mut best: Option<usize> = None;
+    for (at, slot) in slots.slots.iter().enumerate() {
+        let info = &slot.gpu.info;
+        let of_type = (&info.name, info.memory) == (&from.info.name, from.info.memory);
+        let does =
+            Some(slot.id) == home || (may_move && of_type && !matches!(info.kind, GpuKind::Mig { .. }));
+        if !does {
+            continue;
+        }
+        let bar = if want.alone || slot.idle { slot.bars_idle(want) } else { slot.bars_shared(want) };
+        match bar {
+            Some(bar) => refusals.push((info.index, slot.refusal(bar, want, slots.options, now))),
+            None => {
+                let rank = |at: usize| (Some(slots.slots[at].id) == home, slots.slots[at].free);
+                if best.is_none_or(|best| rank(at) > rank(best)) {
+                    best = Some(at);
+                }
+            }
+        }
+    }
+    if let Some(at) = best {
+        slots.slots[at].take(want.job, want, None);
+        return Ok(slots.slots[at].id);
+    }
+    // One that made room is to have its place again, and one that would run by now without sharing is kept out by nobody else.
+    let keeps = suspension.makes_room_for().is_some()
+        || state.job(want.job).is_some_and(|job| state.is_overdue(job, now));
+    if keeps && let Some(slot) = slots.slots.iter_mut().find(|slot| Some(slot.id) == home) {
+        slot.hold_for(want.job);
+    }
+    Err(Box::new(slots.none_for(want, Arc::new(NoGpu { fitting: 0, refusals }))))
 }
 
 /// What it wants: what it had.
@@ -147,6 +213,7 @@ fn want(state: &State, job: &Job, suspension: &Suspension, now: Millis) -> Want 
             need.map_or(Reservation::None, Reservation::Memory)
         },
         share: None,
+        particular: true,
         sharing: job.placement().map_or(of.sharing, |placement| placement.sharing),
         alone,
         overdue: true,

@@ -259,8 +259,9 @@ impl<'a> Slots<'a> {
     /// another GPU takes the place of one of them only if less is left on it. Of jobs that take longer than expected
     /// nothing is: then those stay that have been there for longest.
     pub(super) fn hold(&mut self, want: &Want) {
+        let has = self.slots.iter().filter(|slot| slot.held() == Some(want.job)).count();
         let could = |slot: &&mut Slot<'_>| {
-            !slot.closed && !slot.is_held() && slot.gpu.info.memory >= want.least_capacity
+            !slot.closed && slot.held().is_none() && slot.gpu.info.memory >= want.least_capacity
         };
         let mut slots: Vec<&mut Slot<'_>> = self.slots.iter_mut().filter(could).collect();
         slots.sort_by_cached_key(|slot| {
@@ -268,7 +269,10 @@ impl<'a> Slots<'a> {
             // When processes that are not ours go, or a job ends that has just been placed, is not known at all.
             (!slot.gpu.foreign().is_empty(), slot.has_added(), slot.left(), last_came, slot.id)
         });
-        slots.iter_mut().take(want.gpus as usize).for_each(|slot| slot.hold_for(want.job));
+        slots
+            .iter_mut()
+            .take((want.gpus as usize).saturating_sub(has))
+            .for_each(|slot| slot.hold_for(want.job));
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.

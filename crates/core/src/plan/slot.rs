@@ -193,7 +193,7 @@ impl<'a> Slot<'a> {
             Some(Bar::TooSmall)
         } else if !self.idle {
             Some(Bar::Busy)
-        } else if let Some(job) = self.held {
+        } else if let Some(job) = self.held_from(want) {
             Some(Bar::Held(job))
         } else {
             self.bars_mps(want)
@@ -208,7 +208,7 @@ impl<'a> Slot<'a> {
         if self.gpu.info.memory < want.least_capacity {
             return Some(Bar::TooSmall);
         }
-        if let Some(bar) = self.kept() {
+        if let Some(bar) = self.kept(want) {
             return Some(bar);
         }
         if let Some(job) = self.rising {
@@ -221,16 +221,21 @@ impl<'a> Slot<'a> {
     }
 
     /// Who has it alone, for now or for good.
-    fn kept(&self) -> Option<Bar> {
+    fn kept(&self, want: &Want) -> Option<Bar> {
         if let Some(job) = self.exclusive {
             return Some(Bar::Exclusive(job));
         }
-        if let Some(job) = self.held {
+        if let Some(job) = self.held_from(want) {
             return Some(Bar::Held(job));
         }
         // All of it is reserved, but only until that job's need is known: say that rather than
         // that it holds all the memory.
         self.starting_unknown.map(|(job, active_for)| Bar::Starting(job, active_for))
+    }
+
+    /// Another job that it is kept for.
+    pub(super) fn held_from(&self, want: &Want) -> Option<JobId> {
+        self.held.filter(|job| *job != want.job)
     }
 
     /// Why a suspended job may not come back to this one. `off`: when it left it; `None`: it was on another. Nothing is
@@ -243,7 +248,7 @@ impl<'a> Slot<'a> {
         if self.closed {
             return Some(Bar::Closed);
         }
-        if let Some(bar) = self.kept() {
+        if let Some(bar) = self.kept(want) {
             return Some(bar);
         }
         if !self.has_room(want) {
@@ -267,7 +272,8 @@ impl<'a> Slot<'a> {
             Some(blind) => Some(blind.least_on(self.gpu.info.memory)),
             None => want.need_on(self.gpu.info.memory),
         };
-        need.is_none_or(|need| self.free.unwrap_or_default() >= need)
+        // All of it may be reserved where nothing is free: that leaves no room for one that needs nothing, either.
+        need.is_none_or(|need| self.free.unwrap_or_default() >= need.max(MiB(1)))
     }
 
     /// The part of [`Self::bars_shared`] that comes after memory.
@@ -420,8 +426,8 @@ impl<'a> Slot<'a> {
         self.held = self.held.or(Some(job));
     }
 
-    pub(super) const fn is_held(&self) -> bool {
-        self.held.is_some()
+    pub(super) const fn held(&self) -> Option<JobId> {
+        self.held
     }
 
     /// A bar in full, for people.

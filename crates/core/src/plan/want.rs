@@ -47,6 +47,8 @@ pub(super) struct Want {
     pub(super) blind: Option<Blind>,
     /// It would have started by now without sharing.
     pub(super) overdue: bool,
+    /// GPUs are kept for it until there are enough: it is overdue, or an operator's urgent job.
+    pub(super) holds: bool,
     /// How it starts up.
     pub(super) start: Startup,
 }
@@ -155,6 +157,7 @@ impl Want {
         };
         let limited = slowdown::limit(state, job).is_some();
         let share = state.share_for(job);
+        let overdue = state.is_overdue(job, now);
         let blind = blind.filter(|_| !alone && reservation == Reservation::Whole);
         Self {
             job: job.spec.id,
@@ -174,7 +177,8 @@ impl Want {
             particular: limited || share.is_some() || slowdown::was_parted(job),
             class: job.class(),
             blind,
-            overdue: state.is_overdue(job, now),
+            overdue,
+            holds: overdue || (policy.line.is_by_length() && job.is_urgent()),
             start: if policy.progress.is_some() { state.startup(job) } else { Startup::default() },
         }
     }

@@ -65,6 +65,10 @@ pub struct Options {
     /// How long a job's progress must have been measured, and how old a measurement may be, to exceed a limit.
     #[serde(default = "slowdown_window")]
     pub slowdown_window: Millis,
+    /// Whether a policy may take running jobs off their GPUs for a while, by the driver's checkpoint calls, where it would
+    /// else end them or have others wait. Said by who knows the driver.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspends: bool,
     /// How much a user may have.
     #[serde(default, skip_serializing_if = "Allowances::is_unlimited")]
     pub allowances: Allowances,
@@ -254,6 +258,7 @@ impl Default for Options {
             mps_cooldown: Millis::secs(5),
             max_slowdown: None,
             slowdown_window: slowdown_window(),
+            suspends: false,
             allowances: Allowances::default(),
             usage_half_life: usage_half_life(),
             quota_period: quota_period(),

@@ -29,12 +29,13 @@ pub use index::Usage;
 pub(crate) use place::Share;
 pub use place::Unbounded;
 pub(crate) use predictions::Server;
+pub(crate) use suspensions::aside;
 pub(crate) use waiting::JobKind;
 pub use waiting::{Merged, Queue};
 
 use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
-use crate::model::{EndCause, Finished, GpuId, Job, JobId, Phase, User};
+use crate::model::{Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
 use crate::units::{MiB, Millis};
 use accounts::Accounts;
@@ -351,9 +352,7 @@ impl State {
             Action::End { job, attempt, level, cause } => {
                 let now = self.now;
                 self.attempt_of(*job, *attempt)?;
-                if let EndCause::Evicted { job: slowed, .. } = cause {
-                    self.remember_bad(*slowed);
-                }
+                self.remember_company(cause);
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
                     if let Phase::Running { ending: Some(ending), .. }
@@ -363,7 +362,11 @@ impl State {
                     }
                 })
             }
-            Action::Suspend { job, attempt } => self.suspending(*job, *attempt),
+            Action::Suspend { job, attempt, cause } => {
+                self.suspending(*job, *attempt, cause.as_ref())?;
+                cause.iter().for_each(|cause| self.remember_company(cause));
+                Ok(())
+            }
             Action::Resume { job, attempt, gpus } => self.resuming(*job, *attempt, gpus),
             Action::SetState { job, state, reason } => self.judged(*job, *state, reason, applied),
         }

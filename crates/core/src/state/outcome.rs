@@ -136,6 +136,10 @@ impl State {
                 self.enqueue(id, |job| job.free_retries += 1);
             }
             EndCause::GrowthGuard(filling) => return self.outgrew(id, exit, filling),
+            EndCause::Room { job } => {
+                self.leave(id, Some(exit.clone()), Reason::MadeRoom { job });
+                self.enqueue(id, |_| ());
+            }
             EndCause::Requeued { by } => {
                 self.leave(id, Some(exit.clone()), Reason::RequeuedByUser { by });
                 self.enqueue(id, |_| ());

@@ -6,7 +6,7 @@
 use super::State;
 use crate::input::Rejected;
 use crate::ledger::Gpu;
-use crate::model::{GpuId, Job, JobId, SharingMode};
+use crate::model::{EndCause, GpuId, Job, JobId, SharingMode};
 use crate::progress::{Class, Company, Measured, Outlook};
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -114,13 +114,14 @@ impl State {
         !self.bad.is_empty() && self.bad.0.contains_key(&there.with(joins))
     }
 
-    /// A job was slowed down too much by those beside it: those classes are not brought together again, where the policy
-    /// goes by classes.
-    pub(super) fn remember_bad(&mut self, slowed: JobId) {
+    /// Where a job goes because another was slowed down too much by those beside it, those classes are not brought together
+    /// again, if the policy goes by classes.
+    pub(super) fn remember_company(&mut self, cause: &EndCause) {
+        let EndCause::Evicted { job: slowed, .. } = cause else { return };
         if self.options.policy.progress.is_none() {
             return;
         }
-        let placed = self.job(slowed).and_then(Job::placement).cloned();
+        let placed = self.job(*slowed).and_then(Job::placement).cloned();
         for (id, sharing) in placed.iter().flat_map(|p| p.gpus.iter().map(|gpu| (*gpu, p.sharing))) {
             if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) {
                 let company = self.company(id, gpu, sharing);

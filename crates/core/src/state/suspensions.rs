@@ -3,7 +3,7 @@
 //! The job keeps its attempt all the while. What it had on its GPUs is kept with it, so that it comes back as it was.
 
 use super::State;
-use crate::explain::Reason;
+use crate::explain::{Aside, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{
@@ -11,14 +11,34 @@ use crate::model::{
 };
 use crate::reading::GpuKind;
 use crate::units::{MiB, Millis};
+use std::sync::Arc;
 
 /// The pause after a job could not be put back, doubled with each time.
 const PAUSE: Millis = Millis::secs(10);
 /// Doublings of it at most: five minutes.
 const MOST_DOUBLINGS: u32 = 5;
+/// How often an attempt is suspended for the sake of others; after that it is ended or left where it is.
+const MOST_TIMES: u32 = 3;
+/// Stands for the policy where a user is named.
+const CARMA: &str = "carma";
 
 fn wrong(job: &Job, hint: &'static str) -> Rejected {
     Rejected::WrongState { job: job.spec.id, state: job.state().as_str(), hint }
+}
+
+/// What a job that the policy took off its GPUs is told of the cause.
+pub(crate) fn aside(cause: &EndCause) -> Option<Aside> {
+    match cause {
+        EndCause::GrowthGuard(filling) => Some(Aside::GrowthGuard(*filling)),
+        EndCause::Evicted { job, slowdown, limit, apart: _ } => {
+            Some(Aside::Evicted { job: *job, slowdown: *slowdown, limit: *limit })
+        }
+        EndCause::Room { job } => Some(Aside::Room { job: *job }),
+        EndCause::Cancelled { .. }
+        | EndCause::TimeLimit(_)
+        | EndCause::Requeued { .. }
+        | EndCause::Stuck { .. } => None,
+    }
 }
 
 impl State {
@@ -54,7 +74,11 @@ impl State {
                 let by = by.name.clone();
                 self.change_halt(id, |halt| {
                     halt.failed = None;
-                    halt.now.get_or_insert_with(|| Box::new(Suspension::new(by))).wanted = None;
+                    let suspension = halt.now.get_or_insert_with(|| Box::new(Suspension::new(by.clone())));
+                    // From now on it is off because its user wants that, and comes back when that one says so.
+                    suspension.by = by;
+                    suspension.cause = None;
+                    suspension.wanted = None;
                 })
             }
         }
@@ -114,14 +138,55 @@ impl State {
             halt.failed = None;
             let suspension = halt.now.get_or_insert_with(|| Box::new(Suspension::new(by.clone())));
             suspension.not_before = None;
+            suspension.cause = None;
             suspension.wanted = Some(Wanted { by, at: now, to: Some(to) });
         })
     }
 
-    /// It was decided that it leaves its GPUs now.
-    pub(super) fn suspending(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
-        self.at_step(id, attempt, SuspendStep::Asked)?;
-        self.change_suspension(id, |suspension| suspension.step = SuspendStep::Suspending)
+    /// Whether the policy may take a job off its GPU for the sake of others: where the driver can do that and has not refused
+    /// it, the job holds memory there, and it has not been taken off often.
+    pub(crate) fn may_set_aside(&self, job: &Job) -> bool {
+        let Phase::Running { placement, halt, .. } = &job.phase else { return false };
+        let tenants = placement.gpus.iter().filter_map(|gpu| self.gpu(*gpu)?.tenant(job.spec.id));
+        let held: MiB = tenants.filter_map(|tenant| tenant.observed).sum();
+        self.options.suspends
+            && Self::bars_suspension(job).is_none()
+            && halt.now.is_none()
+            && halt.failed.is_none()
+            && halt.times < MOST_TIMES
+            && held > MiB::ZERO
+    }
+
+    /// It was decided that it leaves its GPUs now: as a user has asked, or for the sake of others, for whom it comes back by
+    /// itself.
+    pub(super) fn suspending(
+        &mut self,
+        id: JobId,
+        attempt: u32,
+        cause: Option<&EndCause>,
+    ) -> Result<(), Rejected> {
+        let now = self.now;
+        let Some(cause) = cause else {
+            self.at_step(id, attempt, SuspendStep::Asked)?;
+            return self.change_suspension(id, |suspension| suspension.step = SuspendStep::Suspending);
+        };
+        let job = self.attempt_of(id, attempt)?;
+        if !self.may_set_aside(job) {
+            return Err(wrong(job, "this was planned for another state; plan again"));
+        }
+        self.change_halt(id, |halt| {
+            let by: Arc<str> = CARMA.into();
+            halt.times += 1;
+            if let EndCause::Evicted { apart, .. } = cause {
+                halt.apart.extend(apart);
+            }
+            halt.now = Some(Box::new(Suspension {
+                cause: Some(Box::new(cause.clone())),
+                step: SuspendStep::Suspending,
+                wanted: Some(Wanted { by: by.clone(), at: now, to: None }),
+                ..Suspension::new(by)
+            }));
+        })
     }
 
     /// It has left them.
@@ -129,7 +194,17 @@ impl State {
         let now = self.now;
         let job = self.at_step(id, attempt, SuspendStep::Suspending)?;
         let gpus = job.placement().map(|placement| placement.gpus.clone()).unwrap_or_default();
-        let kept = self.vacate(id, &gpus);
+        let grew = job.suspension().and_then(|suspension| suspension.cause.as_deref());
+        let grew = matches!(grew, Some(EndCause::GrowthGuard(_)));
+        let mut kept = self.vacate(id, &gpus);
+        for (tenant, gpu) in kept.iter_mut().zip(&gpus).filter(|_| grew) {
+            // It will go on growing.
+            if let (Reservation::Memory(m), Some(gpu)) = (&mut tenant.reservation, self.gpu(*gpu)) {
+                let held = tenant.observed.unwrap_or_default();
+                let most = gpu.info.memory - self.options.policy.reserve;
+                *m = (*m).max((held + self.options.growing_margin(held)).min(most));
+            }
+        }
         self.update(id, |job| job.measured = None)?;
         self.change_suspension(id, |suspension| {
             suspension.step = SuspendStep::Suspended;
@@ -146,10 +221,10 @@ impl State {
         self.charge_around(gpus);
         let take = |gpu: &GpuId| self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)).ok().flatten();
         let mut kept: Vec<Tenant> = gpus.iter().filter_map(take).collect();
-        for tenant in &mut kept {
-            // It comes back with all that it held.
-            if let Reservation::Memory(m) = &mut tenant.reservation {
-                *m = (*m).max(tenant.observed.unwrap_or_default());
+        for (tenant, gpu) in kept.iter_mut().zip(gpus) {
+            // It comes back with all that it held; readings may say more than there is.
+            if let (Reservation::Memory(m), Some(gpu)) = (&mut tenant.reservation, self.gpu(*gpu)) {
+                *m = (*m).max(tenant.observed.unwrap_or_default().min(gpu.info.memory));
             }
         }
         self.regrouped(gpus);
@@ -188,6 +263,11 @@ impl State {
                 if let Some(suspension) = &mut halt.now {
                     suspension.step = SuspendStep::Resuming;
                     suspension.not_before = None;
+                    // Elsewhere than it was: if that cannot be, it goes back there.
+                    let to = gpus.first().filter(|to| Some(*to) != suspension.home.first());
+                    if let (Some(wanted), Some(to)) = (&mut suspension.wanted, to) {
+                        wanted.to = Some(*to);
+                    }
                 }
             }
         })?;
@@ -206,7 +286,7 @@ impl State {
             let missed = missed.then(|| "the GPU that it was to move to had no room any more".to_owned());
             // What kept it from moving is worth knowing once it runs again.
             let failed = missed.or_else(|| halt.failed.take());
-            *halt = Halt { before: halt.until(now), now: None, failed };
+            *halt = Halt { before: halt.until(now), now: None, failed, ..std::mem::take(halt) };
         })
     }
 
@@ -229,8 +309,10 @@ impl State {
             return self.end(id, EndCause::Stuck { why });
         }
         if step == Some(SuspendStep::Suspending) {
-            return self
-                .change_halt(id, |halt| *halt = Halt { failed: Some(why), now: None, before: halt.before });
+            return self.change_halt(id, |halt| {
+                halt.failed = Some(why);
+                halt.now = None;
+            });
         }
         let gpus = job.placement().map(|placement| placement.gpus.clone()).unwrap_or_default();
         self.vacate(id, &gpus);
@@ -244,6 +326,7 @@ impl State {
             if let Some(wanted) = &mut suspension.wanted
                 && wanted.to.take().is_some()
             {
+                suspension.bound = true;
                 return;
             }
             let pause = PAUSE.0 << suspension.failures.min(MOST_DOUBLINGS);
@@ -289,7 +372,10 @@ impl State {
             SuspendStep::Resuming => Reason::Moving { off: false },
             SuspendStep::Suspended => match (&suspension.wanted, &halt.failed, suspension.not_before) {
                 (Some(_), Some(why), Some(until)) => Reason::NotResumed { why: why.clone(), until },
-                _ => Reason::Suspended { by: suspension.by.clone(), host: suspension.host },
+                _ => match suspension.cause.as_deref().and_then(aside) {
+                    Some(cause) => Reason::SetAside { cause, waits: None },
+                    None => Reason::Suspended { by: suspension.by.clone(), host: suspension.host },
+                },
             },
         })
     }

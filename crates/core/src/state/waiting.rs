@@ -179,21 +179,25 @@ impl<'a> Queue<'a> {
         merged
     }
 
-    /// Jobs whose bound on the start has passed, the earliest bound first, each on its user's clock; then the others in order.
+    /// Jobs of a priority above 0, which operators give; then those whose bound on the start has passed, the earliest bound first,
+    /// each on its user's clock; then the others in order.
     pub fn line(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        // They stand at the head of each line, behind those that recover.
+        let head = self.jobs().take_while(|(key, _)| key.recovery.0 || key.is_urgent());
+        let mut first: Vec<_> = head.filter(|(key, _)| key.is_urgent()).collect();
         let mut overdue = Vec::new();
         for (user, jobs) in &self.waiting.due {
             let lag = self.shadows.lag(*user, now);
             let passed = Millis(now.0.saturating_sub(lag.0));
-            let of = jobs.range(..=(passed, JobId(u64::MAX)));
+            let of = jobs.range(..=(passed, JobId(u64::MAX))).filter(|(_, (key, _))| !key.is_urgent());
             overdue.extend(of.map(|((due, job), (key, at))| ((*due + lag, *job), (key, &**at))));
         }
         overdue.sort_unstable_by_key(|(due, _)| *due);
-        // Of those that are not overdue nothing is read but their keys: in a long queue each job is a miss of the cache.
-        let mut seen: Vec<JobId> = overdue.iter().map(|((_, job), _)| *job).collect();
+        first.extend(overdue.into_iter().map(|(_, job)| job));
+        // Of the others nothing is read but their keys: in a long queue each job is a miss of the cache.
+        let mut seen: Vec<JobId> = first.iter().map(|(key, _)| key.id).collect();
         seen.sort_unstable();
-        let first = overdue.into_iter().map(|(_, job)| job);
-        first.chain(self.jobs().filter(move |(key, _)| seen.binary_search(&key.id).is_err()))
+        first.into_iter().chain(self.jobs().filter(move |(key, _)| seen.binary_search(&key.id).is_err()))
     }
 
     /// When the next bound passes, if the same users wait until then.

@@ -85,6 +85,21 @@ pub(crate) fn play(text: &str) -> Outcome<String> {
     Ok(stage.out)
 }
 
+/// Why a job is to leave its GPUs.
+fn why(cause: &EndCause) -> String {
+    match cause {
+        EndCause::Cancelled { by } => format!("cancelled by {by}"),
+        EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
+        EndCause::Requeued { by } => format!("put back into the queue by {by}"),
+        EndCause::GrowthGuard(filling) => filling.to_string(),
+        EndCause::Room { job } => format!("it makes room for job {job}"),
+        EndCause::Stuck { why } => format!("it is stuck: {why}"),
+        EndCause::Evicted { job, slowdown, limit, .. } => {
+            format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
+        }
+    }
+}
+
 struct Stage {
     state: State,
     options: Options,
@@ -517,6 +532,7 @@ impl Stage {
             match key.as_str() {
                 "window" => o.window = span(v)?,
                 "sharing" => o.sharing = sharing(v)?,
+                "suspends" => o.suspends = yes(v)?,
                 "user_jobs" => o.allowances.for_all.jobs = Some(number(v)?),
                 "user_gpus" => o.allowances.for_all.gpus = Some(number(v)?),
                 "user_gpu_hours" => o.allowances.for_all.gpu_hours = Some(number(v)?),
@@ -896,19 +912,12 @@ impl Stage {
                     EndLevel::Kill => "killed",
                     EndLevel::Abandon => "killed with its supervisor",
                 };
-                let why = match cause {
-                    EndCause::Cancelled { by } => format!("cancelled by {by}"),
-                    EndCause::TimeLimit(limit) => format!("over its time limit of {limit}"),
-                    EndCause::Requeued { by } => format!("put back into the queue by {by}"),
-                    EndCause::GrowthGuard(filling) => filling.to_string(),
-                    EndCause::Stuck { why } => format!("it is stuck: {why}"),
-                    EndCause::Evicted { job, slowdown, limit, .. } => {
-                        format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
-                    }
-                };
-                format!("job {job} is {how}: {why}")
+                format!("job {job} is {how}: {}", why(cause))
             }
-            Action::Suspend { job, .. } => format!("job {job} leaves its GPU"),
+            Action::Suspend { job, cause: None, .. } => format!("job {job} leaves its GPU"),
+            Action::Suspend { job, cause: Some(cause), .. } => {
+                format!("job {job} is suspended: {}", why(cause))
+            }
             Action::Resume { job, gpus, .. } => {
                 format!("job {job} is put back on {}", self.names(gpus))
             }

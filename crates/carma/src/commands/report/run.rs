@@ -50,7 +50,7 @@ fn end(attempt: &AttemptView) -> End {
         Some("OutOfMemory" | "OutOfMemoryRetry") => End::OutOfMemory,
         Some("Evicted") => End::Evicted,
         Some("GrowthGuard") => End::GrowthGuard,
-        Some("Requeued") => End::Preempted,
+        Some("Requeued" | "MadeRoom") => End::Preempted,
         Some(_) => End::Failed,
     }
 }

@@ -1,0 +1,125 @@
+//! Room for a job that waits: others are taken off their GPUs for as long as it runs.
+//!
+//! Done for a job on several GPUs that is overdue, where that delays the others by less in all than it would wait, and for an
+//! operator's urgent job. Those that can are suspended and come back by themselves. For an urgent job, clients of MPS that have
+//! agreed to save their work are asked to, and begin anew; all others are left where they are.
+
+use super::Plan;
+use super::ending::{leaving_by, take_off};
+use super::search::Slots;
+use super::slot::Slot;
+use super::want::Want;
+use crate::model::{EndCause, Job, JobId, Phase, Suspension};
+use crate::slowdown::limit;
+use crate::state::State;
+use crate::units::Millis;
+use std::collections::BTreeSet;
+
+/// What taking a job off and putting it back costs it, about: some GiB out and back (docs/research/h200.md).
+const THERE_AND_BACK: Millis = Millis::secs(30);
+
+/// A job that others have made room for, and that does not take it, has it for so long.
+const KEPT_FOR: Millis = Millis::secs(120);
+
+/// Jobs that make room, and for whom.
+fn makers(state: &State) -> impl Iterator<Item = (&Job, JobId)> {
+    let jobs = state.halted().iter().chain(state.ending()).filter_map(|id| state.job(*id));
+    jobs.filter_map(|job| Some((job, made_by(job)?)))
+}
+
+/// Jobs for which others leave or have left their GPUs.
+pub(super) fn beneficiaries(state: &State) -> BTreeSet<JobId> {
+    makers(state).map(|(_, waits)| waits).collect()
+}
+
+/// Keeps the GPUs of jobs that make room; until when, at most.
+pub(super) fn keep(state: &State, now: Millis, slots: &mut Slots<'_>) -> Option<Millis> {
+    let mut next = None;
+    for (job, waits) in makers(state) {
+        let suspension = job.suspension();
+        if let Some(suspension) = suspension {
+            let Some(until) = kept_until(state, suspension).filter(|until| *until > now) else { continue };
+            next = Some(next.map_or(until, |next: Millis| next.min(until)));
+        }
+        let gpus = match suspension.filter(|suspension| suspension.is_off()) {
+            Some(suspension) => Some(&suspension.home),
+            None => job.placement().map(|placement| &placement.gpus),
+        };
+        for gpu in gpus.into_iter().flatten() {
+            let kept = slots.slots.iter_mut().find(|slot| slot.id == *gpu);
+            kept.into_iter().for_each(|slot| slot.hold_for(waits));
+        }
+    }
+    next
+}
+
+/// Until when the GPU of a suspended job is kept for another that waits and that it made room for.
+pub(super) fn kept_until(state: &State, suspension: &Suspension) -> Option<Millis> {
+    let waits =
+        state.job(suspension.makes_room_for()?).is_some_and(|job| matches!(job.phase, Phase::Pending));
+    let off = suspension.off.unwrap_or_else(|| state.now());
+    waits.then_some(off + KEPT_FOR)
+}
+
+/// For which job another leaves or has left its GPUs.
+fn made_by(job: &Job) -> Option<JobId> {
+    let ends = job.ending().and_then(|ending| ending.cause.makes_room_for());
+    ends.or_else(|| job.suspension().and_then(|suspension| suspension.makes_room_for()))
+}
+
+/// Whether room is made for jobs such as this one.
+pub(super) fn is_entitled(job: &Job, want: &Want) -> bool {
+    want.holds && (job.is_urgent() || want.gpus > 1)
+}
+
+/// Makes room for a job that found none, if that pays.
+pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, plan: &mut Plan) {
+    let wanted = want.gpus as usize;
+    let usable = |slot: &&Slot<'_>| {
+        !slot.closed && slot.gpu.info.memory >= want.least_capacity && slot.held_from(want).is_none()
+    };
+    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::left).collect();
+    left.sort_unstable();
+    // Without that, so long until the last of its GPUs is free.
+    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
+    let leaving = leaving_by(plan);
+    let mut found: Vec<Vec<&Job>> =
+        slots.slots.iter().filter(usable).filter_map(|slot| off(state, job, slot, &leaving)).collect();
+    if found.len() < wanted {
+        return;
+    }
+    found.sort_by_key(Vec::len);
+    found.truncate(wanted);
+    // One on several GPUs counts once.
+    let off: BTreeSet<JobId> = found.iter().flatten().map(|job| job.spec.id).collect();
+    let pause = Millis::secs(job.spec.run_s()) + THERE_AND_BACK;
+    let pays = if job.is_urgent() {
+        wait > THERE_AND_BACK
+    } else {
+        wait > Millis(pause.0.saturating_mul(off.len() as u64))
+    };
+    if !pays {
+        return;
+    }
+    let cause = EndCause::Room { job: want.job };
+    for job in off.iter().filter_map(|id| state.job(*id)) {
+        plan.actions.extend(take_off(state, job, cause.clone()));
+    }
+}
+
+/// The jobs that would have to leave a GPU, if all that are there can.
+fn off<'a>(state: &'a State, job: &Job, slot: &Slot<'_>, leaving: &BTreeSet<JobId>) -> Option<Vec<&'a Job>> {
+    if slot.has_added() || !slot.gpu.foreign().is_empty() {
+        return None;
+    }
+    let there = slot.gpu.tenants.iter().map(|tenant| {
+        let there = state.job(tenant.job).filter(|there| !leaving.contains(&there.spec.id))?;
+        let is_leaving = there.ending().is_some() || there.suspension().is_some();
+        let lower = there.spec.request.priority < job.spec.request.priority;
+        let may = if job.is_urgent() { lower } else { there.spec.request.priority <= 0 };
+        // A stated limit of slowdown holds for a pause as well.
+        let can = state.may_set_aside(there) || (job.is_urgent() && there.spec.request.save_grace.is_some());
+        (!is_leaving && may && can && limit(state, there).is_none()).then_some(there)
+    });
+    there.collect()
+}
