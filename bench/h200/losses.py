@@ -4,7 +4,7 @@
     python3 bench/h200/losses.py --steps 2000 --out losses
 
 `--hold` GiB more are filled with a pattern at the start, changed as the training goes on and summed at the end. `--processes` N do the
-same at once, each with a file of its own (`losses.0`, ...). What is asked of the GPU is deterministic (torch.use_deterministic_algorithms).
+same at once, each with a file of its own (`losses.0`, ...). `--across` N divides the layers among N GPUs. What is asked of the GPU is deterministic (torch.use_deterministic_algorithms).
 """
 
 import argparse
@@ -22,15 +22,22 @@ def train(args, number):
     torch.backends.cudnn.benchmark = False
     width = 2048
     layers = [part for _ in range(4) for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU(), nn.Dropout(0.1))]
-    model = nn.Sequential(*layers, nn.Linear(width, 10)).cuda()
+    layers.append(nn.Linear(width, 10))
+    model = nn.ModuleList(layer.to(f"cuda:{at * args.across // len(layers)}") for at, layer in enumerate(layers))
+
+    def forward(x):
+        for at, layer in enumerate(model):
+            x = layer(x.to(f"cuda:{at * args.across // len(layers)}"))
+        return x
+
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     block = torch.full((int(args.hold * 2**28),), 1, dtype=torch.int32, device="cuda")
     with open(f"{args.out}.{number}", "w", buffering=1) as losses:
         for step in range(args.steps):
             inputs = torch.randn(1024, width, device="cuda")
-            labels = torch.randint(0, 10, (1024,), device="cuda")
+            labels = torch.randint(0, 10, (1024,), device=f"cuda:{args.across - 1}")
             optimizer.zero_grad(set_to_none=True)
-            loss = nn.functional.cross_entropy(model(inputs), labels)
+            loss = nn.functional.cross_entropy(forward(inputs), labels)
             loss.backward()
             optimizer.step()
             if block.numel():
@@ -39,7 +46,7 @@ def train(args, number):
             losses.write(f"{step} {loss.item().hex()}\n")
             if step % 100 == 0:
                 print(f"step {step}/{args.steps}", flush=True)
-        weights = sum(parameter.double().sum() for parameter in model.parameters()).item()
+        weights = sum(parameter.double().sum().cpu() for parameter in model.parameters()).item()
         losses.write(f"end {weights.hex()} {block.sum(dtype=torch.int64).item() if block.numel() else 0}\n")
 
 
@@ -49,6 +56,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--hold", type=float, default=0.0)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--across", type=int, default=1)
     args = parser.parse_args()
     children = []
     for number in range(args.processes - 1):

@@ -26,16 +26,16 @@ PATIENCE_S = 120
 class Training:
     """A job of losses.py, or a virtual task in its place."""
 
-    def __init__(self, carma, name, steps, hold, processes=1, declared=40):
+    def __init__(self, carma, name, steps, hold, processes=1, declared=40, more=(), across=1):
         self.carma, self.name, self.steps, self.processes = carma, name, steps, processes
         self.out = os.path.join(carma.dir, name)
-        command = ["submit", "--parsable", "--name", name, "--sharing", "time-slice", "--gpu-memory", f"{declared}G", "--"]
+        command = ["submit", "--parsable", "--name", name, "--sharing", "time-slice", "--gpu-memory", f"{declared}G", *more, "--"]
         if carma.options.virtual:
             work = steps / carma.options.steps * 60
             command += [carma.options.carma, "virtual-task", f"--memory={hold + 2}G", "--sm=.3", f"--work={work}s", "--startup=1s"]
         else:
             command += [sys.executable, LOSSES, "--steps", str(steps), "--out", self.out]
-            command += ["--hold", str(hold), "--processes", str(processes)]
+            command += ["--hold", str(hold), "--processes", str(processes), "--across", str(across)]
         answer = subprocess.run([carma.options.carma, "--socket", carma.socket, *command], capture_output=True, text=True)
         if answer.returncode != 0:
             raise RuntimeError(f"carma submit {name}: {answer.stderr.strip()}")
