@@ -46,9 +46,16 @@ def submit(carma, name, task):
     return int(answer.stdout)
 
 
+def seconds(ms):
+    return None if ms is None else ms / 1000
+
+
 def play(options, case):
     carma = Carma(options, "adaptive", "time-slice", config="")
     try:
+        # They are to meet.
+        for gpu in carma.json("gpus")["gpus"][1:]:
+            carma.text("drain", str(gpu["index"]))
         jobs, fullest = [], 0
         for n, (gib, at, to, rate, rest) in enumerate(CASES[case]):
             task = (gib * options.scale, at, to * options.scale, rate * options.scale, rest)
@@ -66,7 +73,7 @@ def play(options, case):
             "case": case,
             "memory_mib": gpu["memory_mib"],
             "fullest_mib": fullest,
-            "jobs": [story(carma.show(job)) for job in jobs],
+            "jobs": [story(carma.show(job)) | {"suspended_s": seconds(carma.show(job)["job"].get("suspended_ms"))} for job in jobs],
         }
     finally:
         carma.stop()
@@ -82,10 +89,11 @@ def table(runs):
             codes = [a["verdict"] or "" for a in job["attempts"]]
             peaks = " ".join(f"{(a['peak_mib'] or 0) / 1024:.1f}" for a in job["attempts"])
             oom = sum("OutOfMemory" in code for code in codes)
+            away = "" if job["suspended_s"] is None else f"   suspended for {job['suspended_s']:.0f} s"
             guard = sum("GrowthGuard" in code for code in codes)
             print(
                 f"{run['case']:8}{job['name']:10}{job['state']:15}{len(job['attempts']):9}{peaks:>16}{oom:5}{guard:7}"
-                f"{run['fullest_mib'] / 1024:13.1f}"
+                f"{run['fullest_mib'] / 1024:13.1f}{away}"
             )
             for code in codes:
                 print(f"{'':18}{code}")

@@ -28,20 +28,23 @@ def play(options, carma):
     # The first to start up has the others' files in the page cache.
     undisturbed = Training(carma, "undisturbed", steps, options.hold, declared=60)
     undisturbed.end()
+    print(f"undisturbed: {undisturbed.show()['ended_ms'] - undisturbed.show()['started_ms']} ms", flush=True)
     reference = undisturbed.curves()[0]
 
     trainings = [Training(carma, name, steps, options.hold, declared=60) for name in ("one", "two")]
     for training in trainings:
-        training.reach(0.2)
+        training.reach(0.1)
     gib = [training.memory_gib() for training in trainings]
     came = time.time()
     urgent = Training(carma, "urgent", options.urgent_steps, 0, declared=30, more=["--gpus", "2", "--exclusive", "--priority", "1"], across=2)
     off = [state(training, "SUSPENDED") for training in trainings]
+    print("both are suspended", flush=True)
     why = [training.show()["reason"]["text"] for training in trainings]
     started = state(urgent, "RUNNING")
     stood = [training.done() for training in trainings]
     urgent.end()
     over = time.time()
+    print("the urgent job is done", flush=True)
     went_on = [training.done() - before for training, before in zip(trainings, stood)]
     back = [state(training, "RUNNING") for training in trainings]
     for training in trainings:
@@ -72,7 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--carma", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=12000)
     parser.add_argument("--urgent-steps", type=int, default=1500)
     parser.add_argument("--hold", type=int, default=10, help="GiB of each training")
     parser.add_argument("--virtual", action="store_true")

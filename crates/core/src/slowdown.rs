@@ -46,6 +46,17 @@ pub(crate) fn is_limited(state: &State, gpu: &Gpu) -> bool {
     gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(|job| limit(state, job).is_some()))
 }
 
+/// Percentages of the SMs' threads that a job without a limit of its own is tried with under MPS, where limits of those who are
+/// there do not let it have all.
+pub(crate) const NARROWER: [u8; 2] = [50, 25];
+
+/// Whether a job may be given fewer threads than all for the sake of others' limits: its user has said nothing of either.
+pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
+    state.options().policy.progress.is_some()
+        && job.spec.request.thread_percent.is_none()
+        && limit(state, job).is_none()
+}
+
 /// Classes of the queue that are asked about, questions at a time, and jobs that are looked at for that.
 const ASKED: usize = 24;
 const QUESTIONS: usize = 256;
@@ -132,17 +143,26 @@ pub fn questions(state: &State) -> Vec<Question> {
             continue;
         }
         let before = asked.len();
+        let narrower = may_be_narrowed(state, job);
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
         let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
         for (((mode, company), there), told) in companies.iter().zip(&told) {
             let bounds = there.limited || limit(state, job).is_some();
-            let known = || {
-                let told = told.and_then(|of| of.get(&job.class()));
+            let meets = there.is_met(*mode, server);
+            if !(meets && (of_job || there.limited) && needs <= there.room) {
+                continue;
+            }
+            let known = |class: &Class| {
+                let told = told.and_then(|of| of.get(class));
                 told.is_some_and(|told| !bounds || told.has_bounds())
             };
-            let meets = there.is_met(*mode, server);
-            if meets && (of_job || there.limited) && needs <= there.room && !known() {
-                asked.insert(Question { there: company.clone(), newcomer: job.class(), bounds });
+            let fewer =
+                NARROWER.into_iter().filter(|_| narrower && there.limited && *mode == SharingMode::Mps);
+            let fewer = fewer.map(|percent| Class { threads: Some(percent), ..job.class() });
+            // With fewer threads only where it is known what it would do with all.
+            let first = [job.class()].into_iter().chain(fewer).find(|class| !known(class));
+            if let Some(newcomer) = first {
+                asked.insert(Question { there: company.clone(), newcomer, bounds });
                 if asked.len() == QUESTIONS {
                     return asked.into_iter().collect();
                 }

@@ -331,7 +331,12 @@ impl Slowdowns {
                     inputs.push(Input::Stepped { job: job.spec.id, attempt });
                 }
             }
-            if company.alone {
+            // With fewer threads than it asked for it is not as it is alone.
+            let narrowed = placement.thread_percent != job.spec.request.thread_percent
+                && placement.thread_percent.is_some();
+            if company.alone && narrowed {
+                watch.breaks(now);
+            } else if company.alone {
                 self.look_alone(now, job, &gpus, &company, looks);
             } else if let Some((progress, over)) = self.look_together(now, state, job, &gpus, &company) {
                 inputs.push(Input::Measured {

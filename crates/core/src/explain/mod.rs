@@ -12,6 +12,6 @@ mod sooner;
 mod tests;
 mod text;
 
-pub use reason::{Aside, Filling, Reason, UserLimit};
+pub use reason::{Aside, Filling, Narrowed, Reason, UserLimit};
 pub use refusal::{Holder, NoGpu, Refusal};
 pub use sooner::{Help, Sooner};

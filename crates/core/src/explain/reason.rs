@@ -68,6 +68,17 @@ pub struct Filling {
     pub exceeded: Option<MiB>,
 }
 
+/// Fewer threads than all under MPS, for the sake of another job's limit of slowdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Narrowed {
+    /// Share of the SMs' threads, percent.
+    pub percent: u8,
+    /// Whose limit.
+    pub job: JobId,
+    /// The limit.
+    pub limit: Fraction,
+}
+
 /// Why the policy took a running job off its GPU for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -127,6 +138,9 @@ pub enum Reason {
         /// Predicted progress of all jobs on the first. Journals say "foreseen".
         #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "foreseen")]
         predicted: Vec<Predicted>,
+        /// The threads that it gets, where a limit of another job does not let it have all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        threads: Option<Narrowed>,
     },
     /// Waits: no GPUs for it now.
     NoGpu {

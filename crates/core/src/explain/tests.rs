@@ -1,7 +1,7 @@
 //! The public text of no reason gives a user's own words away.
 
 use super::public::public_status;
-use super::{Aside, Filling, Holder, NoGpu, Reason, Refusal, UserLimit};
+use super::{Aside, Filling, Holder, Narrowed, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
 use crate::spec::{JobId, SharingMode};
@@ -66,6 +66,7 @@ fn all() -> Vec<Reason> {
             candidates: 3,
             sharing: SharingMode::Mps,
             predicted: Vec::new(),
+            threads: Some(Narrowed { percent: 50, job, limit: Fraction(1) }),
         },
         Reason::Behind { job, overtaken_for: None },
         Reason::Later { last: job },

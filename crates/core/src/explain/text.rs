@@ -1,7 +1,7 @@
 //! The full text of a reason, for those who may read the job.
 
 use super::refusal::holders;
-use super::{Aside, Filling, NoGpu, Reason, Refusal, UserLimit};
+use super::{Aside, Filling, Narrowed, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::NeedSource;
 use crate::spec::JobId;
 use crate::units::MiB;
@@ -134,6 +134,7 @@ impl fmt::Display for Reason {
                 candidates,
                 sharing,
                 predicted,
+                threads,
             } => {
                 let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
                 write!(
@@ -149,6 +150,9 @@ impl fmt::Display for Reason {
                     write!(f, "; {} of {candidates} that would do", order.describe())?;
                 } else {
                     f.write_str("; no other would do")?;
+                }
+                if let Some(Narrowed { percent, job, limit }) = threads {
+                    write!(f, "; {percent} % of the threads, so that job {job} keeps its limit of {limit}")?;
                 }
                 for (i, task) in predicted.iter().enumerate() {
                     let before = if i == 0 { "; predicted progress: " } else { ", " };

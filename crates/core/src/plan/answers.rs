@@ -53,7 +53,15 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
         }
     }
     let want = Want::of(state, job, now, blind);
-    slots.slots.iter().map(|slot| answer(slot, &want, &slots)).collect()
+    let answer = |slot: &Slot<'_>| {
+        let narrower =
+            || want.narrower().map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none());
+        let full = answer(slot, &want, &slots);
+        // With fewer threads it may do where it would not with all.
+        let try_fewer = full.refusal.is_some() && slot.limited;
+        try_fewer.then(narrower).flatten().unwrap_or(full)
+    };
+    slots.slots.iter().map(answer).collect()
 }
 
 fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {

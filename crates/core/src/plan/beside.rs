@@ -7,6 +7,7 @@ use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
 use crate::state::{Course, Server, State};
 use crate::units::{Fraction, Millis};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 /// Those who are on a GPU, those that this plan has placed there among them.
@@ -22,8 +23,8 @@ pub(super) struct Beside<'a> {
 pub(super) struct Member {
     pub(super) job: JobId,
     class: Class,
-    /// `None`: this plan has placed it.
-    pub(super) course: Option<Course>,
+    /// Empty until somebody asks: few plans want to know it of all.
+    course: OnceCell<Option<Course>>,
     /// What it keeps of its speed as they are now, as far as that was predicted.
     pub(super) pace: Option<Fraction>,
 }
@@ -37,8 +38,7 @@ impl<'a> Beside<'a> {
     pub(super) fn new(state: &'a State, id: GpuId, gpu: &Gpu) -> Self {
         let member = |tenant: &Tenant| {
             let job = state.job(tenant.job)?;
-            let course = Some(state.course(job));
-            Some(Member { job: tenant.job, class: job.class(), course, pace: tenant.pace })
+            Some(Member { job: tenant.job, class: job.class(), course: OnceCell::new(), pace: tenant.pace })
         };
         let members = gpu.tenants.iter().filter_map(member);
         let (server, companies) = state.companies(id, gpu);
@@ -48,7 +48,7 @@ impl<'a> Beside<'a> {
 
     /// A job is placed here; `server`: what serves it if it is under MPS.
     pub(super) fn join(&mut self, job: JobId, class: Class, server: Option<u32>) {
-        self.members.push(Member { job, class, course: None, pace: None });
+        self.members.push(Member { job, class, course: OnceCell::from(None), pace: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
@@ -90,9 +90,14 @@ impl<'a> Beside<'a> {
         self.members.iter().filter_map(|member| Some((member, outlook.of(member.class)?)))
     }
 
+    /// How far a job is; `None`: this plan has placed it.
+    pub(super) fn course(&self, member: &Member) -> Option<Course> {
+        *member.course.get_or_init(|| Some(self.state.course(self.state.job(member.job)?)))
+    }
+
     /// Time that the last job that is there takes alone from now on.
     pub(super) fn left(&self) -> Millis {
-        self.members.iter().filter_map(|member| Some(member.course?.left)).max().unwrap_or_default()
+        self.members.iter().filter_map(|member| Some(self.course(member)?.left)).max().unwrap_or_default()
     }
 
     /// What is predicted of each job if one joins, by job number.

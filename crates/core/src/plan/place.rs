@@ -115,17 +115,23 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         }
         let slots = places.slots();
         let kind = failed.kind(slots.kind(&want));
-        let found = if failed.knows(kind, &want) {
-            None
-        } else {
-            let found = slots.find(&want);
+        let mut search = |want: &Want| {
+            let kind = failed.kind(slots.kind(want));
+            if failed.knows(kind, want) {
+                return None;
+            }
+            let found = slots.find(want);
             if let Err(room) = &found {
-                failed.learn(kind, &want, *room);
-                misses += 1;
+                failed.learn(kind, want, *room);
+                misses += usize::from(!want.narrowed);
             }
             found.ok()
         };
-        if let Some(found) = found {
+        let mut found = search(&want).map(|found| (want, found));
+        if found.is_none() && slots.limited {
+            found = want.narrower().find_map(|want| Some((want, search(&want)?)));
+        }
+        if let Some((want, found)) = found {
             let placement = slots.place(job, &want, found);
             takes.take(job);
             plan.actions.push(Action::Launch { job: key.id, placement });

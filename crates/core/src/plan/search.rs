@@ -2,9 +2,9 @@
 //!
 //! Which job is looked at next is in [`super::place`].
 
-use super::slot::{Slot, closed};
+use super::slot::{Bar, Objection, Slot, closed};
 use super::want::{Want, WantKind, cap_for};
-use crate::explain::{NoGpu, Reason, Refusal};
+use crate::explain::{Narrowed, NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order};
@@ -60,6 +60,7 @@ impl<'a> Slots<'a> {
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
             load: want.load,
             class,
+            narrowed: want.narrowed,
             server: class.map(|_| want.server).filter(|server| self.servers.contains(server)),
             overdue: want.overdue,
             start: class.map_or_else(Startup::default, |_| want.start),
@@ -88,8 +89,10 @@ impl<'a> Slots<'a> {
         let wanted = want.gpus as usize;
         // What any need would find is remembered of a search in vain.
         let any = Want { need: None, ..*want };
-        let open: Vec<usize> =
-            (0..self.slots.len()).filter(|i| self.slots[*i].bars_shared(&any).is_none()).collect();
+        let open: Vec<usize> = (0..self.slots.len())
+            .filter(|i| !want.narrowed || self.slots[*i].limited)
+            .filter(|i| self.slots[*i].bars_shared(&any).is_none())
+            .collect();
         let mut fitting: Vec<usize> =
             open.iter().copied().filter(|i| self.slots[*i].has_room(want)).collect();
         if fitting.len() < wanted {
@@ -184,7 +187,18 @@ impl<'a> Slots<'a> {
             candidates,
             sharing: sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want))),
             predicted: first.predicted(want),
+            threads: self.narrowed_for(want, chosen),
         }
+    }
+
+    /// Why a job gets fewer threads than all on these GPUs.
+    fn narrowed_for(&self, want: &Want, chosen: &[usize]) -> Option<Narrowed> {
+        let percent = want.class.threads.filter(|_| want.narrowed)?;
+        let all = want.with_all_threads();
+        chosen.iter().find_map(|i| match self.slots[*i].bars_shared(&all)? {
+            Bar::Slowdown(Objection::Exceeded { job, limit, .. }) => Some(Narrowed { percent, job, limit }),
+            _ => None,
+        })
     }
 
     /// Place of a GPU in the policy's order, least first.
@@ -318,7 +332,7 @@ pub(super) fn placement(options: &Options, job: &Job, want: &Want, given: Given)
         sharing,
         cap,
         part,
-        thread_percent: job.spec.request.thread_percent.filter(|_| sharing == SharingMode::Mps),
+        thread_percent: want.class.threads.filter(|_| sharing == SharingMode::Mps),
         at,
         reason,
     }

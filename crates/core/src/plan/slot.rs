@@ -545,7 +545,7 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Prog
     let there = || {
         beside.paces(outlook).filter(|(member, pace)| {
             let ends = |course: Course| course.ends_within(start, member.pace.unwrap_or(pace.expected));
-            start == Millis::ZERO || !member.course.is_some_and(ends)
+            start == Millis::ZERO || !beside.course(member).is_some_and(ends)
         })
     };
     let floor = rule.dip();
@@ -557,12 +557,12 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Prog
     let least = rule.whole_run();
     there().find_map(|(member, pace)| {
         // At this speed a job gets no slower over its whole run, whatever it has kept so far.
-        let whole = match member.course {
-            Some(course) if pace.expected < least => {
-                course.whole_run(member.pace.unwrap_or(pace.expected), start, pace.expected)
-            }
-            _ => pace.expected,
-        };
+        if pace.expected >= least {
+            return None;
+        }
+        let over_run =
+            |course: Course| course.whole_run(member.pace.unwrap_or(pace.expected), start, pace.expected);
+        let whole = beside.course(member).map_or(pace.expected, over_run);
         (whole < least).then_some(Objection::WholeRun { job: member.job, whole, least })
     })
 }

@@ -7,7 +7,7 @@ use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
 use crate::progress::Class;
-use crate::slowdown;
+use crate::slowdown::{self, NARROWER};
 use crate::state::{Share, Startup, State};
 use crate::units::{MiB, Millis};
 
@@ -43,6 +43,10 @@ pub(super) struct Want {
     pub(super) particular: bool,
     /// What it does beside others, as far as predictions go.
     pub(super) class: Class,
+    /// It may be given fewer threads than all, for the sake of others' limits.
+    pub(super) may_be_narrowed: bool,
+    /// And would be.
+    pub(super) narrowed: bool,
     /// Nothing is known of its memory, and the policy gives it a part of what is free.
     pub(super) blind: Option<Blind>,
     /// It would have started by now without sharing.
@@ -116,6 +120,8 @@ pub(super) struct WantKind {
     pub(super) load: Option<u32>,
     /// Its class, where predictions count.
     pub(super) class: Option<Class>,
+    /// Whether it would get fewer threads than all, for the sake of others' limits.
+    pub(super) narrowed: bool,
     /// Its MPS server, where predictions count and some GPU has jobs of that server.
     pub(super) server: Option<u32>,
     pub(super) overdue: bool,
@@ -176,11 +182,27 @@ impl Want {
             limited,
             particular: limited || share.is_some() || slowdown::was_parted(job),
             class: job.class(),
+            may_be_narrowed: slowdown::may_be_narrowed(state, job),
+            narrowed: false,
             blind,
             overdue,
             holds: overdue || (policy.line.is_by_length() && job.is_urgent()),
             start: if policy.progress.is_some() { state.startup(job) } else { Startup::default() },
         }
+    }
+
+    /// The same with fewer threads under MPS, most first, if it may be given those for the sake of others' limits.
+    pub(super) fn narrower(&self) -> impl Iterator<Item = Self> {
+        let may = self.may_be_narrowed && self.sharing == SharingMode::Mps;
+        let percents = NARROWER.into_iter().filter(move |_| may);
+        let narrowed = |percent| Class { threads: Some(percent), ..self.class };
+        percents.map(move |percent| Self { class: narrowed(percent), narrowed: true, ..*self })
+    }
+
+    /// The same with all threads.
+    pub(super) fn with_all_threads(&self) -> Self {
+        let class = Class { threads: None, ..self.class };
+        Self { class: if self.narrowed { class } else { self.class }, narrowed: false, ..*self }
     }
 
     /// What is reserved for it on GPUs of at most so much memory, and where that number comes from.

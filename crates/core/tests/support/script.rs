@@ -15,8 +15,9 @@
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
-//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [all=1500] [as=MODE]
-//!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done
+//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [all=1500] [as=MODE] [with=PERCENT]
+//!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done; the
+//!                              newcomer with so much of the threads
 //! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
 //! stepped ID                   its first steps were seen
@@ -59,6 +60,7 @@ use carma_core::windows::{Summary, WindowSummary};
 use carma_core::{Action, Input, State, check, recovery};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 
 type Outcome<T> = Result<T, String>;
 
@@ -703,6 +705,7 @@ impl Stage {
             unknown.push(class(JobId(number(&id)?))?);
         }
         let throughput = words.take_as("all", number)?;
+        let threads = words.take_as("with", number)?;
         let before = words.take_as("before", share)?.unwrap_or(Fraction::ONE);
         let sharing = words.take_as("as", sharing)?.unwrap_or(self.options.sharing);
         let mut paces = BTreeMap::new();
@@ -716,6 +719,7 @@ impl Stage {
         classes.sort_unstable();
         let newcomer = class(newcomer)?;
         let joins = paces.get(&newcomer).copied().unwrap_or_default();
+        let newcomer = Class { threads: threads.or(newcomer.threads), ..newcomer };
         let paces = if unknown.is_empty() {
             classes.iter().map(|class| paces.get(class).copied().unwrap_or_default()).collect()
         } else {
@@ -730,8 +734,15 @@ impl Stage {
         for asked in questions(&self.state) {
             // The first job of a class stands for it.
             let name = |class: &Class| {
-                let job = self.state.jobs().values().find(|job| job.class() == *class);
-                job.map_or_else(|| "?".to_owned(), |job| job.spec.id.to_string())
+                let like = |with: Option<u8>| {
+                    let like = |job: &&Arc<Job>| job.class() == Class { threads: with, ..*class };
+                    self.state.jobs().values().find(like).map(|job| job.spec.id)
+                };
+                match (like(class.threads), like(None), class.threads) {
+                    (Some(job), _, _) => job.to_string(),
+                    (None, Some(job), Some(percent)) => format!("{job} with {percent} % of the threads"),
+                    (None, _, _) => "?".to_owned(),
+                }
             };
             let there: Vec<String> = asked.there.classes.iter().map(name).collect();
             let (newcomer, sharing) = (name(&asked.newcomer), asked.there.sharing);
