@@ -1,7 +1,7 @@
 //! Memory that grows where nothing limits it: who leaves a GPU before it runs full.
 //!
 //! On a full GPU the next allocation fails, no matter which job took the memory. So the youngest of the jobs that grow goes
-//! before that, at once: memory may be full within seconds. Where it is the only one that grows it may be suspended, since it
+//! before that, at once: memory may be full within seconds. Where no other's memory rises it may be suspended, since it
 //! stands still long before its memory is free; else it goes back into the queue. A job that stays within its declared need,
 //! or that has settled within its reservation, never goes.
 
@@ -84,7 +84,7 @@ impl<'a> Member<'a> {
 /// Who has to leave a GPU.
 struct Leaves {
     job: JobId,
-    /// No other grows.
+    /// The memory of no other rises now.
     alone: bool,
     filling: Filling,
 }
@@ -110,7 +110,8 @@ fn leaves(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>, now: Millis) -> O
     // As much again as in the last two readings.
     let since = Millis(now.0.saturating_sub(stale_after.0));
     let growing = || members.iter().filter(|m| m.grows(now));
-    let soon: MiB = growing().map(|m| gpu.recent.rise(m.tenant.job, since)).sum();
+    let rise = |m: &Member<'_>| gpu.recent.rise(m.tenant.job, since);
+    let soon: MiB = growing().map(rise).sum();
     if free >= memory.percent(MARGIN_PERCENT).max(MARGIN_LEAST) && left > soon {
         return None;
     }
@@ -120,5 +121,6 @@ fn leaves(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>, now: Millis) -> O
     let last = growing().filter(goes).max_by_key(|m| m.came())?;
     let Member { held, exceeded, .. } = *last;
     let filling = Filling { gpu: gpu.info.index, memory, free, left, held, exceeded };
-    Some(Leaves { job: last.tenant.job, alone: growing().count() == 1, filling })
+    let others_rise = members.iter().any(|m| m.came() != last.came() && rise(m) > MiB::ZERO);
+    Some(Leaves { job: last.tenant.job, alone: !others_rise, filling })
 }

@@ -1,7 +1,7 @@
 //! One heartbeat of a task: a datagram to `CARMA_PROGRESS`, or what `CARMA_HEARTBEAT` holds.
 
-use super::Said;
 use super::line::{number, unit_word};
+use super::{Said, latency};
 
 /// Longest text that is read, bytes.
 pub const LONGEST: usize = 256;
@@ -13,9 +13,11 @@ pub enum Beat {
     Step,
     /// The task gives its count.
     Count(Said),
+    /// A server says how long a request took, milliseconds.
+    Latency(f64),
 }
 
-/// Reads a datagram: nothing is one step; otherwise `N`, `N/M`, `N unit` or `N/M unit`. `None`: something else.
+/// Reads a datagram: nothing is one step; otherwise `N`, `N/M`, `N unit`, `N/M unit` or `latency N unit`. `None`: something else.
 #[must_use]
 pub fn datagram(bytes: &[u8]) -> Option<Beat> {
     if bytes.len() > LONGEST {
@@ -25,7 +27,7 @@ pub fn datagram(bytes: &[u8]) -> Option<Beat> {
     if text.is_empty() {
         return Some(Beat::Step);
     }
-    count(text).map(Beat::Count)
+    latency::datagram(text).map(Beat::Latency).or_else(|| count(text).map(Beat::Count))
 }
 
 /// Reads the end of a heartbeat file: its last line that is whole and holds a count. A task that rewrites the file

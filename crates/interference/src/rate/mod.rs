@@ -3,6 +3,7 @@
 //! - [`printed`] reads progress out of what a task prints: bars of tqdm, Keras, Lightning and the Hugging Face
 //!   Trainer, `step 120/938`, `Epoch 3/10`, `812 samples/s`.
 //! - [`beat`] reads one heartbeat: a datagram or the text of a heartbeat file.
+//! - [`latency`] reads how long requests take, and keeps their percentiles.
 //! - [`tally`] turns either into a rate over a window, with its quality.
 //!
 //! No clock, file or socket in here: times are seconds on the caller's clock, which must not run backwards.
@@ -11,6 +12,7 @@
 //! are its own business (of the whole run, of the last second, smoothed): they count only where it prints no counter.
 
 pub mod beat;
+pub mod latency;
 mod line;
 pub mod printed;
 pub mod tally;

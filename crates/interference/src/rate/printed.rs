@@ -3,7 +3,7 @@
 //! Bars end in a carriage return, a cursor movement or nothing at all until the next one is drawn; colours stand
 //! between the figures. What is kept is one line, cut at a fixed length.
 
-use super::{Said, line};
+use super::{Said, latency, line};
 
 /// Longest line that is read; the rest of a longer one is passed over. Bars that fill a wide terminal have three
 /// bytes a column.
@@ -19,6 +19,12 @@ pub struct Report {
     /// What it says.
     pub said: Said,
 }
+
+/// Latencies that a server printed, and when: seconds on the caller's clock, milliseconds.
+pub type Latency = (f64, f64);
+
+/// Latencies of one call that are kept.
+const MOST_LATENCIES: usize = 4096;
 
 /// Where in an escape sequence the last byte was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +48,7 @@ pub struct Printed {
     escape: Escape,
     /// Whether the line was read already, because it had settled.
     read: bool,
+    latencies: Vec<Latency>,
 }
 
 impl Printed {
@@ -101,6 +108,11 @@ impl Printed {
         self.end(reports);
     }
 
+    /// The latencies that were printed since the last call.
+    pub fn latencies(&mut self) -> impl Iterator<Item = Latency> {
+        std::mem::take(&mut self.latencies).into_iter()
+    }
+
     fn end(&mut self, reports: &mut Vec<Report>) {
         if !self.read {
             self.look(reports);
@@ -109,13 +121,16 @@ impl Printed {
         self.read = false;
     }
 
-    fn look(&self, reports: &mut Vec<Report>) {
+    fn look(&mut self, reports: &mut Vec<Report>) {
         // Most lines of a log tell no figure.
         if !self.line.iter().any(u8::is_ascii_digit) {
             return;
         }
         let text = String::from_utf8_lossy(&self.line);
         let at_s = self.at_s;
+        if let Some(ms) = latency::read(&text).filter(|_| self.latencies.len() < MOST_LATENCIES) {
+            self.latencies.push((at_s, ms));
+        }
         reports.extend(line::read(&text).into_iter().map(|said| Report { at_s, said }));
     }
 }

@@ -18,6 +18,7 @@ pub use done::Done;
 
 use super::Said;
 use super::beat::Beat;
+use super::latency::{Latencies, P99};
 use super::printed::Report;
 use crate::profile::{Rate, RateSource};
 use std::collections::VecDeque;
@@ -146,6 +147,7 @@ struct Stream {
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     streams: Vec<Stream>,
+    latencies: Latencies,
 }
 
 impl Tally {
@@ -160,11 +162,23 @@ impl Tally {
     pub fn beat(&mut self, at_s: f64, writer: &str, beat: &Beat) {
         match beat {
             Beat::Step => self.steps(at_s, writer, 1),
+            Beat::Latency(ms) => self.latency(at_s, *ms),
             Beat::Count(said) => {
                 let at = self.stream(at_s, RateSource::Heartbeat, format!("count {}", said.unit), said);
                 self.count(at, at_s, said.count, said.total);
             }
         }
+    }
+
+    /// A server says how long a request took, or what its own 99th percentile is, milliseconds.
+    pub fn latency(&mut self, at_s: f64, ms: f64) {
+        self.latencies.add(at_s, ms);
+    }
+
+    /// The 99th percentile of what it said from one time to another, seconds.
+    #[must_use]
+    pub fn p99(&self, from_s: f64, to_s: f64) -> Option<P99> {
+        self.latencies.p99(from_s, to_s)
     }
 
     /// Several steps at once, as [`Beat::Step`] so many times.

@@ -28,6 +28,13 @@ pub enum Event {
         /// What it says.
         said: Said,
     },
+    /// How long a request took, sent or printed by a server.
+    Latency {
+        /// Time of it, seconds.
+        at_s: f64,
+        /// Milliseconds.
+        ms: f64,
+    },
     /// Something that it printed.
     Printed {
         /// Time of it, seconds.
@@ -41,7 +48,10 @@ impl Event {
     /// Puts its time onto another clock.
     #[must_use]
     pub fn at(mut self, clock: impl FnOnce(f64) -> f64) -> Self {
-        let (Self::Steps { at_s, .. } | Self::Count { at_s, .. } | Self::Printed { at_s, .. }) = &mut self;
+        let (Self::Steps { at_s, .. }
+        | Self::Count { at_s, .. }
+        | Self::Latency { at_s, .. }
+        | Self::Printed { at_s, .. }) = &mut self;
         *at_s = clock(*at_s);
         self
     }
@@ -51,6 +61,7 @@ impl Event {
         match self {
             Self::Steps { at_s, source, steps } => tally.steps(at_s, &source, steps),
             Self::Count { at_s, source, said } => tally.beat(at_s, &source, &Beat::Count(said)),
+            Self::Latency { at_s, ms } => tally.latency(at_s, ms),
             Self::Printed { at_s, said } => tally.printed(&Report { at_s, said }),
         }
     }
