@@ -91,6 +91,41 @@ pub fn slowdown(text: &str) -> Result<u32, String> {
     }
 }
 
+/// Shortest and longest latency that a job may ask for, microseconds.
+const LATENCIES: std::ops::RangeInclusive<u32> = 100..=3_600_000_000;
+
+/// Reads what a latency is to stay within: `20ms`, `500us`, `1.5s`. Microseconds.
+///
+/// # Errors
+/// Says what was expected.
+pub fn latency(text: &str) -> Result<u32, String> {
+    let hint = || format!("'{text}' is not a latency; write e.g. 20ms, 500us or 1.5s");
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let factor = match unit.trim() {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        _ => return Err(hint()),
+    };
+    let us = number.parse::<f64>().map_err(|_| hint())? * factor;
+    let us = if us.is_finite() { us.round().clamp(0.0, f64::from(u32::MAX)) as u32 } else { 0 };
+    check_latency(us).map_err(|_| hint() + "; from 100us to 3600s")?;
+    Ok(us)
+}
+
+/// Whether a job may ask for such a latency, microseconds.
+///
+/// # Errors
+/// Says what was expected.
+pub fn check_latency(us: u32) -> Result<(), String> {
+    if LATENCIES.contains(&us) {
+        return Ok(());
+    }
+    Err(format!("a latency of {us} us cannot be kept; give 100us to 3600s"))
+}
+
 /// Reads how long a job may take to save its work, as [`duration`] does: at least a second and at most an hour.
 ///
 /// # Errors

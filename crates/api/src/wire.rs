@@ -52,6 +52,9 @@ pub struct SubmitRequest {
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown_pct: Option<u32>,
+    /// What the 99th percentile of its requests' latency must not exceed beside others, microseconds: 100 to 3,600,000,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u32>,
     /// Accept, but do not start before it is released.
     #[serde(default)]
     pub hold: bool,
@@ -425,6 +428,12 @@ pub struct JobView {
     /// By how much neighbours may slow it down, percent: 130 is 1.3 times its time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown_pct: Option<u32>,
+    /// What the 99th percentile of its requests' latency must not exceed beside others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_latency_ms: Option<f64>,
+    /// What it is alone, of this process or of an earlier run of the command; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_alone_ms: Option<f64>,
     /// Its speed beside its neighbours over its speed alone, percent, as measured last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u32>,
@@ -562,6 +571,12 @@ pub struct RateView {
     pub source: Option<String>,
     /// Speed beside its neighbours over its speed alone.
     pub progress: Option<f64>,
+    /// The 99th percentile of its requests' latency over the last window, for a job that asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p99_ms: Option<f64>,
+    /// Requests that it is of; absent beside a percentile: the job's own, the highest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
 }
 
 /// What is known of jobs alone, and what was learned of slowdowns, for `carma predict`.

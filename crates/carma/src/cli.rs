@@ -244,6 +244,10 @@ pub(crate) struct JobArgs {
     /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone. Beyond that the latest neighbour is evicted
     #[arg(long, value_name = "FACTOR", value_parser = parse::slowdown)]
     pub(crate) max_slowdown: Option<u32>,
+    /// What the 99th percentile of its requests' latency must not exceed while others share its GPU: 20ms, 500us, 1.5s. It prints
+    /// or sends them (docs/slowdown.md)
+    #[arg(long, value_name = "TIME", value_parser = parse::latency)]
+    pub(crate) latency: Option<u32>,
     /// Ask it to save its work before it goes back into the queue (evicted, or by `carma requeue`), by the signal that it
     /// catches: USR1, USR2, HUP, INT or TERM
     #[arg(long, value_name = "SIGNAL", help_heading = "Saving its work")]
@@ -626,6 +630,9 @@ pub(crate) struct VirtualTaskArgs {
     #[arg(long, value_name = "HOW", default_value = "lines",
         value_parser = PossibleValuesParser::new(["lines", "bar", "datagrams", "file", "silent"]))]
     pub(crate) progress: String,
+    /// Be a server: print how long each request took, ten a second when alone, each this long then
+    #[arg(long, value_name = "TIME", value_parser = parse::latency, conflicts_with = "progress")]
+    pub(crate) latency: Option<u32>,
     /// Let SIGTERM pass without effect
     #[arg(long)]
     pub(crate) ignore_term: bool,

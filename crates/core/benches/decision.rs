@@ -138,6 +138,7 @@ impl Bench {
                     priority: i32::try_from(r.below(3)).unwrap(),
                     max_retries: None,
                     max_slowdown: None,
+                    latency_us: None,
                     save_grace: None,
                 },
                 // Some declared, some measured, some both, some unknown.

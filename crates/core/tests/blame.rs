@@ -223,6 +223,7 @@ impl<'a> World<'a> {
                     priority: 0,
                     max_retries: None,
                     max_slowdown: None,
+                    latency_us: None,
                     save_grace: None,
                 },
                 profile: Profile::default(),

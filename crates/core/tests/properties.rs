@@ -240,6 +240,7 @@ fn profile(key: u64) -> Profile {
         smact: (key != 2).then(|| Fraction::percent(20 * key as u32)),
         power_mw: (key != 1).then_some(250_000),
         score: u8::try_from(key).ok().filter(|score| *score < 3),
+        latency_us: u32::try_from(key * 1000).ok().filter(|us| *us > 0),
     }
 }
 
@@ -265,11 +266,11 @@ fn new_job() -> impl Strategy<Value = NewJob> {
         -2i32..3,
         proptest::option::weighted(0.3, 0u32..3),
         proptest::option::weighted(0.3, (0u32..30_000).prop_map(Fraction)),
-        proptest::option::weighted(0.3, time()),
+        (proptest::option::weighted(0.1, any::<u32>()), proptest::option::weighted(0.3, time())),
     )
         .prop_map(|request| {
             let (gpus, exclusive, sharing, thread_percent, time_limit, priority, ..) = request;
-            let (.., max_retries, max_slowdown, save_grace) = request;
+            let (.., max_retries, max_slowdown, (latency_us, save_grace)) = request;
             Request {
                 gpus,
                 exclusive,
@@ -279,6 +280,7 @@ fn new_job() -> impl Strategy<Value = NewJob> {
                 priority,
                 max_retries,
                 max_slowdown,
+                latency_us,
                 save_grace,
             }
         });

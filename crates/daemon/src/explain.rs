@@ -222,7 +222,7 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
         own = predicted.get(&id).copied().into_iter().chain(own).min();
         for tenant in gpu.tenants.iter().filter(|tenant| tenant.job != id) {
             let Some(other) = state.job(tenant.job) else { continue };
-            let limit = other.spec.request.max_slowdown.or(state.options().max_slowdown);
+            let limit = carma_core::slowdown::limit(state, other);
             neighbours.push(NeighbourView {
                 gpu: gpu.info.index,
                 job: tenant.job.0,

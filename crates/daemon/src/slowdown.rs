@@ -26,6 +26,7 @@ use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
+use carma_interference::rate::latency::P99;
 use carma_interference::{lucid, outlook};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,6 +99,8 @@ struct Watch {
     gap_s: Option<f64>,
     /// Up to when its progress was measured.
     measured: Millis,
+    /// Up to when its latency was.
+    latency_measured: Millis,
     /// Time that it is known to have lost to neighbours.
     lost: Millis,
 }
@@ -260,6 +263,7 @@ impl Slowdowns {
             *used = now;
             // Slow steps take longer to count than a first profile does.
             profile.rate = profile.rate.or_else(|| old.rate.clone());
+            profile.latency_p99_ms = profile.latency_p99_ms.or(old.latency_p99_ms);
             if profile.watched_s < old.watched_s && alike(&profile, old) {
                 return;
             }
@@ -338,23 +342,45 @@ impl Slowdowns {
                 watch.breaks(now);
             } else if company.alone {
                 self.look_alone(now, job, &gpus, &company, looks);
-            } else if let Some((progress, over)) = self.look_together(now, state, job, &gpus, &company) {
-                inputs.push(Input::Measured {
+            } else {
+                let latency = self.look_at_latency(now, state, job, &company);
+                let steps = self.look_together(now, state, job, &gpus, &company);
+                // Its limit goes by whichever is worse.
+                let worse = match (steps, latency) {
+                    (Some(steps), Some(latency)) => Some(if latency.0 < steps.0 { latency } else { steps }),
+                    (steps, latency) => steps.or(latency),
+                };
+                inputs.extend(worse.map(|(progress, over)| Input::Measured {
                     job: job.spec.id,
                     attempt,
                     progress: Fraction::from_f64(progress).unwrap_or(Fraction(0)),
                     over,
-                });
-                if company.settled_at.is_some_and(|at| now.since(at) >= over) {
+                }));
+                if let Some((progress, over)) = steps
+                    && company.settled_at.is_some_and(|at| now.since(at) >= over)
+                {
                     observed.insert(job.spec.id, progress);
                 }
             }
+            self.show_latency(now, state, job);
         }
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
         self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles);
         inputs
+    }
+
+    /// Publishes the latency of a server over the last window.
+    fn show_latency(&self, now: Millis, state: &State, job: &Job) {
+        if job.spec.request.latency_us.is_none() {
+            return;
+        }
+        let from = Millis(now.0.saturating_sub(state.options().slowdown_window.0));
+        let p99 = self.paces.p99(job.spec.id, from, now);
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = rates.entry(job.spec.id).or_default();
+        (view.latency_p99_ms, view.requests) = (p99.map(|p99| p99.ms), p99.and_then(|p99| p99.requests));
     }
 
     fn look_alone(&mut self, now: Millis, job: &Job, gpus: &[&Gpu], company: &Company, looks: &[Look]) {
@@ -386,6 +412,7 @@ impl Slowdowns {
             gpu: gpus.first().map(|gpu| gpu.info.name.clone()),
             rate: counted.clone(),
             metrics: alone.samples.metrics(),
+            latency_p99_ms: self.paces.p99(id, from, now).filter(P99::is_enough).map(|p99| p99.ms),
             watched_s: Some(now.since(since).0 as f64 / 1000.0),
             ..Profile::default()
         };
@@ -405,6 +432,29 @@ impl Slowdowns {
         if let Some(gpu) = gpus.first().map(|gpu| gpu.info.name.clone()) {
             self.keep(job.spec.command_key, &gpu, profile, now);
         }
+    }
+
+    /// What neighbours leave a server by its latency, if a window beside them is full, and over how long: its 99th percentile alone over
+    /// that beside them.
+    fn look_at_latency(
+        &mut self,
+        now: Millis,
+        state: &State,
+        job: &Job,
+        company: &Company,
+    ) -> Option<(f64, Millis)> {
+        job.spec.request.latency_us?;
+        let alone_ms = f64::from(job.spec.profile.latency_us?) / 1000.0;
+        let window = state.options().slowdown_window;
+        let watch = self.watched.get_mut(&job.spec.id)?;
+        let from = company.settled_at.unwrap_or(company.changed).max(watch.latency_measured);
+        let over = now.since(from);
+        if over < window {
+            return None;
+        }
+        watch.latency_measured = now;
+        let p99 = self.paces.p99(job.spec.id, from, now).filter(P99::is_enough)?;
+        Some((alone_ms / p99.ms, over))
     }
 
     /// Progress of a job beside others, if a window of it is full, and over how long.
@@ -525,6 +575,8 @@ impl Slowdowns {
             known.smact = known.smact.max(smact);
             let power_mw = profile.metrics.power_w.map(|power| (power.mean * 1000.0).round() as u32);
             known.power_mw = known.power_mw.max(power_mw);
+            let latency_us = profile.latency_p99_ms.map(|ms| (ms * 1000.0).round() as u32);
+            known.latency_us = known.latency_us.max(latency_us);
             if matches!(state.options().policy.pack, Pack::Scores { .. }) {
                 known.score = known.score.max(self.score(command_key, gpu, state.options().sharing));
             }
@@ -554,14 +606,16 @@ impl Slowdowns {
         Some(score)
     }
 
-    /// News of what jobs do alone, where the policy goes by that.
+    /// News of what jobs do alone, where the policy goes by that, or a job's latency.
     pub fn news_of_profiles(&mut self, state: &State) -> Vec<Input> {
-        if state.options().policy.pack == Pack::Any || !std::mem::take(&mut self.untold) {
+        let serves = |job: &Job| job.spec.request.latency_us.is_some();
+        let of_all = state.options().policy.pack != Pack::Any;
+        if !std::mem::take(&mut self.untold) || !(of_all || state.jobs().values().any(|job| serves(job))) {
             return Vec::new();
         }
         // Many jobs may be of one command.
         let mut by_command: BTreeMap<u64, spec::Profile> = BTreeMap::new();
-        let jobs = state.jobs().values();
+        let jobs = state.jobs().values().filter(|job| of_all || serves(job));
         let news = jobs.filter_map(|job| {
             let command = job.spec.command_key;
             let profile = *by_command.entry(command).or_insert_with(|| self.known(state, command));
@@ -653,12 +707,21 @@ fn rows_of<'a>(
 
 impl Watch {
     const fn new(attempt: u32, now: Millis) -> Self {
-        Self { attempt, began: now, alone: None, rate: None, gap_s: None, measured: now, lost: Millis::ZERO }
+        Self {
+            attempt,
+            began: now,
+            alone: None,
+            rate: None,
+            gap_s: None,
+            measured: now,
+            latency_measured: now,
+            lost: Millis::ZERO,
+        }
     }
 
     /// What it does now is not to be measured.
     fn breaks(&mut self, now: Millis) {
-        (self.began, self.measured, self.alone) = (now, now, None);
+        (self.began, self.measured, self.latency_measured, self.alone) = (now, now, now, None);
     }
 }
 
@@ -764,6 +827,8 @@ fn rate_view(now: Option<&Rate>, alone: Option<&Rate>, progress: Option<f64>) ->
         unit: any.and_then(|rate| rate.unit.clone()),
         source: any.and_then(|rate| rate.source).map(|source| source.to_string()),
         progress,
+        latency_p99_ms: None,
+        requests: None,
     }
 }
 
@@ -789,6 +854,7 @@ fn numbers_of(profile: &Profile) -> Profile {
         metrics,
         rate_by_threads_pct,
         kernels: _,
+        latency_p99_ms,
         watched_s,
         memory_over_time,
         remarks: _,
@@ -801,6 +867,7 @@ fn numbers_of(profile: &Profile) -> Profile {
         metrics,
         rate_by_threads_pct,
         kernels: None,
+        latency_p99_ms,
         watched_s,
         memory_over_time,
         remarks: Vec::new(),

@@ -50,6 +50,9 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
             f64::from(pct) / 100.0
         ));
     }
+    if let Some(us) = request.latency_us {
+        parse::check_latency(us).or_else(bad)?;
+    }
     if request.name.as_ref().is_some_and(|n| n.len() > 200) {
         return bad("the name is longer than 200 bytes".into());
     }
@@ -80,6 +83,7 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts:
             priority: request.priority,
             max_retries: request.max_retries,
             max_slowdown: request.max_slowdown_pct.map(Fraction::percent),
+            latency_us: request.latency_us,
             save_grace: request.save_grace_ms().map(Millis),
         },
         profile: carma_core::model::Profile::default(),

@@ -73,6 +73,8 @@ fn strangers_row(row: JobView) -> JobView {
         attempts,
         priority,
         max_slowdown_pct,
+        max_latency_ms,
+        latency_alone_ms,
         progress_pct,
         run_time,
         done_pct,
@@ -101,6 +103,8 @@ fn strangers_row(row: JobView) -> JobView {
         attempts,
         priority,
         max_slowdown_pct,
+        max_latency_ms,
+        latency_alone_ms,
         progress_pct,
         run_time,
         done_pct,
@@ -153,10 +157,16 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
     }
 }
 
+/// Of microseconds.
+fn milliseconds(us: u32) -> f64 {
+    f64::from(us) / 1000.0
+}
+
 /// A rate as others see it: the unit is a word of the job's.
 fn strangers_rate(rate: RateView) -> RateView {
-    let RateView { per_s, alone_per_s, unit: _, source, progress } = rate;
-    RateView { per_s, alone_per_s, unit: None, source, progress }
+    let RateView { per_s, alone_per_s, unit: _, source, progress, latency_p99_ms: _, requests: _ } = rate;
+    let (latency_p99_ms, requests) = (None, None);
+    RateView { per_s, alone_per_s, unit: None, source, progress, latency_p99_ms, requests }
 }
 
 pub(crate) fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
@@ -284,7 +294,9 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
             .map(|m| m.0),
         attempts: job.attempts,
         priority: job.spec.request.priority,
-        max_slowdown_pct: job.spec.request.max_slowdown.or(state.options().max_slowdown).map(|f| f.0 / 100),
+        max_slowdown_pct: carma_core::slowdown::limit(state, job).map(|f| f.0 / 100),
+        max_latency_ms: job.spec.request.latency_us.map(milliseconds),
+        latency_alone_ms: job.spec.request.latency_us.and(job.spec.profile.latency_us).map(milliseconds),
         progress_pct: job.measured.map(|m| m.progress.0 / 100),
         run_time: job.spec.run_time.as_ref().map(run_time::to_view),
         done_pct: None,

@@ -163,6 +163,7 @@ fn new(id: JobId) -> NewJob {
             priority: 0,
             max_retries: None,
             max_slowdown: None,
+            latency_us: None,
             save_grace: None,
         },
         profile: Sharing::default(),

@@ -62,6 +62,9 @@ pub struct Profile {
     /// What Nsight Compute saw of its kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<Kernels>,
+    /// The 99th percentile of its requests' latency alone, milliseconds; `None`: it serves none, or does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p99_ms: Option<f64>,
     /// How long it was watched, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watched_s: Option<f64>,

@@ -88,6 +88,8 @@ pub enum Progress {
     Datagrams(PathBuf),
     /// The count, written over itself in this file (`CARMA_HEARTBEAT`).
     File(PathBuf),
+    /// As a server does that prints how long each request took: a step is a request, whose latency alone is so many microseconds.
+    Requests(u32),
     /// Not at all.
     Silent,
 }
@@ -846,6 +848,13 @@ impl<'a> Task<'a> {
             }
             Progress::File(file) => {
                 let _ = std::fs::write(file, format!("{done:.0}"));
+            }
+            Progress::Requests(alone_us) => {
+                let ms = f64::from(*alone_us) / 1000.0 / self.speed_now().max(1e-3);
+                for _ in 0..new as u64 {
+                    let _ = writeln!(self.out, "latency {ms:.3} ms");
+                }
+                let _ = self.out.flush();
             }
             Progress::Lines | Progress::Silent => {}
         }

@@ -41,6 +41,7 @@ struct JobFile {
     priority: i32,
     max_retries: Option<u32>,
     max_slowdown: Option<Slowdown>,
+    latency: Option<Latency>,
     #[serde(default)]
     hold: bool,
     output: Option<String>,
@@ -101,6 +102,17 @@ impl TryFrom<f64> for Slowdown {
     type Error = String;
     fn try_from(factor: f64) -> Result<Self, String> {
         parse::slowdown(&factor.to_string()).map(Self)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Latency(u32);
+
+impl TryFrom<String> for Latency {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        parse::latency(&text).map(Self)
     }
 }
 
@@ -196,6 +208,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         priority: job.priority,
         max_retries: job.max_retries,
         max_slowdown_pct: job.max_slowdown.map(|s| s.0),
+        latency_us: job.latency.map(|l| l.0),
         hold: job.hold,
         output: job.output,
         host_memory_mib: job.mem.map(|m| m.0),

@@ -215,6 +215,8 @@ pub(crate) mod tests {
             host_memory_peak_mib: None,
             attempts: 0,
             max_slowdown_pct: None,
+            max_latency_ms: None,
+            latency_alone_ms: None,
             progress_pct: None,
             run_time: None,
             done_pct: None,

@@ -40,6 +40,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("expected", detail.estimate.as_ref().map(expected));
     block.line_if("rate", detail.rate.as_ref().map(rate));
     block.line_if("slowdown", slowdown(job));
+    block.line_if("latency", latency(detail));
     block.line_if("energy", energy_of(detail));
     block.line_if("run time", job.run_time.as_ref().map(run_time));
     block.line_if("left", left(job));
@@ -183,6 +184,23 @@ fn slowdown(job: &JobView) -> Option<String> {
         (Some(most), None) => Some(format!("limit {:.2}", factor(most))),
         (None, measured) => measured,
     }
+}
+
+/// What its requests take, and may take.
+fn latency(detail: &JobDetail) -> Option<String> {
+    let ms = |ms: f64| if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") };
+    let most = detail.job.max_latency_ms?;
+    let rate = detail.rate.as_ref();
+    let now = match rate.and_then(|rate| Some((rate.latency_p99_ms?, rate.requests))) {
+        Some((p99, Some(requests))) => format!("p99 {} of {requests} requests", ms(p99)),
+        Some((p99, None)) => format!("p99 {} by its own count", ms(p99)),
+        None => "no requests were heard of lately".to_owned(),
+    };
+    let alone = detail.job.latency_alone_ms.map_or_else(
+        || "not known alone, so that nobody may join it".to_owned(),
+        |alone| format!("{} alone", ms(alone)),
+    );
+    Some(format!("{now}; at most {}; {alone}", ms(most)))
 }
 
 fn forecasts(detail: &JobDetail) -> Option<String> {

@@ -348,6 +348,7 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     job.priority = args.priority.unwrap_or(job.priority);
     job.max_retries = args.max_retries.or(job.max_retries);
     job.max_slowdown_pct = args.max_slowdown.or(job.max_slowdown_pct);
+    job.latency_us = args.latency.or(job.latency_us);
     job.checkpoint_signal = args.checkpoint_signal.or(job.checkpoint_signal);
     job.grace_ms = args.grace.map(|g| g.0).or(job.grace_ms);
     job.host_memory_mib = args.mem.map(|m| m.0).or(job.host_memory_mib);

@@ -27,12 +27,13 @@ fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskS
     let seconds = |span: Millis| span.0 as f64 / 1000.0;
     // Like a script with the line of the manual in it, it runs as well where nobody counts.
     let to = |name| var(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let progress = match args.progress.as_str() {
-        "lines" => Progress::Lines,
-        "bar" => Progress::Bar,
-        "datagrams" => to(ENV_SOCKET).map_or(Progress::Silent, Progress::Datagrams),
-        "file" => to(ENV_FILE).map_or(Progress::Silent, Progress::File),
-        _ => Progress::Silent,
+    let progress = match (args.latency, args.progress.as_str()) {
+        (Some(alone_us), _) => Progress::Requests(alone_us),
+        (None, "lines") => Progress::Lines,
+        (None, "bar") => Progress::Bar,
+        (None, "datagrams") => to(ENV_SOCKET).map_or(Progress::Silent, Progress::Datagrams),
+        (None, "file") => to(ENV_FILE).map_or(Progress::Silent, Progress::File),
+        (None, _) => Progress::Silent,
     };
     TaskSpec {
         memory: args.memory,

@@ -1,7 +1,7 @@
 //! How fast jobs go beside each other: predicted, limited, measured; evictions.
 
 use crate::support::{CARMA, Daemon, Setup, job, stderr, stdout, task, until};
-use carma_api::wire::{CheckpointSignal, JobDetail};
+use carma_api::wire::{CheckpointSignal, JobDetail, SubmitRequest};
 
 /// Ten times as fast as life, short windows.
 fn start(gpus: &'static str) -> Daemon {
@@ -283,4 +283,59 @@ fn light_commands_that_were_never_alone_share_one_gpu() {
         daemon.client().get(&format!("/v1/slowdowns?jobs={}", ids.join(","))).unwrap();
     // The first may have had the GPU for itself for long enough.
     assert!(told.unknown.len() >= 7, "{:?}", told.unknown);
+}
+
+/// A server under MPS: nobody joins it before its latency alone is known; then only who is predicted to leave it within its
+/// target; and who does not leave it that goes.
+#[test]
+fn a_server_keeps_its_latency() {
+    let daemon = Setup::new("virtual:1xA100-40GB")
+        .args(&["--speed", "10"])
+        .config("[sampling]\nwindow = '3s'\n[jobs]\nslowdown-window = '8s'\n")
+        .start();
+    let server = |latency_us| SubmitRequest {
+        latency_us: Some(latency_us),
+        ..task(
+            &["--memory=5G", "--sm=0.8", "--gract=0.9", "--work=3000s", "--startup=0s", "--latency=8ms"],
+            Some(6),
+        )
+    };
+    // At first it is light; the second time it is heavy.
+    let flag = daemon.dir.path().join("seen");
+    let line = format!(
+        "if [ -e {0} ]; then exec {CARMA} virtual-task --memory=5G --sm=0.9 --gract=1 --work=3000s; \
+         else touch {0}; exec {CARMA} virtual-task --memory=5G --sm=0.02 --gract=0.02 --work=40s; fi",
+        flag.display()
+    );
+    let heavier = || {
+        let mut request = job(&["/bin/bash", "-c", &line]);
+        request.gpu_memory_mib = Some(6 << 10);
+        request
+    };
+    let first = daemon.submit(heavier());
+    daemon.end_of(first);
+    let refused = daemon.carma(&["submit", "--latency", "20", "--", "true"]);
+    assert!(stderr(&refused).contains("write e.g. 20ms"), "{}", stderr(&refused));
+
+    let id = daemon.submit(server(10_000));
+    daemon.in_state(id, "RUNNING");
+    let second = daemon.submit(heavier());
+    let alone = until("its latency alone", || daemon.show(id).job.latency_alone_ms);
+    assert!((7.5..8.6).contains(&alone), "{alone}");
+    let detail = daemon.show(id);
+    assert_eq!(
+        (detail.job.max_latency_ms, detail.job.max_slowdown_pct.map(|pct| pct > 110)),
+        (Some(10.0), Some(true))
+    );
+    let text = stdout(&daemon.carma(&["show", &id.to_string()]));
+    assert!(
+        text.contains("latency:") && text.contains("at most 10 ms; ") && text.contains(" alone"),
+        "{text}"
+    );
+    let verdict = until(&format!("an eviction; the daemon's log:\n{}", daemon.log()), || {
+        daemon.show(second).attempts.first()?.verdict.clone()
+    });
+    assert_eq!(verdict.code, "Evicted", "{}", verdict.text);
+    assert!(verdict.text.contains(&format!("job {id} was slowed down by")), "{}", verdict.text);
+    assert_eq!(daemon.show(id).job.state, "RUNNING");
 }

@@ -101,10 +101,21 @@ pub struct Request {
     /// configured number, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown: Option<Fraction>,
+    /// What the 99th percentile of its requests' latency must not exceed while others share its GPUs, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u32>,
     /// How long it may take to save its work once it is asked to, before it goes back into the queue. `None`: it is not
     /// asked. By which signal is the daemon's to know: no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_grace: Option<Millis>,
+}
+
+impl Request {
+    /// Whether it says how much neighbours may cost it.
+    #[must_use]
+    pub const fn is_limited(&self) -> bool {
+        self.max_slowdown.is_some() || self.latency_us.is_some()
+    }
 }
 
 /// What is known beforehand of a job's activity when it has its GPUs alone.
@@ -122,6 +133,9 @@ pub struct Profile {
     /// Lucid's sharing score: 0 tiny, 1 medium, 2 jumbo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<u8>,
+    /// The 99th percentile of its requests' latency, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u32>,
 }
 
 impl Profile {

@@ -50,7 +50,7 @@ impl JobKind {
             uid: job.spec.user.uid,
             sharing: request.sharing,
             alone: request.exclusive || job.floor == Some(Floor::ExclusiveGpu),
-            limited: request.max_slowdown.is_some(),
+            limited: request.is_limited(),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Waiting {
         let of = self.lines.entry(line_of(job, line)).or_default();
         if of.insert(job.queue_key(line), Arc::clone(job)).is_none() {
             self.len += 1;
-            self.limited += usize::from(job.spec.request.max_slowdown.is_some());
+            self.limited += usize::from(job.spec.request.is_limited());
             self.blind += usize::from(is_blind(job));
             *self.kinds.entry(JobKind::of(job)).or_default() += 1;
         }
@@ -86,7 +86,7 @@ impl Waiting {
         if let btree_map::Entry::Occupied(mut of) = self.lines.entry(line_of(job, line)) {
             if of.get_mut().remove(&job.queue_key(line)).is_some() {
                 self.len -= 1;
-                self.limited -= usize::from(job.spec.request.max_slowdown.is_some());
+                self.limited -= usize::from(job.spec.request.is_limited());
                 self.blind -= usize::from(is_blind(job));
                 if let btree_map::Entry::Occupied(mut kind) = self.kinds.entry(JobKind::of(job)) {
                     *kind.get_mut() -= 1;

@@ -9,8 +9,9 @@
 //! blind GPU ... / sighted      these GPUs are not read any more / all are read again
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
-//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [power_w=300] [slowdown=1.3] [save=2m] [runs=10m]; every estimator is a key
-//! learn ID [computed=..] [measured=..] [score=N] [util=.5] [smact=.5] [power_w=300]
+//!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [power_w=300] [slowdown=1.3]
+//!        [within_ms=20] [latency_ms=8] [save=2m] [runs=10m]; every estimator is a key
+//! learn ID [computed=..] [measured=..] [score=N] [util=.5] [smact=.5] [power_w=300] [latency_ms=8]
 //!                              what earlier runs tell of a job: of its memory, of what it does alone
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
@@ -230,6 +231,7 @@ fn profile(words: &mut Words) -> Outcome<Profile> {
         smact: words.take_as("smact", share)?,
         power_mw: words.take_as("power_w", number::<u32>)?.map(|watts| watts * 1000),
         score: words.take_as("score", number)?,
+        latency_us: words.take_as("latency_ms", number::<u32>)?.map(|ms| ms * 1000),
     })
 }
 
@@ -666,6 +668,7 @@ impl Stage {
                 priority: words.take_as("priority", number)?.unwrap_or(0),
                 max_retries: words.take_as("retries", number)?,
                 max_slowdown: words.take_as("slowdown", share)?,
+                latency_us: words.take_as("within_ms", number::<u32>)?.map(|ms| ms * 1000),
                 save_grace: words.take_as("save", span)?,
             },
             profile: profile(words)?,

@@ -24,6 +24,7 @@ pub(super) fn submitted(id: u64) -> Input {
             priority: 0,
             max_retries: None,
             max_slowdown: None,
+            latency_us: None,
             save_grace: None,
         },
         forecasts: Forecasts::default(),

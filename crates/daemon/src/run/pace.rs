@@ -4,6 +4,7 @@
 use crate::clock::Clock;
 use carma_core::model::JobId;
 use carma_core::units::Millis;
+use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured, Tally};
 use carma_process::process;
 use carma_process::progress::Event;
@@ -137,6 +138,15 @@ impl Paces {
             return None;
         }
         paced.tally.best(seconds(from), seconds(to))
+    }
+
+    /// The 99th percentile of the latencies that a job's present attempt told over a span of the daemon's time; `None` also while its
+    /// supervisor is silent.
+    #[must_use]
+    pub fn p99(&self, job: JobId, from: Millis, to: Millis) -> Option<P99> {
+        let paced = self.lock();
+        let paced = paced.values().find(|paced| paced.job == job && paced.heard.elapsed() <= SILENCE)?;
+        paced.tally.p99(seconds(from), seconds(to))
     }
 
     /// How far the running jobs are by their own counts, those that say.

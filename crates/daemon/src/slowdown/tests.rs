@@ -79,6 +79,7 @@ impl Host {
                 priority: 0,
                 max_retries: None,
                 max_slowdown: max_slowdown.and_then(Fraction::from_f64),
+                latency_us: None,
                 save_grace: None,
             },
             profile: spec::Profile::default(),

@@ -1,7 +1,8 @@
 //! One heartbeat of a task: a datagram to `CARMA_PROGRESS`, or what `CARMA_HEARTBEAT` holds.
 
+use super::Said;
+use super::latency::{self, Told};
 use super::line::{number, unit_word};
-use super::{Said, latency};
 
 /// Longest text that is read, bytes.
 pub const LONGEST: usize = 256;
@@ -13,11 +14,11 @@ pub enum Beat {
     Step,
     /// The task gives its count.
     Count(Said),
-    /// A server says how long a request took, milliseconds.
-    Latency(f64),
+    /// A server says how long a request took, or its percentile.
+    Latency(Told),
 }
 
-/// Reads a datagram: nothing is one step; otherwise `N`, `N/M`, `N unit`, `N/M unit` or `latency N unit`. `None`: something else.
+/// Reads a datagram: nothing is one step; otherwise `N`, `N/M`, `N unit`, `N/M unit`, `latency N unit` or `p99 N unit`. `None`: something else.
 #[must_use]
 pub fn datagram(bytes: &[u8]) -> Option<Beat> {
     if bytes.len() > LONGEST {

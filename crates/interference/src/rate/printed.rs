@@ -3,7 +3,8 @@
 //! Bars end in a carriage return, a cursor movement or nothing at all until the next one is drawn; colours stand
 //! between the figures. What is kept is one line, cut at a fixed length.
 
-use super::{Said, latency, line};
+use super::latency::{self, Told};
+use super::{Said, line};
 
 /// Longest line that is read; the rest of a longer one is passed over. Bars that fill a wide terminal have three
 /// bytes a column.
@@ -20,8 +21,8 @@ pub struct Report {
     pub said: Said,
 }
 
-/// Latencies that a server printed, and when: seconds on the caller's clock, milliseconds.
-pub type Latency = (f64, f64);
+/// What a server printed of its latency, and when: seconds on the caller's clock.
+pub type Latency = (f64, Told);
 
 /// Latencies of one call that are kept.
 const MOST_LATENCIES: usize = 4096;
@@ -128,8 +129,8 @@ impl Printed {
         }
         let text = String::from_utf8_lossy(&self.line);
         let at_s = self.at_s;
-        if let Some(ms) = latency::read(&text).filter(|_| self.latencies.len() < MOST_LATENCIES) {
-            self.latencies.push((at_s, ms));
+        if let Some(told) = latency::read(&text).filter(|_| self.latencies.len() < MOST_LATENCIES) {
+            self.latencies.push((at_s, told));
         }
         reports.extend(line::read(&text).into_iter().map(|said| Report { at_s, said }));
     }

@@ -18,7 +18,7 @@ pub use done::Done;
 
 use super::Said;
 use super::beat::Beat;
-use super::latency::{Latencies, P99};
+use super::latency::{Latencies, P99, Told};
 use super::printed::Report;
 use crate::profile::{Rate, RateSource};
 use std::collections::VecDeque;
@@ -162,7 +162,7 @@ impl Tally {
     pub fn beat(&mut self, at_s: f64, writer: &str, beat: &Beat) {
         match beat {
             Beat::Step => self.steps(at_s, writer, 1),
-            Beat::Latency(ms) => self.latency(at_s, *ms),
+            Beat::Latency(told) => self.latency(at_s, *told),
             Beat::Count(said) => {
                 let at = self.stream(at_s, RateSource::Heartbeat, format!("count {}", said.unit), said);
                 self.count(at, at_s, said.count, said.total);
@@ -170,9 +170,9 @@ impl Tally {
         }
     }
 
-    /// A server says how long a request took, or what its own 99th percentile is, milliseconds.
-    pub fn latency(&mut self, at_s: f64, ms: f64) {
-        self.latencies.add(at_s, ms);
+    /// A server says how long a request took, or what its own 99th percentile is.
+    pub fn latency(&mut self, at_s: f64, told: Told) {
+        self.latencies.add(at_s, told);
     }
 
     /// The 99th percentile of what it said from one time to another, seconds.

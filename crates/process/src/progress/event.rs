@@ -2,6 +2,7 @@
 
 use carma_interference::rate::Said;
 use carma_interference::rate::beat::Beat;
+use carma_interference::rate::latency::Told;
 use carma_interference::rate::printed::Report;
 use carma_interference::rate::tally::Tally;
 use serde::{Deserialize, Serialize};
@@ -28,12 +29,12 @@ pub enum Event {
         /// What it says.
         said: Said,
     },
-    /// How long a request took, sent or printed by a server.
+    /// What a server said of its latency.
     Latency {
         /// Time of it, seconds.
         at_s: f64,
-        /// Milliseconds.
-        ms: f64,
+        /// What it says.
+        told: Told,
     },
     /// Something that it printed.
     Printed {
@@ -61,7 +62,7 @@ impl Event {
         match self {
             Self::Steps { at_s, source, steps } => tally.steps(at_s, &source, steps),
             Self::Count { at_s, source, said } => tally.beat(at_s, &source, &Beat::Count(said)),
-            Self::Latency { at_s, ms } => tally.latency(at_s, ms),
+            Self::Latency { at_s, told } => tally.latency(at_s, told),
             Self::Printed { at_s, said } => tally.printed(&Report { at_s, said }),
         }
     }

@@ -123,7 +123,7 @@ impl Ears {
     fn report(&mut self, events: &mut Vec<Event>) {
         events.extend(self.reports.drain(..).map(|Report { at_s, said }| Event::Printed { at_s, said }));
         for printed in [&mut self.standard, &mut self.error] {
-            events.extend(printed.latencies().map(|(at_s, ms)| Event::Latency { at_s, ms }));
+            events.extend(printed.latencies().map(|(at_s, told)| Event::Latency { at_s, told }));
         }
     }
 }

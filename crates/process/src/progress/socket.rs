@@ -95,7 +95,7 @@ impl ProgressSocket {
             let pid = sender.map_or(0, |(pid, _)| pid);
             match beat::datagram(&buffer[..length.min(buffer.len())]) {
                 Some(Beat::Step) => *steps.entry(pid).or_default() += 1,
-                Some(Beat::Latency(ms)) => events.push(Event::Latency { at_s, ms }),
+                Some(Beat::Latency(told)) => events.push(Event::Latency { at_s, told }),
                 Some(Beat::Count(said)) => events.push(Event::Count { at_s, source: String::new(), said }),
                 None => self.garbage += 1,
             }

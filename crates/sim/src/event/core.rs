@@ -364,6 +364,7 @@ impl Scheduler for CoreScheduler<'_> {
                 priority: 0,
                 max_retries: None,
                 max_slowdown: None,
+                latency_us: None,
                 save_grace: None,
             },
             forecasts: self.known.forecasts(command, &it.task),
