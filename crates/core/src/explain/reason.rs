@@ -349,3 +349,10 @@ pub enum Reason {
         line: String,
     },
 }
+
+impl Reason {
+    /// Whether its user has had all that there is in this period.
+    pub(crate) const fn is_of_quota(&self) -> bool {
+        matches!(self, Self::UserLimit { limit: UserLimit::GpuHours { .. } | UserLimit::Energy { .. }, .. })
+    }
+}

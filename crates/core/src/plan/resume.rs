@@ -70,7 +70,9 @@ pub(super) fn resume_jobs(
             plan.wake_at(until);
             continue;
         }
-        let bars = takes.bars(job, true, now);
+        // A quota that was spent meanwhile holds for what a user starts, or goes on with.
+        let counts = |reason: &Reason| suspension.cause.is_none() || !reason.is_of_quota();
+        let bars = takes.bars(job, true, now).filter(counts);
         let found = match bars {
             Some(reason) => Err(Box::new(reason)),
             None => find(places.slots(), state, job, suspension, now),
