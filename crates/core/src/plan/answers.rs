@@ -3,7 +3,7 @@
 //! Nothing here decides: the answers are those of [`super::slot`], beside the jobs that run now.
 
 use super::place::MOST_MISSES;
-use super::room;
+use super::resume;
 use super::search::Slots;
 use super::slot::Slot;
 use super::want::{Blind, Want};
@@ -34,13 +34,13 @@ pub struct Answer {
     pub gain: Option<Fraction>,
 }
 
-/// What each GPU answers a job that waits, by index. GPUs that are kept for urgent jobs, for those over the bound on their start, or for those
-/// that others make room for are so here, too; what the other jobs before it would take is not looked at.
+/// What each GPU answers a job that waits, by index. GPUs that are kept for suspended jobs, for urgent ones, for those over the bound on their
+/// start, or for those that others make room for are so here, too; what the other jobs before it would take is not looked at.
 #[must_use]
 pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let now = now.max(state.now());
     let mut slots = Slots::new(state, now);
-    room::keep(state, now, &mut slots);
+    resume::keep(state, now, &mut slots);
     let blind = Blind::of(state);
     // A plan keeps GPUs for no more jobs.
     for (key, before) in state.queue().line(now).take(MOST_MISSES) {

@@ -33,6 +33,43 @@ fn returning(job: &Job) -> Option<(Millis, JobId, &Suspension)> {
     Some((suspension.wanted.as_ref()?.at, job.spec.id, suspension))
 }
 
+/// Jobs that are to go on, the first who asked first.
+fn back(state: &State) -> Vec<(&Job, (Millis, JobId, &Suspension))> {
+    let halted = state.halted().iter().filter_map(|id| state.job(*id));
+    let mut back: Vec<_> = halted.filter_map(|job| Some((job, returning(job)?))).collect();
+    back.sort_by_key(|(_, (at, id, _))| (*at, *id));
+    back
+}
+
+/// The GPU that a job on its way moves to, and the one that it must go back to if it cannot: they are kept for it.
+fn on_the_way(state: &State) -> impl Iterator<Item = (JobId, GpuId)> {
+    let halted = state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none());
+    halted.filter_map(|job| {
+        let suspension = job.suspension()?;
+        let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);
+        let kept = match suspension.step {
+            SuspendStep::Asked | SuspendStep::Suspending => to,
+            SuspendStep::Suspended => None,
+            SuspendStep::Resuming => to.and_then(|_| suspension.home.first().copied()),
+        };
+        Some((job.spec.id, kept?))
+    })
+}
+
+/// Takes and keeps the GPUs of suspended jobs, as a plan does before it looks at those that wait.
+pub(super) fn keep(state: &State, now: Millis, slots: &mut Slots<'_>) {
+    room::keep(state, now, slots);
+    for (job, gpu) in on_the_way(state) {
+        slots.hold_for(gpu, job);
+    }
+    for (job, (.., suspension)) in back(state) {
+        let pause = suspension.not_before.max(room::kept_until(state, suspension));
+        if pause.is_none_or(|until| until <= now) {
+            let _ = find(slots, state, job, suspension, now);
+        }
+    }
+}
+
 /// Puts jobs back on their GPUs, the first who asked first. Returns whether one of them waits.
 pub(super) fn resume_jobs(
     state: &State,
@@ -47,24 +84,10 @@ pub(super) fn resume_jobs(
     {
         plan.wake_at(until);
     }
-    // The GPU that a job on its way moves to, and the one that it must go back to if it cannot, are kept for it.
-    for job in state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none()) {
-        let Some(suspension) = job.suspension() else { continue };
-        let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);
-        let kept = match suspension.step {
-            SuspendStep::Asked | SuspendStep::Suspending => to,
-            SuspendStep::Suspended => None,
-            SuspendStep::Resuming => to.and_then(|_| suspension.home.first().copied()),
-        };
-        if let Some(kept) = kept {
-            let kept = places.slots().slots.iter_mut().find(|slot| slot.id == kept);
-            kept.into_iter().for_each(|slot| slot.hold_for(job.spec.id));
-        }
+    for (job, gpu) in on_the_way(state) {
+        places.slots().hold_for(gpu, job);
     }
-    let mut back: Vec<_> =
-        state.halted().iter().filter_map(|id| Some((state.job(*id)?, returning(state.job(*id)?)?))).collect();
-    back.sort_by_key(|(_, (at, id, _))| (*at, *id));
-    for (job, (_, id, suspension)) in back {
+    for (job, (_, id, suspension)) in back(state) {
         let kept_until = room::kept_until(state, suspension);
         if let Some(until) = suspension.not_before.max(kept_until).filter(|until| *until > now) {
             plan.wake_at(until);
@@ -140,8 +163,8 @@ fn find(
         let reason = slots.none_for(&want, Arc::new(NoGpu { fitting: 0, refusals }));
         why.get_or_insert(reason);
     }
-    if let Some(slot) = home.and_then(|home| slots.slots.iter_mut().find(|slot| slot.id == home)) {
-        slot.hold_for(job.spec.id);
+    if let Some(home) = home {
+        slots.hold_for(home, job.spec.id);
     }
     Err(Box::new(why.unwrap_or(Reason::NotPlannedYet)))
 }
@@ -188,8 +211,8 @@ fn find_harmless(
     // One that made room is to have its place again, and one that would run by now without sharing is kept out by nobody else.
     let keeps = suspension.makes_room_for().is_some()
         || state.job(want.job).is_some_and(|job| state.is_overdue(job, now));
-    if keeps && let Some(slot) = slots.slots.iter_mut().find(|slot| Some(slot.id) == home) {
-        slot.hold_for(want.job);
+    if let Some(home) = home.filter(|_| keeps) {
+        slots.hold_for(home, want.job);
     }
     Err(Box::new(slots.none_for(want, Arc::new(NoGpu { fitting: 0, refusals }))))
 }

@@ -45,10 +45,7 @@ pub(super) fn keep(state: &State, now: Millis, slots: &mut Slots<'_>) -> Option<
             Some(suspension) => Some(&suspension.home),
             None => job.placement().map(|placement| &placement.gpus),
         };
-        for gpu in gpus.into_iter().flatten() {
-            let kept = slots.slots.iter_mut().find(|slot| slot.id == *gpu);
-            kept.into_iter().for_each(|slot| slot.hold_for(waits));
-        }
+        gpus.into_iter().flatten().for_each(|gpu| slots.hold_for(*gpu, waits));
     }
     next
 }

@@ -6,7 +6,7 @@ use super::slot::{Bar, Objection, Slot, closed};
 use super::want::{Want, WantKind, cap_for};
 use crate::explain::{Narrowed, NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
-use crate::model::{GpuId, Job, Placement, SharingMode};
+use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order};
 use crate::state::{Startup, State};
 use crate::units::{Fraction, MiB, Millis};
@@ -266,6 +266,11 @@ impl<'a> Slots<'a> {
         }
         let at = self.now;
         placement(self.options, job, want, Given { gpus, memory, sharing, part, at, reason: found.reason })
+    }
+
+    /// Keeps a GPU for a job, unless it is kept for another.
+    pub(super) fn hold_for(&mut self, gpu: GpuId, job: JobId) {
+        self.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.hold_for(job));
     }
 
     /// Keeps as many GPUs for a job that is overdue as it wants: of those that could ever do and are kept for no other,
