@@ -244,7 +244,8 @@ fn profile(key: u64) -> Profile {
     }
 }
 
-fn new_job() -> impl Strategy<Value = NewJob> {
+/// On the heap, as what is made of it: a strategy has all of its parts within it, and a test's stack is small.
+fn new_job() -> BoxedStrategy<NewJob> {
     let maybe = || proptest::option::weighted(0.3, memory());
     let computed = proptest::option::weighted(0.3, computed());
     let forecasts = (maybe(), maybe(), maybe(), maybe(), computed).prop_map(|(d, m, h, g, c)| Forecasts {
@@ -285,8 +286,8 @@ fn new_job() -> impl Strategy<Value = NewJob> {
             }
         });
     let run_time = proptest::option::weighted(0.5, run_time());
-    (forecasts, request, 1000u32..1003, 0u64..4, run_time, proptest::bool::weighted(0.1)).prop_map(
-        |(forecasts, request, uid, command_key, run_time, hold)| NewJob {
+    (forecasts, request, 1000u32..1003, 0u64..4, run_time, proptest::bool::weighted(0.1))
+        .prop_map(|(forecasts, request, uid, command_key, run_time, hold)| NewJob {
             id: JobId(0),
             user: user(uid),
             name: "job".into(),
@@ -296,18 +297,20 @@ fn new_job() -> impl Strategy<Value = NewJob> {
             profile: profile(command_key),
             run_time,
             hold,
-        },
-    )
+        })
+        .boxed()
 }
 
 /// A job that has room beside others.
-fn small_job() -> impl Strategy<Value = Op> {
-    (new_job(), 1u32..3).prop_map(|(job, gpus)| {
-        let (time_limit, sharing) = (None, None);
-        let request = Request { gpus, exclusive: false, time_limit, sharing, ..job.request };
-        let forecasts = Forecasts { declared: Some(MiB(4000)), ..Forecasts::default() };
-        Op::Submit(Box::new(NewJob { request, forecasts, hold: false, ..job }), true)
-    })
+fn small_job() -> BoxedStrategy<Op> {
+    (new_job(), 1u32..3)
+        .prop_map(|(job, gpus)| {
+            let (time_limit, sharing) = (None, None);
+            let request = Request { gpus, exclusive: false, time_limit, sharing, ..job.request };
+            let forecasts = Forecasts { declared: Some(MiB(4000)), ..Forecasts::default() };
+            Op::Submit(Box::new(NewJob { request, forecasts, hold: false, ..job }), true)
+        })
+        .boxed()
 }
 
 fn look() -> impl Strategy<Value = Look> {
@@ -395,7 +398,7 @@ fn status() -> impl Strategy<Value = ExitStatus> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> BoxedStrategy<Op> {
     let pick = || {
         prop_oneof![
             9 => (0usize..20).prop_map(Pick::Live),
@@ -456,6 +459,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u32..5, uid(), any::<bool>()).prop_map(|(gpu, by, to)| Op::Drain(gpu, by, to)),
         8 => clock.prop_map(Op::Clock),
     ]
+    .boxed()
 }
 
 /// A look that tells everything: these tenants, and no more.
@@ -909,9 +913,11 @@ impl World {
         let whole = made.wake.is_none_or(|at| at > self.clock.max(self.state.now()));
         let settled = made.actions.len() <= count && !verdicts && patience && whole;
         let taken: BTreeSet<GpuId> = made.actions.iter().flat_map(targets).copied().collect();
-        // Where predictions decide, which say anything here, a job that was placed may make room beside it for one before
-        // it; and one that is overdue or urgent keeps the GPUs with the least to do, which are others once this plan is done.
-        let predicted = self.state.options().policy.goes_by_predictions();
+        // Where predictions decide, which say anything here, or limits, a job that was placed may make room beside it for one
+        // before it; and one that is overdue or urgent keeps the GPUs with the least to do, which are others once this plan is done.
+        let options = self.state.options();
+        let limited = self.state.jobs().values().any(|job| job.spec.request.is_limited());
+        let predicted = options.policy.goes_by_predictions() || options.max_slowdown.is_some() || limited;
         let urgent = self.state.queue().iter().any(QueueKey::is_urgent);
         let keeps = predicted && (urgent || !self.overdue().is_empty());
         for action in made.actions.into_iter().take(count) {
