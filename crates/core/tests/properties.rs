@@ -977,6 +977,8 @@ impl World {
         let Some(rule) = self.state.options().policy.progress else { return Ok(()) };
         let job = self.state.job(job).unwrap();
         let overdue = self.state.is_overdue(job, self.clock.max(self.state.now()));
+        // It may be given fewer threads than it asked for.
+        let joins = Class { threads: placement.thread_percent.or(job.class().threads), ..job.class() };
         let start = self.state.startup(job);
         let starts = start.takes > Millis::ZERO;
         prop_assert!(start.share.0 <= 5_000 && (start.share.0 > 0) == starts);
@@ -987,7 +989,7 @@ impl World {
             let kind = |outlook: &Outlook| self.state.gpu(outlook.there.kind).unwrap().info.name.as_str();
             let keeps = |outlook: &Outlook| {
                 (&outlook.there.classes, outlook.newcomer, kind(outlook))
-                    == (&classes, job.class(), gpu.info.name.as_str())
+                    == (&classes, joins, gpu.info.name.as_str())
                     && outlook.joins.expected >= if starts { rule.dip() } else { rule.floor }
                     && outlook.joins_over_run(start.share) >= rule.floor
                     && (starts || outlook.paces.iter().all(|pace| pace.expected >= rule.dip()))
