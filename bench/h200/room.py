@@ -9,13 +9,12 @@ on virtual GPUs, without PyTorch. Writes room.json.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
 
-from first_run import Carma, machine, wait_for
-from suspend import PATIENCE_S, Training, compare, took
+from first_run import Carma, wait_for
+from suspend import PATIENCE_S, Training, compare, record, took
 
 
 def state(training, wanted):
@@ -84,16 +83,7 @@ def main():
     options.virtual_gpus = "virtual:2xA100-80GB"
     os.makedirs(options.out, exist_ok=True)
     carma = Carma(options, "adaptive", "time-slice")
-    try:
-        result = {"machine": machine(options), **play(options, carma)}
-    except Exception:
-        print(carma.tail(), file=sys.stderr)
-        raise
-    finally:
-        carma.stop()
-    with open(os.path.join(options.out, "room.json"), "w") as file:
-        json.dump(result, file, indent=1)
-    print(json.dumps(result["machine"]))
+    result = record(options, carma, play, "room.json")
     table(result)
     sys.exit(0 if result["same"] else 1)
 

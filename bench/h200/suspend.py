@@ -218,6 +218,21 @@ def table(rows):
     print("GiB and seconds; out and back through the command line, the others in the driver")
 
 
+def record(options, carma, play, name):
+    """Plays, stops the daemon, and writes the result beside the machine's name."""
+    try:
+        result = {"machine": machine(options), **play(options, carma)}
+    except Exception:
+        print(carma.tail(), file=sys.stderr)
+        raise
+    finally:
+        carma.stop()
+    with open(os.path.join(options.out, name), "w") as file:
+        json.dump(result, file, indent=1)
+    print(json.dumps(result["machine"]))
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--carma", required=True)
@@ -230,16 +245,7 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     # Nothing keeps a job from joining but memory.
     carma = Carma(options, "oracle-magm", "time-slice", '[sampling]\nwindow = "5s"\n[gate]\nenabled = false\n')
-    try:
-        result = {"machine": machine(options), **play(options, carma)}
-    except Exception:
-        print(carma.tail(), file=sys.stderr)
-        raise
-    finally:
-        carma.stop()
-    with open(os.path.join(options.out, "suspend.json"), "w") as file:
-        json.dump(result, file, indent=1)
-    print(json.dumps(result["machine"]))
+    result = record(options, carma, play, "suspend.json")
     table(result["rows"])
     sys.exit(0 if result["same"] else 1)
 

@@ -197,7 +197,7 @@ fn latency(detail: &JobDetail) -> Option<String> {
         None => "no requests were heard of lately".to_owned(),
     };
     let alone = detail.job.latency_alone_ms.map_or_else(
-        || "not known alone, so that nobody may join it".to_owned(),
+        || "not measured alone yet, so that no job may join it".to_owned(),
         |alone| format!("{} alone", ms(alone)),
     );
     Some(format!("{now}; at most {}; {alone}", ms(most)))

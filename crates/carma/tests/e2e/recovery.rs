@@ -1,6 +1,6 @@
 //! Out-of-memory and faults, with real processes.
 
-use crate::support::{CARMA, Daemon, Setup, job, stdout, task, until};
+use crate::support::{CARMA, Daemon, Setup, job, one_that_grows_beside, stdout, task, until};
 use carma_api::wire::SubmitRequest;
 use carma_core::model::SharingMode;
 
@@ -91,14 +91,7 @@ fn a_job_that_grows_goes_back_before_the_gpu_is_full_and_the_older_one_stays() {
     // It takes some more at its end, when the younger one would have had all that there is.
     let older =
         ["--memory=4G", "--sm=0.2", "--work=40s", "--startup=0s", "--grow-to=4200M", "--grow-after=38s"];
-    let older = daemon.submit(task(&older, None));
-    until("the older one to settle", || {
-        let gpus = daemon.gpus().gpus;
-        gpus[0].tenants.first().filter(|tenant| tenant.reserved_mib < Some(5 * 1024)).map(drop)
-    });
-    let younger =
-        ["--memory=30G", "--sm=0.2", "--work=25s", "--startup=0s", "--grow-to=38G", "--grow-after=1s"];
-    let younger = daemon.submit(task(&[&younger[..], &["--grow-over=20s"]].concat(), None));
+    let (older, younger) = one_that_grows_beside(&daemon, &older);
     let first = until("the younger one to go back", || {
         let attempt = daemon.show(younger).attempts.into_iter().next()?;
         attempt.verdict.clone().map(|verdict| (attempt, verdict))

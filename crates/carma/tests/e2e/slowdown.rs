@@ -285,8 +285,8 @@ fn light_commands_that_were_never_alone_share_one_gpu() {
     assert!(told.unknown.len() >= 7, "{:?}", told.unknown);
 }
 
-/// A server under MPS: nobody joins it before its latency alone is known; then only who is predicted to leave it within its
-/// target; and who does not leave it that goes.
+/// A server under MPS: no job joins it before its latency alone is known; then only a job that is predicted to leave it within its
+/// target; and a job that turns out to exceed that is evicted.
 #[test]
 fn a_server_keeps_its_latency() {
     let daemon = Setup::new("virtual:1xA100-40GB")

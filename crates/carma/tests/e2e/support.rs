@@ -339,6 +339,19 @@ pub(crate) fn task(args: &[&str], declared_gib: Option<u64>) -> SubmitRequest {
     SubmitRequest { gpu_memory_mib: declared_gib.map(|g| g * 1024), ..job(&words) }
 }
 
+/// A job that settles at less than 5 GiB, and then one that takes 30 GiB and grows to 38: their numbers.
+pub(crate) fn one_that_grows_beside(daemon: &Daemon, older: &[&str]) -> (u64, u64) {
+    let older = daemon.submit(task(older, None));
+    until("the older one to settle", || {
+        let gpus = daemon.gpus().gpus;
+        gpus[0].tenants.first().filter(|tenant| tenant.reserved_mib < Some(5 * 1024)).map(drop)
+    });
+    let younger =
+        ["--memory=30G", "--sm=0.2", "--work=25s", "--startup=0s", "--grow-to=38G", "--grow-after=1s"];
+    let younger = daemon.submit(task(&[&younger[..], &["--grow-over=20s"]].concat(), None));
+    (older, younger)
+}
+
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,6 +1,6 @@
 //! Jobs that are taken off their GPU for a while.
 
-use crate::support::{Daemon, Setup, is_root, job, stderr, stdout, task, until};
+use crate::support::{Daemon, Setup, is_root, job, one_that_grows_beside, stderr, stdout, task, until};
 use carma_api::wire::{JobDetail, SubmitRequest};
 use carma_core::model::SharingMode;
 use fake_cuda::{Fault, Process};
@@ -220,14 +220,7 @@ fn a_job_that_grows_is_suspended_before_the_gpu_is_full_and_loses_nothing() {
     let daemon = Setup::new(ONE).args(&["--sharing", "time-slice", "--speed", "2"]).start();
     // It has settled when the other comes, and takes no more.
     let older = ["--memory=4G", "--sm=0.2", "--work=40s", "--startup=0s"];
-    let older = daemon.submit(task(&older, None));
-    until("the older one to settle", || {
-        let gpus = daemon.gpus().gpus;
-        gpus[0].tenants.first().filter(|tenant| tenant.reserved_mib < Some(5 * 1024)).map(drop)
-    });
-    let younger =
-        ["--memory=30G", "--sm=0.2", "--work=25s", "--startup=0s", "--grow-to=38G", "--grow-after=1s"];
-    let younger = daemon.submit(task(&[&younger[..], &["--grow-over=20s"]].concat(), None));
+    let (older, younger) = one_that_grows_beside(&daemon, &older);
     let reason = until(&format!("a suspension; the daemon's log:\n{}", daemon.log()), || {
         let job = daemon.show(younger).job;
         (job.state == "SUSPENDED" && job.reason.code == "SetAside").then_some(job.reason.text)

@@ -23,7 +23,7 @@ pub(super) struct Beside<'a> {
 pub(super) struct Member {
     pub(super) job: JobId,
     class: Class,
-    /// Empty until somebody asks: few plans want to know it of all.
+    /// Computed when it is needed: most plans need it of few jobs.
     course: OnceCell<Option<Course>>,
     /// What it keeps of its speed as they are now, as far as that was predicted.
     pub(super) pace: Option<Fraction>,

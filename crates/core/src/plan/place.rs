@@ -115,8 +115,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         }
         let slots = places.slots();
         let kind = failed.kind(slots.kind(&want));
-        let mut search = |want: &Want| {
-            let kind = failed.kind(slots.kind(want));
+        let mut search = |failed: &mut Failed, kind: usize, want: &Want| {
             if failed.knows(kind, want) {
                 return None;
             }
@@ -127,9 +126,12 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             }
             found.ok()
         };
-        let mut found = search(&want).map(|found| (want, found));
+        let mut found = search(&mut failed, kind, &want).map(|found| (want, found));
         if found.is_none() && slots.limited {
-            found = want.narrower().find_map(|want| Some((want, search(&want)?)));
+            found = want.narrower().find_map(|want| {
+                let kind = failed.kind(slots.kind(&want));
+                Some((want, search(&mut failed, kind, &want)?))
+            });
         }
         if let Some((want, found)) = found {
             let placement = slots.place(job, &want, found);

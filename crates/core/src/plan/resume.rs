@@ -79,7 +79,7 @@ pub(super) fn resume_jobs(
     plan: &mut Plan,
 ) -> bool {
     let mut waits = false;
-    if !room::beneficiaries(state).is_empty()
+    if room::is_made(state)
         && let Some(until) = room::keep(state, now, places.slots())
     {
         plan.wake_at(until);
@@ -208,7 +208,7 @@ fn find_harmless(
         slots.slots[at].take(want.job, want, None);
         return Ok(slots.slots[at].id);
     }
-    // One that made room is to have its place again, and one that would run by now without sharing is kept out by nobody else.
+    // A job that made room gets its place back, and no other job may take the GPU of one that is over the bound on its start.
     let keeps = suspension.makes_room_for().is_some()
         || state.job(want.job).is_some_and(|job| state.is_overdue(job, now));
     if let Some(home) = home.filter(|_| keeps) {

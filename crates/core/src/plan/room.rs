@@ -27,6 +27,11 @@ fn makers(state: &State) -> impl Iterator<Item = (&Job, JobId)> {
     jobs.filter_map(|job| Some((job, made_by(job)?)))
 }
 
+/// Whether jobs make room for others.
+pub(super) fn is_made(state: &State) -> bool {
+    makers(state).next().is_some()
+}
+
 /// Jobs for which others leave or have left their GPUs.
 pub(super) fn beneficiaries(state: &State) -> BTreeSet<JobId> {
     makers(state).map(|(_, waits)| waits).collect()

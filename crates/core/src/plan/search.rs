@@ -273,7 +273,7 @@ impl<'a> Slots<'a> {
         self.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.hold_for(job));
     }
 
-    /// Keeps as many GPUs for a job that is overdue as it wants: of those that could ever do and are kept for no other,
+    /// Keeps as many GPUs for a job that is overdue or urgent as it wants: of those that could ever do and are kept for no other,
     /// those whose last job has the least to do. No job comes to these, so that what is left there only gets less, and
     /// another GPU takes the place of one of them only if less is left on it. Of jobs that take longer than expected
     /// nothing is: then those stay that have been there for longest.

@@ -85,7 +85,7 @@ pub(super) enum Bar {
     Pack,
     MpsCooldown(Millis),
     Slowdown(Objection),
-    /// Kept for a job that waits for longer than it would have without sharing.
+    /// Kept for another job: one that is overdue, urgent or suspended, or for which room is made.
     Held(JobId),
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Slot<'a> {
     parted: bool,
     /// Who is there, where predictions count.
     beside: Option<Beside<'a>>,
-    /// Kept for a job that is overdue.
+    /// The job that it is kept for.
     held: Option<JobId>,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
@@ -421,7 +421,7 @@ impl<'a> Slot<'a> {
         self.beside = Some(Beside::new(self.state, self.id, self.gpu));
     }
 
-    /// Keeps it for a job that is overdue, unless it is kept for another.
+    /// Keeps it for a job, unless it is kept for another.
     pub(super) fn hold_for(&mut self, job: JobId) {
         self.held = self.held.or(Some(job));
     }
