@@ -181,12 +181,12 @@ impl Client {
     }
 }
 
-/// Sends a request and reads the answer. The daemon closes connections that are idle for long: what it did not read is
-/// sent again over a new one.
+/// Sends a request and reads the answer. The daemon closes connections that are idle for long: what was not sent before
+/// that goes over a new one, and so does a question that the daemon may have missed. An order is never sent twice.
 async fn exchange(
     socket: &Path,
     kept: &mut Option<SendRequest<Full<Bytes>>>,
-    mut request: Request<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, HeaderMap, Bytes), ClientError> {
     let broken = |why: String| ClientError::Broken { socket: socket.to_owned(), why };
     let mut fresh = kept.is_none();
@@ -195,26 +195,27 @@ async fn exchange(
             Some(sender) => sender,
             None => kept.insert(open(socket).await?),
         };
-        let unsent = match sender.ready().await {
+        let failure = match sender.ready().await {
             Err(e) => e,
-            Ok(()) => match sender.try_send_request(request).await {
+            Ok(()) => match sender.try_send_request(request.clone()).await {
                 Ok(response) => {
                     let (status, headers) = (response.status(), response.headers().clone());
                     let body = Limited::new(response.into_body(), MAX_ANSWER);
                     let body = body.collect().await.map_err(|e| broken(e.to_string()))?;
                     return Ok((status, headers, body.to_bytes()));
                 }
-                Err(mut e) => match e.take_message() {
-                    Some(back) => {
-                        request = back;
-                        e.into_error()
+                Err(mut e) => {
+                    let sent = e.take_message().is_none();
+                    let e = e.into_error();
+                    if sent && request.method() != Method::GET {
+                        return Err(broken(e.to_string()));
                     }
-                    None => return Err(broken(e.into_error().to_string())),
-                },
+                    e
+                }
             },
         };
         if fresh {
-            return Err(broken(unsent.to_string()));
+            return Err(broken(failure.to_string()));
         }
         (*kept, fresh) = (None, true);
     }
@@ -290,31 +291,64 @@ mod tests {
         }
     }
 
+    fn read_head(stream: &mut std::os::unix::net::UnixStream) {
+        use std::io::Read;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+    }
+
+    /// Two answers over each connection, then it is closed: before the next request is written, or after that.
     #[test]
     fn a_connection_is_kept_and_one_that_was_closed_is_replaced() {
-        use std::io::{Read, Write};
+        use std::io::Write;
+        for missed in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let socket = dir.path().join("s");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let daemon = std::thread::spawn(move || {
+                for connection in 0..2 {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    for _ in 0..2 {
+                        read_head(&mut stream);
+                        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{connection}").unwrap();
+                    }
+                    if missed && connection == 0 {
+                        read_head(&mut stream);
+                    }
+                }
+            });
+            let mut client = Client::connect(&socket).unwrap();
+            let answers: Vec<u8> = (0..4).map(|_| client.get("/v1/status").unwrap()).collect();
+            assert_eq!(answers, [0, 0, 1, 1]);
+            daemon.join().unwrap();
+        }
+    }
+
+    /// The daemon takes in an order and goes away: what became of it is not known, so it is not given once more.
+    #[test]
+    fn an_order_is_not_sent_twice() {
+        use std::io::Write;
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
-        // Two answers over each connection, then it is closed.
         let daemon = std::thread::spawn(move || {
-            for connection in 0..2 {
-                let (mut stream, _) = listener.accept().unwrap();
-                for _ in 0..2 {
-                    let mut head = Vec::new();
-                    while !head.ends_with(b"\r\n\r\n") {
-                        let mut byte = [0];
-                        stream.read_exact(&mut byte).unwrap();
-                        head.push(byte[0]);
-                    }
-                    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{connection}").unwrap();
-                }
-            }
+            let (mut stream, _) = listener.accept().unwrap();
+            read_head(&mut stream);
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n0").unwrap();
+            read_head(&mut stream);
+            listener
         });
         let mut client = Client::connect(&socket).unwrap();
-        let answers: Vec<u8> = (0..4).map(|_| client.get("/v1/status").unwrap()).collect();
-        assert_eq!(answers, [0, 0, 1, 1]);
-        daemon.join().unwrap();
+        assert_eq!(client.get::<u8>("/v1/status").unwrap(), 0);
+        let error = client.post::<u8>("/v1/jobs", &"a job").unwrap_err();
+        assert!(matches!(error, ClientError::Broken { .. }), "{error}");
+        let listener = daemon.join().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 
     /// A daemon that is stopped: the kernel takes the connection in its name, and nothing comes back.
