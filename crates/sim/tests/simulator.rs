@@ -7,6 +7,7 @@ use carma_core::model::{Estimates, Estimator, Forecasts, SharingMode};
 use carma_core::policy::{Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_hardware::{GpuType, GpuTypes};
+use carma_sim::event::knowledge::RunTimesKnown;
 use carma_sim::event::outcome::{End, RunResult, Stretch};
 use carma_sim::event::{Cluster, Setup, simulate};
 use carma_sim::trace::{Activity, Catalogue, CatalogueTask, WorkJob, Workload, read};
@@ -214,11 +215,13 @@ fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
 /// A job is in one place at a time, on as many GPUs as it asks for, and what is said of it in total
 /// is what its stretches add up to.
 fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
-    let (mut evictions, mut guarded) = (0, 0);
+    let (mut evictions, mut guarded, mut preemptions) = (0, 0, 0);
     for (at, (job, outcome)) in workload.jobs.iter().zip(&run.jobs).enumerate() {
         let mine: Vec<&Stretch> = run.stretches.iter().filter(|s| s.job as usize == at).collect();
         for (n, stretch) in mine.iter().enumerate() {
-            assert_eq!(stretch.attempt as usize, n + 1);
+            // One that was suspended goes on as the same attempt.
+            let before = mine[..n].iter().filter(|s| s.how != End::Preempted).count();
+            assert_eq!(stretch.attempt as usize, before + 1);
             assert_eq!(stretch.gpus.len(), job.gpus as usize);
             let mut gpus = stretch.gpus.clone();
             gpus.sort_unstable();
@@ -229,7 +232,9 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
             assert_eq!(stretch.how == End::Completed, outcome.end.is_some() && n + 1 == mine.len());
         }
         assert!(mine.windows(2).all(|pair| pair[0].end <= pair[1].start), "in two places: {mine:?}");
-        assert_eq!(outcome.attempts as usize, mine.len());
+        let preempted = mine.iter().filter(|s| s.how == End::Preempted).count();
+        preemptions += preempted as u64;
+        assert_eq!(outcome.attempts as usize, mine.len() - preempted);
         assert_eq!(outcome.ooms as usize, mine.iter().filter(|s| s.how == End::OutOfMemory).count());
         evictions += mine.iter().filter(|s| s.how == End::Evicted).count() as u64;
         guarded += mine.iter().filter(|s| s.how == End::GrowthGuard).count() as u64;
@@ -238,16 +243,21 @@ fn stretches_add_up(workload: &Workload, world: &World, run: &RunResult) {
         assert_eq!(outcome.last_start, mine.last().map(|s| s.start));
         if let Some(end) = outcome.end {
             assert_eq!(Some(end), mine.last().map(|s| s.end));
-            let last = mine.last().unwrap();
+            let last = mine.last().unwrap().attempt;
+            let took: u64 = mine.iter().filter(|s| s.attempt == last).map(|s| s.end.0 - s.start.0).sum();
             // Neighbours slow a job down, never up.
-            assert!(last.end.0 - last.start.0 >= job.duration.0, "faster than alone: {outcome:?}");
-            if outcome.attempts == 1 {
+            assert!(took >= job.duration.0, "faster than alone: {outcome:?}");
+            if mine.len() == 1 {
                 let waited = outcome.first_start.unwrap().0 - job.arrival.0;
                 assert_eq!(end.0 - job.arrival.0, waited + outcome.exec.0);
             }
         }
     }
-    assert_eq!((run.summary.evictions, run.summary.growth_guard), (evictions, guarded));
+    let summary = &run.summary;
+    assert_eq!(
+        (summary.evictions, summary.growth_guard, summary.preemptions),
+        (evictions, guarded, preemptions)
+    );
     assert_eq!(run.ooms.len() as u64, run.summary.oom);
     assert_eq!(run.summary.oom, run.jobs.iter().map(|job| u64::from(job.ooms)).sum::<u64>());
 }
@@ -273,7 +283,8 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
                 && other.gpus.iter().any(|gpu| stretch.gpus.contains(gpu))
         };
         let whole = stretch.gpus.iter().all(|gpu| !world.gpus[*gpu as usize].name.contains('/'));
-        if whole && run.stretches.iter().find(beside).is_none() {
+        let parts = run.stretches.iter().filter(|s| (s.job, s.attempt) == (stretch.job, stretch.attempt));
+        if whole && parts.count() == 1 && run.stretches.iter().find(beside).is_none() {
             let solo = workload.jobs[stretch.job as usize].duration.0;
             assert_eq!(stretch.end.0 - stretch.start.0, solo, "{stretch:?}");
         }
@@ -549,7 +560,7 @@ fn job_of_its_own_task(n: u64, duration: Millis, task: CatalogueTask) -> WorkJob
 }
 
 /// Time-sliced, the older of two jobs of unknown memory takes more halfway. Under `adaptive` the younger one, which has
-/// grown to all that was left, was sent back before that, and neither runs out of memory.
+/// grown to all that was left, has left before that, and neither runs out of memory. It is suspended, or begins anew.
 #[test]
 fn the_growth_guard_keeps_an_older_job_from_running_out_of_memory() {
     let job = |n: u64, peak: u64, steps: &[(f64, f64)]| {
@@ -564,17 +575,64 @@ fn the_growth_guard_keeps_an_older_job_from_running_out_of_memory() {
     };
     let jobs = vec![job(0, 6_000, &[(0.0, 0.8), (0.5, 1.0)]), job(1, 36_000, &[(0.0, 0.7), (0.02, 1.0)])];
     let workload = Workload { name: "two".into(), users: vec!["ann".into()], jobs, notes: Vec::new() };
-    let run = |blind| {
+    let run = |blind, suspends| {
         let mut setup = setup("adaptive", SharingMode::TimeSlice);
         setup.options.policy.blind = blind;
+        setup.options.suspends = suspends;
         play(&workload, &cluster("1xA100-40GB"), &setup)
     };
-    let kept = run(true);
-    let of = |job: u32| kept.stretches.iter().filter(|s| s.job == job).map(|s| s.how).collect::<Vec<_>>();
-    assert_eq!((of(0), of(1)), (vec![End::Completed], vec![End::GrowthGuard, End::Completed]));
-    assert_eq!((kept.summary.oom, kept.summary.growth_guard), (0, 1));
+    let runs = [(true, End::Preempted, 1), (false, End::GrowthGuard, 2)];
+    let ends = runs.map(|(suspends, how, attempts)| {
+        let kept = run(true, suspends);
+        let of = |job: u32| kept.stretches.iter().filter(|s| s.job == job).map(|s| s.how).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1)), (vec![End::Completed], vec![how, End::Completed]));
+        let summary = &kept.summary;
+        assert_eq!((summary.oom, summary.growth_guard + summary.preemptions), (0, 1));
+        assert_eq!(kept.jobs[1].attempts, attempts);
+        kept.jobs[1].end.unwrap()
+    });
+    assert!(ends[0] < ends[1], "what it did is kept: {ends:?}");
     // Where jobs of unknown memory have GPUs of their own there is nothing to guard.
-    assert_eq!(run(false).summary.growth_guard, 0);
+    let alone = run(false, true).summary;
+    assert_eq!((alone.growth_guard, alone.preemptions), (0, 0));
+}
+
+/// A job on both GPUs is over the bound on its start when another, shorter one has just taken one of them. That one makes room:
+/// it is suspended, and goes on where it was. Without suspension it is waited for.
+#[test]
+fn a_job_makes_room_for_one_on_two_gpus_that_is_overdue() {
+    let job = |n: u64, (arrival, seconds, gpus): (u64, u64, u32)| {
+        let task = CatalogueTask {
+            memory: vec![MiB(25_000)],
+            forecasts: Forecasts { declared: Some(MiB(25_000)), ..Forecasts::default() },
+            activity: Activity { smact: Some(0.9), drama: Some(0.3), ..Activity::default() },
+            startup: Some(Millis(1000)),
+            ..CatalogueTask::default()
+        };
+        let job = job_of_its_own_task(n, Millis::secs(seconds), task);
+        WorkJob { arrival: Millis::secs(arrival), gpus, ..job }
+    };
+    let jobs = [(0, 3600, 1), (0, 1800, 1), (60, 900, 2), (120, 1700, 1), (200, 1790, 1)];
+    let jobs = (0..).zip(jobs).map(|(n, of)| job(n, of)).collect();
+    let workload = Workload { name: "wide".into(), users: vec!["ann".into()], jobs, notes: Vec::new() };
+    let run = |suspends| {
+        let mut setup = setup("adaptive", SharingMode::TimeSlice);
+        setup.knowledge.run_times = RunTimesKnown::True;
+        setup.options.suspends = suspends;
+        play(&workload, &cluster("2xA100-40GB"), &setup)
+    };
+    let (with, without) = (run(true), run(false));
+    let start = |run: &RunResult| run.jobs[2].first_start.unwrap();
+    assert_eq!((with.summary.preemptions, without.summary.preemptions), (1, 0));
+    // Nobody joins GPUs that are full, and the last came to its GPU at 3500 s.
+    assert_eq!(start(&without), Millis::secs(3500 + 1790));
+    // The bound is at 3600 s; 24.4 GiB take 17.4 s to the host.
+    assert_eq!(start(&with), Millis::secs(3600) + Millis(17_433));
+    let last: Vec<_> = with.stretches.iter().filter(|s| s.job == 4).map(|s| (s.attempt, s.how)).collect();
+    assert_eq!(last, [(1, End::Preempted), (1, End::Completed)]);
+    // It stood still while it left and while it came back, and did nothing twice.
+    assert_eq!(with.jobs[4].exec, Millis::secs(1790) + Millis(17_433 + 6_103));
+    assert!(with.jobs.iter().all(|job| job.end.is_some() && job.attempts == 1));
 }
 
 /// Predicted gain orders GPUs: the same workload goes otherwise than by free memory.

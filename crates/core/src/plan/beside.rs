@@ -97,7 +97,16 @@ impl<'a> Beside<'a> {
 
     /// Time that the last job that is there takes alone from now on.
     pub(super) fn left(&self) -> Millis {
-        self.members.iter().filter_map(|member| Some(self.course(member)?.left)).max().unwrap_or_default()
+        self.longest(|course| course.left)
+    }
+
+    /// The same where it has taken longer than expected, too.
+    pub(super) fn likely_left(&self) -> Millis {
+        self.longest(Course::likely_left)
+    }
+
+    fn longest(&self, of: impl Fn(Course) -> Millis) -> Millis {
+        self.members.iter().filter_map(|member| self.course(member).map(&of)).max().unwrap_or_default()
     }
 
     /// What is predicted of each job if one joins, by job number.

@@ -80,7 +80,7 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
     let usable = |slot: &&Slot<'_>| {
         !slot.closed && slot.gpu.info.memory >= want.least_capacity && slot.held_from(want).is_none()
     };
-    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::left).collect();
+    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
     left.sort_unstable();
     // Without that, so long until the last of its GPUs is free.
     let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };

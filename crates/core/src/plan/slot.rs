@@ -369,6 +369,11 @@ impl<'a> Slot<'a> {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::left)
     }
 
+    /// The same where it has taken longer than expected, too.
+    pub(super) fn likely_left(&self) -> Millis {
+        self.beside.as_ref().map_or(Millis::ZERO, Beside::likely_left)
+    }
+
     /// Whether this plan has placed a job here.
     pub(super) const fn has_added(&self) -> bool {
         !self.added.is_empty()

@@ -3,7 +3,8 @@
 //! What is stated in docs/fairness.md: while a job is the first of those over their bounds, its GPUs are kept. On each of
 //! these the last job has some time left that it would take alone, and with true run times that is known. No job may join a
 //! GPU that is kept, so that this time only gets shorter, and another GPU is kept in its place only where less is left. So
-//! the job starts within the longest of these times over the least speed that neighbours leave a job.
+//! the job starts within the longest of these times over the least speed that neighbours leave a job. Time-sliced, jobs that have made
+//! room for one before it come back before it: as much once more, and the time that they take off their GPUs and back.
 
 use super::core::CoreScheduler;
 use super::engine::{Engine, complete};
@@ -21,6 +22,8 @@ use std::sync::Arc;
 
 const GPUS: usize = 4;
 const CLUSTER: &str = "4xA100-40GB";
+/// A job of 40 GiB takes 29 s off its GPU, and 10 s back.
+const MOVES: Millis = Millis::secs(39);
 
 /// A job that is the first of those over their bounds.
 #[derive(Debug, Clone, Copy)]
@@ -189,15 +192,19 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_first_of_those_over_their_bounds_starts_when_its_gpus_have_emptied(workload in traces()) {
+    fn the_first_of_those_over_their_bounds_starts_when_its_gpus_have_emptied(
+        workload in traces(),
+        sharing in prop::sample::select(vec![SharingMode::Mps, SharingMode::TimeSlice]),
+    ) {
         let cluster = Cluster::parse(CLUSTER, &GpuTypes::built_in()).unwrap();
-        let mut setup = Setup::new(presets::adaptive(Objective::Jct), SharingMode::Mps, None, 1);
+        let mut setup = Setup::new(presets::adaptive(Objective::Jct), sharing, None, 1);
         setup.knowledge.run_times = RunTimesKnown::True;
-        let workload = complete(&workload, &cluster, SharingMode::Mps);
+        let workload = complete(&workload, &cluster, sharing);
         let witness = play(&workload, &cluster, &setup);
         let longest = workload.jobs.iter().map(|job| job.duration).max().unwrap_or_default();
         let slowest = setup.options.policy.progress.unwrap().dip();
         let most = Millis(longest.0 * u64::from(Fraction::ONE.0) / u64::from(slowest.0));
+        let most = if sharing == SharingMode::Mps { most } else { most + most + MOVES };
         for wait in &witness.waits {
             prop_assert!(wait.start.since(wait.first.since) <= most, "{wait:?} {most}");
         }

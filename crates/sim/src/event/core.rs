@@ -14,7 +14,7 @@ use crate::trace::{CatalogueTask, WorkJob, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
     Basis, Computed, EndCause, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef,
-    Profile, Request, User,
+    Profile, Request, SuspendStep, User,
 };
 use carma_core::plan::{Detail, Plan, ends, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
@@ -289,11 +289,17 @@ impl<'a> CoreScheduler<'a> {
             threads: placement.thread_percent,
             ..Terms::plain(placement.sharing)
         };
-        let gpus: Vec<GpuIndex> = placement.gpus.iter().map(|gpu| gpu.0).collect();
+        let gpus = self.loads_on(&placement.gpus);
+        Decision::Start { job: index(job), gpus, terms }
+    }
+
+    /// A job comes to GPUs, and loads there.
+    fn loads_on(&mut self, gpus: &[GpuId]) -> Vec<GpuIndex> {
+        let gpus: Vec<GpuIndex> = gpus.iter().map(|gpu| gpu.0).collect();
         if let Some(outlooks) = &mut self.outlooks {
             gpus.iter().for_each(|gpu| outlooks.placed(*gpu));
         }
-        Decision::Start { job: index(job), gpus, terms }
+        gpus
     }
 
     /// A job is to end: it does so at once, and there is more to plan.
@@ -306,6 +312,30 @@ impl<'a> CoreScheduler<'a> {
         self.apply(now, &Input::Exited { job, attempt, exit });
         self.wake = Some(now + Millis(1));
         Decision::Evict { job: index(job), how }
+    }
+
+    /// Jobs of a GPU that are off it now, or at work on it again, after a decision to suspend or to resume them.
+    fn halted(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        let mut done = Vec::new();
+        for job in self.state.halted().iter().filter_map(|id| self.state.job(*id)) {
+            let (Some(suspension), Some(placement)) = (job.suspension(), job.placement()) else { continue };
+            if !placement.gpus.contains(&GpuId(gpu)) {
+                continue;
+            }
+            let (job, attempt) = (job.spec.id, placement.attempt);
+            match (suspension.step, world.jobs[index(job) as usize].stage) {
+                (SuspendStep::Suspending, Stage::Away) => {
+                    let tenants = self.state.gpus().iter().filter_map(|gpu| gpu.tenant(job));
+                    let host = tenants.filter_map(|tenant| tenant.observed).sum();
+                    done.push(Input::Suspended { job, attempt, host });
+                }
+                (SuspendStep::Resuming, Stage::Active) => done.push(Input::Resumed { job, attempt }),
+                _ => {}
+            }
+        }
+        for input in &done {
+            self.apply(now, input);
+        }
     }
 
     /// Whether the job at the head finds idle GPUs, so that nobody's activity matters.
@@ -381,7 +411,8 @@ impl Scheduler for CoreScheduler<'_> {
     }
 
     fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
-        let attempt = world.jobs[job as usize].attempts;
+        let attempt =
+            self.state.job(id(job)).and_then(Job::placement).map_or(0, |placement| placement.attempt);
         let exit = match how {
             Left::Completed => Exit::of(ExitStatus::Code(0)),
             Left::OutOfMemory(overflow) => Exit {
@@ -418,6 +449,7 @@ impl Scheduler for CoreScheduler<'_> {
             outlooks.changed(now, gpu, world);
         }
         self.changed = true;
+        self.halted(now, gpu, world);
         self.observe(now, gpu, world);
     }
 
@@ -430,7 +462,7 @@ impl Scheduler for CoreScheduler<'_> {
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let (measured, next) = self.measure(now, world);
         let crowded = std::mem::take(&mut self.crowded);
-        let none_waits = self.state.queue().is_empty() && !measured;
+        let none_waits = self.state.queue().is_empty() && self.state.halted().is_empty() && !measured;
         if none_waits && !crowded {
             self.wake = next;
             return Vec::new();
@@ -459,7 +491,12 @@ impl Scheduler for CoreScheduler<'_> {
                 Action::End { job, attempt, cause, .. } => {
                     decisions.push(self.ended(now, job, attempt, &cause));
                 }
-                _ => {}
+                Action::Suspend { job, .. } => decisions.push(Decision::Suspend { job: index(job) }),
+                Action::Resume { job, gpus, .. } => {
+                    let gpus = self.loads_on(&gpus);
+                    decisions.push(Decision::Resume { job: index(job), gpus });
+                }
+                Action::SetState { .. } => {}
             }
         }
         decisions

@@ -4,7 +4,7 @@ use super::Setup;
 use super::cluster::{Cluster, demand, weight};
 use super::outcome::{End, JobOutcome, Oom, RunResult, Stretch};
 use super::scheduler::{Decision, Fate, Left, Scheduler};
-use super::startup::startup;
+use super::startup::{off_gpus, onto_gpus, startup};
 use super::summary;
 use super::world::{JobIndex, Milestone, Overflow, Reached, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
@@ -24,6 +24,8 @@ enum What {
     Loaded(JobIndex, u32),
     /// Jobs come.
     Arrival,
+    /// A job that was being suspended is off its GPUs.
+    Off(JobIndex, u32),
     /// A job has been seen at work for a whole window.
     Settled(JobIndex, u32),
     /// The scheduler wanted to be asked.
@@ -70,6 +72,8 @@ pub(super) struct Account {
     shared: bool,
     /// It was taken off its GPUs and goes on where it was.
     suspended: bool,
+    /// Memory that it had on its GPUs when it was last suspended.
+    moved: MiB,
 }
 
 impl<'a> Engine<'a> {
@@ -175,6 +179,14 @@ impl<'a> Engine<'a> {
                     Err(overflow) => self.overflow(now, job, overflow),
                 }
                 self.collect();
+                true
+            }
+            What::Off(job, version) => {
+                if self.world.jobs[job as usize].version != version {
+                    return false;
+                }
+                let gpus = self.close(now, job, End::Preempted);
+                self.show(now, &gpus);
                 true
             }
             What::Arrival => {
@@ -322,8 +334,23 @@ impl<'a> Engine<'a> {
                     let usual = self.world.startup(&gpus);
                     let load = startup(self.setup.seed, job, account.attempts, task, usual);
                     self.world.start(now, job, gpus, terms, load, fresh);
-                    let version = self.world.jobs[job as usize].version;
-                    self.heap.push(Reverse((now + load, What::Loaded(job, version))));
+                    self.then(now + load, What::Loaded, job);
+                }
+                Decision::Suspend { job } => {
+                    let on = &self.world.jobs[job as usize].gpus;
+                    let held = on.iter().map(|gpu| self.world.held(job, *gpu)).sum();
+                    let account = &mut self.ledger[job as usize];
+                    account.preemptions += 1;
+                    account.moved = held;
+                    self.world.halt(now, job);
+                    self.then(now + off_gpus(held), What::Off, job);
+                }
+                Decision::Resume { job, gpus } => {
+                    let account = &mut self.ledger[job as usize];
+                    account.last_start = Some(now);
+                    let back = onto_gpus(account.moved);
+                    self.world.put_on(now, job, gpus);
+                    self.then(now + back, What::Loaded, job);
                 }
                 Decision::Preempt { job } => {
                     let account = &mut self.ledger[job as usize];
@@ -353,6 +380,11 @@ impl<'a> Engine<'a> {
             }
         }
         self.keep_looking(now);
+    }
+
+    /// Something will happen to a job, unless something else does before.
+    fn then(&mut self, at: u64, what: fn(JobIndex, u32) -> What, job: JobIndex) {
+        self.heap.push(Reverse((at, what(job, self.world.jobs[job as usize].version))));
     }
 
     /// Takes over what moved in the world.

@@ -61,14 +61,22 @@ pub struct Setup {
 
 impl Setup {
     /// A run of one of the core's policies as its authors ran it: recovery from out-of-memory by
-    /// their method (unless another is named), hard caps only under carma's own policy, one MPS
-    /// server for all users.
+    /// their method (unless another is named), hard caps and suspension only under carma's own policies, one
+    /// MPS server for all users.
     #[must_use]
     pub fn new(policy: Policy, sharing: SharingMode, recovery: Option<RecoveryMethod>, seed: u64) -> Self {
         let recovery = recovery.unwrap_or_else(|| presets::recovery_of(&policy.name));
         let label = policy.name.clone();
-        let caps = matches!(policy.name.split(':').next(), Some("adaptive" | "carma"));
-        let options = Options { policy, sharing, recovery, caps, mps_multi_user: true, ..Options::default() };
+        let ours = matches!(policy.name.split(':').next(), Some("adaptive" | "carma"));
+        let options = Options {
+            policy,
+            sharing,
+            recovery,
+            caps: ours,
+            suspends: ours,
+            mps_multi_user: true,
+            ..Options::default()
+        };
         Self {
             label,
             options,

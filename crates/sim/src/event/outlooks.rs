@@ -137,7 +137,7 @@ impl Outlooks {
         }
         self.measured.retain(|id, _| state.active().contains(id));
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
-            let Some(placement) = job.placement() else { continue };
+            let Some(placement) = job.placement().filter(|_| job.suspension().is_none()) else { continue };
             let company = || placement.gpus.iter().filter_map(|gpu| self.company.get(gpu.0 as usize));
             let since: Option<Vec<Millis>> = company().map(|(_, since)| *since).collect();
             let Some(since) = since.and_then(|all| all.into_iter().max()) else { continue };

@@ -29,6 +29,10 @@ pub(crate) enum Decision {
     Start { job: JobIndex, gpus: Vec<GpuIndex>, terms: Terms },
     /// Take a job off its GPUs; it will go on where it was, after loading again.
     Preempt { job: JobIndex },
+    /// Suspend a running job: its memory goes to the host's, which takes a while.
+    Suspend { job: JobIndex },
+    /// Put a suspended job back on GPUs, as the same attempt.
+    Resume { job: JobIndex, gpus: Vec<GpuIndex> },
     /// Hold the kernels of a running job back to a share of its pace alone.
     HoldBack { job: JobIndex, pace: f64 },
     /// End a job for its neighbours' sake; it begins anew elsewhere.

@@ -1,6 +1,7 @@
-//! How long a job loads before it touches its GPUs.
+//! How long a job loads before it touches its GPUs, and how long it takes off them and back where it is suspended.
 
 use crate::trace::WorkJob;
+use carma_core::units::MiB;
 use carma_hardware::Startup;
 use rand::Rng;
 use rand::SeedableRng;
@@ -15,6 +16,20 @@ pub(super) fn startup(seed: u64, job: u32, attempt: u32, it: &WorkJob, usual: &S
         None => (usual.at(uniform(seed, job, attempt)) * 1000.0).round() as u64,
     };
     startup.min(it.duration.0 / 2)
+}
+
+/// GPU memory that the driver brings to the host in a second, and back: medians on two H100 and an H200 (docs/research/h200.md).
+const OUT_MIB_PER_S: u64 = 1434;
+const BACK_MIB_PER_S: u64 = 4096;
+
+/// How long a job of so much GPU memory takes off its GPUs, milliseconds.
+pub(super) const fn off_gpus(memory: MiB) -> u64 {
+    memory.0 * 1000 / OUT_MIB_PER_S
+}
+
+/// How long it takes back, milliseconds.
+pub(super) const fn onto_gpus(memory: MiB) -> u64 {
+    memory.0 * 1000 / BACK_MIB_PER_S
 }
 
 /// A number from 0 to 1, the same for the same arguments on every machine.

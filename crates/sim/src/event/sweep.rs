@@ -32,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("window", "seconds"),
     ("margin", "percent"),
     ("max-retries", "retries"),
+    ("suspend", "1: jobs are suspended for others where they can be; 0: ended"),
     ("max-slowdown", "by how much neighbours may slow every job down"),
 ];
 
@@ -127,6 +128,7 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
         ("window", ..) => options.window = seconds.max(Millis::secs(1)),
         ("margin", ..) => options.margin_percent = value.round() as u64,
         ("max-retries", ..) => options.max_retries = value.round() as u32,
+        ("suspend", ..) => options.suspends = value >= 0.5,
         ("max-slowdown", ..) if policy.order == Order::Exclusive => return none("neighbours"),
         ("max-slowdown", ..) => {
             let factor =

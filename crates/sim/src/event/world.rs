@@ -25,7 +25,7 @@ pub(crate) type GpuIndex = u32;
 pub(crate) enum Stage {
     /// Not on GPUs.
     Away,
-    /// On GPUs, loading: no memory, no activity yet.
+    /// On GPUs without activity: it loads and has no memory yet, or is being suspended and has all of it still.
     Starting,
     /// At work.
     Active,
@@ -94,7 +94,6 @@ pub(crate) struct Job {
     step: usize,
     /// Memory that it holds on each of its GPUs, MiB.
     held: Vec<u64>,
-    pub(crate) attempts: u32,
 }
 
 /// Integrals over time: milliseconds times the quantity.
@@ -223,7 +222,6 @@ impl World {
             version: 0,
             step: 0,
             held: Vec::new(),
-            attempts: 0,
         });
         let gpus = cluster.devices().iter().map(|device| Gpu {
             device: device.clone(),
@@ -290,12 +288,6 @@ impl World {
         startup: u64,
         fresh: bool,
     ) {
-        for gpu in &gpus {
-            self.integrate(now, *gpu);
-            let gpu = &mut self.gpus[*gpu as usize];
-            gpu.tenants.push(job);
-            gpu.allowed.push(0.0);
-        }
         let (demand, smocc) = match gpus.first() {
             Some(gpu) => demand(&self.jobs[job as usize].task, &self.gpus[*gpu as usize].device.gpu),
             None => Default::default(),
@@ -309,19 +301,41 @@ impl World {
         }
         it.tenant = tenant;
         it.smocc = smocc;
-        it.stage = Stage::Starting;
-        it.held.clear();
-        it.held.resize(gpus.len(), 0);
-        it.gpus = gpus;
         it.terms = terms;
         it.startup = startup;
-        it.attempts += 1;
-        it.version += 1;
-        it.rate = 0.0;
         it.step = 0;
         if fresh {
             it.left = it.solo.saturating_sub(startup) as f64;
         }
+        self.put_on(now, job, gpus);
+    }
+
+    /// Puts a job on GPUs, as it was on others before: where it was suspended, it goes on as the same attempt.
+    pub(crate) fn put_on(&mut self, now: u64, job: JobIndex, gpus: Vec<GpuIndex>) {
+        for gpu in &gpus {
+            self.integrate(now, *gpu);
+            let gpu = &mut self.gpus[*gpu as usize];
+            gpu.tenants.push(job);
+            gpu.allowed.push(0.0);
+        }
+        let it = &mut self.jobs[job as usize];
+        it.stage = Stage::Starting;
+        it.held.clear();
+        it.held.resize(gpus.len(), 0);
+        it.gpus = gpus;
+        it.version += 1;
+        it.rate = 0.0;
+    }
+
+    /// A job stands still while it is being suspended: it has its memory until it is off.
+    pub(crate) fn halt(&mut self, now: u64, job: JobIndex) {
+        self.settle(now, job);
+        let it = &mut self.jobs[job as usize];
+        it.stage = Stage::Starting;
+        it.version += 1;
+        it.rate = 0.0;
+        let gpus = it.gpus.clone();
+        self.refresh(now, &gpus);
     }
 
     /// A job's loading is over: it takes its memory and goes to work.
