@@ -71,12 +71,26 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
         && limit(state, job).is_none()
 }
 
-/// Classes of the queue that are asked about, questions at a time, and jobs that are looked at for that.
+/// Classes of the queue that are asked about, and jobs that are looked at for that.
 const ASKED: usize = 24;
-const QUESTIONS: usize = 256;
 const LOOKED_AT: usize = 4096;
+/// Questions at a time. Of fewer, and without limits of slowdown, there are no others once these are answered.
+pub const MOST_QUESTIONS: usize = 256;
 /// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
 const COMPANIES: usize = 128;
+
+/// A job of the queue for which predictions are asked, first of its class and server.
+struct Asks<'a> {
+    job: &'a Job,
+    class: Class,
+    /// Its MPS server; `None`: it is not under MPS.
+    server: Option<u32>,
+    limited: bool,
+    /// The policy goes by predictions, or it has a limit itself: asked of everywhere, not only where others have one.
+    of_job: bool,
+    /// Less room than this on a GPU needs no prediction.
+    needs: MiB,
+}
 
 /// Where a company is.
 #[derive(Default)]
@@ -92,11 +106,14 @@ struct There {
 impl There {
     /// Whether a job of this server would find the company in this mode; `None`: it is not under MPS.
     fn is_met(&self, mode: SharingMode, server: Option<u32>) -> bool {
-        match mode {
-            SharingMode::Mps => server.is_some() && self.servers.contains(&server),
-            _ => server.is_none() || self.servers.iter().any(|there| *there != server),
-        }
+        self.servers.iter().any(|there| meets(*there, mode, server))
     }
+}
+
+/// Whether a job of this server finds those on a GPU of that server in this mode.
+fn meets(there: Option<u32>, mode: SharingMode, server: Option<u32>) -> bool {
+    let side_by_side = server.is_some() && there == server;
+    side_by_side == (mode == SharingMode::Mps)
 }
 
 /// Jobs at the head of the line of which everything is asked.
@@ -107,37 +124,61 @@ const FIRST: usize = 2;
 /// the next.
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
-    let policy = &state.options().policy;
-    let (by_policy, reserve) = (policy.goes_by_predictions(), policy.reserve);
-    // The companies that are there, as those find them who take turns with them and those who share their MPS server.
-    let mut companies: BTreeMap<(SharingMode, Company), There> = BTreeMap::new();
-    for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
-        if gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive) {
-            let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
-            let (server, found) = state.companies(id, gpu);
-            let server = match server {
-                Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
-                Server::One(_) | Server::Unused | Server::Several => None,
+    let by_policy = state.options().policy.goes_by_predictions();
+    let asks = asks(state, by_policy);
+    let any_limited =
+        || (0..).map(GpuId).zip(state.gpus()).any(|(_, gpu)| may_be_joined(gpu) && is_limited(state, gpu));
+    if !asks.iter().any(|asks| asks.of_job) && !any_limited() {
+        return Vec::new();
+    }
+    let companies = companies(state, &asks);
+    let mut classes: Vec<Class> = asks.iter().map(|asks| asks.class).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let told: Vec<Told<'_>> =
+        companies.iter().map(|((_, company), _)| Told::new(state, company, &classes)).collect();
+    let mut asked = BTreeSet::new();
+    let mut asking = 0;
+    for Asks { job, class, server, limited, of_job, needs } in asks {
+        let before = asked.len();
+        let narrower = may_be_narrowed(state, job);
+        let Ok(at) = classes.binary_search(&class) else { continue };
+        for (((mode, company), there), told) in companies.iter().zip(&told) {
+            if !((of_job || there.limited) && needs <= there.room && there.is_met(*mode, server)) {
+                continue;
+            }
+            let bounds = there.limited || limited;
+            let newcomer = if !told.knows(at, class, bounds) {
+                Some(class)
+            } else if narrower && there.limited && *mode == SharingMode::Mps {
+                // With fewer threads only where it is known what it would do with all.
+                let fewer = NARROWER.into_iter().map(|percent| Class { threads: Some(percent), ..class });
+                fewer.into_iter().find(|class| !told.has(*class, bounds))
+            } else {
+                None
             };
-            for (mode, company) in [SharingMode::TimeSlice, SharingMode::Mps].into_iter().zip(found) {
-                let there = companies.entry((mode, company)).or_default();
-                there.limited |= limited;
-                there.room = room.max(there.room);
-                there.servers.insert(server);
+            if let Some(newcomer) = newcomer {
+                asked.insert(Question { there: company.clone(), newcomer, bounds });
+                if asked.len() == MOST_QUESTIONS {
+                    return asked.into_iter().collect();
+                }
             }
         }
+        asking += usize::from(of_job || asked.len() > before);
+        if asking == ASKED {
+            break;
+        }
     }
-    let any_limited = companies.values().any(|there| there.limited);
-    let mut companies: Vec<_> = companies.into_iter().collect();
-    companies.sort_by_key(|((_, company), there)| (!there.limited, company.classes.len()));
-    companies.truncate(COMPANIES.max(companies.partition_point(|(_, there)| there.limited)));
-    let told: Vec<_> = companies.iter().map(|((_, company), _)| state.outlooks_of(company)).collect();
-    let mut asked = BTreeSet::new();
-    let (mut classes, mut asking) = (BTreeSet::new(), 0);
-    let mut kinds = BTreeSet::new();
+    asked.into_iter().collect()
+}
+
+/// Jobs for which predictions may be asked, in the order in which they are looked at.
+fn asks(state: &State, by_policy: bool) -> Vec<Asks<'_>> {
     let halted = state.halted().iter().filter_map(|id| state.job(*id));
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
     let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
+    let (mut kinds, mut known) = (BTreeSet::new(), BTreeSet::new());
+    let mut asks = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
         if !job.is_off() && kinds.len() == state.queue().kinds() {
@@ -151,41 +192,83 @@ pub fn questions(state: &State) -> Vec<Question> {
             None => state.sharing_for(job),
         };
         let Some(sharing) = sharing else { continue };
-        let of_job = by_policy || limit(state, job).is_some();
+        let limited = limit(state, job).is_some();
+        let of_job = by_policy || limited;
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
-        if !(of_job || any_limited) || !classes.insert((job.class(), server, of_job)) {
+        if !known.insert((job.class(), server, of_job)) {
             continue;
         }
-        let before = asked.len();
-        let narrower = may_be_narrowed(state, job);
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
         let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
-        for (((mode, company), there), told) in companies.iter().zip(&told) {
-            let bounds = there.limited || limit(state, job).is_some();
-            let meets = there.is_met(*mode, server);
-            if !(meets && (of_job || there.limited) && needs <= there.room) {
-                continue;
-            }
-            let known = |class: &Class| {
-                let told = told.and_then(|of| of.get(class));
-                told.is_some_and(|told| !bounds || told.has_bounds())
-            };
-            let fewer =
-                NARROWER.into_iter().filter(|_| narrower && there.limited && *mode == SharingMode::Mps);
-            let fewer = fewer.map(|percent| Class { threads: Some(percent), ..job.class() });
-            // With fewer threads only where it is known what it would do with all.
-            let first = [job.class()].into_iter().chain(fewer).find(|class| !known(class));
-            if let Some(newcomer) = first {
-                asked.insert(Question { there: company.clone(), newcomer, bounds });
-                if asked.len() == QUESTIONS {
-                    return asked.into_iter().collect();
-                }
-            }
-        }
-        asking += usize::from(of_job || asked.len() > before);
-        if asking == ASKED {
+        asks.push(Asks { job, class: job.class(), server, limited, of_job, needs });
+        if by_policy && asks.len() == ASKED {
             break;
         }
     }
-    asked.into_iter().collect()
+    asks
+}
+
+const fn may_be_joined(gpu: &Gpu) -> bool {
+    gpu.present && !gpu.tenants.is_empty()
+}
+
+/// The companies that are on GPUs, as those find them who ask: who take turns with them, and who share their MPS server.
+fn companies(state: &State, asks: &[Asks<'_>]) -> Vec<((SharingMode, Company), There)> {
+    let reserve = state.options().policy.reserve;
+    let servers: BTreeSet<Option<u32>> = asks.iter().map(|asks| asks.server).collect();
+    let mut companies: BTreeMap<(SharingMode, Company), There> = BTreeMap::new();
+    for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
+        if !may_be_joined(gpu) || gpu.tenants.iter().any(|t| t.exclusive) {
+            continue;
+        }
+        let (server, found) = state.companies(id, gpu);
+        let server = match server {
+            Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
+            Server::One(_) | Server::Unused | Server::Several => None,
+        };
+        let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
+        for (mode, company) in [SharingMode::TimeSlice, SharingMode::Mps].into_iter().zip(found) {
+            if !servers.iter().any(|asks| meets(server, mode, *asks)) {
+                continue;
+            }
+            let there = companies.entry((mode, company)).or_default();
+            there.limited |= limited;
+            there.room = room.max(there.room);
+            there.servers.insert(server);
+        }
+    }
+    let mut companies: Vec<_> = companies.into_iter().collect();
+    companies.sort_by_key(|((_, company), there)| (!there.limited, company.classes.len()));
+    companies.truncate(COMPANIES.max(companies.partition_point(|(_, there)| there.limited)));
+    companies
+}
+
+/// What has been told of those who might join a company.
+struct Told<'a> {
+    outlooks: Option<&'a BTreeMap<Class, Outlook>>,
+    /// Of the classes that may be asked about, in order: whether anything has.
+    any: Vec<bool>,
+}
+
+impl<'a> Told<'a> {
+    /// `classes`: ascending. Both are walked side by side: looking each up takes ten times as long.
+    fn new(state: &'a State, company: &Company, classes: &[Class]) -> Self {
+        let outlooks = state.outlooks_of(company);
+        let mut told = outlooks.into_iter().flat_map(BTreeMap::keys).peekable();
+        let is_told = |class: &Class| {
+            while told.next_if(|told| *told < class).is_some() {}
+            told.peek() == Some(&class)
+        };
+        Self { outlooks, any: classes.iter().map(is_told).collect() }
+    }
+
+    fn has(&self, class: Class, bounds: bool) -> bool {
+        let told = self.outlooks.and_then(|of| of.get(&class));
+        told.is_some_and(|told| !bounds || told.has_bounds())
+    }
+
+    /// The same of the class in this place.
+    fn knows(&self, at: usize, class: Class, bounds: bool) -> bool {
+        self.any[at] && (!bounds || self.has(class, true))
+    }
 }

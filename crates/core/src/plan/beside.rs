@@ -31,7 +31,8 @@ pub(super) struct Member {
 
 struct Mode<'a> {
     company: Company,
-    outlooks: Option<&'a BTreeMap<Class, Outlook>>,
+    /// Looked up when it is needed: of most GPUs in one mode at most.
+    outlooks: OnceCell<Option<&'a BTreeMap<Class, Outlook>>>,
 }
 
 impl<'a> Beside<'a> {
@@ -42,7 +43,7 @@ impl<'a> Beside<'a> {
         };
         let members = gpu.tenants.iter().filter_map(member);
         let (server, companies) = state.companies(id, gpu);
-        let modes = companies.map(|company| Mode { outlooks: state.outlooks_of(&company), company });
+        let modes = companies.map(|company| Mode { outlooks: OnceCell::new(), company });
         Self { state, members: members.collect(), server, modes }
     }
 
@@ -55,7 +56,7 @@ impl<'a> Beside<'a> {
             if self.server == Server::Several {
                 mode.company.sharing = SharingMode::TimeSlice;
             }
-            mode.outlooks = self.state.outlooks_of(&mode.company);
+            mode.outlooks = OnceCell::new();
         }
     }
 
@@ -76,7 +77,8 @@ impl<'a> Beside<'a> {
 
     /// What is predicted if a job of this class and server joins.
     pub(super) fn outlook(&self, class: Class, server: Option<u32>) -> Option<&'a Outlook> {
-        self.mode(server).outlooks?.get(&class)
+        let mode = self.mode(server);
+        (*mode.outlooks.get_or_init(|| self.state.outlooks_of(&mode.company)))?.get(&class)
     }
 
     /// The job of this class: the newcomer, or one that is there.

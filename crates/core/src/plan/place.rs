@@ -158,7 +158,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             plan.waiting.push((key.id, reason));
         }
         // Else jobs that go first would keep it out for ever.
-        if !has_room && room::is_entitled(job, &want) {
+        if !has_room && room::is_entitled(state, job, &want) {
             room::make(state, job, &want, slots, plan);
         }
         if want.holds || has_room {

@@ -69,9 +69,9 @@ fn made_by(job: &Job) -> Option<JobId> {
     ends.or_else(|| job.suspension().and_then(|suspension| suspension.makes_room_for()))
 }
 
-/// Whether room is made for jobs such as this one.
-pub(super) fn is_entitled(job: &Job, want: &Want) -> bool {
-    want.holds && (job.is_urgent() || want.gpus > 1)
+/// Whether room is made for jobs such as this one, where it can be.
+pub(super) fn is_entitled(state: &State, job: &Job, want: &Want) -> bool {
+    want.holds && (job.is_urgent() || (want.gpus > 1 && state.options().suspends))
 }
 
 /// Makes room for a job that found none, if that pays.
@@ -80,16 +80,16 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
     let usable = |slot: &&Slot<'_>| {
         !slot.closed && slot.gpu.info.memory >= want.least_capacity && slot.held_from(want).is_none()
     };
-    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
-    left.sort_unstable();
-    // Without that, so long until the last of its GPUs is free.
-    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
     let leaving = leaving_by(plan);
     let mut found: Vec<Vec<&Job>> =
         slots.slots.iter().filter(usable).filter_map(|slot| off(state, job, slot, &leaving)).collect();
     if found.len() < wanted {
         return;
     }
+    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
+    left.sort_unstable();
+    // Without room, so long until the last of its GPUs is free.
+    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
     found.sort_by_key(Vec::len);
     found.truncate(wanted);
     // One on several GPUs counts once.

@@ -76,7 +76,7 @@ impl<'a> Slots<'a> {
             && !self.slots.iter().any(|slot| room(slot).is_some_and(|(free, least)| free >= least))
     }
 
-    /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, would
+    /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, might
     /// still find them; placing others never raises it.
     pub(super) fn find(&self, want: &Want) -> Result<Found, Option<MiB>> {
         let policy = &self.options.policy;
@@ -87,24 +87,26 @@ impl<'a> Slots<'a> {
             }
         }
         let wanted = want.gpus as usize;
-        // What any need would find is remembered of a search in vain.
-        let any = Want { need: None, ..*want };
-        let open: Vec<usize> = (0..self.slots.len())
-            .filter(|i| !want.narrowed || self.slots[*i].limited)
-            .filter(|i| self.slots[*i].bars_shared(&any).is_none())
-            .collect();
-        let mut fitting: Vec<usize> =
-            open.iter().copied().filter(|i| self.slots[*i].has_room(want)).collect();
+        // What a lower need might find is remembered of a search in vain: of GPUs without room nothing else is asked, which
+        // costs more.
+        let (mut fitting, mut full) = (Vec::new(), Vec::new());
+        for (i, slot) in self.slots.iter().enumerate().filter(|(_, s)| !want.narrowed || s.limited) {
+            match slot.bars_shared(want) {
+                None => fitting.push(i),
+                Some(Bar::Memory) if want.blind.is_none() => full.push(i),
+                Some(_) => {}
+            }
+        }
         if fitting.len() < wanted {
             // A need that never leaves room for the guard, or a gate that still sees the load of a
             // job that is gone, must not keep a job off a GPU that nobody is on.
             let idle = if policy.idle_first { None } else { self.find_idle(want) };
-            return idle.ok_or_else(|| self.room(want, &open));
+            return idle.ok_or_else(|| self.room(want, &fitting, &full));
         }
         if self.awaits_prediction(want) {
             fitting.retain(|i| !self.slots[*i].idle);
             if fitting.len() < wanted {
-                return Err(self.room(want, &open));
+                return Err(self.room(want, &fitting, &full));
             }
         }
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
@@ -127,8 +129,9 @@ impl<'a> Slots<'a> {
     }
 
     /// The largest need that as many of these GPUs have free as the job wants.
-    fn room(&self, want: &Want, open: &[usize]) -> Option<MiB> {
-        let mut free: Vec<MiB> = open.iter().map(|i| self.slots[*i].free.unwrap_or_default()).collect();
+    fn room(&self, want: &Want, fitting: &[usize], full: &[usize]) -> Option<MiB> {
+        let free = fitting.iter().chain(full).map(|i| self.slots[*i].free.unwrap_or_default());
+        let mut free: Vec<MiB> = free.collect();
         let last = (want.gpus as usize).checked_sub(1).filter(|last| *last < free.len())?;
         let (_, room, _) = free.select_nth_unstable_by_key(last, |free| std::cmp::Reverse(*free));
         Some(*room)

@@ -547,24 +547,24 @@ impl<'a> Slot<'a> {
 /// What a newcomer that starts up for so long would do to those who are there, if that is too much: at any time, or over a whole
 /// run. Who is over before it works is not slowed down by it.
 fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Progress) -> Option<Objection> {
+    // Of these the floor is the lower one. At this speed a job gets no slower over its whole run, whatever it has kept so far.
+    let (floor, least) = (rule.dip(), rule.whole_run());
+    if outlook.paces.iter().all(|pace| pace.expected >= least) {
+        return None;
+    }
     let there = || {
-        beside.paces(outlook).filter(|(member, pace)| {
+        let slow = beside.paces(outlook).filter(|(_, pace)| pace.expected < least);
+        slow.filter(|(member, pace)| {
             let ends = |course: Course| course.ends_within(start, member.pace.unwrap_or(pace.expected));
             start == Millis::ZERO || !beside.course(member).is_some_and(ends)
         })
     };
-    let floor = rule.dip();
     if let Some((member, Pace { expected, .. })) = there().min_by_key(|(_, pace)| pace.expected)
         && expected < floor
     {
         return Some(Objection::Floor { job: member.job, expected, floor });
     }
-    let least = rule.whole_run();
     there().find_map(|(member, pace)| {
-        // At this speed a job gets no slower over its whole run, whatever it has kept so far.
-        if pace.expected >= least {
-            return None;
-        }
         let over_run =
             |course: Course| course.whole_run(member.pace.unwrap_or(pace.expected), start, pace.expected);
         let whole = beside.course(member).map_or(pace.expected, over_run);

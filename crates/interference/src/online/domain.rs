@@ -286,7 +286,7 @@ impl Domain {
 
     /// Log of what is expected of each member's progress.
     pub(crate) fn expect(&self, mode: Mode, seats: &[Seat<'_>], split: bool, clock: &[f64]) -> Vec<f64> {
-        Local::new(self, seats).expect(mode, seats, split, clock)
+        Local::without_spread(self, seats).expect(mode, seats, split, clock)
     }
 
     /// Factor of the standard deviation for 90 % bounds.

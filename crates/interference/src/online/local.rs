@@ -12,6 +12,9 @@ use crate::law::{self, Client, Constants, Scratch};
 
 /// Step of the slopes, which are taken by differences.
 const STEP: f64 = 1e-3;
+/// Where no slope is wanted, the law counts as solved once no chance that a task has a kernel on the GPU changes by more:
+/// progress is told in ten-thousandths.
+const SETTLED: f64 = 1e-7;
 
 /// The members of a group over the local state: globals, then each distinct class.
 pub(super) struct Local {
@@ -31,6 +34,23 @@ pub(super) struct Linear {
 impl Local {
     /// The part of a domain that these members touch.
     pub(super) fn new(domain: &Domain, seats: &[Seat<'_>]) -> Self {
+        let mut local = Self::without_spread(domain, seats);
+        let n = local.mean.len();
+        local.cov = Matrix::zero(n, n);
+        for (i, row) in domain.cov.iter().enumerate() {
+            local.cov.data[i * n..][..GLOBALS].copy_from_slice(row);
+        }
+        for (c, class) in local.classes.iter().enumerate() {
+            let at = GLOBALS + CLASS * c;
+            for (a, row) in class.cov.iter().enumerate() {
+                local.cov.data[(at + a) * n + at..][..CLASS].copy_from_slice(row);
+            }
+        }
+        local
+    }
+
+    /// The same without what is known of how its numbers go together, for what is expected alone.
+    pub(super) fn without_spread(domain: &Domain, seats: &[Seat<'_>]) -> Self {
         let mut names: Vec<&str> = Vec::new();
         let mut classes = Vec::new();
         let mut seat = Vec::with_capacity(seats.len());
@@ -47,18 +67,10 @@ impl Local {
         let n = GLOBALS + CLASS * classes.len();
         let mut mean = vec![0.0; n];
         mean[..GLOBALS].copy_from_slice(&domain.mean);
-        let mut cov = Matrix::zero(n, n);
-        for (i, row) in domain.cov.iter().enumerate() {
-            cov.data[i * n..][..GLOBALS].copy_from_slice(row);
-        }
         for (c, class) in classes.iter().enumerate() {
-            let at = GLOBALS + CLASS * c;
-            mean[at..][..CLASS].copy_from_slice(&class.mean);
-            for (a, row) in class.cov.iter().enumerate() {
-                cov.data[(at + a) * n + at..][..CLASS].copy_from_slice(row);
-            }
+            mean[GLOBALS + CLASS * c..][..CLASS].copy_from_slice(&class.mean);
         }
-        Self { classes, seat, mean, cov }
+        Self { classes, seat, mean, cov: Matrix::zero(0, 0) }
     }
 
     /// Where in the local state the numbers of a seat's class begin.
@@ -103,9 +115,11 @@ impl Local {
 
     /// What the model says at what is known: [`Linear::value`] alone.
     pub(super) fn expect(&self, mode: Mode, seats: &[Seat<'_>], split: bool, clock: &[f64]) -> Vec<f64> {
-        let k = seats.len();
-        let alone = law::progress(mode, &self.clients(&self.mean, seats), constants(&self.mean, k));
-        let mut value: Vec<f64> = alone.iter().map(|p| p.ln()).collect();
+        let (clients, constants) = (self.clients(&self.mean, seats), constants(&self.mean, seats.len()));
+        let (mut scratch, mut value) = (Scratch::default(), Vec::with_capacity(seats.len()));
+        law::begin(&clients, &mut scratch);
+        law::settle_to(SETTLED, mode, &clients, constants, &mut scratch, &mut value);
+        value.iter_mut().for_each(|p| *p = p.ln());
         self.correct(&mut value, split, clock);
         value
     }

@@ -249,11 +249,14 @@ impl<'a> CoreScheduler<'a> {
     fn predict(&mut self, now: Millis) -> bool {
         for _ in 0..ROUNDS {
             let Some(outlooks) = &mut self.outlooks else { return true };
-            let answers = outlooks.answers(&self.state, self.workload, &self.known);
+            let (answers, more) = outlooks.answers(&self.state, self.workload, &self.known);
             if answers.is_empty() {
                 return true;
             }
             self.apply(now, &Input::Predicted(answers));
+            if !more {
+                return true;
+            }
         }
         false
     }

@@ -10,7 +10,7 @@ use super::knowledge::{Errors, Known};
 use super::world::{GpuIndex, JobIndex, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
 use carma_core::model::{GpuId, Job, JobId};
-use carma_core::slowdown::{Class, Outlook, Pace, questions};
+use carma_core::slowdown::{Class, MOST_QUESTIONS, Outlook, Pace, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
 use carma_interference::kace::trained::Trained;
@@ -32,6 +32,8 @@ pub(crate) struct Outlooks {
     new: BTreeSet<GpuIndex>,
     /// Jobs whose progress was measured: beside the company of when, and how often. A limit asks for twice.
     measured: BTreeMap<JobId, (Millis, u64)>,
+    /// When the next measurement is due; `None`: who computes where has changed since that was found.
+    next: Option<Option<Millis>>,
 }
 
 /// Answers hold for so long whatever the model learns meanwhile: with thousands of jobs it learns all the time.
@@ -51,16 +53,19 @@ impl Outlooks {
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
             measured: BTreeMap::new(),
+            next: None,
         })
     }
 
     /// A job was put on a GPU, where it loads now.
     pub(crate) fn placed(&mut self, gpu: GpuIndex) {
         self.company[gpu as usize] = (Vec::new(), None);
+        self.next = None;
     }
 
     /// Something changed on a GPU: perhaps who computes there.
     pub(crate) fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+        self.next = None;
         let tenants = &world.gpus[gpu as usize].tenants;
         let all = tenants.iter().all(|job| world.jobs[*job as usize].stage == Stage::Active);
         let (there, since) = &mut self.company[gpu as usize];
@@ -114,14 +119,20 @@ impl Outlooks {
         news
     }
 
-    /// Answers to what the core asks now.
-    pub(crate) fn answers(&mut self, state: &State, workload: &Workload, known: &Known) -> Vec<Outlook> {
+    /// Answers to what the core asks now, and whether it may ask more once it has them.
+    pub(crate) fn answers(
+        &mut self,
+        state: &State,
+        workload: &Workload,
+        known: &Known,
+    ) -> (Vec<Outlook>, bool) {
         let questions = questions(state);
+        let more = questions.len() >= MOST_QUESTIONS || state.options().max_slowdown.is_some();
         let models = Models { slowdowns: &self.model, kace: self.kace.as_deref() };
         let (alone, answered) = (FromTrace { workload, known }, &mut self.answered);
         let answer = |asked| outlook::answer(models, state, asked, &alone, answered);
         let answers = questions.iter().filter_map(answer);
-        answers.map(|outlook| wrong(outlook, known.errors())).collect()
+        (answers.map(|outlook| wrong(outlook, known.errors())).collect(), more)
     }
 
     /// Measurements of jobs with a limit that are due now, and when the next will be.
@@ -133,6 +144,11 @@ impl Outlooks {
     ) -> (Vec<Input>, Option<Millis>) {
         let (mut due, mut next) = (Vec::new(), None);
         if state.options().max_slowdown.is_none() && state.options().policy.progress.is_none() {
+            return (due, next);
+        }
+        if let Some(next) = self.next
+            && next.is_none_or(|at| now < at)
+        {
             return (due, next);
         }
         self.measured.retain(|id, _| state.active().contains(id));
@@ -166,6 +182,7 @@ impl Outlooks {
                 over: Millis(now.since(since).0 / (times + 1)),
             });
         }
+        self.next = Some(next);
         (due, next)
     }
 }
