@@ -296,9 +296,7 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
         why => fail(1, why.to_string()),
     })?;
     let config: Config = toml::from_str(&text).map_err(|e| {
-        let at = e.span().map_or(0, |s| s.start.min(text.len()));
-        let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        fail(line, e.message().to_owned())
+        fail(carma_files::line_at(&text, e.span().map_or(0, |s| s.start)), e.message().to_owned())
     })?;
     // Values that are well-formed and make no sense, found by building what they configure.
     config.options(0).map_err(|(key, what)| {

@@ -36,6 +36,24 @@ pub const MOST: u64 = 64 << 20;
 /// The first bytes of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// The line of a byte of a text, from 1: for parsers that say where a mistake is in bytes.
+#[must_use]
+pub fn line_at(text: &str, byte: usize) -> usize {
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    before.iter().filter(|b| **b == b'\n').count() + 1
+}
+
+/// A mistake in a text for people: its line's number, the line itself, cut where it is long, and what is wrong with it.
+#[must_use]
+pub fn mistake(text: &str, byte: usize, what: &str) -> String {
+    const MOST: usize = 60;
+    let number = line_at(text, byte);
+    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+    let cut: String = line.chars().take(MOST).collect();
+    let more = if cut.len() < line.len() { "..." } else { "" };
+    format!("line {number}, `{cut}{more}`: {what}")
+}
+
 /// Opens a regular file for reading. Nothing else is opened, and nothing is waited for.
 ///
 /// `/dev/null` counts as an empty file, as everywhere.

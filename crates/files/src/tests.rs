@@ -114,3 +114,13 @@ fn any_bytes_unpack_or_are_refused() {
         }
     });
 }
+
+#[test]
+fn a_mistake_is_shown_with_its_line() {
+    assert_eq!(mistake("a = 1\n  b = \n", 9, "no value"), "line 2, `b =`: no value");
+    let long = "é".repeat(70);
+    assert_eq!(mistake(&long, 3, "odd"), format!("line 1, `{}...`: odd", "é".repeat(60)));
+    // A place that is none: after the end, and inside a character.
+    assert_eq!(mistake("a\n", 99, "cut off"), "line 2, ``: cut off");
+    assert_eq!(line_at("é\né", 4), 2);
+}

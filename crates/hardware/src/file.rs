@@ -162,7 +162,12 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
-    toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())
+    toml::from_str(text).map_err(|e| {
+        let before = text.get(..e.span().map_or(0, |s| s.start)).unwrap_or_default();
+        let number = before.matches('\n').count();
+        let line = text.lines().nth(number).unwrap_or_default().trim();
+        format!("line {}, `{line}`: {}", number + 1, e.message())
+    })
 }
 
 fn sound(name: &str) -> Result<(), String> {

@@ -155,11 +155,8 @@ impl TryFrom<String> for Span {
 /// File, line and what was expected; unknown keys are refused by name.
 pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
     let error = |line, what: &str| FileError { file: file.to_owned(), line, what: what.to_owned() };
-    let job: JobFile = ::toml::from_str(text).map_err(|e| {
-        let at = e.span().map_or(0, |s| s.start.min(text.len()));
-        let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        error(line, e.message())
-    })?;
+    let job: JobFile = ::toml::from_str(text)
+        .map_err(|e| error(carma_files::line_at(text, e.span().map_or(0, |s| s.start)), e.message()))?;
     let model = ModelOptions {
         summary: job.summary,
         hf_config: job.hf_config,

@@ -152,7 +152,8 @@ impl TaskFile {
         let bad = |why: String| Error::usage(format!("{}: {why}", path.display()));
         let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
         let mut file: Self = toml::from_str(&text).map_err(|e| {
-            bad(e.to_string().trim_end().to_owned()).hint("docs/measuring-interference.md shows such a file")
+            bad(carma_files::mistake(&text, e.span().map_or(0, |s| s.start), e.message()))
+                .hint("docs/measuring-interference.md shows such a file")
         })?;
         file.check().map_err(bad)?;
         if let Some(unknown) = only.iter().find(|name| file.tasks.iter().all(|task| task.name != **name)) {

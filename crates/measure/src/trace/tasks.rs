@@ -109,7 +109,10 @@ impl TaskFile {
     pub(super) fn read(path: &Path, only: &[String], also: &[String]) -> Result<Self, Error> {
         let bad = |why: String| Error::usage(format!("{}: {why}", path.display()));
         let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
-        let mut file: Self = toml::from_str(&text).map_err(|e| bad(e.to_string().trim().to_owned()))?;
+        let mut file: Self = toml::from_str(&text).map_err(|e| {
+            bad(carma_files::mistake(&text, e.span().map_or(0, |s| s.start), e.message()))
+                .hint("docs/bench-trace.md shows such a file")
+        })?;
         file.check().map_err(bad)?;
         for name in only.iter().chain(also) {
             if !file.tasks.iter().any(|task| task.name == *name) {
