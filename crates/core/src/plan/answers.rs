@@ -6,7 +6,7 @@ use super::place::MOST_MISSES;
 use super::resume;
 use super::search::Slots;
 use super::slot::Slot;
-use super::want::{Blinds, Want};
+use super::want::{Blind, Want};
 use crate::explain::Refusal;
 use crate::model::{Job, JobId};
 use crate::progress::Predicted;
@@ -41,10 +41,10 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let now = now.max(state.now());
     let mut slots = Slots::new(state, now);
     resume::keep(state, now, &mut slots);
-    let blinds = Blinds::of(state);
+    let blind = Blind::of(state);
     // A plan keeps GPUs for no more jobs.
     for (key, before) in state.queue().line(now).take(MOST_MISSES) {
-        let want = Want::of(state, before, now, blinds.as_ref());
+        let want = Want::of(state, before, now, blind);
         if key.id == job.spec.id || !want.holds {
             break;
         }
@@ -52,7 +52,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
             slots.hold(&want);
         }
     }
-    let want = Want::of(state, job, now, blinds.as_ref());
+    let want = Want::of(state, job, now, blind);
     let answer = |slot: &Slot<'_>| {
         let narrower =
             || want.narrower().map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none());

@@ -8,7 +8,7 @@ use super::limits::Takes;
 use super::resume::resume_jobs;
 use super::room;
 use super::slot::cooldown;
-use super::want::{Blinds, Want};
+use super::want::{Blind, Want};
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
@@ -70,7 +70,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     if detail == Detail::Reasons {
         plan.waiting.reserve(state.queue().len());
     }
-    let blinds = Blinds::of(state);
+    let blind = Blind::of(state);
     let by_length = policy.line.is_by_length();
     let beneficiaries = room::beneficiaries(state);
     let mut misses = 0;
@@ -104,7 +104,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             }
             continue;
         }
-        let mut want = Want::of(state, job, now, blinds.as_ref());
+        let mut want = Want::of(state, job, now, blind);
         // GPUs are kept for it alone.
         let has_room = beneficiaries.contains(&key.id);
         want.particular |= has_room;

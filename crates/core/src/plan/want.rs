@@ -10,7 +10,6 @@ use crate::progress::Class;
 use crate::slowdown::{self, NARROWER};
 use crate::state::{Share, Startup, State};
 use crate::units::{MiB, Millis};
-use std::collections::BTreeMap;
 
 /// What a pending job wants of a GPU.
 #[derive(Clone, Copy)]
@@ -58,15 +57,7 @@ pub(super) struct Want {
     pub(super) start: Startup,
 }
 
-/// How much jobs get of whose memory nothing is known, in one plan.
-pub(super) struct Blinds {
-    /// One whose command was never seen.
-    any: Blind,
-    /// What commands take that are on GPUs now and have settled there: the most of the jobs of each.
-    seen: BTreeMap<u64, MiB>,
-}
-
-/// The same for one of them.
+/// How much a job gets of whose memory nothing is known: the same for all of them in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Blind {
     /// Under MPS a hard limit keeps it to what it gets.
@@ -75,8 +66,6 @@ pub(super) struct Blind {
     among: u64,
     /// What no command exceeded lately, and half of that on top; `None`: too few have run.
     usual: Option<MiB>,
-    /// What jobs of its command take at most that are on GPUs now.
-    own: Option<MiB>,
 }
 
 /// A job of whose memory nothing is known is started with no less than this, about: no task of CARMA's evaluation takes
@@ -86,38 +75,18 @@ const BLIND_LEAST: MiB = MiB::gib(32);
 /// On a smaller GPU this much of it will do, percent.
 const NEARLY_ALL: u64 = 80;
 
-/// What jobs are taken to need where so much was seen.
-fn and_half(seen: MiB) -> MiB {
-    seen.percent(150).max(MiB::gib(2))
-}
-
-impl Blinds {
+impl Blind {
     /// `None`: the policy gives such jobs GPUs of their own.
     pub(super) fn of(state: &State) -> Option<Self> {
         if !state.options().policy.blind {
             return None;
         }
         let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
+        let usual = state.usual_memory().map(|most| most.percent(150).max(MiB::gib(2)));
         let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
-        let usual = state.usual_memory().map(and_half);
-        let any = Blind { caps: state.options().caps, among, usual, own: None };
-        let mut seen = BTreeMap::new();
-        let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants).filter(|tenant| tenant.settled);
-        for tenant in tenants.filter(|_| state.queue().blind() > 0) {
-            if let (Some(job), Some(peak)) = (state.job(tenant.job), tenant.peak) {
-                let most: &mut MiB = seen.entry(job.spec.command_key).or_default();
-                *most = peak.max(*most);
-            }
-        }
-        Some(Self { any, seen })
+        Some(Self { caps: state.options().caps, among, usual })
     }
 
-    fn of_job(&self, job: &Job) -> Blind {
-        Blind { own: self.seen.get(&job.spec.command_key).copied(), ..self.any }
-    }
-}
-
-impl Blind {
     /// Whether a hard limit keeps a job to its part, so that others may start at once.
     pub(super) fn is_capped(self, sharing: SharingMode) -> bool {
         self.caps && sharing == SharingMode::Mps
@@ -126,9 +95,6 @@ impl Blind {
     /// Without so much free it waits.
     pub(super) fn least_on(self, memory: MiB) -> MiB {
         let unseen = BLIND_LEAST.max(memory.percent(25)).min(memory.percent(NEARLY_ALL));
-        if let Some(own) = self.own {
-            return and_half(own).min(unseen.max(own.percent(110)));
-        }
         self.usual.map_or(unseen, |usual| usual.min(unseen))
     }
 
@@ -167,8 +133,8 @@ pub(super) struct WantKind {
 }
 
 impl Want {
-    /// `blinds`: what jobs of unknown memory get in this plan.
-    pub(super) fn of(state: &State, job: &Job, now: Millis, blinds: Option<&Blinds>) -> Self {
+    /// `blind`: what jobs of unknown memory get in this plan.
+    pub(super) fn of(state: &State, job: &Job, now: Millis, blind: Option<Blind>) -> Self {
         let options = state.options();
         let policy = &options.policy;
         let forecast = options.forecast(&job.spec);
@@ -198,8 +164,7 @@ impl Want {
         let limited = slowdown::limit(state, job).is_some();
         let share = state.share_for(job);
         let overdue = state.is_overdue(job, now);
-        let blinds = blinds.filter(|_| !alone && reservation == Reservation::Whole);
-        let blind = blinds.map(|blinds| blinds.of_job(job));
+        let blind = blind.filter(|_| !alone && reservation == Reservation::Whole);
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
