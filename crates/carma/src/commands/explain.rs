@@ -156,7 +156,11 @@ fn speed(job: &JobView, running: &RunningView) -> String {
     words.extend(kept.map(|(floor, whole)| {
         format!("the policy keeps it at {}, at {} over its run", share(floor), share(whole))
     }));
-    words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
+    if show::awaits_latency(job) {
+        words.push("no job may join it before its latency alone is measured".to_owned());
+    } else {
+        words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
+    }
     words.join("; ")
 }
 
@@ -572,6 +576,19 @@ mod tests {
           verdict: out of GPU memory: culprit, it reached its own cap of 8.0 GiB;
                    retried with at least 10.0 GiB (retry 1 of 3)
         ");
+    }
+
+    #[test]
+    fn a_server_has_no_limit_before_its_latency_alone_is_known() {
+        let mut job = show::tests::detail().job;
+        (job.progress_pct, job.max_latency_ms, job.max_slowdown_pct) = (None, Some(20.0), Some(100));
+        let said = |job: &JobView| speed(job, &RunningView::default());
+        assert_eq!(
+            said(&job),
+            "its own: it is alone; no job may join it before its latency alone is measured"
+        );
+        (job.latency_alone_ms, job.max_slowdown_pct) = (Some(10.0), Some(200));
+        assert_eq!(said(&job), "its own: it is alone; limit of slowdown 2.00");
     }
 
     #[test]

@@ -172,14 +172,20 @@ fn energy_of(detail: &JobDetail) -> Option<String> {
     Some(text)
 }
 
+/// Whether no job may join it before it is known how long its requests take alone: then its limit of slowdown says nothing.
+pub(crate) fn awaits_latency(job: &JobView) -> bool {
+    job.max_latency_ms.is_some() && job.latency_alone_ms.is_none()
+}
+
 /// Its limit, and what was measured.
 fn slowdown(job: &JobView) -> Option<String> {
+    let limit = job.max_slowdown_pct.filter(|_| !awaits_latency(job));
     let factor = |pct: u32| f64::from(pct) / 100.0;
     let measured = job.progress_pct.map(|pct| match pct {
         0 => "it stands still".to_owned(),
         pct => format!("{:.2} measured", 1.0 / factor(pct)),
     });
-    match (job.max_slowdown_pct, measured) {
+    match (limit, measured) {
         (Some(most), Some(measured)) => Some(format!("limit {:.2}, {measured}", factor(most))),
         (Some(most), None) => Some(format!("limit {:.2}", factor(most))),
         (None, measured) => measured,
