@@ -79,15 +79,14 @@ pub const MOST_QUESTIONS: usize = 256;
 /// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
 const COMPANIES: usize = 128;
 
-/// A job of the queue for which predictions are asked, first of its class and server.
-struct Asks<'a> {
+/// A job that may join others, for which predictions are asked: the first of its class and server.
+struct Candidate<'a> {
     job: &'a Job,
     class: Class,
     /// Its MPS server; `None`: it is not under MPS.
     server: Option<u32>,
+    /// It has a limit of slowdown itself.
     limited: bool,
-    /// The policy goes by predictions, or it has a limit itself: asked of everywhere, not only where others have one.
-    of_job: bool,
     /// Less room than this on a GPU needs no prediction.
     needs: MiB,
 }
@@ -125,35 +124,37 @@ const FIRST: usize = 2;
 #[must_use]
 pub fn questions(state: &State) -> Vec<Question> {
     let by_policy = state.options().policy.goes_by_predictions();
-    let asks = asks(state, by_policy);
-    let any_limited =
-        || (0..).map(GpuId).zip(state.gpus()).any(|(_, gpu)| may_be_joined(gpu) && is_limited(state, gpu));
-    if !asks.iter().any(|asks| asks.of_job) && !any_limited() {
+    let candidates = candidates(state, by_policy);
+    // Else it is asked only beside those who have a limit.
+    let of_job = |candidate: &Candidate<'_>| by_policy || candidate.limited;
+    let any_limited = || state.gpus().iter().any(|gpu| may_be_joined(gpu) && is_limited(state, gpu));
+    if !candidates.iter().any(of_job) && !any_limited() {
         return Vec::new();
     }
-    let companies = companies(state, &asks);
-    let mut classes: Vec<Class> = asks.iter().map(|asks| asks.class).collect();
+    let companies = companies(state, &candidates);
+    let mut classes: Vec<Class> = candidates.iter().map(|candidate| candidate.class).collect();
     classes.sort_unstable();
     classes.dedup();
-    let told: Vec<Told<'_>> =
-        companies.iter().map(|((_, company), _)| Told::new(state, company, &classes)).collect();
+    let answered: Vec<Answered<'_>> =
+        companies.iter().map(|((_, company), _)| Answered::new(state, company, &classes)).collect();
     let mut asked = BTreeSet::new();
     let mut asking = 0;
-    for Asks { job, class, server, limited, of_job, needs } in asks {
-        let before = asked.len();
+    for candidate in candidates {
+        let (before, of_job) = (asked.len(), of_job(&candidate));
+        let Candidate { job, class, server, limited, needs } = candidate;
         let narrower = may_be_narrowed(state, job);
         let Ok(at) = classes.binary_search(&class) else { continue };
-        for (((mode, company), there), told) in companies.iter().zip(&told) {
+        for (((mode, company), there), answered) in companies.iter().zip(&answered) {
             if !((of_job || there.limited) && needs <= there.room && there.is_met(*mode, server)) {
                 continue;
             }
             let bounds = there.limited || limited;
-            let newcomer = if !told.knows(at, class, bounds) {
+            let newcomer = if !answered.knows(at, class, bounds) {
                 Some(class)
             } else if narrower && there.limited && *mode == SharingMode::Mps {
                 // With fewer threads only where it is known what it would do with all.
-                let fewer = NARROWER.into_iter().map(|percent| Class { threads: Some(percent), ..class });
-                fewer.into_iter().find(|class| !told.has(*class, bounds))
+                let mut fewer = NARROWER.into_iter().map(|percent| Class { threads: Some(percent), ..class });
+                fewer.find(|class| !answered.has(*class, bounds))
             } else {
                 None
             };
@@ -173,12 +174,12 @@ pub fn questions(state: &State) -> Vec<Question> {
 }
 
 /// Jobs for which predictions may be asked, in the order in which they are looked at.
-fn asks(state: &State, by_policy: bool) -> Vec<Asks<'_>> {
+fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let halted = state.halted().iter().filter_map(|id| state.job(*id));
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
     let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
     let (mut kinds, mut known) = (BTreeSet::new(), BTreeSet::new());
-    let mut asks = Vec::new();
+    let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
         if !job.is_off() && kinds.len() == state.queue().kinds() {
@@ -193,34 +194,32 @@ fn asks(state: &State, by_policy: bool) -> Vec<Asks<'_>> {
         };
         let Some(sharing) = sharing else { continue };
         let limited = limit(state, job).is_some();
-        let of_job = by_policy || limited;
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
-        if !known.insert((job.class(), server, of_job)) {
+        if !known.insert((job.class(), server, by_policy || limited)) {
             continue;
         }
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
         let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
-        asks.push(Asks { job, class: job.class(), server, limited, of_job, needs });
-        if by_policy && asks.len() == ASKED {
+        candidates.push(Candidate { job, class: job.class(), server, limited, needs });
+        // Of each of these something is asked.
+        if by_policy && candidates.len() == ASKED {
             break;
         }
     }
-    asks
+    candidates
 }
 
-const fn may_be_joined(gpu: &Gpu) -> bool {
-    gpu.present && !gpu.tenants.is_empty()
+/// Whether others are on a GPU that a job might join.
+fn may_be_joined(gpu: &Gpu) -> bool {
+    gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive)
 }
 
-/// The companies that are on GPUs, as those find them who ask: who take turns with them, and who share their MPS server.
-fn companies(state: &State, asks: &[Asks<'_>]) -> Vec<((SharingMode, Company), There)> {
+/// The companies that are on GPUs, as candidates find them: those who take turns with them, and those of their MPS server.
+fn companies(state: &State, candidates: &[Candidate<'_>]) -> Vec<((SharingMode, Company), There)> {
     let reserve = state.options().policy.reserve;
-    let servers: BTreeSet<Option<u32>> = asks.iter().map(|asks| asks.server).collect();
+    let servers: BTreeSet<Option<u32>> = candidates.iter().map(|candidate| candidate.server).collect();
     let mut companies: BTreeMap<(SharingMode, Company), There> = BTreeMap::new();
-    for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
-        if !may_be_joined(gpu) || gpu.tenants.iter().any(|t| t.exclusive) {
-            continue;
-        }
+    for (id, gpu) in (0..).map(GpuId).zip(state.gpus()).filter(|(_, gpu)| may_be_joined(gpu)) {
         let (server, found) = state.companies(id, gpu);
         let server = match server {
             Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
@@ -228,7 +227,7 @@ fn companies(state: &State, asks: &[Asks<'_>]) -> Vec<((SharingMode, Company), T
         };
         let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
         for (mode, company) in [SharingMode::TimeSlice, SharingMode::Mps].into_iter().zip(found) {
-            if !servers.iter().any(|asks| meets(server, mode, *asks)) {
+            if !servers.iter().any(|of_candidate| meets(server, mode, *of_candidate)) {
                 continue;
             }
             let there = companies.entry((mode, company)).or_default();
@@ -243,31 +242,32 @@ fn companies(state: &State, asks: &[Asks<'_>]) -> Vec<((SharingMode, Company), T
     companies
 }
 
-/// What has been told of those who might join a company.
-struct Told<'a> {
+/// What has been predicted of candidates beside a company.
+struct Answered<'a> {
     outlooks: Option<&'a BTreeMap<Class, Outlook>>,
-    /// Of the classes that may be asked about, in order: whether anything has.
+    /// Of the candidates' classes, in order: whether anything has.
     any: Vec<bool>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Answered<'a> {
     /// `classes`: ascending. Both are walked side by side: looking each up takes ten times as long.
     fn new(state: &'a State, company: &Company, classes: &[Class]) -> Self {
         let outlooks = state.outlooks_of(company);
-        let mut told = outlooks.into_iter().flat_map(BTreeMap::keys).peekable();
-        let is_told = |class: &Class| {
-            while told.next_if(|told| *told < class).is_some() {}
-            told.peek() == Some(&class)
+        let mut answered = outlooks.into_iter().flat_map(BTreeMap::keys).peekable();
+        let is_answered = |class: &Class| {
+            while answered.next_if(|answered| *answered < class).is_some() {}
+            answered.peek() == Some(&class)
         };
-        Self { outlooks, any: classes.iter().map(is_told).collect() }
+        Self { outlooks, any: classes.iter().map(is_answered).collect() }
     }
 
+    /// Whether a class is answered, with lower bounds where those are wanted.
     fn has(&self, class: Class, bounds: bool) -> bool {
-        let told = self.outlooks.and_then(|of| of.get(&class));
-        told.is_some_and(|told| !bounds || told.has_bounds())
+        let outlook = self.outlooks.and_then(|of| of.get(&class));
+        outlook.is_some_and(|outlook| !bounds || outlook.has_bounds())
     }
 
-    /// The same of the class in this place.
+    /// The same of the candidates' class in this place.
     fn knows(&self, at: usize, class: Class, bounds: bool) -> bool {
         self.any[at] && (!bounds || self.has(class, true))
     }

@@ -597,8 +597,8 @@ fn the_growth_guard_keeps_an_older_job_from_running_out_of_memory() {
     assert_eq!((alone.growth_guard, alone.preemptions), (0, 0));
 }
 
-/// A job on both GPUs is over the bound on its start when another, shorter one has just taken one of them. That one makes room:
-/// it is suspended, and goes on where it was. Without suspension it is waited for.
+/// A job that wants both GPUs passes the bound on its start while a shorter job runs on one of them. The shorter job is suspended to make
+/// room, and resumes afterwards. Without suspension the wide job waits for its end.
 #[test]
 fn a_job_makes_room_for_one_on_two_gpus_that_is_overdue() {
     let job = |n: u64, (arrival, seconds, gpus): (u64, u64, u32)| {
@@ -624,7 +624,7 @@ fn a_job_makes_room_for_one_on_two_gpus_that_is_overdue() {
     let (with, without) = (run(true), run(false));
     let start = |run: &RunResult| run.jobs[2].first_start.unwrap();
     assert_eq!((with.summary.preemptions, without.summary.preemptions), (1, 0));
-    // Nobody joins GPUs that are full, and the last came to its GPU at 3500 s.
+    // Memory is full with one job. Job 4 starts at 3500 s, and its end frees the second GPU.
     assert_eq!(start(&without), Millis::secs(3500 + 1790));
     // The bound is at 3600 s; 24.4 GiB take 17.4 s to the host.
     assert_eq!(start(&with), Millis::secs(3600) + Millis(17_433));

@@ -102,7 +102,7 @@ impl<'a> Beside<'a> {
         self.longest(|course| course.left)
     }
 
-    /// The same where it has taken longer than expected, too.
+    /// Time that it likely takes alone, also if it has taken longer than expected.
     pub(super) fn likely_left(&self) -> Millis {
         self.longest(Course::likely_left)
     }

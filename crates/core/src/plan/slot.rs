@@ -369,7 +369,7 @@ impl<'a> Slot<'a> {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::left)
     }
 
-    /// The same where it has taken longer than expected, too.
+    /// Time that it likely takes alone, also if it has taken longer than expected.
     pub(super) fn likely_left(&self) -> Millis {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::likely_left)
     }
@@ -547,7 +547,7 @@ impl<'a> Slot<'a> {
 /// What a newcomer that starts up for so long would do to those who are there, if that is too much: at any time, or over a whole
 /// run. Who is over before it works is not slowed down by it.
 fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Progress) -> Option<Objection> {
-    // Of these the floor is the lower one. At this speed a job gets no slower over its whole run, whatever it has kept so far.
+    // The floor is the lower of the two. At this speed a job gets no slower over its whole run, whatever it has kept so far.
     let (floor, least) = (rule.dip(), rule.whole_run());
     if outlook.paces.iter().all(|pace| pace.expected >= least) {
         return None;

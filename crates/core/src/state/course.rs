@@ -21,16 +21,16 @@ pub(crate) struct Course {
 }
 
 impl Course {
+    /// Time that it likely takes alone from now on, also if it has taken longer than expected.
+    pub(crate) fn likely_left(self) -> Millis {
+        Millis(self.left.0.max(self.done.0 / LONGER).max(1))
+    }
+
     /// Start-up and work that are left, in milliseconds alone.
     fn rest(self) -> (u128, u128) {
         let left = u128::from(self.likely_left().0);
         let start = u128::from(self.start.0).min(left);
         (start, left - start)
-    }
-
-    /// The same for one that has taken longer than expected, too.
-    pub(crate) fn likely_left(self) -> Millis {
-        Millis(self.left.0.max(self.done.0 / LONGER).max(1))
     }
 
     /// Whether it is over within this time if it goes on at this pace.

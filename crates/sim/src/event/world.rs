@@ -310,7 +310,7 @@ impl World {
         self.put_on(now, job, gpus);
     }
 
-    /// Puts a job on GPUs, as it was on others before: where it was suspended, it goes on as the same attempt.
+    /// Puts a job on GPUs under the terms that it has. A job that was suspended goes on there as the same attempt.
     pub(crate) fn put_on(&mut self, now: u64, job: JobIndex, gpus: Vec<GpuIndex>) {
         for gpu in &gpus {
             self.integrate(now, *gpu);
