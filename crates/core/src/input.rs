@@ -132,6 +132,15 @@ pub enum Input {
         /// Number of the attempt, from 1.
         attempt: u32,
     },
+    /// A running job told how far it is.
+    Counted {
+        /// Number of the job.
+        job: JobId,
+        /// Number of the attempt, from 1.
+        attempt: u32,
+        /// The share of all its work that is done.
+        share: Fraction,
+    },
     /// A running job that was to save its work could not be asked to: none of its processes catches the signal, say. It
     /// is not waited for.
     CannotSave {

@@ -50,6 +50,18 @@ impl Company {
         with.classes.insert(at, newcomer);
         with
     }
+
+    /// The same without some of them.
+    #[must_use]
+    pub(crate) fn without(&self, gone: impl IntoIterator<Item = Class>) -> Self {
+        let mut left = self.clone();
+        for class in gone {
+            if let Ok(at) = left.classes.binary_search(&class) {
+                left.classes.remove(at);
+            }
+        }
+        left
+    }
 }
 
 /// A question to the predictor.
@@ -98,6 +110,20 @@ pub struct Outlook {
 }
 
 impl Outlook {
+    /// What is so of a job that nobody is beside.
+    pub(crate) const fn alone(nobody: Company, newcomer: Class) -> Self {
+        let joins = Pace { expected: Fraction::ONE, lower: Some(Fraction::ONE) };
+        Self {
+            there: nobody,
+            newcomer,
+            paces: Vec::new(),
+            joins,
+            unknown: Vec::new(),
+            before: Fraction(0),
+            throughput: None,
+        }
+    }
+
     /// Sum of the expected progress of all of them.
     #[must_use]
     pub fn after(&self) -> Fraction {
@@ -177,6 +203,33 @@ pub struct Measured {
     pub before: Option<Fraction>,
 }
 
+/// How far the attempt of a running job is by its own count (steps of a known number). It may have gone on where an earlier one
+/// had saved its work, so that what counts is how the share has grown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The share of its work that was done when it was first told.
+    pub first: Fraction,
+    /// What it had got done by then, in time alone.
+    pub by_then: Millis,
+    /// How long the attempt takes alone in all; `None`: it was told once.
+    pub run: Option<Millis>,
+}
+
+impl Counted {
+    /// What follows from the share that is done now; `done`: what the attempt got done, in time alone.
+    #[must_use]
+    pub(crate) fn next(before: Option<Self>, share: Fraction, done: Millis) -> Self {
+        // A smaller share than at first is of something else.
+        let Some(before) = before.filter(|before| share > before.first) else {
+            return Self { first: share, by_then: done, run: None };
+        };
+        let since = u64::from(share.0 - before.first.0);
+        let left = u64::from(Fraction::ONE.0.saturating_sub(share.0));
+        let left = done.since(before.by_then).0.saturating_mul(left) / since;
+        Self { run: Some(Millis(done.0.saturating_add(left))), ..before }
+    }
+}
+
 /// Least progress within a limit: 1 over the slowdown, rounded down.
 #[must_use]
 pub fn least_progress(max_slowdown: Fraction) -> Fraction {
@@ -222,6 +275,25 @@ mod tests {
         // One that costs more than it brings gains nothing, however long it starts up.
         assert_eq!(over_run(&of(100, 40, 50), 50), (6666, 0));
         assert_eq!(over_run(&of(100, 100, 0), 0), (1, 0));
+    }
+
+    #[test]
+    fn a_count_tells_how_long_the_attempt_takes_from_how_it_grew() {
+        let next = |before, percent, seconds| {
+            Counted::next(before, Fraction::percent(percent), Millis::secs(seconds))
+        };
+        // Ten seconds of start-up; then a tenth of the work takes two.
+        let first = next(None, 10, 12);
+        assert_eq!(first.run, None);
+        let second = next(Some(first), 50, 20);
+        assert_eq!(second.run, Some(Millis::secs(30)));
+        assert_eq!(next(Some(second), 100, 31).run, Some(Millis::secs(31)));
+        // It went on where an earlier attempt had saved its work.
+        assert_eq!(next(Some(next(None, 60, 12)), 80, 16).run, Some(Millis::secs(20)));
+        // Less than at first: it counts something else.
+        assert_eq!(next(Some(second), 5, 21), next(None, 5, 21));
+        let endless = Counted::next(Some(next(None, 0, 0)), Fraction(1), Millis(u64::MAX));
+        assert_eq!(endless.run, Some(Millis(u64::MAX)));
     }
 
     #[test]

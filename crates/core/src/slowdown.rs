@@ -8,14 +8,14 @@
 //! back into the queue without charge, and not beside the same job again.
 
 pub use crate::progress::{
-    Class, Company, Measured, Outlook, Pace, Predicted, Question, least_progress, slowdown,
+    Class, Company, Counted, Measured, Outlook, Pace, Predicted, Question, least_progress, slowdown,
 };
 
 use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{Attempt, GpuId, Job, JobId, SharingMode};
 use crate::state::{JobKind, Server, State};
-use crate::units::{Fraction, MiB};
+use crate::units::{Fraction, MiB, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A job's limit of slowdown: its own or the one for all; and where it says how long requests may take, no more than keeps their
@@ -89,6 +89,8 @@ struct Candidate<'a> {
     limited: bool,
     /// Less room than this on a GPU needs no prediction.
     needs: MiB,
+    /// Jobs that go on for no longer are taken to be over when it works.
+    others_over_by: Millis,
 }
 
 /// Where a company is.
@@ -128,8 +130,9 @@ pub fn questions(state: &State) -> Vec<Question> {
     // Else it is asked only beside those who have a limit.
     let of_job = |candidate: &Candidate<'_>| by_policy || candidate.limited;
     let any_limited = || state.gpus().iter().any(|gpu| may_be_joined(gpu) && is_limited(state, gpu));
+    let mut asked = unpredicted(state);
     if !candidates.iter().any(of_job) && !any_limited() {
-        return Vec::new();
+        return asked.into_iter().collect();
     }
     let companies = companies(state, &candidates);
     let mut classes: Vec<Class> = candidates.iter().map(|candidate| candidate.class).collect();
@@ -137,11 +140,10 @@ pub fn questions(state: &State) -> Vec<Question> {
     classes.dedup();
     let answered: Vec<Answered<'_>> =
         companies.iter().map(|((_, company), _)| Answered::new(state, company, &classes)).collect();
-    let mut asked = BTreeSet::new();
     let mut asking = 0;
-    for candidate in candidates {
-        let (before, of_job) = (asked.len(), of_job(&candidate));
-        let Candidate { job, class, server, limited, needs } = candidate;
+    for candidate in &candidates {
+        let (before, of_job) = (asked.len(), of_job(candidate));
+        let Candidate { job, class, server, limited, needs, others_over_by: _ } = *candidate;
         let narrower = may_be_narrowed(state, job);
         let Ok(at) = classes.binary_search(&class) else { continue };
         for (((mode, company), there), answered) in companies.iter().zip(&answered) {
@@ -160,7 +162,7 @@ pub fn questions(state: &State) -> Vec<Question> {
             };
             if let Some(newcomer) = newcomer {
                 asked.insert(Question { there: company.clone(), newcomer, bounds });
-                if asked.len() == MOST_QUESTIONS {
+                if asked.len() >= MOST_QUESTIONS {
                     return asked.into_iter().collect();
                 }
             }
@@ -170,7 +172,50 @@ pub fn questions(state: &State) -> Vec<Question> {
             break;
         }
     }
+    let more = at_work(state, &candidates);
+    asked.extend(more.into_iter().take(MOST_QUESTIONS.saturating_sub(asked.len())));
     asked.into_iter().collect()
+}
+
+/// What short jobs on a GPU do beside each other now, where it was not asked before: by that one knows how far they are.
+fn unpredicted(state: &State) -> BTreeSet<Question> {
+    if state.options().policy.progress.is_none() {
+        return BTreeSet::new();
+    }
+    let gpus = (0..).map(GpuId).zip(state.gpus());
+    gpus.filter_map(|(id, gpu)| state.unpredicted(id, gpu)).take(COMPANIES).collect()
+}
+
+/// Of newcomers that start up for a good part of their run: what they do beside those who will be there once they work, where
+/// some are over before.
+fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
+    let mut asked = Vec::new();
+    let of_short: Vec<_> =
+        candidates.iter().filter(|candidate| candidate.others_over_by > Millis::ZERO).collect();
+    if of_short.is_empty() {
+        return asked;
+    }
+    let joined = (0..).map(GpuId).zip(state.gpus()).filter(|(_, gpu)| may_be_joined(gpu));
+    for (id, gpu) in joined.take(COMPANIES) {
+        let (server, [turns, by_server]) = state.companies(id, gpu);
+        let room = gpu.free(state.options().policy.reserve).unwrap_or_default();
+        let jobs = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
+        let ends: Vec<(Class, Millis)> = jobs.map(|job| (job.class(), state.ends_in(job))).collect();
+        for candidate in of_short.iter().filter(|candidate| candidate.needs <= room) {
+            let of_candidate = candidate.server.filter(|_| gpu.info.no_mps.is_none());
+            let side_by_side = of_candidate.is_some() && server.with(of_candidate) != Server::Several;
+            let now = if side_by_side { &by_server } else { &turns };
+            let over = ends.iter().filter(|(_, ends_in)| *ends_in <= candidate.others_over_by);
+            let there = now.without(over.map(|(class, _)| *class));
+            // Beside those who are there now it was asked already, and beside nobody nothing is to be asked.
+            let is_other = there.classes.len() < now.classes.len() && !there.classes.is_empty();
+            let known = |of: &BTreeMap<Class, Outlook>| of.contains_key(&candidate.class);
+            if is_other && !state.outlooks_of(&there).is_some_and(known) {
+                asked.push(Question { there, newcomer: candidate.class, bounds: false });
+            }
+        }
+    }
+    asked
 }
 
 /// Jobs for which predictions may be asked, in the order in which they are looked at.
@@ -178,6 +223,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let halted = state.halted().iter().filter_map(|id| state.job(*id));
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
     let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
+    let by_progress = state.options().policy.progress.is_some();
     let (mut kinds, mut known) = (BTreeSet::new(), BTreeSet::new());
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
@@ -200,7 +246,8 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
         }
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
         let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
-        candidates.push(Candidate { job, class: job.class(), server, limited, needs });
+        let others_over_by = if by_progress { state.startup(job).others_over_by() } else { Millis::ZERO };
+        candidates.push(Candidate { job, class: job.class(), server, limited, needs, others_over_by });
         // Of each of these something is asked.
         if by_policy && candidates.len() == ASKED {
             break;

@@ -85,6 +85,8 @@ enum Op {
     Forecast(Pick, Computed),
     RunTime(Pick, RunTime),
     Stepped(Pick),
+    /// The share of its work that it says is done.
+    Counted(Pick, u32),
     Profiled(Pick, Profile),
     /// What the next plan asks is answered: with this progress, or that a job is unknown.
     Predict(bool, u32),
@@ -445,6 +447,7 @@ fn op() -> BoxedStrategy<Op> {
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
         1 => (pick(), run_time()).prop_map(|(job, run_time)| Op::RunTime(job, run_time)),
         2 => pick().prop_map(Op::Stepped),
+        4 => (pick(), 0u32..12_000).prop_map(|(job, share)| Op::Counted(job, share)),
         2 => (pick(), 0u64..4).prop_map(|(job, key)| Op::Profiled(job, profile(key))),
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
         1 => (pick(), 0u32..5, mode()).prop_map(|(job, gpu, mode)| Op::Outlook(job, gpu, mode)),
@@ -851,6 +854,10 @@ impl World {
                 let (job, attempt) = self.attempt(*job, true);
                 Input::Stepped { job, attempt }
             }
+            Op::Counted(job, share) => {
+                let (job, attempt) = self.attempt(*job, true);
+                Input::Counted { job, attempt, share: Fraction(*share) }
+            }
             Op::Profiled(job, profile) => Input::Profiled { job: self.id(*job), profile: *profile },
             Op::Predict(unknown, progress) => Input::Predicted(
                 questions(&self.state).into_iter().map(|q| self.outlook(q, *unknown, *progress)).collect(),
@@ -971,8 +978,8 @@ impl World {
     }
 
     /// Where progress counts, who joins others was predicted to leave each of them, and to keep, what must be left, and to add
-    /// what must be added unless it is overdue. Who starts up for part of its run may keep less while it works, and is
-    /// spared those who will be gone by then.
+    /// what must be added unless it is overdue. Who starts up for part of its run may keep less while it works, and those who
+    /// will be over by then do not count.
     fn keeps_floor(&self, job: JobId, placement: &Placement) -> Check {
         let Some(rule) = self.state.options().policy.progress else { return Ok(()) };
         let job = self.state.job(job).unwrap();
@@ -983,20 +990,33 @@ impl World {
         let starts = start.takes > Millis::ZERO;
         prop_assert!(start.share.0 <= 5_000 && (start.share.0 > 0) == starts);
         for gpu in placement.gpus.iter().filter_map(|id| self.state.gpu(*id)) {
-            let classes = gpu.tenants.iter().map(|tenant| self.state.job(tenant.job).unwrap().class());
-            let mut classes: Vec<Class> = classes.collect();
-            classes.sort_unstable();
+            let of = |stays: &dyn Fn(&Job) -> bool| {
+                let there = gpu.tenants.iter().filter_map(|tenant| self.state.job(tenant.job));
+                let mut classes: Vec<Class> = there.filter(|job| stays(job)).map(Job::class).collect();
+                classes.sort_unstable();
+                classes
+            };
+            let now = of(&|_| true);
+            let at_work = of(&|job| !starts || self.state.ends_in(job) > start.others_over_by());
             let kind = |outlook: &Outlook| self.state.gpu(outlook.there.kind).unwrap().info.name.as_str();
-            let keeps = |outlook: &Outlook| {
+            let keeps = |classes: &Vec<Class>, outlook: &Outlook| {
                 (&outlook.there.classes, outlook.newcomer, kind(outlook))
-                    == (&classes, joins, gpu.info.name.as_str())
+                    == (classes, joins, gpu.info.name.as_str())
                     && outlook.joins.expected >= if starts { rule.dip() } else { rule.floor }
                     && outlook.joins_over_run(start.share) >= rule.floor
                     && (starts || outlook.paces.iter().all(|pace| pace.expected >= rule.dip()))
                     && (overdue || outlook.gain_over_run(start.share) >= rule.gain)
             };
-            let kept = classes.is_empty() || self.state.outlooks().any(keeps);
-            prop_assert!(kept, "job {} joins {:?} unasked: {:?}", job.spec.id, classes, placement);
+            let kept =
+                |classes| at_work.is_empty() || self.state.outlooks().any(|outlook| keeps(classes, outlook));
+            // Where it is not predicted what they do then, all who are there now count.
+            prop_assert!(
+                kept(&at_work) || kept(&now),
+                "job {} joins {:?} unasked: {:?}",
+                job.spec.id,
+                at_work,
+                placement
+            );
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
+use carma_interference::rate::tally::Done;
 use carma_interference::{lucid, outlook};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +45,9 @@ const LOOK_BACK: Millis = Millis::secs(600);
 const ADVANCES: usize = 3;
 /// A job stands still when it was silent for so many times as long as it was between two counts alone.
 const SILENCE: f64 = 10.0;
+/// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
+const COUNT_STEP: f64 = 0.05;
+const MOST_COUNTS: u32 = 64;
 /// Commands whose profiles are kept; the one used least lately is forgotten.
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
@@ -103,6 +107,8 @@ struct Watch {
     latency_measured: Millis,
     /// Time that it is known to have lost to neighbours.
     lost: Millis,
+    /// The share that it said was done, as it was last passed on, and how often that was.
+    counted: Option<(f64, u32)>,
 }
 
 struct Alone {
@@ -313,6 +319,8 @@ impl Slowdowns {
     pub fn look(&mut self, now: Millis, state: &State, looks: &[Look]) -> Vec<Input> {
         let mut inputs = Vec::new();
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
+        // How far jobs are counts where they are judged over their whole run.
+        let done = state.options().policy.progress.map(|_| self.paces.done()).unwrap_or_default();
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
             let Phase::Running { placement, .. } = &job.phase else { continue };
             let attempt = placement.attempt;
@@ -335,6 +343,11 @@ impl Slowdowns {
                     inputs.push(Input::Stepped { job: job.spec.id, attempt });
                 }
             }
+            // While it starts up it does nothing of what it counts.
+            let works = |gpu: &Gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled || t.stepped.is_some());
+            let done = done.get(&job.spec.id).filter(|_| gpus.iter().all(|gpu| works(gpu)));
+            let share = done.and_then(|done| watch.counts(done));
+            inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = placement.thread_percent != job.spec.request.thread_percent
                 && placement.thread_percent.is_some();
@@ -716,7 +729,21 @@ impl Watch {
             measured: now,
             latency_measured: now,
             lost: Millis::ZERO,
+            counted: None,
         }
+    }
+
+    /// The share of its work that it says is done, where that is news.
+    fn counts(&mut self, done: &Done) -> Option<Fraction> {
+        let times = match self.counted {
+            Some((before, times)) if (done.share - before).abs() < COUNT_STEP || times == MOST_COUNTS => {
+                return None;
+            }
+            Some((_, times)) => times + 1,
+            None => 1,
+        };
+        self.counted = Some((done.share, times));
+        Fraction::from_f64(done.share)
     }
 
     /// What it does now is not to be measured.

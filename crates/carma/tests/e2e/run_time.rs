@@ -2,6 +2,9 @@
 
 use crate::support::{Setup, stdout, task, until};
 use carma_api::wire::SubmitRequest;
+use carma_core::input::Input;
+use carma_core::state::State;
+use carma_core::units::Millis;
 
 const ONE: &str = "virtual:1xA100-40GB";
 
@@ -85,4 +88,30 @@ fn a_job_that_counts_says_how_far_it_is() {
     assert!(listed.contains("DONE") && listed.contains("LEFT") && listed.contains(" %"), "{listed}");
     let shown = stdout(&daemon.carma(&["show", &id.to_string()]));
     assert!(shown.contains("% done (by its own count)"), "{shown}");
+}
+
+/// The core of the daemon goes by the count: half a minute of work, of which nothing else is known.
+#[test]
+fn a_count_says_when_a_running_job_ends() {
+    let mut daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
+    daemon.end_of(daemon.submit(task(&["--memory=2G", "--sm=0.3", "--work=30s", "--startup=4s"], None)));
+    daemon.kill();
+    let db = rusqlite::Connection::open(daemon.dir.path().join("state/carma.db")).unwrap();
+    let mut query = db.prepare("SELECT at_ms, body FROM inputs ORDER BY seq").unwrap();
+    let rows = query.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))).unwrap();
+    let mut state = State::default();
+    let (mut shares, mut runs) = (Vec::new(), Vec::new());
+    for (at, body) in rows.map(Result::unwrap) {
+        let (at, input) = (Millis(at.try_into().unwrap()), serde_json::from_str(&body).unwrap());
+        state.apply(at, &input).unwrap();
+        if let Input::Counted { job, attempt: 1, share } = input {
+            shares.push(share.0);
+            runs.extend(state.job(job).unwrap().counted.unwrap().run);
+        }
+    }
+    // The first says nothing yet.
+    assert!(shares.len() >= 4 && shares.is_sorted(), "{shares:?}");
+    assert_eq!(runs.len(), shares.len() - 1);
+    let last = runs[runs.len() - 1].0;
+    assert!((30_000..=40_000).contains(&last), "{runs:?}");
 }

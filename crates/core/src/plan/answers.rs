@@ -77,7 +77,7 @@ fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {
         jobs: slot.gpu.tenants.iter().map(|tenant| tenant.job).collect(),
         foreign: u32::try_from(slot.gpu.foreign().len()).unwrap_or(u32::MAX),
         refusal: bar.map(|bar| slot.refusal(bar, want, slots.options, slots.now)),
-        predicted: outlook.map(|_| slot.predicted(want)).unwrap_or_default(),
+        predicted: outlook.as_ref().map(|_| slot.predicted(want)).unwrap_or_default(),
         gain: outlook.map(|outlook| outlook.gain_over_run(want.start.share)),
     }
 }

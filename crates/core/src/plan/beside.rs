@@ -5,8 +5,9 @@
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
-use crate::state::{Course, Server, State};
+use crate::state::{Course, Server, Startup, State};
 use crate::units::{Fraction, Millis};
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
@@ -23,8 +24,9 @@ pub(super) struct Beside<'a> {
 pub(super) struct Member {
     pub(super) job: JobId,
     class: Class,
-    /// Computed when it is needed: most plans need it of few jobs.
+    /// Computed when they are needed: most plans need them of few jobs.
     course: OnceCell<Option<Course>>,
+    ends_in: OnceCell<Option<Millis>>,
     /// What it keeps of its speed as they are now, as far as that was predicted.
     pub(super) pace: Option<Fraction>,
 }
@@ -39,7 +41,8 @@ impl<'a> Beside<'a> {
     pub(super) fn new(state: &'a State, id: GpuId, gpu: &Gpu) -> Self {
         let member = |tenant: &Tenant| {
             let job = state.job(tenant.job)?;
-            Some(Member { job: tenant.job, class: job.class(), course: OnceCell::new(), pace: tenant.pace })
+            let (course, ends_in) = (OnceCell::new(), OnceCell::new());
+            Some(Member { job: tenant.job, class: job.class(), course, ends_in, pace: tenant.pace })
         };
         let members = gpu.tenants.iter().filter_map(member);
         let (server, companies) = state.companies(id, gpu);
@@ -49,7 +52,8 @@ impl<'a> Beside<'a> {
 
     /// A job is placed here; `server`: what serves it if it is under MPS.
     pub(super) fn join(&mut self, job: JobId, class: Class, server: Option<u32>) {
-        self.members.push(Member { job, class, course: OnceCell::from(None), pace: None });
+        let (course, ends_in) = (OnceCell::from(None), OnceCell::from(None));
+        self.members.push(Member { job, class, course, ends_in, pace: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
@@ -79,6 +83,44 @@ impl<'a> Beside<'a> {
     pub(super) fn outlook(&self, class: Class, server: Option<u32>) -> Option<&'a Outlook> {
         let mode = self.mode(server);
         (*mode.outlooks.get_or_init(|| self.state.outlooks_of(&mode.company)))?.get(&class)
+    }
+
+    /// What is predicted of a newcomer and of those who are there once it works, where some are over before; where that is not
+    /// predicted, and where it does not start up for long, of all who are there `now`.
+    pub(super) fn outlook_at_work(
+        &self,
+        now: &'a Outlook,
+        server: Option<u32>,
+        start: Startup,
+    ) -> Cow<'a, Outlook> {
+        let mut over = self.members.iter().filter(|member| self.is_over_before(member, start)).peekable();
+        if over.peek().is_none() {
+            return Cow::Borrowed(now);
+        }
+        let there = self.company(server).without(over.map(|member| member.class));
+        if there.classes.is_empty() {
+            return Cow::Owned(Outlook::alone(there, now.newcomer));
+        }
+        let at_work = self.state.outlooks_of(&there).and_then(|of| of.get(&now.newcomer));
+        Cow::Borrowed(at_work.filter(|outlook| outlook.has_paces()).unwrap_or(now))
+    }
+
+    /// Whether a job is taken to be over before one works that starts up like this.
+    pub(super) fn is_over_before(&self, member: &Member, start: Startup) -> bool {
+        let by = start.others_over_by();
+        by > Millis::ZERO && self.ends_in(member).is_some_and(|ends_in| ends_in <= by)
+    }
+
+    /// Time until one more of those who are there now is taken to be over before such a newcomer works.
+    pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
+        let ends = self.members.iter().filter_map(|member| self.ends_in(member));
+        let until = ends.map(|ends_in| ends_in.since(start.others_over_by()));
+        until.filter(|until| *until > Millis::ZERO).min()
+    }
+
+    /// How long a job goes on; `None`: this plan has placed it.
+    fn ends_in(&self, member: &Member) -> Option<Millis> {
+        *member.ends_in.get_or_init(|| Some(self.state.ends_in(self.state.job(member.job)?)))
     }
 
     /// The job of this class: the newcomer, or one that is there.
@@ -111,9 +153,10 @@ impl<'a> Beside<'a> {
         self.members.iter().filter_map(|member| self.course(member).map(&of)).max().unwrap_or_default()
     }
 
-    /// What is predicted of each job if one joins, by job number.
-    pub(super) fn predicted(&self, newcomer: JobId, outlook: &Outlook) -> Vec<Predicted> {
-        let there = self.paces(outlook).map(|(member, pace)| (member.job, pace));
+    /// What is predicted of each job that is there once a newcomer works that starts up like this, by job number.
+    pub(super) fn predicted(&self, newcomer: JobId, outlook: &Outlook, start: Startup) -> Vec<Predicted> {
+        let there = self.paces(outlook).filter(|(member, _)| !self.is_over_before(member, start));
+        let there = there.map(|(member, pace)| (member.job, pace));
         let all = there.chain([(newcomer, outlook.joins)]);
         let mut tasks: Vec<Predicted> =
             all.map(|(job, Pace { expected, lower })| Predicted { job, expected, lower }).collect();

@@ -128,6 +128,11 @@ impl<'a> Slots<'a> {
             && self.slots.iter().any(|slot| slot.has_added() && slot.is_unpredicted(want))
     }
 
+    /// Time until on some GPU one more job is taken to be over before one works that starts up like this.
+    pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
+        self.slots.iter().filter_map(|slot| slot.next_over_before(start)).min()
+    }
+
     /// The largest need that as many of these GPUs have free as the job wants.
     fn room(&self, want: &Want, fitting: &[usize], full: &[usize]) -> Option<MiB> {
         let free = fitting.iter().chain(full).map(|i| self.slots[*i].free.unwrap_or_default());

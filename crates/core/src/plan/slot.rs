@@ -12,9 +12,10 @@ use crate::policy::{GateVerdict, Options, Order, Pack, Progress};
 use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
 use crate::reading::Health;
 use crate::slowdown::{is_limited, kept_apart, limit, was_parted};
-use crate::state::{Course, Server, State};
+use crate::state::{Course, Server, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
+use std::borrow::Cow;
 
 /// Why a job may not join a GPU, as far as progress goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -318,7 +319,7 @@ impl<'a> Slot<'a> {
         if !limited && !by_throughput && policy.progress.is_none() {
             return None;
         }
-        let (Some(beside), Some(outlook)) = (&self.beside, self.outlook(want)) else {
+        let (Some(beside), Some(outlook)) = (&self.beside, self.outlook_now(want)) else {
             return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
         };
         let unknown = outlook.unknown.first().map(|class| beside.who(want.job, want.class, *class));
@@ -326,6 +327,7 @@ impl<'a> Slot<'a> {
             return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
+            let outlook = &*self.at_work(want, outlook);
             let least = if want.overdue { Fraction(0) } else { rule.gain };
             let (job, expected) = (want.job, outlook.joins.expected);
             if outlook.joins_over_run(want.start.share) < rule.floor {
@@ -334,14 +336,14 @@ impl<'a> Slot<'a> {
             if expected < rule.dip() {
                 return Some(Objection::Floor { job, expected, floor: rule.dip() });
             }
-            if let Some(objection) = slowed_down(beside, outlook, want.start.takes, rule) {
+            if let Some(objection) = slowed_down(beside, outlook, want.start, rule) {
                 return Some(objection);
             }
             let gain = outlook.gain_over_run(want.start.share);
             if gain < least {
                 return Some(Objection::Gain { gain, least });
             }
-            if self.state.is_bad(beside.company(self.server_for(want)), want.class) {
+            if self.state.is_bad(&outlook.there, want.class) {
                 return Some(Objection::Bad);
             }
         }
@@ -351,7 +353,7 @@ impl<'a> Slot<'a> {
             }
             Some(unknown) if limited => Some(Objection::Unknown(unknown)),
             _ if !limited => None,
-            _ => beside.predicted(want.job, outlook).into_iter().find_map(|task| {
+            _ => beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
                 let limit = limit(self.state, self.state.job(task.job)?)?;
                 let Some(lower) = task.lower else { return Some(Objection::NotYet) };
                 (lower < least_progress(limit)).then(|| Objection::Exceeded {
@@ -410,15 +412,32 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// What is predicted of a job here.
-    pub(super) fn outlook(&self, want: &Want) -> Option<&'a Outlook> {
+    /// What is predicted of a job here, beside those who are there once it works.
+    pub(super) fn outlook(&self, want: &Want) -> Option<Cow<'a, Outlook>> {
+        let now = self.outlook_now(want)?;
+        Some(self.at_work(want, now))
+    }
+
+    /// The same beside those who are there now.
+    fn outlook_now(&self, want: &Want) -> Option<&'a Outlook> {
         self.beside.as_ref()?.outlook(want.class, self.server_for(want))
     }
 
-    /// The same, job by job.
+    /// What is predicted at first, and then once the job works.
+    fn at_work(&self, want: &Want, now: &'a Outlook) -> Cow<'a, Outlook> {
+        let at_work = |beside: &Beside<'a>| beside.outlook_at_work(now, self.server_for(want), want.start);
+        self.beside.as_ref().map_or(Cow::Borrowed(now), at_work)
+    }
+
+    /// What is predicted, job by job.
     pub(super) fn predicted(&self, want: &Want) -> Vec<Predicted> {
         let told = self.beside.as_ref().zip(self.outlook(want));
-        told.map(|(beside, outlook)| beside.predicted(want.job, outlook)).unwrap_or_default()
+        told.map(|(beside, outlook)| beside.predicted(want.job, &outlook, want.start)).unwrap_or_default()
+    }
+
+    /// Time until one more of the jobs here is taken to be over before one works that starts up like this.
+    pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
+        self.beside.as_ref()?.next_over_before(start)
     }
 
     /// Predictions count here.
@@ -544,9 +563,9 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// What a newcomer that starts up for so long would do to those who are there, if that is too much: at any time, or over a whole
+/// What a newcomer that starts up like this would do to those who are there, if that is too much: at any time, or over a whole
 /// run. Who is over before it works is not slowed down by it.
-fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Progress) -> Option<Objection> {
+fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Progress) -> Option<Objection> {
     // The floor is the lower of the two. At this speed a job gets no slower over its whole run, whatever it has kept so far.
     let (floor, least) = (rule.dip(), rule.whole_run());
     if outlook.paces.iter().all(|pace| pace.expected >= least) {
@@ -554,10 +573,7 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Prog
     }
     let there = || {
         let slow = beside.paces(outlook).filter(|(_, pace)| pace.expected < least);
-        slow.filter(|(member, pace)| {
-            let ends = |course: Course| course.ends_within(start, member.pace.unwrap_or(pace.expected));
-            start == Millis::ZERO || !beside.course(member).is_some_and(ends)
-        })
+        slow.filter(|(member, _)| !beside.is_over_before(member, start))
     };
     if let Some((member, Pace { expected, .. })) = there().min_by_key(|(_, pace)| pace.expected)
         && expected < floor
@@ -565,8 +581,9 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Millis, rule: Prog
         return Some(Objection::Floor { job: member.job, expected, floor });
     }
     there().find_map(|(member, pace)| {
-        let over_run =
-            |course: Course| course.whole_run(member.pace.unwrap_or(pace.expected), start, pace.expected);
+        let over_run = |course: Course| {
+            course.whole_run(member.pace.unwrap_or(pace.expected), start.takes, pace.expected)
+        };
         let whole = beside.course(member).map_or(pace.expected, over_run);
         (whole < least).then_some(Objection::WholeRun { job: member.job, whole, least })
     })

@@ -379,7 +379,7 @@ impl State {
     }
 
     /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest.
-    fn pace(&self, job: &Job) -> Fraction {
+    pub(super) fn pace(&self, job: &Job) -> Fraction {
         if let Some(measured) = job.measured.filter(|m| m.over >= self.options.slowdown_window) {
             return measured.progress.min(Fraction::ONE);
         }
@@ -446,6 +446,17 @@ impl State {
                     tenant.pace = paces.get(&tenant.job).copied();
                 }
             });
+        }
+    }
+
+    /// What those who share a GPU do beside each other may be predicted now, where it was not.
+    pub(super) fn predict_paces_of_all(&mut self) {
+        let gpus = (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| self.is_unpredicted(gpu));
+        for gpu in gpus.map(|(id, _)| id).collect::<Vec<_>>() {
+            if !self.predicted_paces(gpu).is_empty() {
+                self.charge_around(&[gpu]);
+                self.predict_paces(&[gpu]);
+            }
         }
     }
 

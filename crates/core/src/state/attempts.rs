@@ -231,7 +231,7 @@ impl State {
         // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
-            job.measured = None;
+            (job.measured, job.counted) = (None, None);
             job.past.push(attempt);
         });
         left

@@ -1,7 +1,9 @@
-//! How far running jobs are, as far as one can tell by their expected run times ([`crate::model::NewJob::run_s`]).
+//! How far running jobs are: by their own counts, else by their expected run times ([`crate::model::NewJob::run_s`]).
 
 use super::State;
-use crate::model::Job;
+use crate::input::Rejected;
+use crate::model::{Job, JobId};
+use crate::progress::Counted;
 use crate::units::{Fraction, Millis};
 
 /// Of a job that takes longer than expected, this part of what it has done is taken to be left.
@@ -33,10 +35,11 @@ impl Course {
         (start, left - start)
     }
 
-    /// Whether it is over within this time if it goes on at this pace.
-    pub(crate) fn ends_within(self, time: Millis, pace: Fraction) -> bool {
+    /// How long it goes on if it keeps this pace.
+    pub(crate) fn ends_in(self, pace: Fraction) -> Millis {
         let (start, work) = self.rest();
-        start + work * u128::from(Fraction::ONE.0) / u128::from(pace.0.max(1)) <= u128::from(time.0)
+        let ends_in = start + work * u128::from(Fraction::ONE.0) / u128::from(pace.0.max(1));
+        Millis(u64::try_from(ends_in).unwrap_or(u64::MAX))
     }
 
     /// Speed over its whole run, over its speed alone, if it goes on as now for a while and then at the last pace until its end.
@@ -53,18 +56,37 @@ impl Course {
     }
 }
 
+/// How long a job takes alone in all: by its own count, else as expected.
+pub(super) fn expected_run(job: &Job) -> Millis {
+    let counted = job.counted.and_then(|counted| counted.run);
+    counted.unwrap_or(Millis::secs(job.spec.run_s()))
+}
+
 impl State {
     /// How far a job is that has GPUs.
     pub(crate) fn course(&self, job: &Job) -> Course {
         let gpus = job.placement().map_or(1, |placed| placed.gpus.len().max(1)) as u64;
         let had = self.had_until_now(job);
         let (on, done) = (Millis(had.held.0 / gpus), Millis(had.progress().0 / gpus));
-        let left = Millis::secs(job.spec.run_s()).since(done);
+        let left = expected_run(job).since(done);
         let tenants = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         let tenants = tenants.filter_map(|gpu| self.gpu(*gpu)?.tenant(job.spec.id));
         let start = tenants.map(|tenant| self.starts_until(job, tenant).since(self.now())).max();
         let start = start.unwrap_or_default();
         Course { on, done, left, start: start.min(Millis(left.0 / 2)) }
+    }
+
+    /// A running job told the share of its work that is done.
+    pub(super) fn counted(&mut self, id: JobId, attempt: u32, share: Fraction) -> Result<(), Rejected> {
+        let job = self.attempt_of(id, attempt)?;
+        let counted = Counted::next(job.counted, share, self.course(job).done);
+        self.update(id, |job| job.counted = Some(counted))
+    }
+
+    /// How long a job on its GPUs is expected to go on, at the speed that it has beside those who are there now.
+    #[must_use]
+    pub fn ends_in(&self, job: &Job) -> Millis {
+        self.course(job).ends_in(self.pace(job))
     }
 }
 
@@ -98,12 +120,12 @@ mod tests {
     #[test]
     fn the_rest_takes_as_long_as_its_pace_says() {
         let half = Fraction::percent(50);
-        let ends_within = |course: Course, seconds| course.ends_within(Millis::secs(seconds), half);
-        assert!(ends_within(course(0, 0, 10), 20) && !ends_within(course(0, 0, 10), 19));
-        let starting = Course { start: Millis::secs(5), ..course(0, 0, 10) };
-        assert!(ends_within(starting, 15) && !ends_within(starting, 14));
+        let ends_in = |course: Course| course.ends_in(half).0;
+        assert_eq!(ends_in(course(0, 0, 10)), 20_000);
+        assert_eq!(ends_in(Course { start: Millis::secs(5), ..course(0, 0, 10) }), 15_000);
         // One that takes longer than expected is not taken to be over at once.
-        assert!(!ends_within(course(100, 100, 0), 49));
+        assert_eq!(ends_in(course(100, 100, 0)), 50_000);
+        assert_eq!(course(0, 0, u64::MAX / 1000).ends_in(Fraction(0)).0, u64::MAX);
     }
 
     #[test]

@@ -327,6 +327,7 @@ impl State {
                 self.measured(*job, *attempt, *progress, *over)
             }
             Input::Stepped { job, attempt } => self.stepped(*job, *attempt),
+            Input::Counted { job, attempt, share } => self.counted(*job, *attempt, *share),
             Input::CannotSave { job, attempt, why: _ } => self.cannot_save(*job, *attempt),
             Input::Suspended { job, attempt, host } => self.suspended(*job, *attempt, *host),
             Input::Resumed { job, attempt } => self.resumed(*job, *attempt),

@@ -3,11 +3,11 @@
 //!
 //! What follows from it is the plan's.
 
-use super::State;
+use super::{Startup, State};
 use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{EndCause, GpuId, Job, JobId, SharingMode};
-use crate::progress::{Class, Company, Measured, Outlook};
+use crate::progress::{Class, Company, Measured, Outlook, Question};
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,6 +139,7 @@ impl State {
             }
         }
         outlooks.iter().for_each(|outlook| self.predictions.add(outlook));
+        self.predict_paces_of_all();
         if self.predictions.0.values().map(BTreeMap::len).sum::<usize>() > MOST_OUTLOOKS {
             self.forget_absent();
         }
@@ -176,6 +177,26 @@ impl State {
     /// What is predicted of those who might join a company, by class.
     pub(crate) fn outlooks_of(&self, there: &Company) -> Option<&BTreeMap<Class, Outlook>> {
         self.predictions.of(there)
+    }
+
+    /// Whether it is not predicted what those on a GPU do beside each other, and some are so short that it counts when they end: what
+    /// long ones do is measured soon enough.
+    pub(super) fn is_unpredicted(&self, gpu: &Gpu) -> bool {
+        let is_short = |job: &Job| self.startup(job) != Startup::default();
+        gpu.tenants.len() > 1
+            && gpu.tenants.iter().all(|tenant| tenant.pace.is_none())
+            && gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job)).any(is_short)
+    }
+
+    /// The question what they do, if that was never asked.
+    pub(crate) fn unpredicted(&self, id: GpuId, gpu: &Gpu) -> Option<Question> {
+        if !self.is_unpredicted(gpu) {
+            return None;
+        }
+        let mut there = self.company(id, gpu, SharingMode::Mps);
+        let newcomer = there.classes.pop()?;
+        let known = self.outlooks_of(&there).is_some_and(|of| of.contains_key(&newcomer));
+        (!known).then_some(Question { there, newcomer, bounds: false })
     }
 
     /// All predictions.

@@ -37,6 +37,7 @@ impl State {
             not_before: None,
             due,
             measured: None,
+            counted: None,
             past: Vec::new(),
         };
         let job = Arc::new(job);

@@ -4,6 +4,7 @@
 //! its neighbours. Of a job of minutes that is a lot, of one of hours nothing.
 
 use super::State;
+use super::course::expected_run;
 use crate::ledger::Tenant;
 use crate::model::Job;
 use crate::units::{Fraction, Millis};
@@ -33,13 +34,22 @@ const PARTS: u64 = 16;
 /// No more than so many of them: the rest is work that others may slow down.
 const MOST_PARTS: u64 = PARTS / 2;
 
-/// How a job that waits will start up, as far as that is known and counts.
+/// How a job starts up, as far as that is known and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Startup {
     /// The part of its run alone that it is.
     pub share: Fraction,
     /// How long it takes.
     pub takes: Millis,
+}
+
+impl Startup {
+    /// A job that goes on for no longer than this is taken to be over when this one works: three quarters of its start-up, since too
+    /// many at work cost each of them more than too few cost the GPU.
+    #[must_use]
+    pub const fn others_over_by(self) -> Millis {
+        Millis(self.takes.0 / 4 * 3)
+    }
 }
 
 impl From<VecDeque<(u64, Millis)>> for Starts {
@@ -96,10 +106,10 @@ impl Starts {
 }
 
 impl State {
-    /// How a job that waits will start up: for half of its run at most.
+    /// How a job starts up: for half of its run at most.
     #[must_use]
     pub fn startup(&self, job: &Job) -> Startup {
-        self.starts.of_run(job.spec.command_key, Millis::secs(job.spec.run_s()))
+        self.starts.of_run(job.spec.command_key, expected_run(job))
     }
 
     /// When the start-up of a job on a GPU ended or is expected to end: at its first step; until that is seen, once it has memory on the
@@ -145,6 +155,7 @@ mod tests {
         assert_eq!([share(0), share(5), share(20), share(40), share(45)], [0, 5000, 5000, 2500, 1875]);
         assert_eq!([share(159), share(160), share(3600)], [625, 0, 0]);
         assert_eq!([of(12).takes, of(45).takes, of(160).takes].map(|t| t.0), [6_000, 10_000, 0]);
+        assert_eq!(of(45).others_over_by().0, 7_500);
         assert_eq!(starts.of_run(2, Millis::secs(20)), Startup::default());
     }
 

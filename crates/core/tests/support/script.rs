@@ -16,12 +16,13 @@
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
-//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [before=1.0] [all=1500] [as=MODE] [with=PERCENT]
+//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [without=ID ...] [before=1.0] [all=1500] [as=MODE] [with=PERCENT]
 //!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done; the
-//!                              newcomer with so much of the threads
+//!                              newcomer with so much of the threads; some of those who are there being over
 //! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
 //! stepped ID                   its first steps were seen
+//! counts ID .4                 it says that so much of its work is done
 //! explain ID                   what each GPU says to a pending job
 //! answers ID                   the same in few words, with memory and predicted progress, beside GPUs that are held
 //! sooner ID                    what would let it start now
@@ -410,6 +411,11 @@ impl Stage {
                 let attempt = self.placement(job)?.attempt;
                 self.apply(&Input::Stepped { job, attempt })?;
             }
+            "counts" => {
+                let (job, share) = (words.job()?, share(&words.first()?)?);
+                let attempt = self.placement(job)?.attempt;
+                self.apply(&Input::Counted { job, attempt, share })?;
+            }
             "explain" => self.explain(&mut words)?,
             "answers" => self.answers(&mut words)?,
             "sooner" => self.sooner(&mut words)?,
@@ -707,6 +713,10 @@ impl Stage {
         while let Some(id) = words.take("unknown") {
             unknown.push(class(JobId(number(&id)?))?);
         }
+        let mut over = Vec::new();
+        while let Some(id) = words.take("without") {
+            over.push(JobId(number(&id)?));
+        }
         let throughput = words.take_as("all", number)?;
         let threads = words.take_as("with", number)?;
         let before = words.take_as("before", share)?.unwrap_or(Fraction::ONE);
@@ -718,7 +728,8 @@ impl Stage {
             paces.insert(class(JobId(number(&job)?))?, pace);
         }
         let tenants = self.state.gpu(id).map_or(&[][..], |gpu| &gpu.tenants);
-        let mut classes = tenants.iter().map(|t| class(t.job)).collect::<Result<Vec<_>, _>>()?;
+        let there = tenants.iter().map(|tenant| tenant.job).filter(|job| !over.contains(job));
+        let mut classes = there.map(class).collect::<Result<Vec<_>, _>>()?;
         classes.sort_unstable();
         let newcomer = class(newcomer)?;
         let joins = paces.get(&newcomer).copied().unwrap_or_default();

@@ -395,3 +395,18 @@ fn a_process_of_others_begins_the_time_alone_anew() {
     let profile = host.slowdowns.profile(a.0, GPU).unwrap();
     assert!((profile.metrics.smact_pct.unwrap().mean - 30.0).abs() < 0.1, "{profile:?}");
 }
+
+#[test]
+fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
+    let mut watch = Watch::new(1, Millis::ZERO);
+    let mut counts = |share| watch.counts(&Done { share, per_s: None, at_s: 0.0 }).map(|share| share.0);
+    assert_eq!(
+        [0.01, 0.05, 0.07, 0.11, 0.13].map(&mut counts),
+        [Some(100), None, Some(700), None, Some(1300)]
+    );
+    // It counts something else.
+    assert_eq!(counts(0.02), Some(200));
+    // One that counts nonsense is soon heard no more.
+    let heard = (0..1000).filter(|n| counts(f64::from(n % 2)).is_some()).count();
+    assert_eq!(heard, MOST_COUNTS as usize - 4);
+}
