@@ -24,6 +24,8 @@ CASES = {
     "slow": [(25, 45, 45, 2, 45), (25, 8, 110, 2, 5)],
     # Together 133 GiB and two contexts: both may stay.
     "fits": [(25, 45, 45, 4, 25), (25, 8, 88, 4, 5)],
+    # The older one keeps to what it took: the younger one is suspended until that is over.
+    "alone": [(25, 0, 25, 1, 75), (25, 8, 120, 2, 5)],
     # The older one grows, the younger one keeps to what it took: 160 GiB.
     "older": [(30, 55, 110, 4, 5), (50, 0, 50, 1, 60)],
 }

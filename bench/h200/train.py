@@ -16,14 +16,15 @@ MODELS = ["cifar", "resnet152", "gpt2", "mobilenet", "vit", "bert", "lstm"]
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=[*MODELS, "hold", "grow"], required=True)
+    parser.add_argument("--model", choices=[*MODELS, "hold", "grow", "serve"], required=True)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--gib", type=float, default=0.0, help="hold, grow: memory to allocate")
     parser.add_argument("--to-gib", type=float, default=0.0, help="grow: memory at the end")
     parser.add_argument("--at", type=float, default=0.0, help="grow: seconds of work until more is taken")
     parser.add_argument("--rate", type=float, default=1.0, help="grow: GiB a second that are taken then")
-    parser.add_argument("--rest", type=float, default=5.0, help="grow: seconds of work with all of it")
+    parser.add_argument("--rest", type=float, default=5.0, help="grow: seconds of work with all of it; serve: of all")
+    parser.add_argument("--every", type=float, default=25.0, help="serve: milliseconds between two requests")
     parser.add_argument("--fault-after", type=float, help="seconds of training, then an illegal address")
     parser.add_argument("--marks", help="file for the time of each step, twice a second at most")
     return parser.parse_args()
@@ -134,6 +135,31 @@ def grow(torch, args):
     print(f"done, {held:.1f} GiB held at most", file=sys.stderr)
 
 
+def serve(torch, args):
+    """Answers requests as they come, one sentence each, and prints how long each took from when it came."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig()).to("cuda").half().eval()
+    tokens = torch.randint(0, 30522, (1, 128), device="cuda")
+    marks = open(args.marks, "a", buffering=1) if args.marks else None
+    with torch.inference_mode():
+        for _ in range(20):
+            model(input_ids=tokens)
+        torch.cuda.synchronize()
+        started = time.time()
+        every, asked = args.every / 1000, 0
+        while asked * every < args.rest:
+            came = started + asked * every
+            time.sleep(max(0.0, came - time.time()))
+            model(input_ids=tokens)
+            torch.cuda.synchronize()
+            took = (time.time() - came) * 1000
+            print(f"latency {took:.3f} ms", flush=True)
+            if marks:
+                marks.write(f"{time.time():.3f} {took:.3f}\n")
+            asked += 1
+
+
 def main():
     args = arguments()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -144,6 +170,9 @@ def main():
         return
     if args.model == "grow":
         grow(torch, args)
+        return
+    if args.model == "serve":
+        serve(torch, args)
         return
     step = make_step(torch, args)
     for _ in range(3):

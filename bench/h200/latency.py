@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""A server beside trainings on one GPU, with and without a limit on its latency.
+
+    python3 bench/h200/latency.py --carma target/h200/carma --out results
+
+A BERT base that answers 40 requests a second, one sentence each, and trainings of which carma knows what they do alone, under the default policy
+with MPS. Played with `--latency` and without. The latencies are those that the server measured; which trainings came beside it, with how
+many threads, is asked of `carma show`. Wants two GPUs, the second for a look at the trainings alone. Two minutes a play; `--virtual` rehearses on
+virtual GPUs. Writes latency.json.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+from first_run import TRAIN, Carma, guarded, machine, wait_for
+
+# Kind, steps, and for --virtual: GiB, SM, DRAM.
+TRAININGS = [("cifar", 6000, 1.0, 0.23, 0.05), ("vit", 3000, 6.4, 0.7, 0.3)]
+
+
+def submit(carma, name, command, *more):
+    command = [carma.options.carma, "--socket", carma.socket, "submit", "--parsable", "--name", name, *more, "--", *command]
+    answer = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise RuntimeError(f"carma submit {name}: {answer.stderr.strip()}")
+    return int(answer.stdout)
+
+
+def server(carma, limit_ms, seconds):
+    marks = os.path.join(carma.dir, "latencies")
+    if carma.options.virtual:
+        command = [carma.options.carma, "virtual-task", "--memory=1G", "--sm=0.2", "--dram=0.1", "--startup=3s", f"--work={seconds}s"]
+        command += ["--latency=6ms"]
+    else:
+        command = [sys.executable, TRAIN, "--model", "serve", "--rest", seconds, "--marks", marks]
+    more = [] if limit_ms is None else ["--latency", f"{limit_ms}ms"]
+    return submit(carma, "server", command, *more), marks
+
+
+def training(carma, task, *more):
+    kind, steps, gib, sm, dram = task
+    if carma.options.virtual:
+        command = [carma.options.carma, "virtual-task", f"--memory={gib}G", f"--sm={sm}", f"--dram={dram}", "--startup=3s", "--work=200s"]
+    else:
+        command = [sys.executable, TRAIN, "--model", kind, "--steps", steps]
+    return submit(carma, kind, command, *more)
+
+
+def profile(carma, task):
+    """Runs a training alone until carma knows what it does: after its start-up, fifteen seconds."""
+    options = carma.options
+    job = training(carma, task, "--exclusive")
+    carma.running(job, 60)
+    time.sleep(options.look)
+    carma.text("cancel", str(job))
+    wait_for(lambda: carma.show(job)["job"]["ended_ms"], 30, f"{task[0]} to end")
+
+
+def latencies(carma, job, marks):
+    """(when, milliseconds) of each request. A virtual server prints no time."""
+    if not carma.options.virtual:
+        # It is there once the server has started up.
+        if not os.path.exists(marks):
+            return []
+        with open(marks) as file:
+            return [tuple(map(float, line.split())) for line in file if line.endswith("\n")]
+    found = re.findall(r"latency ([0-9.]+) ms", carma.text("logs", str(job)))
+    return [(float(at), float(ms)) for at, ms in enumerate(found)]
+
+
+def told(shown):
+    """What `carma show` says of latency."""
+    pairs = shown.items() if isinstance(shown, dict) else enumerate(shown)
+    found = {}
+    for key, value in pairs:
+        if isinstance(value, (dict, list)):
+            found |= told(value)
+        elif "latency" in str(key) or key == "requests":
+            found[key] = value
+    return found
+
+
+def percentile(values, percent):
+    values = sorted(values)
+    return values[min(len(values) - 1, len(values) * percent // 100)] if values else None
+
+
+def play(options, limit_ms):
+    carma = Carma(options, "adaptive", "mps", config="")
+    try:
+        job, marks = server(carma, limit_ms, 300)
+        carma.running(job, 90)
+        wait_for(lambda: len(latencies(carma, job, marks)) > 0, 120, "the first request")
+        began = time.time()
+        for task in TRAININGS:
+            profile(carma, task)
+        # All are to meet.
+        for gpu in carma.json("gpus")["gpus"][1:]:
+            carma.text("drain", str(gpu["index"]))
+        time.sleep(max(0, began + options.alone - time.time()))
+        came = time.time()
+        alone = [ms for _, ms in latencies(carma, job, marks)]
+        jobs = [training(carma, task) for task in TRAININGS]
+        looks = []
+        while time.time() < came + options.beside:
+            time.sleep(1)
+            shown = [carma.show(other) for other in jobs]
+            beside = [
+                {"name": s["job"]["name"], "threads": s["attempts"][-1].get("thread_pct")} for s in shown if s["job"]["state"] == "RUNNING"
+            ]
+            looks.append({"t": time.time(), "beside": beside})
+        waits = {s["job"]["name"]: s["job"]["reason"]["text"] for s in shown if s["job"]["state"] != "RUNNING"}
+        every = latencies(carma, job, marks)
+        # When all of it counts as started: imports take up to twenty seconds.
+        late = [ms for at, ms in every if at >= came + options.beside / 2] if not options.virtual else [ms for _, ms in every[len(alone) :]]
+        return {
+            "limit_ms": limit_ms,
+            "requests": len(every),
+            "alone": {p: percentile(alone, p) for p in (50, 99)},
+            "beside": {p: percentile(late, p) for p in (50, 99)},
+            "within": None if limit_ms is None else sum(ms <= limit_ms for ms in late) / max(len(late), 1),
+            "shown": told(carma.show(job)),
+            "evicted": {s["job"]["name"]: [a["verdict"] for a in s["attempts"] if a["verdict"]] for s in shown},
+            "waits": waits,
+            "looks": looks,
+        }
+    finally:
+        carma.stop()
+
+
+def table(runs):
+    def ms(value):
+        return "-" if value is None else f"{value:.1f}"
+
+    print(f"{'limit ms':>9}{'requests':>10}{'p50 alone':>11}{'p99 alone':>11}{'p50 beside':>12}{'p99 beside':>12}{'within':>8}  beside it in the end")
+    for run in runs:
+        if "error" in run:
+            print(run["error"])
+            continue
+        names = [f"{b['name']}{'' if b['threads'] is None else ' ' + str(b['threads']) + ' %'}" for b in run["looks"][-1]["beside"]]
+        within = "-" if run["within"] is None else f"{run['within']:.3f}"
+        limit = "none" if run["limit_ms"] is None else run["limit_ms"]
+        print(
+            f"{limit:>9}{run['requests']:10}{ms(run['alone'][50]):>11}{ms(run['alone'][99]):>11}"
+            f"{ms(run['beside'][50]):>12}{ms(run['beside'][99]):>12}{within:>8}  {', '.join(names) or 'nobody'}"
+        )
+        for name, verdicts in run["evicted"].items():
+            for verdict in verdicts:
+                print(f"{'':11}{name}: {verdict}")
+        for name, why in run["waits"].items():
+            print(f"{'':11}{name} waits: {why}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--carma", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--virtual", action="store_true")
+    parser.add_argument("--limits", default="20,none", help="milliseconds")
+    parser.add_argument("--alone", type=float, default=25, help="seconds before others come")
+    parser.add_argument("--look", type=float, default=33, help="seconds that each training has alone")
+    parser.add_argument("--beside", type=float, default=60, help="seconds after that")
+    options = parser.parse_args()
+    options.carma = os.path.abspath(options.carma)
+    options.virtual_gpus = "virtual:2xH200"
+    os.makedirs(options.out, exist_ok=True)
+    result = {"machine": machine(options), "runs": []}
+    for limit in options.limits.split(","):
+        started = time.time()
+        result["runs"].append(guarded(play, options, None if limit == "none" else float(limit)))
+        print(f"{limit}: {time.time() - started:.0f} s", flush=True)
+        with open(os.path.join(options.out, "latency.json"), "w") as file:
+            json.dump(result, file, indent=1)
+    print(json.dumps(result["machine"]))
+    table(result["runs"])
+
+
+if __name__ == "__main__":
+    main()
