@@ -927,10 +927,13 @@ impl World {
         let predicted = options.policy.goes_by_predictions() || options.max_slowdown.is_some() || limited;
         let urgent = self.state.queue().iter().any(QueueKey::is_urgent);
         let keeps = predicted && (urgent || !self.overdue().is_empty());
+        let running = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let ends: BTreeMap<JobId, Millis> =
+            running.map(|job| (job.spec.id, self.state.ends_in(job))).collect();
         for action in made.actions.into_iter().take(count) {
             if let Action::Launch { job, placement } = &action {
                 self.has_room(*job, placement)?;
-                self.keeps_floor(*job, placement)?;
+                self.keeps_floor(*job, placement, &ends)?;
             }
             if let Action::End { job, level, cause, .. } = &action {
                 self.is_asked_in_turn(*job, *level, cause)?;
@@ -980,7 +983,8 @@ impl World {
     /// Where progress counts, who joins others was predicted to leave each of them, and to keep, what must be left, and to add
     /// what must be added unless it is overdue. Who starts up for part of its run may keep less while it works, and those who
     /// will be over by then do not count.
-    fn keeps_floor(&self, job: JobId, placement: &Placement) -> Check {
+    /// `ends`: of the jobs that ran when the plan was made; it expects no end of those that it places.
+    fn keeps_floor(&self, job: JobId, placement: &Placement, ends: &BTreeMap<JobId, Millis>) -> Check {
         let Some(rule) = self.state.options().policy.progress else { return Ok(()) };
         let job = self.state.job(job).unwrap();
         let overdue = self.state.is_overdue(job, self.clock.max(self.state.now()));
@@ -997,7 +1001,8 @@ impl World {
                 classes
             };
             let now = of(&|_| true);
-            let at_work = of(&|job| !starts || self.state.ends_in(job) > start.others_over_by());
+            let is_over = |ends_in: &Millis| starts && *ends_in <= start.others_over_by();
+            let at_work = of(&|job| !ends.get(&job.spec.id).is_some_and(is_over));
             let kind = |outlook: &Outlook| self.state.gpu(outlook.there.kind).unwrap().info.name.as_str();
             let keeps = |classes: &Vec<Class>, outlook: &Outlook| {
                 (&outlook.there.classes, outlook.newcomer, kind(outlook))
@@ -1007,8 +1012,9 @@ impl World {
                     && (starts || outlook.paces.iter().all(|pace| pace.expected >= rule.dip()))
                     && (overdue || outlook.gain_over_run(start.share) >= rule.gain)
             };
-            let kept =
-                |classes| at_work.is_empty() || self.state.outlooks().any(|outlook| keeps(classes, outlook));
+            let kept = |classes: &Vec<Class>| {
+                classes.is_empty() || self.state.outlooks().any(|outlook| keeps(classes, outlook))
+            };
             // Where it is not predicted what they do then, all who are there now count.
             prop_assert!(
                 kept(&at_work) || kept(&now),
