@@ -42,7 +42,7 @@ class Carma:
         text, config = config, os.path.join(self.dir, "carma.toml")
         with open(config, "w") as file:
             file.write(text)
-        gpus = getattr(options, "virtual_gpus", "virtual:1xH200") if options.virtual else "nvml"
+        gpus = virtual_gpus(options) if options.virtual else "nvml"
         self.log = open(os.path.join(self.dir, "daemon.log"), "w")
         command = [options.carma, "--socket", self.socket, "serve", "--gpus", gpus, "--config", config]
         command += ["--state", os.path.join(self.dir, "state"), "--policy", policy, "--sharing", sharing]
@@ -127,6 +127,10 @@ class Carma:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(timeout=30)
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def virtual_gpus(options):
+    return getattr(options, "virtual_gpus", "virtual:1xH200")
 
 
 def wait_for(check, seconds, what):
@@ -386,6 +390,20 @@ def guarded(part, options, *args):
     return result
 
 
+def play_all(options, name, plays, play, table):
+    """Each of these plays (name and argument); writes NAME.json after each, and prints the table of all."""
+    os.makedirs(options.out, exist_ok=True)
+    result = {"machine": machine(options), "runs": []}
+    for what, argument in plays:
+        started = time.time()
+        result["runs"].append(guarded(play, options, argument))
+        print(f"{what}: {time.time() - started:.0f} s", flush=True)
+        with open(os.path.join(options.out, f"{name}.json"), "w") as file:
+            json.dump(result, file, indent=1)
+    print(json.dumps(result["machine"]))
+    table(result["runs"])
+
+
 def part_faults(options):
     parts = (out_of_memory, fault, cancel, strangers)
     return {p.__name__: guarded(p, options) for p in parts if options.only in (None, p.__name__)}
@@ -395,7 +413,7 @@ def machine(options):
     info = {"date": time.strftime("%Y-%m-%d"), "kernel": platform.release(), "cpus": os.cpu_count()}
     info["carma"] = subprocess.run([options.carma, "--version"], capture_output=True, text=True).stdout.strip()
     if options.virtual:
-        return info | {"gpu": "virtual:1xH200, a model and not a measurement"}
+        return info | {"gpu": f"{virtual_gpus(options)}, a model and not a measurement"}
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     info["gpu"] = subprocess.run(query, capture_output=True, text=True).stdout.strip()
     # Reads all that the tasks import from disk, so that the first task is not slower than the others.

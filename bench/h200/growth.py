@@ -8,13 +8,11 @@ makes all amounts those of a GPU with 80 GiB. Two to three minutes a case on one
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
-import time
 
-from first_run import TRAIN, Carma, guarded, machine, story, wait_for
+from first_run import TRAIN, Carma, play_all, story, wait_for
 
 # Of an H200 with 140 GiB: (GiB at first, seconds of work until more is taken, GiB in the end, GiB a second, seconds of work with
 # all of it). A job may have company once it was alone for about half a minute.
@@ -111,16 +109,7 @@ def main():
     parser.add_argument("--patience", type=float, default=240, help="seconds that a case may take")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
-    os.makedirs(options.out, exist_ok=True)
-    result = {"machine": machine(options), "runs": []}
-    for case in options.cases.split(","):
-        started = time.time()
-        result["runs"].append(guarded(play, options, case))
-        print(f"{case}: {time.time() - started:.0f} s", flush=True)
-        with open(os.path.join(options.out, "growth.json"), "w") as file:
-            json.dump(result, file, indent=1)
-    print(json.dumps(result["machine"]))
-    table(result["runs"])
+    play_all(options, "growth", [(case, case) for case in options.cases.split(",")], play, table)
 
 
 if __name__ == "__main__":

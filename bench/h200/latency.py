@@ -10,14 +10,13 @@ virtual GPUs. Writes latency.json.
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
 import sys
 import time
 
-from first_run import TRAIN, Carma, guarded, machine, wait_for
+from first_run import TRAIN, Carma, play_all, wait_for
 
 # Kind, steps, and for --virtual: GiB, SM, DRAM.
 TRAININGS = [("cifar", 6000, 1.0, 0.23, 0.05), ("vit", 3000, 6.4, 0.7, 0.3)]
@@ -147,7 +146,7 @@ def table(runs):
         limit = "none" if run["limit_ms"] is None else run["limit_ms"]
         print(
             f"{limit:>9}{run['requests']:10}{ms(run['alone'][50]):>11}{ms(run['alone'][99]):>11}"
-            f"{ms(run['beside'][50]):>12}{ms(run['beside'][99]):>12}{within:>8}  {', '.join(names) or 'nobody'}"
+            f"{ms(run['beside'][50]):>12}{ms(run['beside'][99]):>12}{within:>8}  {', '.join(names) or 'none'}"
         )
         for name, verdicts in run["evicted"].items():
             for verdict in verdicts:
@@ -168,16 +167,8 @@ def main():
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
     options.virtual_gpus = "virtual:2xH200"
-    os.makedirs(options.out, exist_ok=True)
-    result = {"machine": machine(options), "runs": []}
-    for limit in options.limits.split(","):
-        started = time.time()
-        result["runs"].append(guarded(play, options, None if limit == "none" else float(limit)))
-        print(f"{limit}: {time.time() - started:.0f} s", flush=True)
-        with open(os.path.join(options.out, "latency.json"), "w") as file:
-            json.dump(result, file, indent=1)
-    print(json.dumps(result["machine"]))
-    table(result["runs"])
+    plays = [(limit, None if limit == "none" else float(limit)) for limit in options.limits.split(",")]
+    play_all(options, "latency", plays, play, table)
 
 
 if __name__ == "__main__":

@@ -110,11 +110,11 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// What is so of a job that nobody is beside.
-    pub(crate) const fn alone(nobody: Company, newcomer: Class) -> Self {
+    /// A job without neighbours: it keeps all of its speed.
+    pub(crate) const fn alone(there: Company, newcomer: Class) -> Self {
         let joins = Pace { expected: Fraction::ONE, lower: Some(Fraction::ONE) };
         Self {
-            there: nobody,
+            there,
             newcomer,
             paces: Vec::new(),
             joins,

@@ -198,16 +198,15 @@ fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
     let joined = (0..).map(GpuId).zip(state.gpus()).filter(|(_, gpu)| may_be_joined(gpu));
     for (id, gpu) in joined.take(COMPANIES) {
         let (server, [turns, by_server]) = state.companies(id, gpu);
+        let server = server_of(gpu, server);
         let room = gpu.free(state.options().policy.reserve).unwrap_or_default();
         let jobs = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
         let ends: Vec<(Class, Millis)> = jobs.map(|job| (job.class(), state.ends_in(job))).collect();
         for candidate in of_short.iter().filter(|candidate| candidate.needs <= room) {
-            let of_candidate = candidate.server.filter(|_| gpu.info.no_mps.is_none());
-            let side_by_side = of_candidate.is_some() && server.with(of_candidate) != Server::Several;
-            let now = if side_by_side { &by_server } else { &turns };
+            let now = if meets(server, SharingMode::Mps, candidate.server) { &by_server } else { &turns };
             let over = ends.iter().filter(|(_, ends_in)| *ends_in <= candidate.others_over_by);
             let there = now.without(over.map(|(class, _)| *class));
-            // Beside those who are there now it was asked already, and beside nobody nothing is to be asked.
+            // Beside all present jobs it was asked above; a job without neighbours needs no prediction.
             let is_other = there.classes.len() < now.classes.len() && !there.classes.is_empty();
             let known = |of: &BTreeMap<Class, Outlook>| of.contains_key(&candidate.class);
             if is_other && !state.outlooks_of(&there).is_some_and(known) {
@@ -261,6 +260,14 @@ fn may_be_joined(gpu: &Gpu) -> bool {
     gpu.present && !gpu.tenants.is_empty() && !gpu.tenants.iter().any(|t| t.exclusive)
 }
 
+/// The one MPS server of all jobs on a GPU; `None`: they take turns, and so does a job that joins them.
+const fn server_of(gpu: &Gpu, server: Server) -> Option<u32> {
+    match server {
+        Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
+        Server::One(_) | Server::Unused | Server::Several => None,
+    }
+}
+
 /// The companies that are on GPUs, as candidates find them: those who take turns with them, and those of their MPS server.
 fn companies(state: &State, candidates: &[Candidate<'_>]) -> Vec<((SharingMode, Company), There)> {
     let reserve = state.options().policy.reserve;
@@ -268,10 +275,7 @@ fn companies(state: &State, candidates: &[Candidate<'_>]) -> Vec<((SharingMode, 
     let mut companies: BTreeMap<(SharingMode, Company), There> = BTreeMap::new();
     for (id, gpu) in (0..).map(GpuId).zip(state.gpus()).filter(|(_, gpu)| may_be_joined(gpu)) {
         let (server, found) = state.companies(id, gpu);
-        let server = match server {
-            Server::One(server) if gpu.info.no_mps.is_none() => Some(server),
-            Server::One(_) | Server::Unused | Server::Several => None,
-        };
+        let server = server_of(gpu, server);
         let (limited, room) = (is_limited(state, gpu), gpu.free(reserve).unwrap_or_default());
         for (mode, company) in [SharingMode::TimeSlice, SharingMode::Mps].into_iter().zip(found) {
             if !servers.iter().any(|of_candidate| meets(server, mode, *of_candidate)) {

@@ -319,7 +319,7 @@ impl<'a> Slot<'a> {
         if !limited && !by_throughput && policy.progress.is_none() {
             return None;
         }
-        let (Some(beside), Some(outlook)) = (&self.beside, self.outlook_now(want)) else {
+        let Some((beside, outlook)) = self.outlook_now(want) else {
             return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
         };
         let unknown = outlook.unknown.first().map(|class| beside.who(want.job, want.class, *class));
@@ -327,7 +327,7 @@ impl<'a> Slot<'a> {
             return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
-            let outlook = &*self.at_work(want, outlook);
+            let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
             let least = if want.overdue { Fraction(0) } else { rule.gain };
             let (job, expected) = (want.job, outlook.joins.expected);
             if outlook.joins_over_run(want.start.share) < rule.floor {
@@ -414,19 +414,14 @@ impl<'a> Slot<'a> {
 
     /// What is predicted of a job here, beside those who are there once it works.
     pub(super) fn outlook(&self, want: &Want) -> Option<Cow<'a, Outlook>> {
-        let now = self.outlook_now(want)?;
-        Some(self.at_work(want, now))
+        let (beside, now) = self.outlook_now(want)?;
+        Some(beside.outlook_at_work(now, self.server_for(want), want.start))
     }
 
-    /// The same beside those who are there now.
-    fn outlook_now(&self, want: &Want) -> Option<&'a Outlook> {
-        self.beside.as_ref()?.outlook(want.class, self.server_for(want))
-    }
-
-    /// What is predicted at first, and then once the job works.
-    fn at_work(&self, want: &Want, now: &'a Outlook) -> Cow<'a, Outlook> {
-        let at_work = |beside: &Beside<'a>| beside.outlook_at_work(now, self.server_for(want), want.start);
-        self.beside.as_ref().map_or(Cow::Borrowed(now), at_work)
+    /// The jobs that are there now, and what is predicted of a job beside them.
+    fn outlook_now(&self, want: &Want) -> Option<(&Beside<'a>, &'a Outlook)> {
+        let beside = self.beside.as_ref()?;
+        Some((beside, beside.outlook(want.class, self.server_for(want))?))
     }
 
     /// What is predicted, job by job.
