@@ -233,6 +233,7 @@ fn run_time() -> impl Strategy<Value = RunTime> {
         high_s: low_s * 5,
         basis,
         runs,
+        counted: low_s % 2 == 1,
     })
 }
 

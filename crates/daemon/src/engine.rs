@@ -374,6 +374,7 @@ impl Engine {
         self.batch.inputs.push((self.state.now(), input));
         self.batch.finished.extend(applied.finished);
         if let Some((job, attempt)) = exited {
+            self.parts.durations.ended(job);
             self.learn(job, attempt);
         }
         for id in over {
@@ -406,13 +407,26 @@ impl Engine {
         self.spread(id);
     }
 
-    /// Tells jobs that wait what is expected of them now: all of the same program, and of the first in the queue those of whose
-    /// command too little is known.
-    fn spread(&mut self, over: JobId) {
+    /// Learns how long a running job takes by its own count, until it is over.
+    fn learn_count(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        let attempt = job.placement().map(|placement| placement.attempt);
+        let (Some(attempt), Some(run)) = (attempt, job.counted.and_then(|counted| counted.run)) else {
+            return;
+        };
+        let Ok(Some(stored)) = self.parts.journal.job(id) else { return };
+        if self.parts.durations.count(id, &stored, attempt, run) {
+            self.spread(id);
+        }
+    }
+
+    /// Tells jobs that wait what is expected of them now that a job taught something: all of the same program, and of the first in
+    /// the queue those of whose command too little is known.
+    fn spread(&mut self, teacher: JobId) {
         let state = &self.state;
         let waits =
             |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
-        for id in self.parts.memory.news_to(over, waits) {
+        for id in self.parts.memory.news_to(teacher, waits) {
             let spec = self.state.job(id).map(|job| &job.spec);
             let before = spec.map(|s| s.forecasts);
             let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
@@ -945,7 +959,13 @@ impl Engine {
     fn predict(&mut self, now: Millis) {
         let looks = self.parts.board.looks();
         for input in self.parts.slowdowns.look(now, &self.state, &looks) {
-            self.apply(input);
+            let counted = match &input {
+                Input::Counted { job, .. } => Some(*job),
+                _ => None,
+            };
+            if let (Some(job), true) = (counted, self.apply(input)) {
+                self.learn_count(job);
+            }
         }
         for input in self.parts.slowdowns.news_of_profiles(&self.state) {
             self.apply(input);

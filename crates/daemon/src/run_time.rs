@@ -4,7 +4,7 @@ use crate::journal::StoredJob;
 use crate::memory::signature;
 use carma_api::wire::{LeftView, RunTimeView, SubmitRequest};
 use carma_core::explain::Reason;
-use carma_core::model::{Attempt, ExitStatus, Job, Phase, RunTime};
+use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
 use carma_run_time::{Class, Run, RunTimes, left_s};
@@ -57,6 +57,19 @@ impl Durations {
         // It may have gone on where an earlier attempt had saved its work: all of it takes longer.
         run.cut |= stored.request.saves_its_work() && attempt.placement.attempt > 1;
         self.times.learn(&class(&stored.request, stored.uid), run);
+    }
+
+    /// A running job's own count says how long its attempt takes alone. Whether jobs that wait are to hear of it.
+    pub fn count(&mut self, job: JobId, stored: &StoredJob, attempt: u32, run: Millis) -> bool {
+        // One that went on where an earlier attempt had saved its work says nothing of a whole run.
+        let whole = attempt == 1 || !stored.request.saves_its_work();
+        let count = whole.then(|| (class(&stored.request, stored.uid), run.0.div_ceil(1000)));
+        self.times.count(job.0, count)
+    }
+
+    /// An attempt is over: its count says nothing more.
+    pub fn ended(&mut self, job: JobId) {
+        self.times.count(job.0, None);
     }
 }
 

@@ -8,8 +8,11 @@
 //! takes *at least* so long: it is censored, as in Kaplan and Meier (JASA 53, 1958), and moves its weight to the runs that
 //! took longer.
 //!
+//! While no run of a class has come to its end, what running jobs count (`step 300/1000`) stands in for it.
+//!
 //! What the numbers below were chosen on, and how good the forecasts are: docs/research/runtime.md.
 
+mod counts;
 mod forecast;
 pub mod news;
 mod quantile;
@@ -17,6 +20,7 @@ mod quantile;
 pub use forecast::left_s;
 
 use carma_core::model::{RunTime, RunsOf};
+use counts::Counts;
 use fnv::FnvHasher;
 use quantile::{Weighted, quantiles};
 use serde::{Deserialize, Serialize};
@@ -169,6 +173,7 @@ pub struct RunTimes {
     by_use: BTreeSet<(u64, (RunsOf, u64))>,
     updates: u64,
     changed: BTreeSet<(RunsOf, u64)>,
+    counts: Counts,
 }
 
 impl RunTimes {
@@ -222,7 +227,13 @@ impl RunTimes {
         self.make_room();
     }
 
-    /// What is expected of a job's next run; `None` where no run is known that came to its end.
+    /// How long a running job takes in all, alone on its GPUs, by its own count; `None`: it runs no more, or counts nothing.
+    /// Jobs have numbers of the caller's. Whether that says much else than before.
+    pub fn count(&mut self, job: u64, count: Option<(Class, u64)>) -> bool {
+        self.counts.set(job, count)
+    }
+
+    /// What is expected of a job's next run; `None` where no run is known that came to its end, and none that counts.
     #[must_use]
     pub fn forecast(&self, class: &Class) -> Option<RunTime> {
         let mut weighted: Vec<Weighted> = Vec::new();
@@ -230,31 +241,35 @@ impl RunTimes {
         // What all narrower levels leave to the wider ones.
         let mut left = 1.0;
         for (level, key) in levels(class) {
-            let Some(runs) = self.classes.get(&(level, key)).filter(|runs| !runs.runs.is_empty()) else {
-                continue;
-            };
-            let weights = runs.weights(level);
-            let both = || runs.runs.iter().zip(&weights);
+            let mut runs: Vec<(Run, f64)> = Vec::new();
+            if let Some(known) = self.classes.get(&(level, key)) {
+                runs.extend(known.runs.iter().copied().zip(known.weights(level)));
+            }
+            let counted = runs.iter().all(|(run, _)| run.cut);
+            if counted {
+                runs.extend(self.counts.of(level, key).map(|seconds| (Run { seconds, cut: false }, 1.0)));
+            }
             // By the ends alone: however many runs were cut off, they move no weight from one level to another.
-            let own: f64 = both().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
+            let own: f64 = runs.iter().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
             // The widest level takes what is left.
             let all = if level == RunsOf::All { own } else { own + wider(level) };
             if all == 0.0 {
                 continue;
             }
-            weighted.extend(both().map(|(run, weight)| Weighted {
+            let ended = runs.iter().filter(|(run, _)| !run.cut).count();
+            weighted.extend(runs.into_iter().map(|(run, weight)| Weighted {
                 seconds: run.seconds,
                 cut: run.cut,
                 weight: left * weight / all,
             }));
-            // The narrowest level with a run that came to its end gives the forecast its name.
-            let ended = runs.runs.iter().filter(|run| !run.cut).count();
-            basis = basis.or((ended > 0).then_some((level, ended)));
+            // The narrowest level with a run that came to its end, or counts, gives the forecast its name.
+            basis = basis.or((ended > 0).then_some((level, ended, counted)));
             left *= 1.0 - own / all;
         }
-        let (basis, runs) = basis?;
+        let (basis, runs, counted) = basis?;
         let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;
-        Some(RunTime { low_s, median_s, high_s, basis, runs: u32::try_from(runs).unwrap_or(u32::MAX) })
+        let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+        Some(RunTime { low_s, median_s, high_s, basis, runs, counted })
     }
 
     fn make_room(&mut self) {

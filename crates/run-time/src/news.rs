@@ -15,7 +15,7 @@ const FEW: u32 = 8;
 pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
     let Some(before) = before else { return true };
     let moved = |before: u64, now: u64| before.abs_diff(now) > before / 10;
-    before.basis != now.basis
+    (before.basis, before.counted) != (now.basis, now.counted)
         || now.runs >= before.runs.saturating_mul(2)
         || moved(before.low_s, now.low_s)
         || moved(before.median_s, now.median_s)
@@ -35,7 +35,14 @@ mod tests {
 
     #[test]
     fn a_little_more_is_no_news() {
-        let one = RunTime { low_s: 100, median_s: 200, high_s: 300, basis: RunsOf::Command, runs: 4 };
+        let one = RunTime {
+            low_s: 100,
+            median_s: 200,
+            high_s: 300,
+            basis: RunsOf::Command,
+            runs: 4,
+            counted: false,
+        };
         assert!(is_news(None, &one) && !is_news(Some(&one), &one));
         assert!(!is_news(Some(&one), &RunTime { median_s: 210, runs: 5, ..one }));
         for news in [
@@ -44,6 +51,7 @@ mod tests {
             RunTime { high_s: 400, ..one },
             RunTime { runs: 8, ..one },
             RunTime { basis: RunsOf::User, ..one },
+            RunTime { counted: true, ..one },
         ] {
             assert!(is_news(Some(&one), &news), "{news:?}");
         }
@@ -51,7 +59,7 @@ mod tests {
 
     #[test]
     fn few_runs_of_others_are_little() {
-        let one = RunTime { low_s: 1, median_s: 2, high_s: 3, basis: RunsOf::User, runs: 7 };
+        let one = RunTime { low_s: 1, median_s: 2, high_s: 3, basis: RunsOf::User, runs: 7, counted: false };
         assert!(
             is_little(None)
                 && is_little(Some(&one))

@@ -53,6 +53,37 @@ fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_
 }
 
 #[test]
+fn until_a_run_is_over_running_jobs_counts_say_how_long_it_takes() {
+    let mut times = RunTimes::default();
+    let counts = |class, seconds| Some((class, seconds));
+    assert!(times.count(7, counts(class(1, 1, 1), 100)));
+    let of =
+        |times: &RunTimes, class| times.forecast(&class).map(|f| (f.median_s, f.basis, f.runs, f.counted));
+    assert_eq!(of(&times, class(1, 1, 1)), Some((100, RunsOf::Command, 1, true)));
+    assert_eq!(of(&times, class(1, 1, 2)), Some((100, RunsOf::Program, 1, true)));
+    assert_eq!(of(&times, class(1, 2, 1)), Some((100, RunsOf::User, 1, true)));
+    // Other users learn nothing from what a job says of itself.
+    assert_eq!(of(&times, class(2, 1, 1)), None);
+    // A little more is not told; much more is.
+    assert!(!times.count(7, counts(class(1, 1, 1), 109)));
+    assert!(times.count(7, counts(class(1, 1, 1), 200)));
+    assert!(times.count(8, counts(class(1, 1, 1), 220)));
+    assert_eq!(of(&times, class(1, 1, 1)), Some((200, RunsOf::Command, 2, true)));
+    // It takes at least as long as one that was cut off.
+    times.learn(&class(1, 1, 1), cut(210));
+    assert_eq!(of(&times, class(1, 1, 1)), Some((220, RunsOf::Command, 2, true)));
+    // Once one is over, it says more than counts do: of its command, and of those that nothing nearer is known of.
+    times.learn(&class(1, 1, 1), ran(300));
+    assert_eq!(of(&times, class(1, 1, 1)), Some((300, RunsOf::Command, 1, false)));
+    assert!(times.count(7, None) && times.count(8, None) && !times.count(8, None));
+    assert_eq!(times.counts, counts::Counts::default());
+    // None of it is stored.
+    let mut counted = RunTimes::default();
+    assert!(counted.count(1, counts(class(1, 1, 1), 0)) && counted.changes() == Ok(Vec::new()));
+    assert_eq!(of(&counted, class(1, 1, 1)), Some((1, RunsOf::Command, 1, true)));
+}
+
+#[test]
 fn what_was_cut_off_is_a_lower_bound() {
     let mut times = RunTimes::default();
     times.learn(&class(1, 1, 1), cut(50));

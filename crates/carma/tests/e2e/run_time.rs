@@ -94,7 +94,21 @@ fn a_job_that_counts_says_how_far_it_is() {
 #[test]
 fn a_count_says_when_a_running_job_ends() {
     let mut daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
-    daemon.end_of(daemon.submit(task(&["--memory=2G", "--sm=0.3", "--work=30s", "--startup=4s"], None)));
+    let counts = || task(&["--memory=2G", "--sm=0.3", "--work=30s", "--startup=4s"], None);
+    let mut alone = counts();
+    alone.exclusive = true;
+    let (job, waits) = (daemon.submit(alone.clone()), daemon.submit(alone));
+    // One that waits is told what the one that runs counts.
+    until("told", || {
+        let told = daemon.show(waits).job.run_time?;
+        (told.source == "1 running job's count of this command").then_some(())?;
+        assert!((30..=40).contains(&told.median_s), "{told:?}");
+        Some(())
+    });
+    daemon.end_of(job);
+    let told = daemon.show(waits).job.run_time.expect("a run is over");
+    assert_eq!(told.source, "1 run of this command");
+    daemon.end_of(waits);
     daemon.kill();
     let db = rusqlite::Connection::open(daemon.dir.path().join("state/carma.db")).unwrap();
     let mut query = db.prepare("SELECT at_ms, body FROM inputs ORDER BY seq").unwrap();
@@ -104,9 +118,11 @@ fn a_count_says_when_a_running_job_ends() {
     for (at, body) in rows.map(Result::unwrap) {
         let (at, input) = (Millis(at.try_into().unwrap()), serde_json::from_str(&body).unwrap());
         state.apply(at, &input).unwrap();
-        if let Input::Counted { job, attempt: 1, share } = input {
+        if let Input::Counted { job: of, attempt: 1, share } = input
+            && of.0 == job
+        {
             shares.push(share.0);
-            runs.extend(state.job(job).unwrap().counted.unwrap().run);
+            runs.extend(state.job(of).unwrap().counted.unwrap().run);
         }
     }
     // The first says nothing yet.

@@ -17,6 +17,9 @@ pub struct RunTime {
     pub basis: RunsOf,
     /// How many of those came to their end.
     pub runs: u32,
+    /// None of them has come to its end: the times are what the counts of so many running jobs say (`step 300/1000`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub counted: bool,
 }
 
 /// Whose runs a forecast of run time rests on, best first.
@@ -35,7 +38,12 @@ pub enum RunsOf {
 
 impl fmt::Display for RunTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = if self.runs == 1 { "run" } else { "runs" };
+        let runs = match (self.counted, self.runs) {
+            (false, 1) => "run",
+            (false, _) => "runs",
+            (true, 1) => "running job's count",
+            (true, _) => "running jobs' counts",
+        };
         let whose = match self.basis {
             RunsOf::Command => "this command",
             RunsOf::Program => "this program with other arguments",

@@ -75,13 +75,22 @@ impl State {
     /// Its first steps were seen.
     pub(super) fn stepped(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
         let now = self.now;
-        let gpus = self.attempt_of(id, attempt)?.placement().map(|p| p.gpus.clone()).unwrap_or_default();
+        let job = self.attempt_of(id, attempt)?;
+        let command = job.spec.command_key;
+        let gpus = job.placement().map(|p| p.gpus.clone()).unwrap_or_default();
+        // One that was suspended may have been so before it worked.
+        let counts = matches!(&job.phase, Phase::Running { halt, .. } if halt.until(now) == Millis::ZERO);
+        let mut took = None;
         for gpu in gpus {
             self.change_gpu(gpu, |gpu, _| {
-                for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id) {
-                    tenant.stepped = tenant.stepped.or(Some(now));
+                for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id && t.stepped.is_none()) {
+                    tenant.stepped = Some(now);
+                    took = took.max(Some(now.since(tenant.placed)));
                 }
             })?;
+        }
+        if let Some(took) = took.filter(|_| counts) {
+            self.starts.add(command, took);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The latest commands that ran, each with the time from its placement to its first step, as it was seen last; where no steps are
-/// seen, to its first memory on a GPU.
+/// seen, to its first memory on a GPU, which counts once it is over.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "VecDeque<(u64, Millis)>", into = "VecDeque<(u64, Millis)>")]
 pub(super) struct Starts {

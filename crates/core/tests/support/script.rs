@@ -680,7 +680,14 @@ impl Stage {
             profile: profile(words)?,
             run_time: words.take_as("runs", span)?.map(|runs| {
                 let median_s = runs.0 / 1000;
-                RunTime { low_s: median_s, median_s, high_s: median_s, basis: RunsOf::Command, runs: 1 }
+                RunTime {
+                    low_s: median_s,
+                    median_s,
+                    high_s: median_s,
+                    basis: RunsOf::Command,
+                    runs: 1,
+                    counted: false,
+                }
             }),
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,

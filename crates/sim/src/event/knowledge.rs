@@ -149,7 +149,7 @@ impl Known {
         }
         let seconds = self.knowledge.errors.run_time(command, job.duration.0 as f64 / 1000.0);
         let s = seconds.round().max(1.0) as u64;
-        Some(RunTime { low_s: s, median_s: s, high_s: s, basis: RunsOf::Command, runs: 1 })
+        Some(RunTime { low_s: s, median_s: s, high_s: s, basis: RunsOf::Command, runs: 1, counted: false })
     }
 }
 
