@@ -36,7 +36,7 @@ use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SuspendStep};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
-use carma_run_time::news;
+use carma_run_time::{Running, news};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -374,7 +374,6 @@ impl Engine {
         self.batch.inputs.push((self.state.now(), input));
         self.batch.finished.extend(applied.finished);
         if let Some((job, attempt)) = exited {
-            self.parts.durations.ended(job);
             self.learn(job, attempt);
         }
         for id in over {
@@ -407,22 +406,10 @@ impl Engine {
         self.spread(id);
     }
 
-    /// Learns how long a running job takes by its own count, until it is over.
-    fn learn_count(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return };
-        let attempt = job.placement().map(|placement| placement.attempt);
-        let (Some(attempt), Some(run)) = (attempt, job.counted.and_then(|counted| counted.run)) else {
-            return;
-        };
-        let Ok(Some(stored)) = self.parts.journal.job(id) else { return };
-        if self.parts.durations.count(id, &stored, attempt, run) {
-            self.spread(id);
-        }
-    }
-
     /// Tells jobs that wait what is expected of them now that a job taught something: all of the same program, and of the first in
     /// the queue those of whose command too little is known.
     fn spread(&mut self, teacher: JobId) {
+        let running = self.running();
         let state = &self.state;
         let waits =
             |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
@@ -441,20 +428,26 @@ impl Engine {
                     self.batch.expected.push((id, view));
                 }
             }
-            self.tell_run_time(id, &stored);
+            self.tell_run_time(id, &stored, &running);
         }
         let line = self.state.queue().line(self.state.now()).take(news::LOOKED_AT).map(|(_, job)| job);
         let little = line.filter(|job| news::is_little(job.spec.run_time.as_ref()));
         let little: Vec<JobId> = little.map(|job| job.spec.id).take(news::TOLD).collect();
         for id in little {
             let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
-            self.tell_run_time(id, &stored);
+            self.tell_run_time(id, &stored, &running);
         }
     }
 
-    fn tell_run_time(&mut self, id: JobId, stored: &StoredJob) {
+    /// The jobs that run, as forecasts of run time learn from them.
+    fn running(&mut self) -> Vec<Running> {
+        let journal = &self.parts.journal;
+        self.parts.durations.running(&self.state, |id| journal.job(id).ok().flatten())
+    }
+
+    fn tell_run_time(&mut self, id: JobId, stored: &StoredJob, running: &[Running]) {
         let before = self.state.job(id).and_then(|job| job.spec.run_time);
-        if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid)
+        if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid, running)
             && news::is_news(before.as_ref(), &run_time)
         {
             self.apply(Input::RunTime { job: id, run_time });
@@ -549,7 +542,8 @@ impl Engine {
         let estimate = expected.map(|expected| expected.view);
         let mut new = new_job(id, &request, peer.user.clone(), forecasts);
         new.profile = self.parts.slowdowns.known(&self.state, new.command_key);
-        new.run_time = self.parts.durations.expect(&request, uid);
+        let running = self.running();
+        new.run_time = self.parts.durations.expect(&request, uid, &running);
         self.try_apply(Input::Submitted(Box::new(new)))?;
         let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
         self.parts.memory.await_news(id, &request, peer.user.uid);
@@ -963,8 +957,10 @@ impl Engine {
                 Input::Counted { job, .. } => Some(*job),
                 _ => None,
             };
-            if let (Some(job), true) = (counted, self.apply(input)) {
-                self.learn_count(job);
+            self.apply(input);
+            let job = counted.and_then(|id| self.state.job(id));
+            if let Some(id) = job.filter(|job| self.parts.durations.is_news(job)).map(|job| job.spec.id) {
+                self.spread(id);
             }
         }
         for input in self.parts.slowdowns.news_of_profiles(&self.state) {

@@ -5,9 +5,12 @@ use crate::memory::signature;
 use carma_api::wire::{LeftView, RunTimeView, SubmitRequest};
 use carma_core::explain::Reason;
 use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
+use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
-use carma_run_time::{Class, Run, RunTimes, left_s};
+use carma_run_time::{Class, Run, RunTimes, Running, left_s};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Nothing takes longer, seconds: a hundred years.
 const LONGEST_S: u64 = 3_155_760_000;
@@ -16,6 +19,32 @@ const LONGEST_S: u64 = 3_155_760_000;
 #[derive(Default)]
 pub struct Durations {
     times: RunTimes,
+    /// The jobs that run.
+    running: BTreeMap<JobId, Teacher>,
+    /// What the own count of a job said when those that wait heard of it last.
+    told: BTreeMap<JobId, Millis>,
+}
+
+/// A job that runs, as others learn from it.
+struct Teacher {
+    class: Class,
+    /// It may go on where an earlier attempt had saved its work.
+    saves_its_work: bool,
+}
+
+impl Teacher {
+    fn of(stored: &StoredJob) -> Self {
+        let StoredJob { request, uid, .. } = stored;
+        Self { class: class(request, *uid), saves_its_work: request.saves_its_work() }
+    }
+
+    fn teaches(&self, job: &Job, done: Millis) -> Running {
+        let first = job.placement().is_none_or(|placement| placement.attempt == 1);
+        let count = job.counted.and_then(|counted| counted.run);
+        // What is left of a run that was cut in two says nothing of a whole one.
+        let count = count.filter(|_| first || !self.saves_its_work);
+        Running { class: self.class, done_s: done.0 / 1000, count_s: count.map(|run| run.0.div_ceil(1000)) }
+    }
 }
 
 impl Durations {
@@ -29,7 +58,7 @@ impl Durations {
                 tracing::warn!("what was learned of run times as '{key}' is left out: {e}");
             }
         }
-        Self { times }
+        Self { times, ..Self::default() }
     }
 
     /// Rows that changed since the last time.
@@ -40,10 +69,37 @@ impl Durations {
         })
     }
 
+    /// What the jobs that run say of run times. `stored` finds the submission of a job that is new here.
+    pub fn running(&mut self, state: &State, stored: impl Fn(JobId) -> Option<StoredJob>) -> Vec<Running> {
+        let active = state.active();
+        self.running.retain(|id, _| active.contains(id));
+        self.told.retain(|id, _| active.contains(id));
+        let teaches = |job: &Job| {
+            let teacher = match self.running.entry(job.spec.id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(Teacher::of(&stored(job.spec.id)?)),
+            };
+            Some(teacher.teaches(job, state.done(job)))
+        };
+        active.iter().filter_map(|id| state.job(*id)).filter_map(teaches).collect()
+    }
+
+    /// Whether those that wait are to hear of a running job's own count: it says more than a tenth else than when they heard of it
+    /// last.
+    pub fn is_news(&mut self, job: &Job) -> bool {
+        let Some(now) = job.counted.and_then(|counted| counted.run) else { return false };
+        let told = self.told.get(&job.spec.id);
+        let is_news = told.is_none_or(|told| told.0.abs_diff(now.0) > told.0 / 10);
+        if is_news {
+            self.told.insert(job.spec.id, now);
+        }
+        is_news
+    }
+
     /// What is expected of a job. `None`: nothing is known.
     #[must_use]
-    pub fn expect(&self, request: &SubmitRequest, uid: u32) -> Option<RunTime> {
-        let run_time = self.times.forecast(&class(request, uid))?;
+    pub fn expect(&self, request: &SubmitRequest, uid: u32, running: &[Running]) -> Option<RunTime> {
+        let run_time = self.times.forecast(&class(request, uid), || running)?;
         // No run is longer than its limit.
         let limit_s = request.time_limit_ms.map_or(u64::MAX, |limit| limit.div_ceil(1000));
         let RunTime { low_s, median_s, high_s, .. } = run_time;
@@ -57,19 +113,6 @@ impl Durations {
         // It may have gone on where an earlier attempt had saved its work: all of it takes longer.
         run.cut |= stored.request.saves_its_work() && attempt.placement.attempt > 1;
         self.times.learn(&class(&stored.request, stored.uid), run);
-    }
-
-    /// A running job's own count says how long its attempt takes alone. Whether jobs that wait are to hear of it.
-    pub fn count(&mut self, job: JobId, stored: &StoredJob, attempt: u32, run: Millis) -> bool {
-        // One that went on where an earlier attempt had saved its work says nothing of a whole run.
-        let whole = attempt == 1 || !stored.request.saves_its_work();
-        let count = whole.then(|| (class(&stored.request, stored.uid), run.0.div_ceil(1000)));
-        self.times.count(job.0, count)
-    }
-
-    /// An attempt is over: its count says nothing more.
-    pub fn ended(&mut self, job: JobId) {
-        self.times.count(job.0, None);
     }
 }
 
@@ -216,9 +259,9 @@ mod tests {
         let rows = [("user/1", "{"), ("x", "{}"), ("all/0", "{\"runs\":[{\"s\":50}],\"used\":1}")];
         let rows = rows.map(|(key, body)| (key.to_owned(), body.to_owned()));
         let durations = Durations::new(&rows);
-        let expected = durations.expect(&request("a"), 3).unwrap();
+        let expected = durations.expect(&request("a"), 3, &[]).unwrap();
         assert_eq!((expected.median_s, expected.basis, expected.runs), (50, RunsOf::All, 1));
         let limited = SubmitRequest { time_limit_ms: Some(20_000), ..request("a") };
-        assert_eq!(durations.expect(&limited, 3).unwrap().high_s, 20);
+        assert_eq!(durations.expect(&limited, 3, &[]).unwrap().high_s, 20);
     }
 }

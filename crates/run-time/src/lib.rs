@@ -8,11 +8,11 @@
 //! takes *at least* so long: it is censored, as in Kaplan and Meier (JASA 53, 1958), and moves its weight to the runs that
 //! took longer.
 //!
-//! While no run of a class has come to its end, what running jobs count (`step 300/1000`) stands in for it.
+//! A job that runs now takes at least as long as it has worked. Without those a class looks shorter than it is: its short jobs are
+//! over first. While no run of a class has come to its end, what running jobs count (`step 300/1000`) stands in for it.
 //!
 //! What the numbers below were chosen on, and how good the forecasts are: docs/research/runtime.md.
 
-mod counts;
 mod forecast;
 pub mod news;
 mod quantile;
@@ -20,7 +20,6 @@ mod quantile;
 pub use forecast::left_s;
 
 use carma_core::model::{RunTime, RunsOf};
-use counts::Counts;
 use fnv::FnvHasher;
 use quantile::{Weighted, quantiles};
 use serde::{Deserialize, Serialize};
@@ -131,6 +130,26 @@ pub struct Run {
     pub cut: bool,
 }
 
+/// A job that runs now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// Its class.
+    pub class: Class,
+    /// What it has done, as time alone on its GPUs, seconds.
+    pub done_s: u64,
+    /// How long it takes alone in all by its own count, seconds, where it counts.
+    pub count_s: Option<u64>,
+}
+
+impl Running {
+    /// What it says of a class that it belongs to. `counts`: its count stands in for runs that are over.
+    fn run(&self, counts: bool) -> Run {
+        let count = self.count_s.filter(|_| counts).map(|seconds| Run { seconds, cut: false });
+        let run = count.unwrap_or(Run { seconds: self.done_s, cut: true });
+        Run { seconds: run.seconds.min(LONGEST_S), ..run }
+    }
+}
+
 /// The latest runs of a class, the newest last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Runs {
@@ -173,7 +192,6 @@ pub struct RunTimes {
     by_use: BTreeSet<(u64, (RunsOf, u64))>,
     updates: u64,
     changed: BTreeSet<(RunsOf, u64)>,
-    counts: Counts,
 }
 
 impl RunTimes {
@@ -227,15 +245,10 @@ impl RunTimes {
         self.make_room();
     }
 
-    /// How long a running job takes in all, alone on its GPUs, by its own count; `None`: it runs no more, or counts nothing.
-    /// Jobs have numbers of the caller's. Whether that says much else than before.
-    pub fn count(&mut self, job: u64, count: Option<(Class, u64)>) -> bool {
-        self.counts.set(job, count)
-    }
-
     /// What is expected of a job's next run; `None` where no run is known that came to its end, and none that counts.
+    /// `running`: the jobs that run now; asked where they count.
     #[must_use]
-    pub fn forecast(&self, class: &Class) -> Option<RunTime> {
+    pub fn forecast<'a>(&self, class: &Class, running: impl Fn() -> &'a [Running]) -> Option<RunTime> {
         let mut weighted: Vec<Weighted> = Vec::new();
         let mut basis = None;
         // What all narrower levels leave to the wider ones.
@@ -245,9 +258,14 @@ impl RunTimes {
             if let Some(known) = self.classes.get(&(level, key)) {
                 runs.extend(known.runs.iter().copied().zip(known.weights(level)));
             }
-            let counted = runs.iter().all(|(run, _)| run.cut);
-            if counted {
-                runs.extend(self.counts.of(level, key).map(|seconds| (Run { seconds, cut: false }, 1.0)));
+            let ended = runs.iter().filter(|(run, _)| !run.cut).count();
+            // Users learn nothing from what jobs of others only say of themselves.
+            let counts = ended == 0 && level != RunsOf::All;
+            // All that ever came to their end, were cut off or run are one cohort. Once the first are forgotten, the latest ends stand
+            // for all jobs, and those that run, the long ones, would count too much.
+            if ended < kept(level) {
+                let there = running().iter().filter(|job| job.class.key(level) == key);
+                runs.extend(there.map(|job| (job.run(counts), 1.0)));
             }
             // By the ends alone: however many runs were cut off, they move no weight from one level to another.
             let own: f64 = runs.iter().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
@@ -256,14 +274,14 @@ impl RunTimes {
             if all == 0.0 {
                 continue;
             }
-            let ended = runs.iter().filter(|(run, _)| !run.cut).count();
+            let known = runs.iter().filter(|(run, _)| !run.cut).count();
             weighted.extend(runs.into_iter().map(|(run, weight)| Weighted {
                 seconds: run.seconds,
                 cut: run.cut,
                 weight: left * weight / all,
             }));
             // The narrowest level with a run that came to its end, or counts, gives the forecast its name.
-            basis = basis.or((ended > 0).then_some((level, ended, counted)));
+            basis = basis.or((known > 0).then_some((level, known, ended == 0)));
             left *= 1.0 - own / all;
         }
         let (basis, runs, counted) = basis?;

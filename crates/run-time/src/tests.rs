@@ -19,13 +19,13 @@ fn cut(seconds: u64) -> Run {
 }
 
 fn median(times: &RunTimes, class: Class) -> Option<(u64, RunsOf, u32)> {
-    times.forecast(&class).map(|f| (f.median_s, f.basis, f.runs))
+    times.forecast(&class, || &[]).map(|f| (f.median_s, f.basis, f.runs))
 }
 
 #[test]
 fn from_the_very_command_to_all_jobs() {
     let mut times = RunTimes::default();
-    assert_eq!(times.forecast(&class(1, 1, 1)), None);
+    assert_eq!(times.forecast(&class(1, 1, 1), || &[]), None);
     for _ in 0..20 {
         times.learn(&class(1, 1, 1), ran(600));
         times.learn(&class(1, 2, 1), ran(30));
@@ -52,35 +52,54 @@ fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_
     assert_eq!(median(&times, class(1, 3, 2)), Some((10, RunsOf::Program, 1)));
 }
 
+fn runs(class: Class, done_s: u64, count_s: Option<u64>) -> Running {
+    Running { class, done_s, count_s }
+}
+
 #[test]
 fn until_a_run_is_over_running_jobs_counts_say_how_long_it_takes() {
     let mut times = RunTimes::default();
-    let counts = |class, seconds| Some((class, seconds));
-    assert!(times.count(7, counts(class(1, 1, 1), 100)));
-    let of =
-        |times: &RunTimes, class| times.forecast(&class).map(|f| (f.median_s, f.basis, f.runs, f.counted));
-    assert_eq!(of(&times, class(1, 1, 1)), Some((100, RunsOf::Command, 1, true)));
-    assert_eq!(of(&times, class(1, 1, 2)), Some((100, RunsOf::Program, 1, true)));
-    assert_eq!(of(&times, class(1, 2, 1)), Some((100, RunsOf::User, 1, true)));
+    let running = [runs(class(1, 1, 1), 20, Some(200)), runs(class(1, 1, 1), 10, Some(220))];
+    let of = |times: &RunTimes, class| {
+        times.forecast(&class, || &running).map(|f| (f.median_s, f.basis, f.runs, f.counted))
+    };
+    assert_eq!(of(&times, class(1, 1, 1)), Some((200, RunsOf::Command, 2, true)));
+    assert_eq!(of(&times, class(1, 1, 2)), Some((200, RunsOf::Program, 2, true)));
+    assert_eq!(of(&times, class(1, 2, 1)), Some((200, RunsOf::User, 2, true)));
     // Other users learn nothing from what a job says of itself.
     assert_eq!(of(&times, class(2, 1, 1)), None);
-    // A little more is not told; much more is.
-    assert!(!times.count(7, counts(class(1, 1, 1), 109)));
-    assert!(times.count(7, counts(class(1, 1, 1), 200)));
-    assert!(times.count(8, counts(class(1, 1, 1), 220)));
-    assert_eq!(of(&times, class(1, 1, 1)), Some((200, RunsOf::Command, 2, true)));
     // It takes at least as long as one that was cut off.
     times.learn(&class(1, 1, 1), cut(210));
     assert_eq!(of(&times, class(1, 1, 1)), Some((220, RunsOf::Command, 2, true)));
     // Once one is over, it says more than counts do: of its command, and of those that nothing nearer is known of.
     times.learn(&class(1, 1, 1), ran(300));
     assert_eq!(of(&times, class(1, 1, 1)), Some((300, RunsOf::Command, 1, false)));
-    assert!(times.count(7, None) && times.count(8, None) && !times.count(8, None));
-    assert_eq!(times.counts, counts::Counts::default());
-    // None of it is stored.
-    let mut counted = RunTimes::default();
-    assert!(counted.count(1, counts(class(1, 1, 1), 0)) && counted.changes() == Ok(Vec::new()));
-    assert_eq!(of(&counted, class(1, 1, 1)), Some((1, RunsOf::Command, 1, true)));
+    assert_eq!(of(&times, class(2, 1, 1)), Some((300, RunsOf::All, 1, false)));
+}
+
+#[test]
+fn jobs_that_run_now_take_at_least_as_long_as_they_have() {
+    let mut times = RunTimes::default();
+    let short = class(1, 1, 1);
+    (0..4).for_each(|_| times.learn(&short, ran(60)));
+    let median = |running: &[Running], class: Class| times.forecast(&class, || running).map(|f| f.median_s);
+    assert_eq!(median(&[], short), Some(60));
+    // Those that have run for less say nothing yet.
+    let others = [runs(class(1, 2, 1), 50, None); 12];
+    assert_eq!(median(&others, class(1, 3, 1)), Some(60));
+    // Most of the user's jobs are longer: the four that are over were the short ones.
+    let others = [runs(class(1, 2, 1), 3000, None); 12];
+    assert_eq!(median(&others, class(1, 3, 1)), Some(3000));
+    // What is known of the command itself says more.
+    assert_eq!(median(&others, short), Some(60));
+    // Once the first ends are forgotten, the latest stand for all jobs.
+    let mut full = RunTimes::default();
+    (0..KEPT_OF_ALL).for_each(|_| full.learn(&short, ran(60)));
+    assert_eq!(full.forecast(&class(1, 3, 1), || &others).map(|f| f.median_s), Some(60));
+    // Nothing came to its end, and nothing counts.
+    assert_eq!(RunTimes::default().forecast(&short, || &others), None);
+    let endless = [runs(short, u64::MAX, Some(u64::MAX))];
+    assert_eq!(RunTimes::default().forecast(&short, || &endless).map(|f| f.high_s), Some(LONGEST_S));
 }
 
 #[test]
@@ -88,21 +107,21 @@ fn what_was_cut_off_is_a_lower_bound() {
     let mut times = RunTimes::default();
     times.learn(&class(1, 1, 1), cut(50));
     // It is known that it takes longer than that, and no more.
-    assert_eq!(times.forecast(&class(1, 1, 1)), None);
+    assert_eq!(times.forecast(&class(1, 1, 1), || &[]), None);
     for _ in 0..4 {
         times.learn(&class(1, 1, 1), ran(100));
     }
-    let before = times.forecast(&class(1, 1, 1)).unwrap();
+    let before = times.forecast(&class(1, 1, 1), || &[]).unwrap();
     assert_eq!((before.low_s, before.median_s, before.runs), (100, 100, 4));
     // Taken for ends, these would halve the forecast.
     for _ in 0..12 {
         times.learn(&class(1, 1, 1), cut(40));
     }
-    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap().median_s, 100);
+    assert_eq!(times.forecast(&class(1, 1, 1), || &[]).unwrap().median_s, 100);
     for _ in 0..12 {
         times.learn(&class(1, 1, 1), cut(400));
     }
-    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap().median_s, 400);
+    assert_eq!(times.forecast(&class(1, 1, 1), || &[]).unwrap().median_s, 400);
 }
 
 #[test]
@@ -110,9 +129,9 @@ fn failures_at_once_change_nothing() {
     let mut times = RunTimes::default();
     (0..20).for_each(|_| times.learn(&class(1, 2, 1), ran(7)));
     times.learn(&class(1, 1, 1), ran(300));
-    let before = times.forecast(&class(1, 1, 1)).unwrap();
+    let before = times.forecast(&class(1, 1, 1), || &[]).unwrap();
     (0..100).for_each(|_| times.learn(&class(1, 1, 1), cut(1)));
-    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap(), before);
+    assert_eq!(times.forecast(&class(1, 1, 1), || &[]).unwrap(), before);
     let runs = &times.classes[&(RunsOf::Command, class(1, 1, 1).command)].runs;
     assert_eq!((runs.len(), runs[0]), (KEPT / 2 + 1, ran(300)));
 }
@@ -122,7 +141,7 @@ fn the_latest_runs_count_most() {
     let mut times = RunTimes::default();
     (0..20).for_each(|_| times.learn(&class(1, 1, 1), ran(100)));
     (0..12).for_each(|_| times.learn(&class(1, 1, 1), ran(900)));
-    assert_eq!(times.forecast(&class(1, 1, 1)).unwrap().median_s, 900);
+    assert_eq!(times.forecast(&class(1, 1, 1), || &[]).unwrap().median_s, 900);
 }
 
 #[test]
@@ -198,12 +217,12 @@ proptest! {
             let _ = times.load(&text, &body);
         }
         let class = Class { command: 1, program: 1, user: 1 };
-        if let Some(forecast) = times.forecast(&class) {
+        if let Some(forecast) = times.forecast(&class, || &[]) {
             prop_assert!(forecast.low_s <= forecast.median_s && forecast.median_s <= forecast.high_s);
             prop_assert!(forecast.high_s <= LONGEST_S);
         }
         times.learn(&class, ran(5));
-        prop_assert!(times.forecast(&class).is_some());
+        prop_assert!(times.forecast(&class, || &[]).is_some());
         times.changes().unwrap();
     }
 
@@ -216,7 +235,7 @@ proptest! {
         for (user, program, seconds, cut) in &runs {
             times.learn(&class(*user, *program, 1), Run { seconds: *seconds, cut: *cut });
         }
-        if let Some(forecast) = times.forecast(&class(asked.0, asked.1, 1)) {
+        if let Some(forecast) = times.forecast(&class(asked.0, asked.1, 1), || &[]) {
             prop_assert!(forecast.low_s <= forecast.median_s && forecast.median_s <= forecast.high_s);
             for quantile in [forecast.low_s, forecast.median_s, forecast.high_s] {
                 prop_assert!(runs.iter().any(|run| run.2 == quantile));

@@ -181,4 +181,10 @@ impl NewJob {
         let limit = self.request.time_limit.map(|limit| limit.0 / 1000);
         self.run_time.map(|run| run.median_s).or(limit).unwrap_or(USUAL_RUN_S).max(1)
     }
+
+    /// What many jobs such as this one take in the mean, seconds, at least one: the sum of many run times goes by that.
+    #[must_use]
+    pub fn mean_run_s(&self) -> u64 {
+        self.run_time.map_or(self.run_s(), |run| run.mean_s()).max(1)
+    }
 }

@@ -83,6 +83,12 @@ impl State {
         self.update(id, |job| job.counted = Some(counted))
     }
 
+    /// What a job on its GPUs has got done there in this attempt, as time alone.
+    #[must_use]
+    pub fn done(&self, job: &Job) -> Millis {
+        self.course(job).done
+    }
+
     /// How long a job on its GPUs is expected to go on, at the speed that it has beside those who are there now.
     #[must_use]
     pub fn ends_in(&self, job: &Job) -> Millis {

@@ -54,7 +54,7 @@ impl State {
         let ask = Ask {
             gpus: self.gpus.iter().filter(|gpu| gpu.present).count(),
             wanted: new.request.gpus as usize,
-            run: Millis::secs(new.run_s()),
+            run: Millis::secs(new.mean_run_s()),
             stretch: self.options.policy.bound.0,
         };
         let uid = new.user.uid;

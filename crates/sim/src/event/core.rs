@@ -14,7 +14,7 @@ use crate::trace::{CatalogueTask, WorkJob, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
     Basis, Computed, EndCause, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef,
-    Profile, Request, SuspendStep, User,
+    Profile, Request, RunTime, SuspendStep, User,
 };
 use carma_core::plan::{Detail, Plan, ends, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
@@ -23,7 +23,8 @@ use carma_core::recovery::{Evidence, EvidenceKind, Said};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::WindowSummary;
 use carma_core::{Action, Input, State};
-use carma_run_time::{Class, Run, RunTimes, news};
+use carma_run_time::{Class, Run, RunTimes, Running, news};
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -108,6 +109,24 @@ impl<'a> CoreScheduler<'a> {
         }
     }
 
+    /// How long a job is expected to run.
+    fn expected(&self, job: JobIndex) -> Option<RunTime> {
+        let told = self.known.run_time(self.command(job), &self.workload.jobs[job as usize]);
+        let running = LazyCell::new(|| self.running());
+        told.or_else(|| self.run_times.forecast(&self.class(job), || &running))
+    }
+
+    /// The jobs that run, as far as forecasts of run time learn from them. None counts its steps.
+    fn running(&self) -> Vec<Running> {
+        let jobs = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let running = |job: &Job| Running {
+            class: self.class(index(job.spec.id)),
+            done_s: self.state.done(job).0 / 1000,
+            count_s: None,
+        };
+        jobs.map(running).collect()
+    }
+
     fn command(&self, job: JobIndex) -> u64 {
         self.commands.get(job as usize).copied().unwrap_or_default()
     }
@@ -120,6 +139,7 @@ impl<'a> CoreScheduler<'a> {
             return;
         }
         let program = self.class(over).program;
+        let running = LazyCell::new(|| self.running());
         let mut others = 0;
         let mut told = Vec::new();
         for (_, job) in self.state.queue().line(now).take(news::LOOKED_AT) {
@@ -129,7 +149,8 @@ impl<'a> CoreScheduler<'a> {
                 continue;
             }
             others += usize::from(is_other);
-            let run_time = self.run_times.forecast(&class).filter(|now| news::is_news(before, now));
+            let run_time =
+                self.run_times.forecast(&class, || &running).filter(|now| news::is_news(before, now));
             told.extend(run_time.map(|run_time| (job.spec.id, run_time)));
         }
         for (job, run_time) in told {
@@ -382,7 +403,7 @@ impl Scheduler for CoreScheduler<'_> {
     fn came(&mut self, now: Millis, job: JobIndex, _world: &World) -> Fate {
         let it = &self.workload.jobs[job as usize];
         let command = self.command(job);
-        let run_time = self.known.run_time(command, it).or_else(|| self.run_times.forecast(&self.class(job)));
+        let run_time = self.expected(job);
         let new = NewJob {
             id: id(job),
             user: self.users[it.user as usize].clone(),
@@ -542,7 +563,7 @@ mod tests {
     use super::*;
     use crate::event::engine::{Engine, complete};
     use crate::event::{Cluster, Setup};
-    use carma_core::model::{RunTime, RunsOf, SharingMode};
+    use carma_core::model::{RunsOf, SharingMode};
     use carma_core::policy::presets;
     use carma_hardware::GpuTypes;
 

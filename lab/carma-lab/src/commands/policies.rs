@@ -188,7 +188,7 @@ fn synthetic(tables: &[Load], size: Size) -> String {
         .sum();
     let mut text = format!(
         "## 2. Made-up traces, by load\n\n\
-         {traces} traces of {} jobs for each cluster (`carma trace synth`: Poisson arrivals, mixes 65/27/8 and 83/17 in equal numbers), MPS.\n\
+         {traces} traces of {} jobs for each cluster (`carma trace synthesize`: Poisson arrivals, mixes 65/27/8 and 83/17 in equal numbers), MPS.\n\
          Load: GPU time that the jobs take alone over the GPUs' time from the first arrival to the last.\n",
         size.jobs
     );
