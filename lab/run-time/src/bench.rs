@@ -234,9 +234,8 @@ mod tests {
     #[test]
     fn jobs_that_run_say_that_the_first_ends_are_those_of_short_jobs() {
         // Of each ten one is short; the others are not over when the later half comes.
-        let jobs: Vec<(f64, u64, &str)> = (0..40)
-            .map(|i| (f64::from(i) * 1000.0, if i % 10 == 0 { 10 } else { 100_000 }, "a"))
-            .collect();
+        let jobs: Vec<(f64, u64, &str)> =
+            (0..40).map(|i| (f64::from(i) * 1000.0, if i % 10 == 0 { 10 } else { 100_000 }, "a")).collect();
         let test = of(&log(&jobs));
         let [ours, ends, ..] = &test.results[..] else { panic!() };
         assert!(ours.held_out.pinball[1] < 0.5 * ends.held_out.pinball[1], "{ours:?} {ends:?}");

@@ -23,7 +23,8 @@ pub struct RunTime {
 }
 
 impl RunTime {
-    /// The mean of such runs, from three quantiles (Pearson and Tukey, Biometrika 52, 1965). Most are shorter: a few take very long.
+    /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
+    /// for 10 and 90 % (Pearson and Tukey, Biometrika 52, 1965). Most runs are shorter: a few take very long.
     #[must_use]
     pub fn mean_s(&self) -> u64 {
         let parts = [(185, self.low_s), (630, self.median_s), (185, self.high_s)];
