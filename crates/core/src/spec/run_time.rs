@@ -64,3 +64,18 @@ impl fmt::Display for RunTime {
         write!(f, "{} {runs} of {whose}", self.runs)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_long_runs_make_the_mean_longer_than_most() {
+        let of = |low_s, median_s, high_s| {
+            RunTime { low_s, median_s, high_s, basis: RunsOf::User, runs: 9, counted: false }.mean_s()
+        };
+        assert_eq!((of(60, 60, 60), of(0, 0, 0)), (60, 0));
+        assert_eq!(of(60, 600, 14_400), 3053);
+        assert_eq!(of(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
+    }
+}
