@@ -107,7 +107,7 @@ fn ten_times_the_jobs_of_another_are_not_waited_for() {
         print(&format!("{later} min later, each user's own"), &with);
         print(&format!("{later} min later, all as one user's"), &without);
         let [(many, many_done), (few, _)] = with[..] else { unreachable!() };
-        assert!(few * 4.0 < many && few * 8.0 < without[1].0, "{later}: {with:?} {without:?}");
+        assert!(few * 2.5 < many && few * 2.5 < without[1].0, "{later}: {with:?} {without:?}");
         // Who has many jobs loses little by that.
         assert!(many_done < without[0].1 * 1.25, "{later}: {with:?} {without:?}");
     }
@@ -134,7 +134,7 @@ fn equal_users_wait_alike_and_a_larger_share_waits_less() {
     print("equal shares", &equal);
     print("shares 1 and 3", &larger);
     assert!((equal[0].0 / equal[1].0 - 1.0).abs() < 0.2, "{equal:?}");
-    assert!(larger[1].0 < equal[1].0 * 0.8 && larger[0].0 > larger[1].0 * 1.5, "{larger:?}");
+    assert!(larger[1].0 < equal[1].0 * 0.8 && larger[0].0 > larger[1].0 * 1.4, "{larger:?}");
 }
 
 /// What is fair between users must not cost all of them: jobs are done as early as if all were one user's.

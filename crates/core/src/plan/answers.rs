@@ -6,12 +6,15 @@ use super::place::MOST_MISSES;
 use super::resume;
 use super::search::Slots;
 use super::slot::Slot;
-use super::want::{Blind, Want};
+use super::want::{Blind, Blinds, Want};
 use crate::explain::Refusal;
 use crate::model::{Job, JobId};
 use crate::progress::Predicted;
 use crate::state::State;
 use crate::units::{Fraction, MiB, Millis};
+
+/// Jobs before it that are looked at.
+const MOST_BEFORE: usize = 1024;
 
 /// What one GPU answers a job that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,10 +44,10 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let now = now.max(state.now());
     let mut slots = Slots::new(state, now);
     resume::keep(state, now, &mut slots);
-    let blind = Blind::of(state);
+    let blinds = Blinds::of(state);
     // A plan keeps GPUs for no more jobs.
     for (key, before) in state.queue().line(now).take(MOST_MISSES) {
-        let want = Want::of(state, before, now, blind);
+        let want = Want::of(state, before, now, blinds.as_ref());
         if key.id == job.spec.id || !want.holds {
             break;
         }
@@ -52,7 +55,15 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
             slots.hold(&want);
         }
     }
-    let want = Want::of(state, job, now, blind);
+    let mut want = Want::of(state, job, now, blinds.as_ref());
+    if want.blind.is_some_and(|blind| !blind.is_unknown()) {
+        let before = state.queue().line(now).take_while(|(key, _)| key.id != job.spec.id).take(MOST_BEFORE);
+        let mut wants = before.map(|(_, before)| Want::of(state, before, now, blinds.as_ref()));
+        // As in a plan.
+        if wants.any(|before| before.waits_as_unknown(&slots)) {
+            want.blind = want.blind.map(Blind::unknown);
+        }
+    }
     let answer = |slot: &Slot<'_>| {
         let narrower =
             || want.narrower().map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none());

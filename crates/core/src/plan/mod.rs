@@ -37,7 +37,7 @@ use place::place_jobs;
 use resume::suspend_jobs;
 use search::Slots;
 use std::sync::Arc;
-use want::{Blind, Want};
+use want::{Blinds, Want};
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -94,7 +94,7 @@ pub fn ends(state: &State, now: Millis) -> Plan {
 pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let now = now.max(state.now());
     let slots = Slots::new(state, now);
-    let want = Want::of(state, job, now, Blind::of(state));
+    let want = Want::of(state, job, now, Blinds::of(state).as_ref());
     match slots.find(&want) {
         Ok(found) => found.reason,
         Err(_) => slots.none_for(&want, Arc::new(slots.refusals(&want))),

@@ -8,7 +8,7 @@ use super::limits::Takes;
 use super::resume::resume_jobs;
 use super::room;
 use super::slot::cooldown;
-use super::want::{Blind, Want};
+use super::want::{Blind, Blinds, Want};
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
@@ -74,7 +74,10 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     if detail == Detail::Reasons {
         plan.waiting.reserve(state.queue().len());
     }
-    let blind = Blind::of(state);
+    let blinds = Blinds::of(state);
+    // A job waits for room of whose memory nothing at all is known. Those behind it, of whose commands more is known, do not take it away
+    // bit by bit.
+    let mut unknown_waits = false;
     let by_length = policy.line.is_by_length();
     let beneficiaries = room::beneficiaries(state);
     // How jobs that were searched for in vain start up.
@@ -110,7 +113,10 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             }
             continue;
         }
-        let mut want = Want::of(state, job, now, blind);
+        let mut want = Want::of(state, job, now, blinds.as_ref());
+        if unknown_waits {
+            want.blind = want.blind.map(Blind::unknown);
+        }
         // GPUs are kept for it alone.
         let has_room = beneficiaries.contains(&key.id);
         want.particular |= has_room;
@@ -146,6 +152,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             continue;
         }
         left_waiting = true;
+        unknown_waits = unknown_waits || want.waits_as_unknown(slots);
         starts.insert(want.start);
         if slots.awaits_prediction(&want) {
             plan.wake_at(now);

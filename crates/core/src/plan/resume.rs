@@ -6,7 +6,7 @@
 use super::gpus::Places;
 use super::limits::Takes;
 use super::search::Slots;
-use super::want::{Blind, Want};
+use super::want::Want;
 use super::{Detail, Plan, room};
 use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
@@ -226,7 +226,7 @@ fn want(state: &State, job: &Job, suspension: &Suspension, now: Millis) -> Want 
     });
     let need = reserved.max();
     let alone = suspension.kept.iter().any(alone);
-    let of = Want::of(state, job, now, None::<Blind>);
+    let of = Want::of(state, job, now, None);
     Want {
         idle_only: alone,
         least_capacity: need.unwrap_or_default(),

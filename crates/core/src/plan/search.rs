@@ -70,7 +70,7 @@ impl<'a> Slots<'a> {
     }
 
     /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells.
-    fn is_full_for(&self, want: &Want) -> bool {
+    pub(super) fn is_full_for(&self, want: &Want) -> bool {
         let room = |slot: &Slot<'_>| slot.free.zip(want.blind.map(|b| b.least_on(slot.gpu.info.memory)));
         want.blind.is_some()
             && !self.slots.iter().any(|slot| room(slot).is_some_and(|(free, least)| free >= least))
@@ -157,9 +157,10 @@ impl<'a> Slots<'a> {
 
     /// Why nothing was found for a job. Of unknown memory it needs what it would on the smallest GPU.
     pub(super) fn none_for(&self, want: &Want, detail: Arc<NoGpu>) -> Reason {
-        let blind = want.blind.zip(self.sizes.first()).map(|(blind, memory)| blind.least_on(*memory));
+        let blind = want.blind.zip(self.sizes.first());
+        let blind = blind.map(|(blind, memory)| (blind.least_on(*memory), blind.source()));
         let (need, guard, source) = match blind {
-            Some(least) => (Some(least), MiB::ZERO, Some(NeedSource::Part)),
+            Some((least, source)) => (Some(least), MiB::ZERO, Some(source)),
             None => (want.need, want.guard, want.source),
         };
         Reason::NoGpu { gpus: want.gpus, need, guard, source, detail }

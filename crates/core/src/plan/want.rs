@@ -2,7 +2,7 @@
 //!
 //! Computed once for each job and plan. Whether a GPU gives it is in [`super::slot`].
 
-use super::search::Given;
+use super::search::{Given, Slots};
 use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options};
@@ -10,6 +10,8 @@ use crate::progress::Class;
 use crate::slowdown::{self, NARROWER};
 use crate::state::{Share, Startup, State};
 use crate::units::{MiB, Millis};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 
 /// What a pending job wants of a GPU.
 #[derive(Clone, Copy)]
@@ -57,7 +59,7 @@ pub(super) struct Want {
     pub(super) start: Startup,
 }
 
-/// How much a job gets of whose memory nothing is known: the same for all of them in a plan.
+/// How much a job gets of whose memory nothing is known: the same for all of a command in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Blind {
     /// Under MPS a hard limit keeps it to what it gets.
@@ -66,6 +68,8 @@ pub(super) struct Blind {
     among: u64,
     /// What no command exceeded lately, and half of that on top; `None`: too few have run.
     usual: Option<MiB>,
+    /// What a job of its command takes that is at work, and half of that on top, where that is less.
+    at_work: Option<MiB>,
 }
 
 /// A job of whose memory nothing is known is started with no less than this, about: no task of CARMA's evaluation takes
@@ -75,27 +79,81 @@ const BLIND_LEAST: MiB = MiB::gib(32);
 /// On a smaller GPU this much of it will do, percent.
 const NEARLY_ALL: u64 = 80;
 
-impl Blind {
+/// What jobs get in a plan of whose memory nothing is known.
+pub(super) struct Blinds<'a> {
+    state: &'a State,
+    usual: Blind,
+    /// What commands take that are at work and have settled. Found where it is asked for.
+    at_work: OnceCell<BTreeMap<u64, MiB>>,
+}
+
+impl<'a> Blinds<'a> {
     /// `None`: the policy gives such jobs GPUs of their own.
-    pub(super) fn of(state: &State) -> Option<Self> {
+    pub(super) fn of(state: &'a State) -> Option<Self> {
         if !state.options().policy.blind {
             return None;
         }
         let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
-        let usual = state.usual_memory().map(|most| most.percent(150).max(MiB::gib(2)));
+        let usual = state.usual_memory().map(with_half_more);
         let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
-        Some(Self { caps: state.options().caps, among, usual })
+        let usual = Blind { caps: state.options().caps, among, usual, at_work: None };
+        Some(Self { state, usual, at_work: OnceCell::new() })
     }
 
+    /// What a job gets: where its command is at work, half more than that takes is enough. Without a hard limit nothing would keep it
+    /// to that.
+    fn of_job(&self, job: &Job) -> Blind {
+        if !self.usual.caps {
+            return self.usual;
+        }
+        let at_work = self.at_work.get_or_init(|| at_work(self.state)).get(&job.spec.command_key);
+        let at_work = at_work.copied().map(with_half_more);
+        let less = |own: &MiB| self.usual.usual.is_none_or(|usual| *own < usual);
+        Blind { at_work: at_work.filter(less), ..self.usual }
+    }
+}
+
+fn with_half_more(memory: MiB) -> MiB {
+    memory.percent(150).max(MiB::gib(2))
+}
+
+/// What each command takes of a GPU that is at work and has settled.
+fn at_work(state: &State) -> BTreeMap<u64, MiB> {
+    let mut found: BTreeMap<u64, MiB> = BTreeMap::new();
+    for tenant in state.gpus().iter().flat_map(|gpu| &gpu.tenants).filter(|tenant| tenant.settled) {
+        if let (Some(job), Some(peak)) = (state.job(tenant.job), tenant.peak) {
+            let most = found.entry(job.spec.command_key).or_default();
+            *most = peak.max(*most);
+        }
+    }
+    found
+}
+
+impl Blind {
     /// Whether a hard limit keeps a job to its part, so that others may start at once.
     pub(super) fn is_capped(self, sharing: SharingMode) -> bool {
         self.caps && sharing == SharingMode::Mps
     }
 
+    /// Where the number comes from.
+    pub(super) const fn source(self) -> NeedSource {
+        if self.at_work.is_some() { NeedSource::AtWork } else { NeedSource::Part }
+    }
+
+    /// Whether nothing is known, not even of a job of its command.
+    pub(super) const fn is_unknown(self) -> bool {
+        self.at_work.is_none()
+    }
+
+    /// As if no job of its command were at work.
+    pub(super) const fn unknown(self) -> Self {
+        Self { at_work: None, ..self }
+    }
+
     /// Without so much free it waits.
     pub(super) fn least_on(self, memory: MiB) -> MiB {
         let unseen = BLIND_LEAST.max(memory.percent(25)).min(memory.percent(NEARLY_ALL));
-        self.usual.map_or(unseen, |usual| usual.min(unseen))
+        self.at_work.or(self.usual).map_or(unseen, |enough| enough.min(unseen))
     }
 
     /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.
@@ -133,8 +191,8 @@ pub(super) struct WantKind {
 }
 
 impl Want {
-    /// `blind`: what jobs of unknown memory get in this plan.
-    pub(super) fn of(state: &State, job: &Job, now: Millis, blind: Option<Blind>) -> Self {
+    /// `blinds`: what jobs of unknown memory get in this plan.
+    pub(super) fn of(state: &State, job: &Job, now: Millis, blinds: Option<&Blinds<'_>>) -> Self {
         let options = state.options();
         let policy = &options.policy;
         let forecast = options.forecast(&job.spec);
@@ -164,7 +222,7 @@ impl Want {
         let limited = slowdown::limit(state, job).is_some();
         let share = state.share_for(job);
         let overdue = state.is_overdue(job, now);
-        let blind = blind.filter(|_| !alone && reservation == Reservation::Whole);
+        let blind = blinds.filter(|_| !alone && reservation == Reservation::Whole).map(|it| it.of_job(job));
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
@@ -191,6 +249,11 @@ impl Want {
         }
     }
 
+    /// Whether it waits for room as a job of whose memory nothing at all is known.
+    pub(super) fn waits_as_unknown(&self, slots: &Slots<'_>) -> bool {
+        self.blind.is_some_and(Blind::is_unknown) && slots.is_full_for(self)
+    }
+
     /// The same with fewer threads under MPS, most first, if it may be given those for the sake of others' limits.
     pub(super) fn narrower(&self) -> impl Iterator<Item = Self> {
         let may = self.may_be_narrowed && self.sharing == SharingMode::Mps;
@@ -209,7 +272,7 @@ impl Want {
     pub(super) fn gets(&self, memory: MiB, part: Option<MiB>) -> (Option<MiB>, Option<NeedSource>) {
         match (self.reserved_on(memory), part) {
             (Some(reserved), _) => (Some(reserved), self.source),
-            (None, Some(part)) => (Some(part), Some(NeedSource::Part)),
+            (None, Some(part)) => (Some(part), self.blind.map(Blind::source)),
             (None, None) => (None, None),
         }
     }

@@ -74,6 +74,8 @@ pub enum NeedSource {
     PolicyFloor,
     /// Nothing is known of its memory, and the policy gives it so much of what is free.
     Part,
+    /// The same, while a job of its command is at work that says how much is enough.
+    AtWork,
     /// An estimator; in journals its name alone.
     #[serde(untagged)]
     By(Estimator),
@@ -82,7 +84,7 @@ pub enum NeedSource {
 impl NeedSource {
     /// Whether it is worth a word where the GPU was idle: what the user or earlier runs said is no news there.
     pub(crate) const fn is_news(&self) -> bool {
-        matches!(self, Self::Computed { .. } | Self::Part)
+        matches!(self, Self::Computed { .. } | Self::Part | Self::AtWork)
     }
 }
 
@@ -98,6 +100,7 @@ impl fmt::Display for NeedSource {
             Self::OutOfMemory => "raised after out-of-memory",
             Self::PolicyFloor => "the policy's floor",
             Self::Part => "its memory is unknown",
+            Self::AtWork => "by what a running job of its command takes",
         })
     }
 }
