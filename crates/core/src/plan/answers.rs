@@ -84,7 +84,10 @@ fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {
     Answer {
         gpu: slot.gpu.info.index,
         free: slot.free,
-        need: want.blind.map(|blind| blind.least_on(memory)).or_else(|| want.need_on(memory)),
+        need: want
+            .blind
+            .map(|blind| blind.least_on(memory, slot.sharing_for(want)))
+            .or_else(|| want.need_on(memory)),
         jobs: slot.gpu.tenants.iter().map(|tenant| tenant.job).collect(),
         foreign: u32::try_from(slot.gpu.foreign().len()).unwrap_or(u32::MAX),
         refusal: bar.map(|bar| slot.refusal(bar, want, slots.options, slots.now)),

@@ -71,7 +71,9 @@ impl<'a> Slots<'a> {
 
     /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
-        let room = |slot: &Slot<'_>| slot.free.zip(want.blind.map(|b| b.least_on(slot.gpu.info.memory)));
+        let room = |slot: &Slot<'_>| {
+            slot.free.zip(want.blind.map(|b| b.least_on(slot.gpu.info.memory, slot.sharing_for(want))))
+        };
         want.blind.is_some()
             && !self.slots.iter().any(|slot| room(slot).is_some_and(|(free, least)| free >= least))
     }
@@ -158,7 +160,7 @@ impl<'a> Slots<'a> {
     /// Why nothing was found for a job. Of unknown memory it needs what it would on the smallest GPU.
     pub(super) fn none_for(&self, want: &Want, detail: Arc<NoGpu>) -> Reason {
         let blind = want.blind.zip(self.sizes.first());
-        let blind = blind.map(|(blind, memory)| (blind.least_on(*memory), blind.source()));
+        let blind = blind.map(|(blind, memory)| (blind.least_on(*memory, want.sharing), blind.source()));
         let (need, guard, source) = match blind {
             Some((least, source)) => (Some(least), MiB::ZERO, Some(source)),
             None => (want.need, want.guard, want.source),

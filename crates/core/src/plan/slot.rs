@@ -270,7 +270,7 @@ impl<'a> Slot<'a> {
     /// Whether as much memory is free as the job needs.
     pub(super) fn has_room(&self, want: &Want) -> bool {
         let need = match want.blind {
-            Some(blind) => Some(blind.least_on(self.gpu.info.memory)),
+            Some(blind) => Some(blind.least_on(self.gpu.info.memory, self.sharing_for(want))),
             None => want.need_on(self.gpu.info.memory),
         };
         // All of it may be reserved where nothing is free: that leaves no room for one that needs nothing, either.

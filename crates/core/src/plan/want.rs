@@ -102,8 +102,8 @@ impl<'a> Blinds<'a> {
 
     /// What a job gets: where its command is at work, half more than that takes is enough. Without a hard limit nothing would keep it
     /// to that.
-    fn of_job(&self, job: &Job) -> Blind {
-        if !self.usual.caps {
+    fn of_job(&self, job: &Job, sharing: SharingMode) -> Blind {
+        if !self.usual.is_capped(sharing) {
             return self.usual;
         }
         let at_work = self.at_work.get_or_init(|| at_work(self.state)).get(&job.spec.command_key);
@@ -151,9 +151,10 @@ impl Blind {
     }
 
     /// Without so much free it waits.
-    pub(super) fn least_on(self, memory: MiB) -> MiB {
+    pub(super) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
         let unseen = BLIND_LEAST.max(memory.percent(25)).min(memory.percent(NEARLY_ALL));
-        self.at_work.or(self.usual).map_or(unseen, |enough| enough.min(unseen))
+        let at_work = self.at_work.filter(|_| self.is_capped(sharing));
+        at_work.or(self.usual).map_or(unseen, |enough| enough.min(unseen))
     }
 
     /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.
@@ -163,7 +164,7 @@ impl Blind {
         }
         // Never all of a large GPU: another may come while its memory settles.
         let most = MiB(free.0 / self.among).min(memory.percent(50));
-        most.max(self.least_on(memory)).min(free)
+        most.max(self.least_on(memory, sharing)).min(free)
     }
 }
 
@@ -222,7 +223,9 @@ impl Want {
         let limited = slowdown::limit(state, job).is_some();
         let share = state.share_for(job);
         let overdue = state.is_overdue(job, now);
-        let blind = blinds.filter(|_| !alone && reservation == Reservation::Whole).map(|it| it.of_job(job));
+        let blinds = blinds.filter(|_| !alone && reservation == Reservation::Whole);
+        let sharing = shares.unwrap_or(SharingMode::Exclusive);
+        let blind = blinds.map(|blinds| blinds.of_job(job, sharing));
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
@@ -233,7 +236,7 @@ impl Want {
             reservation,
             share,
             source,
-            sharing: shares.unwrap_or(SharingMode::Exclusive),
+            sharing,
             server: state.server_of(job),
             alone,
             load: policy.pack.load(job.spec.profile),
