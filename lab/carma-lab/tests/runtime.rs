@@ -40,7 +40,8 @@ fn a_trace_of_ones_own_is_scored() {
     assert_eq!((held_out["jobs"].as_u64(), held_out["factor"].as_f64()), (Some(200), Some(1.0)));
     // A tenth is short, and a job after a short one is forecast as its user's others are.
     assert_eq!(held_out["within_two"].as_f64(), Some(0.9));
-    assert_eq!(results[1]["held_out"]["within_two"].as_f64(), Some(0.8));
+    assert_eq!(results[2]["method"], "the user's last job");
+    assert_eq!(results[2]["held_out"]["within_two"].as_f64(), Some(0.8));
     let page = bench(dir.path(), &[&trace, "--format=helios", "--markdown", "--check"]);
     let text = String::from_utf8_lossy(&page.stdout).into_owned();
     assert!(text.contains("| later | the user's last job | 200 |"), "{text}");

@@ -102,7 +102,8 @@ fn a_count_says_when_a_running_job_ends() {
     until("told", || {
         let told = daemon.show(waits).job.run_time?;
         (told.source == "1 running job's count of this command").then_some(())?;
-        assert!((30..=40).contains(&told.median_s), "{told:?}");
+        // The first counts are of few steps.
+        assert!((15..=60).contains(&told.median_s), "{told:?}");
         Some(())
     });
     daemon.end_of(job);

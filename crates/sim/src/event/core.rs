@@ -47,7 +47,7 @@ pub(crate) struct CoreScheduler<'a> {
     due: Option<Millis>,
     /// A GPU with several jobs looks different, and it matters to the policy whether it is about to run full.
     crowded: bool,
-    /// What the trace's own jobs that are over teach of those that come.
+    /// What the trace's own earlier jobs teach of those that come.
     run_times: RunTimes,
     /// Where slowdown is limited, or the order goes by it.
     outlooks: Option<Outlooks>,

@@ -21,7 +21,7 @@ pub struct Knowledge {
 /// What is known of run times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RunTimesKnown {
-    /// What the trace's own jobs that are over teach, as in life.
+    /// What the trace's own earlier jobs teach, as in life.
     #[default]
     Learned,
     /// Each job's own.
