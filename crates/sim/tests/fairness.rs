@@ -108,6 +108,8 @@ fn ten_times_the_jobs_of_another_are_not_waited_for() {
         print(&format!("{later} min later, all as one user's"), &without);
         let [(many, many_done), (few, _)] = with[..] else { unreachable!() };
         assert!(few * 2.5 < many && few * 2.5 < without[1].0, "{later}: {with:?} {without:?}");
+        // Where running jobs did not tell how much memory their commands take, the one waited for 80 and the other for 254.
+        assert!(few < 65.0 && many < 190.0, "{later}: {with:?}");
         // Who has many jobs loses little by that.
         assert!(many_done < without[0].1 * 1.25, "{later}: {with:?} {without:?}");
     }
@@ -135,6 +137,7 @@ fn equal_users_wait_alike_and_a_larger_share_waits_less() {
     print("shares 1 and 3", &larger);
     assert!((equal[0].0 / equal[1].0 - 1.0).abs() < 0.2, "{equal:?}");
     assert!(larger[1].0 < equal[1].0 * 0.8 && larger[0].0 > larger[1].0 * 1.4, "{larger:?}");
+    assert!(equal.iter().all(|(wait, _)| *wait < 135.0) && larger[0].0 < 155.0, "{equal:?} {larger:?}");
 }
 
 /// What is fair between users must not cost all of them: jobs are done as early as if all were one user's.

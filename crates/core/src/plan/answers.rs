@@ -76,7 +76,6 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
 }
 
 fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {
-    let memory = slot.gpu.info.memory;
     let idle = slot.bars_idle(want);
     // What a job may not share it may still have alone.
     let bar = if want.idle_only || idle.is_none() { idle } else { slot.bars_shared(want) };
@@ -84,10 +83,7 @@ fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {
     Answer {
         gpu: slot.gpu.info.index,
         free: slot.free,
-        need: want
-            .blind
-            .map(|blind| blind.least_on(memory, slot.sharing_for(want)))
-            .or_else(|| want.need_on(memory)),
+        need: slot.need_of(want),
         jobs: slot.gpu.tenants.iter().map(|tenant| tenant.job).collect(),
         foreign: u32::try_from(slot.gpu.foreign().len()).unwrap_or(u32::MAX),
         refusal: bar.map(|bar| slot.refusal(bar, want, slots.options, slots.now)),

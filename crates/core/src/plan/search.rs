@@ -71,11 +71,7 @@ impl<'a> Slots<'a> {
 
     /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
-        let room = |slot: &Slot<'_>| {
-            slot.free.zip(want.blind.map(|b| b.least_on(slot.gpu.info.memory, slot.sharing_for(want))))
-        };
-        want.blind.is_some()
-            && !self.slots.iter().any(|slot| room(slot).is_some_and(|(free, least)| free >= least))
+        want.blind.is_some() && !self.slots.iter().any(|slot| slot.free >= slot.need_of(want))
     }
 
     /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, might

@@ -267,12 +267,18 @@ impl<'a> Slot<'a> {
         newcomer.map(|tenant| Bar::Slowdown(Objection::Unknown(tenant.job)))
     }
 
+    /// Memory that must be free here for the job, guard included; `None`: no amount is asked for.
+    pub(super) fn need_of(&self, want: &Want) -> Option<MiB> {
+        let memory = self.gpu.info.memory;
+        match want.blind {
+            Some(blind) => Some(blind.least_on(memory, self.sharing_for(want))),
+            None => want.need_on(memory),
+        }
+    }
+
     /// Whether as much memory is free as the job needs.
     pub(super) fn has_room(&self, want: &Want) -> bool {
-        let need = match want.blind {
-            Some(blind) => Some(blind.least_on(self.gpu.info.memory, self.sharing_for(want))),
-            None => want.need_on(self.gpu.info.memory),
-        };
+        let need = self.need_of(want);
         // All of it may be reserved where nothing is free: that leaves no room for one that needs nothing, either.
         need.is_none_or(|need| self.free.unwrap_or_default() >= need.max(MiB(1)))
     }
