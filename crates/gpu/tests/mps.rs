@@ -167,9 +167,31 @@ fn a_daemon_that_died_is_replaced() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     wait_for("the daemon's death", || dead(first));
 
+    // It answered a moment ago, so that a launch does not wait for it; it is replaced meanwhile.
     mps.prepare(&request(me())).unwrap();
+    wait_for("a second daemon", || bench.starts(me()) == 2);
+    let number = || fs::read_to_string(bench.pipe(me(), "nvidia-cuda-mps-control.pid")).unwrap_or_default();
+    wait_for("its number", || number().trim().parse().is_ok_and(|new: u32| new != first));
+    // Another carma asks first.
+    bench.mps().prepare(&request(me())).unwrap();
     assert_eq!(bench.starts(me()), 2);
-    assert_ne!(bench.daemon(me()), first);
+}
+
+/// As the real one while it starts the server of its first client.
+#[test]
+fn a_launch_does_not_wait_for_a_daemon_that_answered_a_moment_ago() {
+    let bench = Bench::new();
+    let mps = Mps::new(MpsOptions { timeout: Duration::from_secs(1), ..bench.options() });
+    mps.prepare(&request(me())).unwrap();
+    fs::write(bench.pipe(me(), "hang"), "").unwrap();
+    for _ in 0..3 {
+        mps.prepare(&request(me())).expect("it waits for no answer");
+    }
+    assert_eq!(bench.starts(me()), 1);
+    let hung = || fs::read_to_string(bench.pipe(me(), "hung")).unwrap_or_default();
+    wait_for("a question beside the launch", || hung().ends_with('\n'));
+    let asked = hung();
+    wait_for("its end", || !Path::new(&format!("/proc/{}", asked.trim())).exists());
 }
 
 #[test]

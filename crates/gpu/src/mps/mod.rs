@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 const LONGEST_PIPE_DIR: usize = 80;
 /// The directory of the daemon that all users share.
 const SHARED: &str = "all";
+/// A daemon that answered this lately is taken to run, and asked again beside the launch. While it starts a server for its first
+/// client it answers nobody (1.2 s on four H200s, docs/research/h200.md), and a program takes seconds from its launch to CUDA.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// How [`Mps`] runs its daemons.
 #[derive(Debug, Clone)]
@@ -66,17 +69,27 @@ impl MpsOptions {
 
 /// MPS through NVIDIA's control program. Never changes the compute or persistence mode.
 ///
-/// Calls for different users do not wait for each other.
-#[derive(Debug)]
+/// Calls for different users do not wait for each other. Clones share what they know of the daemons.
+#[derive(Debug, Clone)]
 pub struct Mps {
-    options: MpsOptions,
+    options: Arc<MpsOptions>,
     /// Effective uid of carma itself.
     me: u32,
-    /// One lock a daemon, by its directory's name, so that it is started once.
-    locks: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+    /// By the name of the daemon's directory.
+    talks: Arc<Mutex<BTreeMap<String, Arc<Talk>>>>,
+}
+
+/// What is said with one daemon.
+#[derive(Debug, Default)]
+struct Talk {
+    /// Held while somebody talks to it, so that it is started once.
+    turn: Mutex<()>,
+    /// When it last answered.
+    answered: Mutex<Option<Instant>>,
 }
 
 /// One control daemon: whose it is and where it lives.
+#[derive(Clone)]
 struct Seat {
     name: String,
     uid: u32,
@@ -93,7 +106,7 @@ impl Mps {
         if let Ok(dir) = std::path::absolute(&options.dir) {
             options.dir = dir;
         }
-        Self { options, me: rustix::process::geteuid().as_raw(), locks: Mutex::default() }
+        Self { options: Arc::new(options), me: rustix::process::geteuid().as_raw(), talks: Arc::default() }
     }
 
     /// The last lines that the daemon and the server of `uid` logged, for a diagnosis: at most
@@ -131,13 +144,41 @@ impl Mps {
         (self.me == 0 || self.me == seat.uid).then_some(seat)
     }
 
+    fn talk(&self, seat: &Seat) -> Arc<Talk> {
+        let mut talks = self.talks.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(talks.entry(seat.name.clone()).or_default())
+    }
+
     /// Runs `act` alone for this seat, with the time by which it must be over.
     fn alone<T>(&self, seat: &Seat, act: impl FnOnce(Instant) -> T) -> T {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let lock = Arc::clone(locks.entry(seat.name.clone()).or_default());
-        drop(locks);
-        let _held = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let talk = self.talk(seat);
+        let _held = talk.turn.lock().unwrap_or_else(PoisonError::into_inner);
         act(Instant::now() + self.options.timeout)
+    }
+
+    /// Asks for a sign of life, and starts the daemon if there is none. To be called in its turn.
+    fn ensure(&self, seat: &Seat, deadline: Instant) -> Result<(), SharingError> {
+        if let Daemon::Down(why) = self.servers(seat, deadline)? {
+            tracing::info!(daemon = %seat, why, "starting MPS");
+            self.start(seat, deadline)?;
+        }
+        *self.talk(seat).answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        Ok(())
+    }
+
+    /// The same in a thread of its own, unless somebody asks it already.
+    fn ensure_beside(&self, seat: &Seat) {
+        let (mps, seat) = (self.clone(), seat.clone());
+        let asking = std::thread::Builder::new().name("ask mps".into()).spawn(move || {
+            let talk = mps.talk(&seat);
+            let Ok(_held) = talk.turn.try_lock() else { return };
+            if let Err(e) = mps.ensure(&seat, Instant::now() + mps.options.timeout) {
+                tracing::warn!(daemon = %seat, error = %e, "MPS gave no sign of life");
+            }
+        });
+        if let Err(e) = asking {
+            tracing::warn!(error = %e, "no thread to ask MPS for a sign of life");
+        }
     }
 
     /// Makes the directories. What is above the user's own two stays ours, so that a user cannot
@@ -214,14 +255,16 @@ impl Sharing for Mps {
 
     fn prepare(&self, request: &SharingRequest) -> Result<Grant, SharingError> {
         let seat = self.seat(request.uid, request.gid);
-        self.alone(&seat, |deadline| {
-            self.make_dirs(&seat)?;
-            if let Daemon::Down(why) = self.servers(&seat, deadline)? {
-                tracing::info!(daemon = %seat, why, "starting MPS");
-                self.start(&seat, deadline)?;
-            }
-            Ok(Grant { env: self.env(&seat, request) })
-        })
+        let answered = *self.talk(&seat).answered.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered.is_some_and(|at| at.elapsed() < FRESH) {
+            self.ensure_beside(&seat);
+        } else {
+            self.alone(&seat, |deadline| {
+                self.make_dirs(&seat)?;
+                self.ensure(&seat, deadline)
+            })?;
+        }
+        Ok(Grant { env: self.env(&seat, request) })
     }
 
     fn terminate_clients(&self, uid: u32, pids: &[u32]) -> Result<usize, SharingError> {
