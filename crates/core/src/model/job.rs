@@ -250,6 +250,7 @@ impl Job {
                 Line::Longest => INVERSE / self.gpu_seconds().max(1),
             },
             id: self.spec.id,
+            due: self.due.filter(|_| line.is_by_length()).unwrap_or(Millis(u64::MAX)),
         }
     }
 }
@@ -270,6 +271,9 @@ pub struct QueueKey {
     pub length: u64,
     /// Submission order.
     pub id: JobId,
+    /// The bound on its start, on its user's clock, where the policy goes by one; else the end of time. Orders nothing: no two keys
+    /// are alike before it.
+    pub due: Millis,
 }
 
 impl QueueKey {

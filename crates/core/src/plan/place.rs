@@ -15,7 +15,7 @@ use crate::input::Action;
 use crate::model::{Estimator, Job};
 use crate::state::{Startup, State};
 use crate::units::Millis;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Jobs prefetched at a time.
 const AHEAD: usize = 32;
@@ -83,11 +83,16 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     // How jobs that were searched for in vain start up.
     let mut starts = BTreeSet::new();
     let mut misses = 0;
-    let mut ahead = state.queue().line(now).map(|(_, job)| job);
-    for (n, (key, job)) in state.queue().line(now).enumerate() {
-        if n % AHEAD == 0 && barrier.is_none() && state.queue().len() > CACHED {
-            prefetch(ahead.by_ref().take(AHEAD));
+    let mut line = state.queue().line(now);
+    let mut ahead = VecDeque::with_capacity(AHEAD);
+    loop {
+        if ahead.is_empty() {
+            ahead.extend(line.by_ref().take(AHEAD));
+            if barrier.is_none() && state.queue().len() > CACHED {
+                prefetch(ahead.iter().map(|(_, job)| *job));
+            }
         }
+        let Some((key, job)) = ahead.pop_front() else { break };
         if let Some(reason) = &barrier {
             if detail == Detail::Actions {
                 break;

@@ -80,27 +80,26 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
     let usable = |slot: &&Slot<'_>| {
         !slot.closed && slot.gpu.info.memory >= want.least_capacity && slot.held_from(want).is_none()
     };
+    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
+    left.sort_unstable();
+    // Without room, so long until the last of its GPUs is free.
+    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
+    // For so long a job that leaves would be without its GPU; an urgent job need not make up for it.
+    let pause = if job.is_urgent() { THERE_AND_BACK } else { Millis::secs(job.spec.run_s()) + THERE_AND_BACK };
+    if wait <= pause {
+        return;
+    }
     let leaving = leaving_by(plan);
     let mut found: Vec<Vec<&Job>> =
         slots.slots.iter().filter(usable).filter_map(|slot| off(state, job, slot, &leaving)).collect();
     if found.len() < wanted {
         return;
     }
-    let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
-    left.sort_unstable();
-    // Without room, so long until the last of its GPUs is free.
-    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
     found.sort_by_key(Vec::len);
     found.truncate(wanted);
     // One on several GPUs counts once.
     let off: BTreeSet<JobId> = found.iter().flatten().map(|job| job.spec.id).collect();
-    let pause = Millis::secs(job.spec.run_s()) + THERE_AND_BACK;
-    let pays = if job.is_urgent() {
-        wait > THERE_AND_BACK
-    } else {
-        wait > Millis(pause.0.saturating_mul(off.len() as u64))
-    };
-    if !pays {
+    if !job.is_urgent() && wait <= Millis(pause.0.saturating_mul(off.len() as u64)) {
         return;
     }
     let cause = EndCause::Room { job: want.job };

@@ -31,7 +31,7 @@ pub use place::Unbounded;
 pub(crate) use predictions::Server;
 pub(crate) use suspensions::aside;
 pub(crate) use waiting::JobKind;
-pub use waiting::{Merged, Queue};
+pub use waiting::Queue;
 
 use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;

@@ -165,46 +165,54 @@ impl<'a> Queue<'a> {
     }
 
     /// Jobs in order, whatever the time.
-    #[must_use]
-    pub fn jobs(self) -> Merged<'a> {
-        let mut merged = Merged { heap: BinaryHeap::new(), only: None };
-        for (at, (user, jobs)) in self.waiting.lines.iter().enumerate() {
+    pub fn jobs(self) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        self.jobs_due_after(|_| None)
+    }
+
+    /// Those of each user whose bound on the start, if they have one, is later than this.
+    fn jobs_due_after(
+        self,
+        passed: impl Fn(u32) -> Option<Millis>,
+    ) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        Merge::new(self.waiting.lines.iter().map(|(user, jobs)| {
             let weight = self.weights.get(user).copied().unwrap_or(UNWEIGHTED);
-            if self.waiting.lines.len() == 1 {
-                merged.only = Some(jobs.iter());
-            } else {
-                merged.push(at, weight, jobs.iter());
-            }
-        }
-        merged
+            let passed = passed(*user);
+            let of = jobs.iter().filter(move |(key, _)| passed.is_none_or(|passed| key.due > passed));
+            of.map(move |(key, job)| (rank(key, weight), (key, &**job)))
+        }))
+    }
+
+    /// A user's clock: bounds on starts up to it have passed.
+    fn clock(self, uid: u32, now: Millis) -> Millis {
+        Millis(now.0.saturating_sub(self.shadows.lag(uid, now).0))
+    }
+
+    /// Jobs whose bound on the start has passed, the earliest bound first.
+    fn overdue(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        Merge::new(self.waiting.due.iter().map(|(user, jobs)| {
+            let lag = self.shadows.lag(*user, now);
+            let of = jobs.range(..=(self.clock(*user, now), JobId(u64::MAX)));
+            of.map(move |((due, id), (key, job))| ((*due + lag, *id), (key, &**job)))
+        }))
     }
 
     /// Jobs of a priority above 0, which operators give; then those whose bound on the start has passed, the earliest bound first,
-    /// each on its user's clock; then the others in order.
+    /// each on its user's clock; then the others in order. Of those that are not looked at nothing is read but their keys: in a long
+    /// queue each job is a miss of the cache.
     pub fn line(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
         // They stand at the head of each line, behind those that recover.
         let head = self.jobs().take_while(|(key, _)| key.recovery.0 || key.is_urgent());
-        let mut first: Vec<_> = head.filter(|(key, _)| key.is_urgent()).collect();
-        let mut overdue = Vec::new();
-        for (user, jobs) in &self.waiting.due {
-            let lag = self.shadows.lag(*user, now);
-            let passed = Millis(now.0.saturating_sub(lag.0));
-            let of = jobs.range(..=(passed, JobId(u64::MAX))).filter(|(_, (key, _))| !key.is_urgent());
-            overdue.extend(of.map(|((due, job), (key, at))| ((*due + lag, *job), (key, &**at))));
-        }
-        overdue.sort_unstable_by_key(|(due, _)| *due);
-        first.extend(overdue.into_iter().map(|(_, job)| job));
-        // Of the others nothing is read but their keys: in a long queue each job is a miss of the cache.
-        let mut seen: Vec<JobId> = first.iter().map(|(key, _)| key.id).collect();
-        seen.sort_unstable();
-        first.into_iter().chain(self.jobs().filter(move |(key, _)| seen.binary_search(&key.id).is_err()))
+        let urgent: Vec<_> = head.filter(|(key, _)| key.is_urgent()).collect();
+        let others = self.jobs_due_after(move |user| Some(self.clock(user, now)));
+        let others = self.overdue(now).chain(others).filter(|(key, _)| !key.is_urgent());
+        urgent.into_iter().chain(others)
     }
 
     /// When the next bound passes, if the same users wait until then.
     #[must_use]
     pub fn next_due(self, now: Millis) -> Option<Millis> {
         let next = self.waiting.due.iter().filter_map(|(user, jobs)| {
-            let clock = Millis(now.0.saturating_sub(self.shadows.lag(*user, now).0));
+            let clock = self.clock(*user, now);
             let mut left = jobs.range((clock, JobId(u64::MAX))..).map(|((due, _), _)| due.since(clock));
             let left = left.find(|left| *left > Millis::ZERO)?;
             Some(self.shadows.after(*user, now, left))
@@ -214,73 +222,44 @@ impl<'a> Queue<'a> {
 }
 
 type Rank = (Reverse<bool>, Reverse<i32>, u128, JobId);
-type Jobs<'a> = btree_map::Iter<'a, QueueKey, Arc<Job>>;
-
-/// Jobs of several lines in one order.
-pub struct Merged<'a> {
-    heap: BinaryHeap<Reverse<Head<'a>>>,
-    only: Option<Jobs<'a>>,
-}
-
-/// The first of a line.
-struct Head<'a> {
-    rank: Rank,
-    line: usize,
-    weight: u64,
-    next: (&'a QueueKey, &'a Job),
-    rest: Jobs<'a>,
-}
-
-impl<'a> Merged<'a> {
-    fn push(&mut self, line: usize, weight: u64, mut rest: Jobs<'a>) {
-        if let Some((key, job)) = rest.next() {
-            let rank = rank(key, weight);
-            self.heap.push(Reverse(Head { rank, line, weight, next: (key, job), rest }));
-        }
-    }
-}
 
 fn rank(key: &QueueKey, weight: u64) -> Rank {
     (key.recovery, key.priority, u128::from(key.length) * u128::from(weight), key.id)
 }
 
-impl<'a> Iterator for Merged<'a> {
-    type Item = (&'a QueueKey, &'a Job);
+/// Lines that are each in the order of their keys, in one order, as they are read.
+struct Merge<K, V, I> {
+    /// The key of the first of each line, and which line that is.
+    first: BinaryHeap<Reverse<(K, usize)>>,
+    /// The first of each line, and the rest.
+    lines: Vec<(Option<V>, I)>,
+}
 
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(only) = &mut self.only {
-            return only.next().map(|(key, job)| (key, &**job));
-        }
-        let mut first = self.heap.peek_mut()?;
-        let Reverse(head) = &mut *first;
-        let taken = head.next;
-        match head.rest.next() {
-            Some((key, job)) => {
-                head.rank = rank(key, head.weight);
-                head.next = (key, job);
+impl<K: Ord, V, I: Iterator<Item = (K, V)>> Merge<K, V, I> {
+    fn new(lines: impl Iterator<Item = I>) -> Self {
+        let mut merge = Self { first: BinaryHeap::new(), lines: Vec::new() };
+        for mut line in lines {
+            if let Some((key, first)) = line.next() {
+                merge.first.push(Reverse((key, merge.lines.len())));
+                merge.lines.push((Some(first), line));
             }
-            None => drop(PeekMut::pop(first)),
         }
-        Some(taken)
+        merge
     }
 }
 
-impl PartialEq for Head<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.rank, self.line) == (&other.rank, other.line)
-    }
-}
+impl<K: Ord, V, I: Iterator<Item = (K, V)>> Iterator for Merge<K, V, I> {
+    type Item = V;
 
-impl Eq for Head<'_> {}
-
-impl PartialOrd for Head<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Head<'_> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (&self.rank, self.line).cmp(&(&other.rank, other.line))
+    fn next(&mut self) -> Option<V> {
+        let mut least = self.first.peek_mut()?;
+        let Reverse((key, at)) = &mut *least;
+        let (first, rest) = self.lines.get_mut(*at)?;
+        let Some((next_key, next)) = rest.next() else {
+            PeekMut::pop(least);
+            return first.take();
+        };
+        *key = next_key;
+        first.replace(next)
     }
 }
