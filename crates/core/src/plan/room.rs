@@ -85,7 +85,8 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
     // Without room, so long until the last of its GPUs is free.
     let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
     // For so long a job that leaves would be without its GPU; an urgent job need not make up for it.
-    let pause = if job.is_urgent() { THERE_AND_BACK } else { Millis::secs(job.spec.run_s()) + THERE_AND_BACK };
+    let pause =
+        if job.is_urgent() { THERE_AND_BACK } else { Millis::secs(job.spec.run_s()) + THERE_AND_BACK };
     if wait <= pause {
         return;
     }
@@ -110,7 +111,9 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
 
 /// The jobs that would have to leave a GPU, if all that are there can.
 fn off<'a>(state: &'a State, job: &Job, slot: &Slot<'_>, leaving: &BTreeSet<JobId>) -> Option<Vec<&'a Job>> {
-    if slot.has_added() || !slot.gpu.foreign().is_empty() {
+    // Clients of MPS cannot be suspended: where one server serves all, nobody needs to be looked at.
+    let may_go = job.is_urgent() || slot.server().is_none();
+    if !may_go || slot.has_added() || !slot.gpu.foreign().is_empty() {
         return None;
     }
     let there = slot.gpu.tenants.iter().map(|tenant| {
