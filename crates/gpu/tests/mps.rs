@@ -167,19 +167,17 @@ fn a_daemon_that_died_is_replaced() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     wait_for("the daemon's death", || dead(first));
 
-    // It answered a moment ago, so that a launch does not wait for it; it is replaced meanwhile.
-    mps.prepare(&request(me())).unwrap();
-    wait_for("a second daemon", || bench.starts(me()) == 2);
-    let number = || fs::read_to_string(bench.pipe(me(), "nvidia-cuda-mps-control.pid")).unwrap_or_default();
-    wait_for("its number", || number().trim().parse().is_ok_and(|new: u32| new != first));
-    // Another carma asks first.
-    bench.mps().prepare(&request(me())).unwrap();
-    assert_eq!(bench.starts(me()), 2);
+    // Where it takes long to say that nothing runs, it counts as busy once or twice.
+    wait_for("a second daemon", || {
+        mps.prepare(&request(me())).unwrap();
+        bench.starts(me()) == 2
+    });
+    assert_ne!(bench.daemon(me()), first);
 }
 
 /// As the real one while it starts the server of its first client.
 #[test]
-fn a_launch_does_not_wait_for_a_daemon_that_answered_a_moment_ago() {
+fn a_launch_does_not_wait_for_a_daemon_that_is_busy() {
     let bench = Bench::new();
     let mps = Mps::new(MpsOptions { timeout: Duration::from_secs(1), ..bench.options() });
     mps.prepare(&request(me())).unwrap();

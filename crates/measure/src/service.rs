@@ -6,6 +6,7 @@ use carma_api::wire::StatusReply;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,6 +60,8 @@ impl Service {
         command.arg("--socket").arg(&setup.socket).args(["serve", "--gpus", setup.gpus]);
         command.args(["--policy", setup.policy, "--sharing", setup.sharing, "--state"]).arg(&setup.state);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // Ctrl-C on a terminal is for its owner, who cancels the jobs first: without a daemon they would run on.
+        command.process_group(0);
         if setup.speed > 1 {
             command.args(["--speed", &setup.speed.to_string()]);
         }

@@ -5,14 +5,16 @@
 
 use carma_cli::failure::{Failure, Outcome};
 
+use super::bench::watch_signals;
 use super::unmeasured;
 use carma_api::Client;
-use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{DoneReply, GpusReply, JobDetail, JobView, JobsReply, SubmitReply, SubmitRequest};
 use carma_cli::{Column, Screen, Table, wrap};
 use carma_measure::service::{Service, Setup};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The GPUs of the demo.
@@ -21,6 +23,8 @@ const GPUS: &str = "virtual:4xA100-40GB";
 const SPEED: u32 = 60;
 /// Longest that a run may take, in life.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long cancelled tasks may take to end.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// A task of the mix.
 struct Task {
@@ -67,6 +71,7 @@ const STARTUP_S: u32 = 8;
 
 /// Runs the demo.
 pub(crate) fn run() -> Outcome {
+    let stopped = watch_signals()?;
     let dir = tempdir()?;
     let bars = MultiProgress::new();
     let title = bars.add(ProgressBar::new_spinner().with_style(style("{msg}")?));
@@ -78,13 +83,17 @@ pub(crate) fn run() -> Outcome {
     let outcome = std::thread::scope(|scope| {
         let runs = [("exclusive", "exclusive", "time-slice"), ("adaptive", "adaptive", "mps")].map(
             |(label, policy, sharing)| {
-                let (dir, bars) = (dir.join(label), &bars);
-                scope.spawn(move || play(label, policy, sharing, &dir, bars))
+                let (dir, bars, stopped) = (dir.join(label), &bars, &*stopped);
+                scope.spawn(move || play(label, policy, sharing, &dir, bars, stopped))
             },
         );
         runs.map(|run| run.join().unwrap_or_else(|_| Err(Failure::new("a run of the demo broke off"))))
     });
     title.finish_and_clear();
+    if stopped.load(Ordering::Relaxed) {
+        let _ = std::fs::remove_dir_all(&dir);
+        return Err(Failure::new("interrupted; the tasks were cancelled"));
+    }
     // The directories hold the daemons' logs; they are of use only when something went wrong.
     let [exclusive, adaptive] = match outcome {
         [Ok(a), Ok(b)] => [a, b],
@@ -125,6 +134,7 @@ fn play(
     sharing: &str,
     dir: &Path,
     bars: &MultiProgress,
+    stopped: &AtomicBool,
 ) -> Result<Run, Failure> {
     let bar = bars.add(ProgressBar::new(MIX.len() as u64).with_style(
         style("{prefix:>10} [{bar:40.cyan/blue}] {pos:>2}/{len} done  {msg}")?.progress_chars("=> "),
@@ -138,12 +148,18 @@ fn play(
         let due = Duration::from_secs_f64(f64::from(task.at_s) / f64::from(SPEED));
         while started.elapsed() < due {
             update(&mut client, &bar)?;
+            if stopped.load(Ordering::Relaxed) {
+                return Err(cancel(&mut client));
+            }
             std::thread::sleep(Duration::from_millis(50).min(due.saturating_sub(started.elapsed())));
         }
         let reply: SubmitReply = client.post("/v1/jobs", &request(task)?)?;
         ids.push(reply.id);
     }
     while !update(&mut client, &bar)? {
+        if stopped.load(Ordering::Relaxed) {
+            return Err(cancel(&mut client));
+        }
         if started.elapsed() > PATIENCE {
             return Err(Failure::new(format!("the {label} run did not end within {} s", PATIENCE.as_secs())));
         }
@@ -202,6 +218,22 @@ fn update(client: &mut Client, bar: &ProgressBar) -> Result<bool, Failure> {
     bar.set_position(over.jobs.len() as u64);
     bar.set_message(format!("{running} running, {} waiting{oom}", live.jobs.len() - running));
     Ok(over.jobs.len() >= MIX.len())
+}
+
+/// Cancels all tasks and waits for their end: they would outlive the daemon.
+fn cancel(client: &mut Client) -> Failure {
+    let until = Instant::now() + ENDING;
+    while let Ok(live) = client.get::<JobsReply>("/v1/jobs")
+        && !live.jobs.is_empty()
+        && Instant::now() < until
+    {
+        for job in &live.jobs {
+            // One that ended meanwhile cannot be cancelled.
+            let _ = client.post::<DoneReply>(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Failure::new("interrupted")
 }
 
 fn energy_j(client: &mut Client) -> Result<f64, Failure> {

@@ -3,6 +3,7 @@
 use crate::support::{CARMA, stderr, stdout, until};
 use carma_measure::trace::{Play, Summary};
 use fake_nvml::{FakeGpm, FakeGpu, FakeProcess, State, stage};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -180,6 +181,7 @@ fn a_signal_ends_all_that_was_started() {
     let tasks = format!("[[task]]\nname = 'long'\ncommand = ['true']\nvirtual = ['--memory=1G', '{mark}']\n");
     let bench = Bench::new(&tasks, &["--gpus", "virtual:1xH200", "--jobs", "2", "--policy", "adaptive"]);
     let mut command = bench.command("out", &["--mean-gap", "1s"]);
+    command.process_group(0);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let runs = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -190,11 +192,41 @@ fn a_signal_ends_all_that_was_started() {
     };
     until("a task to run", || (runs() > 0).then_some(()));
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    // All of the group, as on a terminal.
+    rustix::process::kill_process_group(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stdout(&output).contains("it was interrupted"), "{}", stdout(&output));
     until("the tasks to end", || (runs() == 0).then_some(()));
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().as_os_str().as_encoded_bytes();
+    let mut command = Command::new(CARMA);
+    command.arg("demo").env("TMPDIR", dir.path()).process_group(0);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Daemons, supervisors and tasks: all are told a path in it.
+    let contains = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
+    let others = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let others = all.filter(|entry| entry.file_name().to_str() != Some(&child.id().to_string()));
+        let told = |entry: std::fs::DirEntry| {
+            ["cmdline", "environ"]
+                .map(|file| std::fs::read(entry.path().join(file)).unwrap_or_default())
+                .concat()
+        };
+        others.map(told).filter(|told| contains(told, mark)).collect::<Vec<_>>()
+    };
+    until("a task to run", || others().iter().any(|told| contains(told, b"virtual-task")).then_some(()));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process_group(pid, rustix::process::Signal::INT).unwrap();
+    until("all to end", || others().is_empty().then_some(()));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted; the tasks were cancelled"), "{}", stderr(&output));
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

@@ -61,7 +61,11 @@ impl Mps {
     /// The health check: a list of servers is the cheapest question there is.
     pub(super) fn servers(&self, seat: &Seat, deadline: Instant) -> Result<Daemon, SharingError> {
         let out = self.run(seat, &[], "get_server_list\n", deadline)?;
-        Ok(if out.ok { Daemon::Up(numbers(&out.text)) } else { Daemon::Down(out.text) })
+        if !out.ok {
+            return Ok(Daemon::Down(out.text));
+        }
+        self.talk(seat).has_answered();
+        Ok(Daemon::Up(numbers(&out.text)))
     }
 
     fn clients(&self, seat: &Seat, server: u32, deadline: Instant) -> Result<Vec<u32>, SharingError> {

@@ -22,6 +22,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,9 +30,11 @@ use std::time::{Duration, Instant};
 const LONGEST_PIPE_DIR: usize = 80;
 /// The directory of the daemon that all users share.
 const SHARED: &str = "all";
-/// A daemon that answered this lately is taken to run, and asked again beside the launch. While it starts a server for its first
-/// client it answers nobody (1.2 s on four H200s, docs/research/h200.md), and a program takes seconds from its launch to CUDA.
-const FRESH: Duration = Duration::from_secs(10);
+/// A daemon that answered this lately and does not now is busy: while it starts a server for its first client it answers nobody
+/// (1.2 s on four H200s, docs/research/h200.md). A launch does not wait for that, since a program takes seconds to reach CUDA.
+const LATELY: Duration = Duration::from_secs(10);
+/// Usually it answers within 10 ms.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How [`Mps`] runs its daemons.
 #[derive(Debug, Clone)]
@@ -86,6 +89,17 @@ struct Talk {
     turn: Mutex<()>,
     /// When it last answered.
     answered: Mutex<Option<Instant>>,
+}
+
+impl Talk {
+    fn has_answered(&self) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn answered_lately(&self) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|at| at.elapsed() < LATELY)
+    }
 }
 
 /// One control daemon: whose it is and where it lives.
@@ -156,28 +170,21 @@ impl Mps {
         act(Instant::now() + self.options.timeout)
     }
 
-    /// Asks for a sign of life, and starts the daemon if there is none. To be called in its turn.
-    fn ensure(&self, seat: &Seat, deadline: Instant) -> Result<(), SharingError> {
-        if let Daemon::Down(why) = self.servers(seat, deadline)? {
-            tracing::info!(daemon = %seat, why, "starting MPS");
-            self.start(seat, deadline)?;
+    /// Whether it is up, or was lately and is busy.
+    fn is_up_or_busy(&self, seat: &Seat) -> bool {
+        if !self.talk(seat).answered_lately() {
+            return false;
         }
-        *self.talk(seat).answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        Ok(())
-    }
-
-    /// The same in a thread of its own, unless somebody asks it already.
-    fn ensure_beside(&self, seat: &Seat) {
+        let (tell, told) = mpsc::channel();
         let (mps, seat) = (self.clone(), seat.clone());
-        let asking = std::thread::Builder::new().name("ask mps".into()).spawn(move || {
-            let talk = mps.talk(&seat);
-            let Ok(_held) = talk.turn.try_lock() else { return };
-            if let Err(e) = mps.ensure(&seat, Instant::now() + mps.options.timeout) {
-                tracing::warn!(daemon = %seat, error = %e, "MPS gave no sign of life");
-            }
-        });
-        if let Err(e) = asking {
-            tracing::warn!(error = %e, "no thread to ask MPS for a sign of life");
+        // What it says later counts for those who ask later.
+        let ask = move || {
+            let found = mps.alone(&seat, |deadline| mps.servers(&seat, deadline));
+            let _ = tell.send(matches!(found, Ok(Daemon::Up(_))));
+        };
+        match std::thread::Builder::new().name("ask mps".into()).spawn(ask) {
+            Ok(_) => told.recv_timeout(PATIENCE).unwrap_or_else(|e| e == RecvTimeoutError::Timeout),
+            Err(_) => false,
         }
     }
 
@@ -255,13 +262,14 @@ impl Sharing for Mps {
 
     fn prepare(&self, request: &SharingRequest) -> Result<Grant, SharingError> {
         let seat = self.seat(request.uid, request.gid);
-        let answered = *self.talk(&seat).answered.lock().unwrap_or_else(PoisonError::into_inner);
-        if answered.is_some_and(|at| at.elapsed() < FRESH) {
-            self.ensure_beside(&seat);
-        } else {
+        if !self.is_up_or_busy(&seat) {
             self.alone(&seat, |deadline| {
                 self.make_dirs(&seat)?;
-                self.ensure(&seat, deadline)
+                if let Daemon::Down(why) = self.servers(&seat, deadline)? {
+                    tracing::info!(daemon = %seat, why, "starting MPS");
+                    self.start(&seat, deadline)?;
+                }
+                Ok(())
             })?;
         }
         Ok(Grant { env: self.env(&seat, request) })

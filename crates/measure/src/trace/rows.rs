@@ -203,10 +203,15 @@ impl Trace {
     /// In few words.
     #[must_use]
     pub fn describe(&self) -> String {
-        let (jobs, kinds) = (self.arrivals.len(), self.kinds.len());
         let span_s = self.arrivals.last().map_or(0.0, |last| last.at_s);
-        format!("{jobs} jobs of {kinds} kinds that come within {span_s:.0} s")
+        format!("{} that come within {span_s:.0} s", counted(self.arrivals.len(), self.kinds.len()))
     }
+}
+
+/// How many jobs there are, of how many kinds.
+pub(super) fn counted(jobs: usize, kinds: usize) -> String {
+    let s = |n| if n == 1 { "" } else { "s" };
+    format!("{jobs} job{} of {kinds} kind{}", s(jobs), s(kinds))
 }
 
 impl Play {

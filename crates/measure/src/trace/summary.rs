@@ -1,6 +1,6 @@
 //! What the rows come to.
 
-use super::rows::{Attempt, Job, Machine, Play, Sample};
+use super::rows::{Attempt, Job, Machine, Play, Sample, counted};
 use carma_stats::{mean, quantile, sorted};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -90,6 +90,12 @@ impl Policy {
 }
 
 impl Summary {
+    /// How many jobs there are, of how many kinds: `48 jobs of 26 kinds`.
+    #[must_use]
+    pub fn counted(&self) -> String {
+        counted(self.jobs, self.kinds)
+    }
+
     /// Of plays of one trace on one machine; `None` of none.
     #[must_use]
     pub fn of(plays: &[Play]) -> Option<Self> {

@@ -67,7 +67,7 @@ fn options(args: &InterferenceArgs) -> Options {
 }
 
 /// Set by the first signal that asks us to end: the tasks must not be left behind.
-fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
+pub(super) fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let stopped = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&stopped);

@@ -31,12 +31,12 @@ pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
     let _ = write!(
         out,
         r#"<header><p class="badge">{badge}</p>
-<h1>{jobs} jobs of {kinds} kinds under {policies} policies</h1>
+<h1>{jobs} under {policies} polic{ies}</h1>
 <dl><div><dt>GPUs</dt><dd>{machine}</dd></div><div><dt>The last job comes after</dt><dd>{last:.0} s</dd></div>"#,
         machine = Esc(&machine),
-        jobs = summary.jobs,
-        kinds = summary.kinds,
+        jobs = summary.counted(),
         policies = summary.policies.len(),
+        ies = if summary.policies.len() == 1 { "y" } else { "ies" },
         last = summary.arrivals_s,
     );
     let mut fact = |name: &str, value: Option<&String>| {

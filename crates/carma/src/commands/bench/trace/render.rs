@@ -10,10 +10,9 @@ const SHOWN: usize = 8;
 
 pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: &Screen) -> String {
     let mut text = format!(
-        "{}: {} jobs of {} kinds, the last comes after {:.0} s\n",
+        "{}: {}, the last comes after {:.0} s\n",
         summary.machine.describe(),
-        summary.jobs,
-        summary.kinds,
+        summary.counted(),
         summary.arrivals_s
     );
     if summary.machine.is_virtual {
