@@ -2,7 +2,7 @@
 
 use crate::Error;
 use carma_api::Client;
-use carma_api::wire::StatusReply;
+use carma_api::wire::{DoneReply, JobsReply, StatusReply};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -110,6 +110,30 @@ impl Drop for Service {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// Cancels all jobs and waits for their end, at most so long: they would outlive the daemon.
+///
+/// # Errors
+/// The daemon does not answer.
+pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> {
+    let until = Instant::now() + patience;
+    let mut asked = false;
+    loop {
+        let live: JobsReply = client.get("/v1/jobs").map_err(|e| Error::new(e.to_string()))?;
+        if live.jobs.is_empty() || Instant::now() > until {
+            return Ok(());
+        }
+        if !asked {
+            for job in &live.jobs {
+                // One that ended meanwhile cannot be cancelled.
+                let _: Result<DoneReply, _> =
+                    client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
+            }
+            asked = true;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -8,9 +8,9 @@ use carma_cli::failure::{Failure, Outcome};
 use super::bench::watch_signals;
 use super::unmeasured;
 use carma_api::Client;
-use carma_api::wire::{DoneReply, GpusReply, JobDetail, JobView, JobsReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, SubmitReply, SubmitRequest};
 use carma_cli::{Column, Screen, Table, wrap};
-use carma_measure::service::{Service, Setup};
+use carma_measure::service::{Service, Setup, cancel_all};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -220,20 +220,9 @@ fn update(client: &mut Client, bar: &ProgressBar) -> Result<bool, Failure> {
     Ok(over.jobs.len() >= MIX.len())
 }
 
-/// Cancels all tasks and waits for their end: they would outlive the daemon.
+/// Ends a run that was interrupted.
 fn cancel(client: &mut Client) -> Failure {
-    let until = Instant::now() + ENDING;
-    while let Ok(live) = client.get::<JobsReply>("/v1/jobs")
-        && !live.jobs.is_empty()
-        && Instant::now() < until
-    {
-        for job in &live.jobs {
-            // One that ended meanwhile cannot be cancelled.
-            let _ = client.post::<DoneReply>(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Failure::new("interrupted")
+    cancel_all(client, ENDING).map_or_else(unmeasured, |()| Failure::new("interrupted"))
 }
 
 fn energy_j(client: &mut Client) -> Result<f64, Failure> {

@@ -111,7 +111,7 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
 
 /// The jobs that would have to leave a GPU, if all that are there can.
 fn off<'a>(state: &'a State, job: &Job, slot: &Slot<'_>, leaving: &BTreeSet<JobId>) -> Option<Vec<&'a Job>> {
-    // Clients of MPS cannot be suspended: where one server serves all, nobody needs to be looked at.
+    // MPS clients cannot be suspended. If all jobs here are clients of one server, no job needs a check of its own.
     let may_go = job.is_urgent() || slot.server().is_none();
     if !may_go || slot.has_added() || !slot.gpu.foreign().is_empty() {
         return None;

@@ -64,7 +64,7 @@ impl Mps {
         if !out.ok {
             return Ok(Daemon::Down(out.text));
         }
-        self.talk(seat).has_answered();
+        self.requests(seat).has_answered();
         Ok(Daemon::Up(numbers(&out.text)))
     }
 

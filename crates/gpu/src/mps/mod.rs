@@ -30,11 +30,10 @@ use std::time::{Duration, Instant};
 const LONGEST_PIPE_DIR: usize = 80;
 /// The directory of the daemon that all users share.
 const SHARED: &str = "all";
-/// A daemon that answered this lately and does not now is busy: while it starts a server for its first client it answers nobody
-/// (1.2 s on four H200s, docs/research/h200.md). A launch does not wait for that, since a program takes seconds to reach CUDA.
+/// A control daemon that answered within this time but does not answer now is taken to be busy: it answers no request while it
+/// starts the server of its first client (1.2 s on four H200s, docs/research/h200.md). A launch does not wait for that, since a
+/// program needs seconds before it first calls CUDA.
 const LATELY: Duration = Duration::from_secs(10);
-/// Usually it answers within 10 ms.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How [`Mps`] runs its daemons.
 #[derive(Debug, Clone)]
@@ -54,10 +53,12 @@ pub struct MpsOptions {
     /// The longest that any one call may talk to a daemon (it may wait as long for another call
     /// about the same user).
     pub timeout: Duration,
+    /// How long a launch waits for a daemon that answered within the last ten seconds, before it takes the daemon to be busy.
+    pub patience: Duration,
 }
 
 impl MpsOptions {
-    /// The usual: `nvidia-cuda-mps-control` from `PATH`, a daemon a user, every device, 5 s.
+    /// The usual: `nvidia-cuda-mps-control` from `PATH`, a daemon a user, every device, 5 s and .1 s: a daemon that is not busy answers within 10 ms.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -66,6 +67,7 @@ impl MpsOptions {
             multi_user: false,
             gpus: Vec::new(),
             timeout: Duration::from_secs(5),
+            patience: Duration::from_millis(100),
         }
     }
 }
@@ -79,19 +81,19 @@ pub struct Mps {
     /// Effective uid of carma itself.
     me: u32,
     /// By the name of the daemon's directory.
-    talks: Arc<Mutex<BTreeMap<String, Arc<Talk>>>>,
+    requests: Arc<Mutex<BTreeMap<String, Arc<Requests>>>>,
 }
 
-/// What is said with one daemon.
+/// The requests to one daemon.
 #[derive(Debug, Default)]
-struct Talk {
-    /// Held while somebody talks to it, so that it is started once.
+struct Requests {
+    /// Locked during a request, so that two launches do not both start the daemon.
     turn: Mutex<()>,
     /// When it last answered.
     answered: Mutex<Option<Instant>>,
 }
 
-impl Talk {
+impl Requests {
     fn has_answered(&self) {
         *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -120,7 +122,7 @@ impl Mps {
         if let Ok(dir) = std::path::absolute(&options.dir) {
             options.dir = dir;
         }
-        Self { options: Arc::new(options), me: rustix::process::geteuid().as_raw(), talks: Arc::default() }
+        Self { options: Arc::new(options), me: rustix::process::geteuid().as_raw(), requests: Arc::default() }
     }
 
     /// The last lines that the daemon and the server of `uid` logged, for a diagnosis: at most
@@ -158,32 +160,33 @@ impl Mps {
         (self.me == 0 || self.me == seat.uid).then_some(seat)
     }
 
-    fn talk(&self, seat: &Seat) -> Arc<Talk> {
-        let mut talks = self.talks.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(talks.entry(seat.name.clone()).or_default())
+    fn requests(&self, seat: &Seat) -> Arc<Requests> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(requests.entry(seat.name.clone()).or_default())
     }
 
     /// Runs `act` alone for this seat, with the time by which it must be over.
     fn alone<T>(&self, seat: &Seat, act: impl FnOnce(Instant) -> T) -> T {
-        let talk = self.talk(seat);
-        let _held = talk.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = self.requests(seat);
+        let _held = requests.turn.lock().unwrap_or_else(PoisonError::into_inner);
         act(Instant::now() + self.options.timeout)
     }
 
     /// Whether it is up, or was lately and is busy.
     fn is_up_or_busy(&self, seat: &Seat) -> bool {
-        if !self.talk(seat).answered_lately() {
+        if !self.requests(seat).answered_lately() {
             return false;
         }
+        let patience = self.options.patience;
         let (tell, told) = mpsc::channel();
         let (mps, seat) = (self.clone(), seat.clone());
-        // What it says later counts for those who ask later.
+        // A late answer still tells later launches that the daemon is alive.
         let ask = move || {
             let found = mps.alone(&seat, |deadline| mps.servers(&seat, deadline));
             let _ = tell.send(matches!(found, Ok(Daemon::Up(_))));
         };
         match std::thread::Builder::new().name("ask mps".into()).spawn(ask) {
-            Ok(_) => told.recv_timeout(PATIENCE).unwrap_or_else(|e| e == RecvTimeoutError::Timeout),
+            Ok(_) => told.recv_timeout(patience).unwrap_or_else(|e| e == RecvTimeoutError::Timeout),
             Err(_) => false,
         }
     }

@@ -5,11 +5,9 @@ use super::rows::{Attempt, Job, Play, Sample, Trace, VERSION};
 use super::tasks::Played;
 use super::watch::{self, Gpus};
 use crate::Error;
-use crate::service::{Service, Setup, tail};
+use crate::service::{Service, Setup, cancel_all, tail};
 use carma_api::Client;
-use carma_api::wire::{
-    AttemptView, DoneReply, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest,
-};
+use carma_api::wire::{AttemptView, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest};
 use carma_core::model::SharingMode;
 use carma_interference::rate::printed::Printed;
 use std::collections::BTreeMap;
@@ -308,23 +306,7 @@ impl Running<'_, '_> {
 
     /// Ends what still runs, and the daemon; what it says of the jobs.
     fn end(&mut self) -> Result<(Vec<JobDetail>, carma_api::wire::LaunchStats), Error> {
-        let until = Instant::now() + ENDING;
-        let mut asked = false;
-        loop {
-            let live: JobsReply = self.ask("/v1/jobs")?;
-            if live.jobs.is_empty() || Instant::now() > until {
-                break;
-            }
-            if !asked {
-                for job in &live.jobs {
-                    // One that ended meanwhile cannot be cancelled.
-                    let _: Result<DoneReply, _> =
-                        self.client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
-                }
-                asked = true;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        cancel_all(&mut self.client, ENDING)?;
         let ids: Vec<u64> = self.jobs.iter().map(|job| job.id).collect();
         let details = ids.iter().map(|id| self.ask(&format!("/v1/jobs/{id}"))).collect::<Result<_, _>>()?;
         let status: StatusReply = self.ask("/v1/status")?;
