@@ -183,7 +183,7 @@ fn remarks_of(of: &Recorded) -> Vec<String> {
         };
         remarks.push(format!(
             "the energy counters of the GPUs went on by {} in this time; the jobs that were there took {} over all of their \
-             own time{unknown}. `carma usage` has what was idle",
+             own time{unknown}. What was idle: carma usage",
             energy(counted),
             energy(jobs)
         ));

@@ -1,7 +1,7 @@
 //! A recorded run as the pages of the simulator show one, and what the same jobs would have done with GPUs to themselves.
 
 use super::recorded::{Ran, Recorded, Span};
-use carma_api::record::{GpuRow, RecordedGpu, Row};
+use carma_api::record::{GpuRow, RecordedGpu, Row, TenantRow};
 use carma_api::wire::AttemptView;
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
@@ -13,6 +13,7 @@ use carma_sim::event::{Cluster, Setup, simulate};
 use carma_sim::report::html::JobEnergy;
 use carma_sim::trace::{Activity, Trace, TraceJob, Workload};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The policy that is compared with.
 const EXCLUSIVE: &str = "exclusive";
@@ -290,21 +291,53 @@ fn cluster(gpus: &[RecordedGpu]) -> Option<Cluster> {
     Cluster::parse(&spec.join("+"), &GpuTypes::built_in()).ok()
 }
 
-/// What part of SMACT, SMOCC and DRAM activity each job had: by its share of the activity, else in equal parts.
-fn parts(of: &Recorded) -> BTreeMap<u64, [Option<f64>; 3]> {
-    let mut means: BTreeMap<u64, [Mean; 3]> = BTreeMap::new();
-    for gpu in of.rows.iter().flat_map(|row| &row.gpus) {
-        for tenant in &gpu.tenants {
-            let share = tenant.activity_share.unwrap_or(1.0 / gpu.tenants.len() as f64);
-            let [smact, smocc, drama, ..] = five(gpu);
-            let means = means.entry(tenant.job).or_default();
-            for (mean, value) in means.iter_mut().zip([smact, smocc, drama]) {
-                mean.add(value.map(|value| value * share), tenant.span_ms);
+/// What a job was seen to do in its last attempt.
+#[derive(Default)]
+struct Seen {
+    /// When it was first seen with memory on a GPU, where the driver tells, else when it began.
+    at_work: u64,
+    /// How long after its start that was.
+    startup: Millis,
+    /// Its part of SMACT, SMOCC and DRAM activity from then on: by its share of the activity, else in equal parts.
+    parts: [Mean; 3],
+}
+
+fn seen(of: &Recorded) -> BTreeMap<u64, Seen> {
+    let began = |job: &Ran| Some((job.row.id, job.attempts.last()?.started_ms?));
+    let mut at_work: BTreeMap<u64, (u64, Option<u64>)> =
+        of.jobs.iter().filter_map(began).map(|(job, began)| (job, (began, None))).collect();
+    for row in &of.rows {
+        for tenant in row.gpus.iter().flat_map(|gpu| &gpu.tenants) {
+            match at_work.get_mut(&tenant.job) {
+                Some((began, first))
+                    if row.at_ms > *began && tenant.memory_mib.is_some_and(|mib| mib > 0.0) =>
+                {
+                    first.get_or_insert(row.at_ms.saturating_sub(row.span_ms).max(*began));
+                }
+                _ => {}
             }
         }
     }
-    let get = |mean: Mean| Some(mean.get()).filter(|mean| mean.is_finite());
-    means.into_iter().map(|(job, means)| (job, means.map(get))).collect()
+    let known = |(job, (began, first)): (u64, (u64, Option<u64>))| {
+        let at_work = first.unwrap_or(began);
+        (job, Seen { at_work, startup: Millis(at_work - began), ..Seen::default() })
+    };
+    let mut jobs: BTreeMap<u64, Seen> = at_work.into_iter().map(known).collect();
+    for row in &of.rows {
+        for gpu in &row.gpus {
+            let [smact, smocc, drama, ..] = five(gpu);
+            let on = |tenant: &&TenantRow| jobs.get(&tenant.job).is_none_or(|job| row.at_ms > job.at_work);
+            let at_work: Vec<&TenantRow> = gpu.tenants.iter().filter(on).collect();
+            for tenant in &at_work {
+                let Some(job) = jobs.get_mut(&tenant.job) else { continue };
+                let share = tenant.activity_share.unwrap_or(1.0 / at_work.len() as f64);
+                for (mean, value) in job.parts.iter_mut().zip([smact, smocc, drama]) {
+                    mean.add(value.map(|value| value * share), tenant.span_ms);
+                }
+            }
+        }
+    }
+    jobs
 }
 
 /// What the simulator says that the jobs which completed would have done had each had its GPUs alone, first come first served;
@@ -315,21 +348,28 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         return (None, vec![why.to_owned()]);
     };
     let (mut as_run, mut estimated) = (0, 0);
-    let seen = parts(of);
+    let seen = seen(of);
     let mut jobs = Vec::new();
+    let mut startup: BTreeMap<&str, Millis> = BTreeMap::new();
     for (ran, outcome) in of.jobs.iter().zip(&run.jobs) {
         if outcome.end.is_none() || outcome.solo == Millis::ZERO {
             continue;
         }
         let pace = ran.attempts.last().and_then(pace);
         as_run += u64::from(pace.is_none());
+        let seen = seen.get(&ran.row.id);
+        startup.insert(&outcome.id, seen.map_or(Millis::ZERO, |seen| seen.startup));
         let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
         let [smact, smocc, drama] = match alone {
             Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
             None => {
                 estimated += 1;
-                let part = seen.get(&ran.row.id).copied().unwrap_or_default();
-                part.map(|part| part.map(|part| (part / pace.unwrap_or(1.0)).min(1.0)))
+                let part = |part: &Mean| {
+                    Some(part.get() / pace.unwrap_or(1.0))
+                        .filter(|part| part.is_finite())
+                        .map(|part| part.min(1.0))
+                };
+                seen.map_or([None; 3], |seen| seen.parts.each_ref().map(part))
             }
         };
         jobs.push(TraceJob {
@@ -354,13 +394,16 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     let count = jobs.len();
     jobs.sort_by_key(|job| job.arrival);
     let trace = Trace { name: "recorded".into(), file: None, jobs, notes: Vec::new() };
-    let Some((workload, policy)) = Workload::resolve(&trace, None).ok().zip(presets::by_name(EXCLUSIVE))
+    let Some((mut workload, policy)) = Workload::resolve(&trace, None).ok().zip(presets::by_name(EXCLUSIVE))
     else {
         return (
             None,
             vec!["what exclusive GPUs would have done cannot be simulated of these jobs".to_owned()],
         );
     };
+    for job in &mut workload.jobs {
+        Arc::make_mut(&mut job.task).startup = startup.get(&*job.id).copied();
+    }
     let setup = Setup { record: true, ..Setup::new(policy, of.sharing, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
     result.policy = format!("{EXCLUSIVE}, simulated");
@@ -389,7 +432,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
 pub(super) mod tests {
     use super::*;
     use crate::commands::queue::tests::job;
-    use carma_api::record::{Readings, TenantRow};
+    use carma_api::record::Readings;
     use carma_api::wire::ReasonView;
     use carma_core::model::SharingMode;
 
@@ -509,9 +552,45 @@ pub(super) mod tests {
             "{notes:?}"
         );
         // Half of .6 at .8 of its speed: .375 alone.
-        let part = parts(&of)[&1][0].unwrap();
+        let part = seen(&of)[&1].parts[0].get();
         assert!((part - 0.3).abs() < 1e-9, "{part}");
         assert_eq!(joules(&of).iter().map(|job| job.energy_j).sum::<f64>(), 10_000.0);
+    }
+
+    #[test]
+    fn what_a_job_does_is_counted_from_its_first_memory_on() {
+        let mut of = recorded_run(vec![
+            ran(1, 100, vec![attempt(100, Some(300), Some("Completed"), Some(1.0))]),
+            ran(2, 180, vec![attempt(200, Some(300), Some("Completed"), Some(1.0))]),
+        ]);
+        for row in &mut of.rows {
+            let at = row.at_ms - START;
+            let tenant = |job, from: u64| TenantRow {
+                job,
+                span_ms: 10_000,
+                // Nobody has said whose activity it is, and no process is seen at first.
+                memory_mib: (at > from).then_some(4096.0),
+                ..TenantRow::default()
+            };
+            row.gpus[0].tenants =
+                if at <= 200_000 { vec![tenant(1, 130_000)] } else { vec![tenant(1, 0), tenant(2, 240_000)] };
+            row.gpus[0].readings.smact = Some(if at <= 130_000 { 0.0 } else { 0.6 });
+            if at > 300_000 {
+                row.gpus[0].tenants.clear();
+            }
+        }
+        let seen = seen(&of);
+        assert_eq!((seen[&1].startup, seen[&2].startup), (Millis::secs(30), Millis::secs(40)));
+        // .6 for 110 s and half of it for 60; half of it for 60.
+        let mean = (110.0 * 0.6 + 60.0 * 0.3) / 170.0;
+        assert!(
+            (seen[&1].parts[0].get() - mean).abs() < 1e-9 && (seen[&2].parts[0].get() - 0.3).abs() < 1e-9
+        );
+        let (exclusive, _) = exclusive(&of, &recorded(&of));
+        let summary = exclusive.unwrap().summary;
+        // 170 s and then 60 s of 300.
+        assert!((summary.smact - (170.0 * mean + 60.0 * 0.3) / 300.0).abs() < 0.01, "{}", summary.smact);
+        assert!((summary.memory_mib - 4096.0 * 230.0 / 300.0).abs() < 20.0, "{}", summary.memory_mib);
     }
 
     #[test]
