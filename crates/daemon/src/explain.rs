@@ -218,8 +218,7 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
     let mut neighbours = Vec::new();
     let mut own: Option<Fraction> = None;
     for gpu in &gpus {
-        let predicted = predicted_on(state, gpu);
-        own = predicted.get(&id).copied().into_iter().chain(own).min();
+        own = gpu.tenant(id).and_then(|tenant| tenant.pace).into_iter().chain(own).min();
         for tenant in gpu.tenants.iter().filter(|tenant| tenant.job != id) {
             let Some(other) = state.job(tenant.job) else { continue };
             let limit = carma_core::slowdown::limit(state, other);
@@ -232,7 +231,7 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
                     Reservation::Whole | Reservation::None => None,
                 },
                 memory_mib: tenant.observed.map(|m| m.0),
-                predicted_pct: predicted.get(&tenant.job).copied().map(pct),
+                predicted_pct: tenant.pace.map(pct),
                 progress_pct: other.measured.map(|measured| pct(measured.progress)),
                 max_slowdown_pct: limit.map(pct),
             });
@@ -241,7 +240,10 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
     let foreign = gpus.iter().map(|gpu| gpu.foreign().len()).sum::<usize>();
     let alone = neighbours.is_empty() && foreign == 0;
     RunningView {
-        placed: placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
+        placed: match State::reason_of_suspension(job) {
+            Some(moved @ Reason::Moved { .. }) => moved.public_text(),
+            _ => placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
+        },
         predicted_pct: own.map(pct),
         floor_pct: state.options().policy.progress.map(|rule| pct(rule.dip())),
         whole_run_pct: state.options().policy.progress.map(|rule| pct(rule.whole_run())),
@@ -249,20 +251,6 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
         neighbours,
         foreign: u32::try_from(foreign).unwrap_or(u32::MAX),
     }
-}
-
-/// What was predicted of those on a GPU when the last of them came. Empty when one of them has gone since: what was
-/// predicted then is not what they keep now.
-fn predicted_on(state: &State, gpu: &Gpu) -> BTreeMap<JobId, Fraction> {
-    let placed = |job: JobId| state.job(job)?.placement();
-    let last = gpu.tenants.iter().filter_map(|t| placed(t.job)).max_by_key(|placement| placement.at);
-    let Some(Reason::PlacedShared { gpus, predicted, .. }) = last.map(|placement| &placement.reason) else {
-        return BTreeMap::new();
-    };
-    let predicted: BTreeMap<JobId, Fraction> =
-        predicted.iter().map(|task| (task.job, task.expected)).collect();
-    let same = predicted.keys().copied().eq(gpu.tenants.iter().map(|tenant| tenant.job));
-    if same && gpus.first() == Some(&gpu.info.index) { predicted } else { BTreeMap::new() }
 }
 
 /// What happens if it runs out of GPU memory.

@@ -201,7 +201,12 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
             let there = daemon.gpus().gpus[gpu].tenants.first()?.observed_mib == Some(20 << 10);
             (there && daemon.show(id).job.state == "RUNNING").then_some(())
         });
-        assert_eq!(daemon.show(id).job.gpus, [u32::try_from(gpu).unwrap()]);
+        let job = daemon.show(id).job;
+        assert_eq!(job.gpus, [u32::try_from(gpu).unwrap()]);
+        let from = format!("moved here from GPU {} by ", 1 - gpu);
+        assert!(job.reason.code == "Moved" && job.reason.text.starts_with(&from), "{:?}", job.reason);
+        let explained = carma(&daemon, &["explain", &id.to_string()]);
+        assert!(explained.contains(&from), "{explained}");
     };
     on(1);
     carma(&daemon, &["drain", "--move", "1"]);

@@ -63,6 +63,7 @@ impl Reason {
             Self::Suspended { .. } => "Suspended",
             Self::Moving { off: true } => "Suspending",
             Self::Moving { off: false } => "Resuming",
+            Self::Moved { .. } => "Moved",
             Self::RunsOn { .. } => "NotSuspended",
             Self::NotResumed { .. } => "NotResumed",
             Self::Stuck { .. } => "Stuck",

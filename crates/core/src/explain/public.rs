@@ -45,6 +45,7 @@ impl Reason {
             | Self::MadeRoom { job: _ }
             | Self::Suspended { by: _, host: _ }
             | Self::Moving { off: _ }
+            | Self::Moved { by: _, from: _ }
             | Self::TimeLimit { limit: _ }
             | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
             | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),

@@ -273,6 +273,13 @@ pub enum Reason {
         /// Whether it leaves them.
         off: bool,
     },
+    /// It was moved to the GPU that it runs on.
+    Moved {
+        /// Name of the user who asked for it; carma, where its own GPU had no room.
+        by: Arc<str>,
+        /// Index of the GPU that it left.
+        from: u32,
+    },
     /// It could not be suspended or moved, and runs on.
     RunsOn {
         /// What went wrong, in words.

@@ -110,6 +110,7 @@ fn all() -> Vec<Reason> {
         Reason::SetAside { cause: Aside::Room { job }, waits: None },
         Reason::Suspended { by: "bob".into(), host: m },
         Reason::Moving { off: true },
+        Reason::Moved { by: "bob".into(), from: 1 },
         Reason::RunsOn { why: text() },
         Reason::NotResumed { why: text(), until: Millis(1) },
         Reason::Stuck { why: text() },
@@ -226,9 +227,10 @@ fn every_reason_is_tried() {
         Reason::RunsOn { .. } => 33,
         Reason::MadeRoom { .. } => 34,
         Reason::SetAside { .. } => 35,
+        Reason::Moved { .. } => 36,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..36).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..37).collect::<Vec<_>>());
 }
 
 #[test]

@@ -249,6 +249,7 @@ impl fmt::Display for Reason {
             }
             Self::Moving { off: true } => f.write_str("it is being suspended"),
             Self::Moving { off: false } => f.write_str("it is being put back on its GPU"),
+            Self::Moved { by, from } => write!(f, "moved here from GPU {from} by {by}"),
             Self::RunsOn { why } => write!(f, "could not be suspended or moved, and runs on: {why}"),
             Self::NotResumed { why, until: _ } => {
                 write!(f, "NotResumed(it stays suspended: {why}; tried again in a moment)")

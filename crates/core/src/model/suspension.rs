@@ -105,6 +105,15 @@ impl Suspension {
     }
 }
 
+/// How a job came to a GPU that it was not placed on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// Name of the user who asked for it; carma, where its own GPU had no room.
+    pub by: Arc<str>,
+    /// Index of the GPU that it left last.
+    pub from: u32,
+}
+
 /// How a running job was and is suspended.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Halt {
@@ -120,6 +129,9 @@ pub struct Halt {
     /// Jobs that it is not put beside again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub apart: Vec<JobId>,
+    /// Its last move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Move>,
     /// Why it could not be suspended or put back when that was last tried, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,

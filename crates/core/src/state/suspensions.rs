@@ -7,7 +7,8 @@ use crate::explain::{Aside, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{
-    EndCause, GpuId, Halt, Job, JobId, Phase, Placement, SharingMode, SuspendStep, Suspension, User, Wanted,
+    EndCause, GpuId, Halt, Job, JobId, Move, Phase, Placement, SharingMode, SuspendStep, Suspension, User,
+    Wanted,
 };
 use crate::reading::GpuKind;
 use crate::units::{MiB, Millis};
@@ -280,13 +281,18 @@ impl State {
         let now = self.now;
         let job = self.at_step(id, attempt, SuspendStep::Resuming)?;
         let on = job.placement().and_then(|placement| placement.gpus.first().copied());
-        let to = job.suspension().and_then(|suspension| suspension.wanted.as_ref()?.to);
+        let wanted = job.suspension().and_then(|suspension| suspension.wanted.as_ref());
+        let to = wanted.and_then(|wanted| wanted.to);
         let missed = to.is_some() && to != on;
+        let from = job.suspension().and_then(|suspension| suspension.home.first().copied());
+        let from = from.filter(|from| Some(*from) != on).and_then(|from| Some(self.gpu(from)?.info.index));
+        let moved = from.zip(wanted).map(|(from, wanted)| Move { by: wanted.by.clone(), from });
         self.change_halt(id, |halt| {
+            let moved = moved.or_else(|| halt.moved.take());
             let missed = missed.then(|| "the GPU that it was to move to had no room any more".to_owned());
             // What kept it from moving is worth knowing once it runs again.
             let failed = missed.or_else(|| halt.failed.take());
-            *halt = Halt { before: halt.until(now), now: None, failed, ..std::mem::take(halt) };
+            *halt = Halt { before: halt.until(now), now: None, failed, moved, ..std::mem::take(halt) };
         })
     }
 
@@ -365,7 +371,8 @@ impl State {
     pub fn reason_of_suspension(job: &Job) -> Option<Reason> {
         let Phase::Running { halt, .. } = &job.phase else { return None };
         let Some(suspension) = &halt.now else {
-            return halt.failed.clone().map(|why| Reason::RunsOn { why });
+            let moved = || halt.moved.clone().map(|Move { by, from }| Reason::Moved { by, from });
+            return halt.failed.clone().map(|why| Reason::RunsOn { why }).or_else(moved);
         };
         Some(match suspension.step {
             SuspendStep::Asked | SuspendStep::Suspending => Reason::Moving { off: true },
