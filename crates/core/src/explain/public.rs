@@ -23,6 +23,7 @@ impl Reason {
                 candidates: _,
                 sharing: _,
                 predicted: _,
+                over: _,
                 threads: _,
             }
             | Self::Behind { job: _, overtaken_for: _ }

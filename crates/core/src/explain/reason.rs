@@ -138,6 +138,9 @@ pub enum Reason {
         /// Predicted progress of all jobs on the first. Journals say "foreseen".
         #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "foreseen")]
         predicted: Vec<Predicted>,
+        /// Jobs on the first that are expected to be over before this one works: nothing is predicted of them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        over: Vec<JobId>,
         /// The threads that it gets, where a limit of another job does not let it have all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         threads: Option<Narrowed>,

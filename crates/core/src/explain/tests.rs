@@ -3,6 +3,7 @@
 use super::public::public_status;
 use super::{Aside, Filling, Holder, Narrowed, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
+use crate::progress::Predicted;
 use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
 use crate::spec::{JobId, SharingMode};
 use crate::units::{Fraction, MiB, Millis};
@@ -65,7 +66,8 @@ fn all() -> Vec<Reason> {
             order: Order::Magm,
             candidates: 3,
             sharing: SharingMode::Mps,
-            predicted: Vec::new(),
+            predicted: vec![Predicted { job, expected: Fraction(1), lower: None }],
+            over: vec![job],
             threads: Some(Narrowed { percent: 50, job, limit: Fraction(1) }),
         },
         Reason::Behind { job, overtaken_for: None },

@@ -134,6 +134,7 @@ impl fmt::Display for Reason {
                 candidates,
                 sharing,
                 predicted,
+                over,
                 threads,
             } => {
                 let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
@@ -157,6 +158,10 @@ impl fmt::Display for Reason {
                 for (i, task) in predicted.iter().enumerate() {
                     let before = if i == 0 { "; predicted progress: " } else { ", " };
                     write!(f, "{before}job {} {}", task.job, task.expected)?;
+                }
+                if !over.is_empty() {
+                    let jobs: Vec<String> = over.iter().map(|job| format!("job {job}")).collect();
+                    write!(f, "; expected to be over by then: {}", jobs.join(", "))?;
                 }
                 Ok(())
             }

@@ -111,6 +111,14 @@ impl<'a> Beside<'a> {
         by > Millis::ZERO && self.ends_in(member).is_some_and(|ends_in| ends_in <= by)
     }
 
+    /// The jobs that are taken to be over before one works that starts up like this, by number.
+    pub(super) fn over_before(&self, start: Startup) -> Vec<JobId> {
+        let over = self.members.iter().filter(|member| self.is_over_before(member, start));
+        let mut jobs: Vec<JobId> = over.map(|member| member.job).collect();
+        jobs.sort_unstable();
+        jobs
+    }
+
     /// Time until one more of those who are there now is taken to be over before such a newcomer works.
     pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
         let ends = self.members.iter().filter_map(|member| self.ends_in(member));

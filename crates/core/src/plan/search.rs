@@ -194,6 +194,7 @@ impl<'a> Slots<'a> {
             candidates,
             sharing: sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want))),
             predicted: first.predicted(want),
+            over: first.over_before(want),
             threads: self.narrowed_for(want, chosen),
         }
     }

@@ -436,6 +436,12 @@ impl<'a> Slot<'a> {
         told.map(|(beside, outlook)| beside.predicted(want.job, &outlook, want.start)).unwrap_or_default()
     }
 
+    /// The jobs here of which nothing is predicted, since they are taken to be over before this one works.
+    pub(super) fn over_before(&self, want: &Want) -> Vec<JobId> {
+        let told = self.beside.as_ref().filter(|_| self.outlook(want).is_some());
+        told.map(|beside| beside.over_before(want.start)).unwrap_or_default()
+    }
+
     /// Time until one more of the jobs here is taken to be over before one works that starts up like this.
     pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
         self.beside.as_ref()?.next_over_before(start)
