@@ -5,7 +5,7 @@
 
 use carma_cli::failure::{Failure, Outcome};
 
-use super::bench::watch_signals;
+use super::signals;
 use super::unmeasured;
 use carma_api::Client;
 use carma_api::wire::{GpusReply, JobDetail, JobView, JobsReply, SubmitReply, SubmitRequest};
@@ -71,7 +71,7 @@ const STARTUP_S: u32 = 8;
 
 /// Runs the demo.
 pub(crate) fn run() -> Outcome {
-    let stopped = watch_signals()?;
+    let stopped = signals::stopped()?;
     let dir = tempdir()?;
     let bars = MultiProgress::new();
     let title = bars.add(ProgressBar::new_spinner().with_style(style("{msg}")?));

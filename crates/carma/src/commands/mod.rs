@@ -29,6 +29,7 @@ mod resume;
 mod run;
 mod serve;
 mod show;
+mod signals;
 mod simulate;
 mod spoken;
 mod stream;

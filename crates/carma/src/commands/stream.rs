@@ -2,18 +2,16 @@
 
 use super::Context;
 use super::follow::{Log, Notice};
+use super::signals;
 use super::wait::until_over;
 use carma_api::wire::JobDetail;
 use carma_api::{Client, ClientError};
 use carma_cli::failure::Failure;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 /// How often the log is looked at. Not inotify, which says nothing on network file systems, where
 /// homes and so logs often are.
@@ -32,14 +30,6 @@ pub(crate) enum Event {
     Away(bool),
     /// The user wants out: SIGINT or SIGTERM.
     Interrupt,
-}
-
-/// How often signals were caught: whoever did so last decides what they mean.
-static CAUGHT: AtomicU32 = AtomicU32::new(0);
-
-/// Times that signals were caught so far.
-pub(crate) fn times_caught() -> u32 {
-    CAUGHT.load(Ordering::SeqCst)
 }
 
 /// How a stream ended.
@@ -64,37 +54,13 @@ impl Events {
         Self { sender, receiver }
     }
 
-    /// From now on SIGINT, SIGTERM and these more are events and end nothing by themselves. Those of the latter that
-    /// this process was started to ignore (`nohup`) stay ignored.
+    /// From now on SIGINT, SIGTERM and these more are events ([`signals::catch`]).
     ///
     /// # Errors
     /// When the system gives no more threads or descriptors.
     pub(crate) fn catch_signals(&self, more: &[SignalKind]) -> io::Result<()> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        // Caught before this returns, or a signal right after a submission would leave the job behind.
-        let mut caught = {
-            let _inside = runtime.enter();
-            let more = more.iter().copied().filter(|kind| !is_ignored(*kind));
-            let kinds = [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(more);
-            kinds.map(signal).collect::<io::Result<Vec<_>>>()?
-        };
-        CAUGHT.fetch_add(1, Ordering::SeqCst);
         let events = self.sender.clone();
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
-            runtime.block_on(async {
-                loop {
-                    std::future::poll_fn(|context| {
-                        let ready = |signal: &mut Signal| signal.poll_recv(context).is_ready();
-                        if caught.iter_mut().any(ready) { Poll::Ready(()) } else { Poll::Pending }
-                    })
-                    .await;
-                    if events.send(Event::Interrupt).is_err() {
-                        break;
-                    }
-                }
-            });
-        })?;
-        Ok(())
+        signals::catch(more, move || events.send(Event::Interrupt).is_ok())
     }
 
     /// The next event; `None` when no more can come.
@@ -182,14 +148,6 @@ pub(crate) fn copy(
             }
         }
     }
-}
-
-/// Whether this process ignores the signal.
-fn is_ignored(kind: SignalKind) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    u32::try_from(kind.as_raw_value() - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or(0) & 1 == 1)
 }
 
 /// Tells the user something that is not the job's output.

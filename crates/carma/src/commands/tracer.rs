@@ -1,6 +1,7 @@
 //! Runs the tracer: Python files inside this binary that record a program's allocations without a GPU.
 
-use super::stream::{Events, times_caught};
+use super::signals::times_caught;
+use super::stream::Events;
 use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
 use carma_files::{Folder, MOST};

@@ -180,7 +180,10 @@ fn a_signal_ends_all_that_was_started() {
     let mark = format!("--work={}s", 40_000 + std::process::id());
     let tasks = format!("[[task]]\nname = 'long'\ncommand = ['true']\nvirtual = ['--memory=1G', '{mark}']\n");
     let bench = Bench::new(&tasks, &["--gpus", "virtual:1xH200", "--jobs", "2", "--policy", "adaptive"]);
-    let mut command = bench.command("out", &["--mean-gap", "1s"]);
+    let bench = bench.command("out", &["--mean-gap", "1s"]);
+    // As `nohup` starts it: a terminal that goes away does not end it.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(bench.get_program()).args(bench.get_args());
     command.process_group(0);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let runs = || {
@@ -191,6 +194,9 @@ fn a_signal_ends_all_that_was_started() {
         entries.map(has).filter(|has| *has).count()
     };
     until("a task to run", || (runs() > 0).then_some(()));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & 1, 1, "{status}");
     let pid = rustix::process::Pid::from_child(&child);
     // All of the group, as on a terminal.
     rustix::process::kill_process_group(pid, rustix::process::Signal::INT).unwrap();

@@ -2,8 +2,9 @@
 
 mod page;
 
-use super::{unmeasured, watch_signals};
+use super::unmeasured;
 use crate::cli::bench::CollocationArgs;
+use crate::commands::signals;
 use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Column, Screen, Table, print, print_json};
 use carma_files::{Folder, replace};
@@ -25,7 +26,7 @@ pub(super) fn run(args: &CollocationArgs) -> Outcome {
     std::fs::create_dir_all(&args.output)
         .map_err(|e| Failure::usage(format!("--output {}: {e}", args.output.display())))?;
     let measurement = Measurement::plan(options(args)?).map_err(unmeasured)?;
-    let stopped = watch_signals()?;
+    let stopped = signals::stopped()?;
     let folder = Folder::with(&[HELPER]).map_err(|e| Failure::new(e.to_string()))?;
     let measured = measurement.run(&folder.0, &stopped, &|line| eprintln!("{line}")).map_err(unmeasured)?;
     let rows = rows(&measured);

@@ -4,14 +4,13 @@ mod collocation;
 mod render;
 mod trace;
 
-use super::unmeasured;
+use super::{signals, unmeasured};
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
 use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_files::Folder;
 use carma_measure::interference::{HELPER, Measurement, Options};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Runs the verb.
@@ -25,7 +24,7 @@ pub(crate) fn run(verb: &BenchVerb) -> Outcome {
 
 fn interference(args: &InterferenceArgs) -> Outcome {
     let measurement = Measurement::plan(options(args)).map_err(unmeasured)?;
-    let stopped = watch_signals()?;
+    let stopped = signals::stopped()?;
     let folder = Folder::with(&[HELPER]).map_err(|e| Failure::new(e.to_string()))?;
     let measured = measurement.run(&folder.0, &stopped, &|line| eprintln!("{line}")).map_err(unmeasured)?;
     if args.json {
@@ -64,28 +63,4 @@ fn options(args: &InterferenceArgs) -> Options {
         speed: args.speed,
         mps_control: args.mps_control.clone(),
     }
-}
-
-/// Set by the first signal that asks us to end: the tasks must not be left behind.
-pub(super) fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let stopped = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&stopped);
-    let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let (ready, is_ready) = std::sync::mpsc::channel();
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-                let [Ok(mut a), Ok(mut b), Ok(mut c)] = kinds.map(signal) else { return };
-                let _ = ready.send(());
-                tokio::select! { _ = a.recv() => {}, _ = b.recv() => {}, _ = c.recv() => {} }
-                set.store(true, Ordering::Relaxed);
-            });
-        })
-        .map_err(failed)?;
-    is_ready.recv().map_err(|_| Failure::new("cannot watch for signals"))?;
-    Ok(stopped)
 }

@@ -3,8 +3,9 @@
 mod page;
 mod render;
 
-use super::{unmeasured, watch_signals};
+use super::unmeasured;
 use crate::cli::bench::TraceArgs;
+use crate::commands::signals;
 use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_core::units::Millis;
@@ -31,7 +32,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     }
     let say = |line: &str| eprintln!("{line}");
     let bench = Bench::plan(options(args)?, &say).map_err(unmeasured)?;
-    let stopped = watch_signals()?;
+    let stopped = signals::stopped()?;
     let sockets = Folder::with(&[]).map_err(|e| Failure::new(e.to_string()))?;
     let outcome = bench.run(&sockets.0, &stopped, &say).map_err(unmeasured)?;
     finish(args, &outcome.plays, &outcome.left)?;
