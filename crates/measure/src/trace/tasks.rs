@@ -3,8 +3,11 @@
 use super::rows::Kind;
 use crate::Error;
 use carma_api::parse;
-use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Formatter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -27,7 +30,7 @@ pub(super) struct TaskFile {
     #[serde(default)]
     pub(super) env: BTreeMap<String, String>,
     /// Run once before the first play on real GPUs, e.g. to read from disk what the tasks import.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "words")]
     pub(super) warm_up: Vec<String>,
     /// About how long a task takes to its first step, seconds: nothing but the forecast of a budget goes by it.
     #[serde(default)]
@@ -52,6 +55,7 @@ pub(super) struct Task {
     #[serde(default)]
     class: Option<String>,
     /// Program and arguments; `{steps}` stands for the number of steps.
+    #[serde(deserialize_with = "words")]
     command: Vec<String>,
     /// Where it starts, relative to the file's folder.
     #[serde(default)]
@@ -78,8 +82,30 @@ pub(super) struct Task {
     #[serde(default)]
     pub(super) modules: Vec<String>,
     /// On virtual GPUs: options of `carma virtual-task`, which is run in its place.
-    #[serde(default, rename = "virtual")]
+    #[serde(default, rename = "virtual", deserialize_with = "words")]
     model: Vec<String>,
+}
+
+/// A list of words; of a line it says how it would be written.
+fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    struct Words;
+    impl<'de> Visitor<'de> for Words {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list of words")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(seq))
+        }
+
+        fn visit_str<E: serde::de::Error>(self, line: &str) -> Result<Self::Value, E> {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            Err(E::custom(format!("no shell reads this line; write a list of words: {words:?}")))
+        }
+    }
+    from.deserialize_any(Words)
 }
 
 const fn one() -> u32 {
@@ -306,6 +332,11 @@ mod tests {
             ("[[task]]\nname = \"a\\u0007\"\ncommand = ['x']".into(), "is no name"),
             ("[[task]]\nname = 'a'\ncommand = []".into(), "task `a`: it has no command"),
             ("[[task]]\nname = 'a'\ncommand = ['x\\u0000']".replace('\'', "\""), "NUL"),
+            (
+                "[[task]]\nname = 'a'\ncommand = 'python3 train.py'".into(),
+                "line 3, `command = 'python3 train.py'`: no shell reads this line; write a list of words: [\"python3\", \"train.py\"]",
+            ),
+            ("[[task]]\nname = 'a'\ncommand = 7".into(), "expected a list of words"),
             (task("gpus = 0"), "gpus is 0"),
             (task("gpus = 65"), "gpus is 65"),
             (task("gpus = -1"), "gpus"),
