@@ -291,43 +291,44 @@ fn cluster(gpus: &[RecordedGpu]) -> Option<Cluster> {
     Cluster::parse(&spec.join("+"), &GpuTypes::built_in()).ok()
 }
 
-/// What a job was seen to do in its last attempt.
-#[derive(Default)]
+/// What a job was seen to do in its last attempt. Times are the daemon's.
 struct Seen {
-    /// When it was first seen with memory on a GPU, where the driver tells, else when it began.
-    at_work: u64,
-    /// How long after its start that was.
-    startup: Millis,
+    began: u64,
+    /// When it was first seen with memory on a GPU; `None`: the driver did not tell.
+    at_work: Option<u64>,
     /// Its part of SMACT, SMOCC and DRAM activity from then on: by its share of the activity, else in equal parts.
     parts: [Mean; 3],
 }
 
+impl Seen {
+    fn works_at(&self, at: u64) -> bool {
+        at > self.at_work.unwrap_or(self.began)
+    }
+
+    fn startup(&self) -> Millis {
+        Millis(self.at_work.map_or(0, |at_work| at_work.saturating_sub(self.began)))
+    }
+}
+
 fn seen(of: &Recorded) -> BTreeMap<u64, Seen> {
-    let began = |job: &Ran| Some((job.row.id, job.attempts.last()?.started_ms?));
-    let mut at_work: BTreeMap<u64, (u64, Option<u64>)> =
-        of.jobs.iter().filter_map(began).map(|(job, began)| (job, (began, None))).collect();
+    let started = |job: &Ran| {
+        let began = job.attempts.last()?.started_ms?;
+        Some((job.row.id, Seen { began, at_work: None, parts: Default::default() }))
+    };
+    let mut jobs: BTreeMap<u64, Seen> = of.jobs.iter().filter_map(started).collect();
     for row in &of.rows {
-        for tenant in row.gpus.iter().flat_map(|gpu| &gpu.tenants) {
-            match at_work.get_mut(&tenant.job) {
-                Some((began, first))
-                    if row.at_ms > *began && tenant.memory_mib.is_some_and(|mib| mib > 0.0) =>
-                {
-                    first.get_or_insert(row.at_ms.saturating_sub(row.span_ms).max(*began));
-                }
-                _ => {}
+        let tenants = row.gpus.iter().flat_map(|gpu| &gpu.tenants);
+        for tenant in tenants.filter(|tenant| tenant.memory_mib.is_some_and(|mib| mib > 0.0)) {
+            if let Some(job) = jobs.get_mut(&tenant.job).filter(|job| row.at_ms > job.began) {
+                job.at_work.get_or_insert(row.at_ms.saturating_sub(row.span_ms).max(job.began));
             }
         }
     }
-    let known = |(job, (began, first)): (u64, (u64, Option<u64>))| {
-        let at_work = first.unwrap_or(began);
-        (job, Seen { at_work, startup: Millis(at_work - began), ..Seen::default() })
-    };
-    let mut jobs: BTreeMap<u64, Seen> = at_work.into_iter().map(known).collect();
     for row in &of.rows {
         for gpu in &row.gpus {
             let [smact, smocc, drama, ..] = five(gpu);
-            let on = |tenant: &&TenantRow| jobs.get(&tenant.job).is_none_or(|job| row.at_ms > job.at_work);
-            let at_work: Vec<&TenantRow> = gpu.tenants.iter().filter(on).collect();
+            let works = |tenant: &&TenantRow| jobs.get(&tenant.job).is_none_or(|job| job.works_at(row.at_ms));
+            let at_work: Vec<&TenantRow> = gpu.tenants.iter().filter(works).collect();
             for tenant in &at_work {
                 let Some(job) = jobs.get_mut(&tenant.job) else { continue };
                 let share = tenant.activity_share.unwrap_or(1.0 / at_work.len() as f64);
@@ -358,7 +359,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let pace = ran.attempts.last().and_then(pace);
         as_run += u64::from(pace.is_none());
         let seen = seen.get(&ran.row.id);
-        startup.insert(&outcome.id, seen.map_or(Millis::ZERO, |seen| seen.startup));
+        startup.insert(&outcome.id, seen.map_or(Millis::ZERO, Seen::startup));
         let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
         let [smact, smocc, drama] = match alone {
             Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
@@ -580,7 +581,7 @@ pub(super) mod tests {
             }
         }
         let seen = seen(&of);
-        assert_eq!((seen[&1].startup, seen[&2].startup), (Millis::secs(30), Millis::secs(40)));
+        assert_eq!((seen[&1].startup(), seen[&2].startup()), (Millis::secs(30), Millis::secs(40)));
         // .6 for 110 s and half of it for 60; half of it for 60.
         let mean = (110.0 * 0.6 + 60.0 * 0.3) / 170.0;
         assert!(
