@@ -72,7 +72,7 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
 }
 
 /// Classes of the queue that are asked about, and jobs that are looked at for that.
-const ASKED: usize = 24;
+const ASKED: usize = 12;
 const LOOKED_AT: usize = 4096;
 /// Questions at a time. Of fewer, and without limits of slowdown, there are no others once these are answered.
 pub const MOST_QUESTIONS: usize = 256;
