@@ -48,7 +48,7 @@ def main():
     for job in shown:
         print(f"{job['name']:12}{job['state']:12}{job['energy_j']:10.1f} J")
     by_jobs = sum(job["energy_j"] for job in shown)
-    parts = {key: sum(gpu["metered"][key] for gpu in gpus) for key in ("counter_j", "jobs_j", "idle_j", "others_j")}
+    parts = {key: sum(gpu["metered"][key] for gpu in gpus) for key in ("counter_j", "idle_j", "others_j")}
     print(f"{len(gpus)} GPUs: jobs {by_jobs:.1f} J, idle {parts['idle_j']:.1f} J, others {parts['others_j']:.1f} J, counters {parts['counter_j']:.1f} J")
     total = by_jobs + parts["idle_j"] + parts["others_j"]
     apart = [sum(gpu["metered"][key] for key in ("jobs_j", "idle_j", "others_j")) / gpu["metered"]["counter_j"] - 1 for gpu in gpus]

@@ -8,10 +8,10 @@ use std::task::Poll;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How often signals were caught: whoever did so last decides what they mean.
+/// Number of calls of [`catch`]: the latest handler decides what a signal means.
 static CAUGHT: AtomicU32 = AtomicU32::new(0);
 
-/// Times that signals were caught so far.
+/// Number of handlers that were set so far.
 pub(crate) fn times_caught() -> u32 {
     CAUGHT.load(Ordering::SeqCst)
 }

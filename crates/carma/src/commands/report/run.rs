@@ -569,7 +569,7 @@ pub(super) mod tests {
             let tenant = |job, from: u64| TenantRow {
                 job,
                 span_ms: 10_000,
-                // Nobody has said whose activity it is, and no process is seen at first.
+                // The share of activity is not known, and no process is seen at first.
                 memory_mib: (at > from).then_some(4096.0),
                 ..TenantRow::default()
             };
