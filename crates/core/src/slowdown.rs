@@ -71,8 +71,9 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
         && limit(state, job).is_none()
 }
 
-/// Classes of the queue that are asked about, and jobs that are looked at for that.
-const ASKED: usize = 12;
+/// Classes of the queue that are asked about. Plans go by it, too: what was not asked cannot be placed beside others.
+pub(crate) const ASKED: usize = 12;
+/// Jobs that are looked at for that.
 const LOOKED_AT: usize = 4096;
 /// Questions at a time. Of fewer, and without limits of slowdown, there are no others once these are answered.
 pub const MOST_QUESTIONS: usize = 256;

@@ -13,6 +13,7 @@ use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
 use crate::model::{Estimator, Job};
+use crate::slowdown::ASKED;
 use crate::state::{Startup, State};
 use crate::units::Millis;
 use std::collections::{BTreeSet, VecDeque};
@@ -24,9 +25,9 @@ const AHEAD: usize = 32;
 const CACHED: usize = 4096;
 
 /// Where jobs go by length, kinds of jobs that are searched for in vain before the others have to wait for the next
-/// plan: a long queue of jobs that all differ would else be searched from end to end. At 24 kinds in place
-/// of 12 a simulation of Philly takes 1.5 times as long, with the same completion times (docs/plan.md).
-pub(super) const MOST_MISSES: usize = 12;
+/// plan: a long queue of jobs that all differ would else be searched from end to end, and of further ones nothing was asked. At 24
+/// kinds in place of 12 a simulation of Philly takes 1.5 times as long, with the same completion times (docs/plan.md).
+pub(super) const MOST_MISSES: usize = ASKED;
 
 /// A plan for the sake of a job that will be over before another works is made no sooner than that.
 const SOON: Millis = Millis(1000);

@@ -5,7 +5,7 @@
 
 use super::{KnownAlone, MOST_PROFILES, Profiled, SETTLING, Samples};
 use crate::sampler::Look;
-use carma_core::ledger::Gpu;
+use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{GpuId, Job, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
@@ -15,8 +15,8 @@ use carma_interference::outlook;
 use carma_interference::profile::{Metrics, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a GPU does is taken over so long.
-const WINDOW: Millis = Millis::secs(5);
+/// What a GPU does is taken over so long. Where many short jobs share, nobody keeps the same company for much longer.
+const WINDOW: Millis = Millis::secs(2);
 /// What is assumed changes notably by so many points.
 const NOTABLE: f64 = 2.0;
 
@@ -166,20 +166,17 @@ fn near(a: &Metrics, b: &Metrics) -> bool {
     .all(|(a, b)| a.zip(b).is_none_or(|(a, b)| (a.mean - b.mean).abs() < NOTABLE))
 }
 
-/// The jobs on a GPU, all of which make steps or have settled. `None`: one still starts, stands still or ends, or has other GPUs
-/// (it goes as fast as the slowest of them lets it); or others may be at work there.
+/// The jobs on a GPU that make steps or have settled. Of those that still load nothing is known: what they do counts as the others',
+/// who are taken to want a little more than they do. `None`: one of them stands still or ends, or others may be at work there.
 fn at_work<'a>(state: &'a State, gpu: &Gpu) -> Option<Vec<&'a Job>> {
-    if !gpu.present || !gpu.foreign().is_empty() {
+    // Where the driver lists no processes nobody knows whether a job has begun.
+    let unseen = |tenant: &Tenant| tenant.active_since.is_none() && !super::is_absent(gpu, tenant);
+    if !gpu.present || !gpu.foreign().is_empty() || gpu.tenants.iter().any(unseen) {
         return None;
     }
-    let there = gpu.tenants.iter().filter(|tenant| !super::is_absent(gpu, tenant));
-    let working = |job: &&Job| {
-        let own = job.placement().is_some_and(|placed| placed.gpus.len() == 1);
-        own && job.suspension().is_none() && job.ending().is_none()
-    };
-    let jobs = there.map(|tenant| {
-        let begun = tenant.active_since.is_some() && (tenant.settled || tenant.stepped.is_some());
-        state.job(tenant.job).filter(|job| begun && working(job))
-    });
-    jobs.collect()
+    let begun =
+        |tenant: &&Tenant| tenant.active_since.is_some() && (tenant.settled || tenant.stepped.is_some());
+    let working = |job: &&Job| job.suspension().is_none() && job.ending().is_none();
+    let there = gpu.tenants.iter().filter(begun);
+    there.map(|tenant| state.job(tenant.job).filter(working)).collect()
 }

@@ -237,7 +237,7 @@ fn where_a_limit_counts_what_is_assumed_is_not_known() {
 }
 
 #[test]
-fn a_window_begins_when_all_work_and_anew_when_one_comes() {
+fn a_window_begins_anew_when_one_comes_to_work_and_not_when_one_loads() {
     let mut host = Host::new();
     host.busy = Some(20.0);
     let a = host.place(&[0]);
@@ -247,21 +247,24 @@ fn a_window_begins_when_all_work_and_anew_when_one_comes() {
     assert_eq!(host.assumed(a), None);
     host.feed(Input::Stepped { job: a, attempt: 1 });
     let b = host.work();
-    host.see(7);
+    host.see(4);
     assert_eq!(host.assumed(a), None);
     host.see(1);
     let first = host.assumed(a).unwrap();
     assert!(first < 40.0 && host.assumed(b) == Some(first));
-    // One that was placed does not count before it has begun; then the others wait for it.
+    // One that was placed, and then loads, does not keep the others from being seen.
     let c = host.place(&[0]);
-    host.see(5);
+    host.see(2);
     let second = host.assumed(a).unwrap();
     assert!(second < first && host.assumed(c).is_none());
     host.begin(c);
-    host.see(10);
-    assert_eq!((host.assumed(a), host.assumed(c)), (Some(second), None));
+    host.see(2);
+    let third = host.assumed(a).unwrap();
+    assert!(third < second && host.assumed(c).is_none());
     host.feed(Input::Stepped { job: c, attempt: 1 });
-    host.see(8);
+    host.see(4);
+    assert_eq!((host.assumed(a), host.assumed(c)), (Some(third), None));
+    host.see(1);
     assert!(host.assumed(c).is_some());
 }
 
@@ -286,7 +289,8 @@ fn nothing_is_assumed_of_what_cannot_be_seen_or_stands_still() {
     }));
     assert!(!learns(|host, job| host.feed(Input::Cancel { job, by: User::new(1000, "a") })));
     assert!(!learns(|host, job| host.feed(Input::Suspend { job, by: User::new(1000, "a") })));
-    assert!(!learns(|host, _| {
+    // On another GPU besides it does about the same on either.
+    assert!(learns(|host, _| {
         host.feed(Input::Resume { gpu: GpuId(1), by: User::new(0, "root") });
         let job = host.place(&[0, 1]);
         host.begin(job);

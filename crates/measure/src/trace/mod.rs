@@ -19,7 +19,7 @@ use policies::{Planned, Told, order};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
-pub use rows::{Arrival, Attempt, GpuSample, Job, Kind, Machine, Play, Sample, Trace};
+pub use rows::{Arrival, Attempt, GpuSample, Job, Kind, Machine, Play, Said, Sample, Trace};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};

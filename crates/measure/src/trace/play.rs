@@ -1,7 +1,7 @@
 //! One policy, once: a daemon of its own, the jobs at their times, and what became of them.
 
 use super::policies::{Planned, Told};
-use super::rows::{Attempt, Job, Play, Sample, Trace, VERSION};
+use super::rows::{Attempt, Job, Play, Said, Sample, Trace, VERSION};
 use super::tasks::Played;
 use super::watch::{self, Gpus};
 use crate::Error;
@@ -26,6 +26,8 @@ const LEAVING: Duration = Duration::from_secs(20);
 const STAYING: Duration = Duration::from_secs(3);
 /// How long cancelled jobs may take to end.
 const ENDING: Duration = Duration::from_secs(40);
+/// Changes of what carma says of a job that are kept.
+const MOST_SAID: usize = 200;
 /// What is kept of what a failed job printed, bytes.
 const LAST_WORDS: u64 = 600;
 
@@ -63,6 +65,8 @@ struct Submitted {
     id: u64,
     told_mib: Option<u64>,
     log: Log,
+    /// Times are Unix seconds of the daemon's clock.
+    said: Vec<Said>,
 }
 
 /// What a job prints, read for its first step.
@@ -224,7 +228,7 @@ impl Running<'_, '_> {
             }
             looks += 1;
             let live: JobsReply = self.ask("/v1/jobs")?;
-            self.listen(&live.jobs);
+            self.listen(&live);
             if next.is_none() && live.jobs.is_empty() {
                 let at_s = self.now_ms() / 1000.0;
                 let sample = self.stage.gpus.sample(&mut self.client, at_s)?;
@@ -267,18 +271,24 @@ impl Running<'_, '_> {
                 .client
                 .post("/v1/jobs", &request)
                 .map_err(|e| Error::new(format!("the daemon did not take the task {}: {e}", arrival.kind)))?;
-            self.jobs.push(Submitted { id: reply.id, told_mib, log: Log::new(reply.log.into()) });
+            self.jobs.push(Submitted {
+                id: reply.id,
+                told_mib,
+                log: Log::new(reply.log.into()),
+                said: Vec::new(),
+            });
         }
         Ok(None)
     }
 
-    /// Reads what running jobs printed.
-    fn listen(&mut self, live: &[JobView]) {
+    /// Reads what running jobs printed, and what carma says of all.
+    fn listen(&mut self, live: &JobsReply) {
         let now_ms = self.now_ms();
-        let attempts: BTreeMap<u64, u32> = live.iter().map(|job| (job.id, job.attempts)).collect();
+        let views: BTreeMap<u64, &JobView> = live.jobs.iter().map(|view| (view.id, view)).collect();
         for job in &mut self.jobs {
-            if let Some(attempt) = attempts.get(&job.id) {
-                job.log.read(*attempt, now_ms);
+            if let Some(view) = views.get(&job.id) {
+                job.log.read(view.attempts, now_ms);
+                job.hear(view, live.now_ms);
             }
         }
     }
@@ -337,6 +347,22 @@ fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> Su
         gpu_memory_mib: told_mib.filter(|_| told == Told::Declared),
         measured_mib: told_mib.filter(|_| told == Told::Measured),
         ..SubmitRequest::default()
+    }
+}
+
+impl Submitted {
+    /// Keeps what is said of it now where the word has changed.
+    fn hear(&mut self, view: &JobView, now_ms: u64) {
+        let is_news =
+            self.said.last().is_none_or(|last| (&last.state, &last.code) != (&view.state, &view.reason.code));
+        if is_news && self.said.len() < MOST_SAID {
+            self.said.push(Said {
+                at_s: now_ms as f64 / 1000.0,
+                state: view.state.clone(),
+                code: view.reason.code.clone(),
+                text: view.reason.text.clone(),
+            });
+        }
     }
 }
 
@@ -401,5 +427,6 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
         peak_mib: view.memory_peak_mib,
         first_step_s: job.log.first_step_ms.map(&since),
         attempts: detail.attempts.iter().map(attempt).collect(),
+        said: job.said.iter().map(|said| Said { at_s: since(said.at_s * 1000.0), ..said.clone() }).collect(),
     }
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 pub(super) const VERSION: u32 = 1;
 /// The most that is read of one play, bytes: an hour of eight GPUs has a hundredth of it.
 const LARGEST: u64 = 256 << 20;
+/// State of a job that waits.
+const PENDING: &str = "PENDING";
 /// Folder of the plays, in that of the results.
 const PLAYS: &str = "plays";
 
@@ -147,6 +149,40 @@ pub struct Job {
     pub first_step_s: Option<f64>,
     /// Its attempts.
     pub attempts: Vec<Attempt>,
+    /// What carma said of it, each time that the word for it changed: why it waited, why it was placed where it was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub said: Vec<Said>,
+}
+
+/// What carma said of a job from a time on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Said {
+    /// When it was first read.
+    pub at_s: f64,
+    /// The job's state then: `PENDING`, `RUNNING`, ...
+    pub state: String,
+    /// A word of docs/reference/exit-codes-and-reasons.md.
+    pub code: String,
+    /// The same in words, as it was first said.
+    pub text: String,
+}
+
+impl Job {
+    /// How long it waited for each reason, the longest first: seconds.
+    #[must_use]
+    pub fn waited_for(&self) -> Vec<(&str, f64)> {
+        let ends = self.said.iter().skip(1).map(|said| said.at_s).chain(self.ended_s);
+        let mut waited: Vec<(&str, f64)> = Vec::new();
+        for (said, end) in self.said.iter().zip(ends).filter(|(said, _)| said.state == PENDING) {
+            let took = (end - said.at_s).max(0.0);
+            match waited.iter_mut().find(|(code, _)| *code == said.code) {
+                Some((_, s)) => *s += took,
+                None => waited.push((&said.code, took)),
+            }
+        }
+        waited.sort_by(|a, b| b.1.total_cmp(&a.1));
+        waited
+    }
 }
 
 /// An attempt to run a job.

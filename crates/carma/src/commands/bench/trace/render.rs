@@ -154,6 +154,8 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
         "peak_mib",
         "state",
         "codes",
+        "waited_for",
+        "placed",
     ])?;
     let seconds = |value: Option<f64>| value.map_or_else(String::new, |s| format!("{s:.3}"));
     let number = |value: Option<u64>| value.map_or_else(String::new, |n| n.to_string());
@@ -163,6 +165,9 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
             let last = job.attempts.last();
             let gpus = last.map(|a| a.gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
             let codes: Vec<&str> = job.attempts.iter().map(|a| a.code.as_str()).collect();
+            let waited: Vec<String> =
+                job.waited_for().iter().map(|(code, s)| format!("{code}:{s:.1}")).collect();
+            let placed = job.said.iter().rfind(|said| said.state == "RUNNING").map(|said| said.text.clone());
             out.write_record([
                 play.policy.clone(),
                 play.repeat.to_string(),
@@ -183,6 +188,8 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
                 number(job.peak_mib),
                 job.state.clone(),
                 codes.join(" "),
+                waited.join(" "),
+                placed.unwrap_or_default(),
             ])?;
         }
     }
