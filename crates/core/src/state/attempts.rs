@@ -285,6 +285,13 @@ impl State {
     ) {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
+            if job.due.is_some() {
+                // Cancelled before it had any, it would have taken nothing.
+                let (uid, gpus) = (job.spec.user.uid, u64::from(job.spec.request.gpus.max(1)));
+                let had = job.past.last().map_or(Millis::ZERO, |attempt| attempt.had.progress());
+                self.shadows.over(uid, id, Millis(had.0 / gpus));
+                self.move_bounds(uid);
+            }
             let job = Arc::unwrap_or_clone(job);
             applied.finished.push(Finished { job, state, reason, exit, at: self.now });
         }

@@ -316,7 +316,7 @@ impl State {
             }
             Input::Exited { job, attempt, exit } => self.exited(*job, *attempt, exit, applied),
             Input::Forecast { job, computed, measured } => self.forecast(*job, *computed, *measured),
-            Input::RunTime { job, run_time } => self.expect(*job, |job| job.spec.run_time = Some(*run_time)),
+            Input::RunTime { job, run_time } => self.expect_run(*job, *run_time),
             Input::Profiled { job, profile } => self.profiled(*job, *profile),
             Input::Predicted(outlooks) => self.predicted(outlooks),
             Input::Learned => {

@@ -7,7 +7,7 @@ use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::model::{
-    Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, User,
+    Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, RunTime, User,
 };
 use crate::units::{MiB, Millis};
 use std::sync::Arc;
@@ -58,7 +58,27 @@ impl State {
             stretch: self.options.policy.bound.0,
         };
         let uid = new.user.uid;
-        self.shadows.due(uid, self.options.allowances.share_of(uid), self.now, ask)
+        self.shadows.due(uid, self.options.allowances.share_of(uid), self.now, new.id, ask)
+    }
+
+    /// Makes the bounds of a user's jobs again where more is known now of how long they take.
+    pub(super) fn move_bounds(&mut self, uid: u32) {
+        let mut shadows = std::mem::take(&mut self.shadows);
+        let dues = shadows.again(uid, |id| self.job(id).map(|job| self.whole_run(job)));
+        self.shadows = shadows;
+        for (id, due) in dues {
+            let waits = |job: &Job| matches!(job.phase, Phase::Pending | Phase::Held { .. });
+            if self.job(id).is_some_and(|job| waits(job) && job.due.is_some_and(|before| before != due)) {
+                self.update(id, |job| job.due = Some(due)).ok();
+            }
+        }
+    }
+
+    /// How long a job takes alone in all, as many such in the mean; no less than it has.
+    fn whole_run(&self, job: &Job) -> Millis {
+        let counted = job.counted.and_then(|counted| counted.run);
+        let expected = counted.unwrap_or(Millis::secs(job.spec.mean_run_s()));
+        if job.placement().is_some() { expected.max(self.done(job)) } else { expected }
     }
 
     /// The configuration is another one: the queue may have another order, and jobs a bound on their start.
@@ -143,6 +163,17 @@ impl State {
             });
         }
         self.update(id, change)
+    }
+
+    /// More is known of how long a job that waits will run.
+    pub(super) fn expect_run(&mut self, id: JobId, run_time: RunTime) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let (uid, gpus, before) = (job.spec.user.uid, job.spec.request.gpus, job.spec.mean_run_s());
+        self.expect(id, |job| job.spec.run_time = Some(run_time))?;
+        let now = self.get(id)?.spec.mean_run_s();
+        self.shadows.heard(uid, gpus, Millis::secs(before), Millis::secs(now));
+        self.move_bounds(uid);
+        Ok(())
     }
 
     pub(super) fn cancel(&mut self, id: JobId, by: &User, applied: &mut Applied) -> Result<(), Rejected> {

@@ -1,18 +1,25 @@
 //! The shadow clocks: when each job would start if every job had its GPUs alone and a user's all went in the order of
 //! submission, each for as long as it is expected to run.
 //!
-//! That time is the bound on a job's start where jobs go by length ([`crate::policy::Line::is_by_length`]). It is
-//! fixed at submission on the clock of the job's user, so that no later job moves it. While a user's jobs wait alone, that
+//! That time is the bound on a job's start where jobs go by length ([`crate::policy::Line::is_by_length`]), on the clock of the
+//! job's user. No later job moves it. What is learned of how long this job and those before it take does: bounds that were made when
+//! nothing was known of them would be far too early or too late. While a user's jobs wait alone, that
 //! clock is the common one. While jobs of several users wait, each user's clock goes as fast as the user's share of the
 //! shares of all of them says: every user's line moves on as if the user had that part of the GPUs, whoever came first and
 //! however long the lines of the others are (fair queueing: Parekh and Gallager 1993, section II).
 
+use crate::model::JobId;
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bits behind the point of [`Turns::shared`].
 const POINT: u32 = 20;
+
+/// Bounds are made again when what was expected of run times has changed by this part of all of them.
+const NEWS: u128 = 20;
+/// Jobs of a user whose bounds may still move. Of more, those that came first keep theirs.
+const MOST_ASKED: usize = 4096;
 
 /// Times that are common to all who wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -54,6 +61,17 @@ impl Turns {
 struct Line {
     #[serde(default, skip_serializing_if = "Shadow::is_none")]
     shadow: Shadow,
+    /// The jobs whose run times may still change, and those that came after them, in the order in which they came.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    asked: VecDeque<Asked>,
+    /// The shadow before these.
+    #[serde(default, skip_serializing_if = "Shadow::is_none")]
+    before: Shadow,
+    /// What these are expected to take in all, and how much of that has changed since their bounds were made; GPU-milliseconds.
+    #[serde(default)]
+    expected: u128,
+    #[serde(default)]
+    news: u128,
     /// How far the user's clock is behind the common one, as of `since`.
     lag: Millis,
     /// The times when jobs of the user began to wait, and the user's share. `None`: none waits.
@@ -140,28 +158,106 @@ impl Shadows {
         }
     }
 
-    /// The bound on the start of a job that comes now, on its user's clock. `stretch`: the bound over the wait in the shadow,
-    /// basis points. `None`: there are too few GPUs.
-    pub(super) fn due(&mut self, uid: u32, share: u32, now: Millis, job: Ask) -> Option<Millis> {
-        let Ask { gpus, wanted, run, stretch } = job;
+    /// The bound on the start of a job that comes now, on its user's clock. `None`: there are too few GPUs.
+    pub(super) fn due(&mut self, uid: u32, share: u32, now: Millis, id: JobId, ask: Ask) -> Option<Millis> {
         let lag = self.lag(uid, now);
         let others =
             self.turns.shares - self.of.get(&uid).and_then(|line| line.since).map_or(0, |s| u64::from(s.1));
         let line = self.of.entry(uid).or_default();
+        if line.asked.is_empty() {
+            (line.before, line.expected, line.news) = (line.shadow.clone(), 0, 0);
+        }
         let clock = Millis(now.0.saturating_sub(lag.0));
-        let start = line.shadow.start(clock, gpus, wanted, run)?;
-        let wait = u128::from(start.since(clock).0) * u128::from(stretch) / u128::from(Fraction::ONE.0);
+        let asked = Asked { id, clock, ask, share, others, over: false };
+        let due = asked.bound(&mut line.shadow)?;
+        line.expected += asked.takes();
+        line.asked.push_back(asked);
+        if line.asked.len() > MOST_ASKED {
+            line.settle_first();
+        }
+        Some(due)
+    }
+
+    /// Another run time is expected of a job of a user than was, alone and on so many GPUs.
+    pub(super) fn heard(&mut self, uid: u32, gpus: u32, before: Millis, now: Millis) {
+        if let Some(line) = self.of.get_mut(&uid).filter(|line| !line.asked.is_empty()) {
+            line.news += u128::from(before.0.abs_diff(now.0)) * u128::from(gpus);
+        }
+    }
+
+    /// A job of a user is over, after so long alone.
+    pub(super) fn over(&mut self, uid: u32, id: JobId, run: Millis) {
+        let Some(line) = self.of.get_mut(&uid) else { return };
+        let Some(asked) = line.asked.iter_mut().find(|asked| asked.id == id) else { return };
+        line.news += u128::from(asked.ask.run.0.abs_diff(run.0)) * asked.ask.wanted as u128;
+        (asked.ask.run, asked.over) = (run, true);
+    }
+
+    /// The bounds of a user's jobs as far as is known now how long each takes, where that is notably other than when they were made.
+    pub(super) fn again(&mut self, uid: u32, run: impl Fn(JobId) -> Option<Millis>) -> Vec<(JobId, Millis)> {
+        let Some(line) = self.of.get_mut(&uid) else { return Vec::new() };
+        if line.asked.is_empty() || line.news == 0 || line.news * NEWS < line.expected {
+            return Vec::new();
+        }
+        for asked in line.asked.iter_mut().filter(|asked| !asked.over) {
+            asked.ask.run = run(asked.id).unwrap_or(asked.ask.run);
+        }
+        while line.asked.front().is_some_and(|first| first.over) {
+            line.settle_first();
+        }
+        line.shadow = line.before.clone();
+        (line.expected, line.news) = (line.asked.iter().map(Asked::takes).sum(), 0);
+        let Line { asked, shadow, .. } = line;
+        asked.iter().filter_map(|asked| Some((asked.id, asked.bound(shadow)?))).collect()
+    }
+}
+
+impl Line {
+    /// The bound of the first job does not move any more, nor what it says of the others'.
+    fn settle_first(&mut self) {
+        if let Some(first) = self.asked.pop_front() {
+            self.expected = self.expected.saturating_sub(first.takes());
+            first.bound(&mut self.before);
+        }
+    }
+}
+
+/// A job, and what its bound was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Asked {
+    id: JobId,
+    /// When it came, on its user's clock.
+    clock: Millis,
+    ask: Ask,
+    /// The user's share then, and the shares of the others whose jobs waited.
+    share: u32,
+    others: u64,
+    /// It is over, and has run for so long.
+    over: bool,
+}
+
+impl Asked {
+    /// GPU-milliseconds.
+    fn takes(&self) -> u128 {
+        u128::from(self.ask.run.0) * self.ask.wanted as u128
+    }
+
+    /// The bound on its start, after the jobs before it, and its place in the shadow. `None`: there are too few GPUs.
+    fn bound(&self, shadow: &mut Shadow) -> Option<Millis> {
+        let (Ask { gpus, wanted, run, stretch }, share) = (self.ask, self.share);
+        let start = shadow.start(self.clock, gpus, wanted, run)?;
+        let wait = u128::from(start.since(self.clock).0) * u128::from(stretch) / u128::from(Fraction::ONE.0);
         // The user's jobs have more GPUs in the shadow than the user's part of them: with that part they would run for
         // longer than they will. What counts is when they would end.
-        let (part, all) = (gpus as u128 * u128::from(share), u128::from(others + u64::from(share)));
-        let busy = if others == 0 { 0 } else { line.shadow.busy(start) };
+        let (part, all) = (gpus as u128 * u128::from(share), u128::from(self.others + u64::from(share)));
+        let busy = if self.others == 0 { 0 } else { shadow.busy(start) };
         let longer = (busy as u128 * all).saturating_sub(part) * u128::from(run.0) / part.max(1);
-        Some(clock + Millis(u64::try_from(wait + longer).unwrap_or(u64::MAX)))
+        Some(self.clock + Millis(u64::try_from(wait + longer).unwrap_or(u64::MAX)))
     }
 }
 
 /// What a job asks of its user's shadow.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ask {
     /// GPUs that there are.
     pub(super) gpus: usize,
@@ -264,7 +360,7 @@ mod tests {
         let (mut shadows, mut shadow) = (Shadows::default(), Shadow::default());
         for (now, wanted, run) in [(0, 1, 100), (0, 1, 30), (5, 2, 10), (6, 1, 10), (500, 1, 10)] {
             let now = Millis(now);
-            let due = shadows.due(7, 3, now, ask(wanted, run));
+            let due = shadows.due(7, 3, now, JobId(1), ask(wanted, run));
             shadows.enter(7, now, 3);
             assert_eq!(due, shadow.start(now, 2, wanted, Millis(run)));
         }
@@ -295,15 +391,71 @@ mod tests {
     fn a_long_line_of_another_user_moves_nobodys_bound() {
         let mut shadows = Shadows::default();
         for _ in 0..1000 {
-            shadows.due(1, 1, Millis(0), ask(1, 100)).unwrap();
+            shadows.due(1, 1, Millis(0), JobId(1), ask(1, 100)).unwrap();
             shadows.enter(1, Millis(0), 1);
         }
         // One GPU is the part of the second user.
-        assert_eq!(shadows.due(2, 1, Millis(10), ask(1, 100)), Some(Millis(10)));
+        assert_eq!(shadows.due(2, 1, Millis(10), JobId(2), ask(1, 100)), Some(Millis(10)));
         // Its second job would find that one busy.
-        assert_eq!(shadows.due(2, 1, Millis(10), ask(1, 100)), Some(Millis(110)));
+        assert_eq!(shadows.due(2, 1, Millis(10), JobId(2), ask(1, 100)), Some(Millis(110)));
         // With one GPU for two it would end later.
-        assert_eq!(shadows.due(3, 1, Millis(10), ask(2, 100)), Some(Millis(110)));
+        assert_eq!(shadows.due(3, 1, Millis(10), JobId(3), ask(2, 100)), Some(Millis(110)));
+    }
+
+    #[test]
+    fn bounds_move_with_what_is_learned_and_not_with_who_comes_later() {
+        let mut shadows = Shadows::default();
+        let mut due = |shadows: &mut Shadows, id| {
+            let due = shadows.due(1, 1, Millis(0), JobId(id), Ask { gpus: 1, ..ask(1, 100) });
+            shadows.enter(1, Millis(0), 1);
+            due.unwrap().0
+        };
+        let bounds = |moved: Vec<(JobId, Millis)>| {
+            moved.into_iter().map(|(id, due)| (id.0, due.0)).collect::<Vec<_>>()
+        };
+        assert_eq!([1, 2, 3].map(|id| due(&mut shadows, id)), [0, 100, 200]);
+        assert_eq!(bounds(shadows.again(1, |_| Some(Millis(900)))), [], "nothing was heard of");
+        // A fiftieth of what is expected is no news yet; then the second job takes longer, and the first is over.
+        shadows.heard(1, 1, Millis(100), Millis(106));
+        let run = |id: JobId| (id == JobId(2)).then_some(Millis(150));
+        assert_eq!(bounds(shadows.again(1, run)), []);
+        shadows.over(1, JobId(1), Millis(300));
+        assert_eq!(bounds(shadows.again(1, run)), [(2, 300), (3, 450)]);
+        // The first is settled: what is said of it later counts for nothing.
+        shadows.over(1, JobId(1), Millis(999));
+        shadows.over(1, JobId(2), Millis(20));
+        assert_eq!(bounds(shadows.again(1, |_| None)), [(3, 320)]);
+        assert_eq!(due(&mut shadows, 4), 420);
+        // All are over, and no trace of them is left but in the shadow.
+        [3, 4].map(|id| shadows.over(1, JobId(id), Millis::ZERO));
+        assert_eq!(bounds(shadows.again(1, |_| None)), []);
+        assert_eq!((shadows.of[&1].asked.len(), due(&mut shadows, 5)), (0, 320));
+    }
+
+    #[test]
+    fn of_very_many_jobs_the_first_keep_their_bounds() {
+        let mut shadows = Shadows::default();
+        for id in 0..MOST_ASKED as u64 + 10 {
+            shadows.due(1, 1, Millis(0), JobId(id), ask(1, 100)).unwrap();
+        }
+        let line = &shadows.of[&1];
+        assert_eq!((line.asked.len(), line.asked[0].id), (MOST_ASKED, JobId(10)));
+        assert_eq!(line.expected, 100 * MOST_ASKED as u128);
+        shadows.over(1, JobId(10), Millis(1_000_000));
+        let moved = shadows.again(1, |_| None);
+        assert_eq!((moved.len(), moved[0]), (MOST_ASKED - 1, (JobId(11), Millis(500))));
+    }
+
+    #[test]
+    fn shadows_of_an_older_carma_go_on() {
+        let old = r#"{"of":{"7":{"shadow":{"free":{"400":1,"900":1},"last":400},"lag":0}},"turns":{"times":{"at":0,"alone":0,"shared":0},"users":0,"shares":0}}"#;
+        let mut shadows: Shadows = serde_json::from_str(old).unwrap();
+        assert_eq!(shadows.due(7, 1, Millis(500), JobId(9), ask(1, 100)), Some(Millis(500)));
+        assert_eq!(shadows.due(7, 1, Millis(500), JobId(10), ask(1, 100)), Some(Millis(600)));
+        shadows.over(7, JobId(9), Millis(350));
+        assert_eq!(shadows.again(7, |_| None), [(JobId(10), Millis(850))]);
+        let text = serde_json::to_string(&shadows).unwrap();
+        assert_eq!(serde_json::from_str::<Shadows>(&text).unwrap(), shadows);
     }
 
     #[test]

@@ -11,8 +11,8 @@
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
 //!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [power_w=300] [slowdown=1.3]
 //!        [within_ms=20] [latency_ms=8] [save=2m] [runs=10m]; every estimator is a key
-//! learn ID [computed=..] [measured=..] [score=N] [util=.5] [smact=.5] [power_w=300] [latency_ms=8]
-//!                              what earlier runs tell of a job: of its memory, of what it does alone
+//! learn ID [computed=..] [measured=..] [runs=2h] [score=N] [util=.5] [smact=.5] [power_w=300] [latency_ms=8]
+//!                              what earlier runs tell of a job: of its memory, how long it takes, what it does alone
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
@@ -234,6 +234,13 @@ fn profile(words: &mut Words) -> Outcome<Profile> {
         score: words.take_as("score", number)?,
         latency_us: words.take_as("latency_ms", number::<u32>)?.map(|ms| ms * 1000),
     })
+}
+
+/// Runs that all took so long.
+fn run_time(text: &str) -> Outcome<RunTime> {
+    let median_s = span(text)?.0 / 1000;
+    let (low_s, high_s) = (median_s, median_s);
+    Ok(RunTime { low_s, median_s, high_s, basis: RunsOf::Command, runs: 1, counted: false })
 }
 
 /// `BASIS:NEED:UPPER`, and a fourth word: `elastic`, or the memory of the GPU that a share is one of.
@@ -678,17 +685,7 @@ impl Stage {
                 save_grace: words.take_as("save", span)?,
             },
             profile: profile(words)?,
-            run_time: words.take_as("runs", span)?.map(|runs| {
-                let median_s = runs.0 / 1000;
-                RunTime {
-                    low_s: median_s,
-                    median_s,
-                    high_s: median_s,
-                    basis: RunsOf::Command,
-                    runs: 1,
-                    counted: false,
-                }
-            }),
+            run_time: words.take_as("runs", run_time)?,
             forecasts: Forecasts {
                 declared: words.take_as("mem", memory)?,
                 estimates,
@@ -704,6 +701,9 @@ impl Stage {
         if let Some(computed) = words.take_as("computed", computed)? {
             let measured = words.take_as("measured", memory)?;
             self.apply(&Input::Forecast { job, computed, measured })?;
+        }
+        if let Some(run_time) = words.take_as("runs", run_time)? {
+            self.apply(&Input::RunTime { job, run_time })?;
         }
         match profile(words)? {
             known if known != Profile::default() => {
