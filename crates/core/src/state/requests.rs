@@ -66,10 +66,21 @@ impl State {
         let mut shadows = std::mem::take(&mut self.shadows);
         let dues = shadows.again(uid, |id| self.job(id).map(|job| self.whole_run(job)));
         self.shadows = shadows;
+        let line = self.options.policy.line;
         for (id, due) in dues {
-            let waits = |job: &Job| matches!(job.phase, Phase::Pending | Phase::Held { .. });
-            if self.job(id).is_some_and(|job| waits(job) && job.due.is_some_and(|before| before != due)) {
-                self.update(id, |job| job.due = Some(due)).ok();
+            let Some(job) = self.jobs.get_mut(&id).filter(|job| job.due.is_some_and(|before| before != due))
+            else {
+                continue;
+            };
+            match job.phase {
+                // Less than `update` does: thousands of bounds move at a time, and nothing else of these jobs.
+                Phase::Pending => {
+                    self.waiting.remove(job, line);
+                    Arc::make_mut(job).due = Some(due);
+                    self.waiting.insert(job, line);
+                }
+                Phase::Held { .. } => Arc::make_mut(job).due = Some(due),
+                _ => {}
             }
         }
     }

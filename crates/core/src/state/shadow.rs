@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn bounds_move_with_what_is_learned_and_not_with_who_comes_later() {
         let mut shadows = Shadows::default();
-        let mut due = |shadows: &mut Shadows, id| {
+        let due = |shadows: &mut Shadows, id| {
             let due = shadows.due(1, 1, Millis(0), JobId(id), Ask { gpus: 1, ..ask(1, 100) });
             shadows.enter(1, Millis(0), 1);
             due.unwrap().0
@@ -427,7 +427,9 @@ mod tests {
         assert_eq!(bounds(shadows.again(1, |_| None)), [(3, 320)]);
         assert_eq!(due(&mut shadows, 4), 420);
         // All are over, and no trace of them is left but in the shadow.
-        [3, 4].map(|id| shadows.over(1, JobId(id), Millis::ZERO));
+        for id in [3, 4] {
+            shadows.over(1, JobId(id), Millis::ZERO);
+        }
         assert_eq!(bounds(shadows.again(1, |_| None)), []);
         assert_eq!((shadows.of[&1].asked.len(), due(&mut shadows, 5)), (0, 320));
     }
