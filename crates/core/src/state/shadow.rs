@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 const POINT: u32 = 20;
 
 /// Bounds are made again when what was expected of run times has changed by this part of all of them.
-const NEWS: u128 = 20;
+const NEWS: u64 = 20;
 /// Jobs of a user whose bounds may still move. Of more, those that came first keep theirs.
 const MOST_ASKED: usize = 4096;
 
@@ -69,9 +69,9 @@ struct Line {
     before: Shadow,
     /// What these are expected to take in all, and how much of that has changed since their bounds were made; GPU-milliseconds.
     #[serde(default)]
-    expected: u128,
+    expected: u64,
     #[serde(default)]
-    news: u128,
+    news: u64,
     /// How far the user's clock is behind the common one, as of `since`.
     lag: Millis,
     /// The times when jobs of the user began to wait, and the user's share. `None`: none waits.
@@ -170,7 +170,7 @@ impl Shadows {
         let clock = Millis(now.0.saturating_sub(lag.0));
         let asked = Asked { id, clock, ask, share, others, over: false };
         let due = asked.bound(&mut line.shadow)?;
-        line.expected += asked.takes();
+        line.expected = line.expected.saturating_add(asked.takes());
         line.asked.push_back(asked);
         if line.asked.len() > MOST_ASKED {
             line.settle_first();
@@ -181,7 +181,7 @@ impl Shadows {
     /// Another run time is expected of a job of a user than was, alone and on so many GPUs.
     pub(super) fn heard(&mut self, uid: u32, gpus: u32, before: Millis, now: Millis) {
         if let Some(line) = self.of.get_mut(&uid).filter(|line| !line.asked.is_empty()) {
-            line.news += u128::from(before.0.abs_diff(now.0)) * u128::from(gpus);
+            line.news = line.news.saturating_add(before.0.abs_diff(now.0).saturating_mul(u64::from(gpus)));
         }
     }
 
@@ -189,14 +189,15 @@ impl Shadows {
     pub(super) fn over(&mut self, uid: u32, id: JobId, run: Millis) {
         let Some(line) = self.of.get_mut(&uid) else { return };
         let Some(asked) = line.asked.iter_mut().find(|asked| asked.id == id) else { return };
-        line.news += u128::from(asked.ask.run.0.abs_diff(run.0)) * asked.ask.wanted as u128;
+        let off = asked.ask.run.0.abs_diff(run.0);
+        line.news = line.news.saturating_add(off.saturating_mul(asked.ask.wanted as u64));
         (asked.ask.run, asked.over) = (run, true);
     }
 
     /// The bounds of a user's jobs as far as is known now how long each takes, where that is notably other than when they were made.
     pub(super) fn again(&mut self, uid: u32, run: impl Fn(JobId) -> Option<Millis>) -> Vec<(JobId, Millis)> {
         let Some(line) = self.of.get_mut(&uid) else { return Vec::new() };
-        if line.asked.is_empty() || line.news == 0 || line.news * NEWS < line.expected {
+        if line.asked.is_empty() || line.news == 0 || line.news.saturating_mul(NEWS) < line.expected {
             return Vec::new();
         }
         for asked in line.asked.iter_mut().filter(|asked| !asked.over) {
@@ -206,7 +207,7 @@ impl Shadows {
             line.settle_first();
         }
         line.shadow = line.before.clone();
-        (line.expected, line.news) = (line.asked.iter().map(Asked::takes).sum(), 0);
+        (line.expected, line.news) = (line.asked.iter().map(Asked::takes).fold(0, u64::saturating_add), 0);
         let Line { asked, shadow, .. } = line;
         asked.iter().filter_map(|asked| Some((asked.id, asked.bound(shadow)?))).collect()
     }
@@ -238,8 +239,8 @@ struct Asked {
 
 impl Asked {
     /// GPU-milliseconds.
-    fn takes(&self) -> u128 {
-        u128::from(self.ask.run.0) * self.ask.wanted as u128
+    const fn takes(&self) -> u64 {
+        self.ask.run.0.saturating_mul(self.ask.wanted as u64)
     }
 
     /// The bound on its start, after the jobs before it, and its place in the shadow. `None`: there are too few GPUs.
@@ -442,7 +443,7 @@ mod tests {
         }
         let line = &shadows.of[&1];
         assert_eq!((line.asked.len(), line.asked[0].id), (MOST_ASKED, JobId(10)));
-        assert_eq!(line.expected, 100 * MOST_ASKED as u128);
+        assert_eq!(line.expected, 100 * MOST_ASKED as u64);
         shadows.over(1, JobId(10), Millis(1_000_000));
         let moved = shadows.again(1, |_| None);
         assert_eq!((moved.len(), moved[0]), (MOST_ASKED - 1, (JobId(11), Millis(500))));
