@@ -235,6 +235,21 @@ pub(super) fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Re
     Ok(())
 }
 
+/// A share that falls short of the second one: where both would read alike, it is rounded down.
+struct Below(Fraction, Fraction);
+
+impl fmt::Display for Below {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(share, wanted) = self;
+        let alike = share < wanted && share.to_string() == wanted.to_string();
+        let shown = if alike { Fraction(share.0 / HUNDREDTH * HUNDREDTH) } else { *share };
+        write!(f, "{shown}")
+    }
+}
+
+/// In basis points.
+const HUNDREDTH: u32 = 100;
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -317,12 +332,14 @@ impl fmt::Display for Refusal {
                 f.write_str("what would get done together is not predicted yet")
             }
             Self::Floor { job, expected, floor } => {
-                write!(f, "job {job} would keep {expected} of its speed, and the policy asks for {floor}")
+                let kept = Below(*expected, *floor);
+                write!(f, "job {job} would keep {kept} of its speed, and the policy asks for {floor}")
             }
             Self::WholeRun { job, whole, least } => {
+                let kept = Below(*whole, *least);
                 write!(
                     f,
-                    "job {job} would keep {whole} of its speed over its whole run, and the policy asks for {least}"
+                    "job {job} would keep {kept} of its speed over its whole run, and the policy asks for {least}"
                 )
             }
             Self::Gain { gain, least } => {

@@ -257,3 +257,18 @@ fn quotas_are_told_with_numbers_to_their_user_alone() {
     let public = "UserLimit(bob has used up a quota; the next period begins in 1 h)";
     assert_eq!(reason.public_text(), public);
 }
+
+#[test]
+fn what_falls_short_never_reads_like_what_is_asked_for() {
+    let text = |kept, floor| {
+        Refusal::Floor { job: JobId(7), expected: Fraction(kept), floor: Fraction(floor) }.to_string()
+    };
+    assert_eq!(text(4996, 5000), "job 7 would keep 0.49 of its speed, and the policy asks for 0.50");
+    assert_eq!(text(4860, 5000), "job 7 would keep 0.49 of its speed, and the policy asks for 0.50");
+    assert_eq!(text(2, 5000), "job 7 would keep 0.00 of its speed, and the policy asks for 0.50");
+    let whole = Refusal::WholeRun { job: JobId(7), whole: Fraction(5999), least: Fraction(6000) };
+    assert!(
+        whole.to_string().starts_with("job 7 would keep 0.59 of its speed over its whole run"),
+        "{whole}"
+    );
+}

@@ -79,8 +79,13 @@ impl State {
     /// A running job told the share of its work that is done.
     pub(super) fn counted(&mut self, id: JobId, attempt: u32, share: Fraction) -> Result<(), Rejected> {
         let job = self.attempt_of(id, attempt)?;
+        let (uid, gpus, before) = (job.spec.user.uid, job.spec.request.gpus, self.whole_run(job));
         let counted = Counted::next(job.counted, share, self.course(job).done);
-        self.update(id, |job| job.counted = Some(counted))
+        self.update(id, |job| job.counted = Some(counted))?;
+        let now = self.whole_run(self.get(id)?);
+        self.shadows.heard(uid, gpus, before, now);
+        self.move_bounds(uid);
+        Ok(())
     }
 
     /// What a job on its GPUs has got done there in this attempt, as time alone.
