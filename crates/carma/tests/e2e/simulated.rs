@@ -55,8 +55,8 @@ const RUNS: [(&str, SharingMode, Known, u64); 12] = [
     ("lucid", SharingMode::Mps, Known::Seen, 10),
     ("horus", SharingMode::TimeSlice, Known::Seen, 11),
     ("kace", SharingMode::Mps, Known::Seen, 16),
-    ("adaptive", SharingMode::Mps, Known::Nothing, 102),
-    ("adaptive", SharingMode::TimeSlice, Known::Nothing, 122),
+    ("adaptive", SharingMode::Mps, Known::Nothing, 4),
+    ("adaptive", SharingMode::TimeSlice, Known::Nothing, 65),
     ("adaptive", SharingMode::Mps, Known::Seen, 123),
     ("adaptive", SharingMode::TimeSlice, Known::Seen, 170),
 ];
