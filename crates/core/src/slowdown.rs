@@ -71,7 +71,8 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
         && limit(state, job).is_none()
 }
 
-/// Classes of the queue that are asked about. Plans go by it, too: what was not asked cannot be placed beside others.
+/// Most classes of pending jobs that predictions are asked for. Plans search for no more of them in vain ([`crate::plan`]): without a
+/// prediction a job is not placed beside others.
 pub(crate) const ASKED: usize = 12;
 /// Jobs that are looked at for that.
 const LOOKED_AT: usize = 4096;

@@ -235,7 +235,7 @@ pub(super) fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Re
     Ok(())
 }
 
-/// A share that falls short of the second one: where both would read alike, it is rounded down.
+/// A value below a threshold, and the threshold: where both would be printed alike, the value is rounded down.
 struct Below(Fraction, Fraction);
 
 impl fmt::Display for Below {
@@ -247,7 +247,7 @@ impl fmt::Display for Below {
     }
 }
 
-/// In basis points.
+/// A hundredth in basis points.
 const HUNDREDTH: u32 = 100;
 
 impl fmt::Display for Refusal {
@@ -343,7 +343,8 @@ impl fmt::Display for Refusal {
                 )
             }
             Self::Gain { gain, least } => {
-                write!(f, "all there would get {gain} more done together, and the policy asks for {least}")
+                let gained = Below(*gain, *least);
+                write!(f, "all there would get {gained} more done together, and the policy asks for {least}")
             }
             Self::Bad => {
                 f.write_str("jobs of these commands were together before, and one fell below the floor")

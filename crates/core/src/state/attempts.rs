@@ -286,7 +286,7 @@ impl State {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
             if job.due.is_some() {
-                // Cancelled before it had any, it would have taken nothing.
+                // Of several attempts the last one did the whole work. A job without an attempt takes no time in the shadow.
                 let (uid, gpus) = (job.spec.user.uid, u64::from(job.spec.request.gpus.max(1)));
                 let had = job.past.last().map_or(Millis::ZERO, |attempt| attempt.had.progress());
                 self.shadows.over(uid, id, Millis(had.0 / gpus));

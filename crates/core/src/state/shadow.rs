@@ -2,8 +2,8 @@
 //! submission, each for as long as it is expected to run.
 //!
 //! That time is the bound on a job's start where jobs go by length ([`crate::policy::Line::is_by_length`]), on the clock of the
-//! job's user. No later job moves it. What is learned of how long this job and those before it take does: bounds that were made when
-//! nothing was known of them would be far too early or too late. While a user's jobs wait alone, that
+//! job's user. No later job moves it. It is computed again when more is known of the run times of the jobs before it: bounds that rest
+//! on the first estimates would be far too early or too late. While a user's jobs wait alone, that
 //! clock is the common one. While jobs of several users wait, each user's clock goes as fast as the user's share of the
 //! shares of all of them says: every user's line moves on as if the user had that part of the GPUs, whoever came first and
 //! however long the lines of the others are (fair queueing: Parekh and Gallager 1993, section II).
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bits behind the point of [`Turns::shared`].
 const POINT: u32 = 20;
 
-/// Bounds are made again when what was expected of run times has changed by this part of all of them.
+/// Bounds are computed again once estimates of run times have changed by one part in so many of their sum.
 const NEWS: u64 = 20;
 /// Jobs of a user whose bounds may still move. Of more, those that came first keep theirs.
 const MOST_ASKED: usize = 4096;
@@ -67,7 +67,7 @@ struct Line {
     /// The shadow before these.
     #[serde(default, skip_serializing_if = "Shadow::is_none")]
     before: Shadow,
-    /// What these are expected to take in all, and how much of that has changed since their bounds were made; GPU-milliseconds.
+    /// Sum of the estimates for these, and of the changes of estimates since their bounds were computed; GPU-milliseconds.
     #[serde(default)]
     expected: u64,
     #[serde(default)]
@@ -178,7 +178,7 @@ impl Shadows {
         Some(due)
     }
 
-    /// Another run time is expected of a job of a user than was, alone and on so many GPUs.
+    /// The estimate of a job's run time alone has changed; `gpus`: GPUs that the job takes.
     pub(super) fn heard(&mut self, uid: u32, gpus: u32, before: Millis, now: Millis) {
         if let Some(line) = self.of.get_mut(&uid).filter(|line| !line.asked.is_empty()) {
             line.news = line.news.saturating_add(before.0.abs_diff(now.0).saturating_mul(u64::from(gpus)));
@@ -194,7 +194,7 @@ impl Shadows {
         (asked.ask.run, asked.over) = (run, true);
     }
 
-    /// The bounds of a user's jobs as far as is known now how long each takes, where that is notably other than when they were made.
+    /// The bounds of a user's jobs by the present estimates of their run times, `run`; none where these have hardly changed.
     pub(super) fn again(&mut self, uid: u32, run: impl Fn(JobId) -> Option<Millis>) -> Vec<(JobId, Millis)> {
         let Some(line) = self.of.get_mut(&uid) else { return Vec::new() };
         if line.asked.is_empty() || line.news == 0 || line.news.saturating_mul(NEWS) < line.expected {
@@ -214,7 +214,7 @@ impl Shadows {
 }
 
 impl Line {
-    /// The bound of the first job does not move any more, nor what it says of the others'.
+    /// The bound of the first job does not move any more: its place in the shadow is fixed.
     fn settle_first(&mut self) {
         if let Some(first) = self.asked.pop_front() {
             self.expected = self.expected.saturating_sub(first.takes());
@@ -233,7 +233,7 @@ struct Asked {
     /// The user's share then, and the shares of the others whose jobs waited.
     share: u32,
     others: u64,
-    /// It is over, and has run for so long.
+    /// Whether it is over: `ask.run` is then what it took.
     over: bool,
 }
 

@@ -15,7 +15,8 @@ use carma_interference::outlook;
 use carma_interference::profile::{Metrics, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a GPU does is taken over so long. Where many short jobs share, nobody keeps the same company for much longer.
+/// Window over which the activity of a GPU is averaged. Where many short jobs share, the jobs on a GPU seldom stay the same for much
+/// longer.
 const WINDOW: Millis = Millis::secs(2);
 /// What is assumed changes notably by so many points.
 const NOTABLE: f64 = 2.0;
@@ -166,10 +167,10 @@ fn near(a: &Metrics, b: &Metrics) -> bool {
     .all(|(a, b)| a.zip(b).is_none_or(|(a, b)| (a.mean - b.mean).abs() < NOTABLE))
 }
 
-/// The jobs on a GPU that make steps or have settled. Of those that still load nothing is known: what they do counts as the others',
-/// who are taken to want a little more than they do. `None`: one of them stands still or ends, or others may be at work there.
+/// The jobs on a GPU that make steps or have settled. The activity of jobs that still load is attributed to these, whose demand is
+/// a little overestimated by it. `None`: one of them is suspended or ends, or processes that are not ours may be active.
 fn at_work<'a>(state: &'a State, gpu: &Gpu) -> Option<Vec<&'a Job>> {
-    // Where the driver lists no processes nobody knows whether a job has begun.
+    // Without the driver's list of processes it is unknown whether a job has begun.
     let unseen = |tenant: &Tenant| tenant.active_since.is_none() && !super::is_absent(gpu, tenant);
     if !gpu.present || !gpu.foreign().is_empty() || gpu.tenants.iter().any(unseen) {
         return None;

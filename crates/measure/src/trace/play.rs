@@ -26,7 +26,7 @@ const LEAVING: Duration = Duration::from_secs(20);
 const STAYING: Duration = Duration::from_secs(3);
 /// How long cancelled jobs may take to end.
 const ENDING: Duration = Duration::from_secs(40);
-/// Changes of what carma says of a job that are kept.
+/// Most reasons that are kept of a job.
 const MOST_SAID: usize = 200;
 /// What is kept of what a failed job printed, bytes.
 const LAST_WORDS: u64 = 600;
@@ -281,7 +281,7 @@ impl Running<'_, '_> {
         Ok(None)
     }
 
-    /// Reads what running jobs printed, and what carma says of all.
+    /// Reads what running jobs printed, and the reasons of all jobs' states.
     fn listen(&mut self, live: &JobsReply) {
         let now_ms = self.now_ms();
         let views: BTreeMap<u64, &JobView> = live.jobs.iter().map(|view| (view.id, view)).collect();
@@ -351,7 +351,7 @@ fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> Su
 }
 
 impl Submitted {
-    /// Keeps what is said of it now where the word has changed.
+    /// Keeps the reason of its state where the state or the reason's code has changed.
     fn hear(&mut self, view: &JobView, now_ms: u64) {
         let is_news =
             self.said.last().is_none_or(|last| (&last.state, &last.code) != (&view.state, &view.reason.code));

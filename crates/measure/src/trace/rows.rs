@@ -1,6 +1,7 @@
 //! The raw rows: one file a play, complete in itself, so that plays of several calls can be put together.
 
 use crate::Error;
+use carma_core::model::JobState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,6 @@ use std::path::{Path, PathBuf};
 pub(super) const VERSION: u32 = 1;
 /// The most that is read of one play, bytes: an hour of eight GPUs has a hundredth of it.
 const LARGEST: u64 = 256 << 20;
-/// State of a job that waits.
-const PENDING: &str = "PENDING";
 /// Folder of the plays, in that of the results.
 const PLAYS: &str = "plays";
 
@@ -149,12 +148,12 @@ pub struct Job {
     pub first_step_s: Option<f64>,
     /// Its attempts.
     pub attempts: Vec<Attempt>,
-    /// What carma said of it, each time that the word for it changed: why it waited, why it was placed where it was.
+    /// The reasons that carma gave, a row each time that the code changed: why it waited, why it was placed where it was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub said: Vec<Said>,
 }
 
-/// What carma said of a job from a time on.
+/// A reason that carma gave for a job's state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Said {
     /// When it was first read.
@@ -173,7 +172,9 @@ impl Job {
     pub fn waited_for(&self) -> Vec<(&str, f64)> {
         let ends = self.said.iter().skip(1).map(|said| said.at_s).chain(self.ended_s);
         let mut waited: Vec<(&str, f64)> = Vec::new();
-        for (said, end) in self.said.iter().zip(ends).filter(|(said, _)| said.state == PENDING) {
+        for (said, end) in
+            self.said.iter().zip(ends).filter(|(said, _)| said.state == JobState::Pending.as_str())
+        {
             let took = (end - said.at_s).max(0.0);
             match waited.iter_mut().find(|(code, _)| *code == said.code) {
                 Some((_, s)) => *s += took,
@@ -182,6 +183,13 @@ impl Job {
         }
         waited.sort_by(|a, b| b.1.total_cmp(&a.1));
         waited
+    }
+
+    /// Why its last attempt was placed where it ran, in words; `None`: it was never seen running.
+    #[must_use]
+    pub fn placed_for(&self) -> Option<&str> {
+        let last = self.said.iter().rfind(|said| said.state == JobState::Running.as_str())?;
+        Some(&last.text)
     }
 }
 
@@ -347,4 +355,32 @@ pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, 
     let mut all: Vec<Play> = all.into_values().collect();
     all.sort_by(|a, b| a.began.cmp(&b.began));
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_waits_for_a_reason_until_the_next_one() {
+        let said = |at_s, state: &str, code: &str, text: &str| Said {
+            at_s,
+            state: state.into(),
+            code: code.into(),
+            text: text.into(),
+        };
+        let rows = vec![
+            said(1.0, "PENDING", "GpuMemory", "need 9 GiB"),
+            said(3.0, "PENDING", "GpuBusy", "below the floor"),
+            said(13.0, "PENDING", "GpuMemory", "need 9 GiB"),
+            said(14.0, "RUNNING", "PlacedShared", "GPU 1 shared"),
+        ];
+        let job = Job { said: rows.clone(), ended_s: Some(40.0), ..Job::default() };
+        assert_eq!(job.waited_for(), [("GpuBusy", 10.0), ("GpuMemory", 3.0)]);
+        assert_eq!(job.placed_for(), Some("GPU 1 shared"));
+        // It ended while it waited.
+        let job = Job { said: rows[..2].to_vec(), ended_s: Some(5.5), ..Job::default() };
+        assert_eq!(job.waited_for(), [("GpuBusy", 2.5), ("GpuMemory", 2.0)]);
+        assert_eq!(job.placed_for(), None);
+    }
 }

@@ -167,7 +167,6 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
             let codes: Vec<&str> = job.attempts.iter().map(|a| a.code.as_str()).collect();
             let waited: Vec<String> =
                 job.waited_for().iter().map(|(code, s)| format!("{code}:{s:.1}")).collect();
-            let placed = job.said.iter().rfind(|said| said.state == "RUNNING").map(|said| said.text.clone());
             out.write_record([
                 play.policy.clone(),
                 play.repeat.to_string(),
@@ -189,7 +188,7 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
                 job.state.clone(),
                 codes.join(" "),
                 waited.join(" "),
-                placed.unwrap_or_default(),
+                job.placed_for().unwrap_or_default().to_owned(),
             ])?;
         }
     }
