@@ -158,6 +158,7 @@ impl Place {
     fn says(&self, line: &str, quoted: &[String]) -> Result<(), String> {
         const LOOKS: [&str; 6] = ["queue", "gpus", "show", "explain", "history", "doctor"];
         let verb = line.strip_prefix("carma ").and_then(|l| l.split(' ').next()).unwrap_or_default();
+        let looks = LOOKS.contains(&verb) || line.starts_with("curl ") && !line.contains(" -X ");
         let until = Instant::now() + Duration::from_secs(30);
         loop {
             let printed = self.output(line);
@@ -166,7 +167,7 @@ impl Place {
             if is_text(&wanted, &lines) {
                 return Ok(());
             }
-            if self.daemon.is_none() || !LOOKS.contains(&verb) || Instant::now() > until {
+            if self.daemon.is_none() || !looks || Instant::now() > until {
                 return Err(format!("$ {line}\n--- quoted\n{}\n--- printed\n{printed}", quoted.join("\n")));
             }
             std::thread::sleep(Duration::from_millis(100));
