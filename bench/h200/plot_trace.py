@@ -18,7 +18,10 @@ WIDTH, LEFT, TOP, PANEL, GAP = 900, 60, 40, 150, 34
 COLOURS = {
     "exclusive": "#777777",
     "or-magm": "#b07c00",
+    "oracle-magm": "#e8a33d",
+    "aegis": "#e07a7a",
     "aegis-oracle": "#b40426",
+    "lucid": "#8a5fa8",
     "adaptive": "#1f9e89",
     "adaptive+history": "#3b4cc0",
 }
