@@ -14,7 +14,7 @@ pub use crate::progress::{
 use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{Attempt, GpuId, Job, JobId, SharingMode};
-use crate::state::{JobKind, Server, State};
+use crate::state::{JobKind, Newcomers, Server, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,28 +137,24 @@ pub fn questions(state: &State) -> Vec<Question> {
         return asked.into_iter().collect();
     }
     let companies = companies(state, &candidates);
-    let mut classes: Vec<Class> = candidates.iter().map(|candidate| candidate.class).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    let answered: Vec<Answered<'_>> =
-        companies.iter().map(|((_, company), _)| Answered::new(state, company, &classes)).collect();
+    let answered: Vec<Option<&Newcomers>> =
+        companies.iter().map(|((_, company), _)| state.outlooks_of(company)).collect();
     let mut asking = 0;
     for candidate in &candidates {
         let (before, of_job) = (asked.len(), of_job(candidate));
         let Candidate { job, class, server, limited, needs, others_over_by: _ } = *candidate;
         let narrower = may_be_narrowed(state, job);
-        let Ok(at) = classes.binary_search(&class) else { continue };
         for (((mode, company), there), answered) in companies.iter().zip(&answered) {
             if !((of_job || there.limited) && needs <= there.room && there.is_met(*mode, server)) {
                 continue;
             }
             let bounds = there.limited || limited;
-            let newcomer = if !answered.knows(at, class, bounds) {
+            let newcomer = if !has(*answered, class, bounds) {
                 Some(class)
             } else if narrower && there.limited && *mode == SharingMode::Mps {
                 // With fewer threads only where it is known what it would do with all.
                 let mut fewer = NARROWER.into_iter().map(|percent| Class { threads: Some(percent), ..class });
-                fewer.find(|class| !answered.has(*class, bounds))
+                fewer.find(|class| !has(*answered, *class, bounds))
             } else {
                 None
             };
@@ -210,7 +206,7 @@ fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
             let there = now.without(over.map(|(class, _)| *class));
             // Beside all present jobs it was asked above; a job without neighbours needs no prediction.
             let is_other = there.classes.len() < now.classes.len() && !there.classes.is_empty();
-            let known = |of: &BTreeMap<Class, Outlook>| of.contains_key(&candidate.class);
+            let known = |of: &Newcomers| of.has(candidate.class);
             if is_other && !state.outlooks_of(&there).is_some_and(known) {
                 asked.push(Question { there, newcomer: candidate.class, bounds: false });
             }
@@ -295,33 +291,8 @@ fn companies(state: &State, candidates: &[Candidate<'_>]) -> Vec<((SharingMode, 
     companies
 }
 
-/// What has been predicted of candidates beside a company.
-struct Answered<'a> {
-    outlooks: Option<&'a BTreeMap<Class, Outlook>>,
-    /// Of the candidates' classes, in order: whether anything has.
-    any: Vec<bool>,
-}
-
-impl<'a> Answered<'a> {
-    /// `classes`: ascending. Both are walked side by side: looking each up takes ten times as long.
-    fn new(state: &'a State, company: &Company, classes: &[Class]) -> Self {
-        let outlooks = state.outlooks_of(company);
-        let mut answered = outlooks.into_iter().flat_map(BTreeMap::keys).peekable();
-        let is_answered = |class: &Class| {
-            while answered.next_if(|answered| *answered < class).is_some() {}
-            answered.peek() == Some(&class)
-        };
-        Self { outlooks, any: classes.iter().map(is_answered).collect() }
-    }
-
-    /// Whether a class is answered, with lower bounds where those are wanted.
-    fn has(&self, class: Class, bounds: bool) -> bool {
-        let outlook = self.outlooks.and_then(|of| of.get(&class));
-        outlook.is_some_and(|outlook| !bounds || outlook.has_bounds())
-    }
-
-    /// The same of the candidates' class in this place.
-    fn knows(&self, at: usize, class: Class, bounds: bool) -> bool {
-        self.any[at] && (!bounds || self.has(class, true))
-    }
+/// Whether it is predicted what a class does beside a company, with lower bounds where those are wanted.
+fn has(answered: Option<&Newcomers>, class: Class, bounds: bool) -> bool {
+    let outlook = answered.and_then(|of| of.get(class));
+    outlook.is_some_and(|outlook| !bounds || outlook.has_bounds())
 }

@@ -5,11 +5,10 @@
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
-use crate::state::{Course, Server, Startup, State};
+use crate::state::{Course, Newcomers, Server, Startup, State};
 use crate::units::{Fraction, Millis};
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 
 /// Those who are on a GPU, those that this plan has placed there among them.
 pub(super) struct Beside<'a> {
@@ -34,7 +33,7 @@ pub(super) struct Member {
 struct Mode<'a> {
     company: Company,
     /// Looked up when it is needed: of most GPUs in one mode at most.
-    outlooks: OnceCell<Option<&'a BTreeMap<Class, Outlook>>>,
+    outlooks: OnceCell<Option<&'a Newcomers>>,
 }
 
 impl<'a> Beside<'a> {
@@ -82,7 +81,7 @@ impl<'a> Beside<'a> {
     /// What is predicted if a job of this class and server joins.
     pub(super) fn outlook(&self, class: Class, server: Option<u32>) -> Option<&'a Outlook> {
         let mode = self.mode(server);
-        (*mode.outlooks.get_or_init(|| self.state.outlooks_of(&mode.company)))?.get(&class)
+        (*mode.outlooks.get_or_init(|| self.state.outlooks_of(&mode.company)))?.get(class)
     }
 
     /// What is predicted of a newcomer and of those who are there once it works, where some are over before; where that is not
@@ -101,7 +100,7 @@ impl<'a> Beside<'a> {
         if there.classes.is_empty() {
             return Cow::Owned(Outlook::alone(there, now.newcomer));
         }
-        let at_work = self.state.outlooks_of(&there).and_then(|of| of.get(&now.newcomer));
+        let at_work = self.state.outlooks_of(&there).and_then(|of| of.get(now.newcomer));
         Cow::Borrowed(at_work.filter(|outlook| outlook.has_paces()).unwrap_or(now))
     }
 

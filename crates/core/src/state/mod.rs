@@ -28,7 +28,7 @@ pub use energy::Tally;
 pub use index::Usage;
 pub(crate) use place::Share;
 pub use place::Unbounded;
-pub(crate) use predictions::Server;
+pub(crate) use predictions::{Newcomers, Server};
 pub(crate) use suspensions::aside;
 pub(crate) use waiting::JobKind;
 pub use waiting::Queue;

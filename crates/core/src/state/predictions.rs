@@ -14,7 +14,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What is predicted, by who is there and who would join. Written as a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Outlooks(BTreeMap<Company, BTreeMap<Class, Outlook>>);
+pub(super) struct Outlooks(BTreeMap<Company, Newcomers>);
+
+/// What is predicted of those who might join a company, by class. The classes lie side by side: each plan looks many of them up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Newcomers {
+    /// Ascending.
+    classes: Vec<Class>,
+    /// One for each class.
+    outlooks: Vec<Outlook>,
+}
+
+impl Newcomers {
+    pub(crate) fn get(&self, class: Class) -> Option<&Outlook> {
+        self.classes.binary_search(&class).ok().and_then(|at| self.outlooks.get(at))
+    }
+
+    pub(crate) fn has(&self, class: Class) -> bool {
+        self.classes.binary_search(&class).is_ok()
+    }
+
+    fn set(&mut self, outlook: Outlook) {
+        match self.classes.binary_search(&outlook.newcomer) {
+            Ok(at) => self.outlooks[at] = outlook,
+            Err(at) => {
+                self.classes.insert(at, outlook.newcomer);
+                self.outlooks.insert(at, outlook);
+            }
+        }
+    }
+}
 
 /// What serves the jobs on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +71,15 @@ impl Server {
 const MOST_OUTLOOKS: usize = 16_384;
 
 impl Outlooks {
-    pub(super) fn of(&self, there: &Company) -> Option<&BTreeMap<Class, Outlook>> {
-        self.0.get(there)
-    }
-
     pub(super) fn all(&self) -> impl Iterator<Item = &Outlook> {
-        self.0.values().flat_map(BTreeMap::values)
+        self.0.values().flat_map(|newcomers| &newcomers.outlooks)
     }
 
-    fn add(&mut self, outlook: &Outlook) {
-        self.0.entry(outlook.there.clone()).or_default().insert(outlook.newcomer, outlook.clone());
+    fn add(&mut self, outlook: Outlook) {
+        match self.0.get_mut(&outlook.there) {
+            Some(newcomers) => newcomers.set(outlook),
+            None => self.0.entry(outlook.there.clone()).or_default().set(outlook),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -68,7 +96,7 @@ impl Serialize for Outlooks {
 impl<'de> Deserialize<'de> for Outlooks {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut outlooks = Self::default();
-        Vec::<Outlook>::deserialize(from)?.iter().for_each(|outlook| outlooks.add(outlook));
+        Vec::<Outlook>::deserialize(from)?.into_iter().for_each(|outlook| outlooks.add(outlook));
         Ok(outlooks)
     }
 }
@@ -138,9 +166,10 @@ impl State {
                 return Err(Rejected::BadRequest("a prediction must name every class that is there".into()));
             }
         }
-        outlooks.iter().for_each(|outlook| self.predictions.add(outlook));
+        outlooks.iter().for_each(|outlook| self.predictions.add(outlook.clone()));
         self.predict_paces_of_all();
-        if self.predictions.0.values().map(BTreeMap::len).sum::<usize>() > MOST_OUTLOOKS {
+        if self.predictions.0.values().map(|newcomers| newcomers.classes.len()).sum::<usize>() > MOST_OUTLOOKS
+        {
             self.forget_absent();
         }
         Ok(())
@@ -174,9 +203,9 @@ impl State {
         if sharing == SharingMode::Mps { by_server } else { turns }
     }
 
-    /// What is predicted of those who might join a company, by class.
-    pub(crate) fn outlooks_of(&self, there: &Company) -> Option<&BTreeMap<Class, Outlook>> {
-        self.predictions.of(there)
+    /// What is predicted of those who might join a company.
+    pub(crate) fn outlooks_of(&self, there: &Company) -> Option<&Newcomers> {
+        self.predictions.0.get(there)
     }
 
     /// Whether it is not predicted what those on a GPU do beside each other, and some are so short that it counts when they end: what
@@ -195,7 +224,7 @@ impl State {
         }
         let mut there = self.company(id, gpu, SharingMode::Mps);
         let newcomer = there.classes.pop()?;
-        let known = self.outlooks_of(&there).is_some_and(|of| of.contains_key(&newcomer));
+        let known = self.outlooks_of(&there).is_some_and(|of| of.has(newcomer));
         (!known).then_some(Question { there, newcomer, bounds: false })
     }
 
