@@ -3,6 +3,7 @@
 use super::recorded::{Ran, Recorded, Span};
 use carma_api::record::{GpuRow, RecordedGpu, Row, TenantRow};
 use carma_api::wire::AttemptView;
+use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
 use carma_hardware::{Facts, GpuTypes};
@@ -405,7 +406,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     for job in &mut workload.jobs {
         Arc::make_mut(&mut job.task).startup = startup.get(&*job.id).copied();
     }
-    let setup = Setup { record: true, ..Setup::new(policy, of.sharing, None, 1) };
+    let setup = Setup { record: true, ..Setup::new(policy, SharingMode::Exclusive, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
     result.policy = format!("{EXCLUSIVE}, simulated");
     let tasks: BTreeMap<&str, &str> = run.jobs.iter().map(|job| (&*job.id, &*job.task)).collect();
@@ -435,7 +436,6 @@ pub(super) mod tests {
     use crate::commands::queue::tests::job;
     use carma_api::record::Readings;
     use carma_api::wire::ReasonView;
-    use carma_core::model::SharingMode;
 
     const START: u64 = 1_760_000_000_000;
 
