@@ -9,7 +9,7 @@ use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{GpuId, Job, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
-use carma_interference::assumed::typical;
+use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook;
 use carma_interference::profile::{Metrics, Profile};
@@ -18,26 +18,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Window over which the activity of a GPU is averaged. Where many short jobs share, the jobs on a GPU seldom stay the same for much
 /// longer.
 const WINDOW: Millis = Millis::secs(2);
-/// What is assumed changes notably by so many points.
-const NOTABLE: f64 = 2.0;
-
 /// Command, and product name of the GPU.
 type Key = (u64, String);
 
 /// What is assumed, and the GPUs that are watched for it.
 #[derive(Default)]
 pub(super) struct Assumptions {
-    guesses: BTreeMap<Key, Guess>,
+    guesses: BTreeMap<Key, Kept>,
     companies: BTreeMap<GpuId, Company>,
     /// Rows to store.
     changed: BTreeSet<Key>,
     forgotten: Vec<Key>,
 }
 
-struct Guess {
-    profile: Profile,
-    /// The same when it last changed notably.
-    told: Metrics,
+struct Kept {
+    guess: Guess,
     used: Millis,
 }
 
@@ -52,13 +47,13 @@ struct Company {
 impl Assumptions {
     /// What is assumed of a command, if anything was learned.
     pub(super) fn get(&self, key: &Key) -> Option<&Profile> {
-        self.guesses.get(key).map(|guess| &guess.profile)
+        self.guesses.get(key).map(|kept| kept.guess.profile())
     }
 
     /// What was stored.
     pub(super) fn restore(&mut self, key: Key, profile: Profile) {
         self.make_room(&key);
-        self.guesses.insert(key, Guess { told: profile.metrics, profile, used: Millis::ZERO });
+        self.guesses.insert(key, Kept { guess: profile.into(), used: Millis::ZERO });
     }
 
     /// It is known now what the command does alone.
@@ -114,21 +109,21 @@ impl Assumptions {
 
     /// Whether this is notably other than before.
     fn keep(&mut self, key: Key, profile: Profile, now: Millis) -> bool {
-        let told = self.guesses.get(&key).map_or_else(|| typical().metrics, |guess| guess.told);
-        let is_new = !near(&told, &profile.metrics);
-        if is_new {
-            self.changed.insert(key.clone());
-        }
         self.make_room(&key);
-        let told = if is_new { profile.metrics } else { told };
-        self.guesses.insert(key, Guess { profile, told, used: now });
+        let kept =
+            self.guesses.entry(key.clone()).or_insert_with(|| Kept { guess: Guess::default(), used: now });
+        kept.used = now;
+        let is_new = kept.guess.becomes(profile);
+        if is_new {
+            self.changed.insert(key);
+        }
         is_new
     }
 
     /// The one used least lately goes.
     fn make_room(&mut self, key: &Key) {
         if self.guesses.len() >= MOST_PROFILES && !self.guesses.contains_key(key) {
-            let oldest = self.guesses.iter().min_by_key(|(_, guess)| guess.used).map(|(key, _)| key.clone());
+            let oldest = self.guesses.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
             if let Some(oldest) = oldest {
                 self.forget(&oldest);
             }
@@ -153,18 +148,6 @@ impl Company {
         self.from = now;
         Some(std::mem::take(&mut self.samples).metrics())
     }
-}
-
-/// Whether two sets of metrics are the same but for noise.
-fn near(a: &Metrics, b: &Metrics) -> bool {
-    [
-        (a.gract_pct, b.gract_pct),
-        (a.smact_pct, b.smact_pct),
-        (a.smocc_pct, b.smocc_pct),
-        (a.drama_pct, b.drama_pct),
-    ]
-    .into_iter()
-    .all(|(a, b)| a.zip(b).is_none_or(|(a, b)| (a.mean - b.mean).abs() < NOTABLE))
 }
 
 /// The jobs on a GPU that make steps or have settled. The activity of jobs that still load is attributed to these, whose demand is

@@ -196,3 +196,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn kernels_that_fill_more_of_the_sms_are_taken_to_be_fewer() {
+    let traffic_of = |smact| traffic(&task("a", 60.0, smact).metrics).unwrap().mean;
+    assert!((traffic_of(40.0) - TRAFFIC).abs() < 1e-9);
+    // A tenth of the SMs is free, not a third: a task weighs 3.3^.86 times as much, of which traffic is the part that the shipped
+    // exponents, .56 of free SMs and .39 of traffic, leave.
+    let times = (TRAFFIC / traffic_of(54.0)).powf(0.39) * (10.0_f64 / 3.0).powf(0.56);
+    assert!((times / (10.0_f64 / 3.0).powf(0.86) - 1.0).abs() < 0.01, "{times}");
+    // Counters near the end are noise.
+    assert_eq!(traffic_of(59.0), traffic_of(60.0));
+    // One that is assumed gets it with its activity.
+    let after = steps(&[typical()], &[true], Mode::Mps, &task("seen", 60.0, 55.0).metrics, 20);
+    assert!(after[0].metrics.pcie_rx_mib_s.unwrap().mean < 0.6 * TRAFFIC, "{:?}", after[0].metrics);
+}
+
+#[test]
+fn little_by_little_is_notable_at_last() {
+    let mut guess = Guess::default();
+    let changes: Vec<bool> =
+        [41.0, 41.9, 42.1, 43.0, 38.0].map(|smact| guess.becomes(task("a", 60.0, smact))).into();
+    assert_eq!(changes, [false, false, true, false, true]);
+    assert_eq!(smact(&guess.profile().metrics), 38.0);
+}
