@@ -177,19 +177,6 @@ impl<'a> CoreScheduler<'a> {
         }
     }
 
-    /// Jobs that have settled on a GPU: what they do is known of their commands now.
-    fn learn_activity(&mut self, gpu: GpuIndex) {
-        let tenants = self.state.gpu(GpuId(gpu)).map_or(&[][..], |gpu| &gpu.tenants);
-        let settled = tenants.iter().filter(|t| t.settled).filter_map(|t| self.state.job(t.job));
-        let commands: Vec<u64> = settled.map(|job| job.spec.command_key).collect();
-        let news = commands.into_iter().filter(|command| self.known.settled(*command)).count();
-        if news > 0
-            && let Some(outlooks) = &mut self.outlooks
-        {
-            outlooks.forget();
-        }
-    }
-
     /// Shows the core a GPU as it is now.
     fn observe(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
         let here = &world.gpus[gpu as usize];
@@ -218,7 +205,6 @@ impl<'a> CoreScheduler<'a> {
         };
         self.apply(now, &Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
         self.crowded |= self.state.options().policy.blind && here.tenants.len() > 1;
-        self.learn_activity(gpu);
     }
 
     /// Looks at the GPUs whose windows are moving, and shows the core those that look different.
@@ -249,7 +235,7 @@ impl<'a> CoreScheduler<'a> {
     /// Tells the core what was measured, if that is due; whether it was, and when it is next.
     fn measure(&mut self, now: Millis, world: &World) -> (bool, Option<Millis>) {
         let Some(outlooks) = &mut self.outlooks else { return (false, None) };
-        outlooks.learn(&self.state, self.workload, &self.known, world);
+        outlooks.learn(now, &self.state, self.workload, &mut self.known, world);
         let (due, next) = outlooks.measure(now, &self.state, world);
         for input in &due {
             self.apply(now, input);
@@ -562,7 +548,9 @@ const BLOCK_MIB: u64 = 1024;
 mod tests {
     use super::*;
     use crate::event::engine::{Engine, complete};
+    use crate::event::knowledge::{Knowledge, TasksKnown};
     use crate::event::{Cluster, Setup};
+    use crate::trace::Activity;
     use carma_core::model::{RunsOf, SharingMode};
     use carma_core::policy::presets;
     use carma_hardware::GpuTypes;
@@ -597,10 +585,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_job_is_forecast_from_those_of_its_task_that_are_over() {
-        let task = Arc::new(CatalogueTask { name: "a".into(), ..CatalogueTask::default() });
-        let job = |arrival, duration| WorkJob {
+    fn job(task: &Arc<CatalogueTask>, arrival: u64, duration: u64) -> WorkJob {
+        WorkJob {
             line: 0,
             id: "x".into(),
             arrival: Millis::secs(arrival),
@@ -608,11 +594,85 @@ mod tests {
             gpus: 1,
             user: 0,
             threads: None,
-            task: Arc::clone(&task),
+            task: Arc::clone(task),
+        }
+    }
+
+    /// What is known and assumed of each task's SMs, whenever something is decided.
+    struct Activities<'a> {
+        core: CoreScheduler<'a>,
+        seen: Vec<Vec<(bool, Option<f64>)>>,
+    }
+
+    impl Scheduler for Activities<'_> {
+        fn came(&mut self, now: Millis, job: JobIndex, world: &World) -> Fate {
+            self.core.came(now, job, world)
+        }
+
+        fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
+            self.core.left(now, job, how, world)
+        }
+
+        fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
+            self.core.changed(now, gpu, world);
+        }
+
+        fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
+            let decisions = self.core.decide(now, world);
+            let guesses = &self.core.outlooks.as_ref().unwrap().activity.guesses;
+            let of = |command: &u64| {
+                let assumed =
+                    guesses.get(command).and_then(|guess| Some(guess.profile().metrics.smact_pct?.mean));
+                (self.core.known.is_active_known(*command), assumed)
+            };
+            self.seen.push(self.core.commands.iter().map(of).collect());
+            decisions
+        }
+
+        fn wake(&self) -> Option<Millis> {
+            self.core.wake()
+        }
+    }
+
+    #[test]
+    fn what_a_task_does_is_assumed_until_it_was_alone() {
+        let task = |name: &str, smact: f64| {
+            let activity = Activity {
+                smact: Some(smact),
+                smocc: Some(smact / 4.0),
+                drama: Some(smact / 4.0),
+                ..Activity::default()
+            };
+            Arc::new(CatalogueTask { name: name.into(), activity, ..CatalogueTask::default() })
         };
+        let jobs =
+            vec![job(&task("a", 0.2), 0, 400), job(&task("b", 0.1), 0, 500), job(&task("c", 0.5), 2000, 100)];
+        let workload = Workload { users: vec!["u".into()], jobs, ..Workload::default() };
+        let cluster = Cluster::parse("1xH200", &GpuTypes::built_in()).unwrap();
+        let knowledge = Knowledge { tasks: TasksKnown::Learned, ..Knowledge::default() };
+        let policy = presets::by_name("adaptive").unwrap();
+        let setup = Setup { knowledge, ..Setup::new(policy, SharingMode::Mps, None, 1) };
+        let workload = complete(&workload, &cluster, SharingMode::Mps);
+        let core = CoreScheduler::new(&workload, cluster.inventory(), &setup);
+        let mut watched = Activities { core, seen: Vec::new() };
+        Engine::new(&workload, &cluster, &setup, &mut watched).run(&|_| ());
+        // The first was alone until the second came, whose part of what the GPU does is 10 points, where a typical task does 40.
+        let mut assumed = watched.seen.iter().rev().filter_map(|seen| match seen[..] {
+            [(true, None), (false, Some(second)), (false, None)] => Some(second),
+            _ => None,
+        });
+        let last = assumed.next().unwrap_or_else(|| panic!("{:?}", watched.seen));
+        assert!((9.5..10.5).contains(&last), "{last}");
+        // The second is alone when the first has ended, and so is the third.
+        assert_eq!(watched.seen.last().unwrap()[..], [(true, None); 3]);
+    }
+
+    #[test]
+    fn a_job_is_forecast_from_those_of_its_task_that_are_over() {
+        let task = Arc::new(CatalogueTask { name: "a".into(), ..CatalogueTask::default() });
         let workload = Workload {
             users: vec!["u".into()],
-            jobs: vec![job(0, 100), job(50, 100), job(1000, 9999)],
+            jobs: vec![job(&task, 0, 100), job(&task, 50, 100), job(&task, 1000, 9999)],
             ..Workload::default()
         };
         let cluster = Cluster::parse("1xA100-40GB", &GpuTypes::built_in()).unwrap();

@@ -35,7 +35,7 @@ pub enum TasksKnown {
     #[default]
     Catalogue,
     /// Nothing before a job of the same task has run: its memory is known when that one is over, and what it does to a GPU
-    /// once that one has settled.
+    /// once that one was alone there for a while. Until then that is assumed, by what GPUs do under several.
     Learned,
 }
 
@@ -120,17 +120,22 @@ impl Known {
 
     /// A job of a command is over; whether that is news.
     pub(super) fn ran(&mut self, command: u64, memory: MiB) -> bool {
-        self.knowledge.tasks == TasksKnown::Learned && self.memory.insert(command, memory) != Some(memory)
+        self.learns_tasks() && self.memory.insert(command, memory) != Some(memory)
     }
 
-    /// A job of a command has settled; whether that is news.
-    pub(super) fn settled(&mut self, command: u64) -> bool {
-        self.knowledge.tasks == TasksKnown::Learned && self.active.insert(command)
+    /// A job of a command was alone on its GPUs for long enough; whether that is news.
+    pub(super) fn seen_alone(&mut self, command: u64) -> bool {
+        self.learns_tasks() && self.active.insert(command)
+    }
+
+    /// Whether it is learned what tasks do.
+    pub(super) fn learns_tasks(&self) -> bool {
+        self.knowledge.tasks == TasksKnown::Learned
     }
 
     /// Whether it is known what a command does to a GPU.
     pub(super) fn is_active_known(&self, command: u64) -> bool {
-        self.knowledge.tasks == TasksKnown::Catalogue || self.active.contains(&command)
+        !self.learns_tasks() || self.active.contains(&command)
     }
 
     pub(super) const fn errors(&self) -> &Errors {

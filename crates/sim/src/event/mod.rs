@@ -9,6 +9,7 @@
 //! The same seed gives the same result, to the byte, whatever the number of threads: a run is one
 //! thread, and runs do not know of each other.
 
+mod activity;
 pub mod baselines;
 mod batch;
 #[cfg(test)]

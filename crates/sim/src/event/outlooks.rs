@@ -1,10 +1,11 @@
 //! What the core is told of slowdowns in a run: forecasts before a placement, measurements after it.
 //!
 //! The same model and the same answers as in the daemon. What differs: what every task does alone is known from the
-//! start, from its activity in the catalogue; progress is measured exactly; and an answer holds for half an hour, also if the
-//! model learns meanwhile.
+//! start, from its activity in the catalogue, unless nothing is to be known of tasks ([`super::activity`]); progress is measured
+//! exactly; and an answer holds for half an hour, also if the model learns meanwhile.
 
 use super::Setup;
+use super::activity::{Guesses, Learner};
 use super::core::index;
 use super::knowledge::{Errors, Known};
 use super::world::{GpuIndex, JobIndex, Stage, World};
@@ -13,6 +14,7 @@ use carma_core::model::{GpuId, Job, JobId};
 use carma_core::slowdown::{Class, MOST_QUESTIONS, Outlook, Pace, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
+use carma_interference::assumed::typical;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, Answered, Models};
@@ -24,6 +26,7 @@ pub(crate) struct Outlooks {
     model: SlowdownModel,
     kace: Option<Arc<Trained>>,
     answered: Answered,
+    pub(super) activity: Learner,
     learned: bool,
     holds_until: Millis,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
@@ -48,6 +51,7 @@ impl Outlooks {
             model: SlowdownModel::shipped(),
             kace: setup.kace.clone().or_else(|| Trained::shipped().map(Arc::new)),
             answered: Answered::default(),
+            activity: Learner::new(gpus),
             learned: false,
             holds_until: Millis::ZERO,
             company: vec![(Vec::new(), None); gpus],
@@ -78,9 +82,20 @@ impl Outlooks {
         }
     }
 
-    /// Learns from companies that are new.
-    pub(crate) fn learn(&mut self, state: &State, workload: &Workload, known: &Known, world: &World) {
-        let alone = FromTrace { workload, known };
+    /// Learns from companies that are new, and where nothing is said of tasks, what they do.
+    pub(crate) fn learn(
+        &mut self,
+        now: Millis,
+        state: &State,
+        workload: &Workload,
+        known: &mut Known,
+        world: &World,
+    ) {
+        if known.learns_tasks() && self.activity.look(now, (state, world), workload, known, &self.model) {
+            // No answer holds.
+            (self.learned, self.holds_until) = (true, Millis::ZERO);
+        }
+        let alone = FromTrace { workload, known, guesses: &self.activity.guesses };
         for gpu in std::mem::take(&mut self.new) {
             let Some(there) = state.gpu(GpuId(gpu)) else { continue };
             if there.tenants.len() < 2 || self.company[gpu as usize].1.is_none() {
@@ -100,12 +115,6 @@ impl Outlooks {
                 self.learned |= matches!(learned, Some(Ok(())));
             }
         }
-    }
-
-    /// More is known of what jobs do alone: no answer holds.
-    pub(crate) fn forget(&mut self) {
-        self.learned = true;
-        self.holds_until = Millis::ZERO;
     }
 
     /// Whether answers are to be made anew: the model has learned, and they have held for a while.
@@ -129,7 +138,8 @@ impl Outlooks {
         let questions = questions(state);
         let more = questions.len() >= MOST_QUESTIONS || state.options().max_slowdown.is_some();
         let models = Models { slowdowns: &self.model, kace: self.kace.as_deref() };
-        let (alone, answered) = (FromTrace { workload, known }, &mut self.answered);
+        let alone = FromTrace { workload, known, guesses: &self.activity.guesses };
+        let answered = &mut self.answered;
         let answer = |asked| outlook::answer(models, state, asked, &alone, answered);
         let answers = questions.iter().filter_map(answer);
         (answers.map(|outlook| wrong(outlook, known.errors())).collect(), more)
@@ -209,9 +219,11 @@ fn wrong(mut outlook: Outlook, errors: &Errors) -> Outlook {
 }
 
 /// What jobs do alone, from their tasks: a command is the first job of a task.
-struct FromTrace<'a> {
-    workload: &'a Workload,
-    known: &'a Known,
+pub(super) struct FromTrace<'a> {
+    pub(super) workload: &'a Workload,
+    pub(super) known: &'a Known,
+    /// What is assumed of tasks of which nothing is known.
+    pub(super) guesses: &'a Guesses,
 }
 
 impl outlook::Alone for FromTrace<'_> {
@@ -222,6 +234,10 @@ impl outlook::Alone for FromTrace<'_> {
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
         let job = self.workload.jobs.get(command as usize).filter(|_| self.knows(command, gpu));
         job.map(|job| profile(&job.task))
+    }
+
+    fn assumed(&self, command: u64, _: &str) -> Profile {
+        self.guesses.get(&command).map_or_else(typical, |guess| guess.profile().clone())
     }
 }
 

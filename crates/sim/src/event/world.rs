@@ -12,6 +12,7 @@ use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use carma_hardware::Startup;
 use carma_interference::power::PowerLaw as _;
+use carma_interference::profile::{Metrics, Stat};
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share};
 use std::sync::Arc;
 
@@ -131,6 +132,8 @@ pub(crate) struct Gpu {
     /// Clock over the clock without a power limit, 0 to 1.
     clock: f64,
     levels: Levels,
+    /// Share of time with a kernel on it.
+    gract: f64,
     power: f64,
     since: u64,
     pub(crate) history: History,
@@ -148,6 +151,21 @@ pub(crate) struct Overflow {
     pub(crate) free: u64,
     /// Whether its own cap stopped it.
     pub(crate) capped: bool,
+}
+
+impl Gpu {
+    /// What a monitor sees of it now.
+    pub(crate) fn seen(&self) -> Metrics {
+        let share = |share: f64| Some(Stat::of(share * 100.0));
+        let [smact, smocc, drama] = self.levels;
+        Metrics {
+            gract_pct: share(self.gract),
+            smact_pct: share(smact),
+            smocc_pct: share(smocc),
+            drama_pct: share(drama),
+            ..Metrics::default()
+        }
+    }
 }
 
 /// What comes next for a job.
@@ -230,6 +248,7 @@ impl World {
             used: 0,
             clock: 1.0,
             levels: [0.0; 3],
+            gract: 0.0,
             power: device.gpu.empty_w,
             since: begin.0,
             history: History::default(),
@@ -266,6 +285,11 @@ impl World {
         let job = &self.jobs[job as usize];
         let at = job.gpus.iter().position(|g| *g == gpu);
         MiB(at.and_then(|at| job.held.get(at)).copied().unwrap_or(0))
+    }
+
+    /// Whether a job is the only one on all of its GPUs.
+    pub(crate) fn is_alone(&self, job: JobIndex) -> bool {
+        self.jobs[job as usize].gpus.iter().all(|gpu| self.gpus[*gpu as usize].tenants.len() == 1)
     }
 
     /// Milestones that moved since the last call.
@@ -563,6 +587,7 @@ impl World {
         used.gract = (1.0 - quiet).max(used.sm.min(1.0));
         it.power = if it.tenants.is_empty() { it.device.gpu.empty_w } else { power.drawn_w(&used) };
         it.levels = [used.sm.min(1.0), smocc.min(1.0), dram.min(1.0)];
+        it.gract = used.gract;
         it.history.push(now, it.levels, self.span);
         self.stirred.push(gpu);
         self.point(now, gpu);

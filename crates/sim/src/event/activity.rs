@@ -1,0 +1,98 @@
+//! What is learned of tasks' activity where nothing is said of it: of a task that was alone on its GPUs it is known, of others it is
+//! assumed by what GPUs do under several, as in the daemon.
+
+use super::core::index;
+use super::knowledge::Known;
+use super::outlooks::FromTrace;
+use super::world::{JobIndex, Stage, World};
+use crate::trace::Workload;
+use carma_core::State;
+use carma_core::model::{GpuId, Job};
+use carma_core::units::Millis;
+use carma_interference::assumed::Guess;
+use carma_interference::online::SlowdownModel;
+use carma_interference::outlook;
+use std::collections::BTreeMap;
+
+/// So long alone a task's profile takes, its first seconds included.
+const ALONE: Millis = Millis::secs(15);
+/// Neighbours that begin are given so long before anything is learned of a group, and then it is learned once in so long.
+const SETTLING: Millis = Millis::secs(2);
+const WINDOW: u64 = 2000;
+/// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
+const MOST_STEPS: u64 = 10;
+
+/// What is assumed, by command.
+pub(super) type Guesses = BTreeMap<u64, Guess>;
+
+/// Jobs at work on a GPU.
+#[derive(Debug, Default)]
+struct Company {
+    members: Vec<JobIndex>,
+    /// The command of the one job that is there, if none is beside it on its other GPUs either.
+    alone: Option<u64>,
+    since: Millis,
+    /// Steps that were learned from them.
+    steps: u64,
+}
+
+/// What is assumed, and the GPUs that are watched for it.
+#[derive(Debug, Default)]
+pub(super) struct Learner {
+    pub(super) guesses: Guesses,
+    companies: Vec<Company>,
+}
+
+impl Learner {
+    pub(super) fn new(gpus: usize) -> Self {
+        let companies = std::iter::repeat_with(Company::default).take(gpus).collect();
+        Self { guesses: Guesses::new(), companies }
+    }
+
+    /// Looks at all GPUs; whether something notable was learned.
+    pub(super) fn look(
+        &mut self,
+        now: Millis,
+        (state, world): (&State, &World),
+        workload: &Workload,
+        known: &mut Known,
+        model: &SlowdownModel,
+    ) -> bool {
+        let Self { guesses, companies } = self;
+        let mut news = false;
+        for ((id, gpu), company) in (0..).map(GpuId).zip(state.gpus()).zip(companies) {
+            let at_work = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
+            let at_work =
+                at_work.filter(|job| world.jobs[index(job.spec.id) as usize].stage == Stage::Active);
+            let jobs: Vec<&Job> = at_work.collect();
+            let members: Vec<JobIndex> = jobs.iter().map(|job| index(job.spec.id)).collect();
+            let alone = match jobs[..] {
+                [job] if world.is_alone(index(job.spec.id)) => Some(job.spec.command_key),
+                _ => None,
+            };
+            // Of one that has just left, too.
+            if let Some(command) = company.alone
+                && now.since(company.since) >= ALONE
+                && known.seen_alone(command)
+            {
+                guesses.remove(&command);
+                news = true;
+            }
+            if company.members != members || company.alone != alone {
+                *company = Company { members, alone, since: now, steps: 0 };
+            }
+            if jobs.iter().all(|job| known.is_active_known(job.spec.command_key)) {
+                continue;
+            }
+            let steps = (now.since(company.since).since(SETTLING).0 / WINDOW).min(MOST_STEPS);
+            let seen = world.gpus[id.0 as usize].seen();
+            for _ in std::mem::replace(&mut company.steps, steps)..steps {
+                let alone = FromTrace { workload, known, guesses };
+                for (command, profile) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
+                    news |= guesses.entry(command).or_default().becomes(profile);
+                }
+            }
+        }
+        news
+    }
+}
