@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 
 /// So long alone a task's profile takes, its first seconds included.
 const ALONE: Millis = Millis::secs(15);
-/// Neighbours that begin are given so long before anything is learned of a group, and then it is learned once in so long.
+/// Neighbours that begin are given so long before anything is learned of a group.
 const SETTLING: Millis = Millis::secs(2);
-const WINDOW: u64 = 2000;
+/// And then it is learned once in so long.
+const WINDOW: Millis = Millis::secs(2);
 /// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
 const MOST_STEPS: u64 = 10;
 
@@ -84,7 +85,7 @@ impl Learner {
             if jobs.iter().all(|job| known.is_active_known(job.spec.command_key)) {
                 continue;
             }
-            let steps = (now.since(company.since).since(SETTLING).0 / WINDOW).min(MOST_STEPS);
+            let steps = (now.since(company.since).since(SETTLING).0 / WINDOW.0).min(MOST_STEPS);
             let seen = world.gpus[id.0 as usize].seen();
             for _ in std::mem::replace(&mut company.steps, steps)..steps {
                 let alone = FromTrace { workload, known, guesses };
