@@ -206,8 +206,7 @@ fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
             let there = now.without(over.map(|(class, _)| *class));
             // Beside all present jobs it was asked above; a job without neighbours needs no prediction.
             let is_other = there.classes.len() < now.classes.len() && !there.classes.is_empty();
-            let known = |of: &Newcomers| of.has(candidate.class);
-            if is_other && !state.outlooks_of(&there).is_some_and(known) {
+            if is_other && state.outlook(&there, candidate.class).is_none() {
                 asked.push(Question { there, newcomer: candidate.class, bounds: false });
             }
         }

@@ -100,7 +100,7 @@ impl<'a> Beside<'a> {
         if there.classes.is_empty() {
             return Cow::Owned(Outlook::alone(there, now.newcomer));
         }
-        let at_work = self.state.outlooks_of(&there).and_then(|of| of.get(now.newcomer));
+        let at_work = self.state.outlook(&there, now.newcomer);
         Cow::Borrowed(at_work.filter(|outlook| outlook.has_paces()).unwrap_or(now))
     }
 

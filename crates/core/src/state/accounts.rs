@@ -468,7 +468,7 @@ impl State {
         let joined = (0..company.classes.len()).find_map(|at| {
             let mut there = company.clone();
             let newcomer = there.classes.remove(at);
-            self.outlooks_of(&there)?.get(newcomer).filter(|outlook| outlook.has_paces())
+            self.outlook(&there, newcomer).filter(|outlook| outlook.has_paces())
         });
         let Some(outlook) = joined else { return BTreeMap::new() };
         let pace = |job: &Job| {

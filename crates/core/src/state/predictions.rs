@@ -30,10 +30,6 @@ impl Newcomers {
         self.classes.binary_search(&class).ok().and_then(|at| self.outlooks.get(at))
     }
 
-    pub(crate) fn has(&self, class: Class) -> bool {
-        self.classes.binary_search(&class).is_ok()
-    }
-
     fn set(&mut self, outlook: Outlook) {
         match self.classes.binary_search(&outlook.newcomer) {
             Ok(at) => self.outlooks[at] = outlook,
@@ -208,6 +204,11 @@ impl State {
         self.predictions.0.get(there)
     }
 
+    /// What is predicted of one of this class who might join.
+    pub(crate) fn outlook(&self, there: &Company, newcomer: Class) -> Option<&Outlook> {
+        self.outlooks_of(there)?.get(newcomer)
+    }
+
     /// Whether it is not predicted what those on a GPU do beside each other, and some are so short that it counts when they end: what
     /// long ones do is measured soon enough.
     pub(super) fn is_unpredicted(&self, gpu: &Gpu) -> bool {
@@ -224,7 +225,7 @@ impl State {
         }
         let mut there = self.company(id, gpu, SharingMode::Mps);
         let newcomer = there.classes.pop()?;
-        let known = self.outlooks_of(&there).is_some_and(|of| of.has(newcomer));
+        let known = self.outlook(&there, newcomer).is_some();
         (!known).then_some(Question { there, newcomer, bounds: false })
     }
 
