@@ -24,7 +24,7 @@ use carma_interference::assumed::typical;
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{Answered, Models};
+use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, WARM_UP};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::Done;
@@ -33,12 +33,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A job that begins alone loads, compiles and warms up: its first seconds on the GPU are not its profile.
-const WARM_UP: Millis = Millis::secs(5);
-/// Shortest time alone that is a profile.
-const PROFILE: Millis = Millis::secs(10);
-/// Neighbours that begin are given so long before anything is learned of a group.
-const SETTLING: Millis = Millis::secs(2);
 /// Longest time back that a rate is taken over: some tasks print once a minute.
 const LOOK_BACK: Millis = Millis::secs(600);
 /// Times that a count must have risen for a rate to count.

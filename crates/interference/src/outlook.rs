@@ -13,10 +13,20 @@ use carma_core::model::{Job, SharingMode};
 use carma_core::policy::Order;
 use carma_core::slowdown::{Class, Outlook, Pace, Question};
 use carma_core::state::State;
-use carma_core::units::Fraction;
+use carma_core::units::{Fraction, Millis};
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+
+/// A job that begins alone loads, compiles and warms up: its first seconds on the GPU are not its profile.
+pub const WARM_UP: Millis = Millis::secs(5);
+/// Shortest time alone that is a profile.
+pub const PROFILE: Millis = Millis::secs(10);
+/// Neighbours that begin are given so long before anything is learned of a group.
+pub const SETTLING: Millis = Millis::secs(2);
+/// Window over which the activity of a GPU is averaged for [`assume`]. Where many short jobs share, the jobs on a GPU seldom
+/// stay the same for much longer.
+pub const ASSUME_WINDOW: Millis = Millis::secs(2);
 
 /// What is known of commands alone. Jobs of one command do the same.
 pub trait Alone {

@@ -3,7 +3,7 @@
 //! It serves what is expected of a group, and nothing else: who was never alone stays unknown to limits, and the predictor learns
 //! nothing of it.
 
-use super::{KnownAlone, MOST_PROFILES, Profiled, SETTLING, Samples};
+use super::{KnownAlone, MOST_PROFILES, Profiled, Samples};
 use crate::sampler::Look;
 use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{GpuId, Job, JobId};
@@ -11,13 +11,10 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook;
+use carma_interference::outlook::{self, ASSUME_WINDOW, SETTLING};
 use carma_interference::profile::{Metrics, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Window over which the activity of a GPU is averaged. Where many short jobs share, the jobs on a GPU seldom stay the same for much
-/// longer.
-const WINDOW: Millis = Millis::secs(2);
 /// Command, and product name of the GPU.
 type Key = (u64, String);
 
@@ -142,7 +139,7 @@ impl Company {
             return None;
         }
         self.samples.take(&[gpu], looks, None);
-        if now.since(self.from) < WINDOW {
+        if now.since(self.from) < ASSUME_WINDOW {
             return None;
         }
         self.from = now;

@@ -11,15 +11,9 @@ use carma_core::model::{GpuId, Job};
 use carma_core::units::Millis;
 use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook;
+use carma_interference::outlook::{self, ASSUME_WINDOW, PROFILE, SETTLING, WARM_UP};
 use std::collections::BTreeMap;
 
-/// So long alone a task's profile takes, its first seconds included.
-const ALONE: Millis = Millis::secs(15);
-/// Neighbours that begin are given so long before anything is learned of a group.
-const SETTLING: Millis = Millis::secs(2);
-/// And then it is learned once in so long.
-const WINDOW: Millis = Millis::secs(2);
 /// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
 const MOST_STEPS: u64 = 10;
 
@@ -73,7 +67,7 @@ impl Learner {
             };
             // Of one that has just left, too.
             if let Some(command) = company.alone
-                && now.since(company.since) >= ALONE
+                && now.since(company.since) >= WARM_UP + PROFILE
                 && known.seen_alone(command)
             {
                 guesses.remove(&command);
@@ -85,7 +79,7 @@ impl Learner {
             if jobs.iter().all(|job| known.is_active_known(job.spec.command_key)) {
                 continue;
             }
-            let steps = (now.since(company.since).since(SETTLING).0 / WINDOW.0).min(MOST_STEPS);
+            let steps = (now.since(company.since).since(SETTLING).0 / ASSUME_WINDOW.0).min(MOST_STEPS);
             let seen = world.gpus[id.0 as usize].seen();
             for _ in std::mem::replace(&mut company.steps, steps)..steps {
                 let alone = FromTrace { workload, known, guesses };

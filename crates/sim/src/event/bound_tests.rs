@@ -6,11 +6,12 @@
 //! the job starts within the longest of these times over the least speed that neighbours leave a job. Time-sliced, jobs that have made
 //! room for one before it come back before it: as much once more, and the time that they take off their GPUs and back.
 
-use super::core::CoreScheduler;
-use super::engine::{Engine, complete};
+use super::core::{CoreScheduler, id};
+use super::engine::complete;
 use super::knowledge::RunTimesKnown;
-use super::scheduler::{Decision, Fate, Left, Scheduler};
-use super::world::{GpuIndex, JobIndex, World};
+use super::scheduler::Decision;
+use super::watched::{Notes, play};
+use super::world::JobIndex;
 use super::{Cluster, Setup};
 use crate::trace::{Activity, CatalogueTask, WorkJob, Workload};
 use carma_core::model::{Forecasts, JobId, SharingMode};
@@ -39,38 +40,31 @@ struct Wait {
     start: Millis,
 }
 
-/// The core at work, and how long those over their bounds waited.
-struct Witness<'a> {
-    core: CoreScheduler<'a>,
+/// How long those over their bounds waited.
+#[derive(Default)]
+struct Witness {
     /// The bound of each job when it came.
     bounds: Vec<Option<Millis>>,
     first: Option<First>,
     waits: Vec<Wait>,
 }
 
-const fn id(job: JobIndex) -> JobId {
-    JobId(job as u64 + 1)
-}
-
-impl<'a> Witness<'a> {
-    fn new(workload: &'a Workload, cluster: &Cluster, setup: &Setup) -> Self {
-        Self {
-            core: CoreScheduler::new(workload, cluster.inventory(), setup),
-            bounds: Vec::new(),
-            first: None,
-            waits: Vec::new(),
-        }
+impl Notes for Witness {
+    fn came(&mut self, core: &CoreScheduler<'_>, now: Millis, job: JobIndex) {
+        let state = &core.state;
+        self.bounds.push(state.job(id(job)).and_then(|job| state.bound_on_start(job, now)));
     }
 
-    fn starts(&mut self, now: Millis, job: JobIndex) {
-        if let Some(first) = self.first.take_if(|first| first.job == id(job)) {
-            self.waits.push(Wait { first, start: now });
+    fn decided(&mut self, core: &CoreScheduler<'_>, now: Millis, decisions: &[Decision]) {
+        for decision in decisions {
+            if let Decision::Start { job, .. } = decision
+                && let Some(first) = self.first.take_if(|first| first.job == id(*job))
+            {
+                self.waits.push(Wait { first, start: now });
+            }
         }
-    }
-
-    /// Who is the first of those over their bounds now.
-    fn look(&mut self, now: Millis) {
-        let state = &self.core.state;
+        // Who is the first of those over their bounds now.
+        let state = &core.state;
         let head = state.queue().line(now).next().map(|(_, job)| job);
         let Some(job) = head.filter(|job| state.is_overdue(job, now)) else {
             self.first = None;
@@ -79,38 +73,6 @@ impl<'a> Witness<'a> {
         if self.first.is_none_or(|first| first.job != job.spec.id) {
             self.first = Some(First { job: job.spec.id, since: now });
         }
-    }
-}
-
-impl Scheduler for Witness<'_> {
-    fn came(&mut self, now: Millis, job: JobIndex, world: &World) -> Fate {
-        let fate = self.core.came(now, job, world);
-        let state = &self.core.state;
-        self.bounds.push(state.job(id(job)).and_then(|job| state.bound_on_start(job, now)));
-        fate
-    }
-
-    fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
-        self.core.left(now, job, how, world)
-    }
-
-    fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
-        self.core.changed(now, gpu, world);
-    }
-
-    fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
-        let decisions = self.core.decide(now, world);
-        for decision in &decisions {
-            if let Decision::Start { job, .. } = decision {
-                self.starts(now, *job);
-            }
-        }
-        self.look(now);
-        decisions
-    }
-
-    fn wake(&self) -> Option<Millis> {
-        self.core.wake()
     }
 }
 
@@ -181,13 +143,6 @@ fn without_sharing(workload: &Workload) -> Vec<Millis> {
     workload.jobs.iter().map(start).collect()
 }
 
-fn play<'a>(workload: &'a Workload, cluster: &Cluster, setup: &Setup) -> Witness<'a> {
-    let mut witness = Witness::new(workload, cluster, setup);
-    let run = Engine::new(workload, cluster, setup, &mut witness).run(&|_| ());
-    assert_eq!(run.summary.not_completed, 0);
-    witness
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
@@ -200,7 +155,8 @@ proptest! {
         let mut setup = Setup::new(presets::adaptive(Objective::Jct), sharing, None, 1);
         setup.knowledge.run_times = RunTimesKnown::True;
         let workload = complete(&workload, &cluster, sharing);
-        let witness = play(&workload, &cluster, &setup);
+        let (run, witness) = play(&workload, &cluster, &setup, Witness::default());
+        prop_assert_eq!(run.summary.not_completed, 0);
         let longest = workload.jobs.iter().map(|job| job.duration).max().unwrap_or_default();
         let slowest = setup.options.policy.progress.unwrap().dip();
         let most = Millis(longest.0 * u64::from(Fraction::ONE.0) / u64::from(slowest.0));

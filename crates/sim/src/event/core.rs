@@ -363,7 +363,7 @@ fn commands(workload: &Workload) -> Vec<u64> {
     (0..).zip(&workload.jobs).map(of).collect()
 }
 
-const fn id(job: JobIndex) -> JobId {
+pub(super) const fn id(job: JobIndex) -> JobId {
     JobId(job as u64 + 1)
 }
 
@@ -547,41 +547,38 @@ const BLOCK_MIB: u64 = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::engine::{Engine, complete};
+    use crate::event::engine::complete;
     use crate::event::knowledge::{Knowledge, TasksKnown};
+    use crate::event::watched::{Notes, play};
     use crate::event::{Cluster, Setup};
     use crate::trace::Activity;
     use carma_core::model::{RunsOf, SharingMode};
     use carma_core::policy::presets;
     use carma_hardware::GpuTypes;
 
-    /// The core, and what it was told of each job's run time.
-    struct Watched<'a> {
-        core: CoreScheduler<'a>,
-        told: Vec<Option<RunTime>>,
+    /// What the core was told of each job's run time.
+    #[derive(Default)]
+    struct Told(Vec<Option<RunTime>>);
+
+    impl Notes for Told {
+        fn came(&mut self, core: &CoreScheduler<'_>, _: Millis, job: JobIndex) {
+            self.0.push(core.state.job(id(job)).unwrap().spec.run_time);
+        }
     }
 
-    impl Scheduler for Watched<'_> {
-        fn came(&mut self, now: Millis, job: JobIndex, world: &World) -> Fate {
-            let fate = self.core.came(now, job, world);
-            self.told.push(self.core.state.job(id(job)).unwrap().spec.run_time);
-            fate
-        }
+    /// What is known and assumed of each task's SMs, whenever something is decided.
+    #[derive(Default)]
+    struct Activities(Vec<Vec<(bool, Option<f64>)>>);
 
-        fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
-            self.core.left(now, job, how, world)
-        }
-
-        fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
-            self.core.changed(now, gpu, world);
-        }
-
-        fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
-            self.core.decide(now, world)
-        }
-
-        fn wake(&self) -> Option<Millis> {
-            self.core.wake()
+    impl Notes for Activities {
+        fn decided(&mut self, core: &CoreScheduler<'_>, _: Millis, _: &[Decision]) {
+            let guesses = &core.outlooks.as_ref().unwrap().activity.guesses;
+            let of = |command: &u64| {
+                let assumed =
+                    guesses.get(command).and_then(|guess| Some(guess.profile().metrics.smact_pct?.mean));
+                (core.known.is_active_known(*command), assumed)
+            };
+            self.0.push(core.commands.iter().map(of).collect());
         }
     }
 
@@ -595,42 +592,6 @@ mod tests {
             user: 0,
             threads: None,
             task: Arc::clone(task),
-        }
-    }
-
-    /// What is known and assumed of each task's SMs, whenever something is decided.
-    struct Activities<'a> {
-        core: CoreScheduler<'a>,
-        seen: Vec<Vec<(bool, Option<f64>)>>,
-    }
-
-    impl Scheduler for Activities<'_> {
-        fn came(&mut self, now: Millis, job: JobIndex, world: &World) -> Fate {
-            self.core.came(now, job, world)
-        }
-
-        fn left(&mut self, now: Millis, job: JobIndex, how: Left, world: &World) -> Fate {
-            self.core.left(now, job, how, world)
-        }
-
-        fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
-            self.core.changed(now, gpu, world);
-        }
-
-        fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
-            let decisions = self.core.decide(now, world);
-            let guesses = &self.core.outlooks.as_ref().unwrap().activity.guesses;
-            let of = |command: &u64| {
-                let assumed =
-                    guesses.get(command).and_then(|guess| Some(guess.profile().metrics.smact_pct?.mean));
-                (self.core.known.is_active_known(*command), assumed)
-            };
-            self.seen.push(self.core.commands.iter().map(of).collect());
-            decisions
-        }
-
-        fn wake(&self) -> Option<Millis> {
-            self.core.wake()
         }
     }
 
@@ -653,18 +614,16 @@ mod tests {
         let policy = presets::by_name("adaptive").unwrap();
         let setup = Setup { knowledge, ..Setup::new(policy, SharingMode::Mps, None, 1) };
         let workload = complete(&workload, &cluster, SharingMode::Mps);
-        let core = CoreScheduler::new(&workload, cluster.inventory(), &setup);
-        let mut watched = Activities { core, seen: Vec::new() };
-        Engine::new(&workload, &cluster, &setup, &mut watched).run(&|_| ());
+        let (_, Activities(seen)) = play(&workload, &cluster, &setup, Activities::default());
         // The first was alone until the second came, whose part of what the GPU does is 10 points, where a typical task does 40.
-        let mut assumed = watched.seen.iter().rev().filter_map(|seen| match seen[..] {
+        let mut assumed = seen.iter().rev().filter_map(|seen| match seen[..] {
             [(true, None), (false, Some(second)), (false, None)] => Some(second),
             _ => None,
         });
-        let last = assumed.next().unwrap_or_else(|| panic!("{:?}", watched.seen));
+        let last = assumed.next().unwrap_or_else(|| panic!("{seen:?}"));
         assert!((9.5..10.5).contains(&last), "{last}");
         // The second is alone when the first has ended, and so is the third.
-        assert_eq!(watched.seen.last().unwrap()[..], [(true, None); 3]);
+        assert_eq!(seen.last().unwrap()[..], [(true, None); 3]);
     }
 
     #[test]
@@ -679,11 +638,9 @@ mod tests {
         let policy = presets::by_name("exclusive").unwrap();
         let setup = Setup::new(policy, SharingMode::Exclusive, None, 1);
         let workload = complete(&workload, &cluster, SharingMode::Exclusive);
-        let core = CoreScheduler::new(&workload, cluster.inventory(), &setup);
-        let mut watched = Watched { core, told: Vec::new() };
-        Engine::new(&workload, &cluster, &setup, &mut watched).run(&|_| ());
+        let (_, Told(told)) = play(&workload, &cluster, &setup, Told::default());
         // Neither of the first two was over when they came, and the third does not know its own time.
-        let [None, None, Some(third)] = watched.told[..] else { panic!("{:?}", watched.told) };
+        let [None, None, Some(third)] = told[..] else { panic!("{told:?}") };
         let median = f64::from(u32::try_from(third.median_s).unwrap());
         assert!((100.0..=101.0).contains(&median), "{third:?}");
         assert_eq!((third.high_s, third.basis, third.runs), (third.median_s, RunsOf::Command, 2));

@@ -26,6 +26,8 @@ mod scheduler;
 mod startup;
 mod summary;
 pub mod sweep;
+#[cfg(test)]
+mod watched;
 mod window;
 mod world;
 
