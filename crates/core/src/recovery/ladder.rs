@@ -203,11 +203,14 @@ fn next_floor(needed: Option<Floor>, capacity: MiB) -> Option<Floor> {
 }
 
 /// Floor of the first retry: what the job was seen to want plus a margin, if that is more than it was
-/// given; otherwise the next step of the ladder.
+/// given; otherwise the next step of the ladder. Where its cap was no forecast's, what it wanted when it met the cap says
+/// little of what it takes in all: the margin is that of a job that grows.
 fn first_floor(facts: &OomFacts, blame: &Blame, rules: &Options) -> Option<Floor> {
     let given = given(facts, blame).unwrap_or_default();
     if let Some(reached) = facts.reached() {
-        let seen = reached + rules.margin(reached);
+        let was_guess = facts.forecast.is_none() && matches!(blame, Blame::OwnCap { .. });
+        let margin = if was_guess { rules.growing_margin(reached) } else { rules.margin(reached) };
+        let seen = reached + margin;
         if seen > given && seen < facts.capacity.percent(75) {
             return Some(Floor::Memory(seen));
         }
@@ -264,6 +267,12 @@ mod tests {
         OomFacts { peak: None, held: None, wanted: None, others: None, ..facts() }
     }
 
+    /// Nothing was forecast, and 10,240 MiB were its part.
+    fn guessed() -> OomFacts {
+        OomFacts { forecast: None, cap: Some(MiB(10_240)), ..facts() }
+    }
+
+    const OWN_CAP: Blame = Blame::OwnCap { cap: MiB(10_240) };
     const OWN: Blame = Blame::OwnForecast { wanted: MiB(11_000), forecast: MiB(10_240) };
     const FILLED: Blame = Blame::WholeGpu { capacity: CAPACITY };
     const VICTIM: Blame = Blame::Neighbour { job: Some(JobId(3)), pid: None, user: None };
@@ -294,6 +303,16 @@ mod tests {
             // The first retry gets what was seen to be wanted, plus 10 %.
             ("seen", facts(), OWN, tried(), &graded, retry(memory(12_100), true)),
             ("not seen", blind(), OWN, tried(), &graded, retry(memory(18_432), true)),
+            // 40 % where the cap that it met was no forecast's, but its part of what was free.
+            ("a guess", guessed(), OWN_CAP, tried(), &graded, retry(memory(15_400), true)),
+            (
+                "a forecast's cap",
+                OomFacts { forecast: Some(MiB(10_240)), ..guessed() },
+                OWN_CAP,
+                tried(),
+                &graded,
+                retry(memory(12_100), true),
+            ),
             // The others climb from what they were given.
             ("second", facts(), OWN, at(1, memory(12_100)), &graded, retry(memory(18_432), true)),
             ("third", facts(), OWN, at(2, memory(18_432)), &graded, retry(memory(20_480), true)),
