@@ -6,8 +6,10 @@ use crate::model::{Job, JobId};
 use crate::progress::Counted;
 use crate::units::{Fraction, Millis};
 
-/// Of a job that takes longer than expected, this part of what it has done is taken to be left.
+/// Of a job that takes longer than expected, or about as long, this part of what it has done is taken to be left.
 const LONGER: u64 = 4;
+/// The same of one whose own count says what is left: it is seldom far off, and told again with every twentieth.
+const LONGER_BY_COUNT: u64 = 32;
 
 /// How far a running job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub(crate) struct Course {
     done: Millis,
     /// Time that it takes alone from now on, if it takes as long as expected. Zero: it has taken longer.
     pub(crate) left: Millis,
+    /// No less than this is likely left.
+    least: Millis,
     /// The part of it that is start-up, without interference.
     start: Millis,
 }
@@ -25,7 +29,7 @@ pub(crate) struct Course {
 impl Course {
     /// Time that it likely takes alone from now on, also if it has taken longer than expected.
     pub(crate) fn likely_left(self) -> Millis {
-        Millis(self.left.0.max(self.done.0 / LONGER).max(1))
+        self.left.max(self.least).max(Millis(1))
     }
 
     /// Start-up and work that are left, in milliseconds alone.
@@ -69,11 +73,13 @@ impl State {
         let had = self.had_until_now(job);
         let (on, done) = (Millis(had.held.0 / gpus), Millis(had.progress().0 / gpus));
         let left = expected_run(job).since(done);
+        let is_counted = job.counted.is_some_and(|counted| counted.run.is_some());
+        let least = Millis(done.0 / if is_counted { LONGER_BY_COUNT } else { LONGER });
         let tenants = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         let tenants = tenants.filter_map(|gpu| self.gpu(*gpu)?.tenant(job.spec.id));
         let start = tenants.map(|tenant| self.starts_until(job, tenant).since(self.now())).max();
         let start = start.unwrap_or_default();
-        Course { on, done, left, start: start.min(Millis(left.0 / 2)) }
+        Course { on, done, left, least, start: start.min(Millis(left.0 / 2)) }
     }
 
     /// A running job told the share of its work that is done.
@@ -107,7 +113,7 @@ mod tests {
 
     const fn course(on: u64, done: u64, left: u64) -> Course {
         let (on, done, left) = (Millis::secs(on), Millis::secs(done), Millis::secs(left));
-        Course { on, done, left, start: Millis::ZERO }
+        Course { on, done, left, least: Millis(done.0 / LONGER), start: Millis::ZERO }
     }
 
     impl Course {
@@ -161,12 +167,21 @@ mod tests {
     }
 
     #[test]
+    fn its_own_count_says_better_what_is_left() {
+        let half = Fraction::percent(50);
+        // 2 of 42 s are left, expected or by its own count.
+        let expected = course(40, 40, 2);
+        let counted = Course { least: Millis(40_000 / LONGER_BY_COUNT), ..expected };
+        assert_eq!([expected, counted].map(|course| course.ends_in(half).0), [20_000, 4_000]);
+    }
+
+    #[test]
     fn one_that_takes_longer_than_expected_has_a_quarter_left() {
         assert_eq!(course(100, 100, 0).whole_run_at(Fraction::percent(50)).0, 8333);
         assert_eq!(course(0, 0, 0).whole_run_at(Fraction::ONE), Fraction::ONE);
         assert_eq!(course(0, 0, 1).whole_run_at(Fraction(0)).0, 1);
         let endless = Millis(u64::MAX);
-        let most = Course { on: endless, done: endless, left: endless, start: endless };
+        let most = Course { on: endless, done: endless, left: endless, least: endless, start: endless };
         assert_eq!(most.whole_run_at(Fraction::ONE), Fraction::ONE);
     }
 }
