@@ -46,7 +46,9 @@ class Carma:
         self.log = open(os.path.join(self.dir, "daemon.log"), "w")
         command = [options.carma, "--socket", self.socket, "serve", "--gpus", gpus, "--config", config]
         command += ["--state", os.path.join(self.dir, "state"), "--policy", policy, "--sharing", sharing]
-        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log)
+        # In a session of its own, and SIGTERM like Ctrl-C: what ends the script must not end the daemon before `stop` has cancelled its jobs.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, start_new_session=True)
         wait_for(lambda: os.path.exists(self.socket) and self.try_json("gpus"), 60, "the daemon")
         wait_for(lambda: self.json("gpus")["gpus"][0]["status"] == "ok", 30, "the first reading")
 
