@@ -63,7 +63,7 @@ impl<'a> CoreScheduler<'a> {
         let gated = options.policy.gate != Gate::None;
         let ranks_windows = options.policy.order == Order::Lug;
         let gpus = inventory.len();
-        let outlooks = Outlooks::wanted(setup, gpus);
+        let outlooks = Outlooks::wanted(setup, gpus, workload.jobs.len());
         let users = (0..).zip(&workload.users).map(|(uid, name)| User::new(1000 + uid, Arc::clone(name)));
         let mut it = Self {
             state: State::default(),

@@ -10,7 +10,7 @@ use super::core::index;
 use super::knowledge::{Errors, Known};
 use super::world::{GpuIndex, JobIndex, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
-use carma_core::model::{GpuId, Job, JobId};
+use carma_core::model::{GpuId, Job};
 use carma_core::slowdown::{Class, MOST_QUESTIONS, Outlook, Pace, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
@@ -19,7 +19,7 @@ use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, Answered, Models};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(crate) struct Outlooks {
@@ -33,8 +33,8 @@ pub(crate) struct Outlooks {
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what it does to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
-    /// Jobs whose progress was measured: beside the company of when, and how often. A limit asks for twice.
-    measured: BTreeMap<JobId, (Millis, u64)>,
+    /// Of each job: beside the company of when its progress was measured, and how often. A limit asks for twice.
+    measured: Vec<(Millis, u64)>,
     /// When the next measurement is due; `None`: who computes where has changed since that was found.
     next: Option<Option<Millis>>,
 }
@@ -44,7 +44,7 @@ const HOLDS: Millis = Millis::secs(1800);
 
 impl Outlooks {
     /// `None`: nobody asks for it.
-    pub(crate) fn wanted(setup: &Setup, gpus: usize) -> Option<Self> {
+    pub(crate) fn wanted(setup: &Setup, gpus: usize, jobs: usize) -> Option<Self> {
         let options = &setup.options;
         let wanted = options.policy.goes_by_predictions() || options.max_slowdown.is_some();
         wanted.then(|| Self {
@@ -56,7 +56,7 @@ impl Outlooks {
             holds_until: Millis::ZERO,
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
-            measured: BTreeMap::new(),
+            measured: vec![(Millis::ZERO, 0); jobs],
             next: None,
         })
     }
@@ -161,14 +161,14 @@ impl Outlooks {
         {
             return (due, next);
         }
-        self.measured.retain(|id, _| state.active().contains(id));
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
             let Some(placement) = job.placement().filter(|_| job.suspension().is_none()) else { continue };
             let company = || placement.gpus.iter().filter_map(|gpu| self.company.get(gpu.0 as usize));
             let since: Option<Vec<Millis>> = company().map(|(_, since)| *since).collect();
             let Some(since) = since.and_then(|all| all.into_iter().max()) else { continue };
             let alone = company().all(|(there, _)| there.len() < 2);
-            let times = self.measured.get(&job.spec.id).filter(|(of, _)| *of == since).map_or(0, |(_, n)| *n);
+            let Some(measured) = self.measured.get_mut(index(job.spec.id) as usize) else { continue };
+            let times = if measured.0 == since { measured.1 } else { 0 };
             if alone || times == 2 {
                 continue;
             }
@@ -179,7 +179,7 @@ impl Outlooks {
                 continue;
             }
             let rate = world.jobs.get(index(job.spec.id) as usize).map_or(1.0, |job| job.rate);
-            self.measured.insert(job.spec.id, (since, times + 1));
+            *measured = (since, times + 1);
             // Measured twice, it is done; else the second window begins.
             if times == 0 {
                 let second = now + window;
