@@ -40,9 +40,8 @@ impl Teacher {
 
     fn teaches(&self, job: &Job, done: Millis) -> Running {
         let first = job.placement().is_none_or(|placement| placement.attempt == 1);
-        let count = job.counted.and_then(|counted| counted.run);
         // What is left of a run that was cut in two says nothing of a whole one.
-        let count = count.filter(|_| first || !self.saves_its_work);
+        let count = job.counted_run().filter(|_| first || !self.saves_its_work);
         Running { class: self.class, done_s: done.0 / 1000, count_s: count.map(|run| run.0.div_ceil(1000)) }
     }
 }
@@ -87,7 +86,7 @@ impl Durations {
     /// Whether those that wait are to hear of a running job's own count: it says more than a tenth else than when they heard of it
     /// last.
     pub fn is_news(&mut self, job: &Job) -> bool {
-        let Some(now) = job.counted.and_then(|counted| counted.run) else { return false };
+        let Some(now) = job.counted_run() else { return false };
         let told = self.told.get(&job.spec.id);
         let is_news = told.is_none_or(|told| told.0.abs_diff(now.0) > told.0 / 10);
         if is_news {

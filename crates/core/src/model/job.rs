@@ -208,6 +208,12 @@ impl Job {
         self.past.iter().filter(|attempt| attempt.began()).count()
     }
 
+    /// How long its attempt takes alone in all, by its own count.
+    #[must_use]
+    pub fn counted_run(&self) -> Option<Millis> {
+        self.counted?.run
+    }
+
     /// Its class, as far as predictions go.
     #[must_use]
     pub fn class(&self) -> Class {

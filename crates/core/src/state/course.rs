@@ -62,8 +62,7 @@ impl Course {
 
 /// How long a job takes alone in all: by its own count, else as expected.
 pub(super) fn expected_run(job: &Job) -> Millis {
-    let counted = job.counted.and_then(|counted| counted.run);
-    counted.unwrap_or(Millis::secs(job.spec.run_s()))
+    job.counted_run().unwrap_or(Millis::secs(job.spec.run_s()))
 }
 
 impl State {
@@ -73,8 +72,8 @@ impl State {
         let had = self.had_until_now(job);
         let (on, done) = (Millis(had.held.0 / gpus), Millis(had.progress().0 / gpus));
         let left = expected_run(job).since(done);
-        let is_counted = job.counted.is_some_and(|counted| counted.run.is_some());
-        let least = Millis(done.0 / if is_counted { LONGER_BY_COUNT } else { LONGER });
+        let part = if job.counted_run().is_some() { LONGER_BY_COUNT } else { LONGER };
+        let least = Millis(done.0 / part);
         let tenants = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         let tenants = tenants.filter_map(|gpu| self.gpu(*gpu)?.tenant(job.spec.id));
         let start = tenants.map(|tenant| self.starts_until(job, tenant).since(self.now())).max();

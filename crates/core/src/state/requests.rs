@@ -87,8 +87,7 @@ impl State {
 
     /// How long a job takes alone in all, as many such in the mean; no less than it has.
     pub(super) fn whole_run(&self, job: &Job) -> Millis {
-        let counted = job.counted.and_then(|counted| counted.run);
-        let expected = counted.unwrap_or(Millis::secs(job.spec.mean_run_s()));
+        let expected = job.counted_run().unwrap_or(Millis::secs(job.spec.mean_run_s()));
         if job.placement().is_some() { expected.max(self.done(job)) } else { expected }
     }
 
