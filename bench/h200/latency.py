@@ -51,11 +51,16 @@ def training(carma, task, *more):
 
 
 def profile(carma, task):
-    """Runs a training alone until carma knows what it does: after its start-up, fifteen seconds."""
-    options = carma.options
+    """Runs a training alone until carma knows what it does, which takes fifteen seconds after its start-up."""
     job = training(carma, task, "--exclusive")
     carma.running(job, 60)
-    time.sleep(options.look)
+
+    def known():
+        # It refuses to predict of a job that it has not seen alone.
+        predict = [carma.options.carma, "--socket", carma.socket, "predict", str(job)]
+        return subprocess.run(predict, capture_output=True).returncode == 0
+
+    wait_for(known, carma.options.look, f"{task[0]} to be known")
     carma.text("cancel", str(job))
     wait_for(lambda: carma.show(job)["job"]["ended_ms"], 30, f"{task[0]} to end")
 
@@ -162,7 +167,7 @@ def main():
     parser.add_argument("--virtual", action="store_true")
     parser.add_argument("--limits", default="20,none", help="milliseconds")
     parser.add_argument("--alone", type=float, default=25, help="seconds before others come")
-    parser.add_argument("--look", type=float, default=33, help="seconds that each training has alone")
+    parser.add_argument("--look", type=float, default=90, help="seconds alone at most, until carma knows a training")
     parser.add_argument("--beside", type=float, default=60, help="seconds after that")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
