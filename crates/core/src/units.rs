@@ -106,7 +106,7 @@ impl Millis {
         self.0 == 0
     }
 
-    /// No memory.
+    /// No time.
     pub const ZERO: Self = Self(0);
 
     /// `s` seconds.

@@ -373,8 +373,8 @@ const FILL_STEPS: u64 = 8;
 const GROWTH_STEPS: u64 = 64;
 /// Steps of training per second of work when alone.
 const STEPS_PER_SECOND: f64 = 10.0;
-/// Shortest work between two lines of progress, virtual seconds when alone.
-const LINE_EVERY_S: f64 = 5.0;
+/// Shortest work between two lines of progress, virtual seconds when alone: as often as the trainings of `carma bench trace` print.
+const LINE_EVERY_S: f64 = 1.0;
 /// And more often while it has done no more than this, as a task of short steps would: carma sees that it makes steps.
 const EARLY_S: f64 = 5.0;
 /// Seconds of work between two of those lines.

@@ -213,8 +213,8 @@ fn a_task_alone_takes_its_work_and_its_start() {
         "{}",
         ended.out
     );
-    // Of the first 5 s ten lines, then one in 5 s.
-    assert!((20..=25).contains(&ended.out.lines().count()), "{}", ended.out);
+    // Of the first 5 s ten lines, then one a second; one that wakes late leaves some out.
+    assert!((50..=70).contains(&ended.out.lines().count()), "{}", ended.out);
     wait_for("free memory", || {
         (read(&mut rig.gpus().probe(), 0).memory_used == Some(MiB::ZERO)).then_some(())
     });

@@ -26,7 +26,7 @@ const CACHED: usize = 4096;
 
 /// Where jobs go by length, kinds of jobs that are searched for in vain before the others have to wait for the next
 /// plan: a long queue of jobs that all differ would else be searched from end to end, and no predictions are asked for further ones. At 24
-/// kinds in place of 12 a simulation of Philly takes 1.5 times as long, with the same completion times (docs/plan.md).
+/// kinds in place of 12 a simulation of Philly takes 1.5 times as long, with the same completion times (docs/research/tried.md).
 pub(super) const MOST_MISSES: usize = ASKED;
 
 /// A plan for the sake of a job that will be over before another works is made no sooner than that.
