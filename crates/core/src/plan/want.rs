@@ -68,7 +68,7 @@ pub(super) struct Blind {
     among: u64,
     /// What no command exceeded lately, and half of that on top; `None`: too few have run.
     usual: Option<MiB>,
-    /// What a job of its command takes that is at work, and half of that on top, where that is less.
+    /// What a job of its command takes that is at work, and half of that on top.
     at_work: Option<MiB>,
 }
 
@@ -107,9 +107,7 @@ impl<'a> Blinds<'a> {
             return self.usual;
         }
         let at_work = self.at_work.get_or_init(|| at_work(self.state)).get(&job.spec.command_key);
-        let at_work = at_work.copied().map(with_half_more);
-        let less = |own: &MiB| self.usual.usual.is_none_or(|usual| *own < usual);
-        Blind { at_work: at_work.filter(less), ..self.usual }
+        Blind { at_work: at_work.copied().map(with_half_more), ..self.usual }
     }
 }
 
@@ -145,9 +143,10 @@ impl Blind {
         self.at_work.is_none()
     }
 
-    /// As if no job of its command were at work.
-    pub(super) const fn unknown(self) -> Self {
-        Self { at_work: None, ..self }
+    /// As if no job of its command were at work that takes less than most commands.
+    pub(super) fn unknown(self) -> Self {
+        let more = |own: &MiB| self.usual.is_some_and(|usual| *own > usual);
+        Self { at_work: self.at_work.filter(more), ..self }
     }
 
     /// Without so much free it waits.
