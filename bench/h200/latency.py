@@ -54,13 +54,8 @@ def profile(carma, task):
     """Runs a training alone until carma knows what it does, which takes fifteen seconds after its start-up."""
     job = training(carma, task, "--exclusive")
     carma.running(job, 60)
-
-    def known():
-        # It refuses to predict of a job that it has not seen alone.
-        predict = [carma.options.carma, "--socket", carma.socket, "predict", str(job)]
-        return subprocess.run(predict, capture_output=True).returncode == 0
-
-    wait_for(known, carma.options.look, f"{task[0]} to be known")
+    # It refuses to predict of a job that it has not seen alone.
+    wait_for(lambda: carma.try_json("predict", str(job)), carma.options.look, f"{task[0]} to be known")
     carma.text("cancel", str(job))
     wait_for(lambda: carma.show(job)["job"]["ended_ms"], 30, f"{task[0]} to end")
 
