@@ -131,6 +131,9 @@ pub enum Input {
         job: JobId,
         /// Number of the attempt, from 1.
         attempt: u32,
+        /// How long ago the first of them began.
+        #[serde(default)]
+        ago: Millis,
     },
     /// A running job told how far it is.
     Counted {

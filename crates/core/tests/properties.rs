@@ -853,7 +853,7 @@ impl World {
             Op::RunTime(job, run_time) => Input::RunTime { job: self.id(*job), run_time: *run_time },
             Op::Stepped(job) => {
                 let (job, attempt) = self.attempt(*job, true);
-                Input::Stepped { job, attempt }
+                Input::Stepped { job, attempt, ago: Millis::ZERO }
             }
             Op::Counted(job, share) => {
                 let (job, attempt) = self.attempt(*job, true);

@@ -27,7 +27,7 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, WARM_UP};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
-use carma_interference::rate::tally::Done;
+use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +37,8 @@ use std::time::Instant;
 const LOOK_BACK: Millis = Millis::secs(600);
 /// Times that a count must have risen for a rate to count.
 const ADVANCES: usize = 3;
+/// A job whose memory was there for longer before the first look at it was found at work: when its steps began is not known.
+const FOUND: Millis = Millis::secs(5);
 /// A job stands still when it was silent for so many times as long as it was between two counts alone.
 const SILENCE: f64 = 10.0;
 /// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
@@ -331,11 +333,14 @@ impl Slowdowns {
             if watch.attempt != attempt {
                 *watch = Watch::new(attempt, now);
             }
-            if let Some(active) = unsettled_since(job.spec.id, &gpus) {
+            if let Some(active) = stepless_since(job.spec.id, &gpus).filter(|at| watch.began <= *at + FOUND) {
                 let counted = self.paces.rate(job.spec.id, active, now);
-                if counted.is_some_and(|rate| rate.advances >= ADVANCES) {
-                    inputs.push(Input::Stepped { job: job.spec.id, attempt });
-                }
+                let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
+                inputs.extend(began.map(|began| Input::Stepped {
+                    job: job.spec.id,
+                    attempt,
+                    ago: now.since(began),
+                }));
             }
             // While it starts up it does nothing of what it counts.
             let works = |gpu: &Gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled || t.stepped.is_some());
@@ -816,11 +821,19 @@ impl Samples {
     }
 }
 
-/// Since when a job is on its GPUs that has not settled, and of whose steps nothing is known yet.
-fn unsettled_since(id: JobId, gpus: &[&Gpu]) -> Option<Millis> {
+/// Since when a job is on its GPUs of whose steps nothing is known yet. It may have settled: memory can stand still for a while
+/// before the first of them, and the start-up of its command is to be known all the same.
+fn stepless_since(id: JobId, gpus: &[&Gpu]) -> Option<Millis> {
     let tenants = || gpus.iter().filter_map(|gpu| gpu.tenant(id));
-    let open = tenants().any(|t| !t.settled && t.stepped.is_none());
+    let open = tenants().any(|t| t.stepped.is_none());
     tenants().filter_map(|t| t.active_since).max().filter(|_| open)
+}
+
+/// When the first step began: the count is told when steps are done, about as long after their beginning as between two counts.
+fn first_step(rate: &Measured) -> Millis {
+    let (first, last) = rate.span_s;
+    let began = first - (last - first) / rate.advances.max(1) as f64;
+    Millis((began.max(0.0) * 1000.0) as u64)
 }
 
 /// Whether two profiles of a command say the same: rates within a tenth, activity within ten points.

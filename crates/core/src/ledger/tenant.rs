@@ -88,7 +88,7 @@ pub struct Tenant {
     pub placed: Millis,
     /// When it was first seen on the GPU.
     pub active_since: Option<Millis>,
-    /// When its first steps were seen.
+    /// When the first of its steps that were seen began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stepped: Option<Millis>,
     /// Whether what it takes is known: its first window is full; where jobs of unknown memory share, its memory has stopped

@@ -72,8 +72,8 @@ impl State {
         Ok(())
     }
 
-    /// Its first steps were seen.
-    pub(super) fn stepped(&mut self, id: JobId, attempt: u32) -> Result<(), Rejected> {
+    /// Its first steps were seen; `ago`: how long ago the first began, which is no earlier than it had memory on the GPU.
+    pub(super) fn stepped(&mut self, id: JobId, attempt: u32, ago: Millis) -> Result<(), Rejected> {
         let now = self.now;
         let job = self.attempt_of(id, attempt)?;
         let command = job.spec.command_key;
@@ -84,8 +84,9 @@ impl State {
         for gpu in gpus {
             self.change_gpu(gpu, |gpu, _| {
                 for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id && t.stepped.is_none()) {
-                    tenant.stepped = Some(now);
-                    took = took.max(Some(now.since(tenant.placed)));
+                    let began = now.since(ago).max(tenant.active_since.unwrap_or(tenant.placed));
+                    tenant.stepped = Some(began);
+                    took = took.max(Some(began.since(tenant.placed)));
                 }
             })?;
         }

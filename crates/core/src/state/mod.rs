@@ -326,7 +326,7 @@ impl State {
             Input::Measured { job, attempt, progress, over } => {
                 self.measured(*job, *attempt, *progress, *over)
             }
-            Input::Stepped { job, attempt } => self.stepped(*job, *attempt),
+            Input::Stepped { job, attempt, ago } => self.stepped(*job, *attempt, *ago),
             Input::Counted { job, attempt, share } => self.counted(*job, *attempt, *share),
             Input::CannotSave { job, attempt, why: _ } => self.cannot_save(*job, *attempt),
             Input::Suspended { job, attempt, host } => self.suspended(*job, *attempt, *host),

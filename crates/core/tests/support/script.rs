@@ -21,7 +21,7 @@
 //!                              newcomer with so much of the threads; some of those who are there being over
 //! asked                        what the next plan wants to have predicted
 //! measure ID .6 [over=20s]     its progress beside its neighbours, as measured
-//! stepped ID                   its first steps were seen
+//! stepped ID [ago=3s]          its first steps were seen; the first began so long ago
 //! counts ID .4                 it says that so much of its work is done
 //! explain ID                   what each GPU says to a pending job
 //! answers ID                   the same in few words, with memory and predicted progress, beside GPUs that are held
@@ -415,8 +415,9 @@ impl Stage {
             "measure" => self.measure(&mut words)?,
             "stepped" => {
                 let job = words.job()?;
+                let ago = words.take_as("ago", span)?.unwrap_or_default();
                 let attempt = self.placement(job)?.attempt;
-                self.apply(&Input::Stepped { job, attempt })?;
+                self.apply(&Input::Stepped { job, attempt, ago })?;
             }
             "counts" => {
                 let (job, share) = (words.job()?, share(&words.first()?)?);

@@ -120,7 +120,7 @@ impl Host {
     fn work(&mut self) -> JobId {
         let job = self.place(&[0]);
         self.begin(job);
-        self.feed(Input::Stepped { job, attempt: 1 });
+        self.feed(Input::Stepped { job, attempt: 1, ago: Millis::ZERO });
         job
     }
 
@@ -245,7 +245,7 @@ fn a_window_begins_anew_when_one_comes_to_work_and_not_when_one_loads() {
     // It starts up.
     host.see(8);
     assert_eq!(host.assumed(a), None);
-    host.feed(Input::Stepped { job: a, attempt: 1 });
+    host.feed(Input::Stepped { job: a, attempt: 1, ago: Millis::ZERO });
     let b = host.work();
     host.see(4);
     assert_eq!(host.assumed(a), None);
@@ -261,7 +261,7 @@ fn a_window_begins_anew_when_one_comes_to_work_and_not_when_one_loads() {
     host.see(2);
     let third = host.assumed(a).unwrap();
     assert!(third < second && host.assumed(c).is_none());
-    host.feed(Input::Stepped { job: c, attempt: 1 });
+    host.feed(Input::Stepped { job: c, attempt: 1, ago: Millis::ZERO });
     host.see(4);
     assert_eq!((host.assumed(a), host.assumed(c)), (Some(third), None));
     host.see(1);
@@ -294,8 +294,45 @@ fn nothing_is_assumed_of_what_cannot_be_seen_or_stands_still() {
         host.feed(Input::Resume { gpu: GpuId(1), by: User::new(0, "root") });
         let job = host.place(&[0, 1]);
         host.begin(job);
-        host.feed(Input::Stepped { job, attempt: 1 });
+        host.feed(Input::Stepped { job, attempt: 1, ago: Millis::ZERO });
     }));
+}
+
+#[test]
+fn when_the_first_step_began_is_found_out_from_the_counts_of_a_job_that_has_settled() {
+    let mut host = Host::new();
+    let job = host.place(&[0]);
+    host.slowdowns.paces.open(job, "1.1".into());
+    host.begin(job);
+    let tenant = |host: &Host| host.state.gpu(GpuId(0)).unwrap().tenant(job).cloned().unwrap();
+    let active = host.now;
+    // It loads for longer than it takes to settle, and then makes a step every four seconds.
+    host.see(60);
+    assert!(tenant(&host).settled && tenant(&host).stepped.is_none());
+    let works = host.now;
+    let step = |host: &mut Host| {
+        host.see(4);
+        host.slowdowns.paces.step(job, host.now);
+    };
+    for _ in 0..4 {
+        assert_eq!(tenant(&host).stepped, None);
+        step(&mut host);
+    }
+    host.see(1);
+    assert_eq!(tenant(&host).stepped, Some(works));
+
+    // One whose memory was there long before it was looked at was found at work.
+    let mut found = Host::new();
+    found.place(&[0]);
+    found.slowdowns.paces.open(job, "1.1".into());
+    found.begin(job);
+    assert_eq!(tenant(&found).active_since, Some(active));
+    found.slowdowns.ended(job, 1);
+    found.slowdowns.paces.open(job, "1.1".into());
+    found.now = found.now + Millis::secs(60);
+    (0..6).for_each(|_| step(&mut found));
+    found.see(1);
+    assert_eq!(tenant(&found).stepped, None);
 }
 
 #[test]
