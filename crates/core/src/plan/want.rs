@@ -5,7 +5,7 @@
 use super::search::{Given, Slots};
 use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
-use crate::policy::{MemoryScreen, NeedSource, Options};
+use crate::policy::{MemoryScreen, NeedSource, Options, unknown_need};
 use crate::progress::Class;
 use crate::slowdown::{self, NARROWER};
 use crate::state::{Share, Startup, State};
@@ -66,18 +66,11 @@ pub(super) struct Blind {
     caps: bool,
     /// Jobs among which what is free of a GPU is divided.
     among: u64,
-    /// What no command exceeded lately, and half of that on top; `None`: too few have run.
+    /// Enough for most jobs, by what no command exceeded lately; `None`: too few have run.
     usual: Option<MiB>,
     /// What a job of its command takes that is at work, and half of that on top.
     at_work: Option<MiB>,
 }
-
-/// A job of whose memory nothing is known is started with no less than this, about: no task of CARMA's evaluation takes
-/// more.
-const BLIND_LEAST: MiB = MiB::gib(32);
-
-/// On a smaller GPU this much of it will do, percent.
-const NEARLY_ALL: u64 = 80;
 
 /// What jobs get in a plan of whose memory nothing is known.
 pub(super) struct Blinds<'a> {
@@ -94,7 +87,7 @@ impl<'a> Blinds<'a> {
             return None;
         }
         let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
-        let usual = state.usual_memory().map(with_half_more);
+        let usual = state.usual_memory().map(enough_for_most);
         let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
         let usual = Blind { caps: state.options().caps, among, usual, at_work: None };
         Some(Self { state, usual, at_work: OnceCell::new() })
@@ -109,6 +102,12 @@ impl<'a> Blinds<'a> {
         let at_work = self.at_work.get_or_init(|| at_work(self.state)).get(&job.spec.command_key);
         Blind { at_work: at_work.copied().map(with_half_more), ..self.usual }
     }
+}
+
+/// A command that has not run may take more than any that has: what of that is enough was tried on made-up traces
+/// (docs/research/tried.md).
+fn enough_for_most(most: MiB) -> MiB {
+    most.percent(250).max(MiB::gib(8))
 }
 
 fn with_half_more(memory: MiB) -> MiB {
@@ -151,9 +150,9 @@ impl Blind {
 
     /// Without so much free it waits.
     pub(super) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
-        let unseen = BLIND_LEAST.max(memory.percent(25)).min(memory.percent(NEARLY_ALL));
+        let unknown = unknown_need(memory);
         let at_work = self.at_work.filter(|_| self.is_capped(sharing));
-        at_work.or(self.usual).map_or(unseen, |enough| enough.min(unseen))
+        at_work.or(self.usual).map_or(unknown, |enough| enough.min(unknown))
     }
 
     /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.

@@ -11,6 +11,7 @@ mod pack;
 pub mod presets;
 
 pub use gate::{Gate, GateVerdict};
+pub(crate) use need::unknown_need;
 pub use need::{ForecastSource, MemoryScreen, NeedSource};
 pub use objective::Objective;
 pub use options::{Allowance, Allowances, Options, RecoveryMethod};

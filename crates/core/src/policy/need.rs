@@ -105,6 +105,12 @@ impl fmt::Display for NeedSource {
     }
 }
 
+/// What a job is given on a GPU of this capacity of whose memory nothing at all is known: 32 GiB, since no task of CARMA's
+/// evaluation takes more, or a quarter of a large GPU; on a smaller one four fifths of it will do.
+pub(crate) fn unknown_need(capacity: MiB) -> MiB {
+    MiB::gib(32).max(capacity.percent(25)).min(capacity.percent(80))
+}
+
 /// Which GPUs have enough memory for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -3,7 +3,7 @@
 //! One pure function, [`next_attempt`]. It is told whose fault the failure was ([`super::blame()`]) and changes nothing.
 
 use super::blame::{Blame, OomFacts};
-use crate::policy::{Options, RecoveryMethod};
+use crate::policy::{Options, RecoveryMethod, unknown_need};
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -204,17 +204,24 @@ fn next_floor(needed: Option<Floor>, capacity: MiB) -> Option<Floor> {
 
 /// Floor of the first retry: what the job was seen to want plus a margin, if that is more than it was
 /// given; otherwise the next step of the ladder. Where its cap was no forecast's, what it wanted when it met the cap says
-/// little of what it takes in all: the margin is that of a job that grows.
+/// little of what it takes in all: the margin is that of a job that grows, and it gets no less than a job of which nothing
+/// is known, since others of its kind were no measure for it.
 fn first_floor(facts: &OomFacts, blame: &Blame, rules: &Options) -> Option<Floor> {
     let given = given(facts, blame).unwrap_or_default();
     if let Some(reached) = facts.reached() {
         let was_guess = facts.forecast.is_none() && matches!(blame, Blame::OwnCap { .. });
-        let margin = if was_guess { rules.growing_margin(reached) } else { rules.margin(reached) };
+        let (margin, least) = if was_guess {
+            (rules.growing_margin(reached), unknown_need(facts.capacity))
+        } else {
+            (rules.margin(reached), MiB::ZERO)
+        };
         let seen = reached + margin;
-        if seen > given && seen < facts.capacity.percent(75) {
-            return Some(Floor::Memory(seen));
-        }
-        return next_floor(Some(Floor::Memory(given.max(reached))), facts.capacity);
+        let floor = if seen > given && seen < facts.capacity.percent(75) {
+            Some(Floor::Memory(seen))
+        } else {
+            next_floor(Some(Floor::Memory(given.max(reached))), facts.capacity)
+        };
+        return floor.max(Some(Floor::Memory(least)));
     }
     next_floor(Some(Floor::Memory(given)), facts.capacity)
 }
@@ -303,8 +310,21 @@ mod tests {
             // The first retry gets what was seen to be wanted, plus 10 %.
             ("seen", facts(), OWN, tried(), &graded, retry(memory(12_100), true)),
             ("not seen", blind(), OWN, tried(), &graded, retry(memory(18_432), true)),
-            // 40 % where the cap that it met was no forecast's, but its part of what was free.
-            ("a guess", guessed(), OWN_CAP, tried(), &graded, retry(memory(15_400), true)),
+            // 40 % where the cap that it met was no forecast's, but its part of what was free, and what an unknown job gets at least.
+            ("a guess", guessed(), OWN_CAP, tried(), &graded, retry(memory(32_768), true)),
+            (
+                "a guess on a large GPU",
+                OomFacts {
+                    capacity: MiB::gib(80),
+                    peak: Some(MiB(24_000)),
+                    cap: Some(MiB(25_000)),
+                    ..guessed()
+                },
+                OWN_CAP,
+                Tried { present: vec![MiB::gib(80)], ..tried() },
+                &graded,
+                retry(memory(33_600), true),
+            ),
             (
                 "a forecast's cap",
                 OomFacts { forecast: Some(MiB(10_240)), ..guessed() },

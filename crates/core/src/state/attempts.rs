@@ -222,6 +222,10 @@ impl State {
         if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
             self.peaks.add(command, peak);
         }
+        // Its part was too little: until its command has run, at least that is known of it.
+        if let (Some(part), Reason::OutOfMemoryRetry { .. }) = (placement.part, &verdict) {
+            self.peaks.add(command, part);
+        }
         let began =
             left.iter().filter_map(|(_, t)| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();
         // One that was suspended may have been so before it worked.
