@@ -610,6 +610,10 @@ pub(crate) struct VirtualTaskArgs {
     /// Time until the memory is full and the work begins
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span_or_nothing)]
     pub(crate) startup: Millis,
+    /// Take the GPU's context after two fifths of that and the memory in its last tenth, as PyTorch tasks do, rather than
+    /// step by step from the start on
+    #[arg(long)]
+    pub(crate) loads_late: bool,
     /// Raise a fatal GPU fault after this much work
     #[arg(long, value_name = "TIME", value_parser = span_or_nothing)]
     pub(crate) fault_after: Option<Millis>,

@@ -39,6 +39,9 @@ pub struct TaskSpec {
     /// Time until memory is full and the work begins. Memory comes in eight equal steps after the
     /// context.
     pub startup_s: f64,
+    /// The context comes after two fifths of the start-up and the memory in its last tenth, as of PyTorch tasks on H200s
+    /// (docs/research/h200.md); otherwise the memory comes from the start on.
+    pub loads_late: bool,
     /// Raises a fatal fault (an illegal address) when this much work is done, seconds when alone;
     /// never, when that is more than `work_s`.
     pub fault_after: Option<f64>,
@@ -68,6 +71,7 @@ impl Default for TaskSpec {
             dram: None,
             work_s: 30.0,
             startup_s: 2.0,
+            loads_late: false,
             fault_after: None,
             grow: None,
             exit_code: 0,
@@ -480,7 +484,13 @@ impl<'a> Task<'a> {
             if mib == 0 {
                 continue;
             }
-            let at = self.spec.startup_s * step as f64 / FILL_STEPS as f64;
+            let filled = step as f64 / FILL_STEPS as f64;
+            let share = match (self.spec.loads_late, step) {
+                (false, _) => filled,
+                (true, 0) => 0.4,
+                (true, _) => 0.9 + 0.1 * filled,
+            };
+            let at = self.spec.startup_s * share;
             for ordinal in 0..self.env.devices.len() {
                 self.requests.push_back(Request { at, ordinal, mib });
             }

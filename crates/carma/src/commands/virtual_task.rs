@@ -43,6 +43,7 @@ fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskS
         dram: args.dram,
         work_s: seconds(args.work),
         startup_s: seconds(args.startup),
+        loads_late: args.loads_late,
         fault_after: args.fault_after.map(seconds),
         grow: args.grow_to.zip(args.grow_after).map(|(to, after)| Growth {
             after_s: seconds(after),
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_option_arrives() {
-        let words = "--memory 9G --sm 0.6 --gract 0.7 --occupancy 0.2 --dram 0.1 --work 90s --startup 0 \
+        let words = "--memory 9G --sm 0.6 --gract 0.7 --occupancy 0.2 --dram 0.1 --work 90s --startup 0 --loads-late \
                      --fault-after 5s --grow-to 12G --grow-after 500ms --grow-over 2s --exit-code 3 --progress file --ignore-term";
         let expected = TaskSpec {
             memory: MiB::gib(9),
@@ -86,6 +87,7 @@ mod tests {
             dram: Some(0.1),
             work_s: 90.0,
             startup_s: 0.0,
+            loads_late: true,
             fault_after: Some(5.0),
             grow: Some(Growth { after_s: 0.5, over_s: 2.0, to: MiB::gib(12) }),
             exit_code: 3,

@@ -193,8 +193,8 @@ impl Gpu {
         self.seen = Some(seen);
     }
 
-    /// Raises reservations that were too small, as far as the others' leave room. For a window after
-    /// that no job is placed on the GPU (see the plan): a job that has exceeded its forecast may take still more.
+    /// Raises reservations that were too small, as far as the others' leave room: to the job's hard limit, or to what it takes now
+    /// and a margin. In that case no job is placed on the GPU for a window (see the plan): it may take still more.
     fn raise(&mut self, now: Millis, options: &Options) {
         for at in 0..self.tenants.len() {
             let tenant = &self.tenants[at];
@@ -207,19 +207,24 @@ impl Gpu {
             }
             let others = self.tenants.iter().enumerate().filter(|(i, _)| *i != at);
             let others: MiB = others.map(|(_, t)| t.reserved(self.info.memory)).sum();
-            let wanted = observed + tenant.margin(observed, options);
-            let raised = reserved.max(wanted.min(self.info.memory - others));
+            let left = self.info.memory - others;
+            // What a hard limit keeps it to can be reserved: then nobody has to wait and see.
+            let bounded = tenant.limit.filter(|limit| (observed..=left).contains(limit));
+            let wanted = bounded.unwrap_or(observed + tenant.margin(observed, options));
             let tenant = &mut self.tenants[at];
-            tenant.reservation = Reservation::Memory(raised);
-            tenant.growth.exceeded = Some(now);
+            tenant.reservation = Reservation::Memory(reserved.max(wanted.min(left)));
+            if bounded.is_none() {
+                tenant.growth.exceeded = Some(now);
+            }
         }
     }
 
-    /// Marks tenants that have settled and shrinks their reservations.
+    /// Marks tenants that have settled and shrinks their reservations, unless they have just risen again.
     fn settle(&mut self, now: Millis, options: &Options) {
         for tenant in &mut self.tenants {
-            tenant.settled |= tenant.has_settled(now, options);
-            let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
+            let is_still = tenant.has_settled(now, options);
+            tenant.settled |= is_still;
+            let (true, Some(peak)) = (is_still, tenant.peak) else {
                 continue;
             };
             if !tenant.may_release(peak, now, options) {

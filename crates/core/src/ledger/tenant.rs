@@ -80,6 +80,12 @@ pub struct Tenant {
     pub forecast: Option<MiB>,
     /// Whether the job wants no neighbours.
     pub exclusive: bool,
+    /// A hard limit of its memory on this GPU, under MPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<MiB>,
+    /// How long its command started up before; none: not known.
+    #[serde(default, skip_serializing_if = "Millis::is_zero")]
+    pub starts_up: Millis,
     /// Memory seen last.
     pub observed: Option<MiB>,
     /// Most memory seen.
@@ -138,6 +144,9 @@ const FIRST_MINUTE: Millis = Millis::secs(60);
 /// A job that makes steps has settled once its memory has not risen for so long. A look is a tenth of a second, and PyTorch's
 /// allocator takes what a batch needs within it.
 const STEADY: Millis = Millis::secs(5);
+
+/// Start-ups of PyTorch tasks took 5 to 27 s on H200s (docs/research/h200.md), and memory came at their end.
+const TELLING: Millis = Millis::secs(30);
 
 /// So many rises after that are no evaluation and no last batch: the memory grows.
 const GROWING: u32 = 3;
@@ -215,8 +224,10 @@ impl Tenant {
             return full;
         }
         let still = self.growth.at.is_none_or(|at| now.since(at) >= options.window);
+        // Many have a context on the GPU and no more until their first step. Start-ups vary.
+        let begun = now.since(self.placed) >= self.starts_up + self.starts_up;
         // What grows for minutes does not stop: it gets a larger margin, and others may come.
-        self.is_steady(now) || (full && (still || active >= options.startup_patience))
+        self.is_steady(now) || (full && ((still && begun) || active >= options.startup_patience))
     }
 
     /// Whether it has made steps, and its memory has not risen since for a while: with static shapes the first step takes
@@ -224,6 +235,11 @@ impl Tenant {
     fn is_steady(&self, now: Millis) -> bool {
         let risen = self.growth.at.or(self.active_since);
         self.stepped.zip(risen).is_some_and(|(stepped, risen)| now.since(stepped.max(risen)) >= STEADY)
+    }
+
+    /// Whether what it takes says what others of its command do: it makes steps, or has been there for so long that it may.
+    pub(crate) fn is_telling(&self, now: Millis) -> bool {
+        self.is_steady(now) || (self.settled && self.active_since.is_some_and(|at| now.since(at) >= TELLING))
     }
 
     /// Whether its memory rose notably a moment ago.

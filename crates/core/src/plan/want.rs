@@ -117,7 +117,8 @@ fn with_half_more(memory: MiB) -> MiB {
 /// What each command takes of a GPU that is at work and has settled.
 fn at_work(state: &State) -> BTreeMap<u64, MiB> {
     let mut found: BTreeMap<u64, MiB> = BTreeMap::new();
-    for tenant in state.gpus().iter().flat_map(|gpu| &gpu.tenants).filter(|tenant| tenant.settled) {
+    let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants);
+    for tenant in tenants.filter(|tenant| tenant.is_telling(state.now())) {
         if let (Some(job), Some(peak)) = (state.job(tenant.job), tenant.peak) {
             let most = found.entry(job.spec.command_key).or_default();
             *most = peak.max(*most);

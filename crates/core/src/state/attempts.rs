@@ -8,7 +8,7 @@ use crate::input::Rejected;
 use crate::ledger::{Alone, Reservation, Tenant};
 use crate::model::{
     Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, GpuId, Halt, Job, JobId, JobState,
-    Phase, ProcessRef, SeenMemory, SharingMode,
+    Phase, Placement, ProcessRef, SeenMemory, SharingMode,
 };
 use crate::recovery;
 use crate::units::Millis;
@@ -38,9 +38,7 @@ impl State {
         if let Some(placement) = job.placement().filter(|placement| placement.sharing != sharing).cloned() {
             let server = self.server_of(job);
             self.mps_failed.insert(server, now);
-            if placement.part.is_some() {
-                self.unbound(id, &placement.gpus)?;
-            }
+            self.unbound(id, &placement)?;
         }
         self.update(id, |job| {
             let (mut placement, started, ending, halt) = match &job.phase {
@@ -60,12 +58,15 @@ impl State {
         })
     }
 
-    /// Nothing keeps a job of unknown memory to the part that it was given.
-    fn unbound(&mut self, id: JobId, gpus: &[GpuId]) -> Result<(), Rejected> {
-        for gpu in gpus {
+    /// No hard limit keeps a job to its memory: of unknown memory, it may take more than the part that it was given.
+    fn unbound(&mut self, id: JobId, placement: &Placement) -> Result<(), Rejected> {
+        for gpu in &placement.gpus {
             self.change_gpu(*gpu, |gpu, _| {
-                for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id && !t.settled) {
-                    tenant.reservation = Reservation::Whole;
+                for tenant in gpu.tenants.iter_mut().filter(|t| t.job == id) {
+                    tenant.limit = None;
+                    if placement.part.is_some() && !tenant.settled {
+                        tenant.reservation = Reservation::Whole;
+                    }
                 }
             })?;
         }

@@ -149,6 +149,7 @@ impl State {
             _ => reservation,
         };
         let needs = job.spec.forecasts.computed.map(|c| c.need);
+        let starts_up = self.starts.known(job.spec.command_key).unwrap_or_default();
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
         let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
@@ -174,6 +175,8 @@ impl State {
                     reservation: reservation.on(share, memory),
                     forecast: forecast.map(on),
                     exclusive,
+                    limit: placement.cap,
+                    starts_up,
                     observed: None,
                     peak: None,
                     placed: placement.at,

@@ -85,8 +85,12 @@ impl Starts {
 
     /// How long a command is expected to start up.
     fn expected(&self, command: u64) -> Option<Millis> {
-        let own = self.of.iter().find(|(known, _)| *known == command);
-        own.map(|(_, took)| *took).or(self.usual)
+        self.known(command).or(self.usual)
+    }
+
+    /// How long a command started up when it ran.
+    pub(super) fn known(&self, command: u64) -> Option<Millis> {
+        self.of.iter().find(|(known, _)| *known == command).map(|(_, took)| *took)
     }
 
     /// How a command starts up that runs for so long in all.
