@@ -193,8 +193,8 @@ impl Gpu {
         self.seen = Some(seen);
     }
 
-    /// Raises reservations that were too small, as far as the others' leave room: to the job's hard limit, or to what it takes now
-    /// and a margin. In that case no job is placed on the GPU for a window (see the plan): it may take still more.
+    /// Raises reservations that were too small: to the job's hard limit where the others leave that, else to what it takes now and a
+    /// margin as far as they do. Then no job is placed on the GPU for a window (see the plan), since it may take still more.
     fn raise(&mut self, now: Millis, options: &Options) {
         for at in 0..self.tenants.len() {
             let tenant = &self.tenants[at];
@@ -219,15 +219,17 @@ impl Gpu {
         }
     }
 
-    /// Marks tenants that have settled and shrinks their reservations, unless they have just risen again.
+    /// Marks tenants that have settled and shrinks their reservations.
     fn settle(&mut self, now: Millis, options: &Options) {
         for tenant in &mut self.tenants {
-            let is_still = tenant.has_settled(now, options);
-            tenant.settled |= is_still;
-            let (true, Some(peak)) = (is_still, tenant.peak) else {
+            let had_settled = tenant.settled;
+            tenant.settled |= tenant.has_settled(now, options);
+            let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
                 continue;
             };
-            if !tenant.may_release(peak, now, options) {
+            // What was reserved again, up to its hard limit, stays so until its memory stands still.
+            let again = had_settled && tenant.limit.map(Reservation::Memory) == Some(tenant.reservation);
+            if (again && !tenant.stands_still(now, options)) || !tenant.may_release(peak, now, options) {
                 continue;
             }
             let shrunk = (peak + tenant.margin(peak, options)).min(self.info.memory);

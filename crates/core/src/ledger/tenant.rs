@@ -223,11 +223,16 @@ impl Tenant {
         if !options.policy.blind {
             return full;
         }
-        let still = self.growth.at.is_none_or(|at| now.since(at) >= options.window);
         // Many have a context on the GPU and no more until their first step. Start-ups vary.
         let begun = now.since(self.placed) >= self.starts_up + self.starts_up;
         // What grows for minutes does not stop: it gets a larger margin, and others may come.
-        self.is_steady(now) || (full && ((still && begun) || active >= options.startup_patience))
+        let waited = active >= options.startup_patience;
+        self.is_steady(now) || (full && (waited || (begun && self.stands_still(now, options))))
+    }
+
+    /// Whether its memory has not risen for a while.
+    pub(super) fn stands_still(&self, now: Millis, options: &Options) -> bool {
+        self.is_steady(now) || self.growth.at.is_none_or(|at| now.since(at) >= options.window)
     }
 
     /// Whether it has made steps, and its memory has not risen since for a while: with static shapes the first step takes
