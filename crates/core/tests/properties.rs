@@ -84,7 +84,8 @@ enum Op {
     Crash(u32),
     Forecast(Pick, Computed),
     RunTime(Pick, RunTime),
-    Stepped(Pick),
+    /// Its first steps were seen, which began so many milliseconds ago.
+    Stepped(Pick, u64),
     /// The share of its work that it says is done.
     Counted(Pick, u32),
     Profiled(Pick, Profile),
@@ -447,7 +448,7 @@ fn op() -> BoxedStrategy<Op> {
         2 => (0u32..5).prop_map(Op::Crash),
         2 => (pick(), computed()).prop_map(|(job, computed)| Op::Forecast(job, computed)),
         1 => (pick(), run_time()).prop_map(|(job, run_time)| Op::RunTime(job, run_time)),
-        2 => pick().prop_map(Op::Stepped),
+        2 => (pick(), 0_u64..100_000).prop_map(|(job, ago)| Op::Stepped(job, ago)),
         4 => (pick(), 0u32..12_000).prop_map(|(job, share)| Op::Counted(job, share)),
         2 => (pick(), 0u64..4).prop_map(|(job, key)| Op::Profiled(job, profile(key))),
         8 => (proptest::bool::weighted(0.2), 0u32..12_000).prop_map(|(unknown, p)| Op::Predict(unknown, p)),
@@ -851,9 +852,9 @@ impl World {
                 measured: computed.basis.is_measured().then_some(computed.likely),
             },
             Op::RunTime(job, run_time) => Input::RunTime { job: self.id(*job), run_time: *run_time },
-            Op::Stepped(job) => {
+            Op::Stepped(job, ago) => {
                 let (job, attempt) = self.attempt(*job, true);
-                Input::Stepped { job, attempt, ago: Millis::ZERO }
+                Input::Stepped { job, attempt, ago: Millis(*ago) }
             }
             Op::Counted(job, share) => {
                 let (job, attempt) = self.attempt(*job, true);
@@ -1413,7 +1414,7 @@ proptest! {
         let (job, code) = (Pick::Live(0), ExitStatus::Code(0));
         for op in ran {
             let exit = Op::Exited(job, true, code, None, Never::Ran, 0);
-            for op in [Op::LookAtAll(0), op, Op::Plan(1), Op::StartAll, Op::Clock(20_000), Op::Stepped(job), exit] {
+            for op in [Op::LookAtAll(0), op, Op::Plan(1), Op::StartAll, Op::Clock(20_000), Op::Stepped(job, 0), exit] {
                 world.step(&op)?;
             }
         }
