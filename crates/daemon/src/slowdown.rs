@@ -37,8 +37,8 @@ use std::time::Instant;
 const LOOK_BACK: Millis = Millis::secs(600);
 /// Times that a count must have risen for a rate to count.
 const ADVANCES: usize = 3;
-/// A job whose memory was there for longer before the first look at it was found at work: when its steps began is not known.
-const FOUND: Millis = Millis::secs(5);
+/// A job that had memory for longer before the first look at it was adopted: when its steps began is not known.
+const ADOPTED: Millis = Millis::secs(5);
 /// A job stands still when it was silent for so many times as long as it was between two counts alone.
 const SILENCE: f64 = 10.0;
 /// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
@@ -89,6 +89,8 @@ pub struct Slowdowns {
 /// One running attempt.
 struct Watch {
     attempt: u32,
+    /// When it was first looked at.
+    first_look: Millis,
     /// Since when it is looked at without a break.
     began: Millis,
     /// Time alone that the samples cover; begins anew when others have begun on its GPUs.
@@ -333,7 +335,8 @@ impl Slowdowns {
             if watch.attempt != attempt {
                 *watch = Watch::new(attempt, now);
             }
-            if let Some(active) = stepless_since(job.spec.id, &gpus).filter(|at| watch.began <= *at + FOUND) {
+            let active = stepless_since(job.spec.id, &gpus);
+            if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
                 let counted = self.paces.rate(job.spec.id, active, now);
                 let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
                 inputs.extend(began.map(|began| Input::Stepped {
@@ -721,6 +724,7 @@ impl Watch {
     const fn new(attempt: u32, now: Millis) -> Self {
         Self {
             attempt,
+            first_look: now,
             began: now,
             alone: None,
             rate: None,

@@ -208,7 +208,7 @@ impl Gpu {
             let others = self.tenants.iter().enumerate().filter(|(i, _)| *i != at);
             let others: MiB = others.map(|(_, t)| t.reserved(self.info.memory)).sum();
             let left = self.info.memory - others;
-            // What a hard limit keeps it to can be reserved: then nobody has to wait and see.
+            // It cannot exceed its hard limit: where all of that can be reserved, the GPU stays open to other jobs.
             let bounded = tenant.limit.filter(|limit| (observed..=left).contains(limit));
             let wanted = bounded.unwrap_or(observed + tenant.margin(observed, options));
             let tenant = &mut self.tenants[at];

@@ -145,8 +145,9 @@ const FIRST_MINUTE: Millis = Millis::secs(60);
 /// allocator takes what a batch needs within it.
 const STEADY: Millis = Millis::secs(5);
 
-/// Start-ups of PyTorch tasks took 5 to 27 s on H200s (docs/research/h200.md), and memory came at their end.
-const TELLING: Millis = Millis::secs(30);
+/// A job without visible steps has its memory after this time: start-ups of PyTorch tasks took 5 to 27 s on H200s, and their memory came at
+/// the end (docs/research/h200.md).
+const STARTED: Millis = Millis::secs(30);
 
 /// So many rises after that are no evaluation and no last batch: the memory grows.
 const GROWING: u32 = 3;
@@ -242,9 +243,9 @@ impl Tenant {
         self.stepped.zip(risen).is_some_and(|(stepped, risen)| now.since(stepped.max(risen)) >= STEADY)
     }
 
-    /// Whether what it takes says what others of its command do: it makes steps, or has been there for so long that it may.
-    pub(crate) fn is_telling(&self, now: Millis) -> bool {
-        self.is_steady(now) || (self.settled && self.active_since.is_some_and(|at| now.since(at) >= TELLING))
+    /// Whether its memory is a measure for other jobs of its command: it makes steps, or has surely started up.
+    pub(crate) fn is_representative(&self, now: Millis) -> bool {
+        self.is_steady(now) || (self.settled && self.active_since.is_some_and(|at| now.since(at) >= STARTED))
     }
 
     /// Whether its memory rose notably a moment ago.

@@ -118,7 +118,7 @@ fn with_half_more(memory: MiB) -> MiB {
 fn at_work(state: &State) -> BTreeMap<u64, MiB> {
     let mut found: BTreeMap<u64, MiB> = BTreeMap::new();
     let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants);
-    for tenant in tenants.filter(|tenant| tenant.is_telling(state.now())) {
+    for tenant in tenants.filter(|tenant| tenant.is_representative(state.now())) {
         if let (Some(job), Some(peak)) = (state.job(tenant.job), tenant.peak) {
             let most = found.entry(job.spec.command_key).or_default();
             *most = peak.max(*most);
