@@ -1512,6 +1512,7 @@ fn the_random_runs_reach_every_kind_of_end() {
         "HostOutOfMemory",
         "HostMemoryLimit",
         "MpsFaultVictim",
+        "MpsFaultSuspect",
         "MpsFault",
         "GpuLost",
     ] {

@@ -2,7 +2,7 @@
 
 use crate::fault::{self, Point};
 use crate::journal::Journal;
-use crate::run::cgroup::Hierarchy;
+use crate::run::cgroup::{Group, Hierarchy};
 use crate::run::checkpoint;
 use crate::run::launch::{Launch, Launcher, Outcome, Report};
 use crate::run::lives::Lives;
@@ -15,7 +15,9 @@ use carma_core::state::State;
 use carma_core::units::MiB;
 use carma_gpu::Sharing;
 use carma_process::process;
+use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Takes word of a job that cannot be asked to save its work: its attempt, and why.
 pub type CannotSave = Arc<dyn Fn(JobId, u32, String) + Send + Sync>;
@@ -27,6 +29,21 @@ pub fn held(state: &State, job: &Job) -> MiB {
     let there = there.filter_map(|gpu| state.gpu(*gpu)?.tenant(job.spec.id)?.observed);
     let kept = job.suspension().into_iter().flat_map(|suspension| &suspension.kept);
     there.sum::<MiB>().max(kept.filter_map(|tenant| tenant.observed).sum())
+}
+
+/// For how long processes that compute together stand still before they are killed: kernels that were launched end in
+/// that time. Measured on H200s: `bench/h200/peers.py`.
+const DRAIN: Duration = Duration::from_millis(300);
+
+/// Has all processes of a job stand still.
+fn stop(pids: &[u32], group: Option<&Group>) {
+    if group.is_some_and(|group| group.freeze().is_ok()) {
+        return;
+    }
+    for pid in pids.iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+        // It may have ended.
+        let _ = kill_process(pid, Signal::STOP);
+    }
 }
 
 /// Carries actions out.
@@ -97,12 +114,21 @@ impl Performer {
             let _ = signal(supervisor, child, group.as_ref(), level);
             return;
         }
-        // Killing a busy MPS client is unsafe for its neighbours: it leaves the server first. Off
-        // the engine's thread, since the control daemon may take its time.
-        let (sharing, uid) = (self.sharing.clone(), job.spec.user.uid);
+        // Ending a busy MPS client is unsafe for its neighbours. Off the engine's thread, since the control daemon may take
+        // its time.
+        let (sharing, uid, gpus) = (self.sharing.clone(), job.spec.user.uid, placement.gpus.len());
         let leave = move || {
             let pids = process::descendants(supervisor.pid);
-            if let Err(e) = sharing.terminate_clients(uid, &pids) {
+            let clients = sharing.clients(uid, &pids);
+            if clients.as_ref().map_or(gpus > 1, |clients| clients.len() > 1) {
+                // Kernels of one process wait for those of another, and to end either, even through the control daemon, is a
+                // fault for all clients around. Stopped all at once they come to rest, and can be killed.
+                stop(&pids, group.as_ref());
+                std::thread::sleep(DRAIN);
+                let _ = signal(supervisor, child, group.as_ref(), EndLevel::Kill);
+                return;
+            }
+            if let Err(e) = clients.and_then(|clients| sharing.terminate_clients(uid, &clients)) {
                 tracing::warn!("job {id} could not leave MPS before it was signalled: {e}");
             }
             let _ = signal(supervisor, child, group.as_ref(), level);

@@ -47,6 +47,12 @@ pub trait Sharing: Send + Sync {
     /// When MPS cannot be started or does not answer: the caller falls back to time-slicing.
     fn prepare(&self, request: &SharingRequest) -> Result<Grant, SharingError>;
 
+    /// Which of these processes are clients.
+    ///
+    /// # Errors
+    /// When the control daemon does not answer.
+    fn clients(&self, uid: u32, pids: &[u32]) -> Result<Vec<u32>, SharingError>;
+
     /// Ends the GPU work of a client through the control daemon, before it is signalled. `pids` are
     /// all processes of the job. Returns how many were clients.
     ///

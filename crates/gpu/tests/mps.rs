@@ -260,6 +260,7 @@ fn only_the_jobs_own_clients_are_terminated() {
     let bench = Bench::new();
     let mps = bench.mps();
     assert_eq!(mps.terminate_clients(me(), &[100]).unwrap(), 0);
+    assert_eq!(mps.clients(me(), &[100]).unwrap(), []);
     assert!(!bench.path("m").exists(), "nothing is made or started for this");
 
     mps.prepare(&request(me())).unwrap();
@@ -267,6 +268,7 @@ fn only_the_jobs_own_clients_are_terminated() {
     fs::write(bench.pipe(me(), "servers"), "40\n50\n").unwrap();
     fs::write(bench.pipe(me(), "clients.40"), "100\n101\n").unwrap();
     fs::write(bench.pipe(me(), "clients.50"), "102\n103\n").unwrap();
+    assert_eq!(mps.clients(me(), &[99, 100, 103]).unwrap(), [100, 103]);
     assert_eq!(mps.terminate_clients(me(), &[99, 100, 103]).unwrap(), 2);
     assert_eq!(bench.log(me(), "terminated"), "40 100\n50 103\n");
 }

@@ -60,6 +60,11 @@ impl Shared {
         physics.sample(now)
     }
 
+    pub(super) fn clients(&self, uid: u32, pids: &[u32]) -> Vec<u32> {
+        let (physics, _) = self.lock();
+        physics.clients(uid, pids)
+    }
+
     pub(super) fn terminate(&self, uid: u32, pids: &[u32]) -> usize {
         let (mut physics, now) = self.lock();
         let count = physics.terminate(now, uid, pids);

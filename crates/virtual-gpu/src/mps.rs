@@ -50,6 +50,10 @@ impl Sharing for VirtualMps {
         Ok(Grant { env })
     }
 
+    fn clients(&self, uid: u32, pids: &[u32]) -> Result<Vec<u32>, SharingError> {
+        Ok(self.shared.clients(uid, pids))
+    }
+
     fn terminate_clients(&self, uid: u32, pids: &[u32]) -> Result<usize, SharingError> {
         Ok(self.shared.terminate(uid, pids))
     }

@@ -337,16 +337,25 @@ impl Physics {
     }
 
     /// Terminates the MPS clients of a user among these processes. Returns how many there were.
+    /// Which of these processes are clients of this user's MPS server: a process on several GPUs is one.
+    pub(crate) fn clients(&self, uid: u32, pids: &[u32]) -> Vec<u32> {
+        let found: BTreeSet<u32> = self.clients_of(uid, pids).map(|(_, tenant)| tenant.arrival.pid).collect();
+        found.into_iter().collect()
+    }
+
+    fn clients_of<'a>(
+        &'a self,
+        uid: u32,
+        pids: &'a [u32],
+    ) -> impl Iterator<Item = (TenantId, &'a Tenant)> + 'a {
+        self.tenants.iter().map(|(&id, tenant)| (id, tenant)).filter(move |(_, tenant)| {
+            let arrival = &tenant.arrival;
+            arrival.mps && arrival.uid == uid && !tenant.dead && pids.contains(&arrival.pid)
+        })
+    }
+
     pub(crate) fn terminate(&mut self, now: f64, uid: u32, pids: &[u32]) -> usize {
-        let clients: Vec<TenantId> = self
-            .tenants
-            .iter()
-            .filter(|(_, tenant)| {
-                let arrival = &tenant.arrival;
-                arrival.mps && arrival.uid == uid && !tenant.dead && pids.contains(&arrival.pid)
-            })
-            .map(|(&id, _)| id)
-            .collect();
+        let clients: Vec<TenantId> = self.clients_of(uid, pids).map(|(id, _)| id).collect();
         self.kill(now, &clients, Some(&Notice::Terminated));
         clients.len()
     }

@@ -184,6 +184,10 @@ fn a_fatal_fault_under_mps_requeues_the_victims() {
     let culprit = daemon.submit(task(&args, Some(4)));
     let over = daemon.end_of(culprit);
     assert_eq!(over.job.state, "FAILED", "{}", over.job.reason.text);
+    // Whose fault it was is known once it faults again where nobody else could have caused that.
+    let codes: Vec<String> =
+        over.attempts.iter().map(|a| format!("{} {}", a.sharing, a.verdict.clone().unwrap().code)).collect();
+    assert_eq!(codes, ["mps MpsFaultSuspect", "time-slice NonZeroExit"]);
     for id in &healthy {
         let over = daemon.end_of(*id);
         assert_eq!(over.job.state, "COMPLETED", "{}", over.job.reason.text);
@@ -194,6 +198,29 @@ fn a_fatal_fault_under_mps_requeues_the_victims() {
     let again = daemon.submit(task(&args, Some(4)));
     let detail = until("its second run", || Some(daemon.show(again)).filter(|d| !d.attempts.is_empty()));
     assert_eq!(detail.attempts[0].sharing.to_string(), "time-slice");
+}
+
+/// Kernels of one wait for those of another: one after the other they would end in a fault for all clients around.
+#[test]
+fn processes_that_share_mps_with_others_are_stopped_and_killed_at_once_where_there_are_several() {
+    let daemon =
+        Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm", "--sharing", "mps"]).start();
+    let file = daemon.dir.path().join("told");
+    let told = |tasks: &[&str]| {
+        let _ = std::fs::remove_file(&file);
+        let tasks = tasks.join(" & ");
+        let line = format!("trap 'touch {}; exit 143' TERM; {tasks} & wait", file.display());
+        let id =
+            daemon.submit(SubmitRequest { gpu_memory_mib: Some(4096), ..job(&["/bin/sh", "-c", &line]) });
+        holds(&daemon, id, 1024 * tasks.matches("virtual-task").count() as u64);
+        assert!(daemon.carma(&["cancel", &id.to_string()]).status.success());
+        let over = daemon.end_of(id);
+        assert_eq!(over.job.state, "CANCELLED", "{}", over.job.reason.text);
+        (file.exists(), over.job.exit_code)
+    };
+    let task = format!("{CARMA} virtual-task --memory=1G --sm=0.2 --work=600s --startup=0s");
+    assert!(told(&[&task]).0, "one that computes alone is asked");
+    assert_eq!(told(&[&task, &task]), (false, Some(137)));
 }
 
 #[test]

@@ -73,6 +73,7 @@ impl Reason {
             Self::HostOutOfMemory { .. } => "HostOutOfMemory",
             Self::HostMemoryLimit { .. } => "HostMemoryLimit",
             Self::FaultVictim { .. } => "MpsFaultVictim",
+            Self::FaultSuspect { .. } => "MpsFaultSuspect",
             Self::FaultCulprit { .. } => "MpsFault",
             Self::GpuLost { .. } => "GpuLost",
         }

@@ -1,7 +1,7 @@
 //! What any user may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
 //! of an error, which belong to the job's owner.
 
-use super::text::{set_aside, took_down};
+use super::text::{set_aside, took_down, torn_down};
 use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
@@ -83,7 +83,12 @@ impl Reason {
             Self::OutOfMemoryFinal { blame, why: _ } => format!("out of GPU memory: {blame}"),
             Self::HostOutOfMemory { line: _ } => "out of host memory, which another GPU does not help".into(),
             Self::FaultVictim { culprit, line: _ } => {
-                format!("a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge")
+                format!("{}; requeued without charge", torn_down(*culprit))
+            }
+            Self::FaultSuspect { line: _, others, because: _ } => {
+                let mut text = "a fatal GPU fault under MPS".to_owned();
+                took_down(&mut text, others);
+                format!("{text}, and this job is suspected; requeued without charge, to run outside MPS")
             }
             Self::FaultCulprit { line: _, victims, because: _ } => {
                 let mut text = "a fatal GPU fault under MPS".to_owned();

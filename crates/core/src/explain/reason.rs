@@ -337,12 +337,23 @@ pub enum Reason {
         /// Processes that were killed.
         killed: u32,
     },
-    /// A neighbour's fault tore down the MPS server; back to the queue without charge.
+    /// Its MPS server was torn down under it, or took it on no more; back to the queue without charge.
     FaultVictim {
-        /// Who is held responsible.
-        culprit: JobId,
+        /// Who is held responsible, if anybody.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        culprit: Option<JobId>,
         /// What the log says.
         line: String,
+    },
+    /// Of those that died of a fault under MPS it is the likeliest to have caused it; back to the queue without charge, to
+    /// run outside MPS, where only its own fault can end it.
+    FaultSuspect {
+        /// What the log says.
+        line: String,
+        /// Jobs that died with it.
+        others: Vec<JobId>,
+        /// Why it is suspected.
+        because: Arc<str>,
     },
     /// Its fault tore down the MPS server.
     FaultCulprit {

@@ -125,7 +125,9 @@ fn all() -> Vec<Reason> {
         },
         Reason::OutOfMemoryFinal { blame: neighbour, why: "text".into() },
         Reason::HostOutOfMemory { line: text() },
-        Reason::FaultVictim { culprit: job, line: text() },
+        Reason::FaultVictim { culprit: Some(job), line: text() },
+        Reason::FaultVictim { culprit: None, line: text() },
+        Reason::FaultSuspect { line: text(), others: vec![job], because: "text".into() },
         Reason::FaultCulprit { line: text(), victims: vec![job], because: "text".into() },
         Reason::GpuLost { line: text() },
     ];
@@ -169,7 +171,7 @@ fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
         hidden += usize::from(marked.to_string().contains(SECRET));
     }
     // The markers do arrive where the full text shows them.
-    assert_eq!(hidden, 15, "reasons whose full text has a text of its own");
+    assert_eq!(hidden, 17, "reasons whose full text has a text of its own");
 }
 
 #[test]
@@ -230,9 +232,10 @@ fn every_reason_is_tried() {
         Reason::MadeRoom { .. } => 34,
         Reason::SetAside { .. } => 35,
         Reason::Moved { .. } => 36,
+        Reason::FaultSuspect { .. } => 37,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..37).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..38).collect::<Vec<_>>());
 }
 
 #[test]

@@ -15,6 +15,16 @@ pub(super) fn took_down(text: &mut String, victims: &[JobId]) {
     }
 }
 
+/// What became of the MPS server under a job, and whose doing it is held to be.
+pub(super) fn torn_down(culprit: Option<JobId>) -> String {
+    match culprit {
+        Some(job) => {
+            format!("a fatal GPU fault under MPS, put down to job {job}, ended all clients on its GPU")
+        }
+        None => "the MPS server was torn down under it, or took it on no more".into(),
+    }
+}
+
 const fn was(gpus: &[u32]) -> &'static str {
     if gpus.len() == 1 { "was" } else { "were" }
 }
@@ -286,10 +296,13 @@ impl fmt::Display for Reason {
                 f.write_str("; the kernel killed it (memory.events of its cgroup)")
             }
             Self::FaultVictim { culprit, line } => {
-                write!(
-                    f,
-                    "a fault of job {culprit} ended all MPS clients of its GPU; requeued without charge; log: {line}"
-                )
+                write!(f, "{}; requeued without charge; log: {line}", torn_down(*culprit))
+            }
+            Self::FaultSuspect { line, others, because } => {
+                let mut text = "a fatal GPU fault under MPS".to_owned();
+                took_down(&mut text, others);
+                let last = "requeued without charge, to run outside MPS";
+                write!(f, "{text}, and this job is suspected ({because}); {last}; log: {line}")
             }
             Self::FaultCulprit { line, victims, because } => {
                 let mut text = "a fatal GPU fault under MPS".to_owned();

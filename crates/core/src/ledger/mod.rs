@@ -16,6 +16,20 @@ use crate::spec::{JobId, SharingMode};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 
+/// A job that may have torn down the MPS server of its GPUs: it was held responsible for a fault, or it ran on several GPUs
+/// and did not end well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspect {
+    /// Which job.
+    pub job: JobId,
+    /// Whose server it was on: the user's id.
+    pub uid: u32,
+    /// Its command.
+    pub command: u64,
+    /// When it ended.
+    pub at: Millis,
+}
+
 /// One GPU: what it is, who has it, how it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
@@ -34,6 +48,9 @@ pub struct Gpu {
     pub recent: Glances,
     /// The last fatal fault under MPS.
     pub last_fault: Option<Millis>,
+    /// The last job that may have caused one, for the verdict on others that die of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<Suspect>,
     /// When a tenant last came or went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Millis>,
@@ -51,6 +68,7 @@ impl Gpu {
             seen: None,
             recent: Glances::new(),
             last_fault: None,
+            suspect: None,
             changed: None,
         }
     }

@@ -5,6 +5,7 @@
 use super::Plan;
 use crate::explain::Reason;
 use crate::input::Action;
+use crate::ledger::Suspect;
 use crate::model::{Exit, Job, JobId, JobState, Phase, Placement, SharingMode};
 use crate::policy::Options;
 use crate::recovery::EvidenceKind;
@@ -34,14 +35,29 @@ impl Fallen<'_> {
         self.exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault)
     }
 
+    /// Whether it is among those that may have caused the fault, rather than one that was refused by the server or has other
+    /// words for its end.
+    fn may_have_begun(&self) -> bool {
+        let kind = self.exit.evidence.as_ref().map(|e| e.kind);
+        matches!(kind, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
+    }
+
+    fn was_refused(&self) -> bool {
+        self.exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::MpsRefused)
+    }
+
+    fn started(&self) -> Millis {
+        self.job.past.last().and_then(|a| a.started).unwrap_or(self.at)
+    }
+
     /// How long it had run without fault.
     fn ran(&self) -> Millis {
-        self.at.since(self.job.past.last().and_then(|a| a.started).unwrap_or(self.at))
+        self.at.since(self.started())
     }
 }
 
-/// Verdicts on faults under MPS. Every client of the server dies of it, so the culprit is inferred: see
-/// [`culprit`].
+/// Verdicts on faults under MPS. Every client of the server on a GPU dies of it, and through those on several GPUs the
+/// clients of those: they are judged together when all who died of it are known.
 pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let mut fallen: Vec<Fallen<'_>> = Vec::new();
@@ -52,25 +68,52 @@ pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     }
     fallen.sort_by_key(|f| (f.at, f.job.spec.id));
     while !fallen.is_empty() {
-        let first = fallen.remove(0);
-        let (mut group, rest): (Vec<_>, Vec<_>) = fallen.into_iter().partition(|other| {
-            same_server(options, first.job, first.placement, other.job, other.placement)
-                && other.at.since(first.at) <= options.fault_window
-        });
-        fallen = rest;
+        let group = together(options, &mut fallen);
         let still_running = state.active().iter().filter_map(|id| state.job(*id)).any(|other| {
             matches!(&other.phase, Phase::Running { placement, .. } | Phase::Launching { placement, .. }
-                if same_server(options, first.job, first.placement, other, placement))
+                if group.iter().any(|f| same_server(options, f.job, f.placement, other, placement)))
         });
-        let due = first.at + options.fault_window;
+        let due = due(options, &group);
         if still_running && now < due {
             plan.wake_at(due);
             continue;
         }
-        group.insert(0, first);
         verdicts(state, &group, plan);
         // Victims are pending from then on: they want a plan of their own.
         plan.wake_at(now);
+    }
+}
+
+/// The first of those that died, and all that died with it; takes them out of the list.
+fn together<'a>(options: &Options, fallen: &mut Vec<Fallen<'a>>) -> Vec<Fallen<'a>> {
+    let mut group = vec![fallen.remove(0)];
+    loop {
+        let with = |one: &Fallen<'_>, other: &Fallen<'_>| {
+            let apart = one.at.since(other.at).max(other.at.since(one.at));
+            same_server(options, one.job, one.placement, other.job, other.placement)
+                && apart <= options.fault_window
+        };
+        let (more, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(fallen).into_iter().partition(|other| group.iter().any(|one| with(one, other)));
+        *fallen = rest;
+        if more.is_empty() {
+            group.sort_by_key(|f| (f.at, f.job.spec.id));
+            return group;
+        }
+        group.extend(more);
+    }
+}
+
+/// When the verdict is due though some clients run on. Several that died, one of them by its own word of a fault, are a
+/// fault: the others had time to die of it, too. One alone may be followed by others for longer.
+fn due(options: &Options, group: &[Fallen<'_>]) -> Millis {
+    let (first, last) =
+        (group.first().map_or(Millis::ZERO, |f| f.at), group.last().map_or(Millis::ZERO, |f| f.at));
+    let latest = first + options.fault_window;
+    if group.len() > 1 && group.iter().any(Fallen::names_fault) {
+        latest.min(last + options.mps_cooldown)
+    } else {
+        latest
     }
 }
 
@@ -85,13 +128,13 @@ fn same_server(options: &Options, a: &Job, pa: &Placement, b: &Job, pb: &Placeme
 /// The likely culprit and why: the command that has faulted before, else the first to report if it was
 /// well ahead, else the job that had run for the shortest time, since the others have shown for longer
 /// that they do not fault. The wording of the error tells nothing: it depends on the call that noticed.
-fn culprit<'a, 'b>(state: &State, group: &'b [Fallen<'a>]) -> Option<(&'b Fallen<'a>, Arc<str>)> {
+fn likeliest<'a, 'b>(state: &State, group: &[&'b Fallen<'a>]) -> Option<(&'b Fallen<'a>, Arc<str>)> {
     let faults = |f: &Fallen<'_>| state.faults_of(f.job.spec.command_key);
-    let most = group.iter().map(faults).max()?;
-    let worst: Vec<&Fallen<'_>> = group.iter().filter(|f| faults(f) == most).collect();
+    let most = group.iter().map(|f| faults(f)).max()?;
+    let worst: Vec<&Fallen<'_>> = group.iter().copied().filter(|f| faults(f) == most).collect();
     let first = *worst.first()?;
     let because: Arc<str> = match (most, group.len()) {
-        (_, 1) => "no other job died with it".into(),
+        (_, 1) => "no other job died of it".into(),
         (1, _) => "its command faulted once before".into(),
         (2.., _) => format!("its command faulted {most} times before").into(),
         (0, _) => {
@@ -105,32 +148,51 @@ fn culprit<'a, 'b>(state: &State, group: &'b [Fallen<'a>]) -> Option<(&'b Fallen
     Some((first, because))
 }
 
-fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
-    let Some((culprit, because)) = culprit(state, group) else {
-        return;
+/// A job that ended a short time ago and may have torn down the server: see [`Suspect`].
+fn ended_before(state: &State, group: &[Fallen<'_>]) -> Option<JobId> {
+    let options = state.options();
+    let of_server = |f: &Fallen<'_>, suspect: &Suspect| {
+        let apart = f.at.since(suspect.at).max(suspect.at.since(f.at));
+        (options.mps_multi_user || suspect.uid == f.job.spec.user.uid)
+            && apart <= options.fault_window
+            && f.started() <= suspect.at
     };
-    if group.len() == 1 && !culprit.names_fault() {
-        // Nobody else died: it was an error of its own.
-        let reason = Reason::CommandFailed {
-            status: culprit.exit.status.to_string(),
-            evidence: culprit.exit.evidence.clone(),
-        };
-        plan.actions.push(Action::SetState { job: culprit.job.spec.id, state: JobState::Failed, reason });
-        return;
-    }
-    let id = culprit.job.spec.id;
-    let victims: Vec<JobId> = group.iter().map(|f| f.job.spec.id).filter(|v| *v != id).collect();
+    let suspects = group.iter().flat_map(|f| {
+        let gpus = f.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.suspect);
+        gpus.filter(move |suspect| of_server(f, suspect))
+    });
+    suspects.min_by_key(|suspect| (suspect.at, suspect.job)).map(|suspect| suspect.job)
+}
+
+/// One that died alone of its own fault has failed. Of several it is not known whose fault it was, and nobody's log or
+/// server says: the likeliest runs again where only its own fault can end it, the others as before.
+fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
+    let ended_before = ended_before(state, group);
+    let began: Vec<&Fallen<'_>> = group.iter().filter(|f| f.may_have_begun()).collect();
+    let faulted = group.iter().any(|f| f.names_fault() || f.was_refused()) || began.len() > 1;
+    let likeliest = likeliest(state, &began).filter(|_| ended_before.is_none() && faulted);
+    let culprit = ended_before.or_else(|| likeliest.as_ref().map(|(f, _)| f.job.spec.id));
     for fallen in group {
-        let own = fallen.job.spec.id == id;
-        let reason = if own {
-            Reason::FaultCulprit { line: fallen.line(), victims: victims.clone(), because: because.clone() }
-        } else {
-            Reason::FaultVictim { culprit: id, line: fallen.line() }
+        let id = fallen.job.spec.id;
+        let line = fallen.line();
+        let others = || group.iter().map(|f| f.job.spec.id).filter(|other| *other != id).collect();
+        let (state, reason) = match &likeliest {
+            Some((one, because)) if one.job.spec.id == id && began.len() == 1 && one.names_fault() => {
+                let because = because.clone();
+                (JobState::Failed, Reason::FaultCulprit { line, victims: others(), because })
+            }
+            Some((one, because)) if one.job.spec.id == id => {
+                (JobState::Pending, Reason::FaultSuspect { line, others: others(), because: because.clone() })
+            }
+            _ if culprit.is_some() || fallen.was_refused() => {
+                (JobState::Pending, Reason::FaultVictim { culprit, line })
+            }
+            // Nobody else died: it was an error of its own.
+            _ => {
+                let (status, evidence) = (fallen.exit.status.to_string(), fallen.exit.evidence.clone());
+                (JobState::Failed, Reason::CommandFailed { status, evidence })
+            }
         };
-        plan.actions.push(Action::SetState {
-            job: fallen.job.spec.id,
-            state: if own { JobState::Failed } else { JobState::Pending },
-            reason,
-        });
+        plan.actions.push(Action::SetState { job: id, state, reason });
     }
 }

@@ -25,6 +25,8 @@ pub enum EvidenceKind {
     /// An error of the GPU that may be the job's own or, under MPS, the echo of a neighbour's fault:
     /// cuDNN and cuBLAS report the end of their context in words of their own.
     GpuError,
+    /// The MPS server took the process on no more: as a rule since it is being torn down after a fault of another client.
+    MpsRefused,
     /// The GPU is gone.
     GpuLost,
     /// carma ended the MPS client (or someone did through the control daemon).
@@ -117,8 +119,21 @@ const GPU_ERROR: &[&str] = &[
     "CUBLAS_STATUS_INTERNAL_ERROR",
     // PyTorch's, when no kernel of cuDNN runs any more: seen of a victim of another client's fault on an H200.
     "unable to find an engine to execute this computation",
+    // The same of its attention, `Expected mha_graph.execute(...).is_good() to be true`.
+    ".is_good() to be true, but got false",
     "CUDA error: unknown error",
     "CUDA_ERROR_UNKNOWN",
+];
+
+const MPS_REFUSED: &[&str] = &[
+    "cudaErrorMpsConnectionFailed",
+    "MPS client failed to connect to the MPS control daemon or the MPS server",
+    "cudaErrorMpsServerNotReady",
+    "MPS server is not ready to accept new MPS client requests",
+    "cudaErrorMpsMaxClientsReached",
+    "the hardware resources required to create MPS client have been exhausted",
+    "cudaErrorMpsMaxConnectionsReached",
+    "the hardware resources required to support device connections have been exhausted",
 ];
 
 const GPU_LOST: &[&str] = &[
@@ -147,6 +162,8 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
         Some(EvidenceKind::MpsClientTerminated)
     } else if has(FATAL_FAULT) {
         Some(EvidenceKind::FatalGpuFault)
+    } else if has(MPS_REFUSED) {
+        Some(EvidenceKind::MpsRefused)
     } else if has(GPU_LOST) {
         Some(EvidenceKind::GpuLost)
     } else if has(GPU_OOM) {
@@ -354,6 +371,10 @@ mod tests {
         );
         let victim = "Traceback (most recent call last):\nRuntimeError: FIND was unable to find an engine to execute this computation";
         assert_eq!(kind(victim), Some(EvidenceKind::GpuError));
+        let victim = "Traceback (most recent call last):\nRuntimeError: Expected mha_graph.execute(handle, variant_pack, workspace_ptr.get()).is_good() to be true, but got false.  (Could this error message be improved?";
+        assert_eq!(kind(victim), Some(EvidenceKind::GpuError));
+        let refused = "Traceback (most recent call last):\nRuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 807: MPS server is not ready to accept new MPS client requests";
+        assert_eq!(kind(refused), Some(EvidenceKind::MpsRefused));
     }
 
     #[test]

@@ -241,6 +241,9 @@ impl State {
         });
         self.regrouped(&placement.gpus);
         self.predict_paces(&placement.gpus);
+        if !matches!(verdict, Reason::Judging) {
+            self.suspect_peers(id, &placement, exit.as_ref());
+        }
         let attempt =
             Attempt { placement, started, ended: now, exit, peak, alone, seen, had, suspended, verdict };
         // Between attempts a job is pending, until the caller says what it is now.

@@ -96,6 +96,9 @@ pub struct State {
     latest_fault: Option<Millis>,
     /// Faults under MPS by command key.
     faulted: BTreeMap<u64, u32>,
+    /// Commands that a fault was put down to, and that have ended well outside MPS since: once.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    cleared: BTreeSet<u64>,
     /// Where the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,

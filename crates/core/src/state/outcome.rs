@@ -5,11 +5,13 @@
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
-use crate::ledger::Gpu;
+use crate::ledger::{Gpu, Suspect};
 use crate::model::{
     EndCause, Exit, ExitStatus, HostUse, Job, JobId, JobState, Phase, Placement, SharingMode,
 };
 use crate::recovery::{EvidenceKind, Said};
+use crate::spec::GpuId;
+use crate::units::Millis;
 
 /// Commands whose faults are remembered at most.
 const FAULT_MEMORY: usize = 10_000;
@@ -48,7 +50,7 @@ impl State {
                 return Err(Rejected::StaleAttempt { job: id, attempt });
             }
         };
-        let (status, job_halted) = (exit.status, job.suspension().is_some());
+        let (status, job_halted, key) = (exit.status, job.suspension().is_some(), job.spec.command_key);
         if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
             return self.not_launched(id, attempt, why, true, applied);
         }
@@ -76,7 +78,12 @@ impl State {
         let failed = |reason: Reason| (JobState::Failed, reason);
         let host_killed = exit.host.oom_kills > 0 && (kind.is_none() || status == ExitStatus::Signal(9));
         let (state, reason) = match (status, kind) {
-            (ExitStatus::Code(0), _) => (JobState::Completed, Reason::Completed),
+            (ExitStatus::Code(0), _) => {
+                if placement.sharing != SharingMode::Mps {
+                    self.clear_of_fault(key);
+                }
+                (JobState::Completed, Reason::Completed)
+            }
             // The kernel's own word, which the log cannot have.
             _ if host_killed => {
                 let HostUse { memory_peak: peak, memory_limit: limit, oom_kills: killed, .. } = exit.host;
@@ -92,9 +99,14 @@ impl State {
                 return self.out_of_memory(id, &placement, exit, (None, Said::default()), applied);
             }
             (_, Some(EvidenceKind::HostOutOfMemory)) => failed(Reason::HostOutOfMemory { line }),
-            (_, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
+            (_, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError | EvidenceKind::MpsRefused))
                 if placement.sharing == SharingMode::Mps =>
             {
+                self.fault(id, &placement, exit);
+                return Ok(());
+            }
+            // Whatever its words for it, while others die of a fault around it.
+            (_, Some(EvidenceKind::OwnError) | None) if self.faulted_lately(&placement) => {
                 self.fault(id, &placement, exit);
                 return Ok(());
             }
@@ -148,10 +160,18 @@ impl State {
         Ok(())
     }
 
+    /// Whether a client of MPS on these GPUs died of a fault so short a time ago that others may still die of it.
+    fn faulted_lately(&self, placement: &Placement) -> bool {
+        let lately = |at: Millis| self.now.since(at) <= self.options.fault_window;
+        placement.sharing == SharingMode::Mps
+            && placement.gpus.iter().any(|g| self.gpu(*g).and_then(|gpu| gpu.last_fault).is_some_and(lately))
+    }
+
     /// A fatal fault under MPS: whose it was is decided when all who died of it are known.
     fn fault(&mut self, id: JobId, placement: &Placement, exit: &Exit) {
         let now = self.now;
-        let fatal = exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault);
+        let kind = exit.evidence.as_ref().map(|e| e.kind);
+        let fatal = matches!(kind, Some(EvidenceKind::FatalGpuFault | EvidenceKind::MpsRefused));
         for gpu in placement.gpus.iter().filter(|_| fatal) {
             let _ = self.change_gpu(*gpu, |gpu, _| gpu.last_fault = Some(now));
         }
@@ -183,23 +203,66 @@ impl State {
                 hint: "a verdict ends a job or puts it back into the queue",
             });
         }
-        let (status, key) = (exit.status, job.spec.command_key);
+        let status = exit.status;
         self.set_verdict(id, reason);
+        self.remember_fault(id, reason);
         if state == JobState::Pending {
             self.requeue_free(id);
         } else {
-            if matches!(reason, Reason::FaultCulprit { .. }) {
-                self.remember_fault(key);
-            }
             self.finish(id, state, reason.clone(), Some(status), applied);
         }
         Ok(())
     }
 
-    fn remember_fault(&mut self, key: u64) {
+    /// Keeps the command that a fault is put down to from MPS.
+    fn remember_fault(&mut self, id: JobId, verdict: &Reason) {
+        let Some((job, past)) = self.job(id).and_then(|job| Some((job, job.past.last()?))) else { return };
+        let (gpus, at) = (past.placement.gpus.clone(), past.ended);
+        let (key, again) = match verdict {
+            Reason::FaultSuspect { .. } | Reason::FaultCulprit { .. } => (job.spec.command_key, true),
+            // One that ended before is not judged itself.
+            Reason::FaultVictim { culprit: Some(culprit), .. } => {
+                let suspects = gpus.iter().filter_map(|g| self.gpu(*g)?.suspect);
+                let Some(suspect) = suspects.into_iter().find(|s| s.job == *culprit) else { return };
+                (suspect.command, false)
+            }
+            _ => return,
+        };
+        if again {
+            let suspect = Suspect { job: id, uid: job.spec.user.uid, command: key, at };
+            self.suspect(&gpus, suspect);
+        }
         if self.faulted.len() >= FAULT_MEMORY && !self.faulted.contains_key(&key) {
             self.faulted.pop_first();
         }
-        *self.faulted.entry(key).or_default() += 1;
+        let known = self.faulted.entry(key).or_default();
+        // For a second time after it was cleared: not to be cleared again.
+        let times = 1 + u32::from(self.cleared.contains(&key));
+        *known = if again { *known + times } else { (*known).max(times) };
+    }
+
+    /// A command that one fault was put down to has ended well where only its own fault could have ended it.
+    fn clear_of_fault(&mut self, key: u64) {
+        if self.faults_of(key) == 1 && self.cleared.len() < FAULT_MEMORY && self.cleared.insert(key) {
+            self.faulted.remove(&key);
+        }
+    }
+
+    fn suspect(&mut self, gpus: &[GpuId], suspect: Suspect) {
+        for gpu in gpus {
+            let _ = self.change_gpu(*gpu, |gpu, _| gpu.suspect = Some(suspect));
+        }
+    }
+
+    /// The end of a client of MPS on several GPUs that did not end well may be a fatal fault for others: its processes end
+    /// while kernels of theirs wait for each other, and the driver tears those down as a fault (measured on H200s,
+    /// docs/research/h200.md).
+    pub(super) fn suspect_peers(&mut self, id: JobId, placement: &Placement, exit: Option<&Exit>) {
+        let badly = exit.is_some_and(|exit| exit.status != ExitStatus::Code(0) && exit.not_started.is_none());
+        let Some(job) = self.job(id) else { return };
+        if badly && placement.sharing == SharingMode::Mps && placement.gpus.len() > 1 {
+            let (uid, command) = (job.spec.user.uid, job.spec.command_key);
+            self.suspect(&placement.gpus, Suspect { job: id, uid, command, at: self.now });
+        }
     }
 }

@@ -312,6 +312,14 @@ impl Group {
         self.write("cgroup.kill", "1")
     }
 
+    /// Has all that is in it stand still, until it is killed.
+    ///
+    /// # Errors
+    /// When there is no such group.
+    pub fn freeze(&self) -> io::Result<()> {
+        self.write("cgroup.freeze", "1")
+    }
+
     /// Whether any process is left in it, zombies aside.
     #[must_use]
     pub fn is_populated(&self) -> bool {

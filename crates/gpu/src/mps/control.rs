@@ -118,30 +118,40 @@ impl Mps {
         Ok(self.run(seat, &[], "quit\n", deadline)?.ok)
     }
 
+    /// Which of these processes are clients, each with its server.
+    pub(super) fn clients_among(
+        &self,
+        seat: &Seat,
+        pids: &[u32],
+        deadline: Instant,
+    ) -> Result<Vec<(u32, u32)>, SharingError> {
+        let Daemon::Up(servers) = self.servers(seat, deadline)? else {
+            return Ok(Vec::new());
+        };
+        let mut found = Vec::new();
+        for server in servers {
+            let clients = self.clients(seat, server, deadline)?;
+            found.extend(clients.into_iter().filter(|pid| pids.contains(pid)).map(|pid| (server, pid)));
+        }
+        Ok(found)
+    }
+
     pub(super) fn terminate(
         &self,
         seat: &Seat,
         pids: &[u32],
         deadline: Instant,
     ) -> Result<usize, SharingError> {
-        let Daemon::Up(servers) = self.servers(seat, deadline)? else {
-            return Ok(0);
-        };
-        let mut count = 0;
-        for server in servers {
-            let mut clients = self.clients(seat, server, deadline)?;
-            clients.retain(|client| pids.contains(client));
-            for pid in clients {
-                let said = self.run(seat, &[], &format!("terminate_client {server} {pid}\n"), deadline)?.text;
-                // The exit status is 0 whatever happens; the answer is a CUDA error number.
-                if numbers(&said) != [0] {
-                    // Most likely it ended by itself; the signal that follows settles it.
-                    tracing::warn!(daemon = %seat, server, pid, said, "MPS did not terminate a client");
-                }
-                count += 1;
+        let clients = self.clients_among(seat, pids, deadline)?;
+        for (server, pid) in &clients {
+            let said = self.run(seat, &[], &format!("terminate_client {server} {pid}\n"), deadline)?.text;
+            // The exit status is 0 whatever happens; the answer is a CUDA error number.
+            if numbers(&said) != [0] {
+                // Most likely it ended by itself; the signal that follows settles it.
+                tracing::warn!(daemon = %seat, server, pid, said, "MPS did not terminate a client");
             }
         }
-        Ok(count)
+        Ok(clients.len())
     }
 }
 

@@ -278,6 +278,12 @@ impl Sharing for Mps {
         Ok(Grant { env: self.env(&seat, request) })
     }
 
+    fn clients(&self, uid: u32, pids: &[u32]) -> Result<Vec<u32>, SharingError> {
+        let Some(seat) = self.existing(self.seat(uid, 0).name) else { return Ok(Vec::new()) };
+        let found = self.alone(&seat, |deadline| self.clients_among(&seat, pids, deadline))?;
+        Ok(found.into_iter().map(|(_, pid)| pid).collect())
+    }
+
     fn terminate_clients(&self, uid: u32, pids: &[u32]) -> Result<usize, SharingError> {
         match self.existing(self.seat(uid, 0).name) {
             Some(seat) => self.alone(&seat, |deadline| self.terminate(&seat, pids, deadline)),
