@@ -163,7 +163,7 @@ fn options() -> impl Strategy<Value = Options> {
         (1u32..4, time()),
     );
     let retries = (0u32..3, 0u32..3);
-    let flags = [any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()];
+    let flags = [any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()];
     let rest = (sharing, flags, retries, slowdown, by_gain, blind);
     let times = (time(), time(), time(), time(), time(), time());
     (policy, rest, times, allowances).prop_map(
@@ -173,7 +173,8 @@ fn options() -> impl Strategy<Value = Options> {
             options.policy.idle_first = policy.2;
             options.policy.backfill = policy.3;
             options.policy.reserve = policy.4;
-            let [caps, mps_multi_user, exclusively, suspends] = rest.1;
+            let [caps, mps_multi_user, exclusively, suspends, several] = rest.1;
+            options.mps_several_gpus = several;
             (options.sharing, options.caps, options.mps_multi_user) = (rest.0, caps, mps_multi_user);
             options.suspends = suspends;
             if exclusively {

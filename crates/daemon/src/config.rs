@@ -207,6 +207,10 @@ section! {
         pub caps: bool = Is("true"),
         /// One server for all users; docs/sharing.md says what that gives up.
         pub multi_user: bool = Is("false"),
+        /// Jobs on several GPUs share by MPS, too. The end of one of their processes is a fatal fault for the jobs beside them
+        /// (docs/recovery.md); without this they are time-sliced, unless a job asks for `--sharing mps`. Default: `true`, with
+        /// `multi-user` `false`.
+        pub several_gpus: bool = Example("false"),
         /// NVIDIA's control program: a name on `PATH`, or a path.
         pub control: PathBuf = Is("\"nvidia-cuda-mps-control\""),
         /// After a fault a GPU gets no new MPS client for this long.
@@ -411,6 +415,8 @@ impl Config {
         }
         options.caps = self.mps.caps.unwrap_or(options.caps);
         options.mps_multi_user = self.mps.multi_user.unwrap_or(options.mps_multi_user);
+        // Of one user's jobs none ends another user's.
+        options.mps_several_gpus = self.mps.several_gpus.unwrap_or(!options.mps_multi_user);
         options.margin_percent = self.memory.margin_percent.unwrap_or(options.margin_percent);
         options.margin_min = self.memory.margin_min.map_or(options.margin_min, |s| s.0);
         options.recovery = self.recovery.method.unwrap_or(options.recovery);

@@ -45,6 +45,10 @@ pub struct Options {
     pub margin_min: MiB,
     /// Whether MPS servers are shared by users.
     pub mps_multi_user: bool,
+    /// Whether jobs on several GPUs share by MPS, where the end of one of their processes is a fatal fault for others
+    /// (docs/recovery.md); else they are time-sliced unless they ask for MPS themselves.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub mps_several_gpus: bool,
     /// The user that carma runs as, who may do what root may.
     pub admin_uid: u32,
     /// From the polite signal to the kill.
@@ -98,6 +102,14 @@ pub struct Allowance {
     /// How much of the GPUs is the user's, over what is another's, where several wait. 0 counts as 1.
     #[serde(default = "one_share", skip_serializing_if = "is_one_share")]
     pub share: u32,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 const fn one_share() -> u32 {
@@ -249,6 +261,7 @@ impl Default for Options {
             margin_percent: 10,
             margin_min: MiB(512),
             mps_multi_user: false,
+            mps_several_gpus: true,
             admin_uid: 0,
             kill_grace: Millis::secs(10),
             recovery: RecoveryMethod::Graded,

@@ -63,11 +63,21 @@ impl State {
             || asked == SharingMode::Exclusive;
         match asked {
             _ if alone => None,
-            SharingMode::Mps if self.faults_of(job.spec.command_key) > 0 || self.lacks_mps(job) => {
+            SharingMode::Mps
+                if self.faults_of(job.spec.command_key) > 0
+                    || self.lacks_mps(job)
+                    || self.spares_others(job) =>
+            {
                 Some(SharingMode::TimeSlice)
             }
             mode => Some(mode),
         }
+    }
+
+    /// Whether a job stays outside MPS since its processes' end might end others.
+    fn spares_others(&self, job: &Job) -> bool {
+        let asks = job.spec.request.sharing == Some(SharingMode::Mps);
+        !self.options.mps_several_gpus && job.spec.request.gpus > 1 && !asks
     }
 
     /// Whether MPS could not be had for this user a short time ago.

@@ -568,6 +568,7 @@ impl Stage {
                 "fault_window" => o.fault_window = span(v)?,
                 "mps_cooldown" => o.mps_cooldown = span(v)?,
                 "mps_multi_user" => o.mps_multi_user = yes(v)?,
+                "mps_several_gpus" => o.mps_several_gpus = yes(v)?,
                 "max_retries" => o.max_retries = number(v)?,
                 "max_free_retries" => o.max_free_retries = number(v)?,
                 "recovery" => {
