@@ -258,6 +258,10 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
     let options = state.options();
     let cap = placement.cap.filter(|_| placement.sharing == SharingMode::Mps);
     let mut text = match cap {
+        // Kernels of its other processes may wait for the one that ends: docs/recovery.md.
+        Some(cap) if placement.gpus.len() > 1 && !alone => format!(
+            "fails beyond its hard limit of {cap}, and if it has several processes its neighbours may, which come back uncharged"
+        ),
         Some(cap) => format!("fails beyond its hard limit of {cap}, no neighbour does"),
         None if alone => "fails when the GPU is full".to_owned(),
         None => {

@@ -7,6 +7,24 @@ fn explained(daemon: &Daemon, id: u64) -> ExplainReply {
     daemon.client().get(&format!("/v1/jobs/{id}/explain")).unwrap()
 }
 
+/// The end of one of its processes may end its neighbours: docs/recovery.md.
+#[test]
+fn a_job_on_several_gpus_is_not_said_to_fail_without_its_neighbours() {
+    let daemon =
+        Setup::new("virtual:2xA100-40GB").args(&["--policy", "oracle-magm", "--sharing", "mps"]).start();
+    let run = |gpus| SubmitRequest {
+        gpus: Some(gpus),
+        ..task(&["--memory=2G", "--sm=0.2", "--work=600s", "--startup=0s"], Some(4))
+    };
+    let said = |id| explained(&daemon, id).running.unwrap().out_of_memory;
+    let [one, both] = [1, 2].map(|gpus| daemon.submit(run(gpus)));
+    for id in [one, both] {
+        daemon.in_state(id, "RUNNING");
+    }
+    assert!(said(one).contains("hard limit of 4.0 GiB, no neighbour does"), "{}", said(one));
+    assert!(said(both).contains("if it has several processes its neighbours may"), "{}", said(both));
+}
+
 #[test]
 fn a_job_waits_and_what_would_let_it_start_does() {
     let config = "policy = 'carma'\nsharing = 'time-slice'\n[sampling]\nwindow = '3s'\n";
