@@ -10,7 +10,9 @@ use crate::run::record::Claim;
 use crate::run::suspend::{Subject, Suspender, What};
 use crate::run::watch::signal;
 use carma_core::input::Action;
-use carma_core::model::{EndLevel, GpuId, Job, JobId, Phase, Placement, SharingMode, SuspendStep};
+use carma_core::model::{
+    EndLevel, GpuId, Job, JobId, Phase, Placement, ProcessRef, SharingMode, SuspendStep,
+};
 use carma_core::state::State;
 use carma_core::units::MiB;
 use carma_gpu::Sharing;
@@ -35,9 +37,19 @@ pub fn held(state: &State, job: &Job) -> MiB {
 /// that time. Measured on H200s: `bench/h200/peers.py`.
 const DRAIN: Duration = Duration::from_millis(300);
 
+/// The processes of a job, as long as its supervisor is there to know them by.
+fn living(supervisor: ProcessRef) -> Vec<u32> {
+    match process::open(supervisor) {
+        Ok(Some(_)) => process::descendants(supervisor.pid),
+        _ => Vec::new(),
+    }
+}
+
 /// Has all processes of a job stand still.
 fn stop(pids: &[u32], group: Option<&Group>) {
-    if group.is_some_and(|group| group.freeze().is_ok()) {
+    if let Some(group) = group {
+        // Where it is gone, so are they.
+        let _ = group.freeze();
         return;
     }
     for pid in pids.iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
@@ -118,12 +130,13 @@ impl Performer {
         // its time.
         let (sharing, uid, gpus) = (self.sharing.clone(), job.spec.user.uid, placement.gpus.len());
         let leave = move || {
-            let pids = process::descendants(supervisor.pid);
+            let pids = living(supervisor);
             let clients = sharing.clients(uid, &pids);
             if clients.as_ref().map_or(gpus > 1, |clients| clients.len() > 1) {
                 // Kernels of one process wait for those of another, and to end either, even through the control daemon, is a
                 // fault for all clients around. Stopped all at once they come to rest, and can be killed.
-                stop(&pids, group.as_ref());
+                // Anew: the control daemon may have taken its time.
+                stop(&living(supervisor), group.as_ref());
                 std::thread::sleep(DRAIN);
                 let _ = signal(supervisor, child, group.as_ref(), EndLevel::Kill);
                 return;

@@ -48,9 +48,9 @@ pub struct Gpu {
     pub recent: Glances,
     /// The last fatal fault under MPS.
     pub last_fault: Option<Millis>,
-    /// The last job that may have caused one, for the verdict on others that die of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspect: Option<Suspect>,
+    /// Jobs that lately may have caused one, for the verdict on others that die of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspects: Vec<Suspect>,
     /// When a tenant last came or went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Millis>,
@@ -68,7 +68,7 @@ impl Gpu {
             seen: None,
             recent: Glances::new(),
             last_fault: None,
-            suspect: None,
+            suspects: Vec::new(),
             changed: None,
         }
     }

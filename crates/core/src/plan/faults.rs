@@ -42,8 +42,20 @@ impl Fallen<'_> {
         matches!(kind, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
     }
 
+    /// Whether it ran on several GPUs and ended with words of its own, which is a fault for others if it has several processes.
+    fn may_be_peers(&self) -> bool {
+        self.placement.gpus.len() > 1 && !self.may_have_begun() && !self.was_refused()
+    }
+
     fn was_refused(&self) -> bool {
         self.exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::MpsRefused)
+    }
+
+    /// Whether one of its GPUs had a fault so short a time before that it may have died of it.
+    fn came_after_fault(&self, state: &State) -> bool {
+        let window = state.options().fault_window;
+        let mut faults = self.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.last_fault);
+        faults.any(|at| at <= self.at && self.at.since(at) <= window)
     }
 
     fn started(&self) -> Millis {
@@ -68,7 +80,7 @@ pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     }
     fallen.sort_by_key(|f| (f.at, f.job.spec.id));
     while !fallen.is_empty() {
-        let group = together(options, &mut fallen);
+        let group = together(state, &mut fallen);
         let still_running = state.active().iter().filter_map(|id| state.job(*id)).any(|other| {
             matches!(&other.phase, Phase::Running { placement, .. } | Phase::Launching { placement, .. }
                 if group.iter().any(|f| same_server(options, f.job, f.placement, other, placement)))
@@ -84,14 +96,17 @@ pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     }
 }
 
-/// The first of those that died, and all that died with it; takes them out of the list.
-fn together<'a>(options: &Options, fallen: &mut Vec<Fallen<'a>>) -> Vec<Fallen<'a>> {
+/// The first of those that died, and all that died with it: they shared a GPU, or one job on their GPUs may have caused it.
+/// Takes them out of the list.
+fn together<'a>(state: &State, fallen: &mut Vec<Fallen<'a>>) -> Vec<Fallen<'a>> {
+    let options = state.options();
     let mut group = vec![fallen.remove(0)];
     loop {
         let with = |one: &Fallen<'_>, other: &Fallen<'_>| {
             let apart = one.at.since(other.at).max(other.at.since(one.at));
-            same_server(options, one.job, one.placement, other.job, other.placement)
-                && apart <= options.fault_window
+            let suspected = || suspects(state, one).any(|a| suspects(state, other).any(|b| a.job == b.job));
+            apart <= options.fault_window
+                && (same_server(options, one.job, one.placement, other.job, other.placement) || suspected())
         };
         let (more, rest): (Vec<_>, Vec<_>) =
             std::mem::take(fallen).into_iter().partition(|other| group.iter().any(|one| with(one, other)));
@@ -148,20 +163,23 @@ fn likeliest<'a, 'b>(state: &State, group: &[&'b Fallen<'a>]) -> Option<(&'b Fal
     Some((first, because))
 }
 
-/// A job that ended a short time ago and may have torn down the server: see [`Suspect`].
-fn ended_before(state: &State, group: &[Fallen<'_>]) -> Option<JobId> {
+/// Jobs that ended shortly before it or with it, and may have torn down its server: see [`Suspect`].
+fn suspects<'s>(state: &'s State, f: &Fallen<'_>) -> impl Iterator<Item = &'s Suspect> {
     let options = state.options();
-    let of_server = |f: &Fallen<'_>, suspect: &Suspect| {
-        let apart = f.at.since(suspect.at).max(suspect.at.since(f.at));
-        (options.mps_multi_user || suspect.uid == f.job.spec.user.uid)
+    let (at, started, uid) = (f.at, f.started(), f.job.spec.user.uid);
+    let gpus: Vec<_> = f.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)).collect();
+    gpus.into_iter().flat_map(|gpu| &gpu.suspects).filter(move |suspect| {
+        let apart = at.since(suspect.at).max(suspect.at.since(at));
+        (options.mps_multi_user || suspect.uid == uid)
             && apart <= options.fault_window
-            && f.started() <= suspect.at
-    };
-    let suspects = group.iter().flat_map(|f| {
-        let gpus = f.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.suspect);
-        gpus.filter(move |suspect| of_server(f, suspect))
-    });
-    suspects.min_by_key(|suspect| (suspect.at, suspect.job)).map(|suspect| suspect.job)
+            && started <= suspect.at
+    })
+}
+
+/// The first of those to end.
+fn ended_before(state: &State, group: &[Fallen<'_>]) -> Option<JobId> {
+    let all = group.iter().flat_map(|f| suspects(state, f));
+    all.min_by_key(|suspect| (suspect.at, suspect.job)).map(|suspect| suspect.job)
 }
 
 /// One that died alone of its own fault has failed. Of several it is not known whose fault it was, and nobody's log or
@@ -170,21 +188,26 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
     let ended_before = ended_before(state, group);
     let began: Vec<&Fallen<'_>> = group.iter().filter(|f| f.may_have_begun()).collect();
     let faulted = group.iter().any(|f| f.names_fault() || f.was_refused()) || began.len() > 1;
-    let likeliest = likeliest(state, &began).filter(|_| ended_before.is_none() && faulted);
+    let peers = group.iter().find(|f| f.may_be_peers());
+    let peers = peers.map(|f| (f, "it ran on several GPUs, and its log names another error".into()));
+    let likeliest = peers.or_else(|| likeliest(state, &began)).filter(|_| ended_before.is_none() && faulted);
+    // Somebody's fault, though all who named it are judged already.
+    let noticed = group.iter().any(|f| f.came_after_fault(state));
     let culprit = ended_before.or_else(|| likeliest.as_ref().map(|(f, _)| f.job.spec.id));
     for fallen in group {
         let id = fallen.job.spec.id;
         let line = fallen.line();
         let others = || group.iter().map(|f| f.job.spec.id).filter(|other| *other != id).collect();
+        let only = group.iter().all(|f| f.job.spec.id == id || f.was_refused());
         let (state, reason) = match &likeliest {
-            Some((one, because)) if one.job.spec.id == id && began.len() == 1 && one.names_fault() => {
+            Some((one, because)) if one.job.spec.id == id && only && one.names_fault() => {
                 let because = because.clone();
                 (JobState::Failed, Reason::FaultCulprit { line, victims: others(), because })
             }
             Some((one, because)) if one.job.spec.id == id => {
                 (JobState::Pending, Reason::FaultSuspect { line, others: others(), because: because.clone() })
             }
-            _ if culprit.is_some() || fallen.was_refused() => {
+            _ if (culprit.is_some() && (faulted || noticed)) || fallen.was_refused() => {
                 (JobState::Pending, Reason::FaultVictim { culprit, line })
             }
             // Nobody else died: it was an error of its own.

@@ -13,6 +13,9 @@ use crate::recovery::{EvidenceKind, Said};
 use crate::spec::GpuId;
 use crate::units::Millis;
 
+/// Jobs that are suspected on one GPU at a time, at most.
+const MOST_SUSPECTS: usize = 64;
+
 /// Commands whose faults are remembered at most.
 const FAULT_MEMORY: usize = 10_000;
 
@@ -163,8 +166,8 @@ impl State {
     /// Whether a client of MPS on these GPUs died of a fault so short a time ago that others may still die of it.
     fn faulted_lately(&self, placement: &Placement) -> bool {
         let lately = |at: Millis| self.now.since(at) <= self.options.fault_window;
-        placement.sharing == SharingMode::Mps
-            && placement.gpus.iter().any(|g| self.gpu(*g).and_then(|gpu| gpu.last_fault).is_some_and(lately))
+        let on = |gpu: &Gpu| gpu.last_fault.is_some_and(lately) || gpu.suspects.iter().any(|s| lately(s.at));
+        placement.sharing == SharingMode::Mps && placement.gpus.iter().any(|g| self.gpu(*g).is_some_and(on))
     }
 
     /// A fatal fault under MPS: whose it was is decided when all who died of it are known.
@@ -222,8 +225,8 @@ impl State {
             Reason::FaultSuspect { .. } | Reason::FaultCulprit { .. } => (job.spec.command_key, true),
             // One that ended before is not judged itself.
             Reason::FaultVictim { culprit: Some(culprit), .. } => {
-                let suspects = gpus.iter().filter_map(|g| self.gpu(*g)?.suspect);
-                let Some(suspect) = suspects.into_iter().find(|s| s.job == *culprit) else { return };
+                let mut suspects = gpus.iter().filter_map(|g| self.gpu(*g)).flat_map(|gpu| &gpu.suspects);
+                let Some(suspect) = suspects.find(|s| s.job == *culprit) else { return };
                 (suspect.command, false)
             }
             _ => return,
@@ -243,14 +246,23 @@ impl State {
 
     /// A command that one fault was put down to has ended well where only its own fault could have ended it.
     fn clear_of_fault(&mut self, key: u64) {
-        if self.faults_of(key) == 1 && self.cleared.len() < FAULT_MEMORY && self.cleared.insert(key) {
+        if self.faults_of(key) == 1 && self.cleared.insert(key) {
             self.faulted.remove(&key);
+            if self.cleared.len() > FAULT_MEMORY {
+                self.cleared.pop_first();
+            }
         }
     }
 
     fn suspect(&mut self, gpus: &[GpuId], suspect: Suspect) {
+        let (now, window) = (self.now, self.options.fault_window);
         for gpu in gpus {
-            let _ = self.change_gpu(*gpu, |gpu, _| gpu.suspect = Some(suspect));
+            let _ = self.change_gpu(*gpu, |gpu, _| {
+                gpu.suspects.retain(|s| now.since(s.at) <= window);
+                if gpu.suspects.len() < MOST_SUSPECTS {
+                    gpu.suspects.push(suspect);
+                }
+            });
         }
     }
 
