@@ -257,7 +257,8 @@ class Bench:
             self.neighbours.pop(gpu)
         errors = [last_error(log) for _, log in training]
         row = {"case": case, "died": {str(gpu): what for gpu, what in died.items()}, "stuck": stuck, "late": late, "errors": errors}
-        print(f"{case}: {'neighbours on ' + ', '.join(str(gpu) for gpu in sorted(died)) + ' died' if died else 'nobody died'}{', stuck: ' + str(stuck) if stuck else ''}", flush=True)
+        said = f"neighbours on GPU {', '.join(map(str, sorted(died)))} died" if died else "no neighbour died"
+        print(f"{case}: {said}{f', stuck on GPU {stuck}' if stuck else ''}", flush=True)
         return row
 
 
@@ -299,10 +300,10 @@ def main():
         end(pid)
     if not options.rehearse:
         subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=os.environ | bench.env, check=False)
-    print(f"\n{'CASE':14} TRIALS  A NEIGHBOUR DIED  BOTH DIED  STUCK")
+    print(f"\n{'CASE':17} TRIALS  A NEIGHBOUR DIED  BOTH DIED  STUCK")
     for case in options.cases.split(","):
         of = [row for row in rows if row["case"] == case]
-        print(f"{case:14} {len(of):6}  {sum(bool(row['died']) for row in of):16}  {sum(len(row['died']) == 2 for row in of):9}  {sum(bool(row['stuck']) for row in of):5}")
+        print(f"{case:17} {len(of):6}  {sum(bool(row['died']) for row in of):16}  {sum(len(row['died']) == 2 for row in of):9}  {sum(bool(row['stuck']) for row in of):5}")
 
 
 if __name__ == "__main__":

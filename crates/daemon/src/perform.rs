@@ -46,13 +46,13 @@ fn living(supervisor: ProcessRef) -> Vec<u32> {
 }
 
 /// Has all processes of a job stand still.
-fn stop(pids: &[u32], group: Option<&Group>) {
+fn stop(supervisor: ProcessRef, group: Option<&Group>) {
     if let Some(group) = group {
         // Where it is gone, so are they.
         let _ = group.freeze();
         return;
     }
-    for pid in pids.iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+    for pid in living(supervisor).into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
         // It may have ended.
         let _ = kill_process(pid, Signal::STOP);
     }
@@ -130,13 +130,11 @@ impl Performer {
         // its time.
         let (sharing, uid, gpus) = (self.sharing.clone(), job.spec.user.uid, placement.gpus.len());
         let leave = move || {
-            let pids = living(supervisor);
-            let clients = sharing.clients(uid, &pids);
+            let clients = sharing.clients(uid, &living(supervisor));
             if clients.as_ref().map_or(gpus > 1, |clients| clients.len() > 1) {
                 // Kernels of one process wait for those of another, and to end either, even through the control daemon, is a
                 // fault for all clients around. Stopped all at once they come to rest, and can be killed.
-                // Anew: the control daemon may have taken its time.
-                stop(&living(supervisor), group.as_ref());
+                stop(supervisor, group.as_ref());
                 std::thread::sleep(DRAIN);
                 let _ = signal(supervisor, child, group.as_ref(), EndLevel::Kill);
                 return;

@@ -336,7 +336,6 @@ impl Physics {
         self.kill(now, &victims, Some(&Notice::Fault));
     }
 
-    /// Terminates the MPS clients of a user among these processes. Returns how many there were.
     /// Which of these processes are clients of this user's MPS server: a process on several GPUs is one.
     pub(crate) fn clients(&self, uid: u32, pids: &[u32]) -> Vec<u32> {
         let found: BTreeSet<u32> = self.clients_of(uid, pids).map(|(_, tenant)| tenant.arrival.pid).collect();
@@ -354,6 +353,7 @@ impl Physics {
         })
     }
 
+    /// Terminates the MPS clients of a user among these processes. Returns how many there were.
     pub(crate) fn terminate(&mut self, now: f64, uid: u32, pids: &[u32]) -> usize {
         let clients: Vec<TenantId> = self.clients_of(uid, pids).map(|(id, _)| id).collect();
         self.kill(now, &clients, Some(&Notice::Terminated));

@@ -184,7 +184,7 @@ fn a_fatal_fault_under_mps_requeues_the_victims() {
     let culprit = daemon.submit(task(&args, Some(4)));
     let over = daemon.end_of(culprit);
     assert_eq!(over.job.state, "FAILED", "{}", over.job.reason.text);
-    // Whose fault it was is known once it faults again where nobody else could have caused that.
+    // Outside MPS only its own fault can end it: there it fails.
     let codes: Vec<String> =
         over.attempts.iter().map(|a| format!("{} {}", a.sharing, a.verdict.clone().unwrap().code)).collect();
     assert_eq!(codes, ["mps MpsFaultSuspect", "time-slice NonZeroExit"]);

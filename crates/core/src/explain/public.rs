@@ -1,7 +1,7 @@
 //! What any user may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
 //! of an error, which belong to the job's owner.
 
-use super::text::{set_aside, took_down, torn_down};
+use super::text::{fault_under_mps, set_aside, torn_down};
 use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
@@ -86,15 +86,10 @@ impl Reason {
                 format!("{}; requeued without charge", torn_down(*culprit))
             }
             Self::FaultSuspect { line: _, others, because: _ } => {
-                let mut text = "a fatal GPU fault under MPS".to_owned();
-                took_down(&mut text, others);
+                let text = fault_under_mps(others);
                 format!("{text}, and this job is suspected; requeued without charge, to run outside MPS")
             }
-            Self::FaultCulprit { line: _, victims, because: _ } => {
-                let mut text = "a fatal GPU fault under MPS".to_owned();
-                took_down(&mut text, victims);
-                text
-            }
+            Self::FaultCulprit { line: _, victims, because: _ } => fault_under_mps(victims),
             Self::GpuLost { line: _ } => "its GPU went away".into(),
         }
     }

@@ -7,12 +7,15 @@ use crate::spec::JobId;
 use crate::units::MiB;
 use std::fmt;
 
-pub(super) fn took_down(text: &mut String, victims: &[JobId]) {
-    if !victims.is_empty() {
-        let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
+/// A fault under MPS and who died of it with the job.
+pub(super) fn fault_under_mps(others: &[JobId]) -> String {
+    let mut text = "a fatal GPU fault under MPS".to_owned();
+    if !others.is_empty() {
+        let ids: Vec<String> = others.iter().map(ToString::to_string).collect();
         let jobs = if ids.len() == 1 { "job" } else { "jobs" };
         text.push_str(&format!(" took {jobs} {} down", ids.join(", ")));
     }
+    text
 }
 
 /// What became of the MPS server under a job, and whose doing it is held to be.
@@ -299,14 +302,12 @@ impl fmt::Display for Reason {
                 write!(f, "{}; requeued without charge; log: {line}", torn_down(*culprit))
             }
             Self::FaultSuspect { line, others, because } => {
-                let mut text = "a fatal GPU fault under MPS".to_owned();
-                took_down(&mut text, others);
+                let text = fault_under_mps(others);
                 let last = "requeued without charge, to run outside MPS";
                 write!(f, "{text}, and this job is suspected ({because}); {last}; log: {line}")
             }
             Self::FaultCulprit { line, victims, because } => {
-                let mut text = "a fatal GPU fault under MPS".to_owned();
-                took_down(&mut text, victims);
+                let text = fault_under_mps(victims);
                 write!(f, "{text} ({because}); this command no longer runs under MPS; log: {line}")
             }
             Self::GpuLost { line } => write!(f, "its GPU went away: {line}"),

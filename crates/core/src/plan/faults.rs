@@ -182,8 +182,8 @@ fn ended_before(state: &State, group: &[Fallen<'_>]) -> Option<JobId> {
     all.min_by_key(|suspect| (suspect.at, suspect.job)).map(|suspect| suspect.job)
 }
 
-/// One that died alone of its own fault has failed. Of several it is not known whose fault it was, and nobody's log or
-/// server says: the likeliest runs again where only its own fault can end it, the others as before.
+/// A job that died alone of a fault has failed. Of several the culprit is not known, neither from their logs nor from the
+/// server's: the likeliest runs again where only its own fault can end it, the others as before.
 fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
     let ended_before = ended_before(state, group);
     let began: Vec<&Fallen<'_>> = group.iter().filter(|f| f.may_have_begun()).collect();
@@ -191,7 +191,7 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
     let peers = group.iter().find(|f| f.may_be_peers());
     let peers = peers.map(|f| (f, "it ran on several GPUs, and its log names another error".into()));
     let likeliest = peers.or_else(|| likeliest(state, &began)).filter(|_| ended_before.is_none() && faulted);
-    // Somebody's fault, though all who named it are judged already.
+    // A fault was seen on one of their GPUs, and the jobs whose logs name it may be judged already.
     let noticed = group.iter().any(|f| f.came_after_fault(state));
     let culprit = ended_before.or_else(|| likeliest.as_ref().map(|(f, _)| f.job.spec.id));
     for fallen in group {
@@ -210,7 +210,7 @@ fn verdicts(state: &State, group: &[Fallen<'_>], plan: &mut Plan) {
             _ if (culprit.is_some() && (faulted || noticed)) || fallen.was_refused() => {
                 (JobState::Pending, Reason::FaultVictim { culprit, line })
             }
-            // Nobody else died: it was an error of its own.
+            // No fault was seen: the error is the job's own.
             _ => {
                 let (status, evidence) = (fallen.exit.status.to_string(), fallen.exit.evidence.clone());
                 (JobState::Failed, Reason::CommandFailed { status, evidence })
