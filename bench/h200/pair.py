@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""A training of two processes on two GPUs under `carma serve`, beside a training on each: cancelled, and out of memory at its limit.
+"""A training of two processes on two GPUs under `carma serve`, beside a training on each: killed from outside, cancelled, and out of memory at its limit.
 
     python3 bench/h200/pair.py --carma target/release/carma --out results
 
-All are clients of MPS. `carma cancel` has to leave the neighbours alone; what an out-of-memory of the pair does to them cannot be helped (`peers.py`
+All are clients of MPS. `carma cancel` has to leave the neighbours alone; what a death or an out-of-memory of the pair does to them cannot be helped (`peers.py`
 measures that without carma), but none of them may be held responsible, and all have to go on. Two GPUs, about four minutes. `--virtual` rehearses on
 two virtual GPUs, without PyTorch, where neighbours never die. Writes pair.json.
 """
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,19 @@ def works(carma, job):
     wait_for(lambda: "step " in carma.text("logs", str(job)) or carma.show(job)["job"]["ended_ms"], 90, f"job {job} to work")
 
 
+def kill(job):
+    """As the kernel does for want of memory, or an administrator. Its other process asked to be killed with it."""
+    mine = f"CARMA_JOB_ID={job}".encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                env = file.read().split(b"\0")
+            if mine in env and not any(var.startswith(b"RANK=") for var in env):
+                os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            continue
+
+
 def attempts(carma, jobs):
     return [carma.show(job)["job"]["attempts"] for job in jobs]
 
@@ -49,8 +63,24 @@ def play(options, carma):
         if not options.virtual:
             wait_for(lambda marks=marks: len(read_marks(marks)) > 2, 90, "a neighbour's first steps")
     rows = []
+    for trial in range(options.kills):
+        # Each of another command: that of the first is kept out of MPS afterwards.
+        job = pair(carma, 16, 6000 + trial)
+        works(carma, job)
+        time.sleep(2)
+        before = attempts(carma, neighbours)
+        kill(job)
+        carma.over([job], 30, "the pair to end")
+        # A verdict takes up to `[recovery] fault-window`.
+        time.sleep(12)
+        for neighbour in neighbours:
+            carma.running(neighbour)
+        rows.append({"what": "killed", "died": sum(attempts(carma, neighbours)) - sum(before), "pair": story(carma.show(job))})
+        print(f"killed, {trial + 1}: {rows[-1]['died']} of 2 neighbours died", flush=True)
+        if not options.virtual:
+            time.sleep(18)
     for trial in range(options.cancels):
-        job = pair(carma, 16, 5000)
+        job = pair(carma, 16, 5000 + trial)
         works(carma, job)
         time.sleep(2)
         before, since = attempts(carma, neighbours), time.time()
@@ -77,13 +107,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--carma", required=True)
     parser.add_argument("--out", required=True)
+    parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--cancels", type=int, default=3)
     parser.add_argument("--virtual", action="store_true")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
     options.virtual_gpus = "virtual:2xA100-80GB"
     os.makedirs(options.out, exist_ok=True)
-    carma = Carma(options, "oracle-magm", "mps")
+    carma = Carma(options, "oracle-magm", "mps", '[sampling]\nwindow = "5s"\n[mps]\ncaps = true\n')
     result = record(options, carma, play, "pair.json")
     for what in [*(row["pair"] for row in result["rows"]), *result["neighbours"]]:
         for number, attempt in enumerate(what["attempts"], 1):

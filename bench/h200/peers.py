@@ -7,6 +7,11 @@ A training of two processes, one a GPU, that average their gradients (NCCL), and
 clients of one MPS server. The training ends in one of several ways, and the neighbours are looked at for the next seconds. carma is not asked: what
 is measured is the driver. `one` is the same with a training of one process on both GPUs. About eight minutes on two GPUs; `--rehearse` plays it on the CPU.
 Writes peers.json.
+
+    python3 bench/h200/peers.py --out results --cases address,kill,terminate,memory --beside same,other,none
+
+`--beside` has neighbours on both GPUs that are clients of the `same` server, of another one (`other`: a control daemon of their own, as those of another user
+have with carma), and of `none` (time-sliced): does a fault cross from one server to another?
 """
 
 import argparse
@@ -37,7 +42,10 @@ CASES = {
     "memory-terminate": "the first process meets its memory limit and exits; the second is ended through the control daemon, then SIGKILL",
     "no-peers": "as `memory`, but the processes exchange through host memory (NCCL_P2P_DISABLE=1)",
     "one": "SIGKILL to a training of one process on both GPUs",
+    "address": "one process, the halves of a model on two GPUs, writes to an invalid address on the first",
 }
+# Whose clients the neighbours are.
+BESIDE = {"same": "the training's server", "other": "a server of another control daemon", "none": "no server (time-sliced)"}
 LIMIT_GIB = 8
 START_S = 90
 WATCH_S = 5
@@ -105,14 +113,25 @@ def rank_of(rank, meet, path, runs_out, rehearse):
             kept.append(torch.ones(64 << 20, device=device))
 
 
-def both(path, rehearse):
-    """One process, the halves of a model on two GPUs."""
+def illegal_address():
+    code = 'extern "C" __global__ void wild(unsigned long long where) { *(volatile int *)where = 1; }'
+    torch.cuda._compile_kernel(code, "wild")(grid=(1, 1, 1), block=(1, 1, 1), args=(0x10,))
+    torch.cuda.synchronize()
+
+
+def both(path, faults_after, rehearse):
+    """One process, the halves of a model on two GPUs. `faults_after`: seconds until it writes to an invalid address."""
     near, far = ("cpu", "cpu") if rehearse else ("cuda:0", "cuda:1")
     width = 32 if rehearse else 2048
     first = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8))).to(near)
     second = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8))).to(far)
     rows = torch.randn(256, width, device=near)
+    began = time.time()
     while True:
+        if faults_after and time.time() - began > faults_after:
+            if rehearse:
+                raise RuntimeError("CUDA error: rehearsed")
+            illegal_address()
         loss = second(first(rows).to(far, non_blocking=True)).square().mean()
         loss.backward()
         loss.item()
@@ -147,27 +166,37 @@ def last_error(log):
     return lines[0][:160] if lines else ""
 
 
+def named(key):
+    gpu, of = key
+    return f"{gpu}" if of == "same" else f"{gpu} ({of})"
+
+
 class Bench:
     def __init__(self, options, work):
         self.options = options
         self.work = work
-        self.env = {"CUDA_MPS_PIPE_DIRECTORY": f"{work}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{work}/log"}
+        self.env = self.server("same")
+        # By GPU and by whose client it is.
         self.neighbours = {}
         self.count = 0
+
+    def server(self, of):
+        return {"CUDA_MPS_PIPE_DIRECTORY": f"{self.work}/{of}-pipe", "CUDA_MPS_LOG_DIRECTORY": f"{self.work}/{of}-log"}
 
     def file(self, name):
         self.count += 1
         return f"{self.work}/{self.count}-{name}"
 
     def start_neighbours(self):
-        for gpu in (0, 1):
-            if gpu in self.neighbours:
+        for key in [(gpu, of) for gpu in (0, 1) for of in self.options.beside]:
+            if key in self.neighbours:
                 continue
             path, log = self.file("beat"), self.file("log")
-            pid = child(lambda: neighbour(gpu, path, self.options.rehearse), log, self.env)
-            self.neighbours[gpu] = (pid, path, log)
-        for gpu, (pid, path, log) in list(self.neighbours.items()):
-            self.until_told(path, 0.0, [(pid, log)], f"the neighbour on GPU {gpu}")
+            # Without a control daemon behind its pipe a process is no client.
+            pid = child(lambda key=key: neighbour(key[0], path, self.options.rehearse), log, self.server(key[1]))
+            self.neighbours[key] = (pid, path, log)
+        for key, (pid, path, log) in list(self.neighbours.items()):
+            self.until_told(path, 0.0, [(pid, log)], f"the neighbour {named(key)}")
 
     def until_told(self, path, since, children, what):
         over = time.time() + START_S
@@ -200,7 +229,8 @@ class Bench:
     def trial(self, case):
         rehearse = self.options.rehearse
         self.start_neighbours()
-        ranks = 1 if case == "one" else 2
+        ranks = 1 if case in ("one", "address") else 2
+        faults_after = 2 if case == "address" else None
         meet, path = self.file("meet"), self.file("beat")
         limits = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={LIMIT_GIB}G,1={LIMIT_GIB}G"}
         if case == "no-peers":
@@ -209,10 +239,15 @@ class Bench:
         training = []
         for rank in range(ranks):
             log = self.file(f"rank{rank}")
-            run = (lambda: both(path, rehearse)) if ranks == 1 else (lambda rank=rank: rank_of(rank, meet, path, runs_out, rehearse))
+            run = (lambda: both(path, faults_after, rehearse)) if ranks == 1 else (lambda rank=rank: rank_of(rank, meet, path, runs_out, rehearse))
             training.append((child(run, log, self.env | limits), log))
         self.until_told(path, 0.0, training, case)
-        if runs_out:
+        if faults_after:
+            # It ends by itself.
+            over = time.time() + START_S
+            while ended(training[0][0]) is None and time.time() < over:
+                time.sleep(0.01)
+        elif runs_out:
             over = time.time() + START_S
             codes = {}
             while 0 not in codes and time.time() < over:
@@ -238,27 +273,31 @@ class Bench:
                 os.killpg(pid, signal.SIGTERM if case == "term" else signal.SIGKILL)
         at = time.time()
         died = {}
-        while time.time() < at + WATCH_S and len(died) < 2:
-            for gpu, (pid, _, log) in self.neighbours.items():
-                if gpu not in died:
+        while time.time() < at + WATCH_S and len(died) < len(self.neighbours):
+            for key, (pid, _, log) in self.neighbours.items():
+                if key not in died:
                     code = ended(pid)
                     if code is not None:
-                        died[gpu] = {"code": code, "after_s": round(time.time() - at, 2), "error": last_error(log)}
+                        died[key] = {"code": code, "after_s": round(time.time() - at, 2), "error": last_error(log)}
             time.sleep(0.02)
-        stuck = [gpu for gpu, (_, path, _) in self.neighbours.items() if gpu not in died and time.time() - told_at(path) > 3]
+        stuck = [key for key, (_, path, _) in self.neighbours.items() if key not in died and time.time() - told_at(path) > 3]
         for pid, _ in training:
             end(pid)
-        for gpu in [*died, *stuck]:
-            end(self.neighbours.pop(gpu)[0])
+        for key in [*died, *stuck]:
+            end(self.neighbours.pop(key)[0])
         # The server takes no client for some seconds after a fault, and what is left of the training may be one.
         time.sleep(5)
-        late = [gpu for gpu, (pid, _, _) in self.neighbours.items() if ended(pid) is not None]
-        for gpu in late:
-            self.neighbours.pop(gpu)
+        late = [key for key, (pid, _, _) in self.neighbours.items() if ended(pid) is not None]
+        for key in late:
+            self.neighbours.pop(key)
         errors = [last_error(log) for _, log in training]
-        row = {"case": case, "died": {str(gpu): what for gpu, what in died.items()}, "stuck": stuck, "late": late, "errors": errors}
-        said = f"neighbours on GPU {', '.join(map(str, sorted(died)))} died" if died else "no neighbour died"
-        print(f"{case}: {said}{f', stuck on GPU {stuck}' if stuck else ''}", flush=True)
+        died = {named(key): what for key, what in sorted(died.items())}
+        stuck, late = [named(key) for key in stuck], [named(key) for key in late]
+        row = {"case": case, "died": died, "stuck": stuck, "late": late, "errors": errors}
+        said = f"neighbours on GPU {', '.join(died)} died" if died else "no neighbour died"
+        if stuck:
+            said += f", stuck on GPU {', '.join(stuck)}"
+        print(f"{case}: {said}", flush=True)
         return row
 
 
@@ -266,21 +305,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="results")
     parser.add_argument("--cases", default=",".join(CASES), help="of: " + ", ".join(CASES))
+    parser.add_argument("--beside", default="same", help="of: " + ", ".join(BESIDE))
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--budget", type=float, default=520, help="seconds after which no trial begins")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, without MPS")
     options = parser.parse_args()
-    unknown = [case for case in options.cases.split(",") if case not in CASES]
-    if unknown:
-        parser.error(f"unknown case {unknown[0]}; there are {', '.join(CASES)}")
+    options.beside = options.beside.split(",")
+    for given, known in ((options.cases.split(","), CASES), (options.beside, BESIDE)):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            parser.error(f"unknown {unknown[0]}; there are {', '.join(known)}")
     os.makedirs(options.out, exist_ok=True)
     work = tempfile.mkdtemp(prefix="carma-peers-")
     bench = Bench(options, work)
     machine = {"date": time.strftime("%Y-%m-%d"), "kernel": platform.release(), "torch": torch.__version__}
     if not options.rehearse:
-        for folder in ("pipe", "log"):
-            os.mkdir(f"{work}/{folder}")
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=os.environ | bench.env, check=True)
+        for of in {"same", *options.beside} - {"none"}:
+            for folder in bench.server(of).values():
+                os.mkdir(folder)
+            subprocess.run(["nvidia-cuda-mps-control", "-d"], env=os.environ | bench.server(of), check=True)
         query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
         machine["gpus"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
         # Children can only use CUDA if this process never does.
@@ -299,11 +342,16 @@ def main():
     for pid, _, _ in bench.neighbours.values():
         end(pid)
     if not options.rehearse:
-        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=os.environ | bench.env, check=False)
-    print(f"\n{'CASE':17} TRIALS  A NEIGHBOUR DIED  BOTH DIED  STUCK")
+        for of in {"same", *options.beside} - {"none"}:
+            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=os.environ | bench.server(of), check=False)
+    print(f"\n{'CASE':17} {'BESIDE':6} TRIALS  A NEIGHBOUR DIED  BOTH DIED  STUCK")
     for case in options.cases.split(","):
-        of = [row for row in rows if row["case"] == case]
-        print(f"{case:17} {len(of):6}  {sum(bool(row['died']) for row in of):16}  {sum(len(row['died']) == 2 for row in of):9}  {sum(bool(row['stuck']) for row in of):5}")
+        for of in options.beside:
+            trials = [row for row in rows if row["case"] == case]
+            names = {named((gpu, of)) for gpu in (0, 1)}
+            died = [len(names & row["died"].keys()) for row in trials]
+            stuck = sum(bool(names & set(row["stuck"])) for row in trials)
+            print(f"{case:17} {of:6} {len(trials):6}  {sum(map(bool, died)):16}  {died.count(2):9}  {stuck:5}")
 
 
 if __name__ == "__main__":

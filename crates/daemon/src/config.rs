@@ -191,7 +191,8 @@ section! {
     /// Out-of-memory and faults.
     #[derive(Copy)]
     pub struct RecoveryConfig "recovery" {
-        /// `graded` raises the memory of the next attempt step by step; `exclusive` gives it a GPU alone at once.
+        /// `graded` raises the memory of the next attempt step by step; `exclusive` gives it a GPU alone at once. Default: that of
+        /// the policy's authors, `exclusive` for CARMA's (`oracle-`, `or-` and `est-`), else `graded`.
         pub method: RecoveryMethod = Is("\"graded\""),
         /// How often running out of GPU memory is retried, for jobs that do not say.
         pub max_retries: u32 = Is("5"),
@@ -203,7 +204,7 @@ section! {
 section! {
     /// The MPS daemons.
     pub struct MpsConfig "mps" {
-        /// Hard limits of GPU memory from forecasts.
+        /// Hard limits of GPU memory from forecasts. Default: `true` under `adaptive` and `carma`; published policies have none.
         pub caps: bool = Is("true"),
         /// One server for all users; docs/sharing.md says what that gives up.
         pub multi_user: bool = Is("false"),
@@ -230,7 +231,7 @@ section! {
         /// How long the progress of a job is measured before its limit counts as broken.
         pub slowdown_window: Span = Is("\"15s\""),
         /// Jobs may be suspended for the sake of others, where they would else be ended or make others wait. Needs a driver that can
-        /// (`carma doctor`).
+        /// (`carma doctor`). Default: `true` under `adaptive` and `carma`; published policies suspend nothing.
         pub suspend: bool = Is("true"),
     }
 }
@@ -322,12 +323,11 @@ impl Config {
     /// # Errors
     /// The key and what is wrong with its value.
     pub fn options(&self, admin_uid: u32) -> Result<Options, (&'static str, String)> {
-        let mut options = Options { admin_uid, ..Options::default() };
-        if let Some(name) = &self.policy {
-            options.policy = presets::by_name(name).ok_or_else(|| {
-                ("policy", format!("there is no policy '{name}'; there are {}", presets::NAMES.join(", ")))
-            })?;
-        }
+        let name = self.policy.as_deref().unwrap_or("adaptive");
+        let policy = presets::by_name(name).ok_or_else(|| {
+            ("policy", format!("there is no policy '{name}'; there are {}", presets::NAMES.join(", ")))
+        })?;
+        let mut options = Options { admin_uid, ..Options::of(policy) };
         if let Some(objective) = self.queue.objective {
             options.policy = match &*options.policy.name {
                 "adaptive" => presets::adaptive(objective),
@@ -403,7 +403,7 @@ impl Config {
         set(&mut options.mps_cooldown, self.mps.cooldown);
         set(&mut options.kill_grace, self.jobs.kill_grace);
         set(&mut options.slowdown_window, self.jobs.slowdown_window);
-        options.suspends = self.jobs.suspend.unwrap_or(true);
+        options.suspends = self.jobs.suspend.unwrap_or(options.suspends);
         if let Some(most) = self.jobs.max_slowdown {
             options.max_slowdown =
                 Some(Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most)).ok_or_else(

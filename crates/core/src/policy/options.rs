@@ -278,3 +278,14 @@ impl Default for Options {
         }
     }
 }
+
+impl Options {
+    /// The defaults under a policy, as its authors ran it: recovery from out-of-memory by their method, hard limits of memory and
+    /// suspension under carma's own policies only.
+    #[must_use]
+    pub fn of(policy: Policy) -> Self {
+        let ours = presets::is_ours(&policy.name);
+        let recovery = presets::recovery_of(&policy.name);
+        Self { policy, recovery, caps: ours, suspends: ours, ..Self::default() }
+    }
+}

@@ -207,10 +207,14 @@ pub fn by_name(name: &str) -> Option<Policy> {
     })
 }
 
+/// Whether a policy is carma's own, not a published one.
+pub(super) fn is_ours(name: &str) -> bool {
+    matches!(name.split(':').next(), Some("adaptive" | "carma"))
+}
+
 /// How the authors of a policy recovered from out-of-memory: CARMA retries on a GPU alone at once,
 /// its successor and carma raise the floor step by step.
-#[must_use]
-pub fn recovery_of(name: &str) -> RecoveryMethod {
+pub(super) fn recovery_of(name: &str) -> RecoveryMethod {
     let base = name.split(':').next().unwrap_or(name);
     match base {
         "oracle-ff" | "oracle-bf" | "oracle-magm" | "oracle-lug" | "or-rr" | "or-magm" | "or-lug"
@@ -222,6 +226,7 @@ pub fn recovery_of(name: &str) -> RecoveryMethod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Options;
 
     #[test]
     fn every_listed_name_exists_and_keeps_its_name() {
@@ -243,6 +248,17 @@ mod tests {
             let policy = adaptive(objective);
             assert_eq!(by_name(&format!("adaptive:{}", objective.name())), Some(policy.clone()));
             assert_eq!(by_name(&policy.name), Some(policy));
+        }
+    }
+
+    #[test]
+    fn published_policies_run_as_their_authors_had_them() {
+        for name in NAMES {
+            let options = Options::of(by_name(name).unwrap());
+            let ours = matches!(*name, "carma") || name.starts_with("adaptive");
+            assert_eq!((options.caps, options.suspends), (ours, ours), "{name}");
+            let original = ["or-", "oracle-", "est-"].iter().any(|start| name.starts_with(start));
+            assert_eq!(options.recovery == RecoveryMethod::Exclusive, original, "{name}");
         }
     }
 

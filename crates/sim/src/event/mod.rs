@@ -34,7 +34,7 @@ mod world;
 use crate::trace::Workload;
 use baselines::{Baseline, BaselineError};
 use carma_core::model::SharingMode;
-use carma_core::policy::{Options, Policy, RecoveryMethod, presets};
+use carma_core::policy::{Options, Policy, RecoveryMethod};
 use carma_interference::kace::trained::Trained;
 use knowledge::Knowledge;
 use outcome::RunResult;
@@ -63,23 +63,14 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A run of one of the core's policies as its authors ran it: recovery from out-of-memory by
-    /// their method (unless another is named), hard caps and suspension only under carma's own policies, one
-    /// MPS server for all users.
+    /// A run of one of the core's policies as its authors ran it ([`Options::of`]), recovery by another method if one is named,
+    /// with one MPS server for all users.
     #[must_use]
     pub fn new(policy: Policy, sharing: SharingMode, recovery: Option<RecoveryMethod>, seed: u64) -> Self {
-        let recovery = recovery.unwrap_or_else(|| presets::recovery_of(&policy.name));
         let label = policy.name.clone();
-        let ours = matches!(policy.name.split(':').next(), Some("adaptive" | "carma"));
-        let options = Options {
-            policy,
-            sharing,
-            recovery,
-            caps: ours,
-            suspends: ours,
-            mps_multi_user: true,
-            ..Options::default()
-        };
+        let theirs = Options::of(policy);
+        let recovery = recovery.unwrap_or(theirs.recovery);
+        let options = Options { sharing, recovery, mps_multi_user: true, ..theirs };
         Self {
             label,
             options,
