@@ -495,6 +495,12 @@ pub struct AttemptView {
     pub started_ms: Option<u64>,
     /// End, Unix time.
     pub ended_ms: Option<u64>,
+    /// For how long it was suspended; absent: it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_ms: Option<u64>,
+    /// When it was on which GPUs, by time, if it was suspended; absent: on its GPUs from start to end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spells: Vec<SpellView>,
     /// Exit code as a shell would show it.
     pub exit_code: Option<i32>,
     /// Most memory seen on one GPU.
@@ -519,6 +525,18 @@ pub struct AttemptView {
     pub progress_gpu_s: Option<f64>,
     /// What was concluded from its end; absent while it runs.
     pub verdict: Option<ReasonView>,
+}
+
+/// A time of an attempt on GPUs, between suspensions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpellView {
+    /// Indices of the GPUs.
+    pub gpus: Vec<u32>,
+    /// When it began, Unix time.
+    pub from_ms: u64,
+    /// When it was over, Unix time; absent: it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
 }
 
 /// What a job may take of the host, as asked for at submission; its cgroup enforces it.

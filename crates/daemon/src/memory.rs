@@ -483,6 +483,7 @@ mod tests {
             seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),
             had: Had::default(),
             suspended: Millis::ZERO,
+            absences: Vec::new(),
             verdict,
         }
     }

@@ -227,6 +227,7 @@ mod tests {
             seen: None,
             had: Had::default(),
             suspended: Millis::ZERO,
+            absences: Vec::new(),
             verdict: Reason::Completed,
         };
         let began = Some(Millis::secs(10));

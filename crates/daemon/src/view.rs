@@ -7,11 +7,13 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    MeteredView, OthersView, RateView, ReasonView, TenantView, UsageReply, UsageView,
+    MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply, UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
-use carma_core::model::{Attempt, EndLevel, Finished, GpuId, Had, HostUse, Job, JobId, Phase, Placement};
+use carma_core::model::{
+    Absence, Attempt, EndLevel, Finished, GpuId, Had, HostUse, Job, JobId, Phase, Placement,
+};
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::{Account, Metered, State, Tally};
 use carma_core::units::{Fraction, MiB, Millis};
@@ -262,13 +264,16 @@ fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
 fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
     let placement = job.placement();
     let last = job.past.last();
-    let tenants = placement.into_iter().flat_map(|p| &p.gpus);
-    let tenants: Vec<_> = tenants.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
+    let gpus = placement.into_iter().flat_map(|p| &p.gpus);
+    let tenants: Vec<_> = gpus.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
     let reserved = tenants.iter().find_map(|t| match t.reservation {
         Reservation::Memory(m) => Some(m.0),
         Reservation::Whole | Reservation::None => None,
     });
-    let peak = tenants.iter().filter_map(|t| t.peak).max().or_else(|| last.and_then(|a| a.peak));
+    // One that is suspended keeps what is known of it on the GPUs that it left.
+    let kept = job.suspension().filter(|s| s.is_off()).into_iter().flat_map(|s| &s.kept);
+    let peak = tenants.into_iter().chain(kept).filter_map(|t| t.peak).max();
+    let peak = peak.or_else(|| last.and_then(|a| a.peak));
     let (started, suspended) = match &job.phase {
         Phase::Running { started, halt, .. } => (Some(started.0), Some(halt.until(state.now()).0)),
         _ => (None, None),
@@ -343,6 +348,8 @@ fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement
         decided_ms: placement.at.0,
         started_ms: None,
         ended_ms: None,
+        suspended_ms: None,
+        spells: Vec::new(),
         exit_code: None,
         memory_peak_mib: None,
         host: None,
@@ -369,10 +376,38 @@ fn with_had(asker: Asker, owner: u32, had: Had, view: AttemptView) -> AttemptVie
     AttemptView { energy_j: had.energy_mj().map(joules), unmetered_gpu_s: unmetered, ..view }
 }
 
+/// When an attempt was on which GPUs, between its absences and until its end; of one that is suspended, until it left. Nothing
+/// where it never was suspended.
+fn spells(
+    state: &State,
+    started: Option<Millis>,
+    ended: Option<Millis>,
+    placement: &Placement,
+    absences: &[Absence],
+) -> Vec<SpellView> {
+    let Some(started) = started.filter(|_| !absences.is_empty()) else { return Vec::new() };
+    let spell = |gpus: &[GpuId], from: Millis, until: Option<Millis>| SpellView {
+        gpus: indices(state, gpus),
+        from_ms: from.0,
+        until_ms: until.map(|until| until.0),
+    };
+    let began = std::iter::once(started).chain(absences.iter().map(|absence| absence.until));
+    let mut spells: Vec<SpellView> =
+        began.zip(absences).map(|(began, absence)| spell(&absence.left, began, Some(absence.from))).collect();
+    let back = absences.last().map(|absence| absence.until);
+    spells.extend(
+        back.filter(|back| ended.is_none_or(|ended| ended > *back))
+            .map(|back| spell(&placement.gpus, back, ended)),
+    );
+    spells
+}
+
 fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> AttemptView {
     let view = AttemptView {
         started_ms: attempt.started.map(|m| m.0),
         ended_ms: Some(attempt.ended.0),
+        suspended_ms: Some(attempt.suspended.0).filter(|ms| *ms > 0),
+        spells: spells(state, attempt.started, Some(attempt.ended), &attempt.placement, &attempt.absences),
         exit_code: attempt.exit.as_ref().and_then(|e| e.status.shell_code()),
         memory_peak_mib: attempt.peak.map(|m| m.0),
         host: attempt.exit.as_ref().map(|exit| exit.host).filter(|host| !host.is_unknown()).map(host_view),
@@ -403,8 +438,14 @@ pub(crate) fn attempts(
     let owner = job.spec.user.uid;
     let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(asker, state, owner, a)).collect();
     if let Some(placement) = job.placement() {
+        let now = state.now();
+        let absences = job.halt().map(|halt| halt.absences_until(now)).unwrap_or_default();
+        // One that is suspended is not on its GPUs now.
+        let ended = job.suspension().and_then(|suspension| suspension.off).map(|_| now);
         let view = AttemptView {
             started_ms: row.started_ms,
+            suspended_ms: row.suspended_ms,
+            spells: spells(state, row.started_ms.map(Millis), ended, placement, &absences),
             memory_peak_mib: row.memory_peak_mib,
             ..placement_view(asker, state, owner, placement)
         };

@@ -1,6 +1,7 @@
 //! One attempt of a job: where it runs, why it is being ended, and what is kept of it.
 
 use super::exit::Exit;
+use super::suspension::Absence;
 use crate::explain::{Filling, Reason};
 use crate::ledger::{Alone, SeenMemory};
 use crate::spec::{GpuId, JobId, SharingMode};
@@ -163,6 +164,9 @@ pub struct Attempt {
     /// For how long it was suspended.
     #[serde(default, skip_serializing_if = "Millis::is_zero")]
     pub suspended: Millis,
+    /// When that was, by time. Journals from before carma kept it do not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absences: Vec<Absence>,
     /// What was concluded.
     pub verdict: Reason,
 }

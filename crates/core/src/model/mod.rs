@@ -16,4 +16,4 @@ pub use crate::spec::{
 pub use attempt::{Attempt, EndCause, EndLevel, Ending, Had, Placement, ProcessRef};
 pub use exit::{Exit, ExitStatus, HostUse};
 pub use job::{Finished, Job, JobState, Phase, QueueKey};
-pub use suspension::{Halt, Move, SuspendStep, Suspension, Wanted};
+pub use suspension::{Absence, Halt, Move, SuspendStep, Suspension, Wanted};

@@ -114,6 +114,20 @@ pub struct Move {
     pub from: u32,
 }
 
+/// A time that a running job was off its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absence {
+    /// When it had left them.
+    pub from: Millis,
+    /// When it ran again; of one that goes on, the time up to which it is told.
+    pub until: Millis,
+    /// The GPUs that it left.
+    pub left: Vec<GpuId>,
+}
+
+/// Absences of an attempt that are kept one by one.
+const MOST_ABSENCES: usize = 64;
+
 /// How a running job was and is suspended.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Halt {
@@ -123,6 +137,9 @@ pub struct Halt {
     /// For how long it was suspended before.
     #[serde(default, skip_serializing_if = "Millis::is_zero")]
     pub before: Millis,
+    /// When that was, by time. Journals from before carma kept it do not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absences: Vec<Absence>,
     /// How often the policy took it off.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub times: u32,
@@ -149,5 +166,58 @@ impl Halt {
     pub fn until(&self, now: Millis) -> Millis {
         let off = self.now.as_ref().and_then(|suspension| suspension.off);
         self.before + off.map_or(Millis::ZERO, |off| now.since(off))
+    }
+
+    /// When it was off its GPUs until a time, by time: also that which goes on.
+    #[must_use]
+    pub fn absences_until(&self, now: Millis) -> Vec<Absence> {
+        let mut absences = self.absences.clone();
+        if let Some(suspension) = &self.now
+            && let Some(from) = suspension.off
+        {
+            absences.push(Absence { from, until: now.max(from), left: suspension.home.clone() });
+        }
+        absences
+    }
+
+    /// It runs again.
+    pub(crate) fn comes_back(&mut self, now: Millis) {
+        self.before = self.until(now);
+        self.absences = self.absences_until(now);
+        self.now = None;
+        // The state must not grow with what users do. The oldest two become one that is as long as both.
+        if self.absences.len() > MOST_ABSENCES {
+            let oldest = self.absences.remove(0);
+            let next = &mut self.absences[0];
+            next.from = Millis(next.from.0.saturating_sub(oldest.until.since(oldest.from).0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_off_the_gpu_are_kept_and_do_not_become_ever_more() {
+        let mut halt = Halt::default();
+        for round in 0..100_u32 {
+            let at = Millis::secs(u64::from(round) * 10);
+            let off = Suspension { off: Some(at), home: vec![GpuId(round)], ..Suspension::new("a".into()) };
+            halt.now = Some(Box::new(off));
+            let off_for = |until: Millis| {
+                halt.absences_until(until).iter().map(|a| a.until.since(a.from).0).sum::<u64>()
+            };
+            assert_eq!(off_for(at + Millis(500)), halt.until(at + Millis(500)).0);
+            halt.comes_back(at + Millis::secs(2));
+            assert_eq!(halt.until(Millis::secs(9999)), Millis::secs(u64::from(round + 1) * 2));
+            assert!(halt.absences.windows(2).all(|pair| pair[0].until <= pair[1].from), "{halt:?}");
+        }
+        assert_eq!(halt.absences.len(), MOST_ABSENCES);
+        let last = halt.absences.last().unwrap();
+        assert_eq!(
+            (last.from, last.until, &last.left[..]),
+            (Millis::secs(990), Millis::secs(992), &[GpuId(99)][..])
+        );
     }
 }

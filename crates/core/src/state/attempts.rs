@@ -214,7 +214,7 @@ impl State {
                 left.push((*gpu, tenant));
             }
         }
-        let suspended = halt.until(now);
+        let (suspended, absences) = (halt.until(now), halt.absences_until(now));
         // One that is suspended has left already.
         if let Some(suspension) = halt.now.filter(|suspension| suspension.is_off()) {
             left.extend(suspension.home.into_iter().zip(suspension.kept));
@@ -244,8 +244,19 @@ impl State {
         if !matches!(verdict, Reason::Judging) {
             self.suspect_peers(id, &placement, exit.as_ref());
         }
-        let attempt =
-            Attempt { placement, started, ended: now, exit, peak, alone, seen, had, suspended, verdict };
+        let attempt = Attempt {
+            placement,
+            started,
+            ended: now,
+            exit,
+            peak,
+            alone,
+            seen,
+            had,
+            suspended,
+            absences,
+            verdict,
+        };
         // Between attempts a job is pending, until the caller says what it is now.
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;

@@ -292,7 +292,8 @@ impl State {
             let missed = missed.then(|| "the GPU that it was to move to had no room any more".to_owned());
             // What kept it from moving is worth knowing once it runs again.
             let failed = missed.or_else(|| halt.failed.take());
-            *halt = Halt { before: halt.until(now), now: None, failed, moved, ..std::mem::take(halt) };
+            halt.comes_back(now);
+            (halt.failed, halt.moved) = (failed, moved);
         })
     }
 
