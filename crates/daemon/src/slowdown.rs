@@ -318,7 +318,7 @@ impl Slowdowns {
         let mut inputs = Vec::new();
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
         // How far jobs are counts where they are judged over their whole run.
-        let done = state.options().policy.progress.map(|_| self.paces.done()).unwrap_or_default();
+        let done = state.options().policy.progress.map(|_| self.paces.done(state, now)).unwrap_or_default();
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
             let Phase::Running { placement, .. } = &job.phase else { continue };
             let attempt = placement.attempt;

@@ -23,7 +23,7 @@ pub(super) async fn explain(
         let over = show::find(reader, &state, id)?;
         let subject = show::subject(&state, over.as_ref(), id)?;
         let stored = reader.job(id)?;
-        let (done, metered) = (paces.done(), view::metered(&state, now, &looks));
+        let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
         let live = Live { done: &done, metered: &metered };
         Ok(explain::explain(asker, &state, now, &subject, stored.as_ref(), live))
     });

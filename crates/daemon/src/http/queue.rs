@@ -31,7 +31,7 @@ pub(super) async fn queue(
     let now = app.clock.now();
     let (of_state, paces, looks) = (state.clone(), app.paces.clone(), app.board.looks());
     let task = tokio::task::spawn_blocking(move || {
-        let (done, metered) = (paces.done(), view::metered(&of_state, now, &looks));
+        let (done, metered) = (paces.done(&of_state, now), view::metered(&of_state, now, &looks));
         view::jobs(asker, &of_state, now, Live { done: &done, metered: &metered })
     });
     let mut reply = task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;

@@ -30,7 +30,7 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
         }
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
-        let (done, metered) = (paces.done(), view::metered(&state, now, &looks));
+        let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
         let live = Live { done: &done, metered: &metered };
         let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, live };
         Ok(view::detail(asker, &state, now, &subject, beside))

@@ -2,7 +2,8 @@
 //! that looks at what the jobs take of the host. Neither touches anything of a user's.
 
 use crate::clock::Clock;
-use carma_core::model::JobId;
+use carma_core::model::{Job, JobId};
+use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured, Tally};
@@ -149,12 +150,17 @@ impl Paces {
         paced.tally.p99(seconds(from), seconds(to))
     }
 
-    /// How far the running jobs are by their own counts, those that say.
+    /// How far the running jobs are by their own counts, those that say. While they are suspended they do nothing.
     #[must_use]
-    pub fn done(&self) -> BTreeMap<JobId, Done> {
+    pub fn done(&self, state: &State, now: Millis) -> BTreeMap<JobId, Done> {
+        let still = |job: JobId| {
+            let halt = state.job(job).and_then(Job::halt);
+            let absences = halt.map(|halt| halt.absences_until(now)).unwrap_or_default();
+            absences.iter().map(|off| (seconds(off.from), seconds(off.until))).collect::<Vec<_>>()
+        };
         let paced = self.lock();
         let heard = paced.values().filter(|paced| paced.heard.elapsed() <= SILENCE);
-        heard.filter_map(|paced| Some((paced.job, paced.tally.done()?))).collect()
+        heard.filter_map(|paced| Some((paced.job, paced.tally.done(&still(paced.job))?))).collect()
     }
 
     /// Tells which jobs run, with the pids of their supervisors.

@@ -10,9 +10,9 @@ const PACED: usize = 3;
 pub struct Done {
     /// Share of all its work that is done, 0 to 1.
     pub share: f64,
-    /// Share that it does in a second, over the later half of the time that it has counted; `None`: not known yet.
+    /// Share that it does in a second, over the later half of the time in which it counted; `None`: not known yet.
     pub per_s: Option<f64>,
-    /// When the count last rose, seconds on the caller's clock.
+    /// When the count last rose, seconds on the caller's clock; later by the time that the task has stood still since.
     pub at_s: f64,
 }
 
@@ -29,8 +29,11 @@ impl Tally {
     /// How far the task is, where it says how much there is to do: heartbeats before what it prints. A bar that starts
     /// anew is one pass of many, and counts where the task also says which pass of how many it is (`Epoch 3/10`). `None`:
     /// it gives no total, or does not say of what.
+    ///
+    /// `still`: times in which the task was made to stand still, from and to on the caller's clock, in order and apart. They say
+    /// nothing of its pace.
     #[must_use]
-    pub fn done(&self) -> Option<Done> {
+    pub fn done(&self, still: &[(f64, f64)]) -> Option<Done> {
         [RateSource::Heartbeat, RateSource::Printed].into_iter().find_map(|source| {
             let all = || self.streams.iter().filter(|s| s.source == source && !s.aside);
             let whole: Vec<Whole<'_>> = all().filter_map(Whole::of).collect();
@@ -42,20 +45,21 @@ impl Tally {
                 let open = whole.iter().filter(single).filter(|w| w.count < w.total);
                 let first = |a: &&Whole<'_>, b: &&Whole<'_>| b.first.at_s.total_cmp(&a.first.at_s);
                 let main = open.max_by(first).or_else(|| whole.iter().filter(single).max_by(latest))?;
-                return Some(main.done(main.count / main.total, 1.0 / main.total));
+                return Some(main.done(main.count / main.total, 1.0 / main.total, still));
             };
             let inner = whole.iter().filter(|w| !w.is_epochs()).max_by(latest);
             // An epoch that is named has begun; that it is over shows by the next.
             let over = (epochs.count - 1.0).max(0.0);
             Some(match inner {
                 Some(inner) if inner.is_of_all(epochs) => {
-                    inner.done(inner.count / inner.total, 1.0 / inner.total)
+                    inner.done(inner.count / inner.total, 1.0 / inner.total, still)
                 }
                 Some(inner) => inner.done(
                     (over + inner.count / inner.total) / epochs.total,
                     1.0 / (inner.total * epochs.total),
+                    still,
                 ),
-                None => epochs.done(over / epochs.total, 1.0 / epochs.total),
+                None => epochs.done(over / epochs.total, 1.0 / epochs.total, still),
             })
         })
     }
@@ -100,22 +104,33 @@ impl<'a> Whole<'a> {
     }
 
     /// `unit`: the share of all work that one count is.
-    fn done(&self, share: f64, unit: f64) -> Done {
+    fn done(&self, share: f64, unit: f64, still: &[(f64, f64)]) -> Done {
         let marks = &self.stream.marks;
-        let middle = f64::midpoint(self.first.at_s, self.last.at_s);
-        let from = marks.iter().rfind(|mark| mark.at_s <= middle).unwrap_or(&self.first);
-        let took = self.last.at_s - from.at_s;
-        let paced = marks.len() >= PACED && took > 0.0 && self.last.done > from.done;
+        let ran = |from: f64, to: f64| to - from - overlap(still, from, to);
+        let half = ran(self.first.at_s, self.last.at_s) / 2.0;
+        let from = marks.iter().rposition(|mark| ran(self.first.at_s, mark.at_s) <= half).unwrap_or(0);
+        let later = || marks.range(from..).zip(marks.range(from + 1..));
+        // A step in which it was made to stand still took longer than just that: to be stopped, and to go on.
+        let undisturbed = later().filter(|(a, b)| overlap(still, a.at_s, b.at_s) == 0.0);
+        let pace = |(did, took): (f64, f64)| (did > 0.0 && took > 0.0).then(|| did * unit / took);
+        let sum = |(did, took), (a, b): (&Mark, &Mark)| (did + b.done - a.done, took + ran(a.at_s, b.at_s));
+        let per_s = pace(undisturbed.fold((0.0, 0.0), sum)).or_else(|| pace(later().fold((0.0, 0.0), sum)));
         Done {
             share: share.clamp(0.0, 1.0),
-            per_s: paced.then(|| (self.last.done - from.done) * unit / took),
-            at_s: self.last.at_s,
+            per_s: per_s.filter(|_| marks.len() >= PACED),
+            at_s: self.last.at_s + overlap(still, self.last.at_s, f64::INFINITY),
         }
     }
 }
 
+/// How much of these times lies between two times.
+fn overlap(times: &[(f64, f64)], from: f64, to: f64) -> f64 {
+    times.iter().map(|(begin, end)| (end.min(to) - begin.max(from)).max(0.0)).sum()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::{Beat, Report, Said};
     use super::*;
     use crate::rate::printed::Printed;
 
@@ -128,9 +143,14 @@ mod tests {
             printed.feed(now, format!("{line}\n").as_bytes(), &mut reports);
             reports.iter().for_each(|report| tally.printed(report));
         }
-        let told = tally.done()?;
+        let told = tally.done(&[])?;
         let left = told.left_s(now).map(|left| (left * 10.0).round() / 10.0);
         Some(((told.share * 1000.0).round() / 1000.0, left))
+    }
+
+    fn said(count: f64, total: f64) -> Said {
+        let (count, total) = (Some(count), Some(total));
+        Said { unit: "steps".into(), count, total, per_s: None, label: String::new() }
     }
 
     fn bar(count: u32, total: u32) -> String {
@@ -157,6 +177,38 @@ mod tests {
         let slow = (41..=100).map(|i| bar(i / 2, 100));
         let (share, left) = after(fast.chain(slow)).unwrap();
         assert_eq!((share, left), (0.5, Some(100.0)));
+    }
+
+    #[test]
+    fn it_stands_still_and_goes_on() {
+        let mut tally = Tally::new();
+        let mut step = |at_s: f64, count: f64| {
+            tally.printed(&Report { at_s, said: said(count, 100.0) });
+            tally.clone()
+        };
+        (0..=20).for_each(|i| drop(step(f64::from(i), f64::from(i))));
+        let left = |tally: &Tally, still: &[(f64, f64)], now_s: f64| {
+            tally.done(still).unwrap().left_s(now_s).map(f64::round)
+        };
+        // It is told to stop in the middle of a step, and has left two seconds later: what is left stays as it is.
+        let tally = step(20.0, 20.0);
+        for now in [22.0, 60.0, 150.0] {
+            assert_eq!(left(&tally, &[(22.0, now)], now), Some(78.0), "{now}");
+        }
+        let still = [(22.0, 150.0)];
+        assert_eq!(left(&tally, &still, 151.0), Some(77.0));
+        // The step that it was stopped in says nothing, and the next ones are as those before.
+        for i in 21..=60_u32 {
+            let at_s = f64::from(i) + 131.5;
+            let tally = step(at_s, f64::from(i));
+            assert_eq!(left(&tally, &still, at_s), Some(f64::from(100 - i)), "{i}");
+        }
+        // Each step is one in which it was stopped: then that is what there is.
+        let mut slow = Tally::new();
+        for (at_s, count) in [(0.0, 0.0), (100.0, 1.0), (200.0, 2.0)] {
+            slow.printed(&Report { at_s, said: said(count, 10.0) });
+        }
+        assert_eq!(left(&slow, &[(10.0, 60.0), (110.0, 160.0)], 200.0), Some(400.0));
     }
 
     #[test]
@@ -207,19 +259,12 @@ mod tests {
     #[test]
     fn heartbeats_go_first() {
         let mut tally = Tally::new();
-        let said = |count: f64, total| super::super::Said {
-            unit: "steps".into(),
-            count: Some(count),
-            total,
-            per_s: None,
-            label: String::new(),
-        };
         for i in 0..10 {
             let at = f64::from(i);
-            tally.beat(at, "", &super::super::Beat::Count(said(at, Some(90.0))));
-            tally.printed(&super::super::Report { at_s: at, said: said(at, Some(10.0)) });
+            tally.beat(at, "", &Beat::Count(said(at, 90.0)));
+            tally.printed(&Report { at_s: at, said: said(at, 10.0) });
         }
-        let told = tally.done().unwrap();
+        let told = tally.done(&[]).unwrap();
         assert_eq!((told.share, told.left_s(9.0)), (0.1, Some(81.0)));
         assert_eq!(Done { per_s: Some(0.0), ..told }.left_s(9.0), None);
     }
