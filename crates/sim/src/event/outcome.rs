@@ -22,6 +22,8 @@ pub enum End {
     Failed,
     /// Of a recorded run: it went on beyond what is shown.
     Running,
+    /// Of a recorded run: it was suspended, or moved to another GPU; the attempt goes on later.
+    Suspended,
 }
 
 /// One stretch of a job on its GPUs.

@@ -22,6 +22,18 @@ struct Column {
     wanted: Wanted,
 }
 
+impl Column {
+    /// Whether it is of the jobs that completed, and not of all that ran.
+    fn is_of_completed(&self) -> bool {
+        matches!(self.group, "Wait" | "Exec" | "JCT" | "Slowdown" | "Fairness")
+    }
+}
+
+/// Whether sums of two runs may be compared: they are of as many jobs.
+fn alike(base: &RunResult, run: &RunResult) -> bool {
+    base.summary.jobs == run.summary.jobs
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Time,
@@ -91,6 +103,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
             let _ = write!(out, "<td>{}", shown_as(column, *unit, *most, value));
             if i > 0
                 && let Some(base) = runs.first()
+                && (column.is_of_completed() || alike(base, run))
             {
                 out.push_str(&change(column, (column.value)(&base.summary), value));
             }
@@ -100,12 +113,18 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     out.push_str("</tbody></table></div>\n");
     if let (Some(first), true) = (names.first(), runs.len() > 1) {
+        let others = runs.iter().any(|run| !alike(&runs[0], run));
         let _ = writeln!(
             out,
             "<p class=\"remark\">Second line: change against {}; <strong>bold: better</strong>, regular: worse or neither. \
              Wait: from arrival to the start of the attempt that completed. JCT: from arrival to the end. \
-             Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.</p>",
-            Short(first, 60)
+             Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.{}</p>",
+            Short(first, 60),
+            if others {
+                " Where a run is not of as many jobs, no change is told of what is of all of them."
+            } else {
+                ""
+            }
         );
     }
     out.push_str("</section>\n");

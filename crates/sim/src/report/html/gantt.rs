@@ -125,6 +125,9 @@ impl<'a> Families<'a> {
         if [End::Preempted, End::Evicted, End::GrowthGuard].into_iter().any(ended) {
             mark(taken_back(7.0, 7.0, 5.0), "taken back by the policy");
         }
+        if ended(End::Suspended) {
+            mark(suspended(7.0, 7.0, 5.0), "suspended or moved: no bar until it goes on");
+        }
         out.push_str("</ul>\n");
     }
 }
@@ -285,6 +288,7 @@ fn draw(
         End::GrowthGuard => "growth guard: its GPU was about to run full; begins anew",
         End::Failed => "failed, cancelled or timed out",
         End::Running => "goes on",
+        End::Suspended => "suspended or moved, goes on later",
     };
     let _ = write!(
         out,
@@ -330,6 +334,10 @@ GPU {} · attempt {}
             let r = (thick * 0.4).clamp(2.5, 5.0);
             marks.push_str(&taken_back(mark(r), y, r));
         }
+        End::Suspended => {
+            let r = (thick * 0.4).clamp(2.5, 5.0);
+            marks.push_str(&suspended(mark(r), y, r));
+        }
         End::Completed | End::Failed | End::Running => {}
     }
 }
@@ -360,6 +368,20 @@ fn taken_back(x: f64, y: f64, r: f64) -> String {
         At(y),
         At(1.6 * r),
         At(-r),
+        At(2.0 * r)
+    )
+}
+
+/// Two upright strokes: it stands still.
+fn suspended(x: f64, y: f64, r: f64) -> String {
+    let d = r * 0.5;
+    format!(
+        r#"<g class="still"><path d="M{} {}v{}M{} {}v{}"/></g>"#,
+        At(x - d),
+        At(y - r),
+        At(2.0 * r),
+        At(x + d),
+        At(y - r),
         At(2.0 * r)
     )
 }

@@ -94,7 +94,7 @@ fn slowdowns(run: &RunResult) -> Vec<f64> {
             match stretch.how {
                 // What came before was lost.
                 End::OutOfMemory | End::Evicted | End::GrowthGuard | End::Failed => *time = 0.0,
-                End::Completed | End::Preempted | End::Running => {
+                End::Completed | End::Preempted | End::Running | End::Suspended => {
                     *time += seconds(stretch.end.since(stretch.start))
                 }
             }

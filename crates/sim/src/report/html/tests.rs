@@ -1,7 +1,7 @@
 //! The page of runs of all shapes: it must always be well-formed, whatever comes in.
 
 use super::*;
-use crate::event::outcome::{End, Summary};
+use crate::event::outcome::{End, Stretch, Summary};
 use crate::report::example;
 use carma_core::units::Millis;
 
@@ -175,6 +175,40 @@ fn times_beyond_reason_do_no_harm() {
     runs[2].step_s = 1e300;
     runs[2].stretches[0].how = End::Preempted;
     assert!(shown(&runs).contains("taken back by the policy"));
+}
+
+#[test]
+fn a_job_that_was_suspended_has_a_gap() {
+    let mut runs = three();
+    assert!(!shown(&runs).contains("suspended"));
+    let first = runs[0].stretches[0].clone();
+    runs[0].stretches[0].how = End::Suspended;
+    runs[0].stretches.push(Stretch {
+        gpus: vec![3],
+        start: first.end + Millis::secs(200),
+        end: first.end + Millis::secs(300),
+        ..first
+    });
+    let page = shown(&runs);
+    for words in [
+        "suspended or moved: no bar until it goes on",
+        ": suspended or moved, goes on later",
+        "class=\"still\"",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn sums_of_unlike_jobs_are_not_compared() {
+    let mut runs = example::runs(4, 60, &["magm", "exclusive"], 7);
+    let changes = |page: &str| page.matches("<small class=\"").count() + page.matches("<small>±0").count();
+    let page = shown(&runs);
+    let all = changes(&page);
+    assert!(!page.contains("no change is told"));
+    runs[1].summary.jobs = 20;
+    let page = shown(&runs);
+    assert!(page.contains("no change is told") && changes(&page) < all, "{all}");
 }
 
 #[test]
