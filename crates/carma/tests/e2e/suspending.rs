@@ -218,6 +218,71 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
     assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
 }
 
+/// A span as tables write it: `45s`, `1m05s`; seconds.
+fn seconds(span: &str) -> u64 {
+    let span = span.trim_end_matches('s');
+    let (minutes, seconds) = span.split_once('m').unwrap_or(("0", span));
+    minutes.parse::<u64>().unwrap() * 60 + seconds.parse::<u64>().unwrap()
+}
+
+#[test]
+fn time_in_which_a_job_was_suspended_is_no_time_that_it_ran() {
+    let daemon = Setup::new("virtual:2xA100-40GB").args(&["--speed", "10"]).start();
+    let id = daemon.submit(training(8, 120));
+    runs_with(&daemon, id, 8);
+    // By its own count: what is left goes by what it did in a second.
+    let left_s = |what: &str| {
+        until(&format!("a count {what}"), || daemon.show(id).job.left.filter(|left| left.counted)).left_s
+    };
+    until("a quarter to be done", || daemon.show(id).job.done_pct.filter(|pct| *pct >= 25));
+    suspended(&daemon, id);
+    let before = left_s("while it is suspended");
+    until("it to have stood still", || daemon.show(id).job.suspended_ms.filter(|ms| *ms > 60_000));
+    assert!(left_s("a minute later").abs_diff(before) <= 1, "{before}: {:?}", daemon.show(id).job.left);
+    let shown = carma(&daemon, &["show", &id.to_string()]);
+    for words in ["none while it is suspended; it left GPU 0\n", "none reserved, peak 8.0 GiB"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    carma(&daemon, &["move", &id.to_string(), "1"]);
+    until("it to run on GPU 1", || {
+        let job = daemon.show(id).job;
+        (job.state == "RUNNING" && job.gpus == [1]).then_some(())
+    });
+    let after = left_s("after the move");
+    assert!(after <= before + 5, "{after} s left, {before} before it was suspended");
+
+    let over = daemon.end_of(id);
+    let (off, attempt) = (over.job.suspended_ms.unwrap(), &over.attempts[0]);
+    let ran: u64 = attempt.spells.iter().map(|spell| spell.until_ms.unwrap() - spell.from_ms).sum();
+    let gpus: Vec<&[u32]> = attempt.spells.iter().map(|spell| &spell.gpus[..]).collect();
+    assert_eq!((gpus, attempt.suspended_ms), (vec![&[0][..], &[1]], Some(off)));
+    let whole = attempt.ended_ms.unwrap() - attempt.started_ms.unwrap();
+    assert_eq!(ran + off, whole, "{attempt:?}");
+
+    let page = daemon.dir.path().join("page.html");
+    carma(&daemon, &["report", "--last", "1h", &format!("--html={}", page.display())]);
+    let page = std::fs::read_to_string(page).unwrap();
+    for words in [
+        format!("<title>{id} · "),
+        "suspended or moved, goes on later".to_owned(),
+        "suspended or moved: no bar until it goes on".to_owned(),
+        "\nGPU 0 · attempt 1\n".to_owned(),
+        "\nGPU 1 · attempt 1\n".to_owned(),
+    ] {
+        assert!(page.contains(&words), "{words}");
+    }
+    // 120 s of work and its start; what it was suspended for counts in no time but that from its submission to its end.
+    let text = carma(&daemon, &["report", "--last", "1h"]);
+    let row = |name: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{text}"));
+        line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
+    };
+    let (run, alone) = (row("as it ran"), row("exclusive, simulated"));
+    assert!(seconds(&run[1]) + 2 >= whole / 1000, "{text}");
+    assert!(seconds(&alone[1]).abs_diff(ran / 1000) <= 5, "{text}");
+    assert!(run[4].parse::<f64>().unwrap() < 1.1, "{text}");
+}
+
 // --- by the policy ---------------------------------------------------------------------------
 
 #[test]

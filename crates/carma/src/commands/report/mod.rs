@@ -272,7 +272,10 @@ fn summary(
         ]);
     }
     text.push_str(&table.render());
-    text.push_str("Means over jobs and GPUs. --html makes a page of it, --csv and --json print the rows, --parquet writes them.\n");
+    text.push_str(
+        "WAIT, JCT and SLOWDOWN are means over the jobs that completed, SMACT, MEMORY and POWER over time and GPUs. \
+         --html makes a page of it, --csv and --json print the rows, --parquet writes them.\n",
+    );
     for note in notes {
         for (i, line) in wrap(&clean(&format!("note: {note}")), screen, 6).into_iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
@@ -359,4 +362,19 @@ fn read(file: &Path) -> Result<Vec<u8>, Why> {
         return carma_files::read_stream(io::stdin().lock(), LARGEST);
     }
     carma_files::read(file, LARGEST).map_err(|e| e.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let of = run::tests::recorded_run(vec![]);
+        let text = summary(&of, &run::recorded(&of), None, &[], &Screen::of_width(None));
+        let row = text.lines().find(|line| line.contains("as it ran")).unwrap();
+        let row = row.split_whitespace().collect::<Vec<_>>().join(" ");
+        // Nothing ran, and no memory was read.
+        assert_eq!(row, "adaptive, as it ran - - - - 0 118.0 kJ 0.60 - 200 W 1.00");
+    }
 }

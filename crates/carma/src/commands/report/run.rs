@@ -2,7 +2,7 @@
 
 use super::recorded::{Ran, Recorded, Span};
 use carma_api::record::{GpuRow, RecordedGpu, Row, TenantRow};
-use carma_api::wire::AttemptView;
+use carma_api::wire::{AttemptView, SpellView};
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_core::units::{MiB, Millis};
@@ -63,34 +63,55 @@ fn pace(attempt: &AttemptView) -> Option<f64> {
     (held > 0.0 && progress > 0.0).then(|| (progress / held).min(1.0))
 }
 
+/// The stretches of an attempt on GPUs as far as they lie in a span: one, or those between its suspensions.
+fn stretches_of(attempt: &AttemptView, job: u32, span: Span) -> Vec<Stretch> {
+    let Some(from_ms) = attempt.started_ms else { return Vec::new() };
+    let whole = [SpellView { gpus: attempt.gpus.clone(), from_ms, until_ms: attempt.ended_ms }];
+    let spells = if attempt.spells.is_empty() { &whole } else { &*attempt.spells };
+    let over = attempt.ended_ms.is_some_and(|ended| ended <= span.until);
+    let one = |(n, spell): (usize, &SpellView)| {
+        let until = spell.until_ms.unwrap_or(span.until);
+        let how = if until > span.until || spell.until_ms.is_none() {
+            End::Running
+        } else if over && n + 1 == spells.len() {
+            end(attempt)
+        } else {
+            End::Suspended
+        };
+        (until > span.since && spell.from_ms < span.until).then(|| Stretch {
+            job,
+            attempt: attempt.attempt,
+            gpus: spell.gpus.clone(),
+            start: within(spell.from_ms, span),
+            end: within(until, span),
+            how,
+            shared: attempt.placed.code == "PlacedShared",
+        })
+    };
+    spells.iter().enumerate().filter_map(one).collect()
+}
+
+fn length(stretch: &Stretch) -> u64 {
+    stretch.end.since(stretch.start).0
+}
+
 /// Jobs and their stretches on GPUs, all from the beginning of the span on and within it: of what began before, the part that
-/// lies in it counts.
+/// lies in it counts. Time in which a job was suspended is no time on GPUs.
 fn outcomes(ran: &[Ran], span: Span) -> (Vec<JobOutcome>, Vec<Stretch>) {
     let (mut jobs, mut stretches) = (Vec::new(), Vec::new());
     for (at, Ran { row, attempts }) in (0..).zip(ran) {
-        let mut mine: Vec<(Stretch, Option<f64>)> = Vec::new();
-        for attempt in attempts {
-            let Some(start) = attempt.started_ms else { continue };
+        let there = |attempt: &&AttemptView| {
             let until = attempt.ended_ms.unwrap_or(span.until);
-            if until <= span.since || start >= span.until {
-                continue;
-            }
-            let how = if until > span.until { End::Running } else { end(attempt) };
-            let stretch = Stretch {
-                job: at,
-                attempt: attempt.attempt,
-                gpus: attempt.gpus.clone(),
-                start: within(start, span),
-                end: within(until, span),
-                how,
-                shared: attempt.placed.code == "PlacedShared",
-            };
-            mine.push((stretch, pace(attempt)));
-        }
-        let length = |stretch: &Stretch| stretch.end.since(stretch.start);
-        let exec = mine.iter().map(|(stretch, _)| length(stretch).0).sum();
-        let last = mine.last();
-        let solo = last.map(|(stretch, pace)| length(stretch).0 as f64 * pace.unwrap_or(1.0));
+            until > span.since && attempt.started_ms.is_some_and(|start| start < span.until)
+        };
+        let there: Vec<&AttemptView> = attempts.iter().filter(there).collect();
+        let mine: Vec<Stretch> = there.iter().flat_map(|attempt| stretches_of(attempt, at, span)).collect();
+        let start = |attempt: &&AttemptView| attempt.started_ms.map(|start| within(start, span));
+        let last = there.last();
+        let solo = last.map_or(0.0, |last| {
+            let ran: u64 = mine.iter().filter(|stretch| stretch.attempt == last.attempt).map(length).sum();
+            ran as f64 * pace(last).unwrap_or(1.0)
+        });
         let ended = row.ended_ms.filter(|ended| *ended <= span.until && row.state == "COMPLETED");
         jobs.push(JobOutcome {
             id: row.id.to_string(),
@@ -98,16 +119,16 @@ fn outcomes(ran: &[Ran], span: Span) -> (Vec<JobOutcome>, Vec<Stretch>) {
             user: row.user.clone(),
             gpus: row.gpus_requested,
             arrival: within(row.submitted_ms, span),
-            first_start: mine.first().map(|(stretch, _)| stretch.start),
-            last_start: last.map(|(stretch, _)| stretch.start),
+            first_start: there.first().and_then(start),
+            last_start: last.and_then(start),
             end: ended.map(|ended| within(ended, span)),
-            exec: Millis(exec),
-            solo: Millis(solo.unwrap_or(0.0).round() as u64),
-            attempts: u32::try_from(mine.len()).unwrap_or(u32::MAX),
-            ooms: u32::try_from(mine.iter().filter(|(s, _)| s.how == End::OutOfMemory).count())
+            exec: Millis(mine.iter().map(length).sum()),
+            solo: Millis(solo.round() as u64),
+            attempts: u32::try_from(there.len()).unwrap_or(u32::MAX),
+            ooms: u32::try_from(mine.iter().filter(|s| s.how == End::OutOfMemory).count())
                 .unwrap_or(u32::MAX),
         });
-        stretches.extend(mine.into_iter().map(|(stretch, _)| stretch));
+        stretches.extend(mine);
     }
     stretches.sort_by_key(|stretch| (stretch.start, stretch.job));
     (jobs, stretches)
@@ -141,16 +162,20 @@ fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
     };
     let lost = stretches.iter().filter(|stretch| stretch.how == End::OutOfMemory);
     summary.oom_lost_gpu_s = lost.map(|s| seconds(s.end.since(s.start)) * s.gpus.len() as f64).sum();
+    let mut attempts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    for stretch in stretches {
+        *attempts.entry((stretch.job, stretch.attempt)).or_default() += length(stretch);
+    }
     let (mut wait, mut exec, mut jct, mut slowdown) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut users: BTreeMap<&str, [(f64, u64); 2]> = BTreeMap::new();
     for (at, job) in (0..).zip(jobs) {
+        let of_user = users.entry(&job.user).or_default();
         let (Some(end), Some(start)) = (job.end, job.last_start) else { continue };
-        let last = stretches.iter().rev().find(|s| s.job == at && s.how == End::Completed);
-        let ran = last.map_or(0.0, |stretch| seconds(stretch.end.since(stretch.start)));
+        let last = attempts.range((at, 0)..=(at, u32::MAX)).next_back();
+        let ran = last.map_or(0.0, |(_, ran)| seconds(Millis(*ran)));
         wait.push(seconds(start.since(job.arrival)));
         exec.push(seconds(job.exec));
         jct.push(seconds(end.since(job.arrival)));
-        let of_user = users.entry(&job.user).or_default();
         of_user[0] = (of_user[0].0 + seconds(start.since(job.arrival)), of_user[0].1 + 1);
         if job.solo > Millis::ZERO {
             slowdown.push(ran / seconds(job.solo));
@@ -160,19 +185,29 @@ fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
     }
     summary.completed = wait.len() as u64;
     summary.not_completed = summary.jobs - summary.completed;
-    let first = jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
-    let last = stretches.iter().map(|stretch| stretch.end).max().unwrap_or_default();
-    summary.makespan_s = seconds(last.since(first));
-    summary.wait_s = Spread::of(wait);
-    summary.exec_s = Spread::of(exec);
-    summary.jct_s = Spread::of(jct);
-    summary.slowdown = Spread::of(slowdown);
+    let first = jobs.iter().map(|job| job.arrival).min();
+    let last = stretches.iter().map(|stretch| stretch.end).max();
+    summary.makespan_s = first.zip(last).map_or(f64::NAN, |(first, last)| seconds(last.since(first)));
+    [summary.wait_s, summary.exec_s, summary.jct_s, summary.slowdown] =
+        [wait, exec, jct, slowdown].map(spread);
     summary.oom_wait_s = f64::NAN;
     summary.users = users.len() as u64;
     let [waits, slowdowns]: [Vec<_>; 2] = [0, 1].map(|at| users.values().map(|user| user[at]).collect());
-    summary.fairness_wait = jain(&waits);
-    summary.fairness_slowdown = jain(&slowdowns);
+    [summary.fairness_wait, summary.fairness_slowdown] = [waits, slowdowns].map(|of| fairness(&of));
     summary
+}
+
+/// Jain's index; where nothing is known of any user, nor is it.
+fn fairness(users: &[(f64, u64)]) -> f64 {
+    if users.iter().all(|(_, n)| *n == 0) { f64::NAN } else { jain(users) }
+}
+
+/// Of no values nothing is known.
+fn spread(values: Vec<f64>) -> Spread {
+    if values.is_empty() {
+        return Spread { mean: f64::NAN, median: f64::NAN, p95: f64::NAN, max: f64::NAN };
+    }
+    Spread::of(values)
 }
 
 /// A mean by time. Of nothing: not a number, which is shown as unknown.
@@ -218,11 +253,12 @@ fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
     (summary.memory_mib, summary.power_w) = (memory_mib, power_w);
     let [smact, smocc, drama, memory_mib, power_w] = active.map(|mean| mean.get());
     summary.active = ActiveMeans { smact, smocc, drama, memory_mib, power_w };
-    summary.jobs_per_gpu = if busy > 0.0 { tenants / busy } else { 0.0 };
+    summary.jobs_per_gpu = if busy > 0.0 { tenants / busy } else { f64::NAN };
     summary.busy = if read > 0.0 { busy / read } else { f64::NAN };
     let counted: Option<Vec<f64>> = of.gpus.iter().map(|gpu| energy(rows, gpu.gpu)).collect();
     summary.energy_j = counted.filter(|of| !of.is_empty()).map_or(f64::NAN, |of| of.iter().sum());
-    summary.energy_per_job_j = summary.energy_j / summary.completed as f64;
+    let completed = if summary.completed > 0 { summary.completed as f64 } else { f64::NAN };
+    summary.energy_per_job_j = summary.energy_j / completed;
 }
 
 /// Those of the rows that end within a span.
@@ -408,17 +444,28 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     }
     let setup = Setup { record: true, ..Setup::new(policy, SharingMode::Exclusive, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
-    result.policy = format!("{EXCLUSIVE}, simulated");
+    // Whoever compares the two sees in the row that they are not of the same jobs.
+    let all = run.summary.jobs;
+    let part = if (count as u64) < all { format!(" ({count} of {all})") } else { String::new() };
+    result.policy = format!("{EXCLUSIVE}, simulated{part}");
     let tasks: BTreeMap<&str, &str> = run.jobs.iter().map(|job| (&*job.id, &*job.task)).collect();
     for job in &mut result.jobs {
         job.task = tasks.get(&*job.id).copied().unwrap_or_default().to_owned();
     }
     let mut notes = vec![format!(
         "{EXCLUSIVE}, simulated: what the {count} jobs that completed would have done one after the other with GPUs to \
-         themselves, by the model of {}. How long each would have run alone is its time here times its speed over its speed \
+         themselves, by the model of {}{}. How long each would have run alone is its time here times its speed over its speed \
          alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}. What each does to a GPU is what was \
          seen of it alone{}. Power is a model's",
         cluster.spec(),
+        if part.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "; {all} were there, so that makespan, out-of-memory, energy and means of GPUs are not of the same jobs as in the \
+                 run as it was"
+            )
+        },
         if as_run > 0 { format!("; of {as_run} it is the time here") } else { String::new() },
         if estimated > 0 {
             format!("; of {estimated} that never were, its part of what was seen of the GPU, over its speed")
@@ -452,6 +499,8 @@ pub(super) mod tests {
             decided_ms: at(from_s),
             started_ms: Some(at(from_s)),
             ended_ms: until_s.map(at),
+            suspended_ms: None,
+            spells: Vec::new(),
             exit_code: None,
             memory_peak_mib: None,
             host: None,
@@ -464,7 +513,8 @@ pub(super) mod tests {
         }
     }
 
-    fn ran(id: u64, submitted_s: u64, attempts: Vec<AttemptView>) -> Ran {
+    fn ran(id: u64, submitted_s: u64, mut attempts: Vec<AttemptView>) -> Ran {
+        (1..).zip(&mut attempts).for_each(|(number, attempt)| attempt.attempt = number);
         let last = attempts.last().unwrap();
         let state = match last.verdict.as_ref().map(|verdict| verdict.code.as_str()) {
             None => "RUNNING",
@@ -592,6 +642,99 @@ pub(super) mod tests {
         // 170 s and then 60 s of 300.
         assert!((summary.smact - (170.0 * mean + 60.0 * 0.3) / 300.0).abs() < 0.01, "{}", summary.smact);
         assert!((summary.memory_mib - 4096.0 * 230.0 / 300.0).abs() < 20.0, "{}", summary.memory_mib);
+    }
+
+    /// It was on these GPUs from and to these seconds.
+    fn with_spells(attempt: AttemptView, spells: &[(u32, u64, Option<u64>)]) -> AttemptView {
+        let at = |s: u64| START + s * 1000;
+        let spell = |(gpu, from, until): &(u32, u64, Option<u64>)| SpellView {
+            gpus: vec![*gpu],
+            from_ms: at(*from),
+            until_ms: until.map(at),
+        };
+        AttemptView { spells: spells.iter().map(spell).collect(), ..attempt }
+    }
+
+    #[test]
+    fn time_in_which_a_job_was_suspended_is_no_time_on_gpus() {
+        // 60 s on GPU 0, 200 s suspended, 45 s on GPU 1, all at its speed alone.
+        let mut moved = attempt(110, Some(415), Some("Completed"), None);
+        (moved.gpus, moved.held_gpu_s, moved.progress_gpu_s) = (vec![1], Some(105.0), Some(105.0));
+        let moved = with_spells(moved, &[(0, 110, Some(170)), (1, 370, Some(415))]);
+        let of = recorded_run(vec![ran(1, 110, vec![moved])]);
+        let run = recorded(&of);
+        let drawn = |run: &RunResult| -> Vec<(u32, u64, u64, End)> {
+            let one = |s: &Stretch| (s.gpus[0], s.start.0 / 1000, s.end.0 / 1000, s.how);
+            run.stretches.iter().map(one).collect()
+        };
+        assert_eq!(drawn(&run), [(0, 10, 70, End::Suspended), (1, 270, 315, End::Completed)]);
+        let job = &run.jobs[0];
+        assert_eq!((job.exec, job.solo, job.attempts), (Millis::secs(105), Millis::secs(105), 1));
+        let s = &run.summary;
+        assert_eq!((s.makespan_s, s.jct_s.mean, s.exec_s.mean), (305.0, 305.0, 105.0));
+        assert_eq!((s.slowdown.mean, s.wait_s.mean), (1.0, 0.0));
+        let (exclusive, _) = exclusive(&of, &run);
+        let exclusive = exclusive.unwrap().summary;
+        assert!((exclusive.makespan_s - 105.0).abs() < 1.0, "{exclusive:?}");
+    }
+
+    #[test]
+    fn spells_are_cut_where_the_report_is() {
+        // The report is from 100 to 700 s.
+        let drawn = |attempt: AttemptView| -> Vec<(u64, u64, End)> {
+            let run = recorded(&recorded_run(vec![ran(1, 0, vec![attempt])]));
+            let job = &run.jobs[0];
+            assert_eq!((job.attempts, job.first_start), (1, Some(Millis::ZERO)));
+            run.stretches.iter().map(|s| (s.start.0 / 1000, s.end.0 / 1000, s.how)).collect()
+        };
+        let running = || attempt(50, None, None, None);
+        // Suspended before, at its end, all the time, and over at its end.
+        let spells = [(0, 50, Some(80)), (0, 150, Some(300)), (1, 400, None)];
+        assert_eq!(
+            drawn(with_spells(running(), &spells)),
+            [(50, 200, End::Suspended), (300, 600, End::Running)]
+        );
+        assert_eq!(drawn(with_spells(running(), &spells[..2])), [(50, 200, End::Suspended)]);
+        assert_eq!(drawn(with_spells(running(), &spells[..1])), []);
+        let later = [(0, 50, Some(200)), (0, 800, None)];
+        assert_eq!(drawn(with_spells(running(), &later)), [(0, 100, End::Suspended)]);
+        // Cancelled while it was suspended: in the report, and after it.
+        let cancelled = |ended| with_spells(attempt(50, Some(ended), Some("Cancelled"), None), &spells[..2]);
+        assert_eq!(drawn(cancelled(650)), [(50, 200, End::Failed)]);
+        assert_eq!(drawn(cancelled(750)), [(50, 200, End::Suspended)]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero_and_sums_name_their_jobs() {
+        let mut never = ran(2, 300, vec![attempt(1, None, None, None)]);
+        (never.attempts, never.row.state) = (vec![], "PENDING".into());
+        let running = ran(1, 110, vec![attempt(110, None, None, None)]);
+        let of = recorded_run(vec![running.clone(), never.clone()]);
+        let s = recorded(&of).summary;
+        assert_eq!((s.jobs, s.completed, s.oom), (2, 0, 0));
+        for unknown in [
+            s.wait_s.mean,
+            s.jct_s.p95,
+            s.exec_s.max,
+            s.slowdown.median,
+            s.fairness_wait,
+            s.fairness_slowdown,
+            s.energy_per_job_j,
+        ] {
+            assert!(unknown.is_nan(), "{s:?}");
+        }
+        assert!(s.energy_j > 0.0 && s.makespan_s == 590.0);
+
+        let done = ran(3, 110, vec![attempt(120, Some(150), Some("Completed"), None)]);
+        let of = recorded_run(vec![running, never, done.clone()]);
+        let run = recorded(&of);
+        let (some, notes) = exclusive(&of, &run);
+        assert_eq!(some.unwrap().policy, "exclusive, simulated (1 of 3)");
+        assert!(notes[0].contains("; 3 were there, so that makespan"), "{notes:?}");
+        let of = recorded_run(vec![done]);
+        let (all, notes) = exclusive(&of, &recorded(&of));
+        assert_eq!(all.unwrap().policy, "exclusive, simulated");
+        assert!(!notes[0].contains("were there"), "{notes:?}");
     }
 
     #[test]
