@@ -76,7 +76,10 @@ fn state(reply: &ExplainReply) -> String {
     let mut text = job.state.clone();
     let since = match &reply.waiting {
         Some(waiting) => Some((waiting.since_ms, reply.now_ms)),
-        None => job.started_ms.map(|at| (at, job.ended_ms.unwrap_or(reply.now_ms))),
+        // The time in which it was suspended is not time that it ran.
+        None => job.started_ms.map(|at| {
+            (at.saturating_add(job.suspended_ms.unwrap_or(0)), job.ended_ms.unwrap_or(reply.now_ms))
+        }),
     };
     // When it was suspended is not told.
     if let Some((since, until)) = since.filter(|_| job.state != "SUSPENDED") {

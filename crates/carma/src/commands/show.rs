@@ -32,7 +32,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     };
     block.line("log", log);
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
-    block.line("GPUs", placement(job)).line("memory", memory(job));
+    block.line("GPUs", placement(job, &detail.attempts)).line("memory", memory(job));
     block.line_if("limits", limits(detail.host_limits));
     block.line_if("saves", detail.checkpoint.as_ref().map(|saves| checkpoint(saves, screen)));
     block.line_if("host", detail.attempts.iter().rev().find_map(|a| a.host).map(host));
@@ -62,10 +62,18 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     text
 }
 
-fn placement(job: &JobView) -> String {
-    let wanted = job.gpus_requested;
+/// Whether it is suspended, and so has no GPU.
+fn is_off(job: &JobView) -> bool {
+    job.state == "SUSPENDED" && job.gpus.is_empty()
+}
+
+fn placement(job: &JobView, attempts: &[AttemptView]) -> String {
+    if is_off(job) {
+        let left = attempts.last().map(|last| format!("; it left GPU {}", gpu_list(&last.gpus)));
+        return format!("none while it is suspended{}", left.unwrap_or_default());
+    }
     if job.gpus.is_empty() {
-        return format!("none yet, {wanted} wanted");
+        return format!("none yet, {} wanted", job.gpus_requested);
     }
     match job.sharing {
         Some(sharing) => format!("{} ({sharing})", gpu_list(&job.gpus)),
@@ -76,7 +84,8 @@ fn placement(job: &JobView) -> String {
 /// What is reserved for it, and what it took.
 pub(crate) fn memory(job: &JobView) -> String {
     let known = |mib: Option<u64>| mib.map_or_else(|| "unknown".into(), |m| MiB(m).to_string());
-    format!("{} reserved, peak {} (on each GPU)", known(job.memory_reserved_mib), known(job.memory_peak_mib))
+    let reserved = if is_off(job) { "none".into() } else { known(job.memory_reserved_mib) };
+    format!("{reserved} reserved, peak {} (on each GPU)", known(job.memory_peak_mib))
 }
 
 /// What it may take of the host.
@@ -142,13 +151,9 @@ fn rate(rate: &RateView) -> String {
 /// How long it is expected to run.
 pub(crate) fn run_time(view: &RunTimeView) -> String {
     let time = |seconds: u64| Millis::secs(seconds).to_string();
-    format!(
-        "about {} alone on its GPUs, 80 % between {} and {} ({})",
-        time(view.median_s),
-        time(view.low_s),
-        time(view.high_s),
-        view.source
-    )
+    let (low, high) = (time(view.low_s), time(view.high_s));
+    let range = if low == high { String::new() } else { format!(", 80 % between {low} and {high}") };
+    format!("about {} alone on its GPUs{range} ({})", time(view.median_s), view.source)
 }
 
 /// How far it is.
@@ -261,13 +266,14 @@ pub(crate) fn attempts(attempts: &[AttemptView], screen: &Screen) -> String {
     let mut table = Table::new(columns, screen);
     for attempt in attempts {
         let ran = attempt.started_ms.zip(attempt.ended_ms);
+        let suspended = Millis(attempt.suspended_ms.unwrap_or(0));
         table.row([
             attempt.attempt.to_string(),
             gpu_list(&attempt.gpus),
             attempt.sharing.to_string(),
             memory(attempt.cap_mib),
             attempt.started_ms.map_or_else(dash, |t| stamp(t, screen)),
-            ran.map_or_else(dash, |(from, to)| span(Millis(to).since(Millis(from)))),
+            ran.map_or_else(dash, |(from, to)| span(Millis(to).since(Millis(from)).since(suspended))),
             memory(attempt.memory_peak_mib),
             attempt.exit_code.map_or_else(dash, |c| c.to_string()),
         ]);
@@ -315,6 +321,8 @@ pub(crate) mod tests {
             decided_ms: 1_760_000_000_500,
             started_ms: Some(1_760_000_001_000),
             ended_ms: Some(1_760_000_031_000),
+            suspended_ms: None,
+            spells: Vec::new(),
             exit_code: Some(1),
             memory_peak_mib: Some(8192),
             host: None,
@@ -452,6 +460,42 @@ pub(crate) mod tests {
         ");
         detail.estimate.as_mut().unwrap().reasons.clear();
         assert!(!render(&detail, &Screen::of_width(None)).contains("Why so much"));
+    }
+
+    #[test]
+    fn a_job_that_is_or_was_suspended() {
+        let mut detail = detail();
+        detail.job.state = "SUSPENDED".into();
+        (detail.job.gpus, detail.job.memory_reserved_mib) = (vec![], None);
+        (detail.job.memory_peak_mib, detail.job.suspended_ms) = (Some(8192), Some(200_000));
+        let text = render(&detail, &Screen::of_width(None));
+        assert!(text.contains("\nGPUs:       none while it is suspended; it left GPU 0\n"), "{text}");
+        assert!(text.contains("\nmemory:     none reserved, peak 8.0 GiB (on each GPU)\n"), "{text}");
+
+        // 105 s of run, and 200 s in which it did not.
+        let begun = detail.job.started_ms.unwrap();
+        let ended = Some(begun + 305_000);
+        detail.job.state = "COMPLETED".into();
+        (detail.job.gpus, detail.job.ended_ms) = (vec![1], ended);
+        let last = detail.attempts.last_mut().unwrap();
+        (last.started_ms, last.ended_ms, last.suspended_ms) = (Some(begun), ended, Some(200_000));
+        let text = render(&detail, &Screen::of_width(None));
+        assert!(text.contains("\nran for:    1 min 45 s\nsuspended:  3 min 20 s\n"), "{text}");
+        assert!(text.contains("  1m45s  ") && !text.contains("5m05s"), "{text}");
+    }
+
+    #[test]
+    fn one_time_is_no_range() {
+        let mut view =
+            RunTimeView { low_s: 59, median_s: 59, high_s: 59, source: "3 runs of this command".into() };
+        assert_eq!(run_time(&view), "about 59 s alone on its GPUs (3 runs of this command)");
+        view.high_s = 61;
+        let range = "about 59 s alone on its GPUs, 80 % between 59 s and 1 min 1 s (3 runs of this command)";
+        assert_eq!(run_time(&view), range);
+        // What is printed counts, not what it is made of.
+        let days = 86_400 * 20;
+        (view.low_s, view.median_s, view.high_s) = (days, days, days + 1);
+        assert!(!run_time(&view).contains("between"), "{}", run_time(&view));
     }
 
     #[test]

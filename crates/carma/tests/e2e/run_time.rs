@@ -42,7 +42,7 @@ fn earlier_runs_say_how_long_the_next_will_take_and_a_restart_keeps_it() {
     let again = daemon.submit(held("--work=40s"));
     assert_eq!(daemon.show(again).job.run_time.unwrap(), after);
     let explained = stdout(&daemon.carma(&["explain", &again.to_string()]));
-    assert!(explained.contains("alone on its GPUs, 80 % between"), "{explained}");
+    assert!(explained.contains("alone on its GPUs (1 run of this command)"), "{explained}");
     // What another run teaches is told to those that wait.
     daemon.end_of(daemon.submit(run("--work=40s")));
     until("the news of a second run", || {

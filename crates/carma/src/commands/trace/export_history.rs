@@ -71,7 +71,8 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
         let attempt = detail.and_then(|detail| detail.attempts.last());
         let (started, ended) =
             attempt.map_or((job.started_ms, job.ended_ms), |attempt| (attempt.started_ms, attempt.ended_ms));
-        let ran = started.zip(ended).map(|(from, to)| Millis(to).since(Millis(from)));
+        let suspended = Millis(attempt.map_or(job.suspended_ms, |attempt| attempt.suspended_ms).unwrap_or(0));
+        let ran = started.zip(ended).map(|(from, to)| Millis(to).since(Millis(from)).since(suspended));
         let Some(ran) = ran.filter(|ran| *ran > Millis::ZERO) else {
             *skipped.entry("no run time recorded").or_default() += 1;
             continue;
@@ -219,7 +220,9 @@ mod tests {
             let mut done = job(id, "COMPLETED", "Completed", "completed");
             done.name = "train".into();
             (done.memory_peak_mib, done.submitted_ms) = (peak, submitted);
-            (done.started_ms, done.ended_ms) = (Some(submitted + 1000), Some(submitted + 1000 + 500 * id));
+            // Suspended for longer than it ran.
+            (done.started_ms, done.suspended_ms) = (Some(submitted + 1000), Some(9000));
+            done.ended_ms = Some(submitted + 10_000 + 500 * id);
             done
         };
         let mut failed = done(4, None, 5000);
