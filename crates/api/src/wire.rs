@@ -437,6 +437,9 @@ pub struct JobView {
     /// Its speed beside its neighbours over its speed alone, percent, as measured last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u32>,
+    /// That is an upper bound: it was never seen alone, and is compared with the fastest that its command was seen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub progress_at_most: bool,
     /// How long it was expected to run when it was submitted, or when it last waited; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<RunTimeView>,

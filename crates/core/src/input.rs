@@ -124,6 +124,9 @@ pub enum Input {
         progress: Fraction,
         /// How long was measured.
         over: Millis,
+        /// It has no more than that: its speed alone is not known, and is at least the speed that was put in its place.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        at_most: bool,
     },
     /// The command of a running job was seen to make its first steps.
     Stepped {

@@ -198,6 +198,9 @@ pub struct Measured {
     pub progress: Fraction,
     /// How long was measured.
     pub over: Millis,
+    /// It may be less: see [`crate::input::Input::Measured`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
     /// What was measured beside the same neighbours just before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Fraction>,

@@ -727,7 +727,13 @@ impl World {
                 for id in self.state.active().clone() {
                     let (job, attempt) = self.attempt(Pick::Number(id.0), true);
                     for _ in 0..2 {
-                        self.feed(Input::Measured { job, attempt, progress: Fraction(1), over })?;
+                        self.feed(Input::Measured {
+                            job,
+                            attempt,
+                            progress: Fraction(1),
+                            over,
+                            at_most: false,
+                        })?;
                     }
                 }
                 return self.follow_ends();
@@ -876,7 +882,7 @@ impl World {
             Op::Measure(job, right, progress, over) => {
                 let (job, attempt) = self.attempt(*job, *right);
                 let over = Millis(u64::from(*over));
-                Input::Measured { job, attempt, progress: Fraction(*progress), over }
+                Input::Measured { job, attempt, progress: Fraction(*progress), over, at_most: *progress % 2 == 1 }
             }
             Op::Cancel(job, by) => Input::Cancel { job: self.id(*job), by: user(*by) },
             Op::Hold(job, by) => Input::Hold { job: self.id(*job), by: user(*by) },

@@ -70,6 +70,8 @@ pub struct Slowdowns {
     profiles: Profiled,
     /// Of commands without a profile.
     assumed: Assumptions,
+    /// The fastest that jobs of commands were seen whose speed alone is not known: it is at least that.
+    fastest: BTreeMap<(u64, String), Rate>,
     watched: BTreeMap<JobId, Watch>,
     rates: Rates,
     /// Rows to store.
@@ -101,6 +103,8 @@ struct Watch {
     gap_s: Option<f64>,
     /// Up to when its progress was measured.
     measured: Millis,
+    /// What it was, or was at most, and when.
+    progress: Option<(Millis, f64)>,
     /// Up to when its latency was.
     latency_measured: Millis,
     /// Time that it is known to have lost to neighbours.
@@ -136,6 +140,7 @@ impl Slowdowns {
             kace,
             profiles: BTreeMap::new(),
             assumed: Assumptions::default(),
+            fastest: BTreeMap::new(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
             changed: BTreeSet::new(),
@@ -285,6 +290,9 @@ impl Slowdowns {
         (self.news, self.untold) = (true, true);
         self.scores.remove(&key);
         self.assumed.forget(&key);
+        if profile.rate.is_some() {
+            self.fastest.remove(&key);
+        }
         self.changed.insert(key.clone());
         self.profiles.insert(key, (profile, now));
     }
@@ -361,17 +369,20 @@ impl Slowdowns {
                 let latency = self.look_at_latency(now, state, job, &company);
                 let steps = self.look_together(now, state, job, &gpus, &company);
                 // Its limit goes by whichever is worse.
-                let worse = match (steps, latency) {
+                let exact = |(progress, over)| (progress, over, false);
+                let worse = match (steps, latency.map(exact)) {
                     (Some(steps), Some(latency)) => Some(if latency.0 < steps.0 { latency } else { steps }),
                     (steps, latency) => steps.or(latency),
                 };
-                inputs.extend(worse.map(|(progress, over)| Input::Measured {
+                let news = worse.filter(|(progress, _, at_most)| !at_most || tells(*progress, job, &gpus));
+                inputs.extend(news.map(|(progress, over, at_most)| Input::Measured {
                     job: job.spec.id,
                     attempt,
                     progress: Fraction::from_f64(progress).unwrap_or(Fraction(0)),
                     over,
+                    at_most,
                 }));
-                if let Some((progress, over)) = steps
+                if let Some((progress, over, false)) = steps
                     && company.settled_at.is_some_and(|at| now.since(at) >= over)
                 {
                     observed.insert(job.spec.id, progress);
@@ -382,7 +393,12 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles);
+        // Beside the neighbours that it has now.
+        let progress = |job: JobId, gpu: &Gpu| {
+            let (at, progress) = self.watched.get(&job)?.progress?;
+            gpu.changed.is_none_or(|changed| changed < at).then_some(progress)
+        };
+        self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles, &progress);
         inputs
     }
 
@@ -472,7 +488,8 @@ impl Slowdowns {
         Some((alone_ms / p99.ms, over))
     }
 
-    /// Progress of a job beside others, if a window of it is full, and over how long.
+    /// Progress of a job beside others, if a window of it is full, over how long, and whether it is an upper bound: for want of its speed
+    /// alone, it is compared with the fastest that its command was seen.
     fn look_together(
         &mut self,
         now: Millis,
@@ -480,7 +497,7 @@ impl Slowdowns {
         job: &Job,
         gpus: &[&Gpu],
         company: &Company,
-    ) -> Option<(f64, Millis)> {
+    ) -> Option<(f64, Millis, bool)> {
         let id = job.spec.id;
         let window = state.options().slowdown_window;
         let known = || {
@@ -513,12 +530,22 @@ impl Slowdowns {
         };
         let together = rate.filter(|r| r.advances >= ADVANCES).map(|r| r.rate);
         self.publish(id, Some(rate_view(together.as_ref(), alone.as_ref(), progress)));
+        let mut at_most = || {
+            let key = (job.spec.command_key, gpus.first()?.info.name.clone());
+            faster(&mut self.fastest, key, together.as_ref().filter(|_| alone.is_none())?)
+        };
         // Slow steps want a longer window.
-        let progress = progress?;
+        let (at_most, progress) = match progress {
+            Some(progress) => (false, progress),
+            None => (true, at_most()?),
+        };
         let watch = self.watched.get_mut(&id)?;
-        watch.measured = now;
+        (watch.measured, watch.progress) = (now, Some((now, progress)));
+        if at_most {
+            return Some((progress, over, true));
+        }
         watch.lost = watch.lost + Millis((over.0 as f64 * (1.0 - progress.clamp(0.0, 1.0))) as u64);
-        Some((progress, over))
+        Some((progress, over, false))
     }
 
     // --- learning and predicting ---------------------------------------------------------------
@@ -730,6 +757,7 @@ impl Watch {
             rate: None,
             gap_s: None,
             measured: now,
+            progress: None,
             latency_measured: now,
             lost: Millis::ZERO,
             counted: None,
@@ -838,6 +866,27 @@ fn first_step(rate: &Measured) -> Millis {
     let (first, last) = rate.span_s;
     let began = first - (last - first) / rate.advances.max(1) as f64;
     Millis((began.max(0.0) * 1000.0) as u64)
+}
+
+/// A rate over the fastest that its command was seen, which it may be itself; `None`: another counter was the fastest.
+fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: &Rate) -> Option<f64> {
+    if fastest.len() >= MOST_PROFILES && !fastest.contains_key(&key) {
+        // Any: it is seen again.
+        fastest.pop_first();
+    }
+    let most = fastest.entry(key).or_insert_with(|| now.clone());
+    if (&most.unit, most.source) != (&now.unit, now.source) {
+        *most = now.clone();
+        return None;
+    }
+    most.per_s = most.per_s.max(now.per_s);
+    (most.per_s > 0.0).then(|| now.per_s / most.per_s)
+}
+
+/// Whether an upper bound of a job's progress says more than what is predicted of it, or corrects one that did.
+fn tells(at_most: f64, job: &Job, gpus: &[&Gpu]) -> bool {
+    let predicted = gpus.iter().filter_map(|gpu| gpu.tenant(job.spec.id)?.pace).min();
+    job.measured.is_some() || predicted.is_none_or(|pace| at_most < pace.to_f64())
 }
 
 /// Whether two profiles of a command say the same: rates within a tenth, activity within ten points.

@@ -150,6 +150,10 @@ fn share(pct: u32) -> String {
 fn speed(job: &JobView, running: &RunningView) -> String {
     let mut words = Vec::new();
     match (job.progress_pct, running.neighbours.is_empty() && running.foreign == 0) {
+        (Some(pct), _) if job.progress_at_most => words.push(format!(
+            "at most {} of its speed alone: that is not known, but its command was seen to be so much faster",
+            share(pct)
+        )),
         (Some(pct), _) => words.push(format!("{} of its speed alone, as measured", share(pct))),
         (None, true) => words.push("its own: it is alone".to_owned()),
         (None, false) => words.push("not measured yet beside these neighbours".to_owned()),

@@ -218,6 +218,7 @@ pub(crate) mod tests {
             max_latency_ms: None,
             latency_alone_ms: None,
             progress_pct: None,
+            progress_at_most: false,
             run_time: None,
             done_pct: None,
             left: None,

@@ -188,6 +188,7 @@ fn slowdown(job: &JobView) -> Option<String> {
     let factor = |pct: u32| f64::from(pct) / 100.0;
     let measured = job.progress_pct.map(|pct| match pct {
         0 => "it stands still".to_owned(),
+        pct if job.progress_at_most => format!("{:.2} at least, measured", 1.0 / factor(pct)),
         pct => format!("{:.2} measured", 1.0 / factor(pct)),
     });
     match (limit, measured) {

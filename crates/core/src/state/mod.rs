@@ -326,8 +326,8 @@ impl State {
                 self.forget_absent();
                 Ok(())
             }
-            Input::Measured { job, attempt, progress, over } => {
-                self.measured(*job, *attempt, *progress, *over)
+            Input::Measured { job, attempt, progress, over, at_most } => {
+                self.measured(*job, *attempt, (*progress, *at_most), *over)
             }
             Input::Stepped { job, attempt, ago } => self.stepped(*job, *attempt, *ago),
             Input::Counted { job, attempt, share } => self.counted(*job, *attempt, *share),

@@ -248,7 +248,7 @@ impl State {
         &mut self,
         id: JobId,
         attempt: u32,
-        progress: Fraction,
+        (progress, at_most): (Fraction, bool),
         over: Millis,
     ) -> Result<(), Rejected> {
         let now = self.now;
@@ -266,7 +266,7 @@ impl State {
         let window = self.options.slowdown_window;
         self.update(id, |job| {
             let before = job.measured.filter(|before| before.over >= window).map(|before| before.progress);
-            job.measured = Some(Measured { at: now, progress, over, before });
+            job.measured = Some(Measured { at: now, progress, over, at_most, before });
         })
     }
 

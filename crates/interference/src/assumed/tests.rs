@@ -36,7 +36,7 @@ fn steps(tasks: &[Profile], assumed: &[bool], sharing: Mode, seen: &Metrics, tim
     for _ in 0..times {
         let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
         let group = Group { gpu: &gpu, sharing, members: &members };
-        let refined = refined(&model, &group, assumed, seen).unwrap();
+        let refined = refined(&model, &group, assumed, seen, &[]).unwrap();
         for (task, metrics) in tasks.iter_mut().zip(refined) {
             task.metrics = metrics;
         }
@@ -146,7 +146,7 @@ fn of_more_than_the_model_takes_nothing_is_said() {
     let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
     let group = Group { gpu: &GpuType::named("h200"), sharing: Mode::Mps, members: &members };
     let assumed = vec![true; tasks.len()];
-    assert_eq!(refined(&SlowdownModel::shipped(), &group, &assumed, &typical().metrics), None);
+    assert_eq!(refined(&SlowdownModel::shipped(), &group, &assumed, &typical().metrics, &[]), None);
 }
 
 fn metrics() -> impl Strategy<Value = Metrics> {

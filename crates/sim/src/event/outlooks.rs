@@ -190,6 +190,7 @@ impl Outlooks {
                 attempt: placement.attempt,
                 progress: Fraction::from_f64(rate).unwrap_or(Fraction::ONE),
                 over: Millis(now.since(since).0 / (times + 1)),
+                at_most: false,
             });
         }
         self.next = Some(next);
