@@ -654,11 +654,12 @@ impl Engine {
                 let text = format!("GPU {index} is drained: its jobs go on, no new ones come");
                 (Input::Drain { gpu: self.gpu_by_index(index)?, by }, index.into(), text)
             }
-            Order::Resume(index) => (
-                Input::Resume { gpu: self.gpu_by_index(index)?, by },
-                index.into(),
-                format!("GPU {index} is in use again"),
-            ),
+            Order::Resume(index) => {
+                let gpu = self.gpu_by_index(index)?;
+                let drained = self.state.gpu(gpu).is_some_and(|gpu| gpu.drained_by.is_some());
+                let text = if drained { "is in use again" } else { "was not drained" };
+                (Input::Resume { gpu, by }, index.into(), format!("GPU {index} {text}"))
+            }
         };
         match self.try_apply(input) {
             Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),

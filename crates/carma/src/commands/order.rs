@@ -2,8 +2,8 @@
 
 use super::Context;
 use crate::cli::IdRange;
-use carma_api::ClientError;
 use carma_api::wire::DoneReply;
+use carma_api::{Client, ClientError};
 use carma_cli::clean;
 use carma_cli::failure::{Failure, Outcome};
 use std::io::{self, Write};
@@ -33,16 +33,22 @@ impl Target {
     }
 }
 
-/// Gives an order for each target. A refusal does not stop the others; the exit code is that of the
-/// first refusal.
+/// Gives an order for each target.
 pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order: &str) -> Outcome {
     let mut client = context.client()?;
+    each(IdRange::all(ranges), |id| ask(&mut client, target, id, order))
+}
+
+/// Does something for each and says what was done. A refusal does not stop the others; the exit code is that of the first
+/// refusal.
+pub(crate) fn each<T>(
+    all: impl IntoIterator<Item = T>,
+    mut one: impl FnMut(T) -> Result<String, ClientError>,
+) -> Outcome {
     let mut code = 0;
-    for id in IdRange::all(ranges) {
-        let answer =
-            client.post::<DoneReply>(&format!("/v1/{}/{id}/{order}", target.path()), &serde_json::json!({}));
-        match answer {
-            Ok(done) => writeln!(io::stdout().lock(), "{}", line(target, id, &done))?,
+    for item in all {
+        match one(item) {
+            Ok(done) => writeln!(io::stdout().lock(), "{done}")?,
             Err(refusal @ ClientError::Refused { .. }) => {
                 let failure = Failure::from(refusal);
                 failure.tell();
@@ -52,6 +58,13 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
         }
     }
     Ok(code)
+}
+
+/// Gives one order; returns what was done.
+pub(crate) fn ask(client: &mut Client, target: Target, id: u64, order: &str) -> Result<String, ClientError> {
+    let path = format!("/v1/{}/{id}/{order}", target.path());
+    let done: DoneReply = client.post(&path, &serde_json::json!({}))?;
+    Ok(line(target, id, &done))
 }
 
 /// What was done, and to what.

@@ -16,19 +16,29 @@ pub(crate) fn run(context: &Context, args: &ResumeArgs) -> Outcome {
     let mut client = context.client()?;
     let jobs: JobsReply = client.get("/v1/jobs")?;
     let gpus: GpusReply = client.get("/v1/gpus")?;
-    let (mut of_jobs, mut of_gpus) = (Vec::new(), Vec::new());
+    let (mut of_jobs, mut of_gpus, mut code) = (Vec::new(), Vec::new(), 0);
     for id in IdRange::all(&args.ids) {
-        match about(id, &jobs.jobs, &gpus.gpus)? {
-            order::Target::Jobs => of_jobs.push(id.into()),
-            order::Target::Gpus => of_gpus.push(id.into()),
+        match about(id, &jobs.jobs, &gpus.gpus) {
+            Ok(order::Target::Jobs) => of_jobs.push(id.into()),
+            Ok(order::Target::Gpus) => of_gpus.push(id.into()),
+            // As with a refusal, the others go on.
+            Err(failure) => {
+                failure.tell();
+                code = if code == 0 { failure.code } else { code };
+            }
         }
     }
-    let first = order::give(context, order::Target::Jobs, &of_jobs, "resume")?;
-    let second = order::give(context, order::Target::Gpus, &of_gpus, "resume")?;
-    Ok(if first == 0 { second } else { first })
+    for (target, ids) in [(order::Target::Jobs, of_jobs), (order::Target::Gpus, of_gpus)] {
+        let given = order::give(context, target, &ids, "resume")?;
+        code = if code == 0 { given } else { code };
+    }
+    Ok(code)
 }
 
-/// What a number means: what can be resumed of a job and a GPU, else what there is.
+/// What a number means: what can be resumed of a job and a GPU, else the one that there is.
+///
+/// # Errors
+/// There are both, and nobody can tell which is meant: both can be resumed, or neither.
 fn about(id: u64, jobs: &[JobView], gpus: &[GpuView]) -> Result<order::Target, Failure> {
     let job = jobs.iter().find(|job| job.id == id);
     let gpu = gpus.iter().find(|gpu| u64::from(gpu.index) == id);
@@ -40,8 +50,14 @@ fn about(id: u64, jobs: &[JobView], gpus: &[GpuView]) -> Result<order::Target, F
         ))),
         (true, false) => Ok(order::Target::Jobs),
         (false, true) => Ok(order::Target::Gpus),
-        (false, false) if gpu.is_some() => Ok(order::Target::Gpus),
-        (false, false) => Ok(order::Target::Jobs),
+        (false, false) => match (job, gpu) {
+            (Some(job), Some(_)) => Err(Failure::new(format!(
+                "nothing to resume: job {id} is {}, not suspended, and GPU {id} is not drained",
+                job.state
+            ))),
+            (None, Some(_)) => Ok(order::Target::Gpus),
+            (_, None) => Ok(order::Target::Jobs),
+        },
     }
 }
 
@@ -59,11 +75,16 @@ mod tests {
             job(2, "RUNNING", "x", "x"),
         ];
         let gpus = |status: &str| -> Vec<GpuView> {
-            (0..3).map(|index| GpuView { status: status.into(), ..gpu(index) }).collect()
+            (0..4).map(|index| GpuView { status: status.into(), ..gpu(index) }).collect()
         };
-        let of = |status: &str| -> Vec<_> { (0..4).map(|id| about(id, &jobs, &gpus(status)).ok()).collect() };
-        let (job, gpu) = (Some(order::Target::Jobs), Some(order::Target::Gpus));
-        assert_eq!(of("ok"), [job, job, gpu, job]);
-        assert_eq!(of("drained"), [None, None, gpu, job]);
+        let of = |status: &str| -> Vec<_> {
+            (0..5).map(|id| about(id, &jobs, &gpus(status)).map_err(|e| e.code)).collect()
+        };
+        let (job, gpu) = (Ok(order::Target::Jobs), Ok(order::Target::Gpus));
+        // There is no GPU 4 and no job 3.
+        assert_eq!(of("ok"), [job, job, Err(1), gpu, job]);
+        assert_eq!(of("drained"), [Err(2), Err(2), gpu, gpu, job]);
+        let neither = about(2, &jobs, &gpus("ok")).unwrap_err().message.unwrap();
+        assert_eq!(neither, "nothing to resume: job 2 is RUNNING, not suspended, and GPU 2 is not drained");
     }
 }

@@ -82,6 +82,44 @@ fn a_job_saves_its_work_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_gpu_is_emptied_of_jobs_under_mps_that_save_their_work() {
+    let daemon = Setup::new("virtual:2xA100-40GB").args(&["--sharing", "mps"]).start();
+    let carma = |args: &[&str], works: bool| {
+        let output = daemon.carma(args);
+        assert_eq!(output.status.success(), works, "{args:?}: {}{}", stdout(&output), stderr(&output));
+        stdout(&output) + &stderr(&output)
+    };
+    carma(&["drain", "1"], true);
+    let saving = SubmitRequest { gpu_memory_mib: Some(1 << 10), ..saves(&daemon, COUNTS, 3_600_000) };
+    let saving = daemon.submit(saving);
+    says(&daemon, saving, "ready");
+    let other = job(&["/bin/sleep", "606"]);
+    let other = daemon.submit(SubmitRequest { gpu_memory_mib: Some(1 << 10), ..other });
+    assert_eq!(daemon.in_state(other, "RUNNING").job.gpus, [0]);
+    carma(&["resume", "--gpu", "1"], true);
+
+    // A GPU that is not there does not keep the other from being emptied, and is an error.
+    let told = carma(&["drain", "--move", "0,9"], false);
+    assert!(told.contains("GPU 0 is drained") && told.contains("there is no GPU 9"), "{told}");
+    assert!(told.contains(&format!("job {saving} is asked to save its work")), "{told}");
+    let stays = format!(
+        "job {other} runs on until it ends (it is a client of MPS, which cannot be moved, and has no --checkpoint-signal)"
+    );
+    assert!(told.contains(&stays), "{told}");
+    let over = daemon.end_of(saving);
+    assert_eq!(
+        (over.job.state.as_str(), over.job.gpus.as_slice()),
+        ("COMPLETED", &[1][..]),
+        "{}",
+        daemon.log()
+    );
+    assert!(daemon.output(saving).ends_with("restart 1 from 41\ndone\n"), "{}", daemon.output(saving));
+    // What runs on is no error.
+    assert!(carma(&["drain", "--move", "0"], true).contains(&stays));
+    assert_eq!(daemon.in_state(other, "RUNNING").attempts.len(), 1);
+}
+
+#[test]
 fn an_empty_directory_goes_with_a_job_that_is_done() {
     let daemon = Setup::new(ONE).start();
     let id = daemon.submit(saves(&daemon, "[ -d $CARMA_CHECKPOINT_DIR ] && echo there", 60_000));

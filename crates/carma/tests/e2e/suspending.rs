@@ -142,6 +142,13 @@ fn what_cannot_be_suspended_is_told_why() {
     let why = refused(&daemon, &["suspend", &mps.to_string()]);
     assert!(why.contains("cannot suspend a client of MPS") && why.contains("--sharing time-slice"), "{why}");
     assert!(refused(&daemon, &["resume", "--job", &mps.to_string()]).contains("not suspended"));
+    // There is a GPU of that number, too, and it is not drained.
+    let neither = refused(&daemon, &["resume", &mps.to_string()]);
+    assert!(
+        neither.contains(&format!("job {mps} is RUNNING, not suspended, and GPU {mps} is not drained")),
+        "{neither}"
+    );
+    assert!(carma(&daemon, &["resume", "--gpu", "0"]).contains("GPU 0 was not drained"));
     carma(&daemon, &["cancel", &mps.to_string()]);
     let two = daemon.submit(SubmitRequest { gpus: Some(2), ..training(5, 3_600) });
     daemon.in_state(two, "RUNNING");
@@ -211,8 +218,12 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
     on(1);
     carma(&daemon, &["drain", "--move", "1"]);
     on(0);
-    let nowhere = refused(&daemon, &["drain", "--move", "0"]);
-    assert!(nowhere.contains("no other GPU of its type has room"), "{nowhere}");
+    let nowhere = carma(&daemon, &["drain", "--move", "0"]);
+    assert!(
+        nowhere.contains(&format!("job {id} runs on until it ends ("))
+            && nowhere.contains("no other GPU of its type has room"),
+        "{nowhere}"
+    );
     carma(&daemon, &["resume", "--gpu", "0,1"]);
     let over = daemon.end_of(id);
     assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
