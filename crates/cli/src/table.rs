@@ -20,7 +20,8 @@ pub enum Column {
 }
 
 impl Column {
-    const fn title(self) -> &'static str {
+    /// What stands above it.
+    pub const fn title(self) -> &'static str {
         match self {
             Self::Left(title) | Self::Right(title) | Self::State(title) => title,
         }
@@ -69,6 +70,18 @@ impl<'a> Table<'a> {
         self.table.add_row(row);
     }
 
+    /// Whether lines fit the screen beside a last column of the narrowest.
+    pub fn fits(&self) -> bool {
+        self.screen.width.is_none_or(|width| self.others().saturating_add(NARROWEST) <= width)
+    }
+
+    /// Width of all columns but the last, with their gaps.
+    fn others(&self) -> u16 {
+        let widths = self.table.column_max_content_widths();
+        let others = widths.iter().take(self.columns.len().saturating_sub(1));
+        others.fold(0_u16, |sum, width| sum.saturating_add(*width).saturating_add(GAP))
+    }
+
     /// As text, a newline at the end of each line.
     pub fn render(mut self) -> String {
         let last = self.columns.len().saturating_sub(1);
@@ -92,9 +105,7 @@ impl<'a> Table<'a> {
     /// Narrows the last column so that lines fit; the others keep their width.
     fn fit(&mut self, width: u16, last: usize) {
         let widths = self.table.column_max_content_widths();
-        let others =
-            widths.iter().take(last).fold(0_u16, |sum, w| sum.saturating_add(*w).saturating_add(GAP));
-        let room = width.saturating_sub(others);
+        let room = width.saturating_sub(self.others());
         if widths.last().is_none_or(|widest| *widest <= room) || room < NARROWEST {
             return;
         }

@@ -4,15 +4,16 @@ use super::Context;
 use super::queue::gpu_list;
 use super::usage::metered;
 use crate::cli::GpusArgs;
+use carma_api::ClientError;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
-use carma_cli::failure::Outcome;
-use carma_cli::{Column, Screen, Table, clean, print, stamp};
+use carma_cli::failure::{Failure, Outcome};
+use carma_cli::{Column, Screen, Table, clean, print, stamp, wrap};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A reading older than this many milliseconds is pointed out.
 const OLD_MS: u64 = 5_000;
@@ -32,22 +33,64 @@ pub(crate) fn run(context: &Context, args: &GpusArgs) -> Outcome {
     }
 }
 
-/// Lists them again and again: on a terminal in one place, elsewhere one below the other.
+/// Lists them again and again: on a terminal in one place, elsewhere one below the other. A daemon that restarts is waited for.
 fn watch(context: &Context, every: Duration) -> Outcome {
     let mut client = context.client()?;
+    let mut lost = None;
     loop {
-        let reply: GpusReply = client.get("/v1/gpus")?;
         // Its width may have changed.
         let screen = Screen::stdout();
-        let head = format!("{}\n", stamp(reply.now_ms, &screen));
-        let text = render(&reply, &screen);
-        if io::stdout().is_terminal() {
-            print(&format!("{CLEAR}{head}{text}"))?;
-        } else {
-            print(&format!("{head}{text}\n"))?;
+        match client.get::<GpusReply>("/v1/gpus") {
+            Ok(reply) => {
+                lost = None;
+                let text = format!("{}\n{}", stamp(reply.now_ms, &screen), render(&reply, &screen));
+                if io::stdout().is_terminal() {
+                    print(&in_place(&text, &screen))?;
+                } else {
+                    print(&format!("{text}\n"))?;
+                }
+            }
+            Err(e) if comes_back(&e) => {
+                let news = lost.is_none();
+                let since = *lost.get_or_insert_with(now_ms);
+                let why = Failure::from(e).message.unwrap_or_default();
+                let text = format!("{}: {}. Trying again until Ctrl-C", stamp(since, &screen), clean(&why));
+                if io::stdout().is_terminal() {
+                    let lines: String =
+                        wrap(&text, &screen, 0).iter().map(|line| format!("{line}\n")).collect();
+                    print(&in_place(&lines, &screen))?;
+                } else if news {
+                    eprintln!("{text}");
+                }
+            }
+            Err(e) => return Err(e.into()),
         }
         std::thread::sleep(every);
     }
+}
+
+/// Whether the daemon may answer again after such an error: it restarts, or is busy.
+fn comes_back(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoDaemon { .. } | ClientError::Silent { .. } | ClientError::Broken { .. } => true,
+        ClientError::Refused { status, .. } => *status == 503,
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A text over what the terminal shows, cut where that would scroll.
+fn in_place(text: &str, screen: &Screen) -> String {
+    let height = screen.height.map_or(usize::MAX, |height| usize::from(height.max(2)) - 1);
+    let cut = if text.lines().count() > height { height - 1 } else { height };
+    let mut shown: String = text.lines().take(cut).map(|line| format!("{line}\n")).collect();
+    if cut < height {
+        shown.push_str("…\n");
+    }
+    format!("{CLEAR}{shown}")
 }
 
 /// A column whose value may be unknown.
@@ -71,6 +114,21 @@ const FREE: Metric =
     Metric { title: "FREE", value: |g| g.memory_free_for_placement_mib.map(|free| MiB(free).to_string()) };
 const POWER: Metric = Metric { title: "POWER", value: |g| g.power_w.map(|w| format!("{w:.0} W")) };
 
+/// A column of the table, and what stands in it for a GPU.
+struct Shown {
+    column: Column,
+    value: Box<dyn Fn(&GpuView) -> String>,
+}
+
+impl Shown {
+    fn new(column: Column, value: impl Fn(&GpuView) -> String + 'static) -> Self {
+        Self { column, value: Box::new(value) }
+    }
+}
+
+/// What a narrow screen may go without, the most needed first.
+const SPARED: [&str; 6] = ["FREE", "NAME", "POWER", "DRAMA", "SMOCC", "UUID"];
+
 fn render(reply: &GpusReply, screen: &Screen) -> String {
     let gpus = &reply.gpus;
     if gpus.is_empty() {
@@ -80,34 +138,57 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
     if gpus.iter().any(|g| g.kind == "virtual") {
         text.push_str("Virtual GPUs: a model, not a measurement\n");
     }
-    let all_virtual = gpus.iter().all(|g| g.kind == "virtual");
     let (metrics, unknown) = known_metrics(gpus);
-
-    let mut columns = vec![Column::Right("GPU"), Column::Left("NAME")];
-    // A virtual GPU's UUID is its name and its index again.
-    if !all_virtual {
-        columns.push(Column::Left("UUID"));
-    }
-    columns.push(Column::Left("STATUS"));
-    columns.extend(metrics.iter().map(|m| Column::Right(m.title)));
-    columns.push(Column::Left("JOBS"));
-    let uuid_length = uuid_length(gpus);
-    let mut table = Table::new(columns, screen);
-    for gpu in gpus {
-        let mut row = vec![gpu.index.to_string(), gpu.name.clone()];
-        if !all_virtual {
-            row.push(gpu.uuid.chars().take(uuid_length).collect());
+    let columns = columns(gpus, &metrics);
+    let mut spared = SPARED.to_vec();
+    spared.retain(|title| columns.iter().any(|shown| shown.column.title() == *title));
+    for title in spared.clone() {
+        let fewer: Vec<&str> = spared.iter().copied().filter(|other| *other != title).collect();
+        if table(gpus, &columns, &fewer, screen).fits() {
+            spared = fewer;
         }
-        row.push(gpu.status.clone());
-        row.extend(metrics.iter().map(|m| (m.value)(gpu).unwrap_or_else(|| "-".into())));
-        row.push(jobs(&gpu.tenants));
-        table.row(row);
     }
-    text.push_str(&table.render());
-    text.push_str(&notes(reply, &metrics, &unknown));
+    text.push_str(&table(gpus, &columns, &spared, screen).render());
+    let mut below = notes(reply, &metrics, &unknown, &spared);
     let of_gpus: Vec<_> = gpus.iter().filter_map(|gpu| gpu.metered.clone()).collect();
-    text.extend(metered(&of_gpus, screen));
+    below.extend(metered(&of_gpus, screen));
+    for line in below.lines() {
+        let indent = line.len() - line.trim_start().len();
+        for part in wrap(line.trim_start(), screen, indent) {
+            let _ = writeln!(text, "{:indent$}{part}", "");
+        }
+    }
     text
+}
+
+fn columns(gpus: &[GpuView], metrics: &[&'static Metric]) -> Vec<Shown> {
+    let mut columns = vec![
+        Shown::new(Column::Right("GPU"), |gpu| gpu.index.to_string()),
+        Shown::new(Column::Left("NAME"), |gpu| gpu.name.clone()),
+    ];
+    // A virtual GPU's UUID is its name and its index again.
+    if gpus.iter().any(|gpu| gpu.kind != "virtual") {
+        let length = uuid_length(gpus);
+        columns.push(Shown::new(Column::Left("UUID"), move |gpu| gpu.uuid.chars().take(length).collect()));
+    }
+    columns.push(Shown::new(Column::Left("STATUS"), |gpu| gpu.status.clone()));
+    let metric = |metric: &&'static Metric| {
+        let value = metric.value;
+        Shown::new(Column::Right(metric.title), move |gpu| value(gpu).unwrap_or_else(|| "-".into()))
+    };
+    columns.extend(metrics.iter().map(metric));
+    columns.push(Shown::new(Column::Left("JOBS"), |gpu| jobs(&gpu.tenants)));
+    columns
+}
+
+/// All columns but those that are spared.
+fn table<'a>(gpus: &[GpuView], columns: &[Shown], spared: &[&str], screen: &'a Screen) -> Table<'a> {
+    let shown = || columns.iter().filter(|shown| !spared.contains(&shown.column.title()));
+    let mut table = Table::new(shown().map(|shown| shown.column).collect(), screen);
+    for gpu in gpus {
+        table.row(shown().map(|shown| (shown.value)(gpu)));
+    }
+    table
 }
 
 /// The columns that some GPU has a value for, and the titles of the others.
@@ -127,7 +208,7 @@ fn known_metrics(gpus: &[GpuView]) -> (Vec<&'static Metric>, Vec<&'static str>) 
     (shown, unknown)
 }
 
-fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str]) -> String {
+fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str], spared: &[&str]) -> String {
     let mut text = String::new();
     for gpu in &reply.gpus {
         if let Some(status) = &gpu.status_text {
@@ -156,13 +237,16 @@ fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str]) -> String {
     if !foreign.is_empty() {
         let _ = write!(text, "Not started by carma:\n{}", foreign.concat());
     }
-    let means: Vec<&str> =
-        METRICS.iter().map(|m| m.title).filter(|t| metrics.iter().any(|m| m.title == *t)).collect();
+    let shown = |title: &&str| metrics.iter().any(|m| m.title == *title) && !spared.contains(title);
+    let means: Vec<&str> = METRICS.iter().map(|m| m.title).filter(shown).collect();
     if !means.is_empty() {
         let _ = writeln!(text, "{}: mean over the last {}.", means.join(", "), Millis(reply.window_ms));
     }
     if !unknown.is_empty() {
         let _ = writeln!(text, "Not known on any of these GPUs, so not shown: {}.", unknown.join(", "));
+    }
+    if !spared.is_empty() {
+        let _ = writeln!(text, "Not shown, as this screen is narrow: {}.", spared.join(", "));
     }
     text
 }
@@ -345,10 +429,65 @@ pub(crate) mod tests {
         virtual_gpu.memory_free_for_placement_mib = Some(0);
         insta::assert_snapshot!(render(&reply(vec![virtual_gpu]), &Screen::of_width(Some(80))), @r"
         Virtual GPUs: a model, not a measurement
-        GPU  NAME               STATUS  SMACT  SMOCC  DRAMA            MEM   FREE  POWER  JOBS
-          0  Virtual A100-40GB  ok       0.55   0.21   0.40  22.4/40.0 GiB  0 MiB  412 W  3 (9.0 GiB, exclusive)
+        GPU  STATUS  SMACT  DRAMA            MEM   FREE  POWER  JOBS
+          0  ok       0.55   0.40  22.4/40.0 GiB  0 MiB  412 W  3 (9.0 GiB, exclusive)
+        SMACT, DRAMA: mean over the last 10 s.
+        Not shown, as this screen is narrow: NAME, SMOCC.
+        ");
+    }
+
+    #[test]
+    fn a_narrow_screen_gets_what_fits() {
+        let mut busy = gpu(0);
+        busy.tenants = vec![tenant(3, Some(9216)), tenant(7, None)];
+        busy.foreign = (0..4)
+            .map(|pid| ForeignView { pid: 4711 + pid, user: Some("bob".into()), memory_mib: Some(9318) })
+            .collect();
+        let of = |width: u16| {
+            let text = render(&reply(vec![busy.clone(), gpu(1)]), &Screen::of_width(Some(width)));
+            assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)), "{width}:\n{text}");
+            text
+        };
+        insta::assert_snapshot!(of(80), @r"
+        GPU  NAME         STATUS  SMACT             MEM      FREE  JOBS
+          0  NVIDIA H200  ok       0.55  22.4/140.4 GiB  96.8 GiB  3 (9.0 GiB), 7 (-,
+                                                                   starting)
+          1  NVIDIA H200  ok       0.55  22.4/140.4 GiB  96.8 GiB  -
+        Not started by carma:
+          GPU 0: pid 4711 bob 9.1 GiB; pid 4712 bob 9.1 GiB; pid 4713 bob 9.1 GiB; pid
+          4714 bob 9.1 GiB
+        SMACT: mean over the last 10 s.
+        Not shown, as this screen is narrow: POWER, DRAMA, SMOCC, UUID.
+        ");
+        insta::assert_snapshot!(of(60), @r"
+        GPU  STATUS  SMACT             MEM  JOBS
+          0  ok       0.55  22.4/140.4 GiB  3 (9.0 GiB), 7 (-,
+                                            starting)
+          1  ok       0.55  22.4/140.4 GiB  -
+        Not started by carma:
+          GPU 0: pid 4711 bob 9.1 GiB; pid 4712 bob 9.1 GiB; pid
+          4713 bob 9.1 GiB; pid 4714 bob 9.1 GiB
+        SMACT: mean over the last 10 s.
+        Not shown, as this screen is narrow: FREE, NAME, POWER,
+        DRAMA, SMOCC, UUID.
+        ");
+        insta::assert_snapshot!(of(120), @r"
+        GPU  NAME         UUID          STATUS  SMACT  SMOCC  DRAMA             MEM      FREE  POWER  JOBS
+          0  NVIDIA H200  GPU-0b2c3d4e  ok       0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  3 (9.0 GiB), 7 (-,
+                                                                                                      starting)
+          1  NVIDIA H200  GPU-1b2c3d4e  ok       0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  -
+        Not started by carma:
+          GPU 0: pid 4711 bob 9.1 GiB; pid 4712 bob 9.1 GiB; pid 4713 bob 9.1 GiB; pid 4714 bob 9.1 GiB
         SMACT, SMOCC, DRAMA: mean over the last 10 s.
         ");
+    }
+
+    #[test]
+    fn what_would_scroll_is_cut() {
+        let screen = |height| Screen { height, ..Screen::of_width(Some(80)) };
+        assert_eq!(in_place("a\nb\nc\n", &screen(Some(4))), format!("{CLEAR}a\nb\nc\n"));
+        assert_eq!(in_place("a\nb\nc\n", &screen(Some(3))), format!("{CLEAR}a\n…\n"));
+        assert_eq!(in_place("a\nb\nc\n", &screen(None)), format!("{CLEAR}a\nb\nc\n"));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use crate::support::{CARMA, Daemon, Setup, job, task, until};
 use carma_api::wire::{SubmitReply, SubmitRequest};
+use std::fs::File;
+use std::process::Command;
 
 const TWO: &str = "virtual:2xA100-40GB";
 
@@ -300,4 +302,30 @@ fn a_polite_stop_leaves_jobs_running() {
     daemon.restart(&[]);
     std::fs::write(&go, "").unwrap();
     assert_eq!(daemon.end_of(id).job.exit_code, Some(9));
+}
+
+#[test]
+fn who_watches_the_gpus_sees_the_daemon_go_and_come_back() {
+    let mut daemon = Setup::new(TWO).start();
+    let (out, err) = (daemon.dir.path().join("out"), daemon.dir.path().join("err"));
+    let mut watch = Command::new(CARMA)
+        .arg("--socket")
+        .arg(daemon.socket())
+        .args(["gpus", "--watch", "100ms"])
+        .stdout(File::create(&out).unwrap())
+        .stderr(File::create(&err).unwrap())
+        .spawn()
+        .unwrap();
+    let tables = || std::fs::read_to_string(&out).unwrap().matches("GPU  NAME").count();
+    until("a second table", || (tables() > 1).then_some(()));
+    daemon.kill();
+    let said = || std::fs::read_to_string(&err).unwrap();
+    until("it to be missed", || said().contains("Trying again until Ctrl-C").then_some(()));
+    let before = tables();
+    daemon.restart(&[]);
+    until("tables again", || (tables() > before).then_some(()));
+    assert!(watch.try_wait().unwrap().is_none());
+    assert_eq!(said().lines().count(), 1, "it says so once: {}", said());
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }
