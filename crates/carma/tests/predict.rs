@@ -184,6 +184,16 @@ fn threads_are_told_or_looked_for() {
     assert!(reply["tasks"][0]["progress"]["expected"].as_f64().unwrap() > 0.8, "{reply}");
     let best = files.json("--profiles p.json --group heavy,light --threads best --objective min");
     assert!(best["min"].as_f64().unwrap() > 0.6, "{best}");
+    // The table says what the best is, also where it is none at all.
+    let said = |more: &str| {
+        let asked = format!("--profiles p.json --group {more}");
+        String::from_utf8(files.run(&asked).stdout).unwrap()
+    };
+    let split = said("heavy,heavy --threads best");
+    assert!(split.contains("THREADS") && !split.contains("best: no limits"), "{split}");
+    let none = said("light,light --threads best");
+    assert!(!none.contains("THREADS") && none.contains("\nbest: no limits; no split"), "{none}");
+    assert!(!said("light,light").contains("best"));
     for (threads, said) in [
         ("heavy=50,dark=50", "`dark` is not in --group"),
         ("heavy", "expected NAME=PERCENT"),

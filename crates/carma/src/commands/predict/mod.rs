@@ -24,6 +24,10 @@ use std::path::Path;
 /// Most that is read of any file.
 const MOST_BYTES: u64 = 256 << 20;
 
+/// What `--threads best` says where it finds none.
+const NO_SPLIT: &str =
+    "best: no limits; no split of the threads in steps of 10 % is predicted to do better\n";
+
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
     if let Some(file) = &args.observe {
@@ -321,7 +325,11 @@ impl Asked<'_> {
         let screen = Screen::stdout();
         let scored = || format!("{} of this group: {}; higher is better\n", self.args.policy, figure(score));
         print(&match &said {
-            Said::Forecast(forecast) => render::group(forecast, &members, &screen),
+            Said::Forecast(forecast) => {
+                let best = self.args.threads.as_deref() == Some("best");
+                let unlimited = best && members.iter().all(|member| member.threads_pct.is_none());
+                render::group(forecast, &members, &screen) + if unlimited { NO_SPLIT } else { "" }
+            }
             Said::Progress(progress) => render::progress(progress, &members, &screen) + &scored(),
             Said::Score => scored(),
         })?;
