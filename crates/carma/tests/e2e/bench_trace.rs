@@ -309,3 +309,20 @@ fn real_gpus_are_read_and_others_on_them_are_named() {
     assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
     assert!(stderr(&output).contains(&format!("in use: pid {}", std::process::id())), "{}", stderr(&output));
 }
+
+#[test]
+fn tasks_that_do_not_use_virtual_gpus_are_named() {
+    let plain = "[[task]]\nname = 'plain'\ncommand = ['/bin/true']\n";
+    let args = ["--gpus", "virtual:1xA100-40GB", "--speed", "60", "--jobs", "4", "--mean-gap", "1s"];
+    let bench = Bench::new(&format!("{TASKS}{plain}"), &args);
+    let output = bench.run("out", &["--policy", "adaptive", "--only", "small,plain"]);
+    let caveat =
+        "1 kind has no `virtual` options (plain): it runs as it is and does not use the virtual GPUs";
+    let (said, table) = (stderr(&output), stdout(&output));
+    assert!(said.find(caveat) < said.find("1 of 1: adaptive") && said.contains(caveat), "{said}");
+    assert!(table.contains(caveat), "{table}");
+    let page = std::fs::read_to_string(bench.path("out").join("index.html")).unwrap();
+    assert!(page.contains("does not use the virtual GPUs"));
+    let output = bench.run("modelled", &["--policy", "adaptive", "--only", "small"]);
+    assert!(!stderr(&output).contains("`virtual` options"), "{}", stderr(&output));
+}

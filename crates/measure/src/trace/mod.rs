@@ -105,6 +105,9 @@ impl Bench {
         let mut tasks = file.played(&here, say)?;
         let trace = trace(&file, &tasks, &options)?;
         tasks.retain(|task| trace.kinds.contains(&task.kind));
+        if let Some(caveat) = rows::caveat(&trace.unmodelled()).filter(|_| here.is_virtual) {
+            say(&format!("warning: {caveat}"));
+        }
         let warm_up = (!file.warm_up.is_empty() && !gpus.machine.is_virtual)
             .then(|| (file.warm_up.clone(), file.folder.clone()));
         let plan = order(&options.policies, options.repeats)?;

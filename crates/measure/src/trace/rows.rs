@@ -97,6 +97,28 @@ pub struct Trace {
     pub arrivals: Vec<Arrival>,
 }
 
+impl Trace {
+    /// The kinds that no virtual task stands in for: on virtual GPUs they run as they are there, beside the model.
+    pub(super) fn unmodelled(&self) -> Vec<String> {
+        let models = |kind: &&Kind| kind.command.iter().any(|word| word.contains("virtual-task"));
+        self.kinds.iter().filter(|kind| !models(kind)).map(|kind| kind.name.clone()).collect()
+    }
+}
+
+/// What kinds of tasks that are not modelled make of results on virtual GPUs; `None` of none.
+pub(super) fn caveat(unmodelled: &[String]) -> Option<String> {
+    let (kinds, have, they) = match unmodelled.len() {
+        0 => return None,
+        1 => ("kind", "has", "it runs as it is and does"),
+        _ => ("kinds", "have", "they run as they are and do"),
+    };
+    Some(format!(
+        "{} {kinds} {have} no `virtual` options ({}): {they} not use the virtual GPUs, so that results say nothing of how such tasks share a GPU",
+        unmodelled.len(),
+        unmodelled.join(", ")
+    ))
+}
+
 /// A kind of task, as it is played.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kind {

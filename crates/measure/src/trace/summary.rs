@@ -1,6 +1,6 @@
 //! What the rows come to.
 
-use super::rows::{Attempt, Job, Machine, Play, Sample, counted};
+use super::rows::{Attempt, Job, Machine, Play, Sample, caveat, counted};
 use carma_stats::{mean, quantile, sorted};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ pub struct Summary {
     pub cut: Vec<String>,
     /// Jobs that were not completed: which, and why.
     pub failed: Vec<String>,
+    /// On virtual GPUs: kinds of tasks that do not use them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmodelled: Vec<String>,
 }
 
 /// A policy's plays.
@@ -96,6 +99,12 @@ impl Summary {
         counted(self.jobs, self.kinds)
     }
 
+    /// What is to be known of results on virtual GPUs of which some tasks make no use.
+    #[must_use]
+    pub fn caveat(&self) -> Option<String> {
+        caveat(&self.unmodelled)
+    }
+
     /// Of plays of one trace on one machine; `None` of none.
     #[must_use]
     pub fn of(plays: &[Play]) -> Option<Self> {
@@ -130,6 +139,7 @@ impl Summary {
             policies,
             cut,
             failed,
+            unmodelled: if first.machine.is_virtual { first.trace.unmodelled() } else { Vec::new() },
         })
     }
 

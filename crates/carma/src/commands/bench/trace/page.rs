@@ -49,7 +49,11 @@ pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
     fact("Processors", Some(&summary.machine.cpus.to_string()));
     fact("carma", plays.first().map(|play| &play.carma));
     fact("First play", plays.iter().map(|play| &play.began).min());
-    out.push_str("</dl></header>\n");
+    out.push_str("</dl>");
+    if let Some(caveat) = summary.caveat() {
+        let _ = write!(out, "<p class=\"remark\">{}.</p>", Esc(&caveat));
+    }
+    out.push_str("</header>\n");
     figures(&mut out, summary);
     drawings(&mut out, plays, seconds);
     alone(&mut out, summary);

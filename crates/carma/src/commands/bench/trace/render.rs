@@ -18,6 +18,9 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     if summary.machine.is_virtual {
         text.push_str("Virtual GPUs are a model, not a measurement; seconds are virtual.\n");
     }
+    if let Some(caveat) = summary.caveat() {
+        let _ = writeln!(text, "{}.", clean(&caveat));
+    }
     if !summary.policies.is_empty() {
         let _ = write!(text, "\n{}", table(summary, screen));
         text.push_str(
