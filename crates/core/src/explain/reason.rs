@@ -77,6 +77,12 @@ pub struct Narrowed {
     pub job: JobId,
     /// The limit.
     pub limit: Fraction,
+    /// By how much that job might be slowed down beside all threads: what counted against the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upper: Option<Fraction>,
+    /// What this job was predicted to keep with all threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeps: Option<Fraction>,
 }
 
 /// Why the policy took a running job off its GPU for a while.

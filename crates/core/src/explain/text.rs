@@ -165,8 +165,14 @@ impl fmt::Display for Reason {
                 } else {
                     f.write_str("; no other would do")?;
                 }
-                if let Some(Narrowed { percent, job, limit }) = threads {
+                if let Some(Narrowed { percent, job, limit, upper, keeps }) = threads {
                     write!(f, "; {percent} % of the threads, so that job {job} keeps its limit of {limit}")?;
+                    if let (Some(upper), Some(keeps)) = (upper, keeps) {
+                        write!(
+                            f,
+                            " (with all of them this one would keep {keeps}, job {job} be slowed down by up to {upper})"
+                        )?;
+                    }
                 }
                 for (i, task) in predicted.iter().enumerate() {
                     let before = if i == 0 { "; predicted progress: " } else { ", " };

@@ -204,7 +204,11 @@ impl<'a> Slots<'a> {
         let percent = want.class.threads.filter(|_| want.narrowed)?;
         let all = want.with_all_threads();
         chosen.iter().find_map(|i| match self.slots[*i].bars_shared(&all)? {
-            Bar::Slowdown(Objection::Exceeded { job, limit, .. }) => Some(Narrowed { percent, job, limit }),
+            Bar::Slowdown(Objection::Exceeded { job, upper, limit, .. }) => {
+                let with_all = self.slots[*i].predicted(&all);
+                let keeps = with_all.iter().find(|task| task.job == want.job).map(|task| task.expected);
+                Some(Narrowed { percent, job, limit, upper: Some(upper), keeps })
+            }
             _ => None,
         })
     }
