@@ -22,26 +22,21 @@ use std::str::FromStr;
 
 /// The verbs that users need, by what they want to do, in the order of the help.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Jobs", &["submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue"]),
-    ("Looking", &["queue", "show", "explain", "gpus", "history"]),
+    (
+        "Jobs",
+        &[
+            "submit", "run", "cancel", "wait", "logs", "hold", "release", "requeue", "suspend", "resume",
+            "move",
+        ],
+    ),
+    ("Looking", &["queue", "show", "explain", "gpus", "history", "usage", "report"]),
     ("Before a job runs", &["estimate", "dry-run", "profile", "predict"]),
-    ("The machine", &["serve", "doctor", "drain", "resume"]),
-    ("What if (models, not measurements)", &["demo", "simulate", "lab"]),
+    ("The machine", &["serve", "doctor", "drain"]),
+    ("Research (demo and simulate: models, not measurements)", &["demo", "simulate", "bench", "lab"]),
 ];
 
 /// The others, which are named in one line.
-const ALSO: [&str; 10] = [
-    "bench",
-    "config",
-    "journal",
-    "move",
-    "report",
-    "suspend",
-    "trace",
-    "trace-model",
-    "usage",
-    "virtual-task",
-];
+const ALSO: [&str; 5] = ["config", "journal", "trace", "trace-model", "virtual-task"];
 
 /// The parser, with a help that groups the verbs.
 pub(crate) fn command() -> clap::Command {
@@ -102,7 +97,7 @@ pub(crate) enum Verb {
     Gpus(GpusArgs),
     /// Show finished jobs, newest first
     History(HistoryArgs),
-    /// Show what users have had of the GPUs: time, progress, energy, and what is left of their quotas
+    /// Show what users have had of the GPUs, and what is left of their quotas
     Usage(UsageArgs),
     /// Keep waiting jobs from starting
     Hold(JobsArgs),
@@ -114,7 +109,7 @@ pub(crate) enum Verb {
     Move(MoveArgs),
     /// Start no more jobs on GPUs; those that run go on, or move away
     Drain(DrainArgs),
-    /// Take running jobs off their GPU: they stand still, and their GPU memory goes to the host's
+    /// Take running jobs off their GPU for a while, with their GPU memory in the host's
     Suspend(JobsArgs),
     /// Let suspended jobs go on, or use drained GPUs again
     Resume(ResumeArgs),
@@ -143,7 +138,7 @@ pub(crate) enum Verb {
     Bench(bench::BenchVerb),
     /// Play a trace under one or more policies, thousands of times faster than life, and compare
     Simulate(Box<SimulateArgs>),
-    /// Report on what ran in the last hours, or make a page of what `carma simulate --json` printed
+    /// Report on what ran in the last hours, or make a page of a simulation
     Report(Box<ReportArgs>),
     /// Import, make, look at and export traces
     #[command(subcommand)]
@@ -248,7 +243,7 @@ pub(crate) struct JobArgs {
     /// or sends them (docs/slowdown.md)
     #[arg(long, value_name = "TIME", value_parser = parse::latency)]
     pub(crate) latency: Option<u32>,
-    /// Ask it to save its work before it goes back into the queue (evicted, or by `carma requeue`), by the signal that it
+    /// Ask it to save its work before it goes back into the queue (evicted, by `carma requeue` or `carma drain --move`), by the signal that it
     /// catches: USR1, USR2, HUP, INT or TERM
     #[arg(long, value_name = "SIGNAL", help_heading = "Saving its work")]
     pub(crate) checkpoint_signal: Option<CheckpointSignal>,
@@ -418,10 +413,10 @@ pub(crate) struct WaitArgs {
 /// `carma gpus`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "FREE is what carma could give to another job: the capacity less what is reserved or used, whichever is more, less a headroom."
+    after_help = "FREE is what carma could give to another job: the capacity less what is reserved or used, whichever is more, less a headroom. A narrow terminal gets fewer columns."
 )]
 pub(crate) struct GpusArgs {
-    /// Look again every so often, until it is interrupted; a second where no time is given
+    /// Look again every so often, until it is interrupted, also past a daemon that restarts; a second where no time is given
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = parse::duration, conflicts_with = "json")]
     pub(crate) watch: Option<Millis>,
     /// Print the daemon's answer as JSON
@@ -513,7 +508,8 @@ pub(crate) struct MoveArgs {
 /// `carma drain`.
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// Move the jobs that run there to other GPUs of the same type, as far as they can be suspended and there is room
+    /// Empty them: jobs move to another GPU of the same type where they can; clients of MPS and jobs on several GPUs that have a
+    /// --checkpoint-signal save their work and go back into the queue; the others run on until they end
     #[arg(long = "move")]
     pub(crate) move_jobs: bool,
     /// GPUs by their index in `carma gpus`: 0, 0-3, 1,4
@@ -752,7 +748,7 @@ mod tests {
     fn the_help_names_every_verb_and_shows_few() {
         let help = command().render_help().to_string();
         let shown = GROUPS.iter().flat_map(|(_, verbs)| *verbs);
-        assert!(GROUPS.len() <= 6 && shown.clone().count() <= 24);
+        assert!(GROUPS.len() <= 6 && shown.clone().count() <= 29);
         for verb in shown.clone() {
             assert!(help.contains(&format!("\n  {verb} ")), "{verb} is missing:\n{help}");
         }
