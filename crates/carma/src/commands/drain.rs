@@ -37,17 +37,17 @@ fn leave(client: &mut Client, job: &JobView) -> Result<String, ClientError> {
         Err(ClientError::Refused { status: CONFLICT, message, .. }) => message,
         moves_or_failed => return moves_or_failed,
     };
-    let now: JobDetail = client.get(&format!("/v1/jobs/{}", job.id))?;
-    if now.job.ended_ms.is_some() {
+    let detail: JobDetail = client.get(&format!("/v1/jobs/{}", job.id))?;
+    if detail.job.ended_ms.is_some() {
         return Ok(format!("job {} has ended", job.id));
     }
     // Whoever could be moved later is not made to begin anew for that.
-    let immovable = match job.sharing {
+    let immovable = match detail.job.sharing {
         Some(SharingMode::Mps) => "a client of MPS",
-        _ if job.gpus.len() > 1 => "on several GPUs",
+        _ if detail.job.gpus.len() > 1 => "on several GPUs",
         _ => return Ok(format!("job {} runs on until it ends ({})", job.id, clean(&why))),
     };
-    if now.checkpoint.is_some_and(|agreed| agreed.signal.is_some()) {
+    if detail.checkpoint.is_some_and(|agreed| agreed.signal.is_some()) {
         return order::ask(client, order::Target::Jobs, job.id, "requeue");
     }
     Ok(format!(
