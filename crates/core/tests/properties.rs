@@ -882,7 +882,13 @@ impl World {
             Op::Measure(job, right, progress, over) => {
                 let (job, attempt) = self.attempt(*job, *right);
                 let over = Millis(u64::from(*over));
-                Input::Measured { job, attempt, progress: Fraction(*progress), over, at_most: *progress % 2 == 1 }
+                Input::Measured {
+                    job,
+                    attempt,
+                    progress: Fraction(*progress),
+                    over,
+                    at_most: *progress % 2 == 1,
+                }
             }
             Op::Cancel(job, by) => Input::Cancel { job: self.id(*job), by: user(*by) },
             Op::Hold(job, by) => Input::Hold { job: self.id(*job), by: user(*by) },

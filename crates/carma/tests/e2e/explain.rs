@@ -10,8 +10,10 @@ fn explained(daemon: &Daemon, id: u64) -> ExplainReply {
 /// The end of one of its processes may end its neighbours: docs/recovery.md.
 #[test]
 fn a_job_on_several_gpus_is_not_said_to_fail_without_its_neighbours() {
-    let daemon =
-        Setup::new("virtual:2xA100-40GB").args(&["--policy", "oracle-magm", "--sharing", "mps"]).start();
+    let daemon = Setup::new("virtual:2xA100-40GB")
+        .args(&["--policy", "oracle-magm", "--sharing", "mps"])
+        .config("[mps]\ncaps = true\n")
+        .start();
     let run = |gpus| SubmitRequest {
         gpus: Some(gpus),
         ..task(&["--memory=2G", "--sm=0.2", "--work=600s", "--startup=0s"], Some(4))

@@ -5,7 +5,7 @@ use carma_api::wire::{CheckpointSignal, JobDetail, SubmitRequest};
 
 /// Ten times as fast as life, short windows.
 fn start(gpus: &'static str) -> Daemon {
-    start_with(gpus, "")
+    start_with(gpus, "suspend = true\n")
 }
 
 /// The same with more settings of jobs.

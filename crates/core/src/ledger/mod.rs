@@ -54,6 +54,9 @@ pub struct Gpu {
     /// When a tenant last came or went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Millis>,
+    /// More was learned since it was predicted what its tenants do beside each other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outdated: bool,
 }
 
 impl Gpu {
@@ -70,6 +73,7 @@ impl Gpu {
             last_fault: None,
             suspects: Vec::new(),
             changed: None,
+            outdated: false,
         }
     }
 

@@ -445,6 +445,7 @@ impl State {
                 for tenant in &mut gpu.tenants {
                     tenant.pace = paces.get(&tenant.job).copied();
                 }
+                gpu.outdated = false;
             });
         }
     }

@@ -323,7 +323,7 @@ impl State {
             Input::Profiled { job, profile } => self.profiled(*job, *profile),
             Input::Predicted(outlooks) => self.predicted(outlooks),
             Input::Learned => {
-                self.forget_absent();
+                self.learned();
                 Ok(())
             }
             Input::Measured { job, attempt, progress, over, at_most } => {

@@ -210,12 +210,21 @@ impl State {
     }
 
     /// Whether it is not predicted what those on a GPU do beside each other, and some are so short that it counts when they end: what
-    /// long ones do is measured soon enough.
+    /// long ones do is measured soon enough. Or it was, and more is known now.
     pub(super) fn is_unpredicted(&self, gpu: &Gpu) -> bool {
         let is_short = |job: &Job| self.startup(job) != Startup::default();
         gpu.tenants.len() > 1
-            && gpu.tenants.iter().all(|tenant| tenant.pace.is_none())
-            && gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job)).any(is_short)
+            && (gpu.outdated
+                || (gpu.tenants.iter().all(|tenant| tenant.pace.is_none())
+                    && gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job)).any(is_short)))
+    }
+
+    /// More is known than when it was predicted what jobs do beside each other.
+    pub(super) fn learned(&mut self) {
+        self.forget_absent();
+        for gpu in self.gpus.iter_mut().filter(|gpu| gpu.tenants.iter().any(|tenant| tenant.pace.is_some())) {
+            gpu.outdated = true;
+        }
     }
 
     /// The question what they do, if that was never asked.

@@ -453,3 +453,21 @@ fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
     let heard = (0..1000).filter(|n| counts(f64::from(n % 2)).is_some()).count();
     assert_eq!(heard, MOST_COUNTS as usize - 4);
 }
+
+#[test]
+fn a_speed_is_held_against_the_fastest_that_its_command_was_seen() {
+    let rate = |per_s: f64, unit: &str| Rate { per_s, unit: Some(unit.into()), source: None };
+    let mut fastest = BTreeMap::new();
+    let mut at_most = |command: u64, rate: &Rate| {
+        faster(&mut fastest, (command, GPU.into()), rate).map(|of| (of * 100.0).round())
+    };
+    assert_eq!(at_most(1, &rate(4.0, "step")), Some(100.0));
+    assert_eq!(at_most(1, &rate(1.0, "step")), Some(25.0));
+    assert_eq!(at_most(1, &rate(8.0, "step")), Some(100.0));
+    assert_eq!(at_most(1, &rate(4.0, "step")), Some(50.0));
+    assert_eq!(at_most(2, &rate(1.0, "step")), Some(100.0));
+    // Another counter begins anew.
+    assert_eq!(at_most(1, &rate(1.0, "epoch")), None);
+    assert_eq!(at_most(1, &rate(0.5, "epoch")), Some(50.0));
+    assert_eq!(at_most(3, &rate(0.0, "step")), None);
+}
