@@ -3,7 +3,7 @@
 
     python3 bench/h200/suspend_several.py --out results
 
-carma is not asked; what is measured is the driver. Each case is a training of losses.py that is suspended twice (locked, checkpointed, restored and unlocked;
+carma is not asked; what is measured is the driver. `one-gpu` is a training on one GPU, for comparison. Each case is a training of losses.py that is suspended twice (locked, checkpointed, restored and unlocked;
 with `swapped` it comes back with its two GPUs exchanged), and whose losses are compared with those of the same training undisturbed, bit by bit. Two GPUs,
 about three minutes. `--rehearse` has no driver and no PyTorch: it shows that the script runs. Writes suspend-several.json.
 """
@@ -21,8 +21,11 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 LOCK_MS = 8000
 PATIENCE_S = 120
+# A call that has not come back by then never does.
+CALL_S = 25
 # Name, arguments of losses.py, environment, GPUs exchanged, locks at once.
 CASES = {
+    "one-gpu": ([], {}, False, False),
     "one-process": (["--across", "2"], {}, False, False),
     "swapped": (["--across", "2"], {}, True, False),
     "nccl": (["--processes", "2", "--averaged"], {}, False, False),
@@ -68,8 +71,11 @@ class Driver:
             self.uuids.append(uuid)
 
     def timed(self, call, pid, args):
-        began = time.time()
-        return {"code": call(pid, ctypes.byref(args)), "s": round(time.time() - began, 3)}
+        began, code = time.time(), []
+        thread = threading.Thread(target=lambda: code.append(call(pid, ctypes.byref(args))), daemon=True)
+        thread.start()
+        thread.join(CALL_S)
+        return {"code": code[0] if code else "no answer", "s": round(time.time() - began, 3)}
 
     def lock(self, pid):
         return self.timed(self.cuda.cuCheckpointProcessLock, pid, LockArgs(timeout_ms=LOCK_MS))

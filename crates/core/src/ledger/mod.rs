@@ -15,6 +15,7 @@ use crate::recovery::Glances;
 use crate::spec::{JobId, SharingMode};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A job that may have torn down the MPS server of its GPUs: it was held responsible for a fault, or it ran on several GPUs
 /// and did not end well.
@@ -46,8 +47,10 @@ pub struct Gpu {
     /// How its memory looked in the last looks, for verdicts on those who run out of it.
     #[serde(default, skip_serializing_if = "Glances::is_empty")]
     pub recent: Glances,
-    /// The last fatal fault under MPS.
-    pub last_fault: Option<Millis>,
+    /// The last fatal fault of each MPS server, by what [`crate::state::State`] tells servers apart. None reaches another server's
+    /// clients (measured on H200s, docs/research/h200.md).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub faults: BTreeMap<u32, Millis>,
     /// Jobs that lately may have caused one, for the verdict on others that die of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspects: Vec<Suspect>,
@@ -70,7 +73,7 @@ impl Gpu {
             tenants: Vec::new(),
             seen: None,
             recent: Glances::new(),
-            last_fault: None,
+            faults: BTreeMap::new(),
             suspects: Vec::new(),
             changed: None,
             outdated: false,

@@ -53,9 +53,9 @@ impl Fallen<'_> {
 
     /// Whether one of its GPUs had a fault so short a time before that it may have died of it.
     fn came_after_fault(&self, state: &State) -> bool {
-        let window = state.options().fault_window;
-        let mut faults = self.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.last_fault);
-        faults.any(|at| at <= self.at && self.at.since(at) <= window)
+        let (window, server) = (state.options().fault_window, state.server_of(self.job));
+        let mut faults = self.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.faults.get(&server));
+        faults.any(|at| *at <= self.at && self.at.since(*at) <= window)
     }
 
     fn started(&self) -> Millis {

@@ -56,7 +56,7 @@ impl<'a> Places<'a> {
             gpu.info.memory >= want.least_capacity
                 && closed(gpu, options, self.now).is_none()
                 && (gpu.shares_by(want.sharing) != SharingMode::Mps
-                    || cooldown(gpu, options, self.now).is_none())
+                    || cooldown(gpu, want.server, options, self.now).is_none())
                 && !self.taken.iter().any(|(taken, ..)| taken == id)
         };
         let wanted = want.gpus as usize;

@@ -69,8 +69,10 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     // Set once a job that may not be overtaken did not fit.
     let mut barrier: Option<Reason> = None;
     if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
-        for left in state.gpus().iter().filter_map(|gpu| cooldown(gpu, options, now)) {
-            plan.wake_at(now + left);
+        for gpu in state.gpus() {
+            for left in gpu.faults.keys().filter_map(|server| cooldown(gpu, *server, options, now)) {
+                plan.wake_at(now + left);
+            }
         }
     }
     if detail == Detail::Reasons {

@@ -2,7 +2,7 @@
 //!
 //! Which job is looked at next is in [`super::place`].
 
-use super::slot::{Bar, Objection, Slot, closed};
+use super::slot::{Bar, Objection, Slot, closed, cooldown};
 use super::want::{Want, WantKind, cap_for};
 use crate::explain::{Narrowed, NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
@@ -28,6 +28,8 @@ pub(super) struct Slots<'a> {
     sizes: Vec<MiB>,
     /// MPS servers that have jobs on some GPU by themselves, where predictions count.
     servers: BTreeSet<u32>,
+    /// MPS servers that take no clients on some GPU yet, after a fault.
+    cooling: BTreeSet<u32>,
     /// A tenant of some GPU has a limit of slowdown: kept here, since every job in the queue asks.
     pub(super) limited: bool,
 }
@@ -46,13 +48,18 @@ impl<'a> Slots<'a> {
             slots.iter_mut().for_each(Slot::look_beside);
         }
         let servers = slots.iter().filter_map(Slot::server).collect();
-        Self { slots, options, now, ring: state.ring(), sizes, servers, limited }
+        let faulted = slots.iter().flat_map(|slot| slot.gpu.faults.keys().map(|server| (slot.gpu, *server)));
+        let cooling = faulted.filter(|(gpu, server)| cooldown(gpu, *server, options, now).is_some());
+        let cooling = cooling.map(|(_, server)| server).collect();
+        Self { slots, options, now, ring: state.ring(), sizes, servers, cooling, limited }
     }
 
     pub(super) fn kind(&self, want: &Want) -> WantKind {
         let at = self.sizes.partition_point(|size| *size < want.least_capacity);
         let by_class = self.limited || self.options.policy.goes_by_predictions();
         let class = (by_class && !self.is_full_for(want)).then_some(want.class);
+        let by_server =
+            self.cooling.contains(&want.server) || (class.is_some() && self.servers.contains(&want.server));
         WantKind {
             idle_only: want.idle_only,
             sharing: want.sharing,
@@ -61,7 +68,7 @@ impl<'a> Slots<'a> {
             load: want.load,
             class,
             narrowed: want.narrowed,
-            server: class.map(|_| want.server).filter(|server| self.servers.contains(server)),
+            server: by_server.then_some(want.server),
             overdue: want.overdue,
             start: class.map_or_else(Startup::default, |_| want.start),
             blind: want.blind,

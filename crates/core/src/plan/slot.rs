@@ -114,7 +114,7 @@ pub(super) struct Slot<'a> {
     pack: Pack,
     pub(super) load: Option<u32>,
     most_jobs: Option<u32>,
-    cooldown: Option<Millis>,
+    now: Millis,
     state: &'a State,
     /// A tenant has a limit of slowdown.
     pub(super) limited: bool,
@@ -149,7 +149,7 @@ impl<'a> Slot<'a> {
             pack,
             load: Some(0),
             most_jobs: options.policy.most_jobs,
-            cooldown: cooldown(gpu, options, now),
+            now,
             state,
             limited: is_limited(state, gpu),
             parted: gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(was_parted)),
@@ -395,7 +395,9 @@ impl<'a> Slot<'a> {
 
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
         match self.sharing_for(want) {
-            SharingMode::Mps => self.cooldown.map(Bar::MpsCooldown),
+            SharingMode::Mps => {
+                cooldown(self.gpu, want.server, self.state.options(), self.now).map(Bar::MpsCooldown)
+            }
             SharingMode::Exclusive | SharingMode::TimeSlice => None,
         }
     }
@@ -596,9 +598,9 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Pro
     })
 }
 
-/// How long a GPU takes no MPS clients yet, after a fault.
-pub(super) fn cooldown(gpu: &Gpu, options: &Options, now: Millis) -> Option<Millis> {
-    let left = (gpu.last_fault? + options.mps_cooldown).since(now);
+/// How long a GPU takes no clients of an MPS server yet, after a fault.
+pub(super) fn cooldown(gpu: &Gpu, server: u32, options: &Options, now: Millis) -> Option<Millis> {
+    let left = (*gpu.faults.get(&server)? + options.mps_cooldown).since(now);
     (left > Millis::ZERO).then_some(left)
 }
 

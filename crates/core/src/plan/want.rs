@@ -180,7 +180,7 @@ pub(super) struct WantKind {
     pub(super) class: Option<Class>,
     /// Whether it would get fewer threads than all, for the sake of others' limits.
     pub(super) narrowed: bool,
-    /// Its MPS server, where predictions count and some GPU has jobs of that server.
+    /// Its MPS server, where predictions count and some GPU has jobs of that server, or takes none of its clients after a fault.
     pub(super) server: Option<u32>,
     pub(super) overdue: bool,
     /// How it starts up, where predictions count.

@@ -144,7 +144,7 @@ impl State {
         let first = |gpu: &Gpu| gpus.iter().position(|other| other.info.name == gpu.info.name);
         let kinds = gpus.iter().map(|gpu| GpuId(u32::try_from(first(gpu).unwrap_or(0)).unwrap_or(u32::MAX)));
         self.kinds = kinds.collect();
-        self.latest_fault = gpus.iter().filter_map(|gpu| gpu.last_fault).max();
+        self.latest_fault = gpus.iter().flat_map(|gpu| gpu.faults.values()).copied().max();
     }
 
     /// Changes one GPU and keeps the indexes true.
@@ -165,7 +165,7 @@ impl State {
                 self.idle.remove(&key)
             };
         }
-        self.latest_fault = self.latest_fault.max(gpu.last_fault);
+        self.latest_fault = self.latest_fault.max(gpu.faults.values().copied().max());
         Ok(result)
     }
 

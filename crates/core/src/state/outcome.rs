@@ -109,7 +109,7 @@ impl State {
                 return Ok(());
             }
             // Whatever its words for it, while others die of a fault around it.
-            (_, Some(EvidenceKind::OwnError) | None) if self.faulted_lately(&placement) => {
+            (_, Some(EvidenceKind::OwnError) | None) if self.faulted_lately(id, &placement) => {
                 self.fault(id, &placement, exit);
                 return Ok(());
             }
@@ -163,10 +163,15 @@ impl State {
         Ok(())
     }
 
-    /// Whether a client of MPS on these GPUs died of a fault so short a time ago that others may still die of it.
-    fn faulted_lately(&self, placement: &Placement) -> bool {
+    /// Whether another client of its MPS server on these GPUs died of a fault so short a time ago that this one may have died of it.
+    fn faulted_lately(&self, id: JobId, placement: &Placement) -> bool {
+        let Some(job) = self.job(id) else { return false };
+        let (server, uid) = (self.server_of(job), job.spec.user.uid);
         let lately = |at: Millis| self.now.since(at) <= self.options.fault_window;
-        let on = |gpu: &Gpu| gpu.last_fault.is_some_and(lately) || gpu.suspects.iter().any(|s| lately(s.at));
+        let on = |gpu: &Gpu| {
+            gpu.faults.get(&server).is_some_and(|at| lately(*at))
+                || gpu.suspects.iter().any(|s| (self.options.mps_multi_user || s.uid == uid) && lately(s.at))
+        };
         placement.sharing == SharingMode::Mps && placement.gpus.iter().any(|g| self.gpu(*g).is_some_and(on))
     }
 
@@ -175,8 +180,13 @@ impl State {
         let now = self.now;
         let kind = exit.evidence.as_ref().map(|e| e.kind);
         let fatal = matches!(kind, Some(EvidenceKind::FatalGpuFault | EvidenceKind::MpsRefused));
-        for gpu in placement.gpus.iter().filter(|_| fatal) {
-            let _ = self.change_gpu(*gpu, |gpu, _| gpu.last_fault = Some(now));
+        if let Some(server) = self.job(id).filter(|_| fatal).map(|job| self.server_of(job)) {
+            for gpu in &placement.gpus {
+                let _ = self.change_gpu(*gpu, |gpu, options| {
+                    gpu.faults.retain(|_, at| now.since(*at) <= options.fault_window.max(options.mps_cooldown));
+                    gpu.faults.insert(server, now);
+                });
+            }
         }
         self.leave(id, Some(exit.clone()), Reason::Judging);
         let phase = Phase::Judging { placement: placement.clone(), exit: exit.clone(), at: now };
