@@ -69,6 +69,35 @@ fn the_first_policy_is_what_the_others_are_compared_with() {
 }
 
 #[test]
+fn the_latest_start_is_told_beside_exclusive() {
+    let policies = ["--policy", "adaptive", "--policy", "exclusive"];
+    let reply = json(&[&policies[..], &["--detail"]].concat());
+    let start = |row: usize, job: usize| reply["rows"][row]["detail"]["jobs"][job]["first_start_s"].as_f64();
+    let behind = |job: usize| start(0, job).unwrap() - start(1, job).unwrap();
+    let latest = (0..150).map(behind).fold(0.0, f64::max);
+    let row = |key: &str| reply["rows"][0][key].as_f64().unwrap();
+    assert!(latest > 0.0 && (row("start_behind_exclusive_max_s") - latest).abs() < 1e-6, "{latest}");
+    let pct = row("start_behind_exclusive_max_pct");
+    assert!((pct / 100.0 * reply["rows"][1]["makespan_s"].as_f64().unwrap() - latest).abs() < 1e-6, "{pct}");
+    assert_eq!(reply["rows"][1]["start_behind_exclusive_max_s"], 0.0);
+    // Without detail it is there too, in the table as well; without exclusive it is not known.
+    let words = example(&policies);
+    let text = stdout(&carma(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    let cell = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap().trim_end().to_owned();
+    assert!(cell("POLICY").ends_with("  LATER") && cell("exclusive").ends_with("  0.0 %"), "{text}");
+    assert!(cell("adaptive").ends_with(&format!("  {pct:.1} %")), "{text}");
+    let reply = json(&["--policy", "adaptive", "--policy", "carma"]);
+    let row = reply["rows"][0].as_object().unwrap();
+    assert_eq!(row.get("start_behind_exclusive_max_pct"), Some(&Value::Null));
+    // Of several seeds the worst.
+    let worst = |more: &[&str]| {
+        let row = json(&[&policies[..], more].concat())["rows"][0].clone();
+        row["start_behind_exclusive_max_pct"].as_f64().unwrap()
+    };
+    assert_eq!(worst(&["--seeds", "2"]), worst(&["--seed", "1"]).max(worst(&["--seed", "2"])));
+}
+
+#[test]
 fn threads_do_not_change_a_byte() {
     let run = |threads: &str| {
         let sweep = ["--policy", "exclusive", "--policy", "aegis", "--sweep", "gate.smact=0.5..0.8:0.1"];

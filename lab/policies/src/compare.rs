@@ -208,9 +208,7 @@ fn row(name: &str, pairs: &[Pair]) -> Row {
 }
 
 fn later(pair: &Pair) -> f64 {
-    let jobs = pair.run.jobs.iter().zip(&pair.exclusive.jobs);
-    let starts = jobs.filter_map(|(a, b)| Some(a.first_start?.0.saturating_sub(b.first_start?.0)));
-    ratio(starts.max().unwrap_or(0) as f64 / 1000.0, pair.exclusive.summary.makespan_s)
+    ratio(pair.run.latest_behind(pair.exclusive).0 as f64 / 1000.0, pair.exclusive.summary.makespan_s)
 }
 
 pub(crate) fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {

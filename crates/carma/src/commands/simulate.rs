@@ -215,8 +215,14 @@ fn play(
 
 fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<PolicyRow> {
     let mut rows: Vec<PolicyRow> = Vec::new();
+    // What a sweep changed is in the label; nothing of it changes what a GPU for each job does.
+    let is_exclusive = |run: &RunResult| run.policy.split(' ').next() == Some("exclusive");
+    let exclusive = groups.iter().find(|runs| runs.first().is_some_and(is_exclusive));
     for runs in groups {
         let Some(mut row) = seeds::row(runs) else { continue };
+        if let Some(exclusive) = exclusive {
+            row = row.beside_exclusive(runs, exclusive);
+        }
         row.detail = runs.first().filter(|_| detail).map(Detail::from);
         let base = rows.first().unwrap_or(&row);
         row.normalised = Normalised::of(&(&base.figures).into(), &(&row.figures).into());
@@ -301,7 +307,7 @@ const TIMES: [Figure; 9] = [
     ("OOM", oom, false),
 ];
 
-const RESOURCES: [Figure; 6] = [
+const RESOURCES: [Figure; 7] = [
     ("ENERGY", |row| energy(row.figures.energy_j), false),
     ("VS FIRST", |row| against(row.normalised.energy), true),
     ("SMACT", |row| number(row.figures.smact, 3), false),
@@ -312,12 +318,17 @@ const RESOURCES: [Figure; 6] = [
     ),
     ("JOBS/GPU", |row| number(row.figures.jobs_per_gpu, 2), false),
     ("FAIRNESS", |row| number(row.figures.fairness_slowdown, 2), false),
+    ("LATER", later, true),
 ];
 
 /// Columns that a screen must have for all figures side by side.
-const WIDE: u16 = 170;
+const WIDE: u16 = 180;
 
-const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
+const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone. LATER is the most by which a job first started later than under exclusive, over exclusive's makespan.";
+
+fn later(row: &PolicyRow) -> String {
+    row.start_behind_exclusive_max_pct.map_or_else(|| "-".into(), |pct| format!("{pct:.1} %"))
+}
 
 fn oom(row: &PolicyRow) -> String {
     match &row.over_seeds {

@@ -245,3 +245,14 @@ pub struct RunResult {
     /// Activity of each GPU; empty unless asked for.
     pub series: Vec<GpuSeries>,
 }
+
+impl RunResult {
+    /// The most by which a job first started later than in that other run of the same trace, 0 if none did. Jobs that never
+    /// started in one of them do not count.
+    #[must_use]
+    pub fn latest_behind(&self, other: &Self) -> Millis {
+        let jobs = self.jobs.iter().zip(&other.jobs);
+        let behind = jobs.filter_map(|(a, b)| Some(a.first_start?.since(b.first_start?)));
+        behind.max().unwrap_or_default()
+    }
+}

@@ -150,6 +150,13 @@ pub struct PolicyRow {
     /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
+    /// The most by which a job first started later than under `exclusive`, of several seeds the worst; `null` where no
+    /// row is `exclusive`.
+    #[serde(default)]
+    pub start_behind_exclusive_max_s: Option<f64>,
+    /// The same in percent of `exclusive`'s makespan with that seed.
+    #[serde(default)]
+    pub start_behind_exclusive_max_pct: Option<f64>,
     /// Of several seeds: means with confidence intervals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_seeds: Option<super::seeds::OverSeeds>,
@@ -188,6 +195,25 @@ impl PolicyRow {
     }
 }
 
+impl PolicyRow {
+    /// Says how much later jobs started than in the runs of `exclusive` with the same seeds, in the same order.
+    #[must_use]
+    pub fn beside_exclusive(self, runs: &[RunResult], exclusive: &[RunResult]) -> Self {
+        let behind = || {
+            runs.iter().zip(exclusive).map(|(run, base)| {
+                let late_s = Seconds::from(run.latest_behind(base)).0;
+                (late_s, late_s / base.summary.makespan_s * 100.0)
+            })
+        };
+        let most = |values: &mut dyn Iterator<Item = f64>| values.filter(|v| v.is_finite()).reduce(f64::max);
+        Self {
+            start_behind_exclusive_max_s: most(&mut behind().map(|(late_s, _)| late_s)),
+            start_behind_exclusive_max_pct: most(&mut behind().map(|(_, pct)| pct)),
+            ..self
+        }
+    }
+}
+
 impl From<&RunResult> for PolicyRow {
     /// Without normalised figures and detail, which depend on other runs and on what was asked for.
     fn from(run: &RunResult) -> Self {
@@ -199,6 +225,8 @@ impl From<&RunResult> for PolicyRow {
             seeds: 1,
             events: run.events,
             figures: Figures::from(&run.summary),
+            start_behind_exclusive_max_s: None,
+            start_behind_exclusive_max_pct: None,
             over_seeds: None,
             normalised: Normalised::default(),
             detail: None,
