@@ -6,6 +6,8 @@
 //! session that begins with `carma serve`: that daemon stays for the rest of the page, and commands that only look are
 //! asked again until they say what is quoted. `…` stands for any text in a line, and alone on a line for any lines.
 //! Blanks count as one.
+//!
+//! `<!-- from: PAGE -->` stands before a table whose every line is one of PAGE, which a program writes.
 
 #![allow(
     clippy::unwrap_used,
@@ -241,6 +243,26 @@ fn quotes_of(path: &Path) -> (usize, Vec<String>) {
         }
     }
     (commands, wrong)
+}
+
+#[test]
+fn tables_from_other_pages_are_what_those_say() {
+    let mut found = 0;
+    for path in files(&root().join("docs"), ".md") {
+        let text = fs::read_to_string(&path).unwrap();
+        for quoted in text.split("\n<!-- from: ").skip(1) {
+            let (from, rest) = quoted.split_once(" -->\n").expect("the mark has an end");
+            let source = page(from);
+            let rows: BTreeSet<&str> = source.lines().collect();
+            let table: Vec<&str> = rest.lines().take_while(|line| line.starts_with('|')).collect();
+            assert!(table.len() > 2, "{}: no table follows `from: {from}`", path.display());
+            for line in table {
+                assert!(rows.contains(line), "{}: {from} has no line\n{line}", path.display());
+            }
+            found += 1;
+        }
+    }
+    assert!(found > 0, "is the mark still `<!-- from: PAGE -->`?");
 }
 
 #[test]
