@@ -153,7 +153,7 @@ class Training:
 
     def error(self):
         self.log.seek(0)
-        lines = [line.strip() for line in self.log if "rror" in line]
+        lines = [line.strip() for line in self.log if "error" in line.lower()]
         return lines[-1][:200] if lines else ""
 
 
