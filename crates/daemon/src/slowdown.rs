@@ -103,8 +103,6 @@ struct Watch {
     gap_s: Option<f64>,
     /// Up to when its progress was measured.
     measured: Millis,
-    /// What it was, or was at most, and when.
-    progress: Option<(Millis, f64)>,
     /// Up to when its latency was.
     latency_measured: Millis,
     /// Time that it is known to have lost to neighbours.
@@ -393,12 +391,7 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        // Beside the neighbours that it has now.
-        let progress = |job: JobId, gpu: &Gpu| {
-            let (at, progress) = self.watched.get(&job)?.progress?;
-            gpu.changed.is_none_or(|changed| changed < at).then_some(progress)
-        };
-        self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles, &progress);
+        self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles);
         inputs
     }
 
@@ -540,7 +533,7 @@ impl Slowdowns {
             None => (true, at_most()?),
         };
         let watch = self.watched.get_mut(&id)?;
-        (watch.measured, watch.progress) = (now, Some((now, progress)));
+        watch.measured = now;
         if at_most {
             return Some((progress, over, true));
         }
@@ -757,7 +750,6 @@ impl Watch {
             rate: None,
             gap_s: None,
             measured: now,
-            progress: None,
             latency_measured: now,
             lost: Millis::ZERO,
             counted: None,

@@ -23,10 +23,8 @@ const HIDDEN: f64 = 1.5;
 const LEAST: f64 = 0.25;
 /// Nor more than this, percent.
 const FULL: f64 = 99.0;
-/// Progress below what is predicted counts from this factor on: less is noise.
-const NOTED: f64 = 1.15;
-/// A GPU that does so much, percent, is full: they may want any amount more than is seen.
-const SATURATED: f64 = 95.0;
+/// A GPU with so much SM activity, percent, is full: they may want any amount more than is seen.
+const SATURATED: f64 = 98.0;
 /// Traffic to the GPU of a typical task, MiB/s: near the median of our catalogue of an H200, 91.
 const TRAFFIC: f64 = 80.0;
 /// Traffic goes with this power of the SMs that kernels leave free: with it a task weighs as much as the law says that was
@@ -136,21 +134,16 @@ const fn kinds(sharing: Mode) -> [Kind; 4] {
 
 /// Brings what is assumed of some members closer to what the GPU did under all of them, `seen`. `assumed` says of whom
 /// something is assumed, by position. Their new metrics, by position; those of other members, and metrics that were not seen
-/// or that another member's profile lacks, are as before. `at_most`: the progress of members, or an upper bound of it, where that was
-/// measured, by position. `None`: nothing is predicted of the group.
+/// or that another member's profile lacks, are as before. `None`: nothing is predicted of the group.
 #[must_use]
 pub fn refined(
     model: &SlowdownModel,
     group: &Group<'_>,
     assumed: &[bool],
     seen: &Metrics,
-    at_most: &[Option<f64>],
 ) -> Option<Vec<Metrics>> {
     let progress = model.expect(group).ok()?;
-    // Who goes slower than it would beside such members has heavier ones, if the GPU is full.
-    let slower = progress.iter().zip(at_most).filter_map(|(expected, most)| Some(expected / (*most)?));
-    let slower = slower.fold(1.0, f64::max).min(MOST);
-    let heavier = if slower > NOTED { slower } else { 1.0 };
+    let is_full = seen.smact_pct.is_some_and(|smact| smact.mean >= SATURATED);
     let mut metrics: Vec<Metrics> = group.members.iter().map(|member| member.profile.metrics).collect();
     let typical = typical().metrics;
     for kind in kinds(group.sharing) {
@@ -175,12 +168,11 @@ pub fn refined(
         };
         let mut step = ratio(&progress).clamp(1.0 / MOST, MOST);
         // A GPU that is full shows no more, whatever they would do if they were let: neither that they would do more, nor that they do
-        // less than the capacity that the model believes in. How slow they are does.
+        // less than the capacity that the model believes in.
         if step > 1.0 {
             step = step.min(ratio(&vec![1.0 / HIDDEN; means.len()])).max(1.0);
-        }
-        if seen.mean >= SATURATED {
-            step = step.max(heavier);
+        } else if is_full {
+            continue;
         }
         if !step.is_finite() {
             continue;

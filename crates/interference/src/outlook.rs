@@ -366,7 +366,7 @@ pub fn assume(
     model: &SlowdownModel,
     gpu: &Gpu,
     jobs: &[&Job],
-    (seen, at_most): (&Metrics, &[Option<f64>]),
+    seen: &Metrics,
     alone: &impl Alone,
 ) -> BTreeMap<u64, Profile> {
     let name = &gpu.info.name;
@@ -375,7 +375,7 @@ pub fn assume(
     let before = assumed(&classes, name, alone);
     let members = &members(&before);
     let group = Group { gpu: &GpuType::named(name), sharing: shared_by(jobs), members };
-    let after = refined(model, &group, &guesses, seen, at_most).unwrap_or_default();
+    let after = refined(model, &group, &guesses, seen).unwrap_or_default();
     let all = classes.iter().zip(&before).zip(after);
     let changed = all.filter(|((_, (before, _)), after)| before.metrics != *after);
     changed

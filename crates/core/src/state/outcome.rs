@@ -183,7 +183,8 @@ impl State {
         if let Some(server) = self.job(id).filter(|_| fatal).map(|job| self.server_of(job)) {
             for gpu in &placement.gpus {
                 let _ = self.change_gpu(*gpu, |gpu, options| {
-                    gpu.faults.retain(|_, at| now.since(*at) <= options.fault_window.max(options.mps_cooldown));
+                    gpu.faults
+                        .retain(|_, at| now.since(*at) <= options.fault_window.max(options.mps_cooldown));
                     gpu.faults.insert(server, now);
                 });
             }

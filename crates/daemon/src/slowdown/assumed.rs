@@ -72,7 +72,7 @@ impl Assumptions {
     }
 
     /// Looks at all GPUs, and learns of those under which a command is that was never seen alone. Whether what is assumed has
-    /// changed notably. `progress`: of a job on a GPU beside its present neighbours, or an upper bound of it, where that was measured.
+    /// changed notably.
     pub(super) fn look(
         &mut self,
         now: Millis,
@@ -80,7 +80,6 @@ impl Assumptions {
         looks: &[Look],
         model: &SlowdownModel,
         profiles: &Profiled,
-        progress: &impl Fn(JobId, &Gpu) -> Option<f64>,
     ) -> bool {
         let mut news = false;
         for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
@@ -98,8 +97,7 @@ impl Assumptions {
             }
             let Some(seen) = company.look(now, gpu, looks) else { continue };
             let alone = KnownAlone { profiles, assumed: self };
-            let at_most: Vec<_> = jobs.iter().map(|job| progress(job.spec.id, gpu)).collect();
-            for (command, profile) in outlook::assume(model, gpu, &jobs, (&seen, &at_most), &alone) {
+            for (command, profile) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
                 news |= self.keep(key(command), profile, now);
             }
         }

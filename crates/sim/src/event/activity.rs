@@ -83,8 +83,7 @@ impl Learner {
             let seen = world.gpus[id.0 as usize].seen();
             for _ in std::mem::replace(&mut company.steps, steps)..steps {
                 let alone = FromTrace { workload, known, guesses };
-                // Its jobs count no steps.
-                for (command, profile) in outlook::assume(model, gpu, &jobs, (&seen, &[]), &alone) {
+                for (command, profile) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
                     news |= guesses.entry(command).or_default().becomes(profile);
                 }
             }
