@@ -196,8 +196,12 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     if let Some(until) = starts.iter().filter_map(|start| places.slots().next_over_before(*start)).min() {
         plan.wake_at(now + until.max(SOON));
     }
-    if let Some(due) = state.queue().next_due(now).filter(|_| by_length) {
-        plan.wake_at(due);
+    if by_length {
+        // The next bound passes, or one job over its bound comes to be before another.
+        [state.queue().next_due(now), state.queue().next_turn(now)]
+            .into_iter()
+            .flatten()
+            .for_each(|at| plan.wake_at(at));
     }
     if takes.spent {
         plan.wake_at(options.next_period(now));

@@ -117,6 +117,23 @@ impl Shadows {
         }
     }
 
+    /// Whether the clocks of all who wait go alike.
+    pub(super) fn go_alike(&self) -> bool {
+        let mut shares = self.of.values().filter_map(|line| line.since).map(|(_, share)| share);
+        let first = shares.next();
+        self.turns.users < 2 || shares.all(|share| Some(share) == first)
+    }
+
+    /// When a time on the clock of `later` comes before one on the clock of `sooner` that is before it by so much now, if the same
+    /// users wait until then. `None`: the clock of `later` goes no faster.
+    pub(super) fn overtakes(&self, sooner: u32, later: u32, now: Millis, by: Millis) -> Option<Millis> {
+        let share = |uid| self.of.get(&uid).and_then(|line| line.since).map(|(_, share)| share);
+        let faster = share(later)?.checked_sub(share(sooner)?).filter(|faster| *faster > 0)?;
+        // Where both are equal, the job that came first is before the other.
+        let span = u128::from(by.0 + 1) * u128::from(self.turns.shares);
+        Some(now + Millis(u64::try_from(span.div_ceil(u128::from(faster))).unwrap_or(u64::MAX)))
+    }
+
     /// Jobs of a user wait from now on.
     pub(super) fn enter(&mut self, uid: u32, now: Millis, share: u32) {
         let line = self.of.entry(uid).or_default();
@@ -386,6 +403,27 @@ mod tests {
         shadows.leave(1, Millis(9000));
         shadows.forget(Millis(20_000), |_| false);
         assert_eq!(shadows, Shadows::default());
+    }
+
+    #[test]
+    fn who_has_more_of_the_gpus_comes_to_be_before_who_has_less() {
+        let mut shadows = Shadows::default();
+        shadows.enter(1, Millis(0), 1);
+        assert!(shadows.go_alike());
+        shadows.enter(2, Millis(0), 3);
+        assert!(!shadows.go_alike());
+        assert_eq!(shadows.overtakes(2, 1, Millis(1000), Millis(99)), None);
+        // Each second the bounds of the first move on by three quarters and those of the second by one.
+        let then = shadows.overtakes(1, 2, Millis(1000), Millis(99)).unwrap();
+        assert_eq!(then, Millis(1200));
+        let at = |uid, due, at| due + shadows.lag(uid, Millis(at)).0;
+        // So far the one is at 850, and the other 99 later.
+        let (sooner, later) = (100, 699);
+        assert_eq!((at(1, sooner, 1000), at(2, later, 1000)), (850, 949));
+        assert!(at(1, sooner, then.0) > at(2, later, then.0));
+        assert!(at(1, sooner, then.0 - 4) <= at(2, later, then.0 - 4));
+        shadows.leave(1, Millis(1000));
+        assert!(shadows.go_alike());
     }
 
     #[test]

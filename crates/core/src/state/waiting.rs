@@ -189,10 +189,18 @@ impl<'a> Queue<'a> {
 
     /// Jobs whose bound on the start has passed, the earliest bound first.
     fn overdue(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        self.overdue_since(now).map(|(.., key, job)| (key, job))
+    }
+
+    /// The same with the bound of each as of now, and its user.
+    fn overdue_since(self, now: Millis) -> impl Iterator<Item = (Millis, u32, &'a QueueKey, &'a Job)> {
         Merge::new(self.waiting.due.iter().map(|(user, jobs)| {
             let lag = self.shadows.lag(*user, now);
             let of = jobs.range(..=(self.clock(*user, now), JobId(u64::MAX)));
-            of.map(move |((due, id), (key, job))| ((*due + lag, *id), (key, &**job)))
+            of.map(move |((due, id), (key, job))| {
+                let due = *due + lag;
+                ((due, *id), (due, *user, key, &**job))
+            })
         }))
     }
 
@@ -219,7 +227,26 @@ impl<'a> Queue<'a> {
         });
         next.min()
     }
+
+    /// When the order of the jobs that are over their bounds changes, if the same users wait until then: the clocks of users go
+    /// by their shares.
+    #[must_use]
+    pub fn next_turn(self, now: Millis) -> Option<Millis> {
+        if self.shadows.go_alike() {
+            return None;
+        }
+        // Of jobs that change places, two that are next to each other are the first.
+        let overdue = || self.overdue_since(now).take(MOST_IN_TURN).map(|(due, user, ..)| (due, user));
+        let pairs = overdue().zip(overdue().skip(1));
+        let turns = pairs.filter_map(|((sooner, of), (later, by))| {
+            self.shadows.overtakes(of, by, now, later.since(sooner))
+        });
+        turns.min()
+    }
 }
+
+/// Jobs over their bounds whose order is watched: a plan rarely looks at more.
+const MOST_IN_TURN: usize = 1024;
 
 type Rank = (Reverse<bool>, Reverse<i32>, u128, JobId);
 
