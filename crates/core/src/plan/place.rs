@@ -82,6 +82,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     // A job waits for room of whose memory nothing at all is known. Those behind it, of whose commands more is known, do not take it away
     // bit by bit.
     let mut unknown_waits = false;
+    // So does one that is over the bound on its start.
+    let mut overdue_waits = false;
     let by_length = policy.line.is_by_length();
     let beneficiaries = room::beneficiaries(state);
     // How jobs that were searched for in vain start up.
@@ -180,10 +182,12 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             let reason = failed.reason(slots, kind, &want);
             plan.waiting.push((key.id, reason));
         }
-        // Else jobs that go first would keep it out for ever.
-        if !has_room && room::is_entitled(state, job, &want) {
+        // Else jobs that go first would keep it out for ever. Those that make room come back before all that wait: for a job behind others
+        // that are overdue they would take the GPUs that are kept for these.
+        if !has_room && (!overdue_waits || job.is_urgent()) && room::is_entitled(state, job, &want) {
             room::make(state, job, &want, slots, plan);
         }
+        overdue_waits = overdue_waits || want.overdue;
         if want.holds || has_room {
             slots.hold(&want);
             failed = Failed::default();
