@@ -571,7 +571,7 @@ mod tests {
     struct Activities(Vec<Vec<(bool, Option<f64>)>>);
 
     impl Notes for Activities {
-        fn decided(&mut self, core: &CoreScheduler<'_>, _: Millis, _: &[Decision]) {
+        fn decided(&mut self, core: &CoreScheduler<'_>, _: Millis, _: &[Decision], _: &World) {
             let guesses = &core.outlooks.as_ref().unwrap().activity.guesses;
             let of = |command: &u64| {
                 let assumed =

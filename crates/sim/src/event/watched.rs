@@ -14,8 +14,8 @@ pub(super) trait Notes {
     /// A job came.
     fn came(&mut self, _core: &CoreScheduler<'_>, _now: Millis, _job: JobIndex) {}
 
-    /// This was decided.
-    fn decided(&mut self, _core: &CoreScheduler<'_>, _now: Millis, _decisions: &[Decision]) {}
+    /// This was decided, and is not done yet: the world is as it was before.
+    fn decided(&mut self, _core: &CoreScheduler<'_>, _now: Millis, _decisions: &[Decision], _world: &World) {}
 }
 
 struct Watched<'a, N> {
@@ -40,7 +40,7 @@ impl<N: Notes> Scheduler for Watched<'_, N> {
 
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let decisions = self.core.decide(now, world);
-        self.notes.decided(&self.core, now, &decisions);
+        self.notes.decided(&self.core, now, &decisions, world);
         decisions
     }
 
