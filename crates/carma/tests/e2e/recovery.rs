@@ -44,8 +44,10 @@ fn holds(daemon: &Daemon, id: u64, mib: u64) {
 
 #[test]
 fn a_job_that_takes_too_much_between_two_looks_is_no_victim_of_a_gpu_with_room() {
-    let daemon =
-        Setup::new("virtual:1xA100-40GB").args(&["--policy", "oracle-magm", "--sharing", "mps"]).start();
+    let daemon = Setup::new("virtual:1xA100-40GB")
+        .args(&["--policy", "oracle-magm", "--sharing", "mps"])
+        .config("[mps]\ncaps = true\n")
+        .start();
     let neighbour = daemon.submit(task(&["--memory=9G", "--sm=0.2", "--work=200s", "--startup=0s"], Some(9)));
     holds(&daemon, neighbour, 9 * 1024);
     let args = ["--memory=12G", "--sm=0.2", "--work=1s", "--startup=0.3s"];
