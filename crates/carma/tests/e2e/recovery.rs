@@ -4,10 +4,14 @@ use crate::support::{CARMA, Daemon, Setup, job, one_that_grows_beside, stdout, t
 use carma_api::wire::SubmitRequest;
 use carma_core::model::SharingMode;
 
+/// Limits of memory and retries as under carma's own policies; the published ones have others.
+const CARMAS: &str = "[mps]\ncaps = true\n[recovery]\nmethod = \"graded\"\n";
+
 #[test]
 fn a_job_that_outgrows_its_cap_is_retried_and_its_neighbour_is_not_touched() {
     let daemon = Setup::new("virtual:1xA100-40GB")
         .args(&["--policy", "oracle-magm", "--sharing", "mps", "--speed", "20"])
+        .config(CARMAS)
         .start();
     let neighbour = daemon.submit(task(&["--memory=5G", "--sm=0.2", "--work=60s"], Some(6)));
     let liar = daemon.submit(task(&["--memory=9G", "--sm=0.2", "--work=5s"], Some(4)));
@@ -46,7 +50,7 @@ fn holds(daemon: &Daemon, id: u64, mib: u64) {
 fn a_job_that_takes_too_much_between_two_looks_is_no_victim_of_a_gpu_with_room() {
     let daemon = Setup::new("virtual:1xA100-40GB")
         .args(&["--policy", "oracle-magm", "--sharing", "mps"])
-        .config("[mps]\ncaps = true\n")
+        .config(CARMAS)
         .start();
     let neighbour = daemon.submit(task(&["--memory=9G", "--sm=0.2", "--work=200s", "--startup=0s"], Some(9)));
     holds(&daemon, neighbour, 9 * 1024);
