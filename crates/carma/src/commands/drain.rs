@@ -41,7 +41,7 @@ fn leave(client: &mut Client, job: &JobView) -> Result<String, ClientError> {
     if detail.job.ended_ms.is_some() {
         return Ok(format!("job {} has ended", job.id));
     }
-    // Whoever could be moved later is not made to begin anew for that.
+    // A job that could be moved later does not have to begin anew for that.
     let immovable = match detail.job.sharing {
         Some(SharingMode::Mps) => "a client of MPS",
         _ if detail.job.gpus.len() > 1 => "on several GPUs",

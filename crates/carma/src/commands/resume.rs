@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context, args: &ResumeArgs) -> Outcome {
 /// What a number means: what can be resumed of a job and a GPU, else the one that there is.
 ///
 /// # Errors
-/// There are both, and nobody can tell which is meant: both can be resumed, or neither.
+/// There are a job and a GPU of this number, and it is ambiguous which is meant: both can be resumed, or neither.
 fn about(id: u64, jobs: &[JobView], gpus: &[GpuView]) -> Result<order::Target, Failure> {
     let job = jobs.iter().find(|job| job.id == id);
     let gpu = gpus.iter().find(|gpu| u64::from(gpu.index) == id);

@@ -136,7 +136,7 @@ fn due(options: &Options, group: &[Fallen<'_>]) -> Millis {
 fn same_server(options: &Options, a: &Job, pa: &Placement, b: &Job, pb: &Placement) -> bool {
     pa.sharing == SharingMode::Mps
         && pb.sharing == SharingMode::Mps
-        && (options.mps_multi_user || a.spec.user.uid == b.spec.user.uid)
+        && options.server_of(a.spec.user.uid) == options.server_of(b.spec.user.uid)
         && pa.gpus.iter().any(|g| pb.gpus.contains(g))
 }
 
@@ -166,13 +166,11 @@ fn likeliest<'a, 'b>(state: &State, group: &[&'b Fallen<'a>]) -> Option<(&'b Fal
 /// Jobs that ended shortly before it or with it, and may have torn down its server: see [`Suspect`].
 fn suspects<'s>(state: &'s State, f: &Fallen<'_>) -> impl Iterator<Item = &'s Suspect> {
     let options = state.options();
-    let (at, started, uid) = (f.at, f.started(), f.job.spec.user.uid);
+    let (at, started, server) = (f.at, f.started(), state.server_of(f.job));
     let gpus: Vec<_> = f.placement.gpus.iter().filter_map(|gpu| state.gpu(*gpu)).collect();
     gpus.into_iter().flat_map(|gpu| &gpu.suspects).filter(move |suspect| {
         let apart = at.since(suspect.at).max(suspect.at.since(at));
-        (options.mps_multi_user || suspect.uid == uid)
-            && apart <= options.fault_window
-            && started <= suspect.at
+        options.server_of(suspect.uid) == server && apart <= options.fault_window && started <= suspect.at
     })
 }
 

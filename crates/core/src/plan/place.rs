@@ -7,7 +7,7 @@ use super::gpus::Places;
 use super::limits::Takes;
 use super::resume::resume_jobs;
 use super::room;
-use super::slot::cooldown;
+use super::slot::cooldowns;
 use super::want::{Blind, Blinds, Want};
 use super::{Detail, Plan};
 use crate::explain::Reason;
@@ -69,10 +69,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     // Set once a job that may not be overtaken did not fit.
     let mut barrier: Option<Reason> = None;
     if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
-        for gpu in state.gpus() {
-            for left in gpu.faults.keys().filter_map(|server| cooldown(gpu, *server, options, now)) {
-                plan.wake_at(now + left);
-            }
+        for (_, left) in state.gpus().iter().flat_map(|gpu| cooldowns(gpu, options, now)) {
+            plan.wake_at(now + left);
         }
     }
     if detail == Detail::Reasons {

@@ -2,7 +2,7 @@
 //!
 //! Which job is looked at next is in [`super::place`].
 
-use super::slot::{Bar, Objection, Slot, closed, cooldown};
+use super::slot::{Bar, Objection, Slot, closed, cooldowns};
 use super::want::{Want, WantKind, cap_for};
 use crate::explain::{Narrowed, NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
@@ -48,9 +48,8 @@ impl<'a> Slots<'a> {
             slots.iter_mut().for_each(Slot::look_beside);
         }
         let servers = slots.iter().filter_map(Slot::server).collect();
-        let faulted = slots.iter().flat_map(|slot| slot.gpu.faults.keys().map(|server| (slot.gpu, *server)));
-        let cooling = faulted.filter(|(gpu, server)| cooldown(gpu, *server, options, now).is_some());
-        let cooling = cooling.map(|(_, server)| server).collect();
+        let cooling = slots.iter().flat_map(|slot| cooldowns(slot.gpu, options, now));
+        let cooling = cooling.map(|(server, _)| server).collect();
         Self { slots, options, now, ring: state.ring(), sizes, servers, cooling, limited }
     }
 

@@ -598,10 +598,16 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Pro
     })
 }
 
-/// How long a GPU takes no clients of an MPS server yet, after a fault.
+/// MPS servers of which a GPU takes no clients yet, after a fault, and for how long.
+pub(super) fn cooldowns(gpu: &Gpu, options: &Options, now: Millis) -> impl Iterator<Item = (u32, Millis)> {
+    let left = move |at: Millis| (at + options.mps_cooldown).since(now);
+    let servers = gpu.faults.iter().map(move |(server, at)| (*server, left(*at)));
+    servers.filter(|(_, left)| *left > Millis::ZERO)
+}
+
+/// How long a GPU takes no clients of one of them.
 pub(super) fn cooldown(gpu: &Gpu, server: u32, options: &Options, now: Millis) -> Option<Millis> {
-    let left = (*gpu.faults.get(&server)? + options.mps_cooldown).since(now);
-    (left > Millis::ZERO).then_some(left)
+    cooldowns(gpu, options, now).find_map(|(of, left)| (of == server).then_some(left))
 }
 
 /// Why nobody may be placed on a GPU, whatever they want.

@@ -288,4 +288,9 @@ impl Options {
         let recovery = presets::recovery_of(&policy.name);
         Self { policy, recovery, caps: ours, suspends: ours, ..Self::default() }
     }
+
+    /// The MPS server of a user's jobs: jobs of one server run side by side, those of several take turns (docs/sharing.md).
+    pub(crate) const fn server_of(&self, uid: u32) -> u32 {
+        if self.mps_multi_user { 0 } else { uid }
+    }
 }

@@ -166,11 +166,11 @@ impl State {
     /// Whether another client of its MPS server on these GPUs died of a fault so short a time ago that this one may have died of it.
     fn faulted_lately(&self, id: JobId, placement: &Placement) -> bool {
         let Some(job) = self.job(id) else { return false };
-        let (server, uid) = (self.server_of(job), job.spec.user.uid);
+        let server = self.server_of(job);
         let lately = |at: Millis| self.now.since(at) <= self.options.fault_window;
         let on = |gpu: &Gpu| {
             gpu.faults.get(&server).is_some_and(|at| lately(*at))
-                || gpu.suspects.iter().any(|s| (self.options.mps_multi_user || s.uid == uid) && lately(s.at))
+                || gpu.suspects.iter().any(|s| self.options.server_of(s.uid) == server && lately(s.at))
         };
         placement.sharing == SharingMode::Mps && placement.gpus.iter().any(|g| self.gpu(*g).is_some_and(on))
     }

@@ -171,9 +171,9 @@ impl State {
         Ok(())
     }
 
-    /// The MPS server of a job: jobs of one server run side by side, those of several take turns (docs/sharing.md).
+    /// The MPS server of a job: see [`crate::policy::Options::server_of`].
     pub(crate) fn server_of(&self, job: &Job) -> u32 {
-        if self.options.mps_multi_user { 0 } else { job.spec.user.uid }
+        self.options.server_of(job.spec.user.uid)
     }
 
     /// Who is on a GPU, as far as predictions for one more go: as one finds them who takes turns with them, and one whom

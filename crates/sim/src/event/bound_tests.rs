@@ -8,7 +8,7 @@
 //!    speed that neighbours leave a job. Time-sliced, jobs that have made room for one before it come back before it: as much
 //!    once more, and the time that they take off their GPUs and back.
 //! 2. **Those behind it.** Each job before it may add as much, that is the longest run over the least speed. Where all users have
-//!    the same share nobody who comes to be over the bound later gets before it; where they have not, those of a user with a
+//!    the same share no job that comes to be over its bound later gets before it; where they have not, those of a user with a
 //!    larger share may, and count as well.
 //! 3. **Run times that are learned.** The docs promise nothing that could be computed beforehand: what is taken to be left may
 //!    be anything, and bounds move. Tested is that each job starts, within twice of what 2 says from when it was last seen to
@@ -260,10 +260,13 @@ fn setup(sharing: SharingMode, run_times: RunTimesKnown, tasks: TasksKnown) -> S
     setup
 }
 
-fn with_shares(setup: &mut Setup, shares: [u32; 3]) {
+/// Of users with these shares; all is known.
+fn with_shares(sharing: SharingMode, shares: [u32; 3]) -> Setup {
+    let mut setup = setup(sharing, RunTimesKnown::True, TasksKnown::Catalogue);
     let users = FIRST_UID..;
     setup.options.allowances.of =
         users.zip(shares).map(|(uid, share)| (uid, Allowance { share, ..Allowance::default() })).collect();
+    setup
 }
 
 fn played(workload: &Workload, setup: &Setup) -> (RunResult, Witness) {
@@ -281,8 +284,7 @@ proptest! {
         sharing in sharing(),
         shares in shares(),
     ) {
-        let mut setup = setup(sharing, RunTimesKnown::True, TasksKnown::Catalogue);
-        with_shares(&mut setup, shares);
+        let setup = with_shares(sharing, shares);
         let (run, witness) = played(&workload, &setup);
         prop_assert_eq!(run.summary.not_completed, 0);
         for wait in &witness.waits {
@@ -303,8 +305,7 @@ proptest! {
         sharing in sharing(),
         shares in shares(),
     ) {
-        let mut setup = setup(sharing, RunTimesKnown::True, TasksKnown::Catalogue);
-        with_shares(&mut setup, shares);
+        let setup = with_shares(sharing, shares);
         let (run, witness) = played(&workload, &setup);
         prop_assert_eq!(run.summary.not_completed, 0);
         let each = most_of_one(&workload, &setup);

@@ -444,7 +444,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     }
     let setup = Setup { record: true, ..Setup::new(policy, SharingMode::Exclusive, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
-    // Whoever compares the two sees in the row that they are not of the same jobs.
+    // The row says that the two are not of the same jobs.
     let all = run.summary.jobs;
     let part = if (count as u64) < all { format!(" ({count} of {all})") } else { String::new() };
     result.policy = format!("{EXCLUSIVE}, simulated{part}");
