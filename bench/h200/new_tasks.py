@@ -11,6 +11,7 @@ of the two servers, one request answered: requests arrive by a Poisson process, 
 NEW_TASKS_DATA.md says what each task is. Nothing is downloaded. Needs PyTorch, NumPy, timm and transformers.
 """
 
+import collections
 import functools
 import itertools
 import random
@@ -188,6 +189,8 @@ class Requests:
     def __init__(self, per_s, most, answer):
         self.per_s, self.most, self.answer = per_s, most, answer
         self.seen, self.answered = float("-inf"), 0
+        # Of the last requests, from arrival to answer, seconds.
+        self.latencies = collections.deque(maxlen=4096)
 
     def __call__(self):
         if time.monotonic() - self.seen > self.PAUSE_S:
@@ -195,11 +198,14 @@ class Requests:
             self.due += self.random.expovariate(self.per_s)
         if self.answered == 0:
             time.sleep(max(0.0, self.due - time.monotonic()))
-            now = max(self.due, time.monotonic())
+            now, came = max(self.due, time.monotonic()), []
             while self.due <= now and self.answered < self.most:
                 self.answered += 1
+                came.append(self.due)
                 self.due += self.random.expovariate(self.per_s)
             self.answer(self.answered)
+            answered = time.monotonic()
+            self.latencies.extend(answered - at for at in came)
         self.answered -= 1
         self.seen = time.monotonic()
 

@@ -434,6 +434,9 @@ pub struct JobView {
     /// What it is alone, of this process or of an earlier run of the command; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_alone_ms: Option<f64>,
+    /// How its limit was kept; absent: it has none, or nothing was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_kept: Option<LimitKeptView>,
     /// Its speed beside its neighbours over its speed alone, percent, as measured last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u32>,
@@ -577,6 +580,19 @@ pub struct HostView {
     pub processes_peak: Option<u32>,
     /// Kills for want of memory, as the kernel counts them: one that ends the whole group counts its first process twice.
     pub oom_kills: u32,
+}
+
+/// How a job's limit of slowdown, or of latency, was kept: over the full windows in which it was measured beside others, in all attempts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitKeptView {
+    /// Windows that show whether it was.
+    pub windows: u32,
+    /// Those in which it was not.
+    pub beyond: u32,
+    /// The most of these in a row.
+    pub longest: u32,
+    /// The least speed in a window over the speed alone, percent.
+    pub least_progress_pct: u32,
 }
 
 /// How fast a running job goes.

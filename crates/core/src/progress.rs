@@ -206,6 +206,39 @@ pub struct Measured {
     pub before: Option<Fraction>,
 }
 
+/// How a job's limit of slowdown was kept: over the full windows in which its progress beside others was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Windows that show whether it was.
+    pub windows: u32,
+    /// Those in which it was not.
+    pub beyond: u32,
+    /// The most of these in a row, whoever the neighbours were.
+    pub longest: u32,
+    /// How many of these the last windows were.
+    pub last: u32,
+    /// The least progress in a window.
+    pub least: Fraction,
+}
+
+impl Kept {
+    /// With one more window, of this progress where `limit` was to be kept.
+    #[must_use]
+    pub fn with(earlier: Option<Self>, progress: Fraction, limit: Fraction) -> Self {
+        let Self { windows, beyond, longest, last, least } =
+            earlier.unwrap_or(Self { windows: 0, beyond: 0, longest: 0, last: 0, least: progress });
+        let is_beyond = progress < limit;
+        let last = if is_beyond { last.saturating_add(1) } else { 0 };
+        Self {
+            windows: windows.saturating_add(1),
+            beyond: beyond.saturating_add(u32::from(is_beyond)),
+            longest: longest.max(last),
+            last,
+            least: least.min(progress),
+        }
+    }
+}
+
 /// How far the attempt of a running job is by its own count (steps of a known number). It may have gone on where an earlier one
 /// had saved its work, so that what counts is how the share has grown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,6 +285,16 @@ pub fn slowdown(progress: Fraction) -> Fraction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_beyond_a_limit_are_counted_and_the_most_in_a_row() {
+        let mut kept = None;
+        for percent in [90, 60, 50, 80, 70, 75] {
+            kept = Some(Kept::with(kept, Fraction::percent(percent), Fraction::percent(75)));
+        }
+        let least = Fraction::percent(50);
+        assert_eq!(kept, Some(Kept { windows: 6, beyond: 3, longest: 2, last: 0, least }));
+    }
 
     #[test]
     fn start_up_is_not_slowed_down_and_costs_nobody_anything() {

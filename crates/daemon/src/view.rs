@@ -7,7 +7,8 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply, UsageView,
+    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply,
+    UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
@@ -77,6 +78,7 @@ fn strangers_row(row: JobView) -> JobView {
         max_slowdown_pct,
         max_latency_ms,
         latency_alone_ms,
+        limit_kept,
         progress_pct,
         progress_at_most,
         run_time,
@@ -108,6 +110,7 @@ fn strangers_row(row: JobView) -> JobView {
         max_slowdown_pct,
         max_latency_ms,
         latency_alone_ms,
+        limit_kept,
         progress_pct,
         progress_at_most,
         run_time,
@@ -304,6 +307,12 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         max_slowdown_pct: carma_core::slowdown::limit(state, job).map(|f| f.0 / 100),
         max_latency_ms: job.spec.request.latency_us.map(milliseconds),
         latency_alone_ms: job.spec.request.latency_us.and(job.spec.profile.latency_us).map(milliseconds),
+        limit_kept: job.kept.map(|kept| LimitKeptView {
+            windows: kept.windows,
+            beyond: kept.beyond,
+            longest: kept.longest,
+            least_progress_pct: kept.least.0 / 100,
+        }),
         progress_pct: job.measured.map(|m| m.progress.0 / 100),
         progress_at_most: job.measured.is_some_and(|m| m.at_most),
         run_time: job.spec.run_time.as_ref().map(run_time::to_view),

@@ -196,6 +196,10 @@ pub(crate) struct TraceArgs {
     /// out_of_memory, illegal_address
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "The trace")]
     pub(crate) add: Vec<String>,
+    /// The limit of a task's jobs: how much neighbours may slow them down (resnet50=1.3), or within what 99 of 100 of their
+    /// requests are to be answered (distilbert_serve=20ms)
+    #[arg(long, value_name = "NAME=FACTOR|TIME,...", value_delimiter = ',', value_parser = limit, help_heading = "The trace")]
+    pub(crate) limit: Vec<(String, String)>,
     /// Seed of the arrivals and of the order of the tasks
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "The trace")]
     pub(crate) seed: u64,
@@ -246,6 +250,12 @@ fn share(text: &str) -> Result<f64, String> {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
         _ => Err(format!("'{text}' is no share from 0 to 1")),
     }
+}
+
+fn limit(text: &str) -> Result<(String, String), String> {
+    let (name, limit) =
+        text.rsplit_once('=').ok_or_else(|| format!("'{text}' is no NAME=FACTOR and no NAME=TIME"))?;
+    Ok((name.to_owned(), limit.to_owned()))
 }
 
 fn mode() -> impl TypedValueParser<Value = Mode> {

@@ -217,6 +217,7 @@ pub(crate) mod tests {
             max_slowdown_pct: None,
             max_latency_ms: None,
             latency_alone_ms: None,
+            limit_kept: None,
             progress_pct: None,
             progress_at_most: false,
             run_time: None,

@@ -5,8 +5,8 @@ use super::queue::gpu_list;
 use super::usage::energy;
 use crate::cli::ShowArgs;
 use carma_api::wire::{
-    AttemptView, CheckpointView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, RateView,
-    RunTimeView,
+    AttemptView, CheckpointView, EstimateView, HostLimitsView, HostView, JobDetail, JobView, LimitKeptView,
+    RateView, RunTimeView,
 };
 use carma_cli::failure::Outcome;
 use carma_cli::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wrap};
@@ -191,10 +191,23 @@ fn slowdown(job: &JobView) -> Option<String> {
         pct if job.progress_at_most => format!("{:.2} at least, measured", 1.0 / factor(pct)),
         pct => format!("{:.2} measured", 1.0 / factor(pct)),
     });
-    match (limit, measured) {
-        (Some(most), Some(measured)) => Some(format!("limit {:.2}, {measured}", factor(most))),
-        (Some(most), None) => Some(format!("limit {:.2}", factor(most))),
-        (None, measured) => measured,
+    let kept = job.limit_kept.filter(|_| limit.is_some()).map(|kept| limit_kept(&kept));
+    let limit = limit.map(|most| format!("limit {:.2}", factor(most)));
+    let words: Vec<String> = [limit, measured, kept].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// How a limit was kept, in words.
+fn limit_kept(kept: &LimitKeptView) -> String {
+    let LimitKeptView { windows, beyond, longest, least_progress_pct } = *kept;
+    let s = if windows == 1 { "" } else { "s" };
+    match (beyond, least_progress_pct) {
+        (0, _) => format!("kept in {windows} window{s}"),
+        (_, 0) => format!("exceeded in {beyond} of {windows} window{s}, {longest} in a row (it stood still)"),
+        (_, pct) => format!(
+            "exceeded in {beyond} of {windows} window{s}, {longest} in a row ({:.2} at worst)",
+            100.0 / f64::from(pct)
+        ),
     }
 }
 

@@ -248,6 +248,32 @@ fn a_demo_that_is_interrupted_leaves_nothing_behind() {
 }
 
 #[test]
+fn limits_of_jobs_are_counted_where_there_are_any() {
+    let bench = Bench::on_virtual(&["--policy", "adaptive+history", "--work", "3"]);
+    let config = bench.path("carma.toml");
+    std::fs::write(&config, "[sampling]\nwindow = '3s'\n[jobs]\nslowdown-window = '5s'\n").unwrap();
+    let config = config.to_str().unwrap();
+    let output = bench.run("out", &["--limit", "small=4,two=1s", "--config", config]);
+    let table = stdout(&output);
+    assert!(table.contains("WINDOWS") && table.contains("IN A ROW"), "{table}");
+    let play = bench.play("out", "adaptive+history-1.json");
+    let of = &Summary::of(std::slice::from_ref(&play)).unwrap().policies[0].plays[0];
+    assert_eq!((of.completed, of.jobs), (8, 8), "{:?}", play.jobs);
+    let limited = play.jobs.iter().filter(|job| job.kind != "large").count();
+    assert_eq!(of.limited, limited);
+    for job in &play.jobs {
+        let kept = job.limit_kept.unwrap_or_default();
+        assert!(kept.longest <= kept.beyond && kept.beyond <= kept.windows, "{job:?}");
+        assert!(job.kind != "large" || kept.windows == 0, "{job:?}");
+    }
+    let rows = std::fs::read_to_string(bench.path("out").join("jobs.csv")).unwrap();
+    assert!(rows.contains(",4.00,") && rows.contains(",1000ms,"), "{rows}");
+    // Without limits there are no columns of them.
+    let output = Bench::on_virtual(&["--policy", "exclusive", "--only", "small"]).run("out", &[]);
+    assert!(!stdout(&output).contains("WINDOWS"), "{}", stdout(&output));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let bench = Bench::on_virtual(&[]);
     for (args, part) in [
@@ -257,6 +283,9 @@ fn what_makes_no_sense_is_refused() {
         (&["--policy", "exclusive", "--add", "none"], "no task is named `none`"),
         (&["--policy", "exclusive", "--arrivals", "/no/such.csv"], "--arrivals"),
         (&["--policy", "exclusive", "--named"], "names no tasks"),
+        (&["--policy", "exclusive", "--limit", "small"], "no NAME=FACTOR"),
+        (&["--policy", "exclusive", "--limit", "none=2"], "--limit none=2: there is no such task"),
+        (&["--policy", "exclusive", "--limit", "small=fast"], "is not a latency"),
         (&["--policy", "exclusive", "--budget", "soon"], "not a time span"),
         (&["--policy", "exclusive", "--work", "0"], "no factor"),
     ] {

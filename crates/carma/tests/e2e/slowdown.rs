@@ -155,7 +155,13 @@ fn who_slows_a_job_beyond_its_limit_is_suspended_until_it_can_be_elsewhere_or_al
         text.contains(&format!("beside job {limited} a limit of slowdown was exceeded before")),
         "{text}"
     );
-    assert_eq!(daemon.show(limited).job.state, "RUNNING");
+    let kept = daemon.show(limited).job;
+    assert_eq!(kept.state, "RUNNING");
+    // Two windows beyond it, and the neighbour went.
+    let counts = kept.limit_kept.map(|kept| (kept.beyond, kept.longest));
+    assert_eq!(counts, Some((2, 2)), "{:?}", kept.limit_kept);
+    let shown = stdout(&daemon.carma(&["show", &limited.to_string()]));
+    assert!(shown.contains("exceeded in 2 of ") && shown.contains("2 in a row"), "{shown}");
     daemon.carma(&["cancel", &limited.to_string()]);
     let back = daemon.in_state(second, "RUNNING");
     assert_eq!(back.job.attempts, 1, "{}", daemon.log());

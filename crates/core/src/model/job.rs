@@ -5,7 +5,7 @@ use super::exit::{Exit, ExitStatus};
 use super::suspension::{Halt, SuspendStep, Suspension};
 use crate::explain::Reason;
 use crate::policy::Line;
-use crate::progress::{Class, Counted, Measured};
+use crate::progress::{Class, Counted, Kept, Measured};
 use crate::recovery::{Blame, Floor};
 use crate::spec::{JobId, NewJob};
 use crate::units::{MiB, Millis};
@@ -138,6 +138,9 @@ pub struct Job {
     /// Its progress beside its present neighbours, once measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
+    /// How its limit of slowdown was kept, in all attempts; `None`: it has none, or no window was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
     /// How far its attempt is by its own count, where it tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<Counted>,

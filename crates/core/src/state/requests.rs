@@ -37,6 +37,7 @@ impl State {
             not_before: None,
             due,
             measured: None,
+            kept: None,
             counted: None,
             past: Vec::new(),
         };

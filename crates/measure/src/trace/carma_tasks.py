@@ -7,7 +7,7 @@
     python3 carma_tasks.py --warm                           # reads from disk what the tasks import
 
 It knows nothing of carma but the file to which it writes how many steps it has done (CARMA_HEARTBEAT), and it prints them, as
-training scripts do. Most tasks are those of `carma bench interference`, in the files beside this one. Two use two GPUs: one as
+training scripts do; servers print the 99th percentile of their latency. Most tasks are those of `carma bench interference`, in the files beside this one. Two use two GPUs: one as
 two processes that average their gradients, one as two halves of a model. Nothing is downloaded.
 """
 
@@ -166,8 +166,8 @@ def warm():
 class Teller:
     """Tells of steps: the first at once, then now and then, when the GPU has finished them."""
 
-    def __init__(self, torch, steps):
-        self.torch, self.steps = torch, steps
+    def __init__(self, torch, steps, latencies=None):
+        self.torch, self.steps, self.latencies = torch, steps, latencies
         self.heartbeat = os.environ.get("CARMA_HEARTBEAT")
         self.looked = self.printed = float("-inf")
         self.began, self.quiet = time.monotonic(), os.environ.get("RANK") == "1"
@@ -184,6 +184,10 @@ class Teller:
         if now - self.printed >= PRINT_S or done == self.steps:
             self.printed = now
             rate = done / max(now - self.began, 1e-9)
+            if self.latencies:
+                ordered = sorted(self.latencies)
+                self.latencies.clear()
+                print(f"p99: {1000 * ordered[len(ordered) * 99 // 100]:.2f} ms")
             if not self.quiet:
                 print(f"step {done}/{self.steps} {rate:.1f} it/s", flush=True)
 
@@ -210,7 +214,8 @@ def main():
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     step = TASKS[options.task].build(Scale(options.rehearse))
-    tell = Teller(torch, options.steps)
+    # A server has them.
+    tell = Teller(torch, options.steps, getattr(step, "latencies", None))
     for done in range(1, options.steps + 1):
         step()
         tell(done)

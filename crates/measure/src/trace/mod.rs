@@ -44,6 +44,8 @@ pub struct Options {
     pub only: Vec<String>,
     /// A job of each of these tasks as well, spread evenly over the trace: what is meant to fail has weight 0, and comes so.
     pub add: Vec<String>,
+    /// Limits of the jobs of a task, by its name: a factor of slowdown (`1.3`) or a latency (`20ms`).
+    pub limits: Vec<(String, String)>,
     /// The policies.
     pub policies: Vec<Wanted>,
     /// How often each is played.
@@ -99,7 +101,8 @@ impl Bench {
     /// What is wrong in a file; no GPU; no task that can run here.
     pub fn plan(options: Options, say: Say<'_>) -> Result<Self, Error> {
         let began = Instant::now();
-        let file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
+        let mut file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
+        file.limit(&options.limits)?;
         let gpus = Gpus::open(&options.gpus, options.speed)?;
         let here = Here { gpus: gpus.count(), is_virtual: gpus.machine.is_virtual, work: options.work };
         let mut tasks = file.played(&here, say)?;

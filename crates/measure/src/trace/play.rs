@@ -346,6 +346,8 @@ fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> Su
         gpus: Some(task.kind.gpus),
         gpu_memory_mib: told_mib.filter(|_| told == Told::Declared),
         measured_mib: told_mib.filter(|_| told == Told::Measured),
+        max_slowdown_pct: task.kind.max_slowdown_pct,
+        latency_us: task.kind.latency_us,
         ..SubmitRequest::default()
     }
 }
@@ -411,6 +413,7 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
         decided_s: at(a.decided_ms),
         started_s: a.started_ms.map(at),
         ended_s: a.ended_ms.map(at),
+        suspended_s: a.suspended_ms.unwrap_or(0) as f64 / 1000.0,
         gpus: a.gpus.clone(),
         sharing: a.sharing.to_string(),
         cap_mib: a.cap_mib,
@@ -425,6 +428,7 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
         reason,
         ended_s: view.ended_ms.map(at),
         peak_mib: view.memory_peak_mib,
+        limit_kept: view.limit_kept,
         first_step_s: job.log.first_step_ms.map(&since),
         attempts: detail.attempts.iter().map(attempt).collect(),
         said: job.said.iter().map(|said| Said { at_s: since(said.at_s * 1000.0), ..said.clone() }).collect(),

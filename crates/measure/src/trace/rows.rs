@@ -1,6 +1,7 @@
 //! The raw rows: one file a play, complete in itself, so that plays of several calls can be put together.
 
 use crate::Error;
+use carma_api::wire::LimitKeptView;
 use carma_core::model::JobState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -134,6 +135,20 @@ pub struct Kind {
     pub gpus: u32,
     /// Program and arguments, steps filled in.
     pub command: Vec<String>,
+    /// The limit of slowdown that its jobs have, percent: 130 is 1.3 times the time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_pct: Option<u32>,
+    /// The limit of the 99th percentile of its requests' latency, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u32>,
+}
+
+impl Kind {
+    /// Whether its jobs have a limit.
+    #[must_use]
+    pub const fn is_limited(&self) -> bool {
+        self.max_slowdown_pct.is_some() || self.latency_us.is_some()
+    }
 }
 
 /// A job that is to come.
@@ -168,6 +183,9 @@ pub struct Job {
     /// When its last attempt first told of a step; absent: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step_s: Option<f64>,
+    /// How its limit was kept; absent: it has none, or it was never measured beside others for a whole window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_kept: Option<LimitKeptView>,
     /// Its attempts.
     pub attempts: Vec<Attempt>,
     /// The reasons that carma gave, a row each time that the code changed: why it waited, why it was placed where it was.
@@ -226,6 +244,9 @@ pub struct Attempt {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_s: Option<f64>,
+    /// How much of that it was suspended for, seconds.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub suspended_s: f64,
     /// Indices of its GPUs.
     pub gpus: Vec<u32>,
     /// `mps`, `time-slice` or `exclusive`.
@@ -237,6 +258,11 @@ pub struct Attempt {
     pub code: String,
     /// The same in words.
     pub text: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_nothing(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 /// All GPUs at one time.

@@ -78,6 +78,14 @@ pub struct Figures {
     pub oom_victims: usize,
     /// Attempts that a fault of another job ended.
     pub fault_victims: usize,
+    /// Jobs with a limit of slowdown or of latency.
+    pub limited: usize,
+    /// Windows in which it was measured whether their limits were kept.
+    pub limit_windows: u32,
+    /// Those in which one was not.
+    pub limit_beyond: u32,
+    /// The most of these in a row, of one job.
+    pub limit_longest: u32,
     /// From each decision to the running command, and the time of the plans (each taken as the slowest of a hundred), together,
     /// in percent of the makespan. On virtual GPUs nothing: their time runs faster than the daemon does.
     pub overhead_pct: Option<f64>,
@@ -152,12 +160,13 @@ impl Summary {
     }
 }
 
-/// Time that an attempt ran for, seconds.
+/// Time that an attempt ran for, without what it was suspended for, seconds.
 fn ran_s(attempt: &Attempt) -> f64 {
-    attempt.started_s.zip(attempt.ended_s).map_or(0.0, |(from, to)| (to - from).max(0.0))
+    let there = attempt.started_s.zip(attempt.ended_s).map_or(0.0, |(from, to)| to - from);
+    (there - attempt.suspended_s).max(0.0)
 }
 
-/// Time that a job ran for, all attempts together, seconds.
+/// Time that a job ran for, all attempts together, without what it was suspended for, seconds.
 #[must_use]
 pub fn run_s(job: &Job) -> f64 {
     job.attempts.iter().map(ran_s).sum()
@@ -189,6 +198,9 @@ fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
     let gpu_s: f64 = attempts().map(|a| ran_s(a) * a.gpus.len() as f64).sum();
     let launching: f64 = attempts().filter_map(|a| Some((a.started_s? - a.decided_s).max(0.0))).sum();
     let planning = play.launches as f64 * play.plan_p99_us as f64 / 1e6;
+    let is_limited =
+        |job: &&Job| play.trace.kinds.iter().any(|kind| kind.name == job.kind && kind.is_limited());
+    let kept = || jobs.iter().filter_map(|job| job.limit_kept);
     let is_oom = |a: &Attempt| a.code.starts_with("OutOfMemory");
     Figures {
         repeat: play.repeat,
@@ -208,6 +220,10 @@ fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
         oom: count(&is_oom),
         oom_victims: count(&|a| is_oom(a) && a.text.contains("victim")),
         fault_victims: count(&|a| a.code == "MpsFaultVictim"),
+        limited: jobs.iter().filter(is_limited).count(),
+        limit_windows: kept().map(|kept| kept.windows).sum(),
+        limit_beyond: kept().map(|kept| kept.beyond).sum(),
+        limit_longest: kept().map(|kept| kept.longest).max().unwrap_or(0),
         overhead_pct: (!play.machine.is_virtual && makespan_s > 0.0)
             .then(|| (launching + planning) / makespan_s * 100.0),
     }
@@ -253,8 +269,9 @@ fn smact(samples: &[Sample], end_s: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::{Arrival, GpuSample, Trace};
+    use super::super::rows::{Arrival, GpuSample, Kind, Trace};
     use super::*;
+    use carma_api::wire::LimitKeptView;
 
     fn job(kind: &str, submitted: f64, attempts: &[(f64, f64, &str)]) -> Job {
         let attempt = |(from, to, code): &(f64, f64, &str)| Attempt {
@@ -329,6 +346,22 @@ mod tests {
         assert_eq!((of.energy_kj, of.smact), (Some(1.5), Some(0.5)));
         assert!((of.overhead_pct.unwrap() - 1.5).abs() < 1e-9);
         assert!((summary.over_base(policy, |f| Some(f.makespan_s)).unwrap() - 20.0 / 19.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn limits_are_counted_and_suspended_time_is_no_run_time() {
+        let mut play = play(
+            "adaptive",
+            vec![job("a", 0.0, &[(1.0, 11.0, "Completed")]), job("b", 0.0, &[(1.0, 5.0, "Completed")])],
+        );
+        play.jobs[0].attempts[0].suspended_s = 4.0;
+        play.trace.kinds = vec![Kind { name: "a".into(), max_slowdown_pct: Some(150), ..Kind::default() }];
+        play.jobs[0].limit_kept =
+            Some(LimitKeptView { windows: 5, beyond: 2, longest: 2, least_progress_pct: 60 });
+        let summary = Summary::of(&[play]).unwrap();
+        let of = &summary.policies[0].plays[0];
+        assert_eq!((of.run_s, of.makespan_s, of.tenants), (5.0, 11.0, 10.0 / 11.0));
+        assert_eq!((of.limited, of.limit_windows, of.limit_beyond, of.limit_longest), (1, 5, 2, 2));
     }
 
     #[test]

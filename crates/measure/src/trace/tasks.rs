@@ -69,6 +69,12 @@ pub(super) struct Task {
     /// GPU memory that it needs on each, by hand: told to policies that have to know.
     #[serde(default)]
     memory: Option<String>,
+    /// How much neighbours may slow it down: 1.3 is 1.3 times its time alone.
+    #[serde(default)]
+    max_slowdown: Option<f64>,
+    /// What 99 of 100 of its requests must not take longer than beside others: `20ms`.
+    #[serde(default)]
+    latency: Option<String>,
     /// What stands for `{steps}` in its command, at `--work 1`.
     #[serde(default)]
     steps: Option<u64>,
@@ -185,6 +191,24 @@ impl TaskFile {
         Ok(())
     }
 
+    /// Gives tasks a limit, as `--limit` says it: a factor of slowdown (`1.3`), or a latency (`20ms`).
+    ///
+    /// # Errors
+    /// A task that is not there, a limit that is none.
+    pub(super) fn limit(&mut self, limits: &[(String, String)]) -> Result<(), Error> {
+        for (name, limit) in limits {
+            let bad = |why: String| Error::usage(format!("--limit {name}={limit}: {why}"));
+            let task = self.tasks.iter_mut().find(|task| task.name == *name);
+            let task = task.ok_or_else(|| bad("there is no such task".into()))?;
+            match limit.parse::<f64>() {
+                Ok(factor) => task.max_slowdown = Some(factor),
+                Err(_) => task.latency = Some(limit.clone()),
+            }
+            task.check().map_err(bad)?;
+        }
+        Ok(())
+    }
+
     /// What the tasks are here: left out is what asks for more GPUs than there are, and, on real GPUs, what lacks a module.
     pub(super) fn played(&self, here: &Here, say: crate::Say<'_>) -> Result<Vec<Played>, Error> {
         let mut lacking: BTreeMap<(&str, &str), bool> = BTreeMap::new();
@@ -253,7 +277,16 @@ impl Task {
         if self.solo_s.is_some_and(|s| !(s > 0.0 && s <= 1e6)) {
             return Err("solo_s is no number of seconds above 0".into());
         }
-        self.memory_mib().map(drop)
+        self.max_slowdown_pct().and(self.latency_us()).and(self.memory_mib()).map(drop)
+    }
+
+    fn max_slowdown_pct(&self) -> Result<Option<u32>, String> {
+        let pct = |factor: f64| parse::slowdown(&factor.to_string());
+        self.max_slowdown.map(pct).transpose().map_err(|why| format!("max_slowdown: {why}"))
+    }
+
+    fn latency_us(&self) -> Result<Option<u32>, String> {
+        self.latency.as_deref().map(parse::latency).transpose().map_err(|why| format!("latency: {why}"))
     }
 
     fn memory_mib(&self) -> Result<Option<u64>, String> {
@@ -287,6 +320,8 @@ impl Task {
                 class: self.class.clone(),
                 gpus: self.gpus,
                 command,
+                max_slowdown_pct: self.max_slowdown_pct().map_err(Error::usage)?,
+                latency_us: self.latency_us().map_err(Error::usage)?,
             },
             is_modelled: self.is_modelled(here),
             cwd: self.cwd.as_ref().map_or_else(|| file.folder.clone(), |cwd| file.folder.join(cwd)),
@@ -346,6 +381,8 @@ mod tests {
             (task("virtual = ['--work={work_s}s']"), "no solo_s"),
             (format!("start_s = -1\n{}", task("")), "start_s is -1"),
             (task("memory = '20'"), "no unit"),
+            (task("max_slowdown = 0.5"), "task `a`: max_slowdown: '0.5' is not a slowdown"),
+            (task("latency = '5'"), "task `a`: latency: '5' is not a latency"),
             (task("solo_s = 0"), "solo_s"),
             (task("solo_s = nan"), "solo_s"),
             (task("colour = 'red'"), "unknown field `colour`"),
@@ -368,6 +405,28 @@ mod tests {
         assert!(real[0].cwd.is_absolute() && real[0].cwd.ends_with("x"));
         let model = file.played(&here(1, true, 0.001), &|_| {}).unwrap();
         assert_eq!(model[0].kind.command, ["carma", "virtual-task", "--work", "3s"]);
+    }
+
+    #[test]
+    fn limits_are_of_the_file_or_of_the_call() {
+        let text = "[[task]]\nname = 'a'\ncommand = ['t']\nmax_slowdown = 1.5\n[[task]]\nname = 'b'\ncommand = ['t']\n";
+        let mut file = read(text).unwrap();
+        let limit = |name: &str, limit: &str| (name.to_owned(), limit.to_owned());
+        file.limit(&[limit("a", "20ms"), limit("b", "1.25")]).unwrap();
+        let played = file.played(&here(1, false, 1.0), &|_| {}).unwrap();
+        let limits = |at: usize| (played[at].kind.max_slowdown_pct, played[at].kind.latency_us);
+        assert_eq!((limits(0), limits(1)), ((Some(150), Some(20_000)), (Some(125), None)));
+        for (name, said, part) in [
+            ("c", "2", "--limit c=2: there is no such task"),
+            ("b", "0.5", "is not a slowdown"),
+            ("b", "5", ""),
+            ("b", "fast", "is not a latency"),
+        ] {
+            match file.limit(&[limit(name, said)]) {
+                Ok(()) => assert_eq!(part, ""),
+                Err(e) => assert!(!part.is_empty() && e.message.contains(part), "{}", e.message),
+            }
+        }
     }
 
     #[test]

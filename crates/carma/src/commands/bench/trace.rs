@@ -78,6 +78,7 @@ fn options(args: &TraceArgs) -> Result<Options, Failure> {
         tasks,
         only: args.only.clone(),
         add: args.add.clone(),
+        limits: args.limit.clone(),
         policies,
         repeats: args.repeat,
         arrivals: arrivals(args)?,

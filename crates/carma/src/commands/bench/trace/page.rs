@@ -1,6 +1,6 @@
 //! The page of a bench of policies: figures, tasks on the GPUs over time, SM activity over time. One file that opens offline.
 
-use super::render::{COLUMNS, cells};
+use super::render::{cells, columns};
 use carma_measure::trace::{Attempt, Play, Summary};
 use carma_sim::report::html::{Esc, top};
 use std::collections::BTreeMap;
@@ -78,7 +78,8 @@ pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
 
 fn figures(out: &mut String, summary: &Summary) {
     out.push_str("<section id=\"figures\"><h2>Figures</h2><div class=\"wide\"><table><thead><tr><th class=\"text\">policy</th>");
-    for (title, meaning) in COLUMNS {
+    let columns = columns(summary);
+    for (title, meaning) in &columns {
         let _ = write!(out, "<th title=\"{meaning}\">{}</th>", title.to_lowercase());
     }
     out.push_str("</tr></thead><tbody>");
@@ -91,7 +92,7 @@ fn figures(out: &mut String, summary: &Summary) {
     }
     out.push_str("</tbody></table></div><p class=\"remark\">Means over the plays, with the least and the greatest in brackets. ");
     let meanings: Vec<String> =
-        COLUMNS.iter().map(|(title, meaning)| format!("{}: {meaning}", title.to_lowercase())).collect();
+        columns.iter().map(|(title, meaning)| format!("{}: {meaning}", title.to_lowercase())).collect();
     let _ = writeln!(out, "{}.</p></section>", meanings.join("; "));
 }
 

@@ -1,7 +1,7 @@
 //! What people read of a bench of policies.
 
 use carma_cli::{Column, Screen, Table, clean};
-use carma_measure::trace::{BASE, Figures, Play, Policy, Summary, run_s};
+use carma_measure::trace::{BASE, Figures, Job, Kind, Play, Policy, Summary, run_s};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -73,7 +73,7 @@ impl Cell<'_> {
 }
 
 /// The figures that a policy is compared by, and what they mean.
-pub(super) const COLUMNS: [(&str, &str); 19] = [
+const COLUMNS: [(&str, &str); 19] = [
     ("PLAYS", "how often it was played"),
     ("MAKESPAN S", "from the first submission to the last end"),
     ("OVER", "makespan over that of exclusive"),
@@ -95,11 +95,28 @@ pub(super) const COLUMNS: [(&str, &str); 19] = [
     ("OVERHEAD%", "plans, and decision to running command, of the makespan"),
 ];
 
-/// A policy's figures, a text for each of [`COLUMNS`].
-pub(super) fn cells(summary: &Summary, policy: &Policy) -> [String; 19] {
+/// More of them, where jobs have limits.
+const LIMITS: [(&str, &str); 3] = [
+    ("WINDOWS", "in which it was measured whether a job's limit was kept"),
+    ("BEYOND", "windows in which it was not"),
+    ("IN A ROW", "the most of these one after another, of one job"),
+];
+
+/// The columns of these results, and what they mean.
+pub(super) fn columns(summary: &Summary) -> Vec<(&'static str, &'static str)> {
+    let limits = if is_limited(summary) { &LIMITS[..] } else { &[] };
+    COLUMNS.iter().chain(limits).copied().collect()
+}
+
+fn is_limited(summary: &Summary) -> bool {
+    summary.policies.iter().flat_map(|policy| &policy.plays).any(|play| play.limited > 0)
+}
+
+/// A policy's figures, a text for each of [`columns`].
+pub(super) fn cells(summary: &Summary, policy: &Policy) -> Vec<String> {
     let cell = Cell { summary, policy };
     let count = |n: usize| Some(n as f64);
-    [
+    let mut cells = vec![
         policy.plays.len().to_string(),
         cell.of(1, |f| Some(f.makespan_s)),
         cell.over(|f| Some(f.makespan_s)),
@@ -119,19 +136,41 @@ pub(super) fn cells(summary: &Summary, policy: &Policy) -> [String; 19] {
         cell.of(0, |f| count(f.oom)),
         cell.of(0, |f| count(f.oom_victims + f.fault_victims)),
         cell.of(2, |f| f.overhead_pct),
-    ]
+    ];
+    if is_limited(summary) {
+        cells.extend([
+            cell.of(0, |f| Some(f64::from(f.limit_windows))),
+            cell.of(0, |f| Some(f64::from(f.limit_beyond))),
+            cell.of(0, |f| Some(f64::from(f.limit_longest))),
+        ]);
+    }
+    cells
 }
 
 fn table(summary: &Summary, screen: &Screen) -> String {
-    let mut columns = vec![Column::Left("POLICY")];
-    columns.extend(COLUMNS.map(|(title, _)| Column::Right(title)));
+    let mut titles = vec![Column::Left("POLICY")];
+    titles.extend(columns(summary).into_iter().map(|(title, _)| Column::Right(title)));
     // Figures side by side are for comparing: a narrow terminal wraps the lines, and a file has them whole.
     let wide = screen.clone().unlimited();
-    let mut table = Table::new(columns, &wide);
+    let mut table = Table::new(titles, &wide);
     for policy in &summary.policies {
         table.row(std::iter::once(policy.policy.clone()).chain(cells(summary, policy)));
     }
     table.render()
+}
+
+/// The limit of a kind's jobs, as `--limit` takes it.
+fn limit(kind: &Kind) -> Option<String> {
+    let factor = kind.max_slowdown_pct.map(|pct| format!("{:.2}", f64::from(pct) / 100.0));
+    let latency = kind.latency_us.map(|us| format!("{}ms", f64::from(us) / 1000.0));
+    let limits: Vec<String> = factor.into_iter().chain(latency).collect();
+    (!limits.is_empty()).then(|| limits.join(" "))
+}
+
+/// How long a job was suspended for; `None`: it never was.
+fn suspended_s(job: &Job) -> Option<f64> {
+    let sum: f64 = job.attempts.iter().map(|attempt| attempt.suspended_s).sum();
+    (sum > 0.0).then_some(sum)
 }
 
 /// A row a job: CSV.
@@ -159,6 +198,11 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
         "codes",
         "waited_for",
         "placed",
+        "suspended_s",
+        "limit",
+        "limit_windows",
+        "limit_beyond",
+        "limit_in_a_row",
     ])?;
     let seconds = |value: Option<f64>| value.map_or_else(String::new, |s| format!("{s:.3}"));
     let number = |value: Option<u64>| value.map_or_else(String::new, |n| n.to_string());
@@ -192,6 +236,11 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
                 codes.join(" "),
                 waited.join(" "),
                 job.placed_for().unwrap_or_default().to_owned(),
+                seconds(suspended_s(job)),
+                kind.and_then(limit).unwrap_or_default(),
+                number(job.limit_kept.map(|kept| kept.windows.into())),
+                number(job.limit_kept.map(|kept| kept.beyond.into())),
+                number(job.limit_kept.map(|kept| kept.longest.into())),
             ])?;
         }
     }
