@@ -112,6 +112,8 @@ struct Kind {
     set: fn(&mut Metrics, Stat),
     /// Kernels of several tasks run at the same time, and time in which any does counts once.
     overlaps: bool,
+    /// Of it a GPU whose SMs are all busy shows less than its jobs would do.
+    fills: bool,
 }
 
 impl Kind {
@@ -125,10 +127,20 @@ impl Kind {
 const fn kinds(sharing: Mode) -> [Kind; 4] {
     let overlaps = matches!(sharing, Mode::Mps);
     [
-        Kind { of: |m| m.gract_pct, set: |m, value| m.gract_pct = Some(value), overlaps },
-        Kind { of: |m| m.smact_pct, set: |m, value| m.smact_pct = Some(value), overlaps: false },
-        Kind { of: |m| m.smocc_pct, set: |m, value| m.smocc_pct = Some(value), overlaps: false },
-        Kind { of: |m| m.drama_pct, set: |m, value| m.drama_pct = Some(value), overlaps: false },
+        Kind { of: |m| m.gract_pct, set: |m, value| m.gract_pct = Some(value), overlaps, fills: false },
+        Kind { of: |m| m.smact_pct, set: |m, value| m.smact_pct = Some(value), overlaps: false, fills: true },
+        Kind {
+            of: |m| m.smocc_pct,
+            set: |m, value| m.smocc_pct = Some(value),
+            overlaps: false,
+            fills: false,
+        },
+        Kind {
+            of: |m| m.drama_pct,
+            set: |m, value| m.drama_pct = Some(value),
+            overlaps: false,
+            fills: false,
+        },
     ]
 }
 
@@ -167,11 +179,11 @@ pub fn refined(
             (kind.adds(seen.mean) - sum(false, speed)) / sum(true, speed).max(f64::MIN_POSITIVE)
         };
         let mut step = ratio(&progress).clamp(1.0 / MOST, MOST);
-        // A GPU that is full shows no more, whatever they would do if they were let: neither that they would do more, nor that they do
-        // less than the capacity that the model believes in.
+        // A GPU that is full shows no more, whatever they would do if they were let: neither that they would do more, nor, of its SMs, that
+        // they do less than the capacity that the model believes in.
         if step > 1.0 {
             step = step.min(ratio(&vec![1.0 / HIDDEN; means.len()])).max(1.0);
-        } else if is_full {
+        } else if is_full && kind.fills {
             continue;
         }
         if !step.is_finite() {

@@ -1,8 +1,9 @@
 //! Policies side by side: on CARMA's traces beside bound and search, on made-up traces by load, and on a few days of Philly.
 
 use crate::Error;
-use crate::figures::{Figures, exclusive, ratio};
+use crate::figures::{Figures, exclusive};
 use crate::limits::SHARING;
+use crate::search::late;
 use crate::threads::on_threads;
 use crate::traces::{self, MACHINE, Named};
 use carma_core::model::SharingMode;
@@ -208,7 +209,7 @@ fn row(name: &str, pairs: &[Pair]) -> Row {
 }
 
 fn later(pair: &Pair) -> f64 {
-    ratio(pair.run.latest_behind(pair.exclusive).0 as f64 / 1000.0, pair.exclusive.summary.makespan_s)
+    late(pair.run, pair.exclusive)
 }
 
 pub(crate) fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {

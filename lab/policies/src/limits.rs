@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::bound::{Bound, Bounds, Starts};
 use crate::figures::{Figures, exclusive, geometric_mean, ratio};
-use crate::search::{Budget, Objective, search};
+use crate::search::{Budget, Objective, late, search};
 use crate::traces::Named;
 use carma_core::model::SharingMode;
 use carma_sim::event::Cluster;
@@ -46,6 +46,8 @@ pub struct Searched {
     pub objective: String,
     /// The figures of the best schedule.
     pub figures: Figures,
+    /// The most by which a job first started later than on exclusive GPUs, over exclusive's makespan; not below 0.
+    pub later: f64,
 }
 
 /// One workload under one way of sharing.
@@ -106,6 +108,13 @@ impl Report {
         (!of.is_empty()).then(|| Figures::geometric_mean(&of))
     }
 
+    /// The latest start of all schedules that the searches for an objective found; see [`Searched::later`].
+    #[must_use]
+    pub fn later(&self, sharing: &str, objective: &str) -> f64 {
+        let of = self.of(sharing).flat_map(|case| &case.searched).filter(|it| it.objective == objective);
+        of.map(|it| it.later).fold(0.0, f64::max)
+    }
+
     /// Geometric mean of the bounds; `None` where a case has none.
     #[must_use]
     pub fn bound(&self, sharing: &str) -> Option<Limits> {
@@ -126,8 +135,7 @@ pub const SHARING: [SharingMode; 2] = [SharingMode::Mps, SharingMode::TimeSlice]
 /// A linear program that could not be solved.
 pub fn case(it: &Named, cluster: &Cluster, sharing: SharingMode, budget: &Budget) -> Result<Case, Error> {
     let exclusive = exclusive(&it.workload, cluster, budget.seed)
-        .ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))?
-        .summary;
+        .ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))?;
     let known = Known::new(&it.workload, cluster, sharing, budget.seed);
     let begin = Instant::now();
     let (bounds, no_bound) = match Bounds::new(&known) {
@@ -140,11 +148,13 @@ pub fn case(it: &Named, cluster: &Cluster, sharing: SharingMode, budget: &Budget
     let found = search(&known, &exclusive, &Objective::ALL, values.as_ref(), budget);
     let search_s = begin.elapsed().as_secs_f64();
     let begin = Instant::now();
-    let reached =
-        found.iter().find(|it| it.objective == Objective::Jct).map_or(&exclusive, |it| &it.run.summary);
+    let reached = found
+        .iter()
+        .find(|it| it.objective == Objective::Jct)
+        .map_or(&exclusive.summary, |it| &it.run.summary);
     let limits = |starts| -> Result<Option<Limits>, Error> {
         let bound = bounds.as_ref().map(|bounds| bounds.bound(starts, reached)).transpose()?;
-        Ok(bound.map(|bound| Limits::of(&bound, &exclusive)))
+        Ok(bound.map(|bound| Limits::of(&bound, &exclusive.summary)))
     };
     let (bound, bound_any) = (limits(Starts::First)?, limits(Starts::Any)?);
     bound_s += begin.elapsed().as_secs_f64();
@@ -161,7 +171,8 @@ pub fn case(it: &Named, cluster: &Cluster, sharing: SharingMode, budget: &Budget
             .iter()
             .map(|it| Searched {
                 objective: it.objective.name().to_owned(),
-                figures: Figures::of(&it.run.summary, &exclusive),
+                figures: Figures::of(&it.run.summary, &exclusive.summary),
+                later: late(&it.run, &exclusive),
             })
             .collect(),
         evaluations: first + budget.evaluations.saturating_sub(first) * Objective::ALL.len() as u64,

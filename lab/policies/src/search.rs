@@ -24,11 +24,19 @@ pub enum Objective {
     Mixed(f64),
     /// Energy of all GPUs from the first arrival to the last end.
     Energy,
+    /// [`Self::Makespan`], where no job starts later than on exclusive GPUs by more than [`LATEST`].
+    MakespanOnTime,
+    /// [`Self::Jct`], where no job starts later than on exclusive GPUs by more than [`LATEST`].
+    JctOnTime,
 }
+
+/// The most by which a job may start later than on exclusive GPUs where starts are kept, over exclusive's makespan.
+pub const LATEST: f64 = 0.1;
 
 impl Objective {
     /// Those that are searched for.
-    pub const ALL: [Self; 4] = [Self::Makespan, Self::Jct, Self::Mixed(0.5), Self::Energy];
+    pub const ALL: [Self; 6] =
+        [Self::Makespan, Self::Jct, Self::Mixed(0.5), Self::Energy, Self::MakespanOnTime, Self::JctOnTime];
 
     /// Its name in tables.
     #[must_use]
@@ -38,22 +46,37 @@ impl Objective {
             Self::Jct => "JCT",
             Self::Mixed(_) => "makespan + JCT",
             Self::Energy => "energy",
+            Self::MakespanOnTime => "makespan, on time",
+            Self::JctOnTime => "JCT, on time",
         }
     }
 
     /// The number that is to be small. What does not complete counts for more than anything else.
     #[must_use]
-    pub fn of(self, run: &Summary, exclusive: &Summary) -> f64 {
+    pub fn of(self, run: &RunResult, exclusive: &RunResult) -> f64 {
+        self.value(&run.summary, late(run, exclusive), &exclusive.summary)
+    }
+
+    fn value(self, run: &Summary, late: f64, exclusive: &Summary) -> f64 {
         let makespan = ratio(run.makespan_s, exclusive.makespan_s);
         let jct = ratio(run.jct_s.mean, exclusive.jct_s.mean);
         let value = match self {
-            Self::Makespan => makespan + 1e-3 * jct,
-            Self::Jct => jct,
+            Self::Makespan | Self::MakespanOnTime => makespan + 1e-3 * jct,
+            Self::Jct | Self::JctOnTime => jct,
             Self::Mixed(part) => part * makespan + (1.0 - part) * jct,
             Self::Energy => ratio(run.energy_j, exclusive.energy_j) + 1e-4 * jct,
         };
-        value + 1e3 * exclusive.completed.saturating_sub(run.completed) as f64
+        let is_kept = !matches!(self, Self::MakespanOnTime | Self::JctOnTime) || late <= LATEST;
+        // What is too late is worse than anything else, and the worse the later.
+        let value = value + if is_kept { 0.0 } else { 1e2 * (1.0 + late) };
+        value + 1e4 * exclusive.completed.saturating_sub(run.completed) as f64
     }
+}
+
+/// The most by which a job starts later than in the other run, over that one's makespan.
+#[must_use]
+pub fn late(run: &RunResult, exclusive: &RunResult) -> f64 {
+    ratio(run.latest_behind(exclusive).0 as f64 / 1000.0, exclusive.summary.makespan_s)
 }
 
 fn ratio(a: f64, b: f64) -> f64 {
@@ -102,7 +125,7 @@ const TEMPERATURE: (f64, f64) = (4e-3, 1e-4);
 #[must_use]
 pub fn search(
     known: &Known,
-    exclusive: &Summary,
+    exclusive: &RunResult,
     objectives: &[Objective],
     values: Option<&Arc<[f64]>>,
     budget: &Budget,
@@ -117,7 +140,7 @@ pub fn search(
             // The first of all are the rules as they come, in the order of run time.
             let plan = if at == 0 && chain == 0 { usual(known) } else { draw(known, values, &mut random) };
             let run = play(known, rates, &plan.order, &plan.rules);
-            Scored { plan, summary: run.summary }
+            Scored { plan, late: late(&run, exclusive), summary: run.summary }
         };
         (0..tries[chain]).map(one).collect()
     });
@@ -131,7 +154,7 @@ pub fn search(
         let objective = objectives[which];
         let mut ranked: Vec<(f64, usize)> = (0..)
             .zip(&drawn)
-            .map(|(at, it): (usize, _)| (objective.of(&it.summary, exclusive), at))
+            .map(|(at, it): (usize, _)| (objective.value(&it.summary, it.late, &exclusive.summary), at))
             .collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let begin = &drawn[ranked[chain.min(ranked.len() - 1)].1].plan;
@@ -152,13 +175,15 @@ pub fn search(
 struct Scored {
     plan: Plan,
     summary: Summary,
+    /// See [`late`].
+    late: f64,
 }
 
 /// A simulated annealing from one plan. Returns the best that it met.
 #[expect(clippy::too_many_arguments, reason = "all of them are the search's own")]
 fn anneal(
     known: &Known,
-    exclusive: &Summary,
+    exclusive: &RunResult,
     objective: Objective,
     values: Option<&Arc<[f64]>>,
     begin: Plan,
@@ -166,8 +191,7 @@ fn anneal(
     rates: &mut Rates,
     random: &mut Random,
 ) -> (f64, Plan) {
-    let mut value =
-        |plan: &Plan| objective.of(&play(known, rates, &plan.order, &plan.rules).summary, exclusive);
+    let mut value = |plan: &Plan| objective.of(&play(known, rates, &plan.order, &plan.rules), exclusive);
     let mut at = begin;
     let mut here = value(&at);
     let mut best = (here, at.clone());

@@ -182,8 +182,8 @@ proptest! {
             return Ok(());
         }
         let budget = Budget { evaluations: 60, seed: 3, threads: 1 };
-        let found = search(&known, &exclusive.summary, &Objective::ALL, None, &budget);
-        prop_assert_eq!(&search(&known, &exclusive.summary, &Objective::ALL, None, &Budget { threads: 3, ..budget }), &found);
+        let found = search(&known, &exclusive, &Objective::ALL, None, &budget);
+        prop_assert_eq!(&search(&known, &exclusive, &Objective::ALL, None, &Budget { threads: 3, ..budget }), &found);
         let (few, many) = (Bounds::listing(&known, 1).unwrap(), Bounds::new(&known).unwrap());
         let few = few.bound(Starts::First, &exclusive.summary).unwrap();
         let many = many.bound(Starts::First, &exclusive.summary).unwrap();
