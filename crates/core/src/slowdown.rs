@@ -18,23 +18,10 @@ use crate::state::{JobKind, Newcomers, Server, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A job's limit of slowdown: its own or the one for all; and where it says how long requests may take, no more than keeps their
-/// 99th percentile below that. What that is alone has to be known for it: before, nothing may slow the job down.
+/// A job's limit of slowdown: see [`Job::limit`].
 #[must_use]
 pub fn limit(state: &State, job: &Job) -> Option<Fraction> {
-    let said = job.spec.request.max_slowdown.or(state.options().max_slowdown);
-    let of_latency = job.spec.request.latency_us.map(|most| match job.spec.profile.latency_us {
-        // Rounded so that it is never looser.
-        Some(alone) => {
-            let factor = u64::from(most) * u64::from(Fraction::ONE.0) / u64::from(alone.max(1));
-            Fraction(u32::try_from(factor).unwrap_or(u32::MAX)).max(Fraction::ONE)
-        }
-        None => Fraction::ONE,
-    });
-    match (said, of_latency) {
-        (Some(said), Some(of_latency)) => Some(said.min(of_latency)),
-        (said, of_latency) => said.or(of_latency),
-    }
+    job.limit(state.options().max_slowdown)
 }
 
 /// The tenant that the job has been with before and may not join again.

@@ -967,7 +967,7 @@ impl Engine {
         for input in self.parts.slowdowns.news_of_profiles(&self.state) {
             self.apply(input);
         }
-        for input in self.parts.slowdowns.first_profiles(&self.state) {
+        for input in self.parts.slowdowns.profiles_of_running(&self.state) {
             self.apply(input);
         }
         for input in self.parts.slowdowns.answers(&self.state) {

@@ -33,6 +33,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+/// After the first step of a job, before it counts what it does alone: the first ones compile and try kernels.
+const FIRST_STEPS: Millis = Millis::secs(2);
+/// Activity below which a GPU does nothing, percent.
+const IDLE: f64 = 0.1;
+/// A job that does nothing on its GPUs for so long holds them idle: that is what it does.
+const LOADING: Millis = Millis::secs(300);
 /// Longest time back that a rate is taken over: some tasks print once a minute.
 const LOOK_BACK: Millis = Millis::secs(600);
 /// Times that a count must have risen for a rate to count.
@@ -86,6 +92,8 @@ pub struct Slowdowns {
     scores: BTreeMap<(u64, String), (u8, usize)>,
     /// Profiles changed since the core was told.
     untold: bool,
+    /// Running jobs may be of commands whose profile is another one now.
+    powers: bool,
 }
 
 /// One running attempt.
@@ -149,6 +157,7 @@ impl Slowdowns {
             answered: Answered::default(),
             scores: BTreeMap::new(),
             untold: true,
+            powers: false,
         };
         slowdowns.restore(rows);
         slowdowns
@@ -285,7 +294,7 @@ impl Slowdowns {
                 self.forgotten.push(oldest);
             }
         }
-        (self.news, self.untold) = (true, true);
+        (self.news, self.untold, self.powers) = (true, true, true);
         self.scores.remove(&key);
         self.assumed.forget(&key);
         if profile.rate.is_some() {
@@ -411,16 +420,29 @@ impl Slowdowns {
         let id = job.spec.id;
         let Some(watch) = self.watched.get_mut(&id) else { return };
         watch.measured = now;
-        let alone = watch.alone.get_or_insert_with(|| Alone::new(company.since.max(watch.began) + WARM_UP));
-        let since = alone.since;
+        // While it loads it does nothing of what it will do: to its first step where it tells of steps, else to its first activity.
+        let stepped = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.stepped).max();
+        let works = stepped.map_or(Millis::ZERO, |at| at + FIRST_STEPS);
+        let begins = company.since.max(watch.began) + WARM_UP;
+        let alone = watch.alone.get_or_insert_with(|| Alone::new(begins.max(works)));
+        if alone.since < works {
+            *alone = Alone::new(works);
+        }
         // What was measured beside others is not so any more.
         if let Some(view) = self.rates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             view.progress = None;
         }
-        if now < since {
+        if now < alone.since {
             return;
         }
         alone.samples.take(gpus, looks, self.paces.host(id));
+        // Before Hopper NVML tells no more than utilisation.
+        let fine = gpus.iter().all(|gpu| gpu.info.has_activity);
+        if stepped.is_none() && alone.samples.are_idle(fine) && now.since(company.since) < LOADING {
+            *alone = Alone::new(now);
+            return;
+        }
+        let since = alone.since;
         let from = since.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         if now < alone.due {
             return;
@@ -446,8 +468,6 @@ impl Slowdowns {
             watch.rate = Some(counted.clone());
             watch.gap_s = (rate.advances > 0).then(|| rate.live_s / rate.advances as f64);
         }
-        // Before Hopper NVML tells no more than utilisation.
-        let fine = gpus.iter().all(|gpu| gpu.info.has_activity);
         let busy = if fine { profile.metrics.smact_pct } else { profile.metrics.gpu_util_pct };
         if busy.is_none() || profile.check().is_err() {
             return;
@@ -660,14 +680,15 @@ impl Slowdowns {
         news.collect()
     }
 
-    /// Profiles of running jobs that had none when they were submitted: their energy is divided and compared by what they do
-    /// alone.
-    pub fn first_profiles(&mut self, state: &State) -> Vec<Input> {
+    /// Profiles of running jobs where none was known, or another power: their energy is divided and compared by what they do alone.
+    pub fn profiles_of_running(&mut self, state: &State) -> Vec<Input> {
+        let any = std::mem::take(&mut self.powers);
         let running = state.active().iter().filter_map(|id| state.job(*id));
-        let without = running.filter(|job| job.spec.profile.power_mw.is_none()).map(|job| &job.spec);
-        let told = without.filter_map(|spec| {
+        let asked = running.filter(|job| any || job.spec.profile.power_mw.is_none()).map(|job| &job.spec);
+        let told = asked.filter_map(|spec| {
             let profile = self.known(state, spec.command_key);
-            profile.power_mw.is_some().then_some(Input::Profiled { job: spec.id, profile })
+            let is_news = profile.power_mw.is_some() && profile.power_mw != spec.profile.power_mw;
+            is_news.then_some(Input::Profiled { job: spec.id, profile })
         });
         told.collect()
     }
@@ -838,6 +859,12 @@ impl Samples {
             metrics.host_memory_mib = Some(Stat::of(host.memory_mib));
         }
         self.values.push_back(metrics);
+    }
+
+    /// Whether none of them shows any activity. `fine`: the driver tells of SM activity.
+    fn are_idle(&self, fine: bool) -> bool {
+        let share = |sample: &Metrics| if fine { sample.smact_pct } else { sample.gpu_util_pct };
+        self.values.iter().all(|sample| share(sample).is_none_or(|share| share.mean < IDLE))
     }
 
     fn metrics(&mut self) -> Metrics {

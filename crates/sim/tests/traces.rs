@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use carma_core::model::Estimator;
 use carma_core::units::{MiB, Millis};
 use carma_sim::trace::draw::{Mix, assign};
 use carma_sim::trace::import::{Format, Imported, import, import_file};
@@ -214,7 +215,6 @@ fn the_trace_goes_before_the_catalogue() {
     assert_eq!(work.users.iter().map(|u| &**u).collect::<Vec<_>>(), ["ann", "ben", "-"]);
     assert_eq!(work.jobs.iter().map(|j| j.user).collect::<Vec<_>>(), [0, 1, 0, 2, 2, 2]);
     let [one, two, three, four, five, six] = work.jobs.as_slice() else { panic!() };
-    assert!(Arc::ptr_eq(&one.task, &catalogue.tasks["small"]), "nothing changed, nothing copied");
     assert!(Arc::ptr_eq(&one.task, &two.task), "run time and GPUs belong to the job");
     assert_eq!((two.duration, two.gpus), (Millis::secs(50), 2));
     assert_eq!((one.duration, one.gpus), (Millis::secs(100), 1));
@@ -222,6 +222,24 @@ fn the_trace_goes_before_the_catalogue() {
     assert_eq!(three.task.memory, [MiB(700)]);
     assert_eq!(five.task.activity.smact, Some(0.2));
     assert_eq!((six.gpus, six.task.memory.clone()), (2, vec![MiB(30_000), MiB(12_000)]));
+}
+
+#[test]
+fn memory_counts_as_measured_where_nobody_forecasts_any() {
+    let trace = parse("arrival_s,task\n0,small\n1,big\n").unwrap();
+    let measured = |work: &Workload| {
+        work.jobs.iter().map(|job| job.task.forecasts.estimates.of(Estimator::Measured)).collect::<Vec<_>>()
+    };
+    let work = Workload::resolve(&trace, Some(&tasks(TASKS))).unwrap();
+    assert_eq!(measured(&work), [Some(MiB(500)), Some(MiB(30_000))], "of several GPUs the most");
+    assert!(work.notes.iter().any(|note| note.starts_with("no forecast of GPU memory is given; ")));
+    // A catalogue that forecasts the memory of one says that nothing is known of the other's.
+    let forecast = tasks(
+        "task,duration_s,memory_mib,smact,smocc,drama,measured_mib\nsmall,9,500,.1,.1,.1,480\nbig,9,30000,.1,.1,.1,\n",
+    );
+    let work = Workload::resolve(&trace, Some(&forecast)).unwrap();
+    assert_eq!((measured(&work), work.notes.len()), (vec![Some(MiB(480)), None], 0));
+    assert!(Arc::ptr_eq(&work.jobs[0].task, &forecast.tasks["small"]), "nothing changed, nothing copied");
 }
 
 #[test]
@@ -244,6 +262,7 @@ fn every_assumption_is_one_sentence() {
             "cpu is not known; assumed 0.50, the mean of the catalogue's 1 task (3 jobs, 2 tasks: big, odd)",
             "drama is not known; assumed 0.02, the mean of 1 light task (1 job, 1 task: small2)",
             "drama is not known; assumed 0.20, the mean of 1 heavy task (2 jobs, 1 task: odd)",
+            "no forecast of GPU memory is given; policies are told what the jobs take, as if earlier runs had been measured (2 jobs, 2 tasks: big, small2)",
             "smact is not known; assumed 0.90, the mean of 1 heavy task (2 jobs, 1 task: odd)",
             "smocc is not known; assumed 0.30, the mean of 1 heavy task (2 jobs, 1 task: odd)",
         ]

@@ -208,9 +208,13 @@ impl Gpu {
         if options.policy.follows_early() {
             self.raise(now, options);
         }
+        // The window is full of it: no one else's end is in it, and nothing of its own start-up.
+        let full = |since: Millis| now.since(since) >= options.window;
         if let [tenant] = self.tenants.as_mut_slice()
             && tenant.settled
             && !tenant.shared
+            && self.changed.is_none_or(full)
+            && tenant.stepped.or(tenant.active_since).is_some_and(full)
         {
             tenant.alone = Some(tenant.alone.unwrap_or_default().with(Alone::look(&seen.window)));
         }

@@ -8,7 +8,7 @@ use crate::policy::Line;
 use crate::progress::{Class, Counted, Kept, Measured};
 use crate::recovery::{Blame, Floor};
 use crate::spec::{JobId, NewJob};
-use crate::units::{MiB, Millis};
+use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -160,6 +160,25 @@ impl Job {
                 Some(SuspendStep::Suspended | SuspendStep::Resuming) => JobState::Suspended,
                 Some(SuspendStep::Asked | SuspendStep::Suspending) | None => JobState::Running,
             },
+        }
+    }
+
+    /// Its limit of slowdown: its own or the one for all, `of_all`; and where it says how long requests may take, no more than keeps
+    /// their 99th percentile below that. What that is alone has to be known for it: before, nothing may slow the job down.
+    #[must_use]
+    pub fn limit(&self, of_all: Option<Fraction>) -> Option<Fraction> {
+        let said = self.spec.request.max_slowdown.or(of_all);
+        let of_latency = self.spec.request.latency_us.map(|most| match self.spec.profile.latency_us {
+            // Rounded so that it is never looser.
+            Some(alone) => {
+                let factor = u64::from(most) * u64::from(Fraction::ONE.0) / u64::from(alone.max(1));
+                Fraction(u32::try_from(factor).unwrap_or(u32::MAX)).max(Fraction::ONE)
+            }
+            None => Fraction::ONE,
+        });
+        match (said, of_latency) {
+            (Some(said), Some(of_latency)) => Some(said.min(of_latency)),
+            (said, of_latency) => said.or(of_latency),
         }
     }
 

@@ -8,7 +8,6 @@ use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{EndCause, GpuId, Job, JobId, SharingMode};
 use crate::progress::{Class, Company, Kept, Measured, Outlook, Question, least_progress};
-use crate::slowdown;
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -274,7 +273,7 @@ impl State {
         let gpus = job.placement().map(|placed| placed.gpus.clone()).unwrap_or_default();
         self.charge_around(&gpus);
         let window = self.options.slowdown_window;
-        let limit = self.job(id).and_then(|job| slowdown::limit(self, job)).map(least_progress);
+        let limit = self.job(id).and_then(|job| job.limit(self.options.max_slowdown)).map(least_progress);
         // An upper bound shows that a limit was broken, and not that it was kept.
         let shown = limit.filter(|limit| over >= window && (!at_most || progress < *limit));
         self.update(id, |job| {

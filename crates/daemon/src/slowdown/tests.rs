@@ -23,6 +23,8 @@ struct Host {
     processes_known: bool,
     /// SM activity and engine time of the first GPU, percent; `None`: it does not tell.
     busy: Option<f64>,
+    /// What the GPUs draw, mW.
+    power: Option<u32>,
     _dir: tempfile::TempDir,
 }
 
@@ -39,6 +41,7 @@ impl Host {
             strangers: false,
             processes_known: true,
             busy: Some(0.0),
+            power: None,
             _dir: dir,
         };
         host.feed(Input::Configured(Box::default()));
@@ -135,6 +138,9 @@ impl Host {
             for input in self.slowdowns.look(self.now, &self.state, &looks) {
                 self.feed(input);
             }
+            for input in self.slowdowns.profiles_of_running(&self.state) {
+                self.feed(input);
+            }
         }
     }
 
@@ -147,6 +153,7 @@ impl Host {
         let share = busy.and_then(|percent| Fraction::from_f64(percent / 100.0));
         (reading.activity.smact, reading.activity.gract) = (share, share);
         reading.activity.gpu_util = Some(Fraction::ONE);
+        reading.power_mw = self.power;
         let seen = Observation {
             at: self.now,
             health: Health::Ok,
@@ -405,6 +412,44 @@ fn a_job_is_alone_until_its_neighbour_has_begun() {
     assert!((smact(&host) - 30.0).abs() < 0.1);
     assert!(host.slowdowns.profile(b.0, GPU).is_none());
     assert_eq!(host.assumed(a), None);
+}
+
+#[test]
+fn what_a_job_does_alone_begins_with_its_work() {
+    let smact = |host: &Host, job: JobId| {
+        Some(host.slowdowns.profile(job.0, GPU)?.metrics.smact_pct.unwrap().mean.round())
+    };
+    // It holds memory and does nothing until its first activity, or its first step.
+    let mut host = Host::new();
+    let a = host.place(&[0]);
+    host.begin(a);
+    host.see(60);
+    assert_eq!(smact(&host, a), None);
+    host.busy = Some(80.0);
+    host.see(11);
+    assert_eq!(smact(&host, a), Some(80.0));
+    let mut host = Host::new();
+    host.busy = Some(5.0);
+    let b = host.place(&[0]);
+    host.begin(b);
+    host.see(20);
+    assert_eq!(smact(&host, b), Some(5.0), "of one that tells no steps it is not known that it loads");
+    host.power = Some(90_000);
+    host.see(30);
+    let told = |host: &Host| host.state.job(b).unwrap().spec.profile.power_mw;
+    assert_eq!(told(&host), Some(90_000));
+    host.feed(Input::Stepped { job: b, attempt: 1, ago: Millis::ZERO });
+    (host.busy, host.power) = (Some(80.0), Some(500_000));
+    host.see(13);
+    assert_eq!(smact(&host, b), Some(80.0));
+    // Its energy is compared with what it would draw alone, which is another one now.
+    assert_eq!(told(&host), Some(500_000));
+    // What holds a GPU idle for minutes does no more than that.
+    let mut host = Host::new();
+    let c = host.place(&[0]);
+    host.begin(c);
+    host.see(320);
+    assert_eq!(smact(&host, c), Some(0.0));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::error::{TraceError, shown};
 use super::{Activity, Catalogue, CatalogueTask, Trace, TraceJob, Weight, WorkJob, Workload};
+use carma_core::model::{Estimator, Forecasts};
 use carma_core::units::MiB;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -25,7 +26,14 @@ impl Workload {
     /// A task that the catalogue does not have, or a job whose run time neither says.
     pub fn resolve(trace: &Trace, catalogue: Option<&Catalogue>) -> Result<Self, TraceError> {
         let file = trace.file.as_deref().unwrap_or(Path::new(""));
-        let mut tasks = Tasks { means: catalogue.map(Means::of).unwrap_or_default(), ..Tasks::default() };
+        let forecast = |catalogue: &Catalogue| {
+            catalogue.tasks.values().any(|task| task.forecasts != Forecasts::default())
+        };
+        let mut tasks = Tasks {
+            means: catalogue.map(Means::of).unwrap_or_default(),
+            forecast: catalogue.is_some_and(forecast),
+            ..Tasks::default()
+        };
         let mut users: Vec<Arc<str>> = Vec::new();
         let mut user_at: HashMap<Arc<str>, u32> = HashMap::new();
         let mut jobs = Vec::with_capacity(trace.jobs.len());
@@ -97,6 +105,8 @@ struct Tasks {
     made: HashMap<Key, usize>,
     list: Vec<(Arc<CatalogueTask>, Vec<Assumption>, u64)>,
     means: Means,
+    /// The catalogue says what is forecast of memory, of some tasks at least.
+    forecast: bool,
 }
 
 /// What was assumed of a task.
@@ -108,6 +118,8 @@ enum Assumption {
     Constant { field: usize, value: f64 },
     /// Nothing is known of its memory.
     NoMemory,
+    /// Its memory counts as measured in earlier runs, since nobody forecasts any.
+    Measured,
     /// The largest of its list of memory stands for each GPU.
     Resized,
 }
@@ -153,6 +165,10 @@ impl Tasks {
         }
         if task.memory.is_empty() {
             assumptions.push(Assumption::NoMemory);
+        }
+        if let Some(most) = task.memory.iter().max().filter(|_| !self.forecast) {
+            task.forecasts.estimates = task.forecasts.estimates.with(Estimator::Measured, Some(*most));
+            assumptions.push(Assumption::Measured);
         }
         let mut fields = task.activity.fields();
         for (field, given) in job.activity.fields().into_iter().enumerate() {
@@ -225,6 +241,9 @@ impl Assumption {
                 format!("{} is not known, nor of any like task; assumed {value:.2}", Activity::NAMES[field])
             }
             Self::NoMemory => "GPU memory is not known; none is assumed, and policies that choose by free memory cannot tell GPUs apart".to_owned(),
+            Self::Measured => {
+                "no forecast of GPU memory is given; policies are told what the jobs take, as if earlier runs had been measured".to_owned()
+            }
             Self::Resized => {
                 "GPU memory is listed for another number of GPUs; the largest is taken for each".to_owned()
             }
