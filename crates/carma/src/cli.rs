@@ -567,6 +567,9 @@ pub(crate) struct ServeArgs {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Cancel all jobs and end when standard input ends: of daemons that a bench starts for itself
+    #[arg(long, hide = true)]
+    pub(crate) until_eof: bool,
     /// How the log on standard error is written: text, or a JSON object a line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
