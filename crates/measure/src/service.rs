@@ -4,6 +4,7 @@ use crate::Error;
 use carma_api::Client;
 use carma_api::wire::{DoneReply, JobsReply, StatusReply};
 use rustix::process::{Signal, getpid, kill_process};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -144,19 +145,19 @@ pub fn end_with_owner(socket: PathBuf) -> std::io::Result<()> {
 /// The daemon does not answer.
 pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> {
     let until = Instant::now() + patience;
-    let mut asked = false;
+    let mut asked = BTreeSet::new();
     loop {
         let live: JobsReply = client.get("/v1/jobs").map_err(|e| Error::new(e.to_string()))?;
         if live.jobs.is_empty() || Instant::now() > until {
             return Ok(());
         }
-        if !asked {
-            for job in &live.jobs {
+        for job in &live.jobs {
+            // One may have come while others were cancelled.
+            if asked.insert(job.id) {
                 // One that ended meanwhile cannot be cancelled.
                 let _: Result<DoneReply, _> =
                     client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
             }
-            asked = true;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
