@@ -567,6 +567,9 @@ pub(crate) struct ServeArgs {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Cancel all jobs and end when standard input ends: of daemons that a bench starts for itself
+    #[arg(long, hide = true)]
+    pub(crate) until_eof: bool,
     /// How the log on standard error is written: text, or a JSON object a line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -815,6 +818,18 @@ mod tests {
     }
 
     #[test]
+    fn reports_of_no_file_and_of_steps_too_short_are_refused() {
+        for (words, part) in [
+            (&["report", "/no/such.json"][..], "there is no such file"),
+            (&["report", "-"], "--output"),
+            (&["report", "--last", "1h", "--csv", "--step", "0.5s"], "the shortest is 1s"),
+        ] {
+            let error = parsed(words).expect_err(&words.join(" ")).to_string();
+            assert!(error.contains(part), "{words:?}: {error}");
+        }
+    }
+
+    #[test]
     fn a_file_or_a_line_or_rad_files_take_the_place_of_a_command() {
         assert!(submit(&["--file", "a.toml"]).job.command.is_empty());
         assert_eq!(submit(&["--file", "a.toml", "--", "x"]).job.command, ["x"]);
@@ -915,9 +930,9 @@ pub(crate) struct SimulateArgs {
 )]
 pub(crate) struct ReportArgs {
     /// Make the page of what `carma simulate --json --detail` printed; `-` is standard input
-    #[arg(value_name = "FILE", requires = "output", conflicts_with_all = ["last", "since", "until", "html", "csv", "json", "parquet", "step"])]
+    #[arg(value_name = "FILE", value_parser = simulated, requires = "output", conflicts_with_all = ["last", "since", "until", "html", "csv", "json", "parquet", "step"])]
     pub(crate) file: Option<PathBuf>,
-    /// Report on what the daemon recorded in the last so long: 1h, 7d
+    /// Report on what the daemon recorded in the last so long: 1h, 7d; a bare number is minutes
     #[arg(long, value_name = "TIME", value_parser = parse::duration, conflicts_with = "since")]
     pub(crate) last: Option<Millis>,
     /// ... or from this time on: 2026-03-01, '2026-03-01 14:30'
@@ -938,12 +953,27 @@ pub(crate) struct ReportArgs {
     /// Print the daemon's rows as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Length of a row, in whole seconds; of a page, as suits the drawing
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    /// Length of a row, in whole seconds, 1s at least; of a page, as suits the drawing
+    #[arg(long, value_name = "TIME", value_parser = step)]
     pub(crate) step: Option<Millis>,
     /// Where it goes: to this file
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+/// Says that a file is absent before clap asks for `--output`: a page is not what was asked for.
+fn simulated(text: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(text);
+    match file.try_exists() {
+        Ok(false) if text != "-" => Err("there is no such file".into()),
+        _ => Ok(file),
+    }
+}
+
+/// The daemon keeps a row a second.
+fn step(text: &str) -> Result<Millis, String> {
+    let step = parse::duration(text)?;
+    if step < Millis::secs(1) { Err("the shortest is 1s, as it is recorded".into()) } else { Ok(step) }
 }
 
 /// `carma trace`.
@@ -1006,7 +1036,7 @@ pub(crate) struct TraceSynthesizeArgs {
     #[arg(long, value_name = "PROCESS", default_value = "poisson",
         value_parser = PossibleValuesParser::new(["poisson", "uniform", "bursty", "batch"]))]
     pub(crate) arrivals: String,
-    /// Mean time between two arrivals
+    /// Mean time between two arrivals: 30s, 5m; a bare number is minutes
     #[arg(long, value_name = "TIME", default_value = "150s", value_parser = parse::duration)]
     pub(crate) mean_gap: Millis,
     /// Users to spread the jobs over

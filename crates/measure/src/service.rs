@@ -3,7 +3,8 @@
 use crate::Error;
 use carma_api::Client;
 use carma_api::wire::{DoneReply, JobsReply, StatusReply};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, getpid, kill_process};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -13,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// How long it may take to answer.
 const START: Duration = Duration::from_secs(30);
-/// How long it may take to end.
-const END: Duration = Duration::from_secs(30);
+/// How long jobs may take to end that are cancelled since their owner is gone.
+const CANCELLED: Duration = Duration::from_secs(40);
+/// How long it may take to end, its jobs with it.
+const END: Duration = Duration::from_secs(50);
 
 /// What a daemon is started with.
 #[derive(Debug, Clone)]
@@ -39,7 +42,7 @@ pub struct Setup<'a> {
     pub config: Option<&'a Path>,
 }
 
-/// A daemon that ends with its owner. Jobs do not: they are to be cancelled before.
+/// A daemon that ends with its owner, and its jobs with it, however that one ends: its standard input is a pipe of ours.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -59,7 +62,7 @@ impl Service {
         let mut command = Command::new(setup.carma);
         command.arg("--socket").arg(&setup.socket).args(["serve", "--gpus", setup.gpus]);
         command.args(["--policy", setup.policy, "--sharing", setup.sharing, "--state"]).arg(&setup.state);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.arg("--until-eof").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         // Ctrl-C on a terminal is for its owner, who cancels the jobs first: without a daemon they would run on.
         command.process_group(0);
         if setup.speed > 1 {
@@ -89,6 +92,7 @@ impl Service {
 
     /// Kills it, as a crash does. Its jobs go on.
     pub fn kill(mut self) {
+        // Before its standard input is closed, which `wait` does.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -96,11 +100,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
-            && self.child.try_wait().is_ok_and(|ended| ended.is_none())
-        {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        drop(self.child.stdin.take());
         let until = Instant::now() + END;
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             if Instant::now() > until {
@@ -113,25 +113,51 @@ impl Drop for Service {
     }
 }
 
+/// In such a daemon: when standard input has ended, cancels all jobs and then ends it as a service manager would.
+///
+/// # Errors
+/// When the system gives no more threads.
+pub fn end_with_owner(socket: PathBuf) -> std::io::Result<()> {
+    let wait = move || {
+        // It has nothing to say; what cannot be read has ended.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let until = Instant::now() + START;
+        // The owner may end before there is a socket; jobs of a daemon that was killed may run by then.
+        let mut client = Client::connect(&socket);
+        while client.is_err() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+            client = Client::connect(&socket);
+        }
+        let cancelled = client
+            .map_err(|e| Error::new(e.to_string()))
+            .and_then(|mut client| cancel_all(&mut client, CANCELLED));
+        if let Err(e) = cancelled {
+            eprintln!("carma: whoever started this daemon has ended, and its jobs cannot be cancelled: {e}");
+        }
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    std::thread::Builder::new().name("owner".into()).spawn(wait).map(drop)
+}
+
 /// Cancels all jobs and waits for their end, at most so long: they would outlive the daemon.
 ///
 /// # Errors
 /// The daemon does not answer.
 pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> {
     let until = Instant::now() + patience;
-    let mut asked = false;
+    let mut asked = BTreeSet::new();
     loop {
         let live: JobsReply = client.get("/v1/jobs").map_err(|e| Error::new(e.to_string()))?;
         if live.jobs.is_empty() || Instant::now() > until {
             return Ok(());
         }
-        if !asked {
-            for job in &live.jobs {
+        for job in &live.jobs {
+            // One may have come while others were cancelled.
+            if asked.insert(job.id) {
                 // One that ended meanwhile cannot be cancelled.
                 let _: Result<DoneReply, _> =
                     client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
             }
-            asked = true;
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -186,7 +186,8 @@ pub(crate) struct TraceArgs {
     /// Which trace, where the file holds several
     #[arg(long, value_name = "NAME", help_heading = "The trace")]
     pub(crate) trace_name: Option<String>,
-    /// Mean time between two arrivals; those of a file are stretched or compressed to it [default: 2s, of a file its own]
+    /// Mean time between two arrivals: 30s, 5m; a bare number is minutes, as of all TIMEs. Those of a file are stretched or
+    /// compressed to it [default: 2s, of a file its own]
     #[arg(long, value_name = "TIME", value_parser = parse::duration, help_heading = "The trace")]
     pub(crate) mean_gap: Option<Millis>,
     /// Take the tasks that the trace file names, not those of the file in turn

@@ -5,6 +5,7 @@ use crate::places::{default_config, own_socket, own_state};
 use carma_cli::failure::{Failure, Outcome};
 use carma_daemon::ServeOptions;
 use carma_daemon::config::{self, Config};
+use carma_measure::service::end_with_owner;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use tracing_subscriber::EnvFilter;
@@ -35,6 +36,10 @@ pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
         speed: args.speed.unwrap_or(1),
         config,
     };
+    if args.until_eof {
+        end_with_owner(options.socket.clone())
+            .map_err(|e| Failure::new(format!("cannot wait for the end of standard input: {e}")))?;
+    }
     carma_daemon::serve(&options).map_err(|e| Failure::new(e.to_string()))?;
     Ok(0)
 }

@@ -79,6 +79,15 @@ impl Bench {
     }
 }
 
+/// How many processes were started with this in their command lines.
+fn processes_with(part: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let has = |e: std::fs::DirEntry| {
+        std::fs::read(e.path().join("cmdline")).is_ok_and(|c| String::from_utf8_lossy(&c).contains(part))
+    };
+    entries.map(has).filter(|has| *has).count()
+}
+
 fn merged(folders: &[&Path], out: &Path) -> Output {
     Command::new(CARMA).args(["bench", "trace", "-o"]).arg(out).arg("--merge").args(folders).output().unwrap()
 }
@@ -120,6 +129,9 @@ fn policies_in_turn_with_history_and_again_where_the_last_call_ended() {
         let said: f64 = job.waited_for().iter().map(|(_, s)| s).sum();
         assert!(said > 0.0 && said <= life + 1.0, "{life}: {:?}", job.said);
     }
+
+    // Nothing goes on from it, and nothing failed.
+    assert!(!bench.path("out/state").exists());
 
     // Again: nothing is played, and a policy that has to know memory takes the peaks that were seen.
     let output = bench.run("out", &["--policy", "exclusive,oracle-magm", "--json"]);
@@ -185,6 +197,25 @@ fn a_task_that_is_meant_to_fail_comes_by_name_and_its_victims_are_counted() {
     assert!(stdout(&output).contains("faults FAILED"), "{}", stdout(&output));
     let of = &Summary::of(&[play]).unwrap().policies[0].plays[0];
     assert_eq!((of.completed, of.jobs), (8, 9));
+    // Of its state only what the jobs printed is left.
+    let names = |folder: &str| -> Vec<_> {
+        bench.path(folder).read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(
+        (names("out/state"), names("out/state/or-rr-1")),
+        (vec!["or-rr-1".into()], vec!["logs".into()])
+    );
+    assert_eq!(names("out/state/or-rr-1/logs").len(), 9);
+}
+
+#[test]
+fn the_state_that_history_rests_on_goes_when_it_was_played() {
+    let bench = Bench::on_virtual(&["--add", "faults", "--only", "small"]);
+    let state = bench.path("out/state/adaptive-1");
+    bench.run("out", &["--policy", "adaptive+history"]);
+    let names: Vec<_> = state.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["logs"]);
+    assert!(!bench.path("out/state/adaptive-1.taught").exists());
 }
 
 #[test]
@@ -198,14 +229,7 @@ fn a_signal_ends_all_that_was_started() {
     command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(bench.get_program()).args(bench.get_args());
     command.process_group(0);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let runs = || {
-        let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        let has = |e: std::fs::DirEntry| {
-            std::fs::read_to_string(e.path().join("cmdline")).is_ok_and(|c| c.contains(&mark))
-        };
-        entries.map(has).filter(|has| *has).count()
-    };
-    until("a task to run", || (runs() > 0).then_some(()));
+    until("a task to run", || (processes_with(&mark) > 0).then_some(()));
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & 1, 1, "{status}");
@@ -215,7 +239,29 @@ fn a_signal_ends_all_that_was_started() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stdout(&output).contains("it was interrupted"), "{}", stdout(&output));
-    until("the tasks to end", || (runs() == 0).then_some(()));
+    until("the tasks to end", || (processes_with(&mark) == 0).then_some(()));
+}
+
+#[test]
+fn a_bench_that_is_killed_takes_its_daemon_and_its_tasks_along() {
+    let mark = format!("--work={}s", 50_000 + std::process::id());
+    let tasks = format!("[[task]]\nname = 'long'\ncommand = ['true']\nvirtual = ['--memory=1G', '{mark}']\n");
+    let args = ["--gpus", "virtual:1xH200", "--jobs", "2", "--mean-gap", "1s", "--policy", "adaptive"];
+    let bench = Bench::new(&tasks, &args);
+    // The daemon is told it.
+    let state = bench.path("out/state");
+    let left = || processes_with(&mark) + processes_with(state.to_str().unwrap());
+    let mut command = bench.command("out", &[]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("a task to run", || (processes_with(&mark) > 0).then_some(()));
+    assert!(processes_with(state.to_str().unwrap()) > 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The next call waits for the end of that daemon, whose state it is to remove.
+    let output = bench.run("out", &["--longest", "1s"]);
+    assert!(stdout(&output).contains("it was not over after 1 s"), "{}", stdout(&output));
+    until("all to end", || (left() == 0).then_some(()));
+    assert!(!state.exists());
 }
 
 #[test]

@@ -202,7 +202,8 @@ impl Bench {
                 run_warm_up(&words, &folder, &stage, say);
             }
             say(&format!("{} of {}: {planned}", at + 1, self.plan.len()));
-            let mut play = stage.play(planned)?;
+            // Of a play that an error ended, what its jobs printed says most.
+            let mut play = stage.play(planned).inspect_err(|_| stage.discard(planned, true))?;
             if again {
                 // It was played only for what it teaches, and counts as one more.
                 let alike = plays.iter().filter(|p| p.policy == play.policy).map(|p| p.repeat);
@@ -220,12 +221,12 @@ impl Bench {
                 let taught = stage.taught(planned);
                 std::fs::write(&taught, "")
                     .map_err(|e| Error::new(format!("cannot write {}: {e}", taught.display())))?;
-            } else if play.cut.is_some() || play.jobs.iter().all(|job| job.state == "COMPLETED") {
-                // Nothing goes on from it, and there is nothing to look into.
-                let _ = std::fs::remove_dir_all(stage.state(planned));
             }
             plays.retain(|p| (&p.policy, p.repeat) != (&play.policy, play.repeat));
             plays.push(play);
+            if !stage.taught(planned).exists() {
+                stage.discard(planned, has_failed(planned, &plays));
+            }
         }
         Ok(Outcome { plays, left })
     }
@@ -237,6 +238,13 @@ fn is_done(planned: &Planned, plays: &[Play]) -> bool {
         (&play.policy, play.repeat) == (&planned.policy.label, planned.repeat) && play.cut.is_none()
     };
     plays.iter().any(is)
+}
+
+/// Whether a job failed in a play, or in the one that it goes on from.
+fn has_failed(planned: &Planned, plays: &[Play]) -> bool {
+    let labels = [&planned.policy.label, &planned.policy.teacher().label];
+    let mut counted = plays.iter().filter(|play| play.cut.is_none() && play.repeat == planned.repeat);
+    counted.any(|play| labels.contains(&&play.policy) && play.jobs.iter().any(|job| job.state != "COMPLETED"))
 }
 
 /// Whether a play that is still to come goes on from the state of this one.

@@ -93,6 +93,23 @@ impl Stage<'_> {
         name.into()
     }
 
+    /// Removes a state that nothing goes on from; of jobs that failed what they printed may be kept.
+    pub(super) fn discard(&self, planned: &Planned, keeps_logs: bool) {
+        let state = self.state(planned);
+        if !keeps_logs {
+            let _ = std::fs::remove_dir_all(&state);
+        }
+        for entry in std::fs::read_dir(&state).into_iter().flatten().flatten() {
+            if entry.file_name() != "logs" {
+                let _ = std::fs::remove_file(entry.path()).or_else(|_| std::fs::remove_dir_all(entry.path()));
+            }
+        }
+        // Where nothing is kept.
+        for folder in [state.join("logs"), state, self.results.join("state")] {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+
     /// Plays a policy.
     ///
     /// # Errors
@@ -101,6 +118,7 @@ impl Stage<'_> {
         let failed =
             |what: &Path, e: std::io::Error| Error::new(format!("cannot make {}: {e}", what.display()));
         let state = self.state(planned);
+        unused(&state)?;
         if !planned.policy.history && state.exists() {
             std::fs::remove_dir_all(&state).map_err(|e| failed(&state, e))?;
         }
@@ -177,6 +195,20 @@ impl Stage<'_> {
             }
         }
     }
+}
+
+/// Waits until no daemon uses a state: that of a bench that was killed ends a little later.
+fn unused(state: &Path) -> Result<(), Error> {
+    let Ok(lock) = File::open(state.join("lock")) else { return Ok(()) };
+    let until = Instant::now() + ENDING;
+    while let Err(std::fs::TryLockError::WouldBlock) = lock.try_lock() {
+        if Instant::now() > until {
+            return Err(Error::busy(format!("a daemon uses {}", state.display()))
+                .hint("it is of an earlier bench: end it, or name another --output"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 impl Planned {

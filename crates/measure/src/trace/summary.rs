@@ -48,12 +48,12 @@ pub struct Figures {
     pub repeat: u32,
     /// From the first submission to the last end.
     pub makespan_s: f64,
-    /// Job completion time, from submission to end, mean.
-    pub jct_s: f64,
-    /// From submission to the first start, mean.
-    pub wait_s: f64,
-    /// All attempts of a job together, mean.
-    pub run_s: f64,
+    /// Job completion time, from submission to end, mean of the jobs that completed: failing early is no merit.
+    pub jct_s: Option<f64>,
+    /// From submission to the first start, mean of the same.
+    pub wait_s: Option<f64>,
+    /// All attempts of a job together, mean of the same.
+    pub run_s: Option<f64>,
     /// From the start of a command to its first step, mean of those that tell of steps.
     pub startup_s: Option<f64>,
     /// Run time over run time alone, start-up and undone attempts included, mean over the jobs.
@@ -185,13 +185,13 @@ fn solo(plays: &[Play]) -> BTreeMap<String, f64> {
 fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
     let jobs = &play.jobs;
     let makespan_s = jobs.iter().filter_map(|job| job.ended_s).fold(0.0, f64::max);
+    let completed = || jobs.iter().filter(|job| job.state == "COMPLETED");
     let attempts = || jobs.iter().flat_map(|job| &job.attempts);
     let count = |is: &dyn Fn(&Attempt) -> bool| attempts().filter(|attempt| is(attempt)).count();
     let wait = |job: &Job| Some(job.attempts.iter().find_map(|a| a.started_s)? - job.submitted_s);
     let startup = |job: &Job| Some(job.first_step_s? - job.attempts.last()?.started_s?);
     let slowdowns = sorted(
-        jobs.iter()
-            .filter(|job| job.state == "COMPLETED")
+        completed()
             .filter_map(|job| Some(run_s(job) / solo_s.get(&job.kind).filter(|s| **s > 0.0)?))
             .collect(),
     );
@@ -205,16 +205,16 @@ fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
     Figures {
         repeat: play.repeat,
         makespan_s,
-        jct_s: mean(jobs.iter().filter_map(|job| Some(job.ended_s? - job.submitted_s))).unwrap_or(0.0),
-        wait_s: mean(jobs.iter().filter_map(wait)).unwrap_or(0.0),
-        run_s: mean(jobs.iter().map(run_s)).unwrap_or(0.0),
+        jct_s: mean(completed().filter_map(|job| Some(job.ended_s? - job.submitted_s))),
+        wait_s: mean(completed().filter_map(wait)),
+        run_s: mean(completed().map(run_s)),
         startup_s: mean(jobs.iter().filter_map(startup)),
         slowdown: mean(slowdowns.iter().copied()),
         slowdown_p95: quantile(&slowdowns, 0.95),
         energy_kj: energy_j(&play.samples, makespan_s).map(|joules| joules / 1000.0),
         smact: smact(&play.samples, makespan_s),
         tenants: gpu_s / (makespan_s * play.machine.gpus.len() as f64).max(f64::MIN_POSITIVE),
-        completed: jobs.iter().filter(|job| job.state == "COMPLETED").count(),
+        completed: completed().count(),
         jobs: play.trace.arrivals.len(),
         undone: jobs.iter().map(|job| job.attempts.len().saturating_sub(1)).sum(),
         oom: count(&is_oom),
@@ -337,7 +337,7 @@ mod tests {
         let [base, policy] = &summary.policies[..] else { panic!("two policies") };
         assert_eq!((base.policy.as_str(), policy.policy.as_str()), ("exclusive", "adaptive"));
         let of = &policy.plays[0];
-        assert_eq!((of.makespan_s, of.jct_s, of.wait_s, of.run_s), (20.0, 15.0, 1.0, 13.5));
+        assert_eq!((of.makespan_s, of.jct_s, of.wait_s, of.run_s), (20.0, Some(15.0), Some(1.0), Some(13.5)));
         assert_eq!((of.oom, of.oom_victims, of.undone, of.completed), (1, 1, 1, 2));
         assert_eq!(of.slowdown, Some(1.5));
         assert!((of.slowdown_p95.unwrap() - 1.95).abs() < 1e-9);
@@ -360,8 +360,26 @@ mod tests {
             Some(LimitKeptView { windows: 5, beyond: 2, longest: 2, least_progress_pct: 60 });
         let summary = Summary::of(&[play]).unwrap();
         let of = &summary.policies[0].plays[0];
-        assert_eq!((of.run_s, of.makespan_s, of.tenants), (5.0, 11.0, 10.0 / 11.0));
+        assert_eq!((of.run_s, of.makespan_s, of.tenants), (Some(5.0), 11.0, 10.0 / 11.0));
         assert_eq!((of.limited, of.limit_windows, of.limit_beyond, of.limit_longest), (1, 5, 2, 2));
+    }
+
+    #[test]
+    fn jobs_that_failed_improve_no_mean() {
+        let mut of = play(
+            "adaptive",
+            vec![job("a", 0.0, &[(1.0, 11.0, "Completed")]), job("a", 0.0, &[(0.0, 2.0, "Failed")])],
+        );
+        of.jobs[1].state = "FAILED".into();
+        let figures =
+            |play: &Play| Summary::of(std::slice::from_ref(play)).unwrap().policies[0].plays[0].clone();
+        let means = |of: Figures| (of.jct_s, of.wait_s, of.run_s, of.completed);
+        assert_eq!(means(figures(&of)), (Some(11.0), Some(1.0), Some(10.0), 1));
+        // The makespan is that of all.
+        of.jobs[1].ended_s = Some(15.0);
+        assert_eq!(figures(&of).makespan_s, 15.0);
+        of.jobs[0].state = "FAILED".into();
+        assert_eq!(means(figures(&of)), (None, None, None, 0));
     }
 
     #[test]
