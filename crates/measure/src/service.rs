@@ -132,7 +132,9 @@ pub fn end_with_owner(socket: PathBuf) -> std::io::Result<()> {
             .map_err(|e| Error::new(e.to_string()))
             .and_then(|mut client| cancel_all(&mut client, CANCELLED));
         if let Err(e) = cancelled {
-            eprintln!("carma: whoever started this daemon has ended, and its jobs cannot be cancelled: {e}");
+            eprintln!(
+                "carma: the process that started this daemon has ended, and its jobs cannot be cancelled: {e}"
+            );
         }
         let _ = kill_process(getpid(), Signal::TERM);
     };

@@ -131,6 +131,12 @@ pub struct Growth {
     /// When it was last seen to take more than was reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exceeded: Option<Millis>,
+    /// When it was last looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked: Option<Millis>,
+    /// The longest time between two looks.
+    #[serde(default, skip_serializing_if = "Millis::is_zero")]
+    pub unseen: Millis,
 }
 
 const fn is_zero(n: &u32) -> bool {
@@ -164,11 +170,18 @@ impl Growth {
     }
 
     pub(super) fn look(&mut self, peak: MiB, now: Millis, active_since: Option<Millis>) {
+        self.unseen = self.unseen_until(now);
+        self.looked = Some(now);
         if peak <= self.to || peak - self.to < MiB(16).max(self.to.percent(1)) {
             return;
         }
         let late = active_since.is_some_and(|since| now.since(since) > FIRST_MINUTE);
         *self = Self { to: peak, at: Some(now), late: self.late.saturating_add(u32::from(late)), ..*self };
+    }
+
+    /// The longest time without a look, up to now.
+    fn unseen_until(&self, now: Millis) -> Millis {
+        self.unseen.max(self.looked.map_or(Millis::ZERO, |looked| now.since(looked)))
     }
 }
 
@@ -182,6 +195,9 @@ pub struct SeenMemory {
     /// Whether it rose again and again long after the start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub growing: bool,
+    /// The longest time in which nobody looked: the daemon was down, or its disk full.
+    #[serde(default, skip_serializing_if = "Millis::is_zero")]
+    pub unseen: Millis,
 }
 
 impl Tenant {
@@ -257,7 +273,8 @@ impl Tenant {
     pub(crate) fn seen(&self, now: Millis) -> Option<SeenMemory> {
         let active = now.since(self.active_since?);
         let still = now.since(self.growth.at?);
-        Some(SeenMemory { active, still, growing: self.growth.is_growing() })
+        let unseen = self.growth.unseen_until(now);
+        Some(SeenMemory { active, still, growing: self.growth.is_growing(), unseen })
     }
 
     /// Until when nobody else is admitted because it took more than was reserved for it.

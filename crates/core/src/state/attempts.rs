@@ -238,6 +238,7 @@ impl State {
             active: a.active.max(b.active),
             still: a.still.min(b.still),
             growing: a.growing || b.growing,
+            unseen: a.unseen.max(b.unseen),
         });
         self.regrouped(&placement.gpus);
         self.predict_paces(&placement.gpus);

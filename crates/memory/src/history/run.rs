@@ -11,6 +11,8 @@ pub struct Observed {
     pub active_ms: u64,
     /// How long before its end the peak was last raised, ms.
     pub still_ms: u64,
+    /// The longest time in which nobody looked, ms.
+    pub unseen_ms: u64,
     /// Whether its command returned 0.
     pub completed: bool,
     /// It ran out of memory by its own doing when it had this much at its disposal.
@@ -56,7 +58,9 @@ impl Observed {
             return Outcome::AtLeast(peak);
         }
         let settled = self.active_ms >= SETTLED_MS && self.still_ms >= STILL_MS;
-        if self.completed || settled { Outcome::Peak(peak) } else { Outcome::AtLeast(peak) }
+        // What was not looked at for most of its time may have taken more then.
+        let seen = self.unseen_ms <= self.active_ms / 2;
+        if seen && (self.completed || settled) { Outcome::Peak(peak) } else { Outcome::AtLeast(peak) }
     }
 }
 
@@ -71,6 +75,8 @@ mod tests {
         assert_eq!(done.outcome(), Outcome::Peak(MiB(4000)));
         // Killed at start, ended early, ended late, still growing when ended.
         assert_eq!(Observed { active_ms: 500, ..done }.outcome(), Outcome::Ignored);
+        // The daemon was down for most of it.
+        assert_eq!(Observed { unseen_ms: 3_000, ..done }.outcome(), Outcome::AtLeast(MiB(4000)));
         let ended = Observed { completed: false, ..done };
         assert_eq!(ended.outcome(), Outcome::AtLeast(MiB(4000)));
         let late = Observed { active_ms: 90_000, still_ms: 80_000, ..ended };
