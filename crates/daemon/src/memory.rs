@@ -478,6 +478,7 @@ mod tests {
             started: Some(Millis::ZERO),
             ended: Millis::secs(30),
             exit: Some(Exit::of(ExitStatus::Code(exit))),
+            reserved: None,
             peak: Some(MiB(peak)),
             alone: None,
             seen: Some(SeenMemory { active: Millis::secs(29), still: Millis::secs(25), growing: false }),
