@@ -80,6 +80,14 @@ pub fn energy(text: &str) -> Result<u64, String> {
     Ok(joules as u64)
 }
 
+/// Text that says something: a name, a line for the shell.
+///
+/// # Errors
+/// Where there is nothing but blanks.
+pub fn filled(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() { Err("expected some text") } else { Ok(text.to_owned()) }
+}
+
 /// Reads a slowdown, `1.3` for 1.3 times the time alone. Returns percent.
 ///
 /// # Errors

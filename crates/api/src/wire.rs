@@ -413,7 +413,7 @@ pub struct JobView {
     pub gpus_requested: u32,
     /// How it shares them, while it runs or last ran.
     pub sharing: Option<SharingMode>,
-    /// Memory reserved for it on each GPU, where known.
+    /// Memory reserved for it on each GPU, where known; of a job that is over, for its last attempt.
     #[serde(alias = "memory_set_aside_mib")]
     pub memory_reserved_mib: Option<u64>,
     /// Most memory seen on one of its GPUs.

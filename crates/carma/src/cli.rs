@@ -12,7 +12,7 @@ use carma_api::parse;
 use carma_api::wire::CheckpointSignal;
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -210,13 +210,13 @@ pub(crate) struct JobArgs {
         required_unless_present_any = ["wrap", "file", "rad"], conflicts_with_all = ["wrap", "rad"])]
     pub(crate) command: Vec<OsString>,
     /// A line for /bin/sh instead of a program
-    #[arg(long, value_name = "LINE", conflicts_with = "rad")]
+    #[arg(long, value_name = "LINE", conflicts_with = "rad", value_parser = line())]
     pub(crate) wrap: Option<OsString>,
     /// Read the job from a TOML file with the words of these options, which go before the file's
     #[arg(long, value_name = "JOB.toml", conflicts_with = "rad")]
     pub(crate) file: Option<PathBuf>,
     /// Name in listings [default: the program's]
-    #[arg(long, visible_alias = "job-name", short = 'J')]
+    #[arg(long, visible_alias = "job-name", short = 'J', value_parser = parse::filled)]
     pub(crate) name: Option<String>,
     /// Directory to start in [default: this one]
     #[arg(long, short = 'D', value_name = "DIR")]
@@ -432,7 +432,7 @@ pub(crate) struct HistoryArgs {
     #[command(subcommand)]
     pub(crate) verb: Option<HistoryVerb>,
     /// How many jobs
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
     /// Show reasons in full, however long
     #[arg(long, short)]
@@ -690,6 +690,14 @@ fn sharing() -> impl TypedValueParser<Value = SharingMode> {
     })
 }
 
+/// A line that does something; what is not UTF-8 is refused elsewhere.
+fn line() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|line| match line.to_str().map(parse::filled) {
+        Some(Err(empty)) => Err(empty),
+        _ => Ok(line),
+    })
+}
+
 fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -730,6 +738,27 @@ fn span_or_nothing(text: &str) -> Result<Millis, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn empty_values_are_refused() {
+        for words in [
+            &["submit", "-J", "", "true"][..],
+            &["submit", "--name= ", "true"],
+            &["submit", "--wrap", ""],
+            &["run", "-J", "", "true"],
+            &["run", "--wrap", " "],
+            &["history", "-n", "0"],
+        ] {
+            let error = parsed(words).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}: {error}");
+        }
+        let said = parsed(&["submit", "--wrap", ""]).unwrap_err().to_string();
+        assert!(said.contains("for '--wrap <LINE>': expected some text"), "{said}");
+        let odd = <OsString as std::os::unix::ffi::OsStringExt>::from_vec(vec![b'x', 0xff]);
+        let words = ["carma", "submit", "--wrap"].map(OsString::from).into_iter().chain([odd.clone()]);
+        let Ok(Cli { verb: Verb::Submit(args), .. }) = Cli::try_parse_from(words) else { panic!() };
+        assert_eq!(args.job.wrap, Some(odd));
+    }
 
     fn parsed(words: &[&str]) -> Result<Verb, clap::Error> {
         Cli::try_parse_from([&["carma"], words].concat()).map(|cli| cli.verb)

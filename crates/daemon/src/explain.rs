@@ -9,7 +9,7 @@ use carma_api::wire::{
     WaitingView,
 };
 use carma_core::explain::{Help, Reason, Sooner};
-use carma_core::ledger::{Gpu, Reservation};
+use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
 use carma_core::plan::Answer;
 use carma_core::policy::{Line, RecoveryMethod};
@@ -226,10 +226,7 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
                 gpu: gpu.info.index,
                 job: tenant.job.0,
                 user: other.spec.user.name.to_string(),
-                memory_reserved_mib: match tenant.reservation {
-                    Reservation::Memory(memory) => Some(memory.0),
-                    Reservation::Whole | Reservation::None => None,
-                },
+                memory_reserved_mib: tenant.reservation.memory().map(|m| m.0),
                 memory_mib: tenant.observed.map(|m| m.0),
                 predicted_pct: tenant.pace.map(pct),
                 progress_pct: other.measured.map(|measured| pct(measured.progress)),

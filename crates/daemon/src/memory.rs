@@ -479,6 +479,7 @@ mod tests {
             started: Some(Millis::ZERO),
             ended: Millis::secs(30),
             exit: Some(Exit::of(ExitStatus::Code(exit))),
+            reserved: None,
             peak: Some(MiB(peak)),
             alone: None,
             seen: Some(SeenMemory {

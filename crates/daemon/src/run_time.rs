@@ -222,6 +222,7 @@ mod tests {
             started,
             ended: Millis::secs(100),
             exit: Some(Exit::of(status)),
+            reserved: None,
             peak: None,
             alone: None,
             seen: None,

@@ -271,10 +271,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
     let last = job.past.last();
     let gpus = placement.into_iter().flat_map(|p| &p.gpus);
     let tenants: Vec<_> = gpus.filter_map(|id| state.gpu(*id)?.tenant(job.spec.id)).collect();
-    let reserved = tenants.iter().find_map(|t| match t.reservation {
-        Reservation::Memory(m) => Some(m.0),
-        Reservation::Whole | Reservation::None => None,
-    });
+    let reserved = tenants.iter().find_map(|t| t.reservation.memory());
     // One that is suspended keeps what is known of it on the GPUs that it left.
     let kept = job.suspension().filter(|s| s.is_off()).into_iter().flat_map(|s| &s.kept);
     let peak = tenants.into_iter().chain(kept).filter_map(|t| t.peak).max();
@@ -294,7 +291,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         gpus: placement.filter(|_| !job.is_off()).map(|p| indices(state, &p.gpus)).unwrap_or_default(),
         gpus_requested: job.spec.request.gpus,
         sharing: placement.map(|p| p.sharing),
-        memory_reserved_mib: reserved,
+        memory_reserved_mib: reserved.map(|m| m.0),
         memory_peak_mib: peak.map(|m| m.0),
         host_memory_peak_mib: job
             .past
@@ -340,6 +337,7 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         reason: asker.reason(job.spec.user.uid, &finished.reason),
         gpus: last.map(|a| indices(state, &a.placement.gpus)).unwrap_or_default(),
         sharing: last.map(|a| a.placement.sharing),
+        memory_reserved_mib: last.and_then(|a| a.reserved.or(a.placement.cap)).map(|m| m.0),
         memory_peak_mib: job.past.iter().filter_map(|a| a.peak).max().map(|m| m.0),
         started_ms: last.and_then(|a| a.started).map(|m| m.0),
         suspended_ms: last.map(|a| a.suspended.0).filter(|ms| *ms > 0),

@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct JobFile {
     command: Option<Vec<String>>,
-    wrap: Option<String>,
+    wrap: Option<Filled>,
     #[serde(alias = "chdir")]
     cwd: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
     #[serde(alias = "job-name")]
-    name: Option<String>,
+    name: Option<Filled>,
     gpus: Option<u32>,
     gpu_memory: Option<Size>,
     #[serde(default)]
@@ -91,6 +91,17 @@ impl TryFrom<String> for Size {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         parse::memory(&text).map(|m| Self(m.0))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Filled(String);
+
+impl TryFrom<String> for Filled {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        Ok(Self(parse::filled(&text)?))
     }
 }
 
@@ -180,11 +191,12 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
         parallel: job.parallel,
         dataset: job.dataset,
     };
+    let name = job.name.map(|name| name.0);
     let (command, name) = match (job.command, job.wrap) {
-        (Some(command), None) => (command, job.name),
+        (Some(command), None) => (command, name),
         // Slurm's name for it; "sh" would say less.
-        (None, Some(line)) => {
-            (vec!["/bin/sh".into(), "-c".into(), line], job.name.or_else(|| Some("wrap".into())))
+        (None, Some(Filled(line))) => {
+            (vec!["/bin/sh".into(), "-c".into(), line], name.or_else(|| Some("wrap".into())))
         }
         (None, None) => return Err(error(1, "there is neither `command` nor `wrap`")),
         (Some(_), Some(_)) => {
@@ -245,6 +257,10 @@ mod tests {
         assert_eq!((job.name.as_deref(), job.cwd.as_str(), job.thread_pct), (Some("wrap"), "/x", Some(30)));
         let named = read("wrap = 'a'\njob-name = 'b'\n").unwrap().request;
         assert_eq!(named.name.as_deref(), Some("b"));
+        for (text, line) in [("gpus = 1\nwrap = ''\n", 2), ("name = ' '\nwrap = 'a'\n", 1)] {
+            let error = read(text).unwrap_err();
+            assert!(error.line == line && error.what.contains("expected some text"), "{error}");
+        }
         assert!(read("gpus = 1\n").unwrap_err().what.contains("neither"));
         assert!(read("command = ['x']\nwrap = 'y'\n").unwrap_err().what.contains("both"));
     }

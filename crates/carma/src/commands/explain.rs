@@ -33,7 +33,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     block.line("state", state(reply));
     match &reply.running {
         Some(running) => {
-            block.line("why", short(&running.placed));
+            block.line("why", short(&why(reply, running)));
             block.line("speed", short(&speed(job, running)));
             block.line("memory", memory(reply));
             block.line("if OOM", short(&running.out_of_memory));
@@ -50,7 +50,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     block.line_if("expected", expected(reply).as_deref().map(short));
     // A place in the order of run times says it already.
     if reply.waiting.as_ref().is_none_or(|waiting| waiting.order == "arrival") {
-        block.line_if("run time", job.run_time.as_ref().map(show::run_time));
+        block.line_if("run time", show::forecast(job));
     }
     block.line_if("left", show::left(job).filter(|_| reply.running.is_some()));
     let mut text = block.render(screen);
@@ -92,8 +92,20 @@ fn state(reply: &ExplainReply) -> String {
             let _ = write!(text, " ({sharing})");
         }
     }
+    if let Some(gpus) = show::left_gpus(job, &reply.attempts) {
+        let _ = write!(text, ", it left GPU {gpus}");
+    }
     let _ = write!(text, "; policy {}", reply.policy);
     text
+}
+
+/// Why it is where it is, or was before it was suspended.
+fn why(reply: &ExplainReply, running: &RunningView) -> String {
+    match reply.attempts.last() {
+        // That it was moved is what the daemon says then.
+        Some(attempt) if reply.job.reason.code != "Moved" => show::placed(attempt, &running.placed),
+        _ => running.placed.clone(),
+    }
 }
 
 /// `1st`, `2nd`, `11th`.
@@ -343,7 +355,7 @@ fn attempts(reply: &ExplainReply, screen: &Screen) -> String {
 mod tests {
     use super::super::queue::tests::job;
     use super::*;
-    use carma_api::wire::{AttemptView, EstimateView, LeftView, ProgressView, SoonerView};
+    use carma_api::wire::{AttemptView, EstimateView, LeftView, ProgressView, SoonerView, SpellView};
 
     const NOW: u64 = 1_760_000_200_000;
 
@@ -620,6 +632,25 @@ mod tests {
                 used
         left:   about 10 min (by 2 runs of this command)
         ");
+    }
+
+    #[test]
+    fn a_job_that_is_suspended() {
+        let mut reply = runs();
+        reply.job.state = "SUSPENDED".into();
+        reply.job.gpus = vec![];
+        reply.running.as_mut().unwrap().placed = "the GPU was idle".into();
+        let spell = |gpu: u32, from_ms, until_ms| SpellView { gpus: vec![gpu], from_ms, until_ms };
+        reply.attempts[1].spells = vec![spell(1, 10, Some(20)), spell(0, 30, Some(40))];
+        let text = render(&reply, &Screen::of_width(None));
+        let words = "state:    SUSPENDED, it left GPU 0; policy adaptive\n\
+                     why:      at its start: the GPU was idle; moved since to GPU 0\n";
+        assert!(text.contains(words), "{text}");
+        reply.job.reason.code = "Moved".into();
+        (reply.job.state, reply.job.gpus) = ("RUNNING".into(), vec![0]);
+        reply.running.as_mut().unwrap().placed = "moved here from GPU 1 by alice".into();
+        let text = render(&reply, &Screen::of_width(None));
+        assert!(text.contains("why:      moved here from GPU 1 by alice\n"), "{text}");
     }
 
     #[test]

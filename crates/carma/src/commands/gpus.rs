@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::queue::gpu_list;
-use super::usage::metered;
+use super::usage::{Unit, counted, metered};
 use crate::cli::GpusArgs;
 use carma_api::ClientError;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
@@ -151,7 +151,7 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
     text.push_str(&table(gpus, &columns, &spared, screen).render());
     let mut below = notes(reply, &metrics, &unknown, &spared);
     let of_gpus: Vec<_> = gpus.iter().filter_map(|gpu| gpu.metered.clone()).collect();
-    below.extend(metered(&of_gpus, screen));
+    below.extend(metered(&of_gpus, Unit::of(counted(&of_gpus)), screen));
     for line in below.lines() {
         let indent = line.len() - line.trim_start().len();
         for part in wrap(line.trim_start(), screen, indent) {

@@ -42,7 +42,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("slowdown", slowdown(job));
     block.line_if("latency", latency(detail));
     block.line_if("energy", energy_of(detail));
-    block.line_if("run time", job.run_time.as_ref().map(run_time));
+    block.line_if("run time", forecast(job));
     block.line_if("left", left(job));
     block.line_if("time limit", detail.time_limit_ms.map(|t| Millis(t).to_string()));
     block.line("priority", job.priority.to_string());
@@ -63,13 +63,18 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
 }
 
 /// Whether it is suspended, and so has no GPU.
-fn is_off(job: &JobView) -> bool {
+pub(crate) fn is_off(job: &JobView) -> bool {
     job.state == "SUSPENDED" && job.gpus.is_empty()
+}
+
+/// Of one that is suspended, the GPUs that it left.
+pub(crate) fn left_gpus(job: &JobView, attempts: &[AttemptView]) -> Option<String> {
+    attempts.last().filter(|_| is_off(job)).map(|last| gpu_list(&last.gpus))
 }
 
 fn placement(job: &JobView, attempts: &[AttemptView]) -> String {
     if is_off(job) {
-        let left = attempts.last().map(|last| format!("; it left GPU {}", gpu_list(&last.gpus)));
+        let left = left_gpus(job, attempts).map(|gpus| format!("; it left GPU {gpus}"));
         return format!("none while it is suspended{}", left.unwrap_or_default());
     }
     if job.gpus.is_empty() {
@@ -84,8 +89,15 @@ fn placement(job: &JobView, attempts: &[AttemptView]) -> String {
 /// What is reserved for it, and what it took.
 pub(crate) fn memory(job: &JobView) -> String {
     let known = |mib: Option<u64>| mib.map_or_else(|| "unknown".into(), |m| MiB(m).to_string());
-    let reserved = if is_off(job) { "none".into() } else { known(job.memory_reserved_mib) };
-    format!("{reserved} reserved, peak {} (on each GPU)", known(job.memory_peak_mib))
+    let reserved = match job.memory_reserved_mib {
+        _ if is_off(job) => "none reserved, ".into(),
+        // Nothing is reserved any more; it may be that no amount was.
+        reserved if job.ended_ms.is_some() => {
+            reserved.map_or_else(String::new, |mib| format!("{} were reserved, ", MiB(mib)))
+        }
+        reserved => format!("{} reserved, ", known(reserved)),
+    };
+    format!("{reserved}peak {} (on each GPU)", known(job.memory_peak_mib))
 }
 
 /// What it may take of the host.
@@ -146,6 +158,13 @@ fn rate(rate: &RateView) -> String {
         let _ = write!(words, "; {progress:.2} of the {} alone", number(alone));
     }
     words
+}
+
+/// The forecast of its run time. Where its own count says what is left, the two may differ, so that it is told how old that is.
+pub(crate) fn forecast(job: &JobView) -> Option<String> {
+    let text = run_time(job.run_time.as_ref()?);
+    let counted = job.left.as_ref().is_some_and(|left| left.counted);
+    Some(if counted { format!("expected before it started: {text}") } else { text })
 }
 
 /// How long it is expected to run.
@@ -259,6 +278,16 @@ pub(crate) fn reasons(estimate: &EstimateView, screen: &Screen) -> String {
     if estimate.reasons.is_empty() { String::new() } else { text }
 }
 
+/// Why it went where it started; and of an attempt that was moved, where to.
+pub(crate) fn placed(attempt: &AttemptView, why: &str) -> String {
+    let moves = attempt.spells.windows(2).filter(|two| two[0].gpus != two[1].gpus);
+    let moves: Vec<String> = moves.map(|two| format!("to GPU {}", gpu_list(&two[1].gpus))).collect();
+    if moves.is_empty() {
+        return why.to_owned();
+    }
+    format!("at its start: {why}; moved since {}", moves.join(", then "))
+}
+
 /// The attempts as a table, and below it why each went where it went and what came of it.
 pub(crate) fn attempts(attempts: &[AttemptView], screen: &Screen) -> String {
     if attempts.is_empty() {
@@ -296,7 +325,8 @@ pub(crate) fn attempts(attempts: &[AttemptView], screen: &Screen) -> String {
     for attempt in attempts {
         let _ = writeln!(text, "attempt {}", attempt.attempt);
         let verdict = attempt.verdict.as_ref().map(|v| v.text.as_str());
-        for (key, value) in [("placed", Some(attempt.placed.text.as_str())), ("verdict", verdict)] {
+        let placed = placed(attempt, &attempt.placed.text);
+        for (key, value) in [("placed", Some(placed.as_str())), ("verdict", verdict)] {
             let Some(value) = value else { continue };
             for (i, line) in wrap(&clean(value), screen, 11).iter().enumerate() {
                 let key = if i == 0 { format!("{key}:") } else { String::new() };
@@ -311,7 +341,7 @@ pub(crate) fn attempts(attempts: &[AttemptView], screen: &Screen) -> String {
 pub(crate) mod tests {
     use super::super::queue::tests::job;
     use super::*;
-    use carma_api::wire::{CheckpointSignal, ReasonView};
+    use carma_api::wire::{CheckpointSignal, LeftView, ReasonView, SpellView};
     use carma_core::model::SharingMode;
 
     pub(crate) fn detail() -> JobDetail {
@@ -496,6 +526,47 @@ pub(crate) mod tests {
         let text = render(&detail, &Screen::of_width(None));
         assert!(text.contains("\nran for:    1 min 45 s\nsuspended:  3 min 20 s\n"), "{text}");
         assert!(text.contains("  1m45s  ") && !text.contains("5m05s"), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_was_moved() {
+        let mut detail = detail();
+        let spell = |gpu: u32, from_ms: u64, until_ms| SpellView { gpus: vec![gpu], from_ms, until_ms };
+        let last = detail.attempts.last_mut().unwrap();
+        last.placed.text = "GPU 1 was idle".into();
+        last.spells = vec![spell(1, 10, Some(20)), spell(1, 30, Some(40)), spell(0, 50, None)];
+        let words = "attempt 2\n  placed:  at its start: GPU 1 was idle; moved since to GPU 0\n";
+        let text = render(&detail, &Screen::of_width(None));
+        assert!(text.contains(words), "{text}");
+        let last = detail.attempts.last_mut().unwrap();
+        last.spells.push(spell(2, 60, None));
+        assert_eq!(placed(last, "idle"), "at its start: idle; moved since to GPU 0, then to GPU 2");
+        last.spells.truncate(2);
+        assert_eq!(placed(last, "idle"), "idle", "it came back to where it was");
+    }
+
+    #[test]
+    fn memory_of_a_job_that_is_over() {
+        let mut job = detail().job;
+        (job.state, job.ended_ms) = ("COMPLETED".into(), Some(1_760_000_070_000));
+        job.memory_peak_mib = Some(8192);
+        assert_eq!(memory(&job), "10.0 GiB were reserved, peak 8.0 GiB (on each GPU)");
+        job.memory_reserved_mib = None;
+        assert_eq!(memory(&job), "peak 8.0 GiB (on each GPU)");
+    }
+
+    #[test]
+    fn a_forecast_beside_a_count_is_told_to_be_older() {
+        let mut job = detail().job;
+        assert_eq!(forecast(&job), None);
+        let source = "3 runs of this command".to_owned();
+        job.run_time = Some(RunTimeView { low_s: 93, median_s: 93, high_s: 93, source });
+        let text = "about 1 min 33 s alone on its GPUs (3 runs of this command)";
+        assert_eq!(forecast(&job).unwrap(), text);
+        job.left = Some(LeftView { left_s: 323, counted: false, source: "3 runs of this command".into() });
+        assert_eq!(forecast(&job).unwrap(), text);
+        job.left = Some(LeftView { left_s: 323, counted: true, source: "its own count".into() });
+        assert_eq!(forecast(&job).unwrap(), format!("expected before it started: {text}"));
     }
 
     #[test]

@@ -348,6 +348,16 @@ fn table(rows: &[PolicyRow], figures: &[Figure], screen: &Screen) -> String {
     table.render()
 }
 
+/// How many jobs the figures are of.
+fn jobs_of(rows: &[PolicyRow], jobs: usize) -> String {
+    let completed = || rows.iter().map(|row| row.figures.completed);
+    match (completed().min(), completed().max()) {
+        (Some(least), Some(most)) if least != most => format!("{least} to {most} of {jobs} jobs"),
+        (Some(all), _) if all != jobs as u64 => format!("{all} of {jobs} jobs"),
+        _ => format!("{jobs} jobs"),
+    }
+}
+
 fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
     let mut text = String::new();
     let sharing = match reply.rows.first().map(|row| row.sharing.as_str()) {
@@ -361,8 +371,10 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
         if seeds > 1 { format!("means of {seeds} seeds from {seed}") } else { format!("seed {seed}") };
     let _ = writeln!(
         text,
-        "{}: {jobs} jobs on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.\n",
-        reply.trace, reply.cluster
+        "{}: {} on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.\n",
+        reply.trace,
+        jobs_of(&reply.rows, jobs),
+        reply.cluster
     );
     // On a narrow screen the figures stand in two tables, one above the other.
     let narrow = screen.width.is_some_and(|width| width < WIDE);
@@ -384,4 +396,25 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heading_says_of_how_many_jobs_the_figures_are() {
+        let row = |completed: u64| -> PolicyRow {
+            let row = serde_json::json!({"policy": "p", "sharing": "mps", "seed": 1, "completed": completed});
+            serde_json::from_value(row).unwrap()
+        };
+        let said = |completed: &[u64]| {
+            let rows: Vec<PolicyRow> = completed.iter().copied().map(row).collect();
+            jobs_of(&rows, 80)
+        };
+        assert_eq!(said(&[80, 80]), "80 jobs");
+        assert_eq!(said(&[68, 68]), "68 of 80 jobs");
+        assert_eq!(said(&[68, 80]), "68 to 80 of 80 jobs");
+        assert_eq!(said(&[]), "80 jobs");
+    }
 }

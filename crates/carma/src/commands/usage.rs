@@ -38,14 +38,44 @@ pub(super) fn energy(joules: f64) -> String {
     }
 }
 
+/// The unit of a sum and its parts, with so many digits that a reader can add them up.
+#[derive(Clone, Copy)]
+pub(super) struct Unit {
+    name: &'static str,
+    joules: f64,
+    digits: usize,
+}
+
+impl Unit {
+    /// The one for a sum of so many joules.
+    pub(super) const fn of(joules: f64) -> Self {
+        match joules {
+            ..1e4 => Self { name: "J", joules: 1.0, digits: 0 },
+            1e4..3.6e6 => Self { name: "kJ", joules: 1e3, digits: 1 },
+            _ => Self { name: "kWh", joules: 3.6e6, digits: 3 },
+        }
+    }
+
+    fn text(self, joules: f64) -> String {
+        let Self { name, joules: one, digits } = self;
+        format!("{:.digits$} {name}", joules / one)
+    }
+}
+
+/// What the counters of these GPUs have counted.
+pub(super) fn counted(gpus: &[MeteredView]) -> f64 {
+    gpus.iter().map(|gpu| gpu.counter_j).sum()
+}
+
 /// Where the energy of GPUs went, in a line; `None`: no counter was read.
-pub(super) fn metered(gpus: &[MeteredView], screen: &Screen) -> Option<String> {
+pub(super) fn metered(gpus: &[MeteredView], unit: Unit, screen: &Screen) -> Option<String> {
     let since = gpus.iter().map(|gpu| gpu.since_ms).min()?;
     let sum = |part: fn(&MeteredView) -> f64| gpus.iter().map(part).sum::<f64>();
+    let energy = |joules: f64| unit.text(joules);
     let mut text = format!(
         "Energy since {}: {}, of it {} by jobs, {} idle",
         stamp(since, screen),
-        energy(sum(|gpu| gpu.counter_j)),
+        energy(counted(gpus)),
         energy(sum(|gpu| gpu.jobs_j)),
         energy(sum(|gpu| gpu.idle_j)),
     );
@@ -66,7 +96,7 @@ fn left(most: Option<f64>, used: f64, text: fn(f64) -> String) -> Option<String>
     most.map(|most| text((most - used).max(0.0)))
 }
 
-fn row(user: &UsageView, alone: bool) -> Vec<String> {
+fn row(user: &UsageView, alone: bool, unit: Unit) -> Vec<String> {
     let dash = || "-".to_owned();
     let per_hour = user.progress_gpu_s / user.held_gpu_s;
     let left = [
@@ -83,7 +113,7 @@ fn row(user: &UsageView, alone: bool) -> Vec<String> {
         hours(user.charged_gpu_s),
         hours(user.progress_gpu_s),
         if user.held_gpu_s > 0.0 { format!("{per_hour:.2}") } else { dash() },
-        user.energy_j.map_or_else(dash, energy),
+        user.energy_j.map_or_else(dash, |joules| unit.text(joules)),
     ];
     if alone {
         row.push(over_alone.map_or_else(dash, |share| format!("{share:.2}")));
@@ -100,6 +130,8 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
     use Column::{Left, Right};
     let mut text = String::new();
     let alone = reply.users.iter().any(|user| user.energy_alone_j.is_some());
+    let taken: f64 = reply.users.iter().filter_map(|user| user.energy_j).sum();
+    let unit = Unit::of(taken.max(counted(&reply.gpus)));
     if reply.users.is_empty() {
         text.push_str("You have had no GPU yet.\n");
     } else {
@@ -118,7 +150,7 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
         }
         columns.extend([Right("SHARE"), Right("LATELY"), Left("QUOTA LEFT")]);
         let mut table = Table::new(columns, screen);
-        reply.users.iter().for_each(|user| table.row(row(user, alone)));
+        reply.users.iter().for_each(|user| table.row(row(user, alone, unit)));
         text.push_str(&table.render());
     }
     if let Some(others) = &reply.others {
@@ -145,7 +177,7 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
             "OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.\n",
         );
     }
-    text.extend(metered(&reply.gpus, screen));
+    text.extend(metered(&reply.gpus, unit, screen));
     let unmetered = reply.users.iter().filter(|user| user.energy_j.is_some() && user.unmetered_gpu_s > 0.0);
     let names: Vec<String> =
         unmetered.map(|user| format!("{} ({})", user.user, hours(user.unmetered_gpu_s))).collect();
@@ -208,12 +240,12 @@ mod tests {
             }],
         };
         insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
-        USER   RUN  WAIT      HELD  CHARGED  PROGRESS  A HELD HOUR     ENERGY  OF ALONE  SHARE   LATELY  QUOTA LEFT
-        alice    2    14  125.00 h  83.33 h  108.33 h         0.87  30.56 kWh      0.75      3  34.29 h  16.67 h, 0 J
-        bob      0     1    0.00 h   0.00 h    0.00 h            -          -         -      1   0.00 h  -
+        USER   RUN  WAIT      HELD  CHARGED  PROGRESS  A HELD HOUR      ENERGY  OF ALONE  SHARE   LATELY  QUOTA LEFT
+        alice    2    14  125.00 h  83.33 h  108.33 h         0.87  30.556 kWh      0.75      3  34.29 h  16.67 h, 0 J
+        bob      0     1    0.00 h   0.00 h    0.00 h            -           -         -      1   0.00 h  -
         GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every 7d00h.
         OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.
-        Energy since 2025-06-15T15:06:40+00:00: 36.11 kWh, of it 30.56 kWh by jobs, 5.28 kWh idle, 0.28 kWh not started by carma; without what was lost where counters began anew (1).
+        Energy since 2025-06-15T15:06:40+00:00: 36.111 kWh, of it 30.556 kWh by jobs, 5.278 kWh idle, 0.278 kWh not started by carma; without what was lost where counters began anew (1).
         Energy without time that no counter tells of: alice (2.00 h).
         Quotas are for 30d00h; the next period begins at 2025-10-09T00:00:00+00:00.
         ");
@@ -223,6 +255,36 @@ mod tests {
         You have had no GPU yet.
         2 other users: 1 running, 0 waiting, held 1.00 h, charged 0.00 h, progress 0.00 h.
         ");
+    }
+
+    #[test]
+    fn what_adds_up_has_one_unit() {
+        let user = |joules| UsageView { energy_j: Some(joules), ..UsageView::default() };
+        let reply = UsageReply {
+            version: 1,
+            now_ms: 0,
+            half_life_s: 604_800,
+            period_begins_ms: 0,
+            period_ends_ms: 0,
+            users: [900.0, 52_340.0, 300_000.0].map(user).to_vec(),
+            others: None,
+            gpus: vec![MeteredView {
+                gpu: 0,
+                since_ms: 0,
+                counter_j: 370_000.0,
+                jobs_j: 353_240.0,
+                idle_j: 16_760.0,
+                others_j: 0.0,
+                resets: 0,
+            }],
+        };
+        let text = render(&reply, &Screen::of_width(None));
+        for words in
+            ["   0.9 kJ ", "  52.3 kJ ", " 300.0 kJ ", ": 370.0 kJ, of it 353.2 kJ by jobs, 16.8 kJ idle."]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!([9_999.4, 1e4, 3.6e6].map(|j| Unit::of(j).text(j)), ["9999 J", "10.0 kJ", "1.000 kWh"]);
     }
 
     #[test]

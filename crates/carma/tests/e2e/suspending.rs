@@ -254,6 +254,8 @@ fn time_in_which_a_job_was_suspended_is_no_time_that_it_ran() {
     for words in ["none while it is suspended; it left GPU 0\n", "none reserved, peak 8.0 GiB"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
+    let explained = carma(&daemon, &["explain", &id.to_string()]);
+    assert!(explained.contains("SUSPENDED, it left GPU 0; policy"), "{explained}");
     carma(&daemon, &["move", &id.to_string(), "1"]);
     until("it to run on GPU 1", || {
         let job = daemon.show(id).job;
@@ -263,6 +265,11 @@ fn time_in_which_a_job_was_suspended_is_no_time_that_it_ran() {
     assert!(after <= before + 5, "{after} s left, {before} before it was suspended");
 
     let over = daemon.end_of(id);
+    let shown = carma(&daemon, &["show", &id.to_string()]);
+    for words in ["placed:  at its start: GPU 0 ", "moved since to GPU 1", "GiB were reserved, peak 8.0 GiB"]
+    {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
     let (off, attempt) = (over.job.suspended_ms.unwrap(), &over.attempts[0]);
     let ran: u64 = attempt.spells.iter().map(|spell| spell.until_ms.unwrap() - spell.from_ms).sum();
     let gpus: Vec<&[u32]> = attempt.spells.iter().map(|spell| &spell.gpus[..]).collect();

@@ -20,6 +20,17 @@ pub enum Reservation {
     None,
 }
 
+impl Reservation {
+    /// The amount, where it is one.
+    #[must_use]
+    pub const fn memory(self) -> Option<MiB> {
+        match self {
+            Self::Memory(memory) => Some(memory),
+            Self::Whole | Self::None => None,
+        }
+    }
+}
+
 /// What a job did to a GPU while it had it for itself: sums over looks whose windows were full of it,
 /// basis points. A metric that was missing once is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

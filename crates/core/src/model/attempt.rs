@@ -150,6 +150,9 @@ pub struct Attempt {
     pub ended: Millis,
     /// How it ended; `None` when it never started.
     pub exit: Option<Exit>,
+    /// What was reserved on each GPU when it ended, where that was an amount. Journals from before carma kept it do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<MiB>,
     /// Largest memory seen on one GPU.
     pub peak: Option<MiB>,
     /// What it did to its GPUs while it had them for itself.

@@ -290,10 +290,7 @@ impl Want {
     }
 
     fn reserved(&self) -> Option<MiB> {
-        match self.reservation {
-            Reservation::Memory(m) => Some(m),
-            Reservation::Whole | Reservation::None => None,
-        }
+        self.reservation.memory()
     }
 }
 

@@ -220,6 +220,7 @@ impl State {
             left.extend(suspension.home.into_iter().zip(suspension.kept));
         }
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
+        let reserved = left.iter().filter_map(|(_, t)| t.reservation.memory()).max();
         if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
             self.peaks.add(command, peak);
         }
@@ -250,6 +251,7 @@ impl State {
             started,
             ended: now,
             exit,
+            reserved,
             peak,
             alone,
             seen,

@@ -70,7 +70,11 @@ impl State {
         }
         match job.suspension().map(|suspension| (suspension.step, suspension.wanted.is_some())) {
             Some((SuspendStep::Resuming, _)) => Err(wrong(job, "it is being put back on its GPU")),
-            Some((_, false)) => Err(wrong(job, "it is suspended already, or about to be")),
+            Some((SuspendStep::Suspended, false)) => Err(wrong(job, "it is suspended already")),
+            Some((SuspendStep::Asked | SuspendStep::Suspending, false)) => Err(wrong(
+                job,
+                "its suspension has been asked for already, and it is SUSPENDED once it has left its GPU",
+            )),
             _ => {
                 let by = by.name.clone();
                 self.change_halt(id, |halt| {
