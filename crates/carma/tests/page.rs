@@ -136,6 +136,6 @@ fn a_broken_document_is_refused_and_writes_nothing() {
         .arg(dir.path().join("out.html"))
         .output()
         .unwrap();
-    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8(out.stderr).unwrap().contains("no-such-file.json"));
 }

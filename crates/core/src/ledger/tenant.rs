@@ -294,3 +294,18 @@ impl Tenant {
         self.growth.exceeded.map(|at| at + options.window)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_without_a_look_is_known_up_to_the_end() {
+        let mut growth = Growth::default();
+        assert_eq!(growth.unseen_until(Millis::secs(9)), Millis::ZERO, "nothing was there to look at");
+        for at in [10, 11, 31, 32] {
+            growth.look(MiB(100), Millis::secs(at), Some(Millis::secs(10)));
+        }
+        assert_eq!([33, 80].map(|end| growth.unseen_until(Millis::secs(end)).0), [20_000, 48_000]);
+    }
+}

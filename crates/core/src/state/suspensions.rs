@@ -231,6 +231,8 @@ impl State {
             if let (Reservation::Memory(m), Some(gpu)) = (&mut tenant.reservation, self.gpu(*gpu)) {
                 *m = (*m).max(tenant.observed.unwrap_or_default().min(gpu.info.memory));
             }
+            // It takes nothing more meanwhile.
+            tenant.growth.looked = None;
         }
         self.regrouped(gpus);
         self.predict_paces(gpus);

@@ -149,6 +149,8 @@ mod tests {
         2        1  33.3 %        4.0
         4        1  33.3 %        8.0
 
+        note: no forecast of GPU memory is given; policies are told what the jobs take,
+              as if earlier runs had been measured (3 jobs, 2 tasks: heavy1, light1)
         note: smocc is not known; assumed 0.10, the mean of the catalogue's 1 task (2
               jobs, 1 task: heavy1)
         ");
