@@ -51,6 +51,8 @@ keep() {
         for part in plays state daemons index.html jobs.csv summary.json; do
             cp -r "$state/$part" "$out/" 2>/dev/null || true
         done
+        # Not every way to fetch results takes names with a plus.
+        tar -C "$state" -czf "$out/plays.tgz" plays
     fi
 }
 trap keep EXIT
