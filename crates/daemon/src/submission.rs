@@ -5,6 +5,7 @@ use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
 use carma_core::units::{Fraction, Millis};
+use carma_memory::history::doing;
 use fnv::FnvHasher;
 use std::hash::Hasher as _;
 
@@ -101,12 +102,12 @@ fn moves_text(c: char) -> bool {
 }
 
 /// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
-/// is kept in the journal. What is learned of a command is believed of its user's jobs alone: another could say anything
+/// is kept in the journal. Of the command what it does to a GPU counts: trainings that differ in their learning rate are one. What is learned of a command is believed of its user's jobs alone: another could say anything
 /// of the same one.
 fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
     let mut hash = FnvHasher::default();
     hash.write(&uid.to_le_bytes());
-    for part in request.command.iter().chain([&request.cwd]) {
+    for part in doing(&request.command).iter().chain([&request.cwd]) {
         hash.write(part.as_bytes());
         hash.write(&[0]);
     }

@@ -176,6 +176,9 @@ const LENGTH: &[&str] = &[
     "workers",
 ];
 
+/// Those of [`NEUTRAL`] that change how busy a task keeps its GPU.
+const FEEDING: &[&str] = &["num-workers", "workers"];
+
 /// Options that give the batch size.
 const BATCH: &[&str] = &[
     "b",
@@ -200,7 +203,7 @@ impl Signature {
         let split;
         let words = match facts.command {
             // `sh -c LINE`, which is what --wrap makes: compared word by word as well.
-            [shell, c, line] if c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh") => {
+            [shell, c, line] if is_shell(shell, c) => {
                 split = line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
                 &split[..]
             }
@@ -292,6 +295,40 @@ fn normalise(words: &[String]) -> Words {
     Words { kept, batch, length }
 }
 
+/// The words of a command that say what it does to a GPU while it runs. What is left out are options that say how long it runs, how fast
+/// it learns, at random from where, and where it writes: the trainings of a search for a learning rate are alike. A line for a shell is
+/// taken apart only where something is left out of it.
+#[must_use]
+pub fn doing(command: &[String]) -> Vec<String> {
+    let drops = |words: &[String]| {
+        let (mut kept, mut rest) = (Vec::with_capacity(words.len()), words.iter());
+        while let Some(word) = rest.next() {
+            let said = option(word).filter(|(name, _)| {
+                NEUTRAL.binary_search(&name.as_str()).is_ok() && !FEEDING.contains(&name.as_str())
+            });
+            let follows = rest.as_slice().first().is_some_and(|next| option(next).is_none());
+            match said {
+                Some((_, Some(_))) => {}
+                Some((_, None)) if follows => drop(rest.next()),
+                _ => kept.push(word.clone()),
+            }
+        }
+        kept
+    };
+    let [shell, c, line] = command else { return drops(command) };
+    if !is_shell(shell, c) {
+        return drops(command);
+    }
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let kept = drops(&words);
+    if kept.len() == words.len() { command.to_vec() } else { [vec![shell.clone(), c.clone()], kept].concat() }
+}
+
+/// Whether `sh -c LINE` begins so.
+fn is_shell(shell: &str, c: &str) -> bool {
+    c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh")
+}
+
 /// Name of an option in one spelling, and the value that stands in the same word.
 fn option(word: &str) -> Option<(String, Option<String>)> {
     let dashed = word.starts_with('-') && word.parse::<f64>().is_err() && word.len() > 1;
@@ -372,6 +409,25 @@ mod tests {
             assert_eq!(Signature { length: one.length.clone(), ..of(same) }, one, "{same}");
         }
         assert_eq!((one.batch, one.label.as_str()), (Some(32), "python train.py --model r50"));
+    }
+
+    #[test]
+    fn trainings_that_differ_in_rates_seeds_and_places_do_the_same() {
+        let of = |words: &[&str]| doing(&words.iter().map(ToString::to_string).collect::<Vec<_>>()).join(" ");
+        let line = |line: &str| of(&line.split(' ').collect::<Vec<_>>());
+        let one = line("python train.py --model r50 --lr 0.1 --epochs=3 -b 32 --workers 4");
+        assert_eq!(one, "python train.py --model r50 -b 32 --workers 4");
+        assert_eq!(line("python train.py --model r50 trainer.seed=7 -b 32 -o /x --workers 4"), one);
+        for other in ["-b 64 --workers 4", "-b 32 --workers 8"] {
+            assert_ne!(line(&format!("python train.py --model r50 {other}")), one);
+        }
+        // What has no such option is as it was given; a flag without a value stays.
+        for same in ["python t.py --amp x  y", "./run --seed --fast", "sh -c x"] {
+            assert_eq!(line(same), same);
+        }
+        assert_eq!(of(&["/bin/sh", "-c", "exec  a 'b  c'"]), "/bin/sh -c exec  a 'b  c'");
+        assert_eq!(of(&["/bin/sh", "-c", "python t.py --lr 1  --x"]), "/bin/sh -c python t.py --x");
+        assert_eq!(of(&[]), "");
     }
 
     #[test]
