@@ -50,7 +50,7 @@ class Scale:
         return self.torch.autocast(self.device, dtype=self.torch.bfloat16)
 
 
-def classifier(x, name, batch, size, mixed, channels_last=False, read=False, **options):
+def classifier(x, name, batch, size, mixed, channels_last=False, read=False, lr=0.01, **options):
     """Training of an image classifier of timm's; `read`: it reads its loss, and so waits for the GPU."""
     import timm
 
@@ -61,7 +61,7 @@ def classifier(x, name, batch, size, mixed, channels_last=False, read=False, **o
         model = model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, 100, (batch,), device=x.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     criterion = torch.nn.CrossEntropyLoss()
 
     def step():

@@ -6,13 +6,14 @@
 
 import argparse
 import os
-import time
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path += [HERE, os.path.join(HERE, "..", "..", "crates", "measure", "src", "trace")]
 
 import torch
-from interference_tasks import Scale
-
-# Between two looks at what the GPU has done.
-LOOK_S = 0.25
+from carma_tasks import Teller
+from interference_tasks import Scale, classifier
 
 
 def main():
@@ -20,29 +21,14 @@ def main():
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--steps", type=int, default=340)
     options = parser.parse_args()
-    x = Scale(not torch.cuda.is_available())
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
-    import timm
-
-    model = timm.create_model(x("resnet50", "resnet18"), num_classes=x(200, 10)).to(x.device)
-    images = torch.randn(x(32, 2), 3, 64, 64, device=x.device)
-    labels = torch.randint(0, x(200, 10), (x(32, 2),), device=x.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-    heartbeat, looked = os.environ.get("CARMA_HEARTBEAT"), float("-inf")
+    x = Scale(not torch.cuda.is_available())
+    step = classifier(x, x("resnet50", "resnet18"), x(32, 2), 64, mixed=False, lr=options.lr)
+    tell = Teller(torch, options.steps)
     for done in range(1, options.steps + 1):
-        optimizer.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        if done < options.steps and time.monotonic() - looked < LOOK_S:
-            continue
-        if not x.tiny:
-            torch.cuda.synchronize()
-        looked = time.monotonic()
-        if heartbeat:
-            with open(heartbeat, "w") as file:
-                file.write(str(done))
-        print(f"step {done}/{options.steps}", flush=True)
+        step()
+        tell(done)
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ pub struct Kept {
     pub windows: u32,
     /// Those in which it was not.
     pub beyond: u32,
-    /// The most of these in a row, whoever the neighbours were.
+    /// The most of these in a row, also where the neighbours changed in between.
     pub longest: u32,
     /// How many of these the last windows were.
     pub last: u32,

@@ -102,8 +102,9 @@ fn moves_text(c: char) -> bool {
 }
 
 /// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
-/// is kept in the journal. Of the command what it does to a GPU counts: trainings that differ in their learning rate are one. What is learned of a command is believed of its user's jobs alone: another could say anything
-/// of the same one.
+/// is kept in the journal. Options that change nothing of what the command does to a GPU are left out: trainings that
+/// differ in their learning rate alone have one key. What is learned of a command is believed of its user's jobs alone: another could say
+/// anything of the same one.
 fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
     let mut hash = FnvHasher::default();
     hash.write(&uid.to_le_bytes());

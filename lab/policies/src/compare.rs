@@ -1,9 +1,8 @@
 //! Policies side by side: on CARMA's traces beside bound and search, on made-up traces by load, and on a few days of Philly.
 
 use crate::Error;
-use crate::figures::{Figures, exclusive};
+use crate::figures::{Figures, exclusive, late};
 use crate::limits::SHARING;
-use crate::search::late;
 use crate::threads::on_threads;
 use crate::traces::{self, MACHINE, Named};
 use carma_core::model::SharingMode;
@@ -204,12 +203,8 @@ fn row(name: &str, pairs: &[Pair]) -> Row {
         figures: Figures::geometric_mean(&figures),
         oom: pairs.iter().map(|it| it.run.summary.oom as f64).sum::<f64>() / pairs.len().max(1) as f64,
         lost: lost.sum(),
-        later: pairs.iter().map(later).fold(0.0, f64::max),
+        later: pairs.iter().map(|it| late(it.run, it.exclusive)).fold(0.0, f64::max),
     }
-}
-
-fn later(pair: &Pair) -> f64 {
-    late(pair.run, pair.exclusive)
 }
 
 pub(crate) fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {
@@ -423,12 +418,12 @@ mod tests {
         let cluster = traces::cluster("1xCUSTOM-40GB").unwrap();
         let workload = made_up(&catalogue(), "83/17", Size::quick(1, 1), 2, 2.0, &cluster).unwrap();
         let base = alone(&workload, &cluster, 1).unwrap();
-        assert_eq!(later(&Pair { run: &base, exclusive: &base }), 0.0);
+        assert_eq!(late(&base, &base), 0.0);
         let mut run = base.clone();
         let at = run.jobs.iter().position(|job| job.first_start.is_some()).unwrap();
-        let late = Millis((base.summary.makespan_s * 250.0) as u64);
-        run.jobs[at].first_start = run.jobs[at].first_start.map(|start| start + late);
-        assert!((later(&Pair { run: &run, exclusive: &base }) - 0.25).abs() < 1e-3);
+        let by = Millis((base.summary.makespan_s * 250.0) as u64);
+        run.jobs[at].first_start = run.jobs[at].first_start.map(|start| start + by);
+        assert!((late(&run, &base) - 0.25).abs() < 1e-3);
         let row = row("x", &[Pair { run: &run, exclusive: &base }]);
         assert_eq!((row.figures.makespan, row.figures.jct, row.lost), (1.0, 1.0, 0));
     }

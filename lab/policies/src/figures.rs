@@ -86,6 +86,12 @@ pub fn ratio(a: f64, b: f64) -> f64 {
     }
 }
 
+/// The most by which a job starts later than on exclusive GPUs, over exclusive's makespan; not below 0.
+#[must_use]
+pub fn late(run: &RunResult, exclusive: &RunResult) -> f64 {
+    ratio(run.latest_behind(exclusive).0 as f64 / 1000.0, exclusive.summary.makespan_s)
+}
+
 /// Exclusive GPUs, first in, first out: what everything is compared with.
 #[must_use]
 pub fn exclusive(workload: &Workload, cluster: &Cluster, seed: u64) -> Option<RunResult> {

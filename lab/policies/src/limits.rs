@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::bound::{Bound, Bounds, Starts};
-use crate::figures::{Figures, exclusive, geometric_mean, ratio};
-use crate::search::{Budget, Objective, late, search};
+use crate::compare::alone;
+use crate::figures::{Figures, geometric_mean, late, ratio};
+use crate::search::{Budget, Objective, search};
 use crate::traces::Named;
 use carma_core::model::SharingMode;
 use carma_sim::event::Cluster;
@@ -134,8 +135,7 @@ pub const SHARING: [SharingMode; 2] = [SharingMode::Mps, SharingMode::TimeSlice]
 /// # Errors
 /// A linear program that could not be solved.
 pub fn case(it: &Named, cluster: &Cluster, sharing: SharingMode, budget: &Budget) -> Result<Case, Error> {
-    let exclusive = exclusive(&it.workload, cluster, budget.seed)
-        .ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))?;
+    let exclusive = alone(&it.workload, cluster, budget.seed)?;
     let known = Known::new(&it.workload, cluster, sharing, budget.seed);
     let begin = Instant::now();
     let (bounds, no_bound) = match Bounds::new(&known) {

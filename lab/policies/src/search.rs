@@ -6,6 +6,7 @@
 //!
 //! The same seed finds the same, whatever the number of threads: the chains do not know of each other.
 
+use crate::figures::late;
 use crate::threads::on_threads;
 use carma_sim::event::clairvoyant::{Known, Placement, Rates, Rules, play};
 use carma_sim::event::outcome::{RunResult, Summary};
@@ -71,12 +72,6 @@ impl Objective {
         let value = value + if is_kept { 0.0 } else { 1e2 * (1.0 + late) };
         value + 1e4 * exclusive.completed.saturating_sub(run.completed) as f64
     }
-}
-
-/// The most by which a job starts later than in the other run, over that one's makespan.
-#[must_use]
-pub fn late(run: &RunResult, exclusive: &RunResult) -> f64 {
-    ratio(run.latest_behind(exclusive).0 as f64 / 1000.0, exclusive.summary.makespan_s)
 }
 
 fn ratio(a: f64, b: f64) -> f64 {

@@ -206,7 +206,7 @@ pub struct SeenMemory {
     /// Whether it rose again and again long after the start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub growing: bool,
-    /// The longest time in which nobody looked: the daemon was down, or its disk full.
+    /// The longest time without a look: the daemon was down, or its disk full.
     #[serde(default, skip_serializing_if = "Millis::is_zero")]
     pub unseen: Millis,
 }

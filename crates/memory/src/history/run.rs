@@ -11,7 +11,7 @@ pub struct Observed {
     pub active_ms: u64,
     /// How long before its end the peak was last raised, ms.
     pub still_ms: u64,
-    /// The longest time in which nobody looked, ms.
+    /// The longest time between two looks, or from the last one to the end, ms.
     pub unseen_ms: u64,
     /// Whether its command returned 0.
     pub completed: bool,

@@ -200,15 +200,9 @@ impl Signature {
     /// Of a task.
     #[must_use]
     pub fn of(facts: &Facts<'_>) -> Self {
-        let split;
-        let words = match facts.command {
-            // `sh -c LINE`, which is what --wrap makes: compared word by word as well.
-            [shell, c, line] if is_shell(shell, c) => {
-                split = line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-                &split[..]
-            }
-            words => words,
-        };
+        // A line for a shell is compared word by word as well.
+        let split = shell_words(facts.command);
+        let words = split.as_deref().unwrap_or(facts.command);
         let Words { kept, batch, mut length } = normalise(words);
         // In whatever order they stand.
         length.sort();
@@ -264,35 +258,41 @@ fn script(words: &[String]) -> String {
 }
 
 fn normalise(words: &[String]) -> Words {
-    let mut kept = Vec::with_capacity(words.len());
     let (mut batch, mut length) = (None, Vec::new());
-    let mut rest = words.iter();
+    let kept = without(words, |name, given| {
+        let sizes = BATCH.binary_search(&name).is_ok();
+        let size = given.filter(|_| sizes).and_then(|v| v.parse::<u64>().ok()).filter(|n| *n > 0);
+        let Some(given) = given.filter(|_| size.is_some() || is_neutral(name)) else { return false };
+        batch = size.or(batch);
+        if LENGTH.binary_search(&name).is_ok() {
+            length.push(format!("{name} {given}"));
+        }
+        true
+    });
+    Words { kept, batch, length }
+}
+
+fn is_neutral(name: &str) -> bool {
+    NEUTRAL.binary_search(&name).is_ok()
+}
+
+/// The words without the options that are to be dropped, by name and value; the value of a dropped option goes with it.
+fn without(words: &[String], mut drops: impl FnMut(&str, Option<&str>) -> bool) -> Vec<String> {
+    let (mut kept, mut rest) = (Vec::with_capacity(words.len()), words.iter());
     while let Some(word) = rest.next() {
         let Some((name, value)) = option(word) else {
             kept.push(word.clone());
             continue;
         };
-        let neutral = NEUTRAL.binary_search(&name.as_str()).is_ok();
-        let sizes = BATCH.binary_search(&name.as_str()).is_ok();
         // `key=value` without dashes carries its value; so does `--key=value`.
-        let following = || rest.as_slice().first().filter(|next| option(next).is_none()).cloned();
-        let given = value.clone().or_else(following);
-        let size = given.as_deref().filter(|_| sizes).and_then(|v| v.parse::<u64>().ok()).filter(|n| *n > 0);
-        if size.is_some() || (neutral && given.is_some()) {
-            batch = size.or(batch);
-            if LENGTH.binary_search(&name.as_str()).is_ok()
-                && let Some(given) = &given
-            {
-                length.push(format!("{name} {given}"));
-            }
-            if value.is_none() {
-                let _ = rest.next();
-            }
-            continue;
+        let following = rest.as_slice().first().filter(|next| option(next).is_none());
+        if !drops(&name, value.as_ref().or(following).map(String::as_str)) {
+            kept.push(word.clone());
+        } else if value.is_none() {
+            let _ = rest.next();
         }
-        kept.push(word.clone());
     }
-    Words { kept, batch, length }
+    kept
 }
 
 /// The words of a command that say what it does to a GPU while it runs. What is left out are options that say how long it runs, how fast
@@ -300,33 +300,22 @@ fn normalise(words: &[String]) -> Words {
 /// taken apart only where something is left out of it.
 #[must_use]
 pub fn doing(command: &[String]) -> Vec<String> {
-    let drops = |words: &[String]| {
-        let (mut kept, mut rest) = (Vec::with_capacity(words.len()), words.iter());
-        while let Some(word) = rest.next() {
-            let said = option(word).filter(|(name, _)| {
-                NEUTRAL.binary_search(&name.as_str()).is_ok() && !FEEDING.contains(&name.as_str())
-            });
-            let follows = rest.as_slice().first().is_some_and(|next| option(next).is_none());
-            match said {
-                Some((_, Some(_))) => {}
-                Some((_, None)) if follows => drop(rest.next()),
-                _ => kept.push(word.clone()),
-            }
-        }
-        kept
+    let doing = |words: &[String]| {
+        without(words, |name, given| given.is_some() && is_neutral(name) && !FEEDING.contains(&name))
     };
-    let [shell, c, line] = command else { return drops(command) };
-    if !is_shell(shell, c) {
-        return drops(command);
-    }
-    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let kept = drops(&words);
-    if kept.len() == words.len() { command.to_vec() } else { [vec![shell.clone(), c.clone()], kept].concat() }
+    let Some(words) = shell_words(command) else { return doing(command) };
+    let kept = doing(&words);
+    if kept.len() == words.len() { command.to_vec() } else { [&command[..2], &kept].concat() }
 }
 
-/// Whether `sh -c LINE` begins so.
-fn is_shell(shell: &str, c: &str) -> bool {
-    c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh")
+/// The words of LINE in `sh -c LINE`, which is what --wrap makes.
+fn shell_words(command: &[String]) -> Option<Vec<String>> {
+    match command {
+        [shell, c, line] if c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh") => {
+            Some(line.split_whitespace().map(str::to_owned).collect())
+        }
+        _ => None,
+    }
 }
 
 /// Name of an option in one spelling, and the value that stands in the same word.

@@ -118,7 +118,7 @@ enum Assumption {
     Constant { field: usize, value: f64 },
     /// Nothing is known of its memory.
     NoMemory,
-    /// Its memory counts as measured in earlier runs, since nobody forecasts any.
+    /// Its memory counts as measured in earlier runs, since there is no forecast of any.
     Measured,
     /// The largest of its list of memory stands for each GPU.
     Resized,
