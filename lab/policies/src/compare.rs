@@ -1,7 +1,7 @@
 //! Policies side by side: on CARMA's traces beside bound and search, on made-up traces by load, and on a few days of Philly.
 
 use crate::Error;
-use crate::figures::{Figures, exclusive, late};
+use crate::figures::{Figures, alone, late};
 use crate::limits::SHARING;
 use crate::threads::on_threads;
 use crate::traces::{self, MACHINE, Named};
@@ -205,10 +205,6 @@ fn row(name: &str, pairs: &[Pair]) -> Row {
         lost: lost.sum(),
         later: pairs.iter().map(|it| late(it.run, it.exclusive)).fold(0.0, f64::max),
     }
-}
-
-pub(crate) fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {
-    exclusive(workload, cluster, seed).ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))
 }
 
 /// Every preset and baseline on CARMA's traces, under each way of sharing, and `adaptive` with more, less and wrong knowledge.

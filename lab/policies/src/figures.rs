@@ -1,5 +1,6 @@
 //! The figures of a run that are compared.
 
+use crate::Error;
 use carma_core::model::SharingMode;
 use carma_core::policy::presets;
 use carma_sim::event::outcome::{RunResult, Summary};
@@ -98,4 +99,9 @@ pub fn exclusive(workload: &Workload, cluster: &Cluster, seed: u64) -> Option<Ru
     let policy = presets::by_name("exclusive")?;
     let setup = Setup::new(policy, SharingMode::Mps, None, seed);
     Some(simulate(workload, cluster, &setup, &|_| ()))
+}
+
+/// The same where there has to be such a policy.
+pub(crate) fn alone(workload: &Workload, cluster: &Cluster, seed: u64) -> Result<RunResult, Error> {
+    exclusive(workload, cluster, seed).ok_or_else(|| Error("there is no policy `exclusive`".to_owned()))
 }

@@ -2,8 +2,7 @@
 
 use crate::Error;
 use crate::bound::{Bound, Bounds, Starts};
-use crate::compare::alone;
-use crate::figures::{Figures, geometric_mean, late, ratio};
+use crate::figures::{Figures, alone, geometric_mean, late, ratio};
 use crate::search::{Budget, Objective, search};
 use crate::traces::Named;
 use carma_core::model::SharingMode;

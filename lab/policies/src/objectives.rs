@@ -1,8 +1,8 @@
 //! The objectives of `adaptive` side by side: what each brings and costs, where four users share the GPUs.
 
 use crate::Error;
-use crate::compare::{LOADS, Size, alone, drawn};
-use crate::figures::{geometric_mean, ratio};
+use crate::compare::{LOADS, Size, drawn};
+use crate::figures::{alone, geometric_mean, ratio};
 use crate::threads::on_threads;
 use crate::traces::{self, MACHINE, Named};
 use carma_core::model::SharingMode;
