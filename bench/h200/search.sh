@@ -16,8 +16,8 @@ mkdir -p "$STATE"
         printf '\n[[task]]\nname = "lr-%02d"\nclass = "light"\nmodules = ["torch", "timm"]\nsolo_s = 8\nsteps = %d\n' "$at" "${STEPS:-340}"
         printf 'command = ["python3", "%s/search.py", "--lr", "%s", "--steps", "{steps}"]\n' \
             "$here" "$(awk -v at="$at" 'BEGIN { printf "%.5f", 0.0005 * 1.3 ^ at }')"
-        # The activity of one copy, as measured (docs/research/h200.md); how it divides its time is a guess.
-        printf 'virtual = ["--memory=2.4G", "--sm=0.11", "--gract=0.5", "--dram=0.03", "--work={work_s}s", "--startup=12s", "--loads-late"]\n'
+        # The activity of one copy, as measured (docs/research/h200.md).
+        printf 'virtual = ["--memory=2.4G", "--sm=0.13", "--gract=0.27", "--dram=0.02", "--work={work_s}s", "--startup=12s", "--loads-late"]\n'
     done
 } >"$STATE/search.toml"
 TASKS=$STATE/search.toml exec "$here/trace.sh"

@@ -45,15 +45,21 @@ if [ -n "${REHEARSE:-}" ]; then
     options+=(--gpus "virtual:${REHEARSE}xH200" --speed 20)
 fi
 
-# Whatever ends the call: what was measured is kept.
+# Whatever ends the call: what was measured is kept, also if nothing is asked before the end.
 keep() {
     if [ "$(realpath "$out")" != "$(realpath "$state")" ]; then
         for part in plays state daemons index.html jobs.csv summary.json; do
             cp -r "$state/$part" "$out/" 2>/dev/null || true
         done
         # Not every way to fetch results takes names with a plus.
-        tar -C "$state" -czf "$out/plays.tgz" plays
+        tar -C "$state" -czf "$out/plays.tgz" plays 2>/dev/null || true
     fi
 }
-trap keep EXIT
+now_and_then() {
+    while sleep 20; do
+        keep
+    done
+}
+now_and_then >/dev/null 2>&1 &
+trap 'kill %1 2>/dev/null || true; keep' EXIT
 "$carma" bench trace "${options[@]}" -o "$state"

@@ -629,12 +629,12 @@ pub(crate) struct VirtualTaskArgs {
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub(crate) exit_code: u8,
     /// How it tells of its steps, ten a second of work when alone: lines now and then, a bar, a datagram each to
-    /// CARMA_PROGRESS, the count in the file CARMA_HEARTBEAT, or not at all
-    #[arg(long, value_name = "HOW", default_value = "lines",
+    /// CARMA_PROGRESS, the count in the file CARMA_HEARTBEAT, or not at all [default: lines; of a server: silent]
+    #[arg(long, value_name = "HOW",
         value_parser = PossibleValuesParser::new(["lines", "bar", "datagrams", "file", "silent"]))]
-    pub(crate) progress: String,
+    pub(crate) progress: Option<String>,
     /// Be a server: print how long each request took, ten a second when alone, each this long then
-    #[arg(long, value_name = "TIME", value_parser = parse::latency, conflicts_with = "progress")]
+    #[arg(long, value_name = "TIME", value_parser = parse::latency)]
     pub(crate) latency: Option<u32>,
     /// Let SIGTERM pass without effect
     #[arg(long)]

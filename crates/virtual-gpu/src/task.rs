@@ -51,6 +51,8 @@ pub struct TaskSpec {
     pub exit_code: u8,
     /// How it tells of its steps.
     pub progress: Progress,
+    /// As a server does it prints how long each request took: a step is a request, whose latency alone is this, microseconds.
+    pub latency_us: Option<u32>,
     /// Lets SIGTERM pass without effect. Works when no other thread of the process takes signals:
     /// call [`run`] before any is started.
     pub ignore_term: bool,
@@ -76,6 +78,7 @@ impl Default for TaskSpec {
             grow: None,
             exit_code: 0,
             progress: Progress::Lines,
+            latency_us: None,
             ignore_term: false,
         }
     }
@@ -92,8 +95,6 @@ pub enum Progress {
     Datagrams(PathBuf),
     /// The count, written over itself in this file (`CARMA_HEARTBEAT`).
     File(PathBuf),
-    /// As a server does that prints how long each request took: a step is a request, whose latency alone is so many microseconds.
-    Requests(u32),
     /// Not at all.
     Silent,
 }
@@ -832,10 +833,18 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Tells that this many steps are done. That nobody listens stops nothing.
-    fn tell_steps(&mut self, done: f64, steps: f64) {
-        let new = (done - self.told).max(0.0);
-        self.told = done;
+    /// Tells how long new requests took, if it is a server.
+    fn tell_requests(&mut self, new: f64) {
+        let Some(alone_us) = self.spec.latency_us else { return };
+        let ms = f64::from(alone_us) / 1000.0 / self.speed_now().max(1e-3);
+        for _ in 0..new as u64 {
+            let _ = writeln!(self.out, "latency {ms:.3} ms");
+        }
+        let _ = self.out.flush();
+    }
+
+    /// Tells that this many steps are done, and so many of them new. That nobody listens stops nothing.
+    fn tell_steps(&mut self, done: f64, new: f64, steps: f64) {
         match &self.spec.progress {
             Progress::Bar => {
                 let pace = self.speed_now() * STEPS_PER_SECOND * self.speed;
@@ -858,13 +867,6 @@ impl<'a> Task<'a> {
             }
             Progress::File(file) => {
                 let _ = std::fs::write(file, format!("{done:.0}"));
-            }
-            Progress::Requests(alone_us) => {
-                let ms = f64::from(*alone_us) / 1000.0 / self.speed_now().max(1e-3);
-                for _ in 0..new as u64 {
-                    let _ = writeln!(self.out, "latency {ms:.3} ms");
-                }
-                let _ = self.out.flush();
             }
             Progress::Lines | Progress::Silent => {}
         }
@@ -890,10 +892,13 @@ impl<'a> Task<'a> {
         }
         let steps = (self.spec.work_s * STEPS_PER_SECOND).ceil().max(1.0);
         let share = if self.spec.work_s > 0.0 { (self.work / self.spec.work_s).min(1.0) } else { 1.0 };
+        // Waking late, it may have done several at once.
+        let done = (self.work * STEPS_PER_SECOND + REACHED).floor();
+        let new = (done.min(steps) - self.told).max(0.0);
+        self.told = done.min(steps);
+        self.tell_requests(new);
         if self.spec.progress != Progress::Lines {
-            // Waking late, it may have done several at once.
-            let done = (self.work * STEPS_PER_SECOND + REACHED).floor();
-            self.tell_steps(done.min(steps), steps);
+            self.tell_steps(self.told, new, steps);
             self.next_line = (done + 1.0) / STEPS_PER_SECOND;
             return;
         }

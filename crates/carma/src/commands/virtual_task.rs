@@ -27,13 +27,13 @@ fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskS
     let seconds = |span: Millis| span.0 as f64 / 1000.0;
     // Like a script with the line of the manual in it, it runs as well where nobody counts.
     let to = |name| var(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let progress = match (args.latency, args.progress.as_str()) {
-        (Some(alone_us), _) => Progress::Requests(alone_us),
-        (None, "lines") => Progress::Lines,
-        (None, "bar") => Progress::Bar,
-        (None, "datagrams") => to(ENV_SOCKET).map_or(Progress::Silent, Progress::Datagrams),
-        (None, "file") => to(ENV_FILE).map_or(Progress::Silent, Progress::File),
-        (None, _) => Progress::Silent,
+    let default = if args.latency.is_some() { "silent" } else { "lines" };
+    let progress = match args.progress.as_deref().unwrap_or(default) {
+        "lines" => Progress::Lines,
+        "bar" => Progress::Bar,
+        "datagrams" => to(ENV_SOCKET).map_or(Progress::Silent, Progress::Datagrams),
+        "file" => to(ENV_FILE).map_or(Progress::Silent, Progress::File),
+        _ => Progress::Silent,
     };
     TaskSpec {
         memory: args.memory,
@@ -52,6 +52,7 @@ fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskS
         }),
         exit_code: args.exit_code,
         progress,
+        latency_us: args.latency,
         ignore_term: args.ignore_term,
     }
 }
@@ -78,7 +79,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let words = "--memory 9G --sm 0.6 --gract 0.7 --occupancy 0.2 --dram 0.1 --work 90s --startup 0 --loads-late \
-                     --fault-after 5s --grow-to 12G --grow-after 500ms --grow-over 2s --exit-code 3 --progress file --ignore-term";
+                     --fault-after 5s --grow-to 12G --grow-after 500ms --grow-over 2s --exit-code 3 --progress file --latency 8ms --ignore-term";
         let expected = TaskSpec {
             memory: MiB::gib(9),
             sm: 0.6,
@@ -92,8 +93,16 @@ mod tests {
             grow: Some(Growth { after_s: 0.5, over_s: 2.0, to: MiB::gib(12) }),
             exit_code: 3,
             progress: Progress::File("/CARMA_HEARTBEAT".into()),
+            latency_us: Some(8_000),
             ignore_term: true,
         };
         assert_eq!(of(&words.split_whitespace().collect::<Vec<_>>()), expected);
+    }
+
+    #[test]
+    fn a_server_tells_of_steps_where_it_is_asked_to() {
+        let server = |words: &[&str]| of(&[&["--latency=8ms"], words].concat()).progress;
+        assert_eq!(server(&[]), Progress::Silent);
+        assert_eq!(server(&["--progress", "lines"]), Progress::Lines);
     }
 }

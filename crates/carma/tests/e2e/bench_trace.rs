@@ -320,6 +320,19 @@ fn limits_of_jobs_are_counted_where_there_are_any() {
 }
 
 #[test]
+fn the_latency_of_a_server_alone_is_in_its_row() {
+    let tasks = "[[task]]\nname = 'server'\ncommand = ['/no/such/program']\n\
+                 virtual = ['--work=40s', '--startup=2s', '--latency=30ms', '--progress=lines']\n";
+    let args = ["--gpus", "virtual:1xA100-40GB", "--speed", "8", "--jobs", "1", "--policy", "adaptive"];
+    let bench = Bench::new(tasks, &args);
+    bench.run("out", &["--limit", "server=90ms"]);
+    let alone = bench.play("out", "adaptive-1.json").jobs[0].latency_alone_ms.unwrap();
+    assert!((29.0..31.0).contains(&alone), "{alone}");
+    let rows = std::fs::read_to_string(bench.path("out").join("jobs.csv")).unwrap();
+    assert!(rows.contains(&format!(",{alone:.3}\n")), "{rows}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let bench = Bench::on_virtual(&[]);
     for (args, part) in [

@@ -384,11 +384,18 @@ fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> Su
     }
 }
 
+/// A text without its numbers.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c.is_ascii_digit() || c == '.').filter(|part| !part.is_empty())
+}
+
 impl Submitted {
-    /// Keeps the reason of its state where the state or the reason's code has changed.
+    /// Keeps the reason of its state where the state or the reason has changed in more than numbers.
     fn hear(&mut self, view: &JobView, now_ms: u64) {
-        let is_news =
-            self.said.last().is_none_or(|last| (&last.state, &last.code) != (&view.state, &view.reason.code));
+        let is_news = self.said.last().is_none_or(|last| {
+            (&last.state, &last.code) != (&view.state, &view.reason.code)
+                || !words(&last.text).eq(words(&view.reason.text))
+        });
         if is_news && self.said.len() < MOST_SAID {
             self.said.push(Said {
                 at_s: now_ms as f64 / 1000.0,
@@ -461,6 +468,7 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
         ended_s: view.ended_ms.map(at),
         peak_mib: view.memory_peak_mib,
         limit_kept: view.limit_kept,
+        latency_alone_ms: view.latency_alone_ms,
         first_step_s: job.log.first_step_ms.map(&since),
         attempts: detail.attempts.iter().map(attempt).collect(),
         said: job.said.iter().map(|said| Said { at_s: since(said.at_s * 1000.0), ..said.clone() }).collect(),

@@ -186,9 +186,12 @@ pub struct Job {
     /// How its limit was kept; absent: it has none, or it was never measured beside others for a whole window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_kept: Option<LimitKeptView>,
+    /// 99th percentile of its latency alone, milliseconds, of a job with a limit of it; absent: it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_alone_ms: Option<f64>,
     /// Its attempts.
     pub attempts: Vec<Attempt>,
-    /// The reasons that carma gave, a row each time that the code changed: why it waited, why it was placed where it was.
+    /// The reasons that carma gave, a row each time that more than numbers changed: why it waited, why it was placed where it was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub said: Vec<Said>,
 }

@@ -203,6 +203,7 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
         "limit_windows",
         "limit_beyond",
         "limit_in_a_row",
+        "latency_alone_ms",
     ])?;
     let seconds = |value: Option<f64>| value.map_or_else(String::new, |s| format!("{s:.3}"));
     let number = |value: Option<u64>| value.map_or_else(String::new, |n| n.to_string());
@@ -241,6 +242,7 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
                 number(job.limit_kept.map(|kept| kept.windows.into())),
                 number(job.limit_kept.map(|kept| kept.beyond.into())),
                 number(job.limit_kept.map(|kept| kept.longest.into())),
+                job.latency_alone_ms.map_or_else(String::new, |ms| format!("{ms:.3}")),
             ])?;
         }
     }
