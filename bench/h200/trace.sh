@@ -56,7 +56,7 @@ keep() {
     fi
 }
 now_and_then() {
-    while sleep 20; do
+    while sleep 5 && kill -0 $$; do
         keep
     done
 }
