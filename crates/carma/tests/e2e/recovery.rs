@@ -215,7 +215,8 @@ fn processes_that_share_mps_with_others_are_stopped_and_killed_at_once_where_the
     let told = |tasks: &[&str]| {
         let _ = std::fs::remove_file(&file);
         let tasks = tasks.join(" & ");
-        let line = format!("trap 'touch {}; exit 143' TERM; {tasks} & wait", file.display());
+        // The tasks may be told, and over, before the shell is.
+        let line = format!("trap 'touch {}; exit 143' TERM; {tasks} & wait; sleep 1", file.display());
         let id =
             daemon.submit(SubmitRequest { gpu_memory_mib: Some(4096), ..job(&["/bin/sh", "-c", &line]) });
         holds(&daemon, id, 1024 * tasks.matches("virtual-task").count() as u64);
