@@ -186,10 +186,20 @@ pub struct Had {
     /// Of the time, that of which the energy is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unmetered: Millis,
+    /// Of its progress, what was start-up on GPUs whose floor is known ([`crate::state::Tally`]).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    starting: Millis,
+    /// What these GPUs draw in that time with nothing on them, millijoules.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    starting_mj: u64,
 }
 
 fn is_zero(time: &Millis) -> bool {
     *time == Millis::ZERO
+}
+
+const fn is_nothing(mj: &u64) -> bool {
+    *mj == 0
 }
 
 impl Had {
@@ -201,6 +211,12 @@ impl Had {
     pub(crate) fn charge(&mut self, span: Millis, pace: Fraction) {
         self.held = self.held + span;
         self.progress = self.progress.saturating_add(span.0.saturating_mul(u64::from(pace.0)));
+    }
+
+    /// A part of a span that was charged was start-up, on a GPU that draws this with nothing on it, milliwatts.
+    pub(crate) fn starts(&mut self, span: Millis, floor_mw: u64) {
+        self.starting = self.starting + span;
+        self.starting_mj = self.starting_mj.saturating_add(span.0.saturating_mul(floor_mw) / 1000);
     }
 
     /// So much time alone on a GPU would have brought as much: as measured, else as predicted, else 1 over the number of jobs.
@@ -215,11 +231,13 @@ impl Had {
         (self.energy_mj > 0 || self.unmetered < self.held).then_some(self.energy_mj)
     }
 
-    /// Energy that the same progress would have taken alone, millijoules, at this power alone in milliwatts.
+    /// Energy that the same progress would have taken alone, millijoules, at this power of its work alone in milliwatts. In start-up it
+    /// is taken to do nothing on its GPUs.
     #[must_use]
     pub fn alone_mj(&self, power_mw: u32) -> u64 {
-        let mj = u128::from(self.progress().0) * u128::from(power_mw) / 1000;
-        u64::try_from(mj).unwrap_or(u64::MAX)
+        let works = self.progress().since(self.starting);
+        let mj = u128::from(works.0) * u128::from(power_mw) / 1000;
+        u64::try_from(mj).unwrap_or(u64::MAX).saturating_add(self.starting_mj)
     }
 
     /// Both together.
@@ -230,6 +248,8 @@ impl Had {
             progress: self.progress.saturating_add(other.progress),
             energy_mj: self.energy_mj.saturating_add(other.energy_mj),
             unmetered: self.unmetered + other.unmetered,
+            starting: self.starting + other.starting,
+            starting_mj: self.starting_mj.saturating_add(other.starting_mj),
         }
     }
 }

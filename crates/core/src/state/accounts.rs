@@ -255,6 +255,9 @@ impl Accounts {
             account.charge(from, span, charged, pace, options);
             let had = self.jobs.entry(load.job).or_default();
             had.charge(span, pace);
+            if let Some(floor_mw) = meter.floor_mw() {
+                had.starts(starts_until.since(from).min(span), floor_mw);
+            }
             if meter.is_read() {
                 meter.owes(load.job, load.uid, span, charged);
             } else {
@@ -580,6 +583,31 @@ mod tests {
         charge(&mut accounts, &parts[1..], Millis(HOUR.0 * 5), &options);
         assert_eq!(accounts.leave(JobId(2), 2, &[gpu], Some(1)).unmetered, HOUR + HOUR);
         assert_eq!(accounts.users[&2].alone_of_mj, 0, "part of it is not known");
+    }
+
+    #[test]
+    fn start_up_would_draw_the_floor_alone() {
+        let mut accounts = accounts(&[(1, 50)]);
+        let (options, gpu) = (Options::default(), GpuId(0));
+        let starts = |accounts: &mut Accounts, now| {
+            let load = Load { job: JobId(1), uid: 1, memory: 1, activity: None };
+            let part = Part { pace: Fraction::percent(50), starts_until: Millis::secs(50), load };
+            accounts.charge(gpu, vec![part], Others::None, now, &options);
+        };
+        let alone = |accounts: &Accounts| accounts.jobs[&JobId(1)].alone_mj(300_000);
+        // No floor is known: ten seconds at its power.
+        charge(&mut accounts, &[], Millis::secs(10), &options);
+        starts(&mut accounts, Millis::secs(20));
+        assert_eq!(alone(&accounts), 3_000_000);
+        // With nothing on it the GPU draws 100 W.
+        accounts.read(gpu, 0, Millis::secs(20), &options);
+        charge(&mut accounts, &[], Millis::secs(40), &options);
+        accounts.read(gpu, 2_000_000, Millis::secs(40), &options);
+        // Ten seconds of start-up, and half of thirty of work.
+        starts(&mut accounts, Millis::secs(80));
+        assert_eq!(alone(&accounts), 3_000_000 + 1_000_000 + 4_500_000);
+        let twice = accounts.jobs[&JobId(1)].with(accounts.jobs[&JobId(1)]);
+        assert_eq!(twice.alone_mj(300_000), 17_000_000);
     }
 
     #[test]

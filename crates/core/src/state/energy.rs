@@ -164,6 +164,11 @@ impl Meter {
         self.read.is_some()
     }
 
+    /// Power with nothing on the GPU, milliwatts, if such a time was seen.
+    pub(super) const fn floor_mw(&self) -> Option<u64> {
+        self.floor_mw
+    }
+
     /// These were there for a span that ends now.
     pub(super) fn passed(&mut self, span: Millis, loads: &[Load], others: Others) {
         let us = span.0.saturating_mul(1000);
