@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Several measurements at the same time, each on a GPU of its own: line N of standard input is run with GPU N and with OUT/N for its results.
+# Runs several measurements at the same time, each on its own GPU: line N of standard input, counted from 0, runs as a shell command with
+# CUDA_VISIBLE_DEVICES=N, and its results go to OUT/N.
 #
 #     OUT=results bench/h200/beside.sh <<'LINES'
 #     POLICIES=exclusive STATE=target/search bench/h200/search.sh
 #     target/release/carma bench collocation --only resnet50-64px --budget 545s -o $OUT
 #     LINES
 #
-# What they print is in OUT/N/log, and its last lines are printed when all are over. They share the host's processors and disk; nothing else.
+# Output goes to OUT/N/log; the last lines of each log are printed at the end. The measurements share the host's processors, memory and disk.
 set -uo pipefail
 out=$(realpath "${OUT:-results}")
 at=0

@@ -45,7 +45,7 @@ if [ -n "${REHEARSE:-}" ]; then
     options+=(--gpus "virtual:${REHEARSE}xH200" --speed 20)
 fi
 
-# Whatever ends the call: what was measured is kept, also if nothing is asked before the end.
+# Results are copied every few seconds and at the end, since a call may be killed without a chance to clean up.
 keep() {
     if [ "$(realpath "$out")" != "$(realpath "$state")" ]; then
         for part in plays state daemons index.html jobs.csv summary.json; do
@@ -55,11 +55,11 @@ keep() {
         tar -C "$state" -czf "$out/plays.tgz" plays 2>/dev/null || true
     fi
 }
-now_and_then() {
+keep_copying() {
     while sleep 5 && kill -0 $$; do
         keep
     done
 }
-now_and_then >/dev/null 2>&1 &
+keep_copying >/dev/null 2>&1 &
 trap 'kill %1 2>/dev/null || true; keep' EXIT
 "$carma" bench trace "${options[@]}" -o "$state"

@@ -51,7 +51,7 @@ pub struct TaskSpec {
     pub exit_code: u8,
     /// How it tells of its steps.
     pub progress: Progress,
-    /// As a server does it prints how long each request took: a step is a request, whose latency alone is this, microseconds.
+    /// The task is a server: it prints the latency of each request (a step). Latency alone, microseconds.
     pub latency_us: Option<u32>,
     /// Lets SIGTERM pass without effect. Works when no other thread of the process takes signals:
     /// call [`run`] before any is started.
@@ -833,7 +833,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Tells how long new requests took, if it is a server.
+    /// Prints the latency of each new request, if the task is a server.
     fn tell_requests(&mut self, new: f64) {
         let Some(alone_us) = self.spec.latency_us else { return };
         let ms = f64::from(alone_us) / 1000.0 / self.speed_now().max(1e-3);
@@ -843,7 +843,7 @@ impl<'a> Task<'a> {
         let _ = self.out.flush();
     }
 
-    /// Tells that this many steps are done, and so many of them new. That nobody listens stops nothing.
+    /// Reports progress: `done` of `steps` steps, `new` of them since the last report. A missing listener is no error.
     fn tell_steps(&mut self, done: f64, new: f64, steps: f64) {
         match &self.spec.progress {
             Progress::Bar => {

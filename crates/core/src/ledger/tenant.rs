@@ -4,7 +4,7 @@
 
 use crate::policy::Options;
 use crate::spec::JobId;
-use crate::units::{Fraction, MiB, Millis};
+use crate::units::{Fraction, MiB, Millis, is_zero};
 use crate::windows::{Metric, WindowSummary};
 use serde::{Deserialize, Serialize};
 
@@ -148,10 +148,6 @@ pub struct Growth {
     /// The longest time between two looks.
     #[serde(default, skip_serializing_if = "Millis::is_zero")]
     pub unseen: Millis,
-}
-
-const fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 /// With static shapes memory reaches its peak within the first steps, the first evaluation and the

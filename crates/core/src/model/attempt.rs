@@ -5,7 +5,7 @@ use super::suspension::Absence;
 use crate::explain::{Filling, Reason};
 use crate::ledger::{Alone, SeenMemory};
 use crate::spec::{GpuId, JobId, SharingMode};
-use crate::units::{Fraction, MiB, Millis};
+use crate::units::{Fraction, MiB, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -186,20 +186,12 @@ pub struct Had {
     /// Of the time, that of which the energy is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unmetered: Millis,
-    /// Of its progress, what was start-up on GPUs whose floor is known ([`crate::state::Tally`]).
+    /// The part of its progress that was start-up, on GPUs whose idle power is known.
     #[serde(default, skip_serializing_if = "is_zero")]
     starting: Millis,
-    /// What these GPUs draw in that time with nothing on them, millijoules.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    /// Energy of these GPUs over that time at their idle power, millijoules.
+    #[serde(default, skip_serializing_if = "is_zero")]
     starting_mj: u64,
-}
-
-fn is_zero(time: &Millis) -> bool {
-    *time == Millis::ZERO
-}
-
-const fn is_nothing(mj: &u64) -> bool {
-    *mj == 0
 }
 
 impl Had {
@@ -213,7 +205,7 @@ impl Had {
         self.progress = self.progress.saturating_add(span.0.saturating_mul(u64::from(pace.0)));
     }
 
-    /// A part of a span that was charged was start-up, on a GPU that draws this with nothing on it, milliwatts.
+    /// Of a span that was charged, this part was start-up. `floor_mw`: the GPU's idle power, milliwatts.
     pub(crate) fn starts(&mut self, span: Millis, floor_mw: u64) {
         self.starting = self.starting + span;
         self.starting_mj = self.starting_mj.saturating_add(span.0.saturating_mul(floor_mw) / 1000);
@@ -231,8 +223,8 @@ impl Had {
         (self.energy_mj > 0 || self.unmetered < self.held).then_some(self.energy_mj)
     }
 
-    /// Energy that the same progress would have taken alone, millijoules, at this power of its work alone in milliwatts. In start-up it
-    /// is taken to do nothing on its GPUs.
+    /// Energy that the same progress would have taken alone, millijoules. `power_mw`: power of a GPU while the job works alone on it,
+    /// milliwatts; start-up counts at idle power.
     #[must_use]
     pub fn alone_mj(&self, power_mw: u32) -> u64 {
         let works = self.progress().since(self.starting);

@@ -3,7 +3,7 @@
 //! What that means for the job is the state's to say.
 
 use crate::recovery::Evidence;
-use crate::units::{MiB, Millis};
+use crate::units::{MiB, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -109,11 +109,6 @@ pub struct HostUse {
     /// first process twice (Linux 6.1), so this is no number of processes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub oom_kills: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 impl HostUse {

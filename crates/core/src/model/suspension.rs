@@ -3,7 +3,7 @@
 use super::EndCause;
 use crate::ledger::Tenant;
 use crate::spec::{GpuId, JobId};
-use crate::units::{MiB, Millis};
+use crate::units::{MiB, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -67,10 +67,6 @@ pub struct Suspension {
     /// Not to be tried again before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Millis>,
-}
-
-const fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 impl Suspension {

@@ -11,14 +11,10 @@ use super::energy::{Load, Meter, Others, Tally};
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, Had, Job, JobId, SharingMode, User};
 use crate::policy::Options;
-use crate::units::{Fraction, Millis};
+use crate::units::{Fraction, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-const fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
 
 /// What one user has had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

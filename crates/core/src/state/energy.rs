@@ -16,7 +16,7 @@
 
 use crate::ledger::Gpu;
 use crate::model::JobId;
-use crate::units::Millis;
+use crate::units::{Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -37,10 +37,6 @@ pub struct Tally {
     /// Times that the counter began anew: what it had counted since the reading before is lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resets: u64,
-}
-
-const fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 impl Tally {

@@ -28,6 +28,8 @@ const STAYING: Duration = Duration::from_secs(3);
 const ENDING: Duration = Duration::from_secs(40);
 /// Most reasons that are kept of a job.
 const MOST_SAID: usize = 200;
+/// Up to this number of reasons also those are kept that differ from the last one in words alone; the rest is for new codes.
+const MOST_REWORDED: usize = 50;
 /// What is kept of what a failed job printed, bytes.
 const LAST_WORDS: u64 = 600;
 
@@ -392,11 +394,13 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 impl Submitted {
     /// Keeps the reason of its state where the state or the reason has changed in more than numbers.
     fn hear(&mut self, view: &JobView, now_ms: u64) {
-        let is_news = self.said.last().is_none_or(|last| {
-            (&last.state, &last.code) != (&view.state, &view.reason.code)
-                || !words(&last.text).eq(words(&view.reason.text))
-        });
-        if is_news && self.said.len() < MOST_SAID {
+        let most = match self.said.last() {
+            Some(last) if (&last.state, &last.code) != (&view.state, &view.reason.code) => MOST_SAID,
+            Some(last) if words(&last.text).eq(words(&view.reason.text)) => 0,
+            Some(_) => MOST_REWORDED,
+            None => MOST_SAID,
+        };
+        if self.said.len() < most {
             self.said.push(Said {
                 at_s: now_ms as f64 / 1000.0,
                 state: view.state.clone(),
