@@ -129,7 +129,7 @@ impl Reason {
         match self {
             Self::PlacedIdle { gpus, .. } if gpus.len() == 1 => Some("the GPU was idle".to_owned()),
             Self::PlacedIdle { .. } => Some("the GPUs were idle".to_owned()),
-            Self::PlacedShared { gpus, free, neighbours, order, candidates, .. } => {
+            Self::PlacedShared { gpus, fullest, free, neighbours, order, candidates, .. } => {
                 let others = if *neighbours == 1 { "other" } else { "others" };
                 let mut text = if *candidates as usize > gpus.len() {
                     format!("{} of {candidates} that would do", order.describe())
@@ -137,6 +137,9 @@ impl Reason {
                     "no other would do".to_owned()
                 };
                 let _ = write!(text, "; {free} were free beside {neighbours} {others}");
+                if let Some(gpu) = fullest {
+                    let _ = write!(text, " on GPU {gpu}");
+                }
                 Some(text)
             }
             _ => None,

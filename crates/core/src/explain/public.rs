@@ -16,6 +16,7 @@ impl Reason {
                 gpus: _,
                 need: _,
                 source: _,
+                fullest: _,
                 free: _,
                 neighbours: _,
                 smact: _,

@@ -129,11 +129,14 @@ pub enum Reason {
         need: Option<MiB>,
         /// Where that number comes from.
         source: Option<NeedSource>,
-        /// Memory that was free on the first.
+        /// Of several, the fullest: all that follows is said of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fullest: Option<u32>,
+        /// Memory that was free there.
         free: MiB,
-        /// How many were on the first already: jobs, and processes that are not ours.
+        /// How many were there already: jobs, and processes that are not ours.
         neighbours: u32,
-        /// Risk of SMACT on the first, where known.
+        /// Risk of SMACT, where known.
         smact: Option<Fraction>,
         /// The order that chose.
         order: Order,
@@ -141,10 +144,10 @@ pub enum Reason {
         candidates: u32,
         /// How it shares.
         sharing: SharingMode,
-        /// Predicted progress of all jobs on the first. Journals say "foreseen".
+        /// Predicted progress of all jobs. Journals say "foreseen".
         #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "foreseen")]
         predicted: Vec<Predicted>,
-        /// Jobs on the first that are expected to be over before this one works: nothing is predicted of them.
+        /// Jobs that are expected to be over before this one works: nothing is predicted of them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         over: Vec<JobId>,
         /// The threads that it gets, where a limit of another job does not let it have all.

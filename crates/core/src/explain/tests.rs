@@ -60,6 +60,7 @@ fn all() -> Vec<Reason> {
             gpus,
             need: Some(m),
             source: Some(NeedSource::Declared),
+            fullest: Some(0),
             free: m,
             neighbours: 1,
             smact: Some(Fraction(1)),

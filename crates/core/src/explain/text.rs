@@ -140,6 +140,7 @@ impl fmt::Display for Reason {
                 gpus,
                 need,
                 source,
+                fullest,
                 free,
                 neighbours,
                 smact,
@@ -157,6 +158,9 @@ impl fmt::Display for Reason {
                     list(gpus),
                     count(*neighbours, "other")
                 )?;
+                if let Some(gpu) = fullest {
+                    write!(f, " on GPU {gpu}")?;
+                }
                 if let Some(smact) = smact {
                     write!(f, ", SMACT {smact}")?;
                 }

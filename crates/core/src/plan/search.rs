@@ -184,23 +184,28 @@ impl<'a> Slots<'a> {
 
     fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
         let gpus = self.indices(chosen);
-        let first = &self.slots[chosen[0]];
         let (need, source) = want.gets(self.largest(chosen), self.part(chosen, want));
         if chosen.iter().all(|i| self.slots[*i].idle) {
             return Reason::PlacedIdle { gpus, need, source: source.filter(NeedSource::is_news) };
         }
+        let beside = |slot: &Slot<'_>| slot.tenants + u32::try_from(slot.gpu.foreign().len()).unwrap_or(0);
+        let slots = chosen.iter().map(|i| &self.slots[*i]);
+        let Some(fullest) = slots.min_by_key(|slot| (std::cmp::Reverse(beside(slot)), slot.free)) else {
+            return Reason::PlacedIdle { gpus, need, source };
+        };
         Reason::PlacedShared {
+            fullest: (gpus.len() > 1).then_some(fullest.gpu.info.index),
             gpus,
             need,
             source,
-            free: first.free.unwrap_or_default(),
-            neighbours: first.tenants + u32::try_from(first.gpu.foreign().len()).unwrap_or(0),
-            smact: first.smact,
+            free: fullest.free.unwrap_or_default(),
+            neighbours: beside(fullest),
+            smact: fullest.smact,
             order,
             candidates,
             sharing: sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want))),
-            predicted: first.predicted(want),
-            over: first.over_before(want),
+            predicted: fullest.predicted(want),
+            over: fullest.over_before(want),
             threads: self.narrowed_for(want, chosen),
         }
     }
