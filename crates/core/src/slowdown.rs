@@ -207,7 +207,8 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
     let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
     let by_progress = state.options().policy.progress.is_some();
-    let (mut kinds, mut known) = (BTreeSet::new(), BTreeSet::new());
+    let smallest = state.gpus().iter().map(|gpu| gpu.info.memory).min().unwrap_or_default();
+    let (mut kinds, mut known) = (BTreeSet::new(), BTreeMap::new());
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
@@ -224,11 +225,15 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
         let Some(sharing) = sharing else { continue };
         let limited = limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
-        if !known.insert((job.class(), server, by_policy || limited)) {
+        // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
+        let needs = if at < FIRST { MiB::ZERO } else { least_need(state, job, smallest) };
+        let key = (job.class(), server, by_policy || limited);
+        if let Some(at) = known.get(&key) {
+            let candidate: &mut Candidate<'_> = &mut candidates[*at];
+            candidate.needs = candidate.needs.min(needs);
             continue;
         }
-        // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
-        let needs = if at < FIRST { MiB::ZERO } else { state.reservation_for(job).1.unwrap_or_default() };
+        known.insert(key, candidates.len());
         let others_over_by = if by_progress { state.startup(job).others_over_by() } else { Millis::ZERO };
         candidates.push(Candidate { job, class: job.class(), server, limited, needs, others_over_by });
         // Of each of these something is asked.
@@ -237,6 +242,15 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
         }
     }
     candidates
+}
+
+/// What a job needs free on any GPU; of a program that takes a share of its GPU's memory, on the smallest one.
+fn least_need(state: &State, job: &Job, smallest: MiB) -> MiB {
+    let need = match state.share_for(job) {
+        Some(_) => state.reservation_on(job, smallest).memory(),
+        None => state.reservation_for(job).1,
+    };
+    need.unwrap_or_default()
 }
 
 /// Whether others are on a GPU that a job might join.

@@ -318,8 +318,8 @@ pub enum Reason {
     OutOfMemoryRetry {
         /// Who is to blame.
         blame: Blame,
-        /// What the next attempt gets.
-        next: Floor,
+        /// What the next attempt gets; `None`: what any job gets of which no more is known.
+        next: Option<Floor>,
         /// Retries charged so far.
         retries: u32,
         /// How many it may have.

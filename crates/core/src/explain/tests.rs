@@ -126,7 +126,7 @@ fn all() -> Vec<Reason> {
         Reason::TimeLimit { limit: Millis(1) },
         Reason::OutOfMemoryRetry {
             blame: neighbour.clone(),
-            next: Floor::Memory(m),
+            next: Some(Floor::Memory(m)),
             retries: 1,
             max_retries: 2,
         },

@@ -287,7 +287,10 @@ impl fmt::Display for Reason {
             }
             Self::TimeLimit { limit } => write!(f, "over its time limit of {limit}"),
             Self::OutOfMemoryRetry { blame, next, retries, max_retries } => {
-                write!(f, "out of GPU memory: {blame}; retried with {next}")?;
+                write!(f, "out of GPU memory: {blame}; retried")?;
+                if let Some(next) = next {
+                    write!(f, " with {next}")?;
+                }
                 if blame.is_own_fault() {
                     write!(f, " (retry {retries} of {max_retries})")
                 } else {

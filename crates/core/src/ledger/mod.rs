@@ -222,6 +222,12 @@ impl Gpu {
         self.seen = Some(seen);
     }
 
+    /// Memory of all tenants but one, of which each has so much.
+    fn beside(&self, at: usize, of: impl Fn(&Tenant) -> Option<MiB>) -> MiB {
+        let others = self.tenants.iter().enumerate().filter(|(i, _)| *i != at);
+        others.filter_map(|(_, tenant)| of(tenant)).sum()
+    }
+
     /// Raises reservations that were too small: to the job's hard limit where the others leave that, else to what it takes now and a
     /// margin as far as they do. Then no job is placed on the GPU for a window (see the plan), since it may take still more.
     fn raise(&mut self, now: Millis, options: &Options) {
@@ -234,9 +240,7 @@ impl Gpu {
             if observed <= reserved {
                 continue;
             }
-            let others = self.tenants.iter().enumerate().filter(|(i, _)| *i != at);
-            let others: MiB = others.map(|(_, t)| t.reserved(self.info.memory)).sum();
-            let left = self.info.memory - others;
+            let left = self.info.memory - self.beside(at, |tenant| Some(tenant.reserved(self.info.memory)));
             // It cannot exceed its hard limit: where all of that can be reserved, the GPU stays open to other jobs.
             let bounded = tenant.limit.filter(|limit| (observed..=left).contains(limit));
             let wanted = bounded.unwrap_or(observed + tenant.margin(observed, options));
@@ -250,7 +254,10 @@ impl Gpu {
 
     /// Marks tenants that have settled and shrinks their reservations.
     fn settle(&mut self, now: Millis, options: &Options) {
-        for tenant in &mut self.tenants {
+        for at in 0..self.tenants.len() {
+            // One that was to have a part of what is free, and was then not held to it, may have taken more than the others leave.
+            let left = self.info.memory - self.beside(at, |tenant| tenant.reservation.memory());
+            let tenant = &mut self.tenants[at];
             let had_settled = tenant.settled;
             tenant.settled |= tenant.has_settled(now, options);
             let (true, Some(peak)) = (tenant.settled, tenant.peak) else {
@@ -264,7 +271,7 @@ impl Gpu {
             let shrunk = (peak + tenant.margin(peak, options)).min(self.info.memory);
             tenant.reservation = match tenant.reservation {
                 Reservation::Memory(m) => Reservation::Memory(m.min(shrunk)),
-                Reservation::Whole => Reservation::Memory(shrunk),
+                Reservation::Whole => Reservation::Memory(shrunk.min(left)),
                 Reservation::None => Reservation::None,
             };
         }

@@ -25,9 +25,12 @@ const AHEAD: usize = 32;
 const CACHED: usize = 4096;
 
 /// Where jobs go by length, kinds of jobs that are searched for in vain before the others have to wait for the next
-/// plan: a long queue of jobs that all differ would else be searched from end to end, and no predictions are asked for further ones. At 24
+/// plan, but for idle GPUs: a long queue of jobs that all differ would else be searched from end to end, and no predictions are asked for further ones. At 24
 /// kinds in place of 12 a simulation of Philly takes 1.5 times as long, with the same completion times (docs/research/tried.md).
 pub(super) const MOST_MISSES: usize = ASKED;
+
+/// Jobs behind these that are looked at for the sake of idle GPUs that none before them can use.
+const MOST_FOR_IDLE: usize = 1024;
 
 /// A plan for the sake of a job that will be over before another works is made no sooner than that.
 const SOON: Millis = Millis(1000);
@@ -87,6 +90,9 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     // How jobs that were searched for in vain start up.
     let mut starts = BTreeSet::new();
     let mut misses = 0;
+    let mut last = None;
+    // Jobs that may still be looked at where as many were searched for in vain as may be.
+    let mut for_idle = MOST_FOR_IDLE;
     let mut line = state.queue().line(now);
     let mut ahead = VecDeque::with_capacity(AHEAD);
     loop {
@@ -135,6 +141,21 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             continue;
         }
         let slots = places.slots();
+        if let Some(last) = last {
+            for_idle -= 1;
+            // It may yet be that an idle GPU waits for a prediction.
+            if let Some(found) = slots.find_idle(&want).and_then(|_| slots.find(&want).ok()) {
+                let placement = slots.place(job, &want, found);
+                takes.take(job);
+                plan.actions.push(Action::Launch { job: key.id, placement });
+            } else if detail == Detail::Reasons {
+                plan.waiting.push((key.id, Reason::Later { last }));
+            }
+            if for_idle == 0 || !slots.has_idle() {
+                barrier = Some(Reason::Later { last });
+            }
+            continue;
+        }
         let kind = failed.kind(slots.kind(&want));
         let mut search = |failed: &mut Failed, kind: usize, want: &Want| {
             if failed.knows(kind, want) {
@@ -187,11 +208,16 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         }
         overdue_waits = overdue_waits || want.overdue;
         if want.holds || has_room {
-            slots.hold(&want);
-            failed = Failed::default();
+            // What fails is the same as long as no more is kept.
+            if slots.hold(&want) {
+                failed = Failed::default();
+            }
         }
         if by_length && misses >= MOST_MISSES {
-            barrier = Some(Reason::Later { last: key.id });
+            last = Some(key.id);
+            if !slots.has_idle() {
+                barrier = Some(Reason::Later { last: key.id });
+            }
         }
     }
     starts.remove(&Startup::default());

@@ -170,8 +170,13 @@ impl<'a> Slots<'a> {
         Reason::NoGpu { gpus: want.gpus, need, guard, source, detail }
     }
 
+    /// Whether a GPU stands idle that is kept for nobody.
+    pub(super) fn has_idle(&self) -> bool {
+        self.slots.iter().any(|slot| slot.idle && !slot.closed && slot.held().is_none())
+    }
+
     /// The first idle GPUs in index order, if there are enough.
-    fn find_idle(&self, want: &Want) -> Option<Found> {
+    pub(super) fn find_idle(&self, want: &Want) -> Option<Found> {
         let wanted = want.gpus as usize;
         let slots: Vec<usize> =
             (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
@@ -299,8 +304,12 @@ impl<'a> Slots<'a> {
     /// Keeps as many GPUs for a job that is overdue or urgent as it wants: of those that could ever do and are kept for no other,
     /// those whose last job has the least to do. No job comes to these, so that what is left there only gets less, and
     /// another GPU takes the place of one of them only if less is left on it. Of jobs that take longer than expected
-    /// nothing is: then those stay that have been there for longest.
-    pub(super) fn hold(&mut self, want: &Want) {
+    /// nothing is: then those stay that have been there for longest. Nothing is kept for a job that too few GPUs are in use for: it may
+    /// wait for days. Returns whether more is kept than before.
+    pub(super) fn hold(&mut self, want: &Want) -> bool {
+        if !self.can_ever_fit(want) {
+            return false;
+        }
         let has = self.slots.iter().filter(|slot| slot.held() == Some(want.job)).count();
         let could = |slot: &&mut Slot<'_>| {
             !slot.closed && slot.held().is_none() && slot.gpu.info.memory >= want.least_capacity
@@ -311,10 +320,8 @@ impl<'a> Slots<'a> {
             // When processes that are not ours go, or a job ends that has just been placed, is not known at all.
             (!slot.gpu.foreign().is_empty(), slot.has_added(), slot.left(), last_came, slot.id)
         });
-        slots
-            .iter_mut()
-            .take((want.gpus as usize).saturating_sub(has))
-            .for_each(|slot| slot.hold_for(want.job));
+        let kept = slots.iter_mut().take((want.gpus as usize).saturating_sub(has));
+        kept.map(|slot| slot.hold_for(want.job)).count() > 0
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.

@@ -61,8 +61,8 @@ impl Tried {
 pub enum Next {
     /// Another attempt.
     Retry {
-        /// What it gets.
-        floor: Floor,
+        /// What it gets; `None`: what any job gets of which no more is known.
+        floor: Option<Floor>,
         /// Whether it is charged to the job.
         charged: bool,
     },
@@ -95,7 +95,8 @@ impl fmt::Display for GiveUp {
 
 /// What a job gets after an out-of-memory.
 ///
-/// A retry is charged unless a neighbour was to blame. The floor rises: to what was seen to be needed, then step by step
+/// A retry is charged unless a neighbour was to blame. Then one without a forecast comes back as it came, since what it held when others
+/// took the memory says little of what it takes. Else the floor rises: to what was seen to be needed, then step by step
 /// (a ladder by the size of the GPU), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
 /// often, with the last of several retries, and where no GPU has the memory of the next step. A job that was alone on a
 /// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU.
@@ -112,15 +113,18 @@ pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Opti
     if !tried.fits(least) {
         return Next::GiveUp(GiveUp::NoLargerGpu);
     }
+    if !charged && facts.forecast.is_none() && tried.floor.is_none() && !goes_alone(tried, rules) {
+        return Next::Retry { floor: None, charged };
+    }
     let floor = if filled_gpu { Some(Floor::Memory(larger)) } else { step(facts, blame, tried, rules) };
     // The last of several retries is no place for another guess.
     let last = charged && tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged;
     match floor {
         None => Next::GiveUp(GiveUp::HadOwnGpu),
         Some(Floor::Memory(guess)) if !last && tried.fits(guess.max(least)) => {
-            Next::Retry { floor: Floor::Memory(guess), charged }
+            Next::Retry { floor: Some(Floor::Memory(guess)), charged }
         }
-        Some(_) => Next::Retry { floor: Floor::ExclusiveGpu, charged },
+        Some(_) => Next::Retry { floor: Some(Floor::ExclusiveGpu), charged },
     }
 }
 
@@ -136,7 +140,7 @@ pub fn after_neighbours(floor: Option<Floor>, free: u32, rules: &Options) -> Opt
 /// that was far from what it was `given` gets that once more: others took the memory. It is charged nothing.
 #[must_use]
 pub fn after_growth(peak: Option<MiB>, given: Option<MiB>, tried: &Tried, rules: &Options) -> Option<Floor> {
-    if rules.recovery == RecoveryMethod::Exclusive || is_harmed_often(tried.free, rules) {
+    if goes_alone(tried, rules) {
         return Some(Floor::ExclusiveGpu);
     }
     let Some(wants) = peak.map(|peak| peak + rules.growing_margin(peak)) else { return tried.floor };
@@ -150,6 +154,11 @@ pub fn after_growth(peak: Option<MiB>, given: Option<MiB>, tried: &Tried, rules:
 /// Whether a job was put back without charge as often as it may be.
 const fn is_harmed_often(free: u32, rules: &Options) -> bool {
     free >= rules.max_free_retries
+}
+
+/// Whether a job that others harmed gets a GPU alone, whatever it takes.
+fn goes_alone(tried: &Tried, rules: &Options) -> bool {
+    rules.recovery == RecoveryMethod::Exclusive || is_harmed_often(tried.free, rules)
 }
 
 /// The next step, whatever GPUs there are and however many retries are left. `None`: there is none after a GPU alone.
@@ -252,7 +261,7 @@ mod tests {
     }
 
     const fn retry(floor: Floor, charged: bool) -> Next {
-        Next::Retry { floor, charged }
+        Next::Retry { floor: Some(floor), charged }
     }
 
     /// 9,000 MiB held and 2,000 wanted of 10,240 that were expected, beside others: its own fault.
@@ -396,6 +405,25 @@ mod tests {
             ("victim, used", facts(), VICTIM, at(5, memory(12_100)), &graded, retry(memory(11_000), false)),
             ("victim, not seen", blind(), VICTIM, tried(), &graded, retry(memory(10_240), false)),
             ("victim again", facts(), VICTIM, harmed(2, None), &graded, retry(memory(11_000), false)),
+            // As it came, where nothing was forecast: what it held says little.
+            (
+                "victim, unknown",
+                guessed(),
+                VICTIM,
+                tried(),
+                &graded,
+                Next::Retry { floor: None, charged: false },
+            ),
+            (
+                "victim, unknown, floor",
+                guessed(),
+                VICTIM,
+                at(1, memory(32_768)),
+                &graded,
+                retry(memory(11_000), false),
+            ),
+            ("victim, unknown, by method", guessed(), VICTIM, tried(), &exclusive, retry(ALONE, false)),
+            ("victim, unknown, too often", guessed(), VICTIM, harmed(3, None), &graded, retry(ALONE, false)),
             ("victim too often", facts(), VICTIM, harmed(3, None), &graded, retry(ALONE, false)),
             ("victim alone", facts(), VICTIM, harmed(2, Some(ALONE)), &graded, retry(ALONE, false)),
             (

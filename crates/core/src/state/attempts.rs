@@ -10,7 +10,7 @@ use crate::model::{
     Attempt, EndCause, EndLevel, Ending, Exit, ExitStatus, Finished, GpuId, Halt, Job, JobId, JobState,
     Phase, Placement, ProcessRef, SeenMemory, SharingMode,
 };
-use crate::recovery;
+use crate::recovery::{self, Blame};
 use crate::units::Millis;
 use std::sync::Arc;
 
@@ -225,7 +225,9 @@ impl State {
             self.peaks.add(command, peak);
         }
         // Its part was too little: until its command has run, at least that is known of it.
-        if let (Some(part), Reason::OutOfMemoryRetry { .. }) = (placement.part, &verdict) {
+        if let (Some(part), Reason::OutOfMemoryRetry { blame: Blame::OwnCap { .. }, .. }) =
+            (placement.part, &verdict)
+        {
             self.peaks.add(command, part);
         }
         let began =

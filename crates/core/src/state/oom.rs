@@ -80,20 +80,20 @@ impl State {
         named.or_else(by_looks).cloned()
     }
 
-    /// Most memory seen of a job on one of its GPUs.
-    fn peak(&self, id: JobId, placement: &Placement) -> Option<MiB> {
-        placement.gpus.iter().filter_map(|g| self.gpu(*g)?.tenant(id)?.peak).max()
+    /// Most memory seen of a job on each of its GPUs.
+    fn peaks(&self, id: JobId, placement: &Placement) -> impl Iterator<Item = MiB> {
+        placement.gpus.iter().filter_map(move |g| self.gpu(*g)?.tenant(id)?.peak)
     }
 
     fn tried(&self, job: &Job, placement: &Placement) -> Tried {
-        let peak = self.peak(job.spec.id, placement).unwrap_or_default();
+        let everywhere = self.peaks(job.spec.id, placement).min().unwrap_or_default();
         let declared = job.spec.forecasts.declared.unwrap_or_default();
         Tried {
             floor: job.floor,
             charged: job.charged_retries,
             free: job.free_retries,
             max_charged: job.spec.request.max_retries.unwrap_or(self.options.max_retries),
-            least: job.least_capacity().max(peak).max(declared),
+            least: job.least_capacity().max(everywhere).max(declared),
             gpus: job.spec.request.gpus as usize,
             present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
         }
@@ -105,7 +105,7 @@ impl State {
         let Some(placement) = job.placement() else { return Err(Rejected::NoSuchJob(id)) };
         // What it exceeded says no more of what it wants.
         let given = placement.part.filter(|_| filling.exceeded.is_none());
-        let (peak, tried) = (self.peak(id, placement), self.tried(job, placement));
+        let (peak, tried) = (self.peaks(id, placement).max(), self.tried(job, placement));
         let next = recovery::after_growth(peak, given, &tried, &self.options);
         self.leave(id, Some(exit.clone()), Reason::GrowthGuard { filling, next });
         self.enqueue(id, |job| {
@@ -136,7 +136,7 @@ impl State {
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {
-                    job.floor = Some(floor);
+                    job.floor = floor;
                     job.charged_retries = retries;
                     job.free_retries += u32::from(!charged);
                 });

@@ -8,7 +8,7 @@ use super::weights::UNWEIGHTED;
 use crate::model::{Floor, Forecasts, Job, JobId, QueueKey, SharingMode};
 use crate::policy::Line;
 use crate::progress::Class;
-use crate::units::Millis;
+use crate::units::{MiB, Millis};
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, btree_map};
@@ -40,6 +40,10 @@ pub(crate) struct JobKind {
     sharing: Option<SharingMode>,
     alone: bool,
     limited: bool,
+    gpus: u32,
+    /// Of one command, one that needs less may have room where another has none.
+    declared: Option<MiB>,
+    floor: Option<Floor>,
 }
 
 impl JobKind {
@@ -51,6 +55,9 @@ impl JobKind {
             sharing: request.sharing,
             alone: request.exclusive || job.floor == Some(Floor::ExclusiveGpu),
             limited: request.is_limited(),
+            gpus: request.gpus,
+            declared: job.spec.forecasts.declared,
+            floor: job.floor,
         }
     }
 }
