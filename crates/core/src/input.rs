@@ -349,6 +349,16 @@ pub enum Rejected {
         /// There are.
         have: usize,
     },
+    /// More GPUs than there are beside MIG instances.
+    #[error(
+        "the job asks for {}; this machine has {whole} beside MIG instances, of which a process sees only one", gpus(*wanted)
+    )]
+    Slices {
+        /// Asked for.
+        wanted: u32,
+        /// GPUs that are no MIG instances.
+        whole: usize,
+    },
     /// More memory than enough GPUs have.
     #[error(
         "the job asks for {need} of memory on {}; {} so much (the largest has {largest})",

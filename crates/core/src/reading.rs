@@ -42,6 +42,15 @@ pub struct GpuInfo {
     pub no_mps: Option<Arc<str>>,
 }
 
+impl GpuInfo {
+    /// Whether jobs on several GPUs can have it: of MIG instances a process sees one, and NCCL does not work between them (NVIDIA, MIG
+    /// User Guide, "Application Considerations").
+    #[must_use]
+    pub const fn serves_several(&self) -> bool {
+        !matches!(self.kind, GpuKind::Mig { .. })
+    }
+}
+
 /// Activity over the last sampling interval, each the share of time or of the peak rate.
 /// Names and meanings are DCGM's fields 1001-1008; `None` where the device does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

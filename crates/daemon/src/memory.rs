@@ -612,8 +612,12 @@ mod tests {
 
     #[test]
     fn running_out_of_memory_is_a_lower_bound() {
-        let oom =
-            |blame| Reason::OutOfMemoryRetry { blame, next: Floor::ExclusiveGpu, retries: 1, max_retries: 5 };
+        let oom = |blame| Reason::OutOfMemoryRetry {
+            blame,
+            next: Some(Floor::ExclusiveGpu),
+            retries: 1,
+            max_retries: 5,
+        };
         let cases = [
             (oom(Blame::OwnCap { cap: MiB(6000) }), Some(6000)),
             (oom(Blame::WholeGpu { capacity: MiB(40_960) }), Some(40_960)),

@@ -38,9 +38,10 @@ impl From<Rejected> for Refused {
         let (status, code) = match rejected {
             Rejected::NoSuchJob(_) | Rejected::NoSuchGpu => (404, "not_found"),
             Rejected::NotAllowed { .. } | Rejected::AdminOnly => (403, "not_allowed"),
-            Rejected::BadRequest(_) | Rejected::TooManyGpus { .. } | Rejected::TooMuchMemory { .. } => {
-                (400, "bad_request")
-            }
+            Rejected::BadRequest(_)
+            | Rejected::TooManyGpus { .. }
+            | Rejected::Slices { .. }
+            | Rejected::TooMuchMemory { .. } => (400, "bad_request"),
             Rejected::Duplicate(_) | Rejected::WrongState { .. } | Rejected::StaleAttempt { .. } => {
                 (409, "conflict")
             }

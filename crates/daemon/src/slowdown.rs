@@ -24,7 +24,7 @@ use carma_interference::assumed::typical;
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, WARM_UP};
+use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, Together, WARM_UP};
 use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
@@ -577,8 +577,9 @@ impl Slowdowns {
             };
             let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
             let alone = KnownAlone { profiles: &self.profiles, assumed: &self.assumed };
-            let off = outlook::is_off(&self.model, gpu, &jobs, &progress, &alone) == Some(true);
-            match outlook::observe(&mut self.model, gpu, &jobs, progress, &alone) {
+            let there = Together::of(state, gpu, &jobs);
+            let off = outlook::is_off(&self.model, there, &progress, &alone) == Some(true);
+            match outlook::observe(&mut self.model, there, progress, &alone) {
                 Some(Ok(())) => (self.model_changed, self.news) = (true, self.news || off),
                 Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
                 None => {}

@@ -305,21 +305,34 @@ struct Seen {
     sharing: Mode,
 }
 
-/// How jobs share the GPU that they are on: where one takes turns, all do.
-fn shared_by(jobs: &[&Job]) -> Mode {
-    let most_shared = jobs.iter().filter_map(|job| job.placement()).map(|p| p.sharing).max();
-    mode(most_shared.unwrap_or(SharingMode::Exclusive))
+/// Jobs that share a GPU.
+#[derive(Clone, Copy)]
+pub struct Together<'a> {
+    gpu: &'a str,
+    jobs: &'a [&'a Job],
+    sharing: Mode,
+}
+
+impl<'a> Together<'a> {
+    /// Jobs that are on this GPU.
+    #[must_use]
+    pub fn of(state: &State, gpu: &'a Gpu, jobs: &'a [&'a Job]) -> Self {
+        Self { gpu: &gpu.info.name, jobs, sharing: mode(state.sharing_among(jobs)) }
+    }
+
+    fn classes(&self) -> Vec<Class> {
+        self.jobs.iter().map(|job| job.class()).collect()
+    }
 }
 
 impl Seen {
     /// `None`: what one of them does alone is not known.
-    fn of(gpu: &Gpu, jobs: &[&Job], alone: &impl Alone) -> Option<Self> {
-        let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
-        let known = known(&classes, &gpu.info.name, alone)?;
-        let sharing = shared_by(jobs);
+    fn of(there: Together<'_>, alone: &impl Alone) -> Option<Self> {
+        let Together { gpu, jobs: _, sharing } = there;
+        let known = known(&there.classes(), gpu, alone)?;
         // It is learned from what is assumed when it is predicted.
         let known = filled(&known, sharing).unwrap_or(known);
-        Some(Self { known, gpu: GpuType::named(&gpu.info.name), sharing })
+        Some(Self { known, gpu: GpuType::named(gpu), sharing })
     }
 }
 
@@ -327,12 +340,11 @@ impl Seen {
 /// hold. `None`: what one of them does alone is not known.
 pub fn is_off(
     model: &SlowdownModel,
-    gpu: &Gpu,
-    jobs: &[&Job],
+    there: Together<'_>,
     progress: &[Option<f64>],
     alone: &impl Alone,
 ) -> Option<bool> {
-    let seen = Seen::of(gpu, jobs, alone)?;
+    let seen = Seen::of(there, alone)?;
     let members = &members(&seen.known);
     let told = model.expect(&Group { gpu: &seen.gpu, sharing: seen.sharing, members }).ok();
     let off = |told: Vec<f64>| {
@@ -348,12 +360,11 @@ pub fn is_off(
 /// What the model refuses to learn from.
 pub fn observe(
     model: &mut SlowdownModel,
-    gpu: &Gpu,
-    jobs: &[&Job],
+    there: Together<'_>,
     progress: Vec<Option<f64>>,
     alone: &impl Alone,
 ) -> Option<Result<(), BadGroup>> {
-    let seen = Seen::of(gpu, jobs, alone)?;
+    let seen = Seen::of(there, alone)?;
     let members = &members(&seen.known);
     let group = Group { gpu: &seen.gpu, sharing: seen.sharing, members };
     Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
@@ -364,17 +375,16 @@ pub fn observe(
 #[must_use]
 pub fn assume(
     model: &SlowdownModel,
-    gpu: &Gpu,
-    jobs: &[&Job],
+    there: Together<'_>,
     seen: &Metrics,
     alone: &impl Alone,
 ) -> BTreeMap<u64, Profile> {
-    let name = &gpu.info.name;
-    let classes: Vec<Class> = jobs.iter().map(|job| job.class()).collect();
+    let name = there.gpu;
+    let classes = there.classes();
     let guesses: Vec<bool> = classes.iter().map(|class| !alone.knows(class.command, name)).collect();
     let before = assumed(&classes, name, alone);
     let members = &members(&before);
-    let group = Group { gpu: &GpuType::named(name), sharing: shared_by(jobs), members };
+    let group = Group { gpu: &GpuType::named(name), sharing: there.sharing, members };
     let after = refined(model, &group, &guesses, seen).unwrap_or_default();
     let all = classes.iter().zip(&before).zip(after);
     let changed = all.filter(|((_, (before, _)), after)| before.metrics != *after);

@@ -48,6 +48,7 @@ impl Refusal {
             Self::Busy { .. } => "in use",
             Self::Exclusive { .. } => "a job has it alone",
             Self::TooSmall { .. } => "too small",
+            Self::Slice => "a MIG instance",
             Self::Memory { .. } => "too little memory",
             Self::Starting { .. } => "a job is starting",
             Self::Rising { .. } => "a job takes more than expected",
@@ -73,6 +74,7 @@ impl Refusal {
         let cause = self.cause();
         match self {
             Self::Gone
+            | Self::Slice
             | Self::Uncontrolled
             | Self::Bad
             | Self::Unpredicted { job: None }

@@ -11,7 +11,7 @@ impl Reason {
             Self::PlacedIdle { .. } => "PlacedIdle",
             Self::PlacedShared { .. } => "PlacedShared",
             Self::NoGpu { detail, .. } => match detail.closest() {
-                Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. })) => "GpuMemory",
+                Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. } | Refusal::Slice)) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
                 Some((
                     _,

@@ -128,6 +128,7 @@ impl Refusal {
             | Self::Busy { holders: _ }
             | Self::Exclusive { job: _ }
             | Self::TooSmall { memory: _ }
+            | Self::Slice
             | Self::Memory { free: _, holders: _ }
             | Self::Starting { job: _, active_for: _, window: _ }
             | Self::Rising { job: _, holds: _, forecast: _, window: _ }

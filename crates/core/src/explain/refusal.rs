@@ -85,6 +85,8 @@ pub enum Refusal {
         /// What it has.
         memory: MiB,
     },
+    /// A MIG instance, and the job wants several GPUs.
+    Slice,
     /// Not enough memory.
     Memory {
         /// Available for placement.
@@ -204,7 +206,7 @@ impl Refusal {
             Self::Unhealthy { .. } => 1,
             Self::Drained { .. } => 2,
             Self::Stale { .. } => 3,
-            Self::TooSmall { .. } => 4,
+            Self::TooSmall { .. } | Self::Slice => 4,
             Self::Exclusive { .. } => 5,
             Self::Busy { .. } => 6,
             Self::Memory { .. } => 7,
@@ -266,6 +268,7 @@ impl fmt::Display for Refusal {
                 holders(f, h)
             }
             Self::TooSmall { memory } => write!(f, "it has only {memory} in all"),
+            Self::Slice => f.write_str("it is a MIG instance, of which a process sees only one"),
             Self::Exclusive { job } => write!(f, "job {job} has it exclusively"),
             Self::Memory { free, holders: h } => {
                 write!(f, "{free} free")?;

@@ -28,6 +28,7 @@ fn all() -> Vec<Reason> {
         Refusal::Busy { holders: holders.clone() },
         Refusal::Exclusive { job },
         Refusal::TooSmall { memory: m },
+        Refusal::Slice,
         Refusal::Memory { free: m, holders },
         Refusal::Starting { job, active_for: None, window: Millis(1) },
         Refusal::Rising { job, holds: m, forecast: m, window: Millis(1) },

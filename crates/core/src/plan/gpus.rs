@@ -53,7 +53,7 @@ impl<'a> Places<'a> {
         }
         let fits = |id: &GpuId| {
             let Some(gpu) = self.state.gpu(*id) else { return false };
-            gpu.info.memory >= want.least_capacity
+            want.suits(&gpu.info)
                 && closed(gpu, options, self.now).is_none()
                 && (gpu.shares_by(want.sharing) != SharingMode::Mps
                     || cooldown(gpu, want.server, options, self.now).is_none())

@@ -24,6 +24,8 @@ pub(super) struct Slots<'a> {
     pub(super) options: &'a Options,
     pub(super) now: Millis,
     pub(super) ring: u32,
+    /// Whether some are MIG instances.
+    any_slice: bool,
     /// Memory sizes of the GPUs, each once, ascending.
     sizes: Vec<MiB>,
     /// MPS servers that have jobs on some GPU by themselves, where predictions count.
@@ -50,7 +52,8 @@ impl<'a> Slots<'a> {
         let servers = slots.iter().filter_map(Slot::server).collect();
         let cooling = slots.iter().flat_map(|slot| cooldowns(slot.gpu, options, now));
         let cooling = cooling.map(|(server, _)| server).collect();
-        Self { slots, options, now, ring: state.ring(), sizes, servers, cooling, limited }
+        let any_slice = slots.iter().any(|slot| !slot.gpu.info.serves_several());
+        Self { slots, options, now, ring: state.ring(), any_slice, sizes, servers, cooling, limited }
     }
 
     pub(super) fn kind(&self, want: &Want) -> WantKind {
@@ -64,6 +67,7 @@ impl<'a> Slots<'a> {
             sharing: want.sharing,
             forecast: matches!(want.reservation, Reservation::Memory(_)),
             size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
+            several: want.gpus > 1 && self.any_slice,
             load: want.load,
             class,
             narrowed: want.narrowed,
@@ -311,9 +315,8 @@ impl<'a> Slots<'a> {
             return false;
         }
         let has = self.slots.iter().filter(|slot| slot.held() == Some(want.job)).count();
-        let could = |slot: &&mut Slot<'_>| {
-            !slot.closed && slot.held().is_none() && slot.gpu.info.memory >= want.least_capacity
-        };
+        let could =
+            |slot: &&mut Slot<'_>| !slot.closed && slot.held().is_none() && want.suits(&slot.gpu.info);
         let mut slots: Vec<&mut Slot<'_>> = self.slots.iter_mut().filter(could).collect();
         slots.sort_by_cached_key(|slot| {
             let last_came = slot.gpu.tenants.iter().map(|t| t.placed).max();
@@ -333,7 +336,7 @@ impl<'a> Slots<'a> {
                     Some(Refusal::Gone | Refusal::Drained { .. } | Refusal::Unhealthy { .. })
                 )
             };
-            s.gpu.info.memory >= want.least_capacity && (!s.closed || usable())
+            want.suits(&s.gpu.info) && (!s.closed || usable())
         };
         self.slots.iter().filter(out).count() >= want.gpus as usize
     }

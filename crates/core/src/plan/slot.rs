@@ -76,6 +76,8 @@ pub(crate) enum Objection {
 pub(super) enum Bar {
     Closed,
     TooSmall,
+    /// A MIG instance, for a job on several GPUs.
+    Slice,
     Busy,
     Exclusive(JobId),
     Starting(JobId, Option<Millis>),
@@ -190,8 +192,8 @@ impl<'a> Slot<'a> {
     pub(super) fn bars_idle(&self, want: &Want) -> Option<Bar> {
         if self.closed {
             Some(Bar::Closed)
-        } else if self.gpu.info.memory < want.least_capacity {
-            Some(Bar::TooSmall)
+        } else if !want.suits(&self.gpu.info) {
+            Some(self.unsuited(want))
         } else if !self.idle {
             Some(Bar::Busy)
         } else if let Some(job) = self.held_from(want) {
@@ -206,8 +208,8 @@ impl<'a> Slot<'a> {
         if self.closed {
             return Some(Bar::Closed);
         }
-        if self.gpu.info.memory < want.least_capacity {
-            return Some(Bar::TooSmall);
+        if !want.suits(&self.gpu.info) {
+            return Some(self.unsuited(want));
         }
         if let Some(bar) = self.kept(want) {
             return Some(bar);
@@ -219,6 +221,10 @@ impl<'a> Slot<'a> {
             return Some(Bar::Memory);
         }
         self.bars_at_any_memory(want)
+    }
+
+    fn unsuited(&self, want: &Want) -> Bar {
+        if self.gpu.info.memory < want.least_capacity { Bar::TooSmall } else { Bar::Slice }
     }
 
     /// Who has it alone, for now or for good.
@@ -468,6 +474,7 @@ impl<'a> Slot<'a> {
         match bar {
             Bar::Closed => closed(self.gpu, options, now).unwrap_or(Refusal::Gone),
             Bar::TooSmall => Refusal::TooSmall { memory: self.gpu.info.memory },
+            Bar::Slice => Refusal::Slice,
             Bar::Busy => Refusal::Busy { holders: self.holders() },
             Bar::Exclusive(job) => Refusal::Exclusive { job },
             Bar::Starting(job, active_for) => Refusal::Starting { job, active_for, window: options.window },

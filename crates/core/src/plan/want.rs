@@ -7,6 +7,7 @@ use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Options, unknown_need};
 use crate::progress::Class;
+use crate::reading::GpuInfo;
 use crate::slowdown::{self, NARROWER};
 use crate::state::{Share, Startup, State};
 use crate::units::{MiB, Millis};
@@ -175,6 +176,8 @@ pub(super) struct WantKind {
     pub(super) forecast: bool,
     /// Memory of the smallest GPUs that are large enough: stands for all needs between two sizes.
     pub(super) size: MiB,
+    /// Whether it wants several GPUs, where some are MIG instances.
+    pub(super) several: bool,
     pub(super) load: Option<u32>,
     /// Its class, where predictions count.
     pub(super) class: Option<Class>,
@@ -191,6 +194,11 @@ pub(super) struct WantKind {
 }
 
 impl Want {
+    /// Whether it could have this GPU, were it free.
+    pub(super) fn suits(&self, info: &GpuInfo) -> bool {
+        info.memory >= self.least_capacity && (self.gpus == 1 || info.serves_several())
+    }
+
     /// `blinds`: what jobs of unknown memory get in this plan.
     pub(super) fn of(state: &State, job: &Job, now: Millis, blinds: Option<&Blinds<'_>>) -> Self {
         let options = state.options();

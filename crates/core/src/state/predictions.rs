@@ -176,16 +176,30 @@ impl State {
         self.options.server_of(job.spec.user.uid)
     }
 
+    /// What serves these jobs, which are on one GPU.
+    fn server_among<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> Server {
+        jobs.fold(Server::Unused, |server, job| {
+            let mps = job.placement().is_none_or(|placed| placed.sharing == SharingMode::Mps);
+            server.with(mps.then(|| self.server_of(job)))
+        })
+    }
+
+    /// How jobs share a GPU that they are on: side by side where one MPS server serves them all, else they take turns.
+    #[must_use]
+    pub fn sharing_among(&self, jobs: &[&Job]) -> SharingMode {
+        match (jobs, self.server_among(jobs.iter().copied())) {
+            ([job], _) => job.placement().map_or(SharingMode::Exclusive, |placed| placed.sharing),
+            (_, Server::One(_)) => SharingMode::Mps,
+            (_, Server::Unused | Server::Several) => SharingMode::TimeSlice,
+        }
+    }
+
     /// Who is on a GPU, as far as predictions for one more go: as one finds them who takes turns with them, and one whom
     /// the MPS server of those who are there serves. And what serves them.
     pub(crate) fn companies(&self, id: GpuId, gpu: &Gpu) -> (Server, [Company; 2]) {
-        let mut classes = Vec::with_capacity(gpu.tenants.len());
-        let mut server = Server::Unused;
-        for job in gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job)) {
-            classes.push(job.class());
-            let mps = job.placement().is_none_or(|placed| placed.sharing == SharingMode::Mps);
-            server = server.with(mps.then(|| self.server_of(job)));
-        }
+        let jobs = || gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
+        let server = self.server_among(jobs());
+        let mut classes: Vec<Class> = jobs().map(Job::class).collect();
         classes.sort_unstable();
         let kind = self.kinds.get(id.0 as usize).copied().unwrap_or(id);
         let by_server = if server == Server::Several { SharingMode::TimeSlice } else { SharingMode::Mps };

@@ -9,6 +9,7 @@ use crate::input::Rejected;
 use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, RunTime, User,
 };
+use crate::reading::GpuInfo;
 use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
@@ -126,10 +127,15 @@ impl State {
                 "an MPS thread percentage of {percent} makes no sense; give 1 to 100"
             )));
         }
-        let present = || self.gpus.iter().filter(|g| g.present);
-        let have = present().count();
+        let have = self.gpus.iter().filter(|g| g.present).count();
         if request.gpus as usize > have {
             return Err(Rejected::TooManyGpus { wanted: request.gpus, have });
+        }
+        let serves = |info: &GpuInfo| request.gpus == 1 || info.serves_several();
+        let present = || self.gpus.iter().filter(|g| g.present && serves(&g.info));
+        let whole = present().count();
+        if request.gpus as usize > whole {
+            return Err(Rejected::Slices { wanted: request.gpus, whole });
         }
         if let Some(need) = new.forecasts.declared {
             let fitting = present().filter(|g| g.info.memory >= need).count();

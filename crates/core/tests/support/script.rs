@@ -1,7 +1,7 @@
 //! The language of the scenarios: one command a line, `#` starts a comment.
 //!
 //! ```text
-//! gpus 2x40G [1x80G:no-mps]    the devices, read once as idle; on some MPS cannot be had
+//! gpus 2x40G [1x80G:no-mps]    the devices, read once as idle; on some MPS cannot be had; 2x10G:mig are MIG instances
 //! inventory 0 2                only these of them are still in the machine
 //! policy NAME                  a preset
 //! option KEY=VALUE ...         user_jobs=1 user_gpus=2 user_gpu_hours=3 share=bob:3 quota_period=24h window=30s sharing=mps backfill=none|30m recovery=exclusive ...
@@ -495,6 +495,12 @@ impl Stage {
                 Some(word) => (word.to_owned(), Some("the script says so".into())),
                 None => (word, None),
             };
+            let (word, kind) = match word.strip_suffix(":mig") {
+                Some(word) => {
+                    (word.to_owned(), GpuKind::Mig { parent: "GPU-m".into(), profile: "1g.10gb".into() })
+                }
+                None => (word, GpuKind::Virtual),
+            };
             let (count, size) = word.split_once('x').ok_or("GPUs are written 2x40G or 2x40G:no-mps")?;
             for _ in 0..number::<u32>(count)? {
                 let index = u32::try_from(self.devices.len()).unwrap_or(0);
@@ -503,7 +509,7 @@ impl Stage {
                     index,
                     name: "scripted".into(),
                     memory: memory(size)?,
-                    kind: GpuKind::Virtual,
+                    kind: kind.clone(),
                     has_activity: true,
                     no_mps: no_mps.clone(),
                 });

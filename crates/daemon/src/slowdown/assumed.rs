@@ -11,7 +11,7 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, ASSUME_WINDOW, SETTLING};
+use carma_interference::outlook::{self, ASSUME_WINDOW, SETTLING, Together};
 use carma_interference::profile::{Metrics, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,7 @@ impl Assumptions {
             }
             let Some(seen) = company.look(now, gpu, looks) else { continue };
             let alone = KnownAlone { profiles, assumed: self };
-            for (command, profile) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
+            for (command, profile) in outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone) {
                 news |= self.keep(key(command), profile, now);
             }
         }

@@ -11,7 +11,7 @@ use carma_core::model::{GpuId, Job};
 use carma_core::units::Millis;
 use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, ASSUME_WINDOW, PROFILE, SETTLING, WARM_UP};
+use carma_interference::outlook::{self, ASSUME_WINDOW, PROFILE, SETTLING, Together, WARM_UP};
 use std::collections::BTreeMap;
 
 /// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
@@ -83,7 +83,9 @@ impl Learner {
             let seen = world.gpus[id.0 as usize].seen();
             for _ in std::mem::replace(&mut company.steps, steps)..steps {
                 let alone = FromTrace { workload, known, guesses };
-                for (command, profile) in outlook::assume(model, gpu, &jobs, &seen, &alone) {
+                for (command, profile) in
+                    outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone)
+                {
                     news |= guesses.entry(command).or_default().becomes(profile);
                 }
             }

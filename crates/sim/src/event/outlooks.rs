@@ -17,7 +17,7 @@ use carma_core::{Input, State};
 use carma_interference::assumed::typical;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, Answered, Models};
+use carma_interference::outlook::{self, Answered, Models, Together};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,9 +109,10 @@ impl Outlooks {
             };
             let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
             // Nothing is measured with noise here: what was predicted teaches nothing.
-            if outlook::is_off(&self.model, there, &jobs, &progress, &alone) == Some(true) {
+            let there = Together::of(state, there, &jobs);
+            if outlook::is_off(&self.model, there, &progress, &alone) == Some(true) {
                 // What it refuses to learn from it does without.
-                let learned = outlook::observe(&mut self.model, there, &jobs, progress, &alone);
+                let learned = outlook::observe(&mut self.model, there, progress, &alone);
                 self.learned |= matches!(learned, Some(Ok(())));
             }
         }
