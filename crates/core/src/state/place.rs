@@ -66,7 +66,8 @@ impl State {
             SharingMode::Mps
                 if self.faults_of(job.spec.command_key) > 0
                     || self.lacks_mps(job)
-                    || self.spares_others(job) =>
+                    || self.spares_others(job)
+                    || self.may_lack_mps(job) =>
             {
                 Some(SharingMode::TimeSlice)
             }
@@ -78,6 +79,12 @@ impl State {
     fn spares_others(&self, job: &Job) -> bool {
         let asks = job.spec.request.sharing == Some(SharingMode::Mps);
         !self.options.mps_several_gpus && job.spec.request.gpus > 1 && !asks
+    }
+
+    /// Whether a job on several GPUs may get one without MPS: then it takes turns on all of them, and is predicted so on each.
+    fn may_lack_mps(&self, job: &Job) -> bool {
+        let lacks = |gpu: &Gpu| gpu.present && gpu.info.serves_several() && gpu.info.no_mps.is_some();
+        job.spec.request.gpus > 1 && self.gpus.iter().any(lacks)
     }
 
     /// Whether MPS could not be had for this user a short time ago.
