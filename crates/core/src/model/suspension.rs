@@ -55,7 +55,7 @@ pub struct Suspension {
     /// Its GPUs when it was suspended: there its processes come from when they are put back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub home: Vec<GpuId>,
-    /// What it was on each of them.
+    /// What it was on each of them; while it leaves, what it was before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Tenant>,
     /// Set when it is to go on.

@@ -121,18 +121,36 @@ pub(super) fn resume_jobs(
     waits
 }
 
-/// Why a job that runs or is suspended could not move to a GPU now; `None`: it could.
-#[must_use]
-pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Reason> {
-    let now = now.max(state.now());
+/// A job as if it were off its GPUs; `None`: it has none.
+fn as_if_off(state: &State, job: &Job) -> Option<Suspension> {
     let there = job.placement()?.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.tenant(job.spec.id));
     let mut as_if = Suspension::new(job.spec.user.name.clone());
     as_if.kept = match job.suspension().filter(|suspension| suspension.is_off()) {
         Some(suspension) => suspension.kept.clone(),
         None => there.cloned().collect(),
     };
+    Some(as_if)
+}
+
+/// Why a job that runs or is suspended could not move to a GPU now; `None`: it could.
+#[must_use]
+pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Reason> {
+    let now = now.max(state.now());
+    let mut as_if = as_if_off(state, job)?;
     as_if.home = vec![to];
-    find(&mut Slots::new(state, now), state, job, &as_if, now).err().map(|reason| *reason)
+    let mut slots = Slots::new(state, now);
+    // Others that are on their way to a GPU will be there.
+    for (other, gpu) in on_the_way(state).filter(|(other, _)| *other != job.spec.id) {
+        let Some(other) = state.job(other) else { continue };
+        let Some(suspension) = as_if_off(state, other) else { continue };
+        let want = want(state, other, &suspension, now);
+        slots
+            .slots
+            .iter_mut()
+            .filter(|slot| slot.id == gpu)
+            .for_each(|slot| slot.take(want.job, &want, None));
+    }
+    find(&mut slots, state, job, &as_if, now).err().map(|reason| *reason)
 }
 
 /// The GPU that a job comes back to: where it is to move, if that has room, else where it was. Else why it waits; its GPU
@@ -154,7 +172,8 @@ fn find(
     for target in [to, home].into_iter().flatten() {
         let Some(at) = slots.slots.iter().position(|slot| slot.id == target) else { continue };
         let off = suspension.off.filter(|_| to != Some(target));
-        let Some(bar) = slots.slots[at].bars_return(&want, off) else {
+        let stays = off.is_some() && (to.is_some() || suspension.bound);
+        let Some(bar) = slots.slots[at].bars_return(&want, off, stays) else {
             slots.slots[at].take(job.spec.id, &want, None);
             return Ok(target);
         };

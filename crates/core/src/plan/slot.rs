@@ -190,9 +190,11 @@ impl<'a> Slot<'a> {
 
     /// Why a job that wants an idle GPU may not have this one.
     pub(super) fn bars_idle(&self, want: &Want) -> Option<Bar> {
-        if self.closed {
-            Some(Bar::Closed)
-        } else if !want.suits(&self.gpu.info) {
+        if self.closed { Some(Bar::Closed) } else { self.bars_idle_if_open(want) }
+    }
+
+    fn bars_idle_if_open(&self, want: &Want) -> Option<Bar> {
+        if !want.suits(&self.gpu.info) {
             Some(self.unsuited(want))
         } else if !self.idle {
             Some(Bar::Busy)
@@ -247,13 +249,19 @@ impl<'a> Slot<'a> {
 
     /// Why a suspended job may not come back to this one. `off`: when it left it; `None`: it was on another. Nothing is
     /// predicted anew, and what it does to others is measured; but no job with a limit of slowdown that came meanwhile is slowed
-    /// down by it, and it is not slowed down beyond its own limit by neighbours that are new to it.
-    pub(super) fn bars_return(&self, want: &Want, off: Option<Millis>) -> Option<Bar> {
-        if want.alone {
-            return self.bars_idle(want);
-        }
-        if self.closed {
+    /// down by it, and it is not slowed down beyond its own limit by neighbours that are new to it. `although_drained`: it was to move away
+    /// from here, and cannot.
+    pub(super) fn bars_return(
+        &self,
+        want: &Want,
+        off: Option<Millis>,
+        although_drained: bool,
+    ) -> Option<Bar> {
+        if self.closed && !(although_drained && self.gpu.drained_by.is_some()) {
             return Some(Bar::Closed);
+        }
+        if want.alone {
+            return self.bars_idle_if_open(want);
         }
         if let Some(bar) = self.kept(want) {
             return Some(bar);

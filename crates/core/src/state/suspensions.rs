@@ -173,12 +173,17 @@ impl State {
         let now = self.now;
         let Some(cause) = cause else {
             self.at_step(id, attempt, SuspendStep::Asked)?;
-            return self.change_suspension(id, |suspension| suspension.step = SuspendStep::Suspending);
+            let kept = self.tenancies(id);
+            return self.change_suspension(id, |suspension| {
+                suspension.step = SuspendStep::Suspending;
+                suspension.kept = kept;
+            });
         };
         let job = self.attempt_of(id, attempt)?;
         if !self.may_set_aside(job) {
             return Err(wrong(job, "this was planned for another state; plan again"));
         }
+        let kept = self.tenancies(id);
         self.change_halt(id, |halt| {
             let by: Arc<str> = CARMA.into();
             halt.times += 1;
@@ -188,10 +193,17 @@ impl State {
             halt.now = Some(Box::new(Suspension {
                 cause: Some(Box::new(cause.clone())),
                 step: SuspendStep::Suspending,
+                kept,
                 wanted: Some(Wanted { by: by.clone(), at: now, to: None }),
                 ..Suspension::new(by)
             }));
         })
+    }
+
+    /// A running job on each of its GPUs, in their order.
+    fn tenancies(&self, id: JobId) -> Vec<Tenant> {
+        let gpus = self.job(id).and_then(Job::placement).map(|placement| &placement.gpus);
+        gpus.into_iter().flatten().filter_map(|gpu| self.gpu(*gpu)?.tenant(id).cloned()).collect()
     }
 
     /// It has left them.
@@ -201,6 +213,15 @@ impl State {
         let gpus = job.placement().map(|placement| placement.gpus.clone()).unwrap_or_default();
         let grew = job.suspension().and_then(|suspension| suspension.cause.as_deref());
         let grew = matches!(grew, Some(EndCause::GrowthGuard(_)));
+        // Its processes left one after the other, and less and less was seen of it.
+        let before = job.suspension().map_or_else(Vec::new, |suspension| suspension.kept.clone());
+        for (gpu, before) in gpus.iter().zip(before) {
+            self.change_gpu(*gpu, |gpu, _| {
+                if let Some(tenant) = gpu.tenants.iter_mut().find(|tenant| tenant.job == id) {
+                    tenant.observed = tenant.observed.max(before.observed);
+                }
+            })?;
+        }
         let mut kept = self.vacate(id, &gpus);
         for (tenant, gpu) in kept.iter_mut().zip(&gpus).filter(|_| grew) {
             // It will go on growing.

@@ -32,6 +32,7 @@
 //! cannot-save ID why="..."       it was to save its work and could not be asked to
 //! cancel|hold|release|requeue|suspend|unsuspend ID by=USER
 //! move ID GPU by=USER
+//! can-move ID GPU              prints what bars it
 //! suspended ID [host=9G]       it has left its GPUs
 //! resumed ID                   it runs again
 //! suspend-fails ID why="..." [stuck]
@@ -53,7 +54,7 @@ use carma_core::model::{
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
     SharingMode, User,
 };
-use carma_core::plan::{answers, evaluate, plan, sooner};
+use carma_core::plan::{answers, bars_move, evaluate, plan, sooner};
 use carma_core::policy::{Allowance, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
@@ -455,6 +456,15 @@ impl Stage {
                 let by = words.take("by").ok_or("by=USER is missing")?;
                 let by = self.user(&by);
                 self.apply(&Input::Move { job, gpu, by })?;
+            }
+            "can-move" => {
+                let job = words.job()?;
+                let to = words.gpu()?;
+                let mover = self.state.job(job).ok_or("there is no such job")?;
+                match bars_move(&self.state, self.clock, mover, to) {
+                    None => self.say(format!("job {job} could move to GPU {}", to.0)),
+                    Some(reason) => self.say(format!("job {job} could not move to GPU {}: {reason}", to.0)),
+                }
             }
             "suspended" => {
                 let job = words.job()?;
