@@ -91,6 +91,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     let mut starts = BTreeSet::new();
     let mut misses = 0;
     let mut last = None;
+    let mut awaited = false;
     // Jobs that may still be looked at where as many were searched for in vain as may be.
     let mut for_idle = MOST_FOR_IDLE;
     let mut line = state.queue().line(now);
@@ -143,7 +144,6 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         let slots = places.slots();
         if let Some(last) = last {
             for_idle -= 1;
-            // It may yet be that an idle GPU waits for a prediction.
             if let Some(found) = slots.find_idle(&want).and_then(|_| slots.find(&want).ok()) {
                 let placement = slots.place(job, &want, found);
                 takes.take(job);
@@ -185,6 +185,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         unknown_waits = unknown_waits || want.waits_as_unknown(slots);
         starts.insert(want.start);
         if slots.awaits_prediction(&want) {
+            awaited = true;
             plan.wake_at(now);
         }
         // Recovered jobs wait without blocking others.
@@ -215,7 +216,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         }
         if by_length && misses >= MOST_MISSES {
             last = Some(key.id);
-            if !slots.has_idle() {
+            // One that awaits a prediction may take an idle GPU in the next plan, and goes before those behind it.
+            if awaited || !slots.has_idle() {
                 barrier = Some(Reason::Later { last: key.id });
             }
         }
