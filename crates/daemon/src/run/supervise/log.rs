@@ -4,7 +4,7 @@ use super::user::User;
 use crate::run::order::Log;
 use nix::sys::stat::{Mode, umask};
 use rustix::fs::{FallocateFlags, fallocate};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
@@ -124,9 +124,9 @@ impl Opened {
     /// Cuts the middle out of a log that has become too long. Returns whether it may soon be so again.
     pub(super) fn cut(&mut self) -> bool {
         let Some(cutter) = &mut self.cutter else { return false };
-        let Ok(length) = cutter.file.metadata().map(|meta| meta.len()) else { return false };
-        cutter.cut(length);
-        length.saturating_sub(cutter.cut) > cutter.limit / 4
+        let Ok(meta) = cutter.file.metadata() else { return false };
+        cutter.cut(&meta);
+        meta.len().saturating_sub(cutter.cut) > cutter.limit / 4
     }
 }
 
@@ -136,24 +136,49 @@ impl Cutter {
         self.limit / 2 / BLOCK * BLOCK
     }
 
-    fn cut(&mut self, length: u64) {
+    fn cut(&mut self, meta: &Metadata) {
+        let length = meta.len();
+        // The command may shorten its output, and write into what was cut out: then that begins anew.
+        if length < self.cut || on_disk(meta) > self.limit.saturating_mul(2) {
+            self.cut = 0;
+        }
         let kept = self.limit - self.head();
         let to = length.saturating_sub(kept) / BLOCK * BLOCK;
         let from = self.cut.max(self.head());
         // In pieces worth the call.
-        if length <= self.limit || to < from + (kept / 8).max(BLOCK) {
-            return;
+        if length > self.limit && to >= from + (kept / 8).max(BLOCK) {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            if fallocate(&self.file, mode, from, to - from).is_err() {
+                return;
+            }
+            self.cut = to;
+            let text = format!("\n--- carma: {} bytes of the log were cut out here ---", to - self.head());
+            // One block, so that nothing but text is left in it.
+            let line = format!("{text:<width$}\n", width = BLOCK as usize - 1);
+            let _ = self.file.write_all_at(line.as_bytes(), self.head());
         }
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if fallocate(&self.file, mode, from, to - from).is_err() {
-            return;
-        }
-        self.cut = to;
-        let text = format!("\n--- carma: {} bytes of the log were cut out here ---", to - self.head());
-        // One block, so that nothing but text is left in it.
-        let line = format!("{text:<width$}\n", width = BLOCK as usize - 1);
-        let _ = self.file.write_all_at(line.as_bytes(), self.head());
+        self.free_beyond_end();
     }
+
+    /// Frees what the command set aside beyond the end (`fallocate --keep-size`), where no hole can be made. File systems
+    /// set some aside by themselves, about as much as there is: that is left alone.
+    fn free_beyond_end(&self) {
+        let Ok(meta) = self.file.metadata() else { return };
+        let data = if self.cut > 0 {
+            self.head() + BLOCK + (meta.len().saturating_sub(self.cut))
+        } else {
+            meta.len()
+        };
+        if on_disk(&meta) > self.limit.saturating_mul(2).saturating_add(data) {
+            // What is written in this moment is lost: of such a command only.
+            let _ = self.file.set_len(meta.len());
+        }
+    }
+}
+
+/// Bytes that a file takes on the disk, holes not counted.
+fn on_disk(meta: &Metadata) -> u64 {
+    meta.blocks().saturating_mul(512)
 }
 
 #[cfg(test)]
@@ -188,6 +213,45 @@ mod tests {
         let zeros = text.bytes().filter(|byte| *byte == 0).count() as u64;
         assert_eq!(cut, zeros + BLOCK, "{said}");
         assert!(opened.tail().ends_with("line 000199999\n"));
+    }
+
+    #[test]
+    fn a_command_that_changes_its_log_does_not_get_around_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.log");
+        let limit = 64 * BLOCK;
+        let log = Log::Kept { path: path.clone(), limit };
+        let nobody = User::find(None).unwrap();
+        let mut opened = Opened::open(&log, &nobody, None, 1).unwrap();
+        let mut appends = opened.file().try_clone().unwrap();
+        // As through /dev/stdout, which opens it anew.
+        let places = File::options().write(true).open(&path).unwrap();
+        let mut held = |what: &str| {
+            for _ in 0..3 {
+                opened.cut();
+            }
+            let held = on_disk(&std::fs::metadata(&path).unwrap());
+            assert!(held <= 2 * limit + BLOCK, "{what}: {held} bytes are on the disk");
+        };
+        let much = vec![b'x'; 16 * limit as usize];
+        places.set_len(1 << 36).unwrap();
+        held("lengthened");
+        places.set_len(0).unwrap();
+        held("shortened");
+        appends.write_all(&much).unwrap();
+        held("written after that");
+        places.set_len(0).unwrap();
+        appends.write_all(&much[..15 * limit as usize]).unwrap();
+        held("shortened and written in one go");
+        places.set_len(1 << 36).unwrap();
+        held("lengthened again");
+        places.write_all_at(&much, 4 * limit).unwrap();
+        held("written into what was cut out");
+        fallocate(&places, FallocateFlags::KEEP_SIZE, 1 << 36, 64 * limit).unwrap();
+        held("set aside beyond the end");
+        places.set_len(0).unwrap();
+        fallocate(&places, FallocateFlags::KEEP_SIZE, 0, 64 * limit).unwrap();
+        held("set aside in an empty one");
     }
 
     #[test]
