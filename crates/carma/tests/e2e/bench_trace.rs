@@ -265,6 +265,43 @@ fn a_bench_that_is_killed_takes_its_daemon_and_its_tasks_along() {
 }
 
 #[test]
+fn jobs_of_a_daemon_that_dies_are_cancelled_or_still_known() {
+    let mark = format!("--work={}s", 60_000 + std::process::id());
+    let tasks = format!("[[task]]\nname = 'long'\ncommand = ['true']\nvirtual = ['--memory=1G', '{mark}']\n");
+    let args = ["--gpus", "virtual:1xH200", "--jobs", "2", "--mean-gap", "1s", "--policy", "adaptive"];
+    let bench = Bench::new(&tasks, &args);
+    let (config, state) = (bench.path("carma.toml"), bench.path("out/state/adaptive-1"));
+    let with_config = ["--config", config.to_str().unwrap()];
+    let broken_off = |config_then: &str| {
+        std::fs::write(&config, "").unwrap();
+        let mut command = bench.command("out", &with_config);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        until("a task to run", || (processes_with(&mark) > 0).then_some(()));
+        std::fs::write(&config, config_then).unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        let daemon: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(daemon).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        stderr(&output)
+    };
+    // It starts again, and cancels them.
+    let said = broken_off("");
+    assert!(said.contains("out/daemons/adaptive-1.log"), "{said}");
+    until("the tasks to end", || (processes_with(&mark) == 0).then_some(()));
+    assert!(!state.join("carma.db").exists());
+    // It cannot start again.
+    let said = broken_off("no configuration");
+    let names = |path: &str| said.contains(path);
+    assert!(names("may run on") && names(state.to_str().unwrap()) && names("adaptive-1.log"), "{said}");
+    assert!(processes_with(&mark) > 0 && state.join("carma.db").exists());
+    std::fs::write(&config, "").unwrap();
+    bench.run("out", &[&with_config[..], &["--longest", "1s"]].concat());
+    until("the tasks to end", || (processes_with(&mark) == 0).then_some(()));
+}
+
+#[test]
 fn a_demo_that_is_interrupted_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().as_os_str().as_encoded_bytes();

@@ -202,8 +202,7 @@ impl Bench {
                 run_warm_up(&words, &folder, &stage, say);
             }
             say(&format!("{} of {}: {planned}", at + 1, self.plan.len()));
-            // Of a play that an error ended, what its jobs printed says most.
-            let mut play = stage.play(planned).inspect_err(|_| stage.discard(planned, true))?;
+            let mut play = stage.play(planned)?;
             if again {
                 // It was played only for what it teaches, and counts as one more.
                 let alike = plays.iter().filter(|p| p.policy == play.policy).map(|p| p.repeat);

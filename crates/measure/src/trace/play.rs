@@ -30,6 +30,8 @@ const ENDING: Duration = Duration::from_secs(40);
 const MOST_SAID: usize = 200;
 /// Up to this number of reasons also those are kept that differ from the last one in words alone; the rest is for new codes.
 const MOST_REWORDED: usize = 50;
+/// In a daemon's state: by it jobs are found that run on.
+const JOURNAL: &str = "carma.db";
 /// What is kept of what a failed job printed, bytes.
 const LAST_WORDS: u64 = 600;
 
@@ -121,19 +123,8 @@ impl Stage<'_> {
             |what: &Path, e: std::io::Error| Error::new(format!("cannot make {}: {e}", what.display()));
         let state = self.state(planned);
         unused(&state)?;
-        if !planned.policy.history && state.exists() {
-            std::fs::remove_dir_all(&state).map_err(|e| failed(&state, e))?;
-        }
-        match std::fs::remove_file(self.taught(planned)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(failed(&self.taught(planned), e));
-            }
-            _ => {}
-        }
         let logs = self.results.join("daemons");
-        for folder in [&logs, &state] {
-            std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
-        }
+        std::fs::create_dir_all(&logs).map_err(|e| failed(&logs, e))?;
         let sharing = planned.policy.sharing.unwrap_or(self.sharing).to_string();
         let setup = Setup {
             carma: self.carma,
@@ -146,8 +137,22 @@ impl Stage<'_> {
             sharing: &sharing,
             config: Some(self.config),
         };
+        if !planned.policy.history && setup.state.exists() {
+            // A bench and its daemon that were both killed left their jobs running.
+            if setup.state.join(JOURNAL).exists() && !self.taught(planned).exists() {
+                end_jobs(&setup)?;
+            }
+            std::fs::remove_dir_all(&setup.state).map_err(|e| failed(&setup.state, e))?;
+        }
+        match std::fs::remove_file(self.taught(planned)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&self.taught(planned), e));
+            }
+            _ => {}
+        }
+        std::fs::create_dir_all(&setup.state).map_err(|e| failed(&setup.state, e))?;
         let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let (service, client) = Service::start(&setup)?;
+        let (service, client) = Service::start(&setup).inspect_err(|_| self.discard(planned, true))?;
         let mut running = Running {
             stage: self,
             planned,
@@ -161,9 +166,24 @@ impl Stage<'_> {
         };
         let outcome = running.run();
         let ended = running.end();
-        let cut = outcome?;
-        let (jobs, samples, kills) = (running.jobs, running.samples, running.kills);
-        let (details, launches) = ended?;
+        let (service, jobs, samples, kills) = (running.service, running.jobs, running.samples, running.kills);
+        drop(service);
+        let have_ended = ended.is_ok();
+        let (cut, (details, launches)) = match outcome.and_then(|cut| Ok((cut, ended?))) {
+            Ok(all) => all,
+            Err(e) => {
+                // They outlive a daemon that dies, and nobody would find them without its state.
+                if !have_ended {
+                    end_jobs(&setup)
+                        .map_err(|second| Error { message: format!("{e}; {second}"), ..second })?;
+                }
+                // What the jobs printed says most.
+                self.discard(planned, true);
+                let hint =
+                    e.hint.clone().unwrap_or_else(|| format!("its daemon wrote to {}", setup.log.display()));
+                return Err(e.hint(hint));
+            }
+        };
         let mut play = Play {
             version: VERSION,
             policy: planned.policy.label.clone(),
@@ -211,6 +231,18 @@ fn unused(state: &Path) -> Result<(), Error> {
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
+}
+
+/// Starts a daemon on a state once more, so that the jobs of one that is gone end.
+fn end_jobs(setup: &Setup<'_>) -> Result<(), Error> {
+    let ended = Service::start(setup).and_then(|(_service, mut client)| cancel_all(&mut client, ENDING));
+    ended.map_err(|e| {
+        Error::new(format!("jobs of a daemon that is gone may run on, and cannot be cancelled: {e}")).hint(format!(
+            "what is known of them is kept in {}, and {} is the daemon's log; the next call tries to cancel them again",
+            setup.state.display(),
+            setup.log.display()
+        ))
+    })
 }
 
 impl Planned {
