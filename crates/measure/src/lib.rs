@@ -4,6 +4,7 @@
 //! Nothing here knows a command line: options come as plain structures, results go back as values, and what is worth
 //! saying meanwhile is handed to the caller, line by line ([`Say`]).
 
+mod child;
 pub mod collocation;
 pub mod context;
 mod error;

@@ -5,6 +5,7 @@ use super::protocol::{ENV_BENCH, News, Order, listen};
 use super::stop::{Go, Stopped};
 use super::tasks::Hold;
 use super::words::last_words;
+use crate::child::end_with_us;
 use carma_process::progress::Meter;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -79,6 +80,7 @@ impl Resident {
             start.env_remove(variable);
         }
         start.envs(env);
+        end_with_us(&mut start);
         let cannot = |e| format!("{program} cannot be started in {}: {e}", cwd.display());
         let (sender, news) = channel();
         let closing = Arc::new(AtomicBool::new(false));
@@ -197,6 +199,16 @@ impl Resident {
     }
 }
 
+impl Drop for Resident {
+    /// It is not left behind, whatever went wrong here: [`end_all`] ends it more gently.
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// Ends processes: asked, then terminated, then killed, all at once.
 pub(super) fn end_all(mut residents: Vec<Resident>) {
     for resident in &mut residents {
@@ -239,4 +251,42 @@ fn thread(
         let _ = news.send(News::Gone(why));
     });
     spawned.map(drop).map_err(|e| format!("no thread for {name}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeps(folder: &Path) -> Resident {
+        let launch = Launch {
+            member: Member { task: 0, copy: 0, pct: 100 },
+            name: "sleeps".into(),
+            command: &["sleep".to_owned(), "600".to_owned()],
+            cwd: folder,
+            hold: Hold::Stop,
+            env: Vec::new(),
+            folder: folder.join("its"),
+            output: folder.join("log"),
+        };
+        Resident::start(launch).unwrap()
+    }
+
+    #[test]
+    fn one_that_is_forgotten_does_not_run_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let resident = sleeps(dir.path());
+        let process = PathBuf::from(format!("/proc/{}", resident.group()));
+        assert!(process.exists());
+        drop(resident);
+        assert!(!process.exists());
+    }
+
+    #[test]
+    fn it_ends_with_the_thread_that_started_it_which_is_the_bench() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().to_owned();
+        let mut resident = std::thread::spawn(move || sleeps(&folder)).join().unwrap();
+        let news = (0..200).find_map(|_| resident.hear(Duration::from_millis(50)));
+        assert!(matches!(&news, Some(News::Gone(why)) if why.contains("signal: 9")), "{news:?}");
+    }
 }
