@@ -146,6 +146,11 @@ fn policies_in_turn_with_history_and_again_where_the_last_call_ended() {
     let output = bench.command("out", &["--policy", "exclusive", "--seed", "9"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("name another --output"), "{}", stderr(&output));
+    // Nor do plays under other conditions.
+    let output =
+        bench.command("out", &["--policy", "exclusive", "--sharing", "time-slice"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("another --sharing (mps, time-slice) than"), "{}", stderr(&output));
     bench.run("other", &["--policy", "exclusive", "--seed", "9"]);
     let (out, other, both) = (bench.path("out"), bench.path("other"), bench.path("both"));
     let refused = merged(&[&out, &other], &both);

@@ -19,7 +19,7 @@ use policies::{Planned, Told, order};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
-pub use rows::{Arrival, Attempt, GpuSample, Job, Kind, Machine, Play, Said, Sample, Trace};
+pub use rows::{Arrival, Attempt, Conditions, GpuSample, Job, Kind, Machine, Play, Said, Sample, Trace};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ use watch::Gpus;
 
 /// What a daemon takes to start and to end, and what is left to write.
 const CLEAN_UP: Duration = Duration::from_secs(15);
+/// The most that is read of a daemon's configuration, bytes.
+const LARGEST_CONFIG: u64 = 1 << 20;
 
 /// What to play, on what, and where the results go.
 #[derive(Debug, Clone)]
@@ -142,12 +144,16 @@ impl Bench {
             ))
             .hint("name another --output for another trace, other tasks or other GPUs"));
         }
-        let config = match &self.options.config {
-            Some(config) => config.clone(),
+        let (config, text) = match &self.options.config {
+            Some(config) => {
+                let text = carma_files::read_text(config, LARGEST_CONFIG)
+                    .map_err(|e| Error::usage(format!("--config {}: {}", config.display(), e.why)))?;
+                (config.clone(), text)
+            }
             None => {
                 let empty = sockets.join("carma.toml");
                 std::fs::write(&empty, "").map_err(|e| Error::new(format!("{}: {e}", empty.display())))?;
-                empty
+                (empty, String::new())
             }
         };
         let deadline = self.options.budget.and_then(|budget| self.began.checked_add(budget));
@@ -160,6 +166,7 @@ impl Bench {
             peaks: peaks(&plays),
             sharing: self.options.sharing,
             config: &config,
+            config_is: rows::fingerprint(text.as_bytes()),
             sockets,
             results: &results,
             deadline: deadline
@@ -169,6 +176,17 @@ impl Bench {
             stopped,
             has_played: false,
         };
+        // What a policy is told of memory parts only plays that are told it.
+        for (planned, play) in self.plan.iter().flat_map(|planned| plays.iter().map(move |p| (planned, p))) {
+            let known = play.conditions.as_ref();
+            if let Some(what) = known.and_then(|known| known.differ(&stage.conditions(planned))) {
+                return Err(Error::usage(format!(
+                    "{} has plays with {what} than this call's",
+                    results.display()
+                ))
+                .hint("name another --output for other options or variables"));
+            }
+        }
         if let Some((planned, untold)) = self.plan.iter().find_map(|p| Some((p, stage.untold(p)?)))
             && self.plan.iter().all(|planned| planned.policy.label != BASE)
         {

@@ -1,7 +1,7 @@
 //! One policy, once: a daemon of its own, the jobs at their times, and what became of them.
 
 use super::policies::{Planned, Told};
-use super::rows::{Attempt, Job, Play, Said, Sample, Trace, VERSION};
+use super::rows::{Attempt, Conditions, Job, Play, Said, Sample, Trace, VERSION, fingerprint};
 use super::tasks::Played;
 use super::watch::{self, Gpus};
 use crate::Error;
@@ -49,6 +49,8 @@ pub(super) struct Stage<'a> {
     pub(super) sharing: SharingMode,
     /// The daemon's configuration.
     pub(super) config: &'a Path,
+    /// Its fingerprint.
+    pub(super) config_is: String,
     /// Sockets: a short path.
     pub(super) sockets: &'a Path,
     /// States and logs.
@@ -192,6 +194,7 @@ impl Stage<'_> {
             carma: env!("CARGO_PKG_VERSION").to_owned(),
             machine: self.gpus.machine.clone(),
             trace: self.trace.clone(),
+            conditions: Some(self.conditions(planned)),
             cut,
             jobs: Vec::new(),
             samples: Vec::new(),
@@ -206,6 +209,22 @@ impl Stage<'_> {
             kinds.zip(&jobs).zip(&details).map(|((kind, job), of)| row(kind, job, of, since)).collect();
         play.samples = samples.into_iter().map(|s| Sample { at_s: since(s.at_s * 1000.0), ..s }).collect();
         Ok(play)
+    }
+
+    /// What a play depends on besides policy, tasks and GPUs.
+    pub(super) fn conditions(&self, planned: &Planned) -> Conditions {
+        let env = self.tasks.iter().filter(|task| !task.env.is_empty()).map(|task| {
+            let lines: Vec<String> = task.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            (task.kind.name.clone(), fingerprint(lines.join("\0").as_bytes()))
+        });
+        let memory = self.tasks.iter().filter_map(|task| Some((task.kind.name.clone(), task.memory_mib?)));
+        Conditions {
+            sharing: self.sharing.to_string(),
+            config: self.config_is.clone(),
+            kill_after: self.kill_after,
+            env: env.collect(),
+            memory_mib: (planned.policy.told != Told::Nothing).then(|| memory.collect()),
+        }
     }
 
     /// What carma is told of a job's memory, MiB.

@@ -3,8 +3,10 @@
 use crate::Error;
 use carma_api::wire::LimitKeptView;
 use carma_core::model::JobState;
+use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
 
 /// Version of the format.
@@ -31,6 +33,9 @@ pub struct Play {
     pub machine: Machine,
     /// What was played.
     pub trace: Trace,
+    /// Under which conditions; absent in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
     /// Why it was broken off; such a play counts for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<String>,
@@ -87,6 +92,57 @@ impl Machine {
         }
         counts.iter().map(|(name, n)| format!("{n} x {name}")).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// What a call says besides policies, tasks and GPUs, as far as it changes what comes out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// How jobs share where the policy does not say.
+    pub sharing: String,
+    /// A fingerprint of the daemon's configuration.
+    pub config: String,
+    /// When the daemon is killed, a share of the jobs submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill_after: Option<f64>,
+    /// Fingerprints of the variables of each kind that has some: these may hold what nobody else is to know.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Memory of each kind by hand, MiB; absent: the policy is told nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<BTreeMap<String, u64>>,
+}
+
+impl Conditions {
+    /// What differs; `None`: plays of both can be compared.
+    pub(super) fn differ(&self, other: &Self) -> Option<String> {
+        let memory = self.memory_mib.as_ref().zip(other.memory_mib.as_ref());
+        if self.sharing != other.sharing {
+            return Some(format!("another --sharing ({}, {})", self.sharing, other.sharing));
+        }
+        if self.config != other.config {
+            return Some("another configuration (--config)".into());
+        }
+        if self.kill_after != other.kill_after {
+            return Some("another --kill-daemon".into());
+        }
+        if let Some(kind) = unlike(&self.env, &other.env) {
+            return Some(format!("another environment of {kind}"));
+        }
+        let kind = memory.and_then(|(ours, theirs)| unlike(ours, theirs))?;
+        Some(format!("another `memory` of {kind}"))
+    }
+}
+
+/// A key of which two maps have not the same.
+fn unlike<'a, V: PartialEq>(a: &'a BTreeMap<String, V>, b: &'a BTreeMap<String, V>) -> Option<&'a str> {
+    a.keys().chain(b.keys()).find(|key| a.get(*key) != b.get(*key)).map(String::as_str)
+}
+
+/// A number that differs where the bytes do, the same in every version of carma.
+pub(super) fn fingerprint(bytes: &[u8]) -> String {
+    let mut hasher = FnvHasher::default();
+    hasher.write(bytes);
+    format!("{:016x}", hasher.finish())
 }
 
 /// What is played: which tasks come when.
@@ -369,17 +425,20 @@ pub(super) fn read(results: &Path) -> Result<Vec<Play>, Error> {
 pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, Error> {
     let mut all: BTreeMap<(String, u32), Play> = BTreeMap::new();
     let mut first: Option<(PathBuf, Play)> = None;
+    // Not of the first alone, which may be of an older version.
+    let mut conditions: Vec<(PathBuf, Conditions)> = Vec::new();
     for (folder, plays) in folders {
         for play in plays {
             let (at, model) = first.get_or_insert_with(|| (folder.clone(), play.clone()));
             let differs = if !model.machine.is_like(&play.machine) {
-                Some("another machine")
+                Some((&*at, "another machine".to_owned()))
             } else if model.trace != play.trace {
-                Some("other tasks or arrivals")
+                Some((&*at, "other tasks or arrivals".to_owned()))
             } else {
-                None
+                let differ = |known: &Conditions| known.differ(play.conditions.as_ref()?);
+                conditions.iter().find_map(|(at, known)| Some((at, differ(known)?)))
             };
-            if let Some(what) = differs {
+            if let Some((at, what)) = differs {
                 return Err(Error::usage(format!(
                     "{} and {} cannot be compared: {} of {what}",
                     at.display(),
@@ -390,6 +449,7 @@ pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, 
                     "results of one trace on one machine go into one table; name another --output for others",
                 ));
             }
+            conditions.extend(play.conditions.clone().map(|known| (folder.clone(), known)));
             let mut key = (play.policy.clone(), play.repeat);
             if all.get(&key).is_some_and(|known| known.began == play.began) {
                 continue;
@@ -433,5 +493,65 @@ mod tests {
         let job = Job { said: rows[..2].to_vec(), ended_s: Some(5.5), ..Job::default() };
         assert_eq!(job.waited_for(), [("GpuBusy", 2.5), ("GpuMemory", 2.0)]);
         assert_eq!(job.placed_for(), None);
+    }
+
+    fn play(policy: &str, conditions: Option<Conditions>) -> Play {
+        Play {
+            version: VERSION,
+            policy: policy.into(),
+            repeat: 1,
+            began: "2026-01-01T00:00:00Z".into(),
+            carma: String::new(),
+            machine: Machine::default(),
+            trace: Trace::default(),
+            conditions,
+            cut: None,
+            jobs: Vec::new(),
+            samples: Vec::new(),
+            plan_p99_us: 0,
+            launches: 0,
+            kills: 0,
+        }
+    }
+
+    #[test]
+    fn plays_under_other_conditions_are_not_put_together() {
+        let of = |change: &dyn Fn(&mut Conditions)| {
+            let mut conditions = Conditions {
+                sharing: "mps".into(),
+                config: fingerprint(b""),
+                env: [("a".to_owned(), fingerprint(b"SEED=1"))].into(),
+                memory_mib: Some([("a".to_owned(), 4000)].into()),
+                ..Conditions::default()
+            };
+            change(&mut conditions);
+            Some(conditions)
+        };
+        let put = |second: Option<Conditions>| {
+            let folder = |name: &str, conditions| (PathBuf::from(name), vec![play(name, conditions)]);
+            // One of an older version first.
+            together(vec![folder("old", None), folder("one", of(&|_| {})), folder("two", second)])
+        };
+        assert_eq!(put(of(&|_| {})).unwrap().len(), 3);
+        assert_eq!(put(of(&|c| c.memory_mib = None)).unwrap().len(), 3, "it is told nothing");
+        for (second, what) in [
+            (of(&|c| c.sharing = "time-slice".into()), "another --sharing (mps, time-slice)"),
+            (of(&|c| c.config = fingerprint(b"[jobs]")), "another configuration"),
+            (of(&|c| c.kill_after = Some(0.5)), "another --kill-daemon"),
+            (of(&|c| c.env.clear()), "another environment of a"),
+            (of(&|c| c.memory_mib = Some([("b".to_owned(), 1)].into())), "another `memory` of a"),
+        ] {
+            let why = put(second).unwrap_err().message;
+            assert!(why.contains("one and two") && why.contains(what), "{why}");
+        }
+        // What is in files must be the same in every version.
+        assert_eq!(fingerprint(b"carma"), "afb58a3b098ae1df");
+    }
+
+    #[test]
+    fn files_of_older_versions_are_read() {
+        let text = serde_json::to_value(play("adaptive", None)).unwrap();
+        assert!(text.get("conditions").is_none());
+        assert_eq!(serde_json::from_value::<Play>(text).unwrap(), play("adaptive", None));
     }
 }

@@ -309,6 +309,7 @@ mod tests {
             carma: String::new(),
             machine: Machine { gpus: vec!["one".into()], ..Machine::default() },
             trace: Trace { kinds: Vec::new(), arrivals },
+            conditions: None,
             cut: None,
             jobs,
             samples: vec![sample(-10.0, 500.0, 0.9), sample(10.0, 1500.0, 0.2), sample(30.0, 3500.0, 0.8)],
