@@ -451,7 +451,12 @@ pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, 
             }
             conditions.extend(play.conditions.clone().map(|known| (folder.clone(), known)));
             let mut key = (play.policy.clone(), play.repeat);
-            if all.get(&key).is_some_and(|known| known.began == play.began) {
+            // Of another machine one may have begun in the same second.
+            let is_it = |known: &Play| {
+                (&known.policy, &known.began) == (&play.policy, &play.began)
+                    && *known == Play { repeat: known.repeat, ..play.clone() }
+            };
+            if all.values().any(is_it) {
                 continue;
             }
             while play.cut.is_none() && all.get(&key).is_some_and(|known| known.cut.is_none()) {
@@ -546,6 +551,18 @@ mod tests {
         }
         // What is in files must be the same in every version.
         assert_eq!(fingerprint(b"carma"), "afb58a3b098ae1df");
+    }
+
+    #[test]
+    fn only_the_same_play_is_left_out() {
+        let folder = |launches| {
+            let play = Play { launches, ..play("adaptive", None) };
+            (PathBuf::from("results"), vec![play])
+        };
+        // The second was played elsewhere in the same second, and the last ones are copies of both.
+        let all = together(vec![folder(1), folder(2), folder(1), folder(2)]).unwrap();
+        let of: Vec<_> = all.iter().map(|play| (play.repeat, play.launches)).collect();
+        assert_eq!(of, [(1, 1), (2, 2)]);
     }
 
     #[test]
